@@ -123,8 +123,8 @@ impl Client {
         Self { core: Arc::new(self.core.sharing_network(config, journals, None)) }
     }
 
-    /// A separate ephemeral client on the same network, with the same knowledge of nodes, for single
-    /// requests. Its sessions are in no journal, list or head index, and its blobs are bought for the
+    /// A separate ephemeral client on the same network, with the same knowledge of nodes, for conversations of
+    /// which nothing is kept. Its sessions are in no journal, list or head index, and its blobs are bought for the
     /// shortest time. [`Client::shutdown`] ends it and wipes its sessions' keys; the network and this client
     /// stay as they are.
     ///

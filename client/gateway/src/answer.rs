@@ -3,12 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_proto::{ErrorCode, ids::SessionId, record::Message, tools::Definitions};
-use futures::{Stream, StreamExt as _, stream};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use futures::{Stream, StreamExt as _, future::join_all, stream};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::Instant,
+};
 
 use super::{
     ApiError, Gateway, GatewayMemory,
-    completion::{CompletionRequest, estimate_tokens},
+    completion::{CompletionRequest, Retention, estimate_tokens, split},
+    ephemeral_sessions::{EphemeralSession, History, IDLE_TIME},
     format,
     keys::{accounts::Charge, usage::TokenEstimate},
     logprobs::{LogprobsRequest, SentReports},
@@ -16,15 +20,11 @@ use super::{
     steps::{AcceptedAnswer, Step},
 };
 use baton_client::{
-    Client, ClientError, MemoryHint, NewSession, ResumeOptions, TokenReport, TurnEvent, TurnInput,
-    TurnOutcome,
+    Client, ClientError, MemoryHint, ResumeOptions, TokenReport, TurnEvent, TurnInput, TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
 const COMPARE_WAIT: Duration = Duration::from_secs(3);
-
-/// Time to acknowledge an ephemeral answer to its node. The node stores the blobs.
-const EPHEMERAL_GRACE: Duration = Duration::from_secs(5);
 
 /// Pause in a stream of events after which a sign shows that the connection is alive.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -124,7 +124,7 @@ pub(super) async fn start(
         template.max_output_tokens = template.max_output_tokens.min(rest);
     }
     let (sender, steps) = mpsc::unbounded_channel();
-    if request.ephemeral {
+    if request.is_ephemeral() {
         return start_ephemeral(gateway, (slot, charge), template, request, (sender, steps)).await;
     }
     let (prepared, session_slot) = prepare_session(gateway, &request, &template, &sender).await?;
@@ -140,8 +140,7 @@ pub(super) async fn start(
     Ok(RunningTurn { session, seq, steps })
 }
 
-/// Starts an ephemeral turn. Its session lives in memory until its node has the acknowledgement. Its blob
-/// lies in the store for the shortest time. No list and no head index contains it.
+/// Starts an ephemeral turn: in the idle session that has the messages before the new ones, or in a new one.
 async fn start_ephemeral(
     gateway: &Gateway,
     (slot, charge): (OwnedSemaphorePermit, Option<Charge>),
@@ -149,31 +148,56 @@ async fn start_ephemeral(
     request: CompletionRequest,
     (sender, steps): (mpsc::UnboundedSender<Step>, mpsc::UnboundedReceiver<Step>),
 ) -> Result<RunningTurn, ApiError> {
-    TurnInput { messages: request.messages.clone(), ..template.clone() }.check()?;
-    let client = gateway.client().ephemeral()?;
-    let session =
-        client.new_session(NewSession { system: pinned(&request), ..NewSession::default() }).await?;
+    let (before, new) = split(&request.messages);
+    let (project, pinned) = (gateway.caller.project(), pinned(&request));
+    let check = |messages: &[Message]| TurnInput { messages: messages.to_vec(), ..template.clone() }.check();
+    let mut continued = None;
+    if !new.is_empty() {
+        check(new)?;
+        continued = gateway.inner.idle_sessions.take(project, &pinned, before);
+    }
+    let (mut history, session, messages) = match continued {
+        Some((history, session)) => (history, session, new.to_vec()),
+        None => {
+            check(&request.messages)?;
+            let session = EphemeralSession::begin(gateway.client(), pinned.clone()).await?;
+            let project = project.map(str::to_owned);
+            let history = History { project, pinned, messages: Vec::new(), turns: 0 };
+            (history, session, request.messages.clone())
+        }
+    };
+    let (id, seq) = (session.id, history.turns);
     let gateway = gateway.clone();
     gateway.clone().spawn(async move {
-        let messages = request.messages.clone();
         let project = gateway.caller.project();
-        let hint = memory_of(&gateway, &request).map(|memory| memory.hint(project, session, &messages));
-        let input = TurnInput { messages, hint, reconcile: false, ..template };
+        let hint = memory_of(&gateway, &request).map(|memory| memory.hint(project, id, &messages));
+        let input = TurnInput { messages: messages.clone(), hint, reconcile: false, ..template };
         let mut writer = StepWriter::new(input.model.clone(), sender.clone());
-        let handle = client.session(session);
+        let handle = session.client.session(id);
         let result = tokio::select! {
             biased;
             result = Box::pin(handle.turn(input, |event| writer.event(event))) => Some(result),
             () = sender.closed() => None,
         };
         writer.settle(&gateway, charge, result.as_ref().map(Result::as_ref));
+        let idle = &gateway.inner.idle_sessions;
+        // In a page, no other task ends them.
+        let mut ending = idle.unused(IDLE_TIME, Instant::now());
+        match &result {
+            Some(Ok(outcome)) if request.retention == Retention::Brief => {
+                history.answered(messages, &outcome.text);
+                ending.extend(idle.keep(history, session, Instant::now()));
+            }
+            _ => ending.push(session),
+        }
         if let Some(result) = result {
+            // The program may send its next request at once: the session is there before.
             let _ = sender.send(writer.last(result, &request));
         }
         drop(slot);
-        client.shutdown(EPHEMERAL_GRACE).await;
+        join_all(ending.into_iter().map(EphemeralSession::end)).await;
     });
-    Ok(RunningTurn { session, seq: 0, steps })
+    Ok(RunningTurn { session: id, seq, steps })
 }
 
 /// Turns the events of a turn into steps for the program.

@@ -55,7 +55,7 @@ async fn respond(
     request: CompletionRequest,
     form: Form,
 ) -> Result<Response, ApiError> {
-    let (stream, include_usage, ephemeral) = (request.stream, request.include_usage, request.ephemeral);
+    let (stream, include_usage, ephemeral) = (request.stream, request.include_usage, request.is_ephemeral());
     let parser = request.answer_parser();
     let mut frame = Frame {
         form,
@@ -75,7 +75,6 @@ async fn respond(
         let parser = request.answer_parser();
         more.push((start(&gateway, gateway.slot()?, request).await?, parser));
     }
-    // An ephemeral session cannot be continued, so its errors do not name it.
     let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
     let first = running.first_step(&mut frame.model, stream).await.map_err(named)?;
     let mut response = if stream {

@@ -44,8 +44,19 @@ pub(super) struct CompletionRequest {
     pub(super) logprobs: Option<LogprobsRequest>,
     /// Number of answers; all but the first are in sessions of their own.
     pub(super) answers: usize,
-    /// Whether the session is ephemeral: asked once, never continued, so nothing is stored.
-    pub(super) ephemeral: bool,
+    /// How long its session lasts.
+    pub(super) retention: Retention,
+}
+
+/// How long a session lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Retention {
+    /// In the home, until it is deleted.
+    Stored,
+    /// In memory, until some minutes after its last answer.
+    Brief,
+    /// In memory, until its answer.
+    Single,
 }
 
 impl CompletionRequest {
@@ -68,8 +79,13 @@ impl CompletionRequest {
             is_one_call: false,
             logprobs: None,
             answers: 1,
-            ephemeral: false,
+            retention: Retention::Stored,
         }
+    }
+
+    /// Whether its session is in memory alone. No list contains it, so answers and errors do not name it.
+    pub(super) fn is_ephemeral(&self) -> bool {
+        self.retention != Retention::Stored
     }
 
     /// The estimated tokens of its messages, system text and tools.

@@ -58,6 +58,7 @@ mod completion;
 #[cfg(not(target_family = "wasm"))]
 mod document;
 mod embeddings;
+mod ephemeral_sessions;
 mod event_stream;
 mod format;
 mod guard;
@@ -110,6 +111,7 @@ use zeroize::Zeroizing;
 
 use api_error::ApiError;
 use baton_client::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
+use ephemeral_sessions::IdleSessions;
 use keys::caller::Caller;
 use models::ModelNames;
 use session_index::{MAX_SESSIONS, SessionIndex};
@@ -205,6 +207,8 @@ struct Inner {
     /// Sessions with the time of their last use, to release their files.
     open: Mutex<Vec<(SessionId, Instant)>>,
     slots: Arc<Semaphore>,
+    /// Ephemeral sessions that a next request may continue.
+    idle_sessions: IdleSessions,
     /// The sessions in which requests take turns.
     session_slots: SessionSlots,
     approved_calls: ApprovedCalls,
@@ -227,6 +231,7 @@ impl Gateway {
             search_slot: tokio::sync::Mutex::new(()),
             open: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            idle_sessions: IdleSessions::default(),
             session_slots: SessionSlots::default(),
             approved_calls: ApprovedCalls::default(),
             scanned_ms: AtomicU64::new(0),

@@ -101,7 +101,7 @@ async fn respond(
     form: AnswerForm,
 ) -> Result<Response, ApiError> {
     let begun = Instant::now();
-    let (stream, ephemeral) = (request.stream, request.ephemeral);
+    let (stream, ephemeral) = (request.stream, request.is_ephemeral());
     let parser = request.answer_parser();
     let created_s = gateway.client().now_ms() / 1000;
     let mut writer =

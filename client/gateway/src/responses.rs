@@ -115,7 +115,7 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let mut first_items = remote::list_items(&listed, &known);
     first_items.extend(ran);
     let parser = request.completion.answer_parser();
-    let (ephemeral, is_one_call) = (request.completion.ephemeral, request.completion.is_one_call);
+    let (ephemeral, is_one_call) = (request.completion.is_ephemeral(), request.completion.is_one_call);
     let mut frame = ResponseFrame {
         id: format!("resp_{}", hex::encode(baton_keys::secret::random_bytes::<40>())),
         created_s: gateway.client().now_ms() / 1000,

@@ -4,11 +4,16 @@ use std::{future::Future, time::Duration};
 
 use axum::serve::Listener;
 use baton_proto::ids::SessionId;
-use tokio::{net::TcpListener, time::MissedTickBehavior};
+use futures::future::join_all;
+use tokio::{
+    net::TcpListener,
+    time::{Instant, MissedTickBehavior},
+};
 
 use crate::{
     Gateway, NamedKeys,
     acme::{self, AcmeSettings},
+    ephemeral_sessions::{EphemeralSession, IDLE_TIME},
     tls::{TlsIdentity, TlsListener},
 };
 
@@ -74,6 +79,7 @@ impl Gateway {
         release_task.abort();
         self.inner.turns.close();
         self.inner.turns.wait().await;
+        self.end_idle_sessions(Duration::ZERO).await;
         if let (Some(task), Some(keys)) = (keys_task, self.config().keys.clone()) {
             task.abort();
             // A write that the task began ends first: it has the only thread that writes.
@@ -82,14 +88,21 @@ impl Gateway {
         }
         served
     }
+
+    /// Ends the ephemeral sessions that nobody used for a time.
+    async fn end_idle_sessions(&self, time: Duration) {
+        let unused = self.inner.idle_sessions.unused(time, Instant::now());
+        join_all(unused.into_iter().map(EphemeralSession::end)).await;
+    }
 }
 
-/// Releases the files of sessions that are idle and have no unstored turns.
+/// Releases the files of sessions that are idle and have no unstored turns; ends ephemeral sessions that are idle.
 async fn release_idle_sessions(gateway: Gateway) {
     let mut ticks = tokio::time::interval(RELEASE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        gateway.end_idle_sessions(IDLE_TIME).await;
         let idle: Vec<SessionId> = {
             let open = gateway.open_sessions();
             open.iter().filter(|(_, used)| used.elapsed() >= KEEP_OPEN).map(|(id, _)| *id).collect()

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::{
     api_error::ApiError,
-    completion::{CompletionRequest, RequestPlace, SamplingRequest, check_max_tokens, is_any},
+    completion::{CompletionRequest, RequestPlace, Retention, SamplingRequest, check_max_tokens, is_any},
     format,
     logprobs::LogprobsRequest,
     tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count, check_name},
@@ -207,7 +207,7 @@ impl TextRequest {
         let messages = vec![Message::new(Role::User, prompt)];
         Ok(CompletionRequest {
             logprobs,
-            ephemeral: true,
+            retention: Retention::Single,
             ..request.common.into_request(Vec::new(), messages, None)?
         })
     }
@@ -590,10 +590,10 @@ mod tests {
     fn a_text_is_asked_by_itself_and_passes() {
         let request = TextRequest::read(br#"{"model":"any","prompt":["a"],"max_tokens":5}"#).unwrap();
         assert_eq!(
-            (request.messages.len(), request.session, request.model, request.ephemeral),
-            (1, None, None, true)
+            (request.messages.len(), request.session, request.model, request.retention),
+            (1, None, None, Retention::Single)
         );
-        assert!(!chat(json!({})).unwrap().ephemeral);
+        assert!(!chat(json!({})).unwrap().is_ephemeral());
         for body in
             ["{\"prompt\":[1,2]}", "{\"prompt\":[\"a\",\"b\"]}", "{\"prompt\":\"a\",\"best_of\":3}", "{}"]
         {

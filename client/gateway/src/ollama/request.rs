@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     api_error::ApiError,
-    completion::{CompletionRequest, SamplingRequest, check_max_tokens, is_any},
+    completion::{CompletionRequest, Retention, SamplingRequest, check_max_tokens, is_any},
     embeddings::TextsToEmbed,
     format,
     tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
@@ -167,7 +167,7 @@ pub(super) fn read_generate(body: &[u8]) -> Result<CompletionRequest, ApiError> 
         text.filter(|text| !text.is_empty()).map(|text| Message::new(role, text)).into_iter().collect()
     };
     let (system, messages) = (message(Role::System, body.system), message(Role::User, body.prompt));
-    Ok(CompletionRequest { ephemeral: true, ..body.common.into_request(system, messages)? })
+    Ok(CompletionRequest { retention: Retention::Single, ..body.common.into_request(system, messages)? })
 }
 
 /// Reads the body of a request for vectors.
@@ -408,7 +408,7 @@ mod tests {
     fn a_text_without_a_conversation_keeps_its_system_text() {
         let body = json!({ "model": "m", "prompt": "hi", "system": "be brief", "suffix": "", "context": [] });
         let request = read_generate(body.to_string().as_bytes()).unwrap();
-        assert!(request.ephemeral);
+        assert!(request.is_ephemeral());
         assert_eq!((request.system.len(), request.messages.len()), (1, 1));
         let empty = read_generate(json!({ "model": "m" }).to_string().as_bytes()).unwrap();
         assert!(empty.messages.is_empty());

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api_error::ApiError,
-    completion::CompletionRequest,
+    completion::{CompletionRequest, Retention},
     tool_servers::function_name,
     tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
     wire::{CommonParameters, is_empty, parse, read_choice, unreadable},
@@ -130,17 +130,17 @@ impl RequestDraft {
             let too_long = |code| ApiError::value("input", format!("a message is too long ({code})"));
             message.check().map_err(too_long)?;
         }
-        let ephemeral = body.store == Some(false);
+        let retention = if body.store == Some(false) { Retention::Brief } else { Retention::Stored };
         let tools = body.tool_request(functions)?.read().map_err(flat_name)?;
         let common = body.common()?;
         let completion = common.into_request(system, rest, None).map_err(own_name)?;
         let completion = tools.into_request(completion, "text.format")?;
-        if ephemeral && previous.is_some() {
+        let completion = CompletionRequest { retention, ..completion };
+        if completion.is_ephemeral() && previous.is_some() {
             let message =
                 "store is false, so nothing of this response is kept; previous_response_id needs a kept one";
             return Err(ApiError::unsupported("store", message));
         }
-        let completion = CompletionRequest { ephemeral, ..completion };
         Ok(ResponseRequest { completion, previous, echo, approvals, known_servers })
     }
 }
@@ -527,8 +527,8 @@ mod tests {
         let request = read(json!({ "instructions": "be brief", "input": items })).unwrap();
         assert_eq!(request.completion.system.len(), 2);
         assert_eq!(said(&request), [(Role::User, "a"), (Role::Assistant, "b"), (Role::User, "c")]);
-        assert!(!request.completion.ephemeral);
-        assert!(read(json!({ "store": false })).unwrap().completion.ephemeral);
+        assert!(!request.completion.is_ephemeral());
+        assert!(read(json!({ "store": false })).unwrap().completion.is_ephemeral());
     }
 
     #[test]

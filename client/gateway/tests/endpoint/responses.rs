@@ -262,6 +262,52 @@ async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not
     endpoint.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_that_is_not_stored_goes_on_in_one_session_in_memory() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let body = |words: &[&str]| {
+        let roles = ["user", "assistant"].into_iter().cycle();
+        let input: Vec<Value> =
+            roles.zip(words).map(|(role, text)| json!({ "role": role, "content": text })).collect();
+        json!({ "input": input, "store": false })
+    };
+    let ask = async |words: &[&str]| create(&endpoint, &body(words)).await;
+    let first = ask(&["a"]).await;
+    let second = ask(&["a", "a (0)", "b"]).await;
+    assert_eq!((text(&first), text(&second)), ("a (0)", "b (1)"));
+    assert_eq!(first["baton"]["session"], second["baton"]["session"]);
+    let mut third = body(&["a", "a (0)", "b", "b (1)", "c"]);
+    third["stream"] = json!(true);
+    let streamed = events(&endpoint, &third).await;
+    assert_eq!(text(&streamed.last().unwrap()["response"]), "c (2)");
+    // The session has gone on, so another request after its first answers begins a session of its own.
+    assert_eq!(text(&ask(&["a", "a (0)", "b"]).await), "b (0)");
+    assert_eq!(text(&ask(&["a", "another answer", "b"]).await), "b (0)");
+    let words = ["a", "a (0)", "b", "b (1)", "c", "c (2)", "d"];
+    let mut other = body(&words);
+    other["instructions"] = json!("Be long.");
+    assert_eq!(text(&create(&endpoint, &other).await), "Be long.d (0)");
+    assert_eq!(text(&ask(&words).await), "d (3)");
+    // A session without an answer is not kept either.
+    let words = [&words[..], &["d (3)", "e"]].concat();
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
+    let failing = endpoint.request(Method::POST, "/v1/responses").json(&body(&words));
+    assert_eq!(endpoint.refused(failing).await.0, 400);
+    world.nodes[0].clear_script();
+    assert_eq!(text(&ask(&words).await), "e (0)");
+
+    assert_eq!(get(&endpoint, second["id"].as_str().unwrap()).await.0, 404);
+    assert!(endpoint.client.session_ids().await.unwrap().is_empty());
+    let storage =
+        world.nodes[0].seen(|seen| seen.asked.iter().map(|(_, storage)| *storage).collect::<Vec<_>>());
+    assert!(storage.iter().all(|one| (one.open_epochs, one.closed_epochs) == (1, 1)), "{storage:?}");
+    endpoint.close().await;
+    let journals = std::fs::read_dir(world.home.path().join("sessions")).unwrap().flatten();
+    assert!(!journals.into_iter().any(|file| file.path().extension().is_some_and(|end| end == "journal")));
+    assert_eq!(world.nodes[0].seen(|seen| seen.acks.len()), 8, "each answer was acknowledged");
+}
+
 /// A server of one tool, which notes its calls.
 #[derive(Debug)]
 struct Home {
