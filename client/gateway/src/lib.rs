@@ -63,6 +63,7 @@ mod event_stream;
 mod format;
 mod guard;
 mod key_usage;
+#[cfg_attr(target_family = "wasm", expect(dead_code, reason = "a page has no file of keys"))]
 mod keys;
 mod logprobs;
 mod messages;
