@@ -4,6 +4,7 @@
 //! branches off it, also after a restart and on another device; nothing but the session is kept.
 
 mod events;
+mod input_items;
 mod object;
 mod remote;
 mod request;
