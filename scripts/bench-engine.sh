@@ -46,7 +46,7 @@ build_llama() {
 }
 [ "$("$llama/bin/python" -c 'import llama_cpp; print(llama_cpp.__version__)' 2>/dev/null)" = "$version" ] || build_llama
 
-cargo build --quiet --release --locked -p baton-engine --example bench --example perplexity
+cargo build --release --locked -p baton-engine --example bench --example perplexity
 models=${BATON_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
 compare() {
   "$llama/bin/python" scripts/bench_engine/compare.py --ours "$target/release/examples/bench" --models "$models" \

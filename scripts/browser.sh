@@ -86,7 +86,7 @@ need_bindgen() {
   local version
   version=$(sed -n '/^name = "wasm-bindgen"$/{n;s/version = "\(.*\)"/\1/p}' Cargo.lock)
   bindgen=$cache/wasm-bindgen-$version/bin/wasm-bindgen
-  [ -x "$bindgen" ] || cargo install --quiet --locked --root "$cache/wasm-bindgen-$version" wasm-bindgen-cli --version "$version"
+  [ -x "$bindgen" ] || cargo install --locked --root "$cache/wasm-bindgen-$version" wasm-bindgen-cli --version "$version"
 }
 
 make_package() {
@@ -113,8 +113,8 @@ if [ -n "$test" ]; then
   need_modules scripts/page ci
   need_chromium
   need_python
+  need_programs
 fi
-need_programs
 need_bindgen
 make_package
 make_page

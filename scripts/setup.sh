@@ -77,7 +77,7 @@ need_programs() {
   [ -z "${BATON_PREPARE:-}" ] || exit 0
   bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
   # The whole workspace: a part of it would build its dependencies anew, with other features.
-  [ -n "${BATON_BIN:-}${BATON_BUILT:-}" ] || cargo build --quiet --locked "${test_targets[@]}"
+  [ -n "${BATON_BIN:-}${BATON_BUILT:-}" ] || cargo build --locked "${test_targets[@]}"
 }
 
 # The packages of scripts/requirements.txt, in an environment of their own.
