@@ -24,6 +24,8 @@ use crate::http_common::{
 
 /// Far beyond every time here, even on a loaded machine.
 const SOON: Duration = Duration::from_secs(20);
+/// Time for each request where a publisher is silent; other answers take less of it, even on a loaded machine.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
 
 async fn put(store: &HttpStore) -> Result<StoredBlob, StoreError> {
     put_with(store, WriteOptions::new(1)).await
@@ -128,7 +130,7 @@ async fn a_put_in_doubt_that_is_found_is_stored_and_not_sent_again() {
     let (second, aggregator) = (storing().await, with_length(12).await);
     for (url, server) in doubtful().await {
         let builder = at(&[&url, &second.uri()], &[&aggregator]);
-        let store = builder.base_timeout(Duration::from_millis(300)).build().unwrap();
+        let store = builder.base_timeout(ANSWER_TIME).build().unwrap();
         let stored = put(&store).await.unwrap();
         assert_eq!((stored.how, stored.end_epoch), (StoredHow::Found, None));
         if let Some(server) = server {
@@ -145,7 +147,7 @@ async fn a_put_in_doubt_that_is_nowhere_is_sent_once_more_after_the_window() {
         let (second, none, nor) = (storing().await, answering_status(404).await, answering_status(404).await);
         let window = Duration::from_millis(250);
         let store = at(&[&url, &second.uri()], &[&none, &nor])
-            .base_timeout(Duration::from_millis(300))
+            .base_timeout(ANSWER_TIME)
             .probe_window(window)
             .build()
             .unwrap();
