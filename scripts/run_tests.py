@@ -25,7 +25,7 @@ TIME_LIMIT_S = 6 * 3600 if os.environ.get("BATON_FULL") else 1200
 # Floods and churn of whole networks: beside them, other tests miss their times and find no free ports.
 ALONE = ("heavy",)
 # Packages whose tests wait for nothing, and depend on no time.
-COMPUTING = ("keys", "node/engine", "proto", "walrus-client")
+COMPUTING = ("keys", "node/engine", "proto")
 # These start first, so that no lane ends with them alone.
 LONGEST = ("it", "driver", "command")
 
