@@ -27,7 +27,10 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use baton_keys::{
     SIGNATURE_LEN, SecretSigningKey, contexts::DELEGATION, ids::PublicKey, secret::random_bytes, sign,
 };
-use baton_memory::{ids::OwnerId, limits::MAX_NAME_BYTES};
+use baton_memory::{
+    ids::OwnerId,
+    limits::{NAME_FORM, is_name},
+};
 use baton_proto::signed::SignatureBytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -182,13 +185,8 @@ impl Delegation {
     }
 
     fn check_form(&self) -> Result<(), DelegationError> {
-        if let Some(name) = &self.project {
-            let fits = (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control);
-            if !fits {
-                return Err(DelegationError::Form(
-                    "a project's name has 1 to 256 bytes and no control characters",
-                ));
-            }
+        if self.project.as_deref().is_some_and(|name| !is_name(name)) {
+            return Err(DelegationError::Form(NAME_FORM));
         }
         match self.expires_s.checked_sub(self.not_before_s) {
             None | Some(0) => Err(DelegationError::Form("it expires before it begins")),

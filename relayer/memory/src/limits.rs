@@ -43,3 +43,27 @@ pub const RESTORE_AT_ONCE: usize = 8;
 /// that time share one rewrite of the rows. The rewrite itself, and the time in which no relayer runs, come
 /// on top.
 pub const INDEX_KEY_LINGERS: Duration = Duration::from_secs(600);
+
+/// The form of an outside name, for errors.
+pub const NAME_FORM: &str = "a name has 1 to 256 bytes, not only spaces, and no control characters";
+
+/// Whether a text has the form of a name ([`NAME_FORM`]).
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    !text.trim().is_empty() && text.len() <= MAX_NAME_BYTES && !text.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_can_be_seen_and_has_bounds() {
+        for name in ["a", " a ", "Bücher\u{a0}2", &"x".repeat(MAX_NAME_BYTES)] {
+            assert!(is_name(name), "{name:?}");
+        }
+        for text in ["", " ", "\u{3000}\u{a0}", "a\n", "a\u{9c}", &"x".repeat(MAX_NAME_BYTES + 1)] {
+            assert!(!is_name(text), "{text:?}");
+        }
+    }
+}

@@ -19,8 +19,8 @@ use super::{
 /// A constraint of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldForm {
-    /// 1 to 256 bytes without control characters. The document counts characters, of which there are at most as
-    /// many.
+    /// 1 to 256 bytes, not only space, without control characters. The document counts characters, of which there
+    /// are at most as many.
     Name,
     /// This many hex characters.
     Hex(u8),
@@ -63,6 +63,10 @@ const MEMORY_SCOPES: &[&str] =
 
 /// The form of a time (RFC 3339, section 5.6), after 1970 in every zone.
 const TIME_PATTERN: &str = r"^(197[1-9]|19[89][0-9]|[2-9][0-9]{3})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})$";
+
+/// The form of a name: a character that is no space, among others that are no control characters.
+const NAME_PATTERN: &str =
+    r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$";
 
 /// Most bytes of a text to remember.
 const MAX_TEXT: usize = 64 * 1024;
@@ -270,7 +274,7 @@ fn apply_to_text(object: &mut Object, form: FieldForm) {
     match form {
         FieldForm::Name => {
             (object.min_length, object.max_length) = (Some(1), Some(baton_memory::limits::MAX_NAME_BYTES));
-            object.pattern = Some("^[^\\u0000-\\u001f\\u007f-\\u009f]+$".to_owned());
+            object.pattern = Some(NAME_PATTERN.to_owned());
         }
         FieldForm::Hex(digits) => object.pattern = Some(format!("^[0-9a-fA-F]{{{digits}}}$")),
         FieldForm::Time => {

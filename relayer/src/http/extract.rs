@@ -7,7 +7,7 @@ use axum::{
 };
 use baton_memory::{
     api::{Filters, ItemView, Place},
-    limits::MAX_NAME_BYTES,
+    limits::{NAME_FORM, is_name},
     model::MemoryScope,
 };
 use bytes::Bytes;
@@ -133,7 +133,7 @@ pub(super) const SHARED: &str = "default";
 /// Checks a name from outside; the shared pool's name gives `None`.
 ///
 /// # Errors
-/// A 400 for an empty, too long or unprintable name.
+/// A 400 for a text that is no name.
 pub(super) fn project_named(name: Option<String>) -> Result<Option<String>, ApiError> {
     match checked("project", name)? {
         Some(name) if name == SHARED => Ok(None),
@@ -144,15 +144,10 @@ pub(super) fn project_named(name: Option<String>) -> Result<Option<String>, ApiE
 /// Checks a name from outside.
 ///
 /// # Errors
-/// A 400 for an empty, too long or unprintable name.
+/// A 400 for a text that is no name.
 pub(super) fn checked(what: &str, name: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(name) = name else { return Ok(None) };
-    if (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control) {
-        return Ok(Some(name));
-    }
-    Err(ApiError::bad(format!(
-        "the name of a {what} has 1 to {MAX_NAME_BYTES} bytes and no control characters"
-    )))
+    if is_name(&name) { Ok(Some(name)) } else { Err(ApiError::bad(format!("the {what}: {NAME_FORM}"))) }
 }
 
 impl Caller {

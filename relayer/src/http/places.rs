@@ -49,7 +49,7 @@ impl From<Vec<PlaceView>> for Places {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NameInput {
-    /// 1 to 256 bytes, no control characters.
+    /// 1 to 256 bytes, not only spaces, and no control characters.
     name: String,
 }
 

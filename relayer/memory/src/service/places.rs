@@ -5,21 +5,16 @@ use crate::{
     api::{MemoryError, Place, PlaceView, Result},
     events::{Event, Fork},
     ids::{ItemId, OwnerId, PersonaId, ProjectId, SessionId},
-    limits::{MAX_NAME_BYTES, MAX_PLACES},
+    limits::{MAX_PLACES, NAME_FORM, is_name},
     model::{Kind, Layer},
     owner::{Owner, Plan},
     scope::Home,
     state::{Entry, places::PlaceError},
 };
 
-/// Refuses a name that is empty, too long or has control characters.
+/// Refuses a text that is no name.
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    let fits = !name.trim().is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control);
-    if fits {
-        return Ok(());
-    }
-    let rule = "without control characters";
-    Err(MemoryError::Invalid(format!("a name has 1 to {MAX_NAME_BYTES} bytes, {rule}")))
+    if is_name(name) { Ok(()) } else { Err(MemoryError::Invalid(NAME_FORM.to_owned())) }
 }
 
 fn full(what: &str) -> MemoryError {
