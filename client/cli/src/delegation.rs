@@ -105,11 +105,9 @@ fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<D
     if delegate == key.public_key() {
         return Err(Failure::Usage("this is the account's own key, which may do everything".to_owned()));
     }
-    if let Some(project) = &arguments.project
-        && (!(1..=MAX_PROJECT_BYTES).contains(&project.len()) || project.chars().any(char::is_control))
-    {
+    if arguments.project.as_deref().is_some_and(|project| !is_name(project)) {
         return Err(Failure::Usage(format!(
-            "a project's name has 1 to {MAX_PROJECT_BYTES} bytes and no control characters"
+            "a project's name has 1 to {MAX_PROJECT_BYTES} bytes, not only spaces, and no control characters"
         )));
     }
     let asked = |scope: &&str| arguments.scopes.iter().any(|asked| asked == scope);
@@ -158,6 +156,11 @@ pub(crate) async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Res
         out.line(&clean(&row(known, &now)))?;
     }
     Ok(())
+}
+
+/// Whether a relayer takes a text as a project's name.
+fn is_name(text: &str) -> bool {
+    !text.trim().is_empty() && text.len() <= MAX_PROJECT_BYTES && !text.chars().any(char::is_control)
 }
 
 /// One line of a table.
@@ -218,6 +221,14 @@ pub(crate) async fn revoke(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_can_be_seen_and_has_bounds() {
+        assert!(is_name(" a garden ") && is_name(&"x".repeat(MAX_PROJECT_BYTES)));
+        for text in ["", " ", "\u{a0}", "a\n", &"x".repeat(MAX_PROJECT_BYTES + 1)] {
+            assert!(!is_name(text), "{text:?}");
+        }
+    }
 
     #[test]
     fn a_row_says_whether_it_counts() {
