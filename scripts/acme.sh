@@ -43,13 +43,14 @@ tls x509 -req -in "$work/server.csr" -CA "$work/root.pem" -CAkey "$work/root.key
 pebble-challtestsrv -defaultIPv4 127.0.0.1 -defaultIPv6 "" -dns01 "127.0.0.1:$dns" -http01 "" -https01 "" -tlsalpn01 "" \
   -management "127.0.0.1:$hosts" >"$work/dns.log" 2>&1 &
 running+=($!)
-# A certificate of half a minute, which is renewed after two thirds of it; some requests are refused and sent again.
+# A certificate of half a minute, which is renewed after two thirds of it; a third of the requests is refused for
+# its nonce: some so often that the library gives up, and the order begins again.
 cat >"$work/pebble.json" <<JSON
 { "pebble": { "listenAddress": "127.0.0.1:$directory", "managementListenAddress": "127.0.0.1:$management",
   "certificate": "$work/server.pem", "privateKey": "$work/server.key", "httpPort": 1, "tlsPort": $port,
   "certificateValidityPeriod": 30 } }
 JSON
-PEBBLE_VA_NOSLEEP=1 PEBBLE_WFE_NONCEREJECT=20 pebble -config "$work/pebble.json" -dnsserver "127.0.0.1:$dns" >"$work/pebble.log" 2>&1 &
+PEBBLE_VA_NOSLEEP=1 PEBBLE_WFE_NONCEREJECT=33 pebble -config "$work/pebble.json" -dnsserver "127.0.0.1:$dns" >"$work/pebble.log" 2>&1 &
 pebble=$!
 running+=($pebble)
 

@@ -33,6 +33,10 @@ const ORDER_TIME: Duration = Duration::from_secs(300);
 /// Pause after a failed order; twice as long after each further one. Authorities count failures by the hour.
 const FIRST_PAUSE: Duration = Duration::from_secs(600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(12 * 3600);
+/// Orders in a row whose requests an authority refuses for their nonces; then the order has failed.
+const NONCE_ATTEMPTS: usize = 10;
+/// Pause after such an order. The refusal says nothing of the names, so authorities do not count it.
+const NONCE_PAUSE: Duration = Duration::from_secs(1);
 /// Longest time between two looks at the certificate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// Largest file of an account.
@@ -130,7 +134,7 @@ pub(crate) async fn keep(settings: AcmeSettings, identity: TlsIdentity) {
             sleep(left.min(LOOK_INTERVAL)).await;
             continue;
         }
-        let ordered = timeout(ORDER_TIME, order(&settings, &identity)).await;
+        let ordered = timeout(ORDER_TIME, despite_nonces(NONCE_PAUSE, || order(&settings, &identity))).await;
         identity.proofs().clear();
         match ordered.unwrap_or(Err(AcmeError::Timeout)) {
             Ok(()) => {
@@ -146,6 +150,33 @@ pub(crate) async fn keep(settings: AcmeSettings, identity: TlsIdentity) {
             }
         }
     }
+}
+
+/// Whether an authority refused a request for its nonce (RFC 8555 section 6.5). The library sends the request again
+/// twice; authorities whose servers do not share their nonces refuse it more often.
+fn is_nonce_refused(error: &instant_acme::Error) -> bool {
+    let kind = match error {
+        instant_acme::Error::Api(problem) => problem.r#type.as_deref(),
+        _ => None,
+    };
+    kind == Some("urn:ietf:params:acme:error:badNonce")
+}
+
+/// Orders until no request was refused for its nonce, [`NONCE_ATTEMPTS`] times at most.
+async fn despite_nonces<F>(pause: Duration, mut order: impl FnMut() -> F) -> Result<(), AcmeError>
+where
+    F: Future<Output = Result<(), AcmeError>>,
+{
+    for _ in 1..NONCE_ATTEMPTS {
+        match order().await {
+            Err(AcmeError::Authority(error)) if is_nonce_refused(&error) => {
+                tracing::debug!(%error, "the order begins again");
+                sleep(pause).await;
+            }
+            ordered => return ordered,
+        }
+    }
+    order().await
 }
 
 /// Gets a certificate, and writes it and its key.
@@ -171,6 +202,7 @@ async fn order(settings: &AcmeSettings, identity: &TlsIdentity) -> Result<(), Ac
     match order.poll_ready(&RetryPolicy::default()).await {
         Ok(OrderStatus::Ready) => {}
         Ok(_) => return Err(AcmeError::Refused(refusals(&mut order).await?)),
+        Err(error) if is_nonce_refused(&error) => return Err(error.into()),
         Err(instant_acme::Error::Api(problem)) => {
             let refusals = refusals(&mut order).await?;
             let is_said = !refusals.is_empty();
@@ -250,7 +282,34 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), AcmeError> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
+    use serde_json::json;
+
     use super::*;
+
+    /// The outcome of orders of which the first `refused` end with a problem of this type, and their number.
+    async fn ordered(kind: &str, refused: usize) -> (Result<(), AcmeError>, usize) {
+        let mut orders = 0;
+        let outcome = despite_nonces(Duration::ZERO, || {
+            orders += 1;
+            if orders > refused {
+                return ready(Ok(()));
+            }
+            let kind = format!("urn:ietf:params:acme:error:{kind}");
+            let problem = serde_json::from_value(json!({ "type": kind, "status": 400 })).unwrap();
+            ready(Err(AcmeError::Authority(instant_acme::Error::Api(problem))))
+        });
+        let outcome = outcome.await;
+        (outcome, orders)
+    }
+
+    #[tokio::test]
+    async fn an_order_begins_again_only_after_a_refused_nonce_and_not_for_ever() {
+        assert!(matches!(ordered("badNonce", 3).await, (Ok(()), 4)));
+        assert!(matches!(ordered("badNonce", 100).await, (Err(_), NONCE_ATTEMPTS)));
+        assert!(matches!(ordered("rateLimited", 3).await, (Err(_), 1)));
+    }
 
     #[test]
     fn a_certificate_is_renewed_after_two_thirds_of_its_term_and_for_other_names() {
