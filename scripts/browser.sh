@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the browser client, the package @baton/client, and the chat page over it, and uses both in Chromium: a key, three
-# nodes of which one is killed, a check of all turns, and the session again from its 24 words.
+# Builds the browser client, the package @baton/client, and the chat page over it, and uses both in Chromium, the package in
+# Firefox too: a key, three nodes of which one is killed, a check of all turns, and the session again from its 24 words.
 #
 #   scripts/browser.sh [--package FOLDER] [--page FOLDER] [--no-test] [--screenshots FOLDER]
 #
@@ -112,6 +112,7 @@ if [ -n "$test" ]; then
   need_modules scripts/browser ci
   need_modules scripts/page ci
   need_chromium
+  want_firefox
   need_python
   need_programs
 fi
@@ -119,9 +120,13 @@ need_bindgen
 make_package
 make_page
 [ -n "$test" ] || exit 0
-for transport in webrtc websocket; do
-  BATON_VERIFIER="$venv/bin/python scripts/verify_export.py" \
-    node scripts/browser/test_browser.mjs --bin "$bin" --package "$package" --chromium "$chromium" --over "$transport"
+for name in chromium firefox; do
+  [ -n "${!name}" ] || { echo "skipped: the browser client in Firefox, which is not here" && continue; }
+  for transport in webrtc websocket; do
+    printf '\n== %s, %s\n' "$name" "$transport"
+    BATON_VERIFIER="$venv/bin/python scripts/verify_export.py" node scripts/browser/test_browser.mjs --bin "$bin" \
+      --package "$package" --browser "$name" --executable "${!name}" --over "$transport"
+  done
 done
 "$bin/baton-node" models pull smollm2-135m-instruct
 node scripts/browser/test_page.mjs --bin "$bin" --page "$page" --chromium "$chromium" "${screenshots[@]}"

@@ -61,6 +61,13 @@ need_chromium() {
   chromium=$(command -v chromium)
 }
 
+# A Firefox. Sets `firefox`; empty where there is none and it cannot be installed.
+want_firefox() {
+  firefox=$(command -v firefox-esr || command -v firefox || true)
+  [ -z "$firefox" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 0
+  if install_packages firefox-esr; then firefox=$(command -v firefox-esr); fi
+}
+
 # need_modules FOLDER COMMAND: a folder's packages of Node.js, by npm's COMMAND.
 need_modules() {
   local folder=$1 ready=$1/node_modules/.ready

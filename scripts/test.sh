@@ -9,7 +9,7 @@
 # Long matrices run as seeded samples, and the checks of the fuzz targets on their seeds with random changes. `--full` runs
 # the matrices whole, builds a release twice, fuzzes each target guided by coverage, checks the programs without their
 # options, drives libraries over the gateway's APIs, holds a relayer to its OpenAPI document, uses the browser client in
-# Chromium, and floods a release build. `--lint` denies clippy's warnings and the documentation's in the builds of the tests.
+# browsers, and floods a release build. `--lint` denies clippy's warnings and the documentation's in the builds of the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -162,7 +162,7 @@ if [ -n "$full" ]; then
   need_just
   step "libraries over the APIs" scripts/clients.sh
   step "the relayer's OpenAPI document" scripts/relayer_api.sh
-  step "the browser client in Chromium" scripts/browser.sh
+  step "the browser client" scripts/browser.sh
   step "programs without their options" "$just" lint-plain
   step "fuzz targets" scripts/fuzz.sh --seconds 60
   step "flood, in a release build" flood

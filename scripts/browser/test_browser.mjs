@@ -1,24 +1,43 @@
 // Uses the browser client in a page without any local program: a key, three nodes of which one is killed in mid-answer, a
 // check of all turns, and the session again from its 24 words.
 //
-//   node scripts/browser/test_browser.mjs --bin target/debug --package FOLDER --chromium /usr/bin/chromium --over webrtc|websocket
+//   node scripts/browser/test_browser.mjs --bin target/debug --package FOLDER --browser chromium|firefox --executable /usr/bin/chromium \
+//     --over webrtc|websocket
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
-import { tmpdir } from "node:os";
+import { networkInterfaces, tmpdir } from "node:os";
 import { extname, join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 import { parseArgs } from "node:util";
 
 import { chromium } from "playwright-core";
+import puppeteer from "puppeteer-core";
 
-const { values } = parseArgs({
-  options: { bin: { type: "string" }, package: { type: "string" }, chromium: { type: "string" }, over: { type: "string" } },
-});
-/** The address that a node listens on for pages, and the part by which its address is known. */
-const LISTENERS = { webrtc: ["/ip4/127.0.0.1/udp/0/webrtc-direct", "/webrtc-direct/"], websocket: ["/ip4/127.0.0.1/tcp/0/ws", "/ws/"] };
+const option = { type: "string" };
+const { values } = parseArgs({ options: { bin: option, package: option, browser: option, executable: option, over: option } });
+/** Playwright drives only a Firefox of its own make. */
+const LAUNCH = {
+  chromium: (executablePath) => chromium.launch({ executablePath, args: ["--no-sandbox"] }),
+  firefox: (executablePath) => puppeteer.launch({ browser: "firefox", executablePath }),
+};
+/** Firefox opens no WebRTC connection to a loopback address. */
+const outward = Object.values(networkInterfaces()).flat().find(({ family, internal }) => family === "IPv4" && !internal);
+const host = values.browser === "firefox" ? outward?.address : "127.0.0.1";
+if (values.over === "webrtc" && !host) {
+  console.log("skipped: Firefox reaches nodes by WebRTC only at an address of a network, and this machine has none");
+  process.exit(0);
+}
+/**
+ * The address that each node listens on for pages, and the part by which it is known. Firefox opens the WebSockets to an IP
+ * address one after the other, and the next one later after each failure: a dead node would hold up those beside it.
+ */
+const LISTENERS = {
+  webrtc: [() => `/ip4/${host}/udp/0/webrtc-direct`, "/webrtc-direct/"],
+  websocket: [(number) => `/ip4/127.0.0.${number + 1}/tcp/0/ws`, "/ws/"],
+};
 const [listener, part] = LISTENERS[values.over];
 const here = new URL(".", import.meta.url).pathname;
 const folder = mkdtempSync(join(tmpdir(), "baton-browser-"));
@@ -39,7 +58,7 @@ async function start(name, ...options) {
 }
 
 async function startNode(number, bootstrap) {
-  const listen = ["/ip4/127.0.0.1/tcp/0", listener].flatMap((address) => ["--listen", address]);
+  const listen = ["/ip4/127.0.0.1/tcp/0", listener(number)].flatMap((address) => ["--listen", address]);
   const known = bootstrap ? ["--bootstrap", bootstrap] : [];
   return await start(
     "baton-node", "run", "--json", "--data-dir", join(folder, `node${number}`), "--engine", "echo", "--echo-delay-ms", "50",
@@ -86,7 +105,7 @@ before(async () => {
   const tcp = first.listen.find((address) => /\/tcp\/\d+\/p2p/.test(address));
   nodes = [first, ...await Promise.all([1, 2].map((number) => startNode(number, tcp)))];
   url = await servePage();
-  browser = await chromium.launch({ executablePath: values.chromium, args: ["--no-sandbox"] });
+  browser = await LAUNCH[values.browser](values.executable);
   await openPage(url);
 });
 after(async () => {
@@ -120,7 +139,8 @@ test("a conversation goes on when its node is killed in mid-answer", { timeout: 
   let serving, killed;
   onEvent = (event) => {
     if (event.type === "attempt") serving = event.node;
-    if (event.type === "text" && !killed) {
+    // Firefox may hand on the first word before the name of its node.
+    if (event.type === "text" && serving && !killed) {
       killed = nodes.find((node) => node.node === serving);
       killed.program.kill("SIGKILL");
     }
@@ -194,5 +214,6 @@ test("24 words restore the conversation in a new page, where it goes on", { time
 
 test("the page had no error", () => {
   // The browser itself reports a killed node's connection, and a blob that is not there yet.
-  assert.deepEqual(errors.filter((error) => !/^WebSocket connection|^Failed to load resource/.test(error)), []);
+  const ofTheBrowser = /^WebSocket connection|^Failed to load resource|Firefox can’t establish a connection|connection to ws:\S+ was interrupted/;
+  assert.deepEqual(errors.filter((error) => !ofTheBrowser.test(error)), []);
 });
