@@ -28,10 +28,7 @@ finish() {
 }
 trap finish EXIT
 
-read -r directory management dns hosts port < <(python3 -c '
-import socket
-held = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
-print(*(one.getsockname()[1] for one in held))')
+read -r directory management dns hosts port < <(scripts/free_ports.py 5)
 
 # The authority's own server has a certificate of a root that no system trusts.
 tls() { openssl "$@" 2>>"$work/openssl.log"; }

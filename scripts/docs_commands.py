@@ -25,7 +25,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +33,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import List, Optional
+
+from free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("baton", "baton-node", "baton-relayer", "baton-testnet")
@@ -168,12 +169,6 @@ def check_call(bin_folder, call):
 # ---- Blocks that run -------------------------------------------------------------------------------------------
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 class Machine:
     """The home, the folder and the network of one document."""
 
@@ -208,7 +203,7 @@ class Machine:
         up = self.start(["baton-testnet", "up", "--json", "--data-dir", str(self.folder / "network")], "network")
         ready = json.loads(self.wait_for(up, '"ready"'))
         store, nodes = ready["store"], ",".join(ready["nodes"])
-        self.ports = {name: free_port() for name in DEFAULT_PORTS}
+        self.ports = dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS))))
         self.ports["store"] = int(store.rsplit(":", 1)[1])
         for program in ("BATON", "BATON_NODE", "BATON_RELAYER"):
             self.environment[f"{program}_SHARDS"] = str(ready["shards"])

