@@ -64,9 +64,42 @@ const MEMORY_SCOPES: &[&str] =
 /// The form of a time (RFC 3339, section 5.6), after 1970 in every zone.
 const TIME_PATTERN: &str = r"^(197[1-9]|19[89][0-9]|[2-9][0-9]{3})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})$";
 
+/// The first and last characters of each range of white space in Unicode, which `str::trim` removes. `\s` of a pattern
+/// (ECMA-262) is another set: it has U+FEFF, and lacks U+0085.
+const SPACES: [(char, char); 10] = [
+    ('\t', '\r'),
+    (' ', ' '),
+    ('\u{85}', '\u{85}'),
+    ('\u{a0}', '\u{a0}'),
+    ('\u{1680}', '\u{1680}'),
+    ('\u{2000}', '\u{200a}'),
+    ('\u{2028}', '\u{2029}'),
+    ('\u{202f}', '\u{202f}'),
+    ('\u{205f}', '\u{205f}'),
+    ('\u{3000}', '\u{3000}'),
+];
+
+/// The control characters, in a class of a pattern.
+const CONTROLS: &str = r"\u0000-\u001f\u007f-\u009f";
+
+/// The spaces, in a class of a pattern.
+fn spaces() -> String {
+    let range = |(first, last): &(char, char)| {
+        let of = |character: &char| format!("\\u{:04x}", u32::from(*character));
+        if first == last { of(first) } else { format!("{}-{}", of(first), of(last)) }
+    };
+    SPACES.iter().map(range).collect()
+}
+
+/// The form of a text with a character that is no space.
+fn words_pattern() -> String {
+    format!("[^{}]", spaces())
+}
+
 /// The form of a name: a character that is no space, among others that are no control characters.
-const NAME_PATTERN: &str =
-    r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$";
+fn name_pattern() -> String {
+    format!("^[^{CONTROLS}]*[^{}{CONTROLS}][^{CONTROLS}]*$", spaces())
+}
 
 /// Most bytes of a text to remember.
 const MAX_TEXT: usize = 64 * 1024;
@@ -140,6 +173,7 @@ const FIELDS_OF_SCHEMAS: &[(&str, &str, FieldForm)] = &[
     ("Ask", "question", FieldForm::NotBlank),
     ("RecallInput", "threshold", FieldForm::UpTo(1)),
     ("FactInput", "salience", FieldForm::UpTo(1)),
+    ("ChatInput", "temperature", FieldForm::UpTo(5)),
     ("ScoringWeights", "semantic", FieldForm::UpTo(1000)),
     ("ScoringWeights", "recency", FieldForm::UpTo(1000)),
     ("ScoringWeights", "importance", FieldForm::UpTo(1000)),
@@ -165,20 +199,31 @@ pub(super) fn constrain(document: &mut OpenApi) {
     let components = document.components.iter_mut().flat_map(|components| &mut components.schemas);
     for (name, schema) in components {
         let RefOr::T(schema) = schema else { continue };
-        let Schema::Object(object) = schema else {
-            name_variants(schema);
-            continue;
-        };
-        for (field, property) in &mut object.properties {
-            widen(property);
-            if let Some(form) = form_of(name, field) {
-                apply(property, form);
+        match schema {
+            Schema::Object(object) => constrain_fields(name, object),
+            // A schema that has the fields of another one, and its own.
+            Schema::AllOf(parts) => {
+                for part in &mut parts.items {
+                    if let RefOr::T(Schema::Object(object)) = part {
+                        constrain_fields(name, object);
+                    }
+                }
             }
+            _ => name_variants(schema),
         }
     }
     for item in document.paths.paths.values_mut() {
         for (_, operation) in open::operations(item) {
             constrain_parameters(operation);
+        }
+    }
+}
+
+fn constrain_fields(schema: &str, object: &mut Object) {
+    for (field, property) in &mut object.properties {
+        widen(property);
+        if let Some(form) = form_of(schema, field) {
+            apply(property, form);
         }
     }
 }
@@ -195,7 +240,8 @@ fn name_variants(schema: &mut Schema) {
 /// Numbers without a sign have another format and a larger maximum than those with one.
 fn widen(property: &mut RefOr<Schema>) {
     let RefOr::T(Schema::Object(object)) = property else { return };
-    if !is_a(&object.schema_type, &Type::Integer) || object.minimum.is_none() {
+    let lacks_only_maximum = object.minimum.is_some() && object.maximum.is_none();
+    if !is_a(&object.schema_type, &Type::Integer) || !lacks_only_maximum {
         return;
     }
     let (format, most) = match object.format {
@@ -212,6 +258,7 @@ fn constrain_parameters(operation: &mut Operation) {
         let form = form_of("", &parameter.name);
         if let (Some(form), Some(schema)) = (form, &mut parameter.schema) {
             apply(schema, form);
+            widen(schema);
         }
     }
 }
@@ -274,7 +321,7 @@ fn apply_to_text(object: &mut Object, form: FieldForm) {
     match form {
         FieldForm::Name => {
             (object.min_length, object.max_length) = (Some(1), Some(baton_memory::limits::MAX_NAME_BYTES));
-            object.pattern = Some(NAME_PATTERN.to_owned());
+            object.pattern = Some(name_pattern());
         }
         FieldForm::Hex(digits) => object.pattern = Some(format!("^[0-9a-fA-F]{{{digits}}}$")),
         FieldForm::Time => {
@@ -284,11 +331,11 @@ fn apply_to_text(object: &mut Object, form: FieldForm) {
         FieldForm::Bytes(most) => object.max_length = Some(most),
         FieldForm::Words(most) => {
             (object.min_length, object.max_length) = (Some(1), Some(most));
-            object.pattern = Some("\\S".to_owned());
+            object.pattern = Some(words_pattern());
         }
         FieldForm::NotBlank => {
             object.min_length = Some(1);
-            object.pattern = Some("\\S".to_owned());
+            object.pattern = Some(words_pattern());
         }
         FieldForm::Account => object.pattern = Some("^0x[0-9a-fA-F]{64}$".to_owned()),
         FieldForm::Cursor => object.pattern = Some("^[0-9]{1,19}\\.([0-9a-f]{2})*$".to_owned()),
@@ -318,5 +365,14 @@ mod tests {
         assert_eq!(form_of("FilterInput", "from"), Some(FieldForm::Time));
         assert_eq!(form_of("", "project"), Some(FieldForm::Name));
         assert_eq!(form_of("Item", "text"), None);
+    }
+
+    #[test]
+    fn the_spaces_of_patterns_are_those_that_are_trimmed() {
+        for character in char::MIN..=char::MAX {
+            let is_space = SPACES.iter().any(|(first, last)| (first..=last).contains(&&character));
+            assert_eq!(is_space, character.is_whitespace(), "{character:?}");
+        }
+        assert!(words_pattern().starts_with(r"[^\u0009-\u000d\u0020\u0085"), "{}", words_pattern());
     }
 }

@@ -92,6 +92,38 @@ async fn bodies_are_optional_exactly_where_a_route_takes_none() {
     }
 }
 
+/// Adds the places of all integers of a document that have no maximum.
+fn note_boundless(value: &Value, place: &str, found: &mut Vec<String>) {
+    let kinds = match &value["type"] {
+        Value::Array(kinds) => kinds.clone(),
+        kind => vec![kind.clone()],
+    };
+    if kinds.contains(&json!("integer")) && value["maximum"].is_null() {
+        found.push(place.to_owned());
+    }
+    match value {
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                note_boundless(item, &format!("{place}/{index}"), found);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                note_boundless(field, &format!("{place}/{name}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn every_integer_of_the_document_has_a_maximum() {
+    let document = TestServer::open().await.bare("GET", "/openapi.json", "").await.good();
+    let mut found = Vec::new();
+    note_boundless(&document, "", &mut found);
+    assert_eq!(found, Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn constraints_say_what_is_refused_and_hold_for_what_is_answered() {
     let server = TestServer::open().await;
