@@ -4,14 +4,14 @@
     scripts/free_ports.py [COUNT]
 
 Linux gives outgoing connections the ports from 32768 on, and a program that asks for any port one of those. Between a stop and
-a start such a port may be gone. The ports here lie below, and above those of the testnet's churn.
+a start such a port may be gone. The ports here lie below, above those of the testnet's churn, and none is a program's default.
 """
 
 import random
 import socket
 import sys
 
-FIRST_PORT, END = 30_000, 32_768
+FIRST_PORT, END = 30_000, 31_400
 
 
 def free_ports(count):
