@@ -32,7 +32,7 @@ use crate::{
     channel_queue::ChannelQueue,
     data_channel::{DataChannel, PeerState, SharedPeer, lock},
     error::ConnectionError,
-    limits::{CHANNEL_LINGER, PACKETS_AT_ONCE, SILENCE},
+    limits::{CHANNEL_LINGER, SILENCE, WORK_AT_ONCE},
     peer_connection::{ChannelId, PeerConnection, Role},
     stun::{self, Kind, Message},
     substream::Substream,
@@ -79,13 +79,14 @@ impl Driver {
 
     fn work(&mut self, shared: &mut PeerState, context: &mut Context<'_>) -> Result<(), ConnectionError> {
         let now = Instant::now();
-        for handled in 0.. {
-            if handled == PACKETS_AT_ONCE {
+        let mut work = 0;
+        loop {
+            if work >= WORK_AT_ONCE {
                 context.waker().wake_by_ref();
                 break;
             }
             match self.link.packets.poll_recv(context) {
-                Poll::Ready(Some(packet)) => self.receive(shared, &packet, now)?,
+                Poll::Ready(Some(packet)) => work += 1 + self.receive(shared, &packet, now)?,
                 // The listener has ended.
                 Poll::Ready(None) => return Err(ConnectionError::Closed),
                 Poll::Pending => break,
@@ -112,11 +113,11 @@ impl Driver {
         shared: &mut PeerState,
         packet: &[u8],
         now: Instant,
-    ) -> Result<(), ConnectionError> {
+    ) -> Result<usize, ConnectionError> {
         if !stun::is_stun(packet) {
-            shared.peer.receive(packet, now)?;
+            let chunks = shared.peer.receive(packet, now)?;
             self.heard = now;
-            return Ok(());
+            return Ok(chunks);
         }
         let credentials = &self.link.credentials;
         if let Some(message) = Message::parse(packet)
@@ -124,9 +125,12 @@ impl Driver {
             && message.is_signed_with(credentials)
         {
             self.heard = now;
-            self.transmit(&stun::response(message.transaction, self.link.remote, credentials));
+            let response = stun::response(message.transaction, self.link.remote, credentials);
+            if response.len() <= packet.len() {
+                self.transmit(&response);
+            }
         }
-        Ok(())
+        Ok(0)
     }
 
     fn send(&self, shared: &mut PeerState) {

@@ -8,7 +8,8 @@
 //!
 //! 1. The listener's task reads the socket. It asks an unknown source for a proof of its address (`source_proofs`), and
 //!    keeps nothing about the source before that.
-//! 2. The peer connection (`peer_connection`) has DTLS and SCTP, without I/O of its own.
+//! 2. The peer connection (`peer_connection`) has DTLS and SCTP, without I/O of its own. It looks at each packet of SCTP
+//!    first (`sctp_inspector`), since SCTP's window counts bytes and its costs are by piece.
 //! 3. The connection (`connection`) drives it, and is libp2p's multiplexer: each data channel is a stream.
 //!
 //! A page's transport only dials, by the browser's own WebRTC (`browser`).
@@ -35,6 +36,8 @@ mod limits;
 mod listener;
 #[cfg(not(target_family = "wasm"))]
 mod peer_connection;
+#[cfg(not(target_family = "wasm"))]
+mod sctp_inspector;
 #[cfg(not(target_family = "wasm"))]
 mod source_proofs;
 #[cfg(not(target_family = "wasm"))]

@@ -8,8 +8,8 @@ pub(crate) const MAX_PACKET_BYTES: usize = 2048;
 /// Packets of a connection that wait for its task. Further ones are lost, as on a full link.
 pub(crate) const PACKET_QUEUE: usize = 256;
 
-/// Packets that a connection handles before other tasks get their turn.
-pub(crate) const PACKETS_AT_ONCE: usize = 64;
+/// Packets and chunks of SCTP that a connection handles before other tasks get their turn.
+pub(crate) const WORK_AT_ONCE: usize = 256;
 
 /// Connections that wait for the transport to take them. Further ones are not begun; their browsers ask again.
 pub(crate) const CONNECTION_QUEUE: usize = 64;
@@ -53,8 +53,27 @@ pub(crate) const MAX_UNREAD_BYTES: usize = 4 * MAX_UNREAD_CHANNEL_BYTES;
 #[cfg(target_family = "wasm")]
 pub(crate) const MAX_WAITING_CHANNELS: usize = 64;
 
-/// Received bytes of a connection that are not read. SCTP tells the peer how many are left.
+/// Received bytes of a connection that are not read. SCTP tells the peer how many are left. Chunks have a limit of their own.
 pub(crate) const RECEIVE_BYTES: u32 = 512 * 1024;
+
+/// Chunks of one packet: one of a browser has place for 59 of the shortest messages.
+pub(crate) const MAX_PACKET_CHUNKS: usize = 64;
+
+/// Chunks of one packet beside data: an acknowledgement, a probe, a channel's close, and one more. Each may have an answer.
+pub(crate) const MAX_CONTROL_CHUNKS: usize = 4;
+
+/// Chunks of data that a connection keeps, each with a packet of at most [`MAX_PACKET_BYTES`].
+pub(crate) const MAX_PIECES: usize = 2048;
+
+/// Such chunks of one channel: the whole window in the packets of a browser, and as many short messages. SCTP walks them
+/// for each further one.
+pub(crate) const MAX_CHANNEL_PIECES: usize = 768;
+
+/// Distance of a chunk from the first missing one: more than a window after a lost packet.
+pub(crate) const MAX_PIECES_AHEAD: u32 = 1024;
+
+/// Distance of an acknowledged range: more chunks than a browser's window has. SCTP takes each number by itself.
+pub(crate) const MAX_SACK_RANGE: usize = 8192;
 
 /// Time without a packet after which a connection is lost. A browser sends a STUN request every few seconds.
 pub(crate) const SILENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 20 });

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use dimpl::{Dtls, Output};
 use libp2p_webrtc_utils::Fingerprint;
 use sctp_proto::{
-    Association, AssociationHandle, ClientConfig, DatagramEvent, Endpoint, EndpointConfig,
+    Association, AssociationHandle, Chunks, ClientConfig, DatagramEvent, Endpoint, EndpointConfig,
     Event as SctpEvent, Payload, PayloadProtocolIdentifier as Protocol, ServerConfig, StreamEvent,
     TransportConfig,
 };
@@ -30,6 +30,7 @@ use crate::{
         CHANNEL_SEND_BYTES, CHANNEL_SEND_LOW_BYTES, MAX_CHANNELS, MAX_MESSAGE_BYTES, MAX_PACKET_BYTES, MTU,
         OVERHEAD_BYTES, RECEIVE_BYTES,
     },
+    sctp_inspector::{PacketVerdict, SctpInspector},
 };
 
 /// SCTP sees one peer, whatever its address.
@@ -131,6 +132,7 @@ pub(crate) struct PeerConnection {
     /// Whether the first channel was opened. After its close its number is one as any other.
     first_opened: bool,
     packets: VecDeque<Vec<u8>>,
+    inspector: SctpInspector,
     /// Decrypted messages for SCTP.
     received: Vec<Bytes>,
     events: VecDeque<Event>,
@@ -165,6 +167,7 @@ impl PeerConnection {
             generation: 0,
             first_opened: false,
             packets: VecDeque::new(),
+            inspector: SctpInspector::default(),
             received: Vec::new(),
             events: VecDeque::new(),
         };
@@ -173,10 +176,11 @@ impl PeerConnection {
         Ok(connection)
     }
 
-    /// Takes a packet of the peer.
-    pub(crate) fn receive(&mut self, packet: &[u8], now: Instant) -> Result<(), ConnectionError> {
+    /// Takes a packet of the peer. Returns the number of its chunks.
+    pub(crate) fn receive(&mut self, packet: &[u8], now: Instant) -> Result<usize, ConnectionError> {
         self.dtls.handle_packet(packet).map_err(dtls_error)?;
-        self.progress(now)
+        self.progress(now)?;
+        Ok(self.inspector.take_work())
     }
 
     /// Handles the timeouts that are due.
@@ -270,9 +274,7 @@ impl PeerConnection {
             return Ok(ReadResult::End);
         }
         loop {
-            let (_, association) = self.association.as_mut().ok_or(ConnectionError::Closed)?;
-            let message = association.stream(id.stream).and_then(|mut stream| stream.read());
-            let Ok(message) = message else { return Ok(ReadResult::End) };
+            let Ok(message) = self.next_message(id.stream) else { return Ok(ReadResult::End) };
             let Some(chunks) = message else { break };
             let mut message = vec![0; chunks.len()];
             chunks.read(&mut message).map_err(sctp_error)?;
@@ -326,12 +328,17 @@ impl PeerConnection {
     }
 
     fn discard(&mut self, stream: u16) {
-        let Some((_, association)) = &mut self.association else { return };
-        while association
-            .stream(stream)
-            .and_then(|mut stream| stream.read())
-            .is_ok_and(|message| message.is_some())
-        {}
+        while self.next_message(stream).is_ok_and(|message| message.is_some()) {}
+    }
+
+    /// Takes a whole message out of SCTP.
+    fn next_message(&mut self, stream: u16) -> Result<Option<Chunks>, ConnectionError> {
+        let (_, association) = self.association.as_mut().ok_or(ConnectionError::Closed)?;
+        let message = association.stream(stream).and_then(|mut stream| stream.read()).map_err(sctp_error)?;
+        if let Some(message) = &message {
+            self.inspector.read(stream, message.chunks.len());
+        }
+        Ok(message)
     }
 
     /// Closes a channel that was released; `false` while the peer has not confirmed all bytes.
@@ -390,7 +397,12 @@ impl PeerConnection {
         loop {
             self.take_dtls_output(now)?;
             for message in std::mem::take(&mut self.received) {
-                self.receive_sctp(message, now);
+                let verdict = self.inspector.inspect(&message).map_err(sctp_error)?;
+                if verdict == PacketVerdict::Admitted {
+                    self.receive_sctp(message, now);
+                    // Before the next message, which may use the number of a closed channel again.
+                    self.take_sctp_events()?;
+                }
             }
             self.take_sctp_events()?;
             if !self.send_sctp(now)? {
@@ -499,6 +511,7 @@ impl PeerConnection {
                 }
             }
             StreamEvent::Finished { id } => {
+                self.inspector.forget(id);
                 if let Some(channel) = self.channels.get_mut(&id)
                     && channel.phase != Phase::Closing
                 {
@@ -526,16 +539,18 @@ impl PeerConnection {
 
     /// Reads the message that opens a channel, and acknowledges it.
     fn accept(&mut self, id: u16) -> Result<(), ConnectionError> {
-        let (_, association) = self.association.as_mut().ok_or(ConnectionError::Closed)?;
         // The peer may have closed it already.
-        let Ok(mut stream) = association.stream(id) else { return Ok(()) };
-        let chunks = stream.read().map_err(sctp_error)?.ok_or(ConnectionError::Opening)?;
+        let Ok(message) = self.next_message(id) else { return Ok(()) };
+        let chunks = message.ok_or(ConnectionError::Opening)?;
         let mut message = vec![0; chunks.len()];
         chunks.read(&mut message).map_err(sctp_error)?;
         if chunks.ppi != Protocol::Dcep || !dcep::opens(&message) {
             return Err(ConnectionError::Opening);
         }
-        if let Err(error) = stream.write_with_ppi(&dcep::ACK, Protocol::Dcep) {
+        let (_, association) = self.association.as_mut().ok_or(ConnectionError::Closed)?;
+        let answered =
+            association.stream(id).and_then(|mut stream| stream.write_with_ppi(&dcep::ACK, Protocol::Dcep));
+        if let Err(error) = answered {
             tracing::trace!(%error, "a channel was closed as it was opened");
         }
         Ok(())

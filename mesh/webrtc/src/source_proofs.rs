@@ -68,7 +68,9 @@ impl SourceProofs {
                     return Verdict::Begin(credentials);
                 }
                 let username = format!("{credentials}:{credentials}");
-                Verdict::Ask(request(self.transaction(source, self.slot(now)), &username, credentials))
+                let question = request(self.transaction(source, self.slot(now)), &username, credentials);
+                // The source may be forged: it must not get more than its forger sent.
+                if question.len() <= packet.len() { Verdict::Ask(question) } else { Verdict::Ignore }
             }
         }
     }
@@ -122,7 +124,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::stun::response;
+    use crate::stun::{response, shortest_request};
 
     const CREDENTIALS: &str = "libp2p+webrtc+v1/abcdefgh";
 
@@ -167,6 +169,21 @@ mod tests {
         let packet = own_check();
         assert_eq!(proofs.judge(source(1), &packet, now), Verdict::Begin(CREDENTIALS));
         assert!(matches!(proofs.judge(source(1), &packet, now), Verdict::Ask(_)));
+    }
+
+    #[test]
+    fn a_question_shorter_than_its_answer_gets_none() {
+        let now = Instant::now();
+        let mut proofs = SourceProofs::new(Zeroizing::new([1; 32]), now);
+        let username = format!("{CREDENTIALS}:{CREDENTIALS}");
+        let short = shortest_request([1; 12], &username, CREDENTIALS);
+        assert!(Message::parse(&short).unwrap().is_signed_with(CREDENTIALS));
+        assert_eq!(proofs.judge(source(1), &short, now), Verdict::Ignore);
+        let usual = own_check();
+        let Verdict::Ask(question) = proofs.judge(source(1), &usual, now) else {
+            panic!("the source is asked")
+        };
+        assert!(question.len() <= usual.len(), "no amplification");
     }
 
     #[test]

@@ -102,6 +102,16 @@ pub(crate) fn request(transaction: Transaction, username: &str, password: &str) 
     sign(message, password)
 }
 
+/// The shortest valid request: a user name and its integrity, and nothing that ICE asks for beside them.
+#[cfg(test)]
+pub(crate) fn shortest_request(transaction: Transaction, username: &str, password: &str) -> Vec<u8> {
+    let mut message = header(REQUEST, transaction);
+    attribute(&mut message, USERNAME, username.as_bytes());
+    let integrity = message_integrity(&message, password);
+    attribute(&mut message, MESSAGE_INTEGRITY, &integrity);
+    with_length(&message, 0)
+}
+
 /// The answer to a request from a source address.
 pub(crate) fn response(transaction: Transaction, source: SocketAddr, password: &str) -> Vec<u8> {
     let mut message = header(SUCCESS, transaction);

@@ -347,6 +347,8 @@ async fn a_source_that_does_not_answer_leaves_nothing_behind() {
     let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let username = format!("{CREDENTIALS}:{CREDENTIALS}");
     for _ in 0..100 {
+        let short = stun::shortest_request(rand::random(), &username, CREDENTIALS);
+        silent.send_to(&short, server.address).await.unwrap();
         let request = stun::request(rand::random(), &username, CREDENTIALS);
         silent.send_to(&request, server.address).await.unwrap();
     }

@@ -1,7 +1,11 @@
 //! A client and a server without a network.
 
 use super::*;
-use crate::channel_queue::ChannelQueue;
+use crate::{
+    channel_queue::ChannelQueue,
+    limits::{MAX_CHANNEL_PIECES, MAX_SACK_RANGE},
+    sctp_inspector::tests::{chunk, data, sack},
+};
 
 /// A client and a server, and the way between them.
 struct Pair {
@@ -354,4 +358,147 @@ fn a_peer_that_opens_one_channel_again_and_again_fills_no_queue() {
     assert_eq!(first.stream, waiting.stream, "a channel that is open keeps its place");
     let held = std::iter::from_fn(|| queue.pop()).count();
     assert!(held <= MAX_CHANNELS, "{held} entries for one open channel");
+}
+
+/// Writes chunks of the test into the client's association.
+struct ChunkWriter {
+    pair: Pair,
+    /// Ports and verification tag.
+    header: Vec<u8>,
+    /// The number of the next chunk of data.
+    tsn: u32,
+    far: ChannelId,
+}
+
+impl ChunkWriter {
+    /// On a channel that is open on both sides.
+    fn new() -> Self {
+        let mut pair = Pair::new();
+        let now = pair.now;
+        let near = pair.client.open(now).unwrap().unwrap();
+        pair.settle().unwrap();
+        let incoming = Pair::events(&mut pair.server).into_iter();
+        let mut incoming =
+            incoming.filter_map(|event| if let Event::Incoming(id) = event { Some(id) } else { None });
+        let far = incoming.next().unwrap();
+        pair.association().stream(near.stream).unwrap().write_with_ppi(b"unsent", Protocol::Binary).unwrap();
+        let Payload::RawEncode(parts) = pair.association().poll_transmit(now).unwrap().payload else {
+            panic!("it sends bytes")
+        };
+        let tsn = u32::from_be_bytes(parts[0][16..20].try_into().unwrap());
+        Self { pair, header: parts[0][..8].to_vec(), tsn, far }
+    }
+
+    /// Sends one packet, and drops what the server answers.
+    fn send(&mut self, chunks: &[Vec<u8>]) -> Result<usize, ConnectionError> {
+        let chunks = chunks.concat();
+        let checksum = crc32c(&[&self.header[..], &[0; 4], &chunks].concat());
+        let packet = [&self.header[..], &checksum.to_le_bytes(), &chunks].concat();
+        let Pair { client, server, now } = &mut self.pair;
+        client.dtls.send_application_data(&packet).unwrap();
+        client.take_dtls_output(*now).unwrap();
+        let mut work = 0;
+        while let Some(packet) = client.next_packet() {
+            work += server.receive(&packet, *now)?;
+        }
+        while server.next_packet().is_some() {}
+        Ok(work)
+    }
+
+    /// Chunks of one byte each with these flags; they have consecutive numbers.
+    fn pieces(&mut self, count: usize, flags: u8, first_ssn: Option<u16>) -> Vec<Vec<u8>> {
+        let piece = |index: u16| {
+            let ssn = first_ssn.map_or(0, |first| first.wrapping_add(index));
+            data((self.tsn.wrapping_add(index.into()), self.far.stream, ssn), flags, b"x")
+        };
+        let pieces = (0..u16::try_from(count).unwrap()).map(piece).collect();
+        self.tsn = self.tsn.wrapping_add(u32::try_from(count).unwrap());
+        pieces
+    }
+
+    /// The pieces that the server keeps for the channel.
+    fn held(&self) -> usize {
+        self.pair.server.inspector.pieces(self.far.stream)
+    }
+
+    fn unread(&mut self) -> usize {
+        let (far, now) = (self.far, self.pair.now);
+        let server = &mut self.pair.server;
+        std::iter::from_fn(|| matches!(server.read(far, now).unwrap(), ReadResult::Message(_)).then_some(()))
+            .count()
+    }
+}
+
+/// The checksum of SCTP (RFC 9260, appendix A).
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0x82F6_3B78 & (sum & 1).wrapping_neg()))
+    })
+}
+
+#[test]
+fn the_first_chunk_without_bytes_and_the_first_unordered_one_end_the_connection() {
+    for (flags, bytes) in [(7, &b""[..]), (6, b""), (3, b""), (0, b""), (7, b"x"), (6, b"x")] {
+        let mut writer = ChunkWriter::new();
+        let empty = data((writer.tsn, writer.far.stream, 1), flags, bytes);
+        assert!(matches!(writer.send(&[empty]), Err(ConnectionError::Sctp(_))), "{flags} {bytes:?}");
+    }
+}
+
+#[test]
+fn short_messages_that_nobody_reads_are_kept_up_to_a_limit_and_go_on_once_they_are_read() {
+    let mut writer = ChunkWriter::new();
+    let mut ssn = 1;
+    for round in 0..3 {
+        for _ in 0..100 {
+            let (tsn, held) = (writer.tsn, writer.held());
+            let pieces = writer.pieces(50, 3, Some(ssn));
+            writer.send(&pieces).unwrap();
+            match writer.held() - held {
+                0 => writer.tsn = tsn,
+                _ => ssn += 50,
+            }
+        }
+        let unread = writer.unread();
+        assert!((MAX_CHANNEL_PIECES - 50..=MAX_CHANNEL_PIECES).contains(&unread), "round {round}: {unread}");
+        assert_eq!(writer.held(), 0);
+    }
+}
+
+#[test]
+fn fragments_that_never_end_are_kept_up_to_a_limit() {
+    let mut writer = ChunkWriter::new();
+    let first = data((writer.tsn, writer.far.stream, 1), 2, b"x");
+    writer.tsn += 1;
+    writer.send(&[first]).unwrap();
+    for _ in 0..400 {
+        let pieces = writer.pieces(50, 0, None);
+        // The same message for all.
+        let pieces: Vec<_> = pieces
+            .into_iter()
+            .map(|mut piece| {
+                piece[10..12].copy_from_slice(&1u16.to_be_bytes());
+                piece
+            })
+            .collect();
+        let work = writer.send(&pieces).unwrap();
+        assert_eq!(work, 50);
+    }
+    assert!(writer.held() <= MAX_CHANNEL_PIECES, "{}", writer.held());
+    assert_eq!(writer.unread(), 0);
+}
+
+#[test]
+fn storms_of_control_chunks_cost_their_number_and_no_more() {
+    let mut writer = ChunkWriter::new();
+    let most = u16::try_from(MAX_SACK_RANGE).unwrap();
+    let probe = chunk(4, 0, &[&[0, 1, 0, 8][..], &[7; 4]].concat());
+    let close = chunk(130, 0, &[&[0, 13, 0, 18][..], &[0; 12], &[0, 2]].concat());
+    for _ in 0..200 {
+        assert_eq!(writer.send(&[sack(0, &[[1, most + 1]])]).unwrap(), 1 + MAX_SACK_RANGE / 64);
+        assert_eq!(writer.send(&[probe.clone(), close.clone()]).unwrap(), 2);
+    }
+    assert!(writer.send(&std::array::from_fn::<_, 5, _>(|_| probe.clone())).is_err());
+    let mut writer = ChunkWriter::new();
+    assert!(writer.send(&[sack(0, &[[1, u16::MAX], [1, u16::MAX]])]).is_err());
 }
