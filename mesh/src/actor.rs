@@ -49,6 +49,7 @@ use crate::{
     stats::Counters,
     status::NetworkStatus,
     stream_quotas::{StreamQuotas, StreamRefusal},
+    subnet::Networks,
     transport::{can_dial, listen_error, listen_on_error, split_identity},
     turn_protocol::{InboundStream, OpenReply},
     turn_stream::TurnStream,
@@ -107,8 +108,8 @@ pub(crate) struct Actor {
     pub(crate) nat: bool,
     /// Whether this mesh accepts turns.
     pub(crate) serves: bool,
-    /// Whether private addresses are counted by subnet.
-    pub(crate) count_private: bool,
+    /// Networks whose peers are not counted by subnet.
+    pub(crate) own_networks: Networks,
 }
 
 impl Actor {

@@ -9,6 +9,7 @@ use web_time::{SystemTime, UNIX_EPOCH};
 use crate::{
     address_scope::{self, Reach},
     limits::MeshLimits,
+    subnet::Networks,
     turn_protocol::TURN_PROTOCOL,
 };
 
@@ -97,6 +98,9 @@ pub struct MeshConfig {
     pub clock: MeshClock,
     /// Resource limits.
     pub limits: MeshLimits,
+    /// Proxies before the listeners on TCP and WebSocket. Each of their connections begins with a header of the PROXY
+    /// protocol, version 1 or 2, and counts as the client's that the header names. Any other beginning is refused.
+    pub proxies: Networks,
     /// The certificate of listeners on WebRTC, whose hash is part of their addresses. If `None`, a new one.
     #[cfg(not(target_family = "wasm"))]
     pub webrtc_certificate: Option<baton_webrtc::Certificate>,
@@ -139,6 +143,7 @@ impl MeshConfig {
             reach: None,
             clock: MeshClock::default(),
             limits: MeshLimits::default(),
+            proxies: Networks::default(),
             #[cfg(not(target_family = "wasm"))]
             webrtc_certificate: None,
         }

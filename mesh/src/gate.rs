@@ -26,7 +26,7 @@ use crate::{
     expiring_peers::ExpiringPeers,
     limits::{KNOWN_TIME, MAX_TRUSTED_SUBNETS, MeshLimits, TRUST_TIME},
     rate::Rates,
-    subnet::{Origin, Subnet},
+    subnet::{Networks, Origin, Subnet},
 };
 pub(crate) use behaviour::{EvictionRequest, GateBehaviour};
 use slots::ConnectionSlots;
@@ -58,7 +58,7 @@ pub(crate) enum ConnectionRefusal {
 
 /// The limits and what counts towards them.
 struct Gate {
-    count_private: bool,
+    own_networks: Networks,
     slots: ConnectionSlots,
     fresh: Rates<Subnet>,
     /// The least remaining quota of a subnet that counts as quiet.
@@ -100,7 +100,7 @@ impl Gate {
     fn new(limits: &MeshLimits) -> Self {
         let at_once = u64::from(limits.new_connections_at_once);
         Self {
-            count_private: limits.count_private,
+            own_networks: limits.own_networks.clone(),
             slots: ConnectionSlots::new(limits),
             fresh: Rates::new(limits.new_connections_per_minute).in_bursts_of(at_once),
             quiet_level: at_once.min(limits.new_connections_per_minute.into()).saturating_sub(FEW),
@@ -149,9 +149,9 @@ impl Gate {
         self.slots.eviction_candidate(now, |peer| busy(peer) || self.known.has(peer, now))
     }
 
-    /// The subnet that counts a connection; `None` for the operator's own network.
+    /// The subnet that counts a connection; `None` for the operator's own networks.
     fn counted(&self, local: &Multiaddr, remote: &Multiaddr) -> Option<Subnet> {
-        Origin::of(local, remote).counted(self.count_private)
+        Origin::of(local, remote).counted(&self.own_networks)
     }
 
     /// The units of the rate of all subnets that a connection would cost now. Takes nothing.
@@ -200,8 +200,8 @@ mod tests {
         MeshLimits { new_connections_per_minute: 3, max_connections_per_subnet: 2, ..MeshLimits::default() }
     }
 
-    fn behaviour(count_private: bool) -> Gate {
-        Gate::new(&MeshLimits { count_private, ..limits() })
+    fn behaviour() -> Gate {
+        Gate::new(&limits())
     }
 
     fn arrive(gate: &mut Gate, remote: &str) -> bool {
@@ -220,24 +220,25 @@ mod tests {
 
     #[test]
     fn a_subnet_that_connects_too_often_is_refused_before_the_handshake() {
-        let mut gate = behaviour(false);
+        let mut gate = behaviour();
         for host in 1..=3 {
             assert!(arrive(&mut gate, &format!("/ip4/203.0.113.{host}/tcp/1")));
         }
         assert!(!arrive(&mut gate, "/ip4/203.0.113.4/tcp/1"), "the subnet had its share");
         assert!(arrive(&mut gate, "/ip4/203.0.114.4/tcp/1"));
+        let admitted =
+            (1..10).filter(|host| arrive(&mut gate, &format!("/ip4/127.0.{host}.1/tcp/1"))).count();
+        assert_eq!(admitted, 3, "all of loopback is one subnet");
+        let mut own = Gate::new(&MeshLimits { own_networks: Networks::loopback(), ..limits() });
         for _ in 0..10 {
-            assert!(arrive(&mut gate, "/ip4/127.0.0.1/tcp/1"), "a private address is not counted");
+            assert!(arrive(&mut own, "/ip4/127.0.0.1/tcp/1"), "a listed network is not counted");
         }
-        let mut strict = behaviour(true);
-        let admitted = (0..10).filter(|_| arrive(&mut strict, "/ip4/127.0.0.1/tcp/1")).count();
-        assert_eq!(admitted, 3);
-        assert!(gate.slots.is_empty() && strict.slots.is_empty());
+        assert!(gate.slots.is_empty() && own.slots.is_empty());
     }
 
     #[test]
     fn a_subnet_with_its_share_of_connections_open_gets_no_more() {
-        let mut gate = behaviour(false);
+        let mut gate = behaviour();
         let [first, second] = [1, 2].map(ConnectionId::new_unchecked);
         for id in [first, second] {
             gate.slots.opened(id, PeerId::random(), Some(subnet(113)), gate.began);
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_served_peers_subnet_is_trusted_for_a_while() {
-        let mut gate = behaviour(false);
+        let mut gate = behaviour();
         let (peer, now) = (PeerId::random(), gate.began);
         gate.slots.opened(ConnectionId::new_unchecked(1), peer, Some(subnet(1)), now);
         gate.served(peer, now);

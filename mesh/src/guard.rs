@@ -18,7 +18,7 @@ use baton_proto::{ErrorCode, ids::NodeId};
 
 use crate::{
     rate::{MAX_RATE_ENTRIES, Rates},
-    subnet::{Origin, Subnet},
+    subnet::{Networks, Origin, Subnet},
 };
 use known_peers::KnownPeers;
 use scores::Scores;
@@ -53,12 +53,12 @@ const LOGGED_BANS_PER_MINUTE: u32 = 10;
 const MINUTE_MS: u64 = 60_000;
 
 /// Limits of a [`Guard`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardLimits {
     /// Whether misbehaviour is scored, and peers are counted by subnet and banned.
     pub defence: bool,
-    /// Whether private and loopback addresses are counted as well, each as its own subnet.
-    pub count_private: bool,
+    /// Networks whose peers are neither counted by subnet nor banned: the operator's own.
+    pub own_networks: Networks,
     /// Turns a minute from one peer.
     pub turns_per_minute: u32,
     /// Frames of any kind a minute from one peer.
@@ -143,7 +143,7 @@ pub struct StreamRefusal {
 #[derive(Debug)]
 pub struct Guard {
     on: bool,
-    count_private: bool,
+    own_networks: Networks,
     peer_frames: Rates<NodeId>,
     subnet_frames: Rates<Pool>,
     peer_turns: Rates<NodeId>,
@@ -182,7 +182,7 @@ impl Guard {
         let subnet_turns = u64::from(limits.subnet_turns_per_minute);
         Self {
             on: limits.defence,
-            count_private: limits.count_private,
+            own_networks: limits.own_networks.clone(),
             peer_frames: Rates::new(limits.frames_per_minute),
             subnet_frames: Rates::per(subnet_turns.saturating_mul(FRAMES_PER_TURN), MINUTE_MS),
             peer_turns: Rates::new(limits.turns_per_minute),
@@ -203,7 +203,7 @@ impl Guard {
     /// The caller of a stream from this origin.
     #[must_use]
     pub fn caller(&self, peer: NodeId, origin: Origin) -> Caller {
-        let subnet = origin.subnet().filter(|subnet| self.on && (self.count_private || !subnet.is_private()));
+        let subnet = origin.counted(&self.own_networks).filter(|_| self.on);
         Caller { peer, subnet }
     }
 

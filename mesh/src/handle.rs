@@ -145,7 +145,7 @@ impl Mesh {
             discovery: config.discovery,
             nat: config.nat,
             serves: config.accept_turns,
-            count_private: config.limits.count_private,
+            own_networks: config.limits.own_networks,
         });
         Box::pin(actor.listen(config.listen)).await?;
         if alone {

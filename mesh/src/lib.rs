@@ -92,6 +92,6 @@ pub use rate::{MAX_RATE_ENTRIES, Rates};
 pub use relays::{CircuitLimits, RelayInfo};
 pub use stats::{DhtStats, DialStats, GossipStats, InboundStats, MeshStats, RelayStats, TransportStats};
 pub use status::{BootstrapStatus, NetworkStatus, Reachability};
-pub use subnet::{Origin, Subnet};
+pub use subnet::{IpNetwork, Networks, NotANetwork, Origin, Subnet};
 pub use turn_protocol::{AUDIT_PROTOCOL, EMBED_PROTOCOL, TURN_PROTOCOL};
 pub use turn_stream::{TurnReceiver, TurnSender, TurnStream};

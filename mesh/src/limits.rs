@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::subnet::Networks;
+
 /// Commands waiting for the swarm task. When full, callers wait up to their own deadline.
 pub(crate) const COMMAND_QUEUE: usize = 256;
 
@@ -226,6 +228,12 @@ pub(crate) const RELAY_PAUSE: Duration = Duration::from_secs(30);
 /// How long a relay is not retried after it stated limits that do not fit a turn.
 pub(crate) const RELAY_TOO_SMALL_PAUSE: Duration = Duration::from_secs(60 * 60);
 
+/// Time for a proxy's header, which it sends at once.
+pub(crate) const PROXY_HEADER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Connections of proxies whose header has not come, at one listener's transport. Further ones are reset.
+pub(crate) const MAX_AWAITED_HEADERS: usize = 64;
+
 /// Share of the machine's memory that this process may use before it refuses new connections, if
 /// [`MeshLimits::max_process_memory_bytes`] is not set.
 pub(crate) const MEMORY_SHARE: f64 = 0.9;
@@ -277,10 +285,8 @@ pub struct MeshLimits {
     /// A handshake costs more than a hundred refusals. Half are reserved for quiet subnets, and half of that
     /// half for trusted subnets.
     pub new_connections_per_second: u32,
-    /// Whether private and loopback addresses count too, each as its own subnet.
-    ///
-    /// Otherwise the operator's own network, including its relayers and proxies, has no limit by subnet.
-    pub count_private: bool,
+    /// Networks whose direct connections have no limit by subnet: those of the operator's own relayers and machines.
+    pub own_networks: Networks,
     /// Entries of the peer table. When full, it evicts disconnected peers in this order:
     ///
     /// 1. Peers that are not nodes.
@@ -317,7 +323,7 @@ impl Default for MeshLimits {
             new_connections_at_once: 24,
             // A twentieth of a processor.
             new_connections_per_second: 100,
-            count_private: false,
+            own_networks: Networks::default(),
             max_peers: 1024,
             max_process_memory_bytes: None,
             idle_timeout: Duration::from_secs(300),

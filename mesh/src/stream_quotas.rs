@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     limits::MeshLimits,
-    subnet::{Origin, Subnet},
+    subnet::{Networks, Origin, Subnet},
 };
 
 /// Why an inbound stream was not admitted.
@@ -76,7 +76,7 @@ pub(crate) struct StreamQuotas {
     total: Arc<Semaphore>,
     peers: Quotas<NodeId>,
     subnets: Quotas<Subnet>,
-    count_private: bool,
+    own_networks: Networks,
 }
 
 impl StreamQuotas {
@@ -85,7 +85,7 @@ impl StreamQuotas {
             total: Arc::new(Semaphore::new(limits.max_streams_in)),
             peers: Quotas::new(limits.max_streams_per_peer),
             subnets: Quotas::new(limits.max_streams_per_subnet),
-            count_private: limits.count_private,
+            own_networks: limits.own_networks.clone(),
         }
     }
 
@@ -96,7 +96,7 @@ impl StreamQuotas {
 
     pub(crate) fn admit(&mut self, node: NodeId, origin: Origin) -> Result<StreamPermit, StreamRefusal> {
         let peer = self.peers.take(node).ok_or(StreamRefusal::PerPeer)?;
-        let subnet = match origin.counted(self.count_private) {
+        let subnet = match origin.counted(&self.own_networks) {
             Some(subnet) => Some(self.subnets.take(subnet).ok_or(StreamRefusal::PerSubnet)?),
             None => None,
         };
@@ -114,6 +114,7 @@ mod tests {
             max_streams_in: total,
             max_streams_per_peer: peer,
             max_streams_per_subnet: subnet,
+            own_networks: vec!["192.168.0.0/24".parse().unwrap()].into(),
             ..MeshLimits::default()
         })
     }
@@ -144,7 +145,7 @@ mod tests {
         assert!(quotas.admit(NodeId([9; 32]), elsewhere).is_ok());
         let home = Origin::Direct([192, 168, 0, 1].into());
         let local: Vec<_> = (10..16).map(|peer| quotas.admit(NodeId([peer; 32]), home).unwrap()).collect();
-        assert_eq!(local.len(), 6, "a private address is not counted");
+        assert_eq!(local.len(), 6, "a listed network is not counted");
         drop(held);
         assert!(quotas.admit(NodeId([9; 32]), at(9)).is_ok());
     }

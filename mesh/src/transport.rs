@@ -7,6 +7,8 @@ mod gated;
 #[cfg(not(target_family = "wasm"))]
 mod native;
 #[cfg(not(target_family = "wasm"))]
+mod proxy_header;
+#[cfg(not(target_family = "wasm"))]
 mod scoped;
 
 use std::{

@@ -38,7 +38,7 @@ use crate::{
     limits::{MAX_NEGOTIATING_STREAMS, MAX_PENDING_OPENS, MeshLimits, NEGOTIATION_TIMEOUT},
     rate::Pace,
     stats::Counters,
-    subnet::Origin,
+    subnet::{Networks, Origin},
 };
 
 /// The turn protocol; the name carries the version.
@@ -94,7 +94,7 @@ pub(crate) struct InboundStream {
 /// swarm task.
 #[derive(Debug, Clone)]
 pub(crate) struct UnknownPeerLimit {
-    count_private: bool,
+    own_networks: Networks,
     pace: Pace,
     known: ExpiringPeers,
     counters: Arc<Counters>,
@@ -104,7 +104,7 @@ impl UnknownPeerLimit {
     /// The limits of `limits`. Peers in `known` are exempt; `counters` counts the refusals.
     pub(crate) fn new(limits: &MeshLimits, known: ExpiringPeers, counters: Arc<Counters>) -> Self {
         let pace = Pace::new(limits.new_streams_at_once, limits.new_streams_per_second);
-        Self { count_private: limits.count_private, pace, known, counters }
+        Self { own_networks: limits.own_networks.clone(), pace, known, counters }
     }
 }
 
@@ -140,8 +140,8 @@ impl TurnBehaviour {
     }
 
     fn handler(&self, peer: PeerId, origin: Origin) -> Handler {
-        // The operator's own network is exempt.
-        let counted = origin.counted(self.unknown_peer_limit.count_private).is_some();
+        // The operator's own networks are exempt.
+        let counted = origin.counted(&self.unknown_peer_limit.own_networks).is_some();
         Handler {
             peer,
             origin,

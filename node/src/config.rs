@@ -22,7 +22,7 @@ use std::{
 pub(crate) use baton_command::config::CONFIG_FILE;
 pub(crate) use baton_command::config::ConfigError;
 use baton_command::config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value};
-use baton_mesh::Multiaddr;
+use baton_mesh::{Multiaddr, Networks};
 use baton_proto::ids::{PublicKey, QuotaSerial};
 
 pub(crate) use limits::ResourceLimits;
@@ -79,6 +79,8 @@ pub(crate) struct Settings {
     pub(crate) relay: bool,
     /// Relays for permanent reservations.
     pub(crate) relays: Vec<Multiaddr>,
+    /// Proxies whose connections begin with the client's address.
+    pub(crate) proxies: Networks,
     /// Base URLs for writing blobs, at least one, in order of preference.
     pub(crate) publishers: Vec<String>,
     /// Base URLs for reading blobs, at least one, in order of preference.
@@ -139,8 +141,8 @@ pub(crate) struct Settings {
     pub(crate) grant_storage_per_hour: u64,
     /// Whether misbehaviour is scored and peers are counted by subnet.
     pub(crate) defence: bool,
-    /// Whether private addresses are counted as well.
-    pub(crate) count_private: bool,
+    /// Networks whose peers are not counted by subnet.
+    pub(crate) own_networks: Networks,
     /// Whether the node recomputes disclosed turns for audits.
     pub(crate) audits: bool,
     /// Keys of trusted grant issuers.
@@ -245,6 +247,7 @@ impl Settings {
             upnp: chosen.upnp.unwrap_or_default(),
             relay: chosen.relay.unwrap_or_default(),
             relays: chosen.relays.unwrap_or_default(),
+            proxies: chosen.proxies.unwrap_or_default().into(),
             heads,
             publishers,
             aggregators: chosen.aggregator.unwrap_or_default(),
@@ -274,7 +277,7 @@ impl Settings {
             subnet_storage_per_hour: chosen.subnet_storage_per_hour.unwrap_or_default(),
             grant_storage_per_hour: chosen.grant_storage_per_hour.unwrap_or_default(),
             defence: chosen.defence.unwrap_or_default(),
-            count_private: chosen.count_private.unwrap_or_default(),
+            own_networks: chosen.own_networks.unwrap_or_default().into(),
             audits: chosen.audits.unwrap_or_default(),
             grant_issuers: chosen.grant_issuers.unwrap_or_default(),
             grants_required: chosen.grants_required.unwrap_or_default(),

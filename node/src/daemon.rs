@@ -379,7 +379,7 @@ fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLi
         subnet_storage_per_hour: settings.subnet_storage_per_hour,
         grant_storage_per_hour: settings.grant_storage_per_hour,
         defence: settings.defence,
-        count_private: settings.count_private,
+        own_networks: settings.own_networks.clone(),
         quotas: QuotaPolicy {
             issuers: settings.grant_issuers.clone(),
             required: settings.grants_required,
@@ -427,7 +427,7 @@ async fn join_mesh(
 ) -> Result<(MeshHandle, Incoming), Failure> {
     let defaults = settings.resources.mesh();
     let limits = if settings.defence {
-        MeshLimits { count_private: settings.count_private, ..defaults }
+        MeshLimits { own_networks: settings.own_networks.clone(), ..defaults }
     } else {
         MeshLimits {
             max_streams_per_subnet: defaults.max_streams_in,
@@ -455,6 +455,7 @@ async fn join_mesh(
         upnp: settings.upnp,
         relay: settings.relay,
         relays: settings.relays.clone(),
+        proxies: settings.proxies.clone(),
         clock,
         webrtc_certificate: certificate,
         ..MeshConfig::server(SOFTWARE, settings.listen.clone())

@@ -50,7 +50,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let mut config = MeshConfig::server(agent, settings.listen.clone());
     config.bootstrap.clone_from(&settings.bootstrap);
     config.mdns = settings.mdns;
-    config.limits.count_private = settings.limits.count_private;
+    config.limits.own_networks = settings.limits.own_networks.clone();
     let (mesh, incoming) = Mesh::spawn(Zeroizing::new(*key.expose_seed()), config).await?;
     let opened = setup::open(&settings, Some(&mesh)).await?;
     let chat = Conversations::open(&settings, &opened.memory, &key).await?;
@@ -70,7 +70,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let grace = Duration::from_secs(settings.drain_seconds.into());
     let recollection: Arc<dyn Recollection> = Arc::new(opened.memory.clone());
     let sealed_limits =
-        SealedLimits { count_private: settings.limits.count_private, ..SealedLimits::default() };
+        SealedLimits { own_networks: settings.limits.own_networks.clone(), ..SealedLimits::default() };
     let relayer = Relayer::new(key, mesh.clone(), Arc::new(now_ms)).with_memory(recollection);
     let relayer = relayer.with_limits(sealed_limits).with_owners(owners.clone());
     let memory = opened.memory.clone();
@@ -157,7 +157,7 @@ fn server_config(
         memory: opened.memory,
         embedder: opened.embedder,
         writer: opened.writer,
-        limits: settings.limits,
+        limits: settings.limits.clone(),
         addresses: settings.addresses.clone(),
         owners,
         budgets: opened.budgets,

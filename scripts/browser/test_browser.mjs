@@ -62,7 +62,7 @@ async function startNode(number, bootstrap) {
   const known = bootstrap ? ["--bootstrap", bootstrap] : [];
   return await start(
     "baton-node", "run", "--json", "--data-dir", join(folder, `node${number}`), "--engine", "echo", "--echo-delay-ms", "50",
-    "--mdns", "false", "--admin", "none", "--publisher", store.url, "--aggregator", store.url, ...listen, ...known,
+    "--mdns", "false", "--own-networks", "127.0.0.0/8", "--admin", "none", "--publisher", store.url, "--aggregator", store.url, ...listen, ...known,
   );
 }
 

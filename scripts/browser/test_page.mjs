@@ -41,7 +41,7 @@ class DirectHarness extends Harness {
     const listen = ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/webrtc-direct"].flatMap((address) => ["--listen", address]);
     const ready = await this.start(
       "baton-node", "run", "--json", "--data-dir", join(this.folder, `node${number}`), "--threads", "1", "--kv-mb", "64", "--mdns", "false",
-      "--admin", "127.0.0.1:0", "--log", "warn", "--publisher", this.store.url, "--aggregator", this.store.url, ...listen, ...options,
+      "--own-networks", "127.0.0.0/8", "--admin", "127.0.0.1:0", "--log", "warn", "--publisher", this.store.url, "--aggregator", this.store.url, ...listen, ...options,
     );
     return { ...ready, program: this.programs.at(-1) };
   }

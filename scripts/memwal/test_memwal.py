@@ -41,7 +41,7 @@ class MemwalClient(unittest.IsolatedAsyncioTestCase):
     def start(cls, data, store):
         return Program(
             "baton-relayer", "--data-dir", data, "run", "--json", "--http", "127.0.0.1:0",
-            "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--embedder", "hashing",
+            "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--embedder", "hashing", "--own-network", "127.0.0.0/8",
             "--publisher", store, "--aggregator", store, "--epochs", "5",
             "--shards", str(cls.store.ready.get("shards", 1000)),
             "--model-url", f"http://127.0.0.1:{cls.model.server_address[1]}/v1", "--model", "test",

@@ -23,7 +23,9 @@ use std::{
 use anyhow::Context as _;
 use baton_client::system_clock;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{FrameError, Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, TURN_PROTOCOL, TurnStream};
+use baton_mesh::{
+    FrameError, Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, Networks, TURN_PROTOCOL, TurnStream,
+};
 use baton_node::{
     Telemetry,
     engine::{
@@ -186,6 +188,7 @@ impl ByzantineNode {
         let agent = concat!("baton-node/", env!("CARGO_PKG_VERSION"));
         let mut config = MeshConfig::server(agent, listen);
         config.bootstrap = options.bootstrap.clone();
+        config.limits.own_networks = Networks::loopback();
         let (mesh, incoming) = Mesh::spawn(keys.signing.expose_seed(), config).await?;
         let addresses = mesh.bootstrap_addrs();
         let _ = keys.addresses.set(mesh.listen_addrs().iter().map(ToString::to_string).collect());
@@ -245,6 +248,7 @@ fn deps(
             // A turn interrupted on purpose is of no further use.
             attach_grace: Duration::ZERO,
             drain_grace: Duration::from_secs(1),
+            own_networks: Networks::loopback(),
             ..ServiceLimits::default()
         },
         clock: system_clock(),

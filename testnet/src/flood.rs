@@ -3,9 +3,9 @@
 //!
 //! Node, store and attacker are processes. The attacker is one thread of the lowest priority, since on one
 //! machine it competes for the processors, unlike an attacker over a network. To measure that cost alone, a
-//! burner uses as much processor time and sends nothing. The node counts loopback addresses as it counts
-//! public ones: honest clients share ::1, and each attack comes from its own network 127.x.0.0/16. Quotas are
-//! the defaults.
+//! burner uses as much processor time and sends nothing. The attacker connects as a proxy of the node does: each
+//! connection names its client, and each attack has clients of its own network 10.x.0.0/16. Honest clients share ::1.
+//! Quotas are the defaults.
 //!
 //! Each session has an identity of its own, so a node cannot tell a regular user without a grant from a
 //! stranger. Under rightly signed turns from hundreds of subnets, such a user's subnet gets a share like any
@@ -76,6 +76,8 @@ const EACH_OF_MANY: u64 = 20;
 /// within its share, the node serves as many turns as it can, ten times the honest ones. Any set of clients
 /// may load it like that.
 const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
+/// A network of no machine (RFC 5737): this machine is none of the node's own.
+pub(crate) const NO_MACHINE: &str = "192.0.2.0/24";
 /// Megabytes of blobs that the node caches in memory: so few that the cache is full before its memory is
 /// measured.
 const CACHE_MB: &str = "4";
@@ -159,7 +161,7 @@ pub struct FloodReport {
 struct Wave {
     name: &'static str,
     attack: Attack,
-    /// Second byte of its addresses, so that each attack has unused quotas.
+    /// Second byte of its clients' addresses, so that each attack has unused quotas.
     network: u8,
     subnets: usize,
     each: u64,
@@ -296,7 +298,8 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
     let issuers = issuer.public_key().to_string();
     let extra = [
         ("--grant-issuers", issuers.as_str()),
-        ("--count-private", "true"),
+        ("--proxies", "127.128.0.0/9"),
+        ("--own-networks", NO_MACHINE),
         ("--defence", defence),
         ("--listen", "/ip6/::1/tcp/0"),
         ("--cache-mb", CACHE_MB),

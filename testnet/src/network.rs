@@ -153,6 +153,10 @@ impl Network {
         set("--listen", &format!("/ip4/127.0.0.1/tcp/{port}"));
         set("--listen", &format!("/ip4/127.0.0.1/udp/{port}/quic-v1"));
         set("--mdns", "false");
+        // All processes here are the tester's, unless a test says otherwise.
+        if !self.options.extra.iter().any(|arg| arg == "--own-networks") {
+            set("--own-networks", "127.0.0.0/8,::1");
+        }
         let store = self.nodes_store_url.as_ref().unwrap_or(&self.store_url);
         set("--publisher", store);
         set("--aggregator", store);

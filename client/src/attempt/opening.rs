@@ -207,7 +207,6 @@ mod tests {
     /// A node that admits one new connection a second.
     async fn narrow_node() -> (MeshHandle, Incoming) {
         let mut config = MeshConfig::server("node", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
-        config.limits.count_private = true;
         config.limits.new_connections_per_second = 1;
         member(config).await
     }

@@ -14,7 +14,7 @@ use std::{
 
 use baton_client::Multiaddr;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Networks, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject,
     ack::{StatusRequest, TurnAck},
@@ -117,7 +117,8 @@ impl FakeNode {
     pub async fn start(stores: impl Into<Stores>, engine: EngineKind) -> Self {
         let signing = SecretSigningKey::generate();
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-        let config = MeshConfig::server("fake node", listen);
+        let mut config = MeshConfig::server("fake node", listen);
+        config.limits.own_networks = Networks::loopback();
         let (mesh, incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
         let shared = Arc::new(FakeNodeInner {
             signing,
@@ -143,7 +144,8 @@ impl FakeNode {
 
     /// Starts it again at the same address, after a stop.
     pub async fn revive(&mut self) {
-        let config = MeshConfig::server("fake node", self.listen.clone());
+        let mut config = MeshConfig::server("fake node", self.listen.clone());
+        config.limits.own_networks = Networks::loopback();
         let (mesh, incoming) = Mesh::spawn(self.shared.signing.expose_seed(), config).await.unwrap();
         tokio::spawn(accept(self.shared.clone(), incoming));
         self.mesh = mesh;

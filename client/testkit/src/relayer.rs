@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use baton_client::Relayer;
 use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Networks, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject, codec,
     ids::{ExchangeKey, NodeId},
@@ -47,7 +47,8 @@ pub struct FakeRelayer {
 impl FakeRelayer {
     pub async fn start(node: &FakeNode, trick: Trick) -> Self {
         let signing = SecretSigningKey::generate();
-        let config = MeshConfig::server("fake relayer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
+        let mut config = MeshConfig::server("fake relayer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
+        config.limits.own_networks = Networks::loopback();
         let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
         let (dialer, addrs) = (mesh.clone(), node.addrs());
         let hints = Hints::default();

@@ -160,11 +160,11 @@ impl Actor {
         self.publish_network();
     }
 
-    /// The subnet that counts a connected peer; `None` for the operator's own network.
+    /// The subnet that counts a connected peer; `None` for the operator's own networks.
     pub(super) fn subnet_of(&self, peer: &PeerId) -> Option<Subnet> {
         let connection = self.network.connections.get(peer)?.first()?;
         let remote = self.remote_addrs.get(&connection.id)?;
-        Origin::of(remote, remote).counted(self.count_private)
+        Origin::of(remote, remote).counted(&self.own_networks)
     }
 
     /// The best connection with a peer: a direct one, else one through a relay that fits a turn.

@@ -25,7 +25,7 @@ fn limits() -> GuardLimits {
         frames_per_minute: 100,
         subnet_turns_per_minute: 16,
         defence: true,
-        count_private: false,
+        own_networks: Networks::default(),
     }
 }
 
@@ -210,13 +210,14 @@ fn known_peers_and_holders_of_a_grant_are_not_crowded_out_by_their_neighbours() 
 }
 
 #[test]
-fn private_addresses_are_counted_only_on_request() {
+fn only_listed_networks_are_not_counted() {
     let home = [192, 168, 1, 2];
-    let mut guard = Guard::new(&limits());
+    let own_networks = vec!["192.168.0.0/16".parse().unwrap()].into();
+    let mut guard = Guard::new(&GuardLimits { own_networks, ..limits() });
     let who = caller(&guard, 1, home);
     (0..100).for_each(|_| assert_eq!(guard.offence(&who, Offence::Forged, 0), None));
     assert!(guard.arrive(&who, 0).is_ok() && !guard.is_unknown(&who, 0));
-    let mut strict = Guard::new(&GuardLimits { count_private: true, ..limits() });
+    let mut strict = Guard::new(&limits());
     let who = caller(&strict, 1, home);
     assert!((0..4).any(|_| strict.offence(&who, Offence::Forged, 0).is_some()));
     let off = Guard::new(&GuardLimits { defence: false, ..limits() });

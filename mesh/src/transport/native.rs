@@ -76,7 +76,7 @@ pub(crate) fn transport(
     counters: &Arc<Counters>,
 ) -> Result<Transport, MeshError> {
     let nearest = config.nearest();
-    let tcp = || GatedTransport::new(gate.clone(), counters.clone());
+    let tcp = || GatedTransport::new(gate.clone(), counters.clone(), config.proxies.clone());
     let circuits =
         TransportTimeout::with_ingoing_timeout(secured(circuits, keypair)?, INBOUND_HANDSHAKE_TIMEOUT);
     let direct = match dns::tokio::Transport::system(direct_transport(tcp(), keypair, nearest)?) {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use baton_mesh::{MeshHandle, MeshStats, OpenError};
+use baton_mesh::{MeshHandle, MeshStats, Networks, OpenError};
 use futures::StreamExt as _;
 use libp2p::{
     SwarmBuilder,
@@ -10,7 +10,7 @@ use libp2p::{
     tcp, yamux,
 };
 use tokio::{
-    io::AsyncReadExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
     time::{Instant, interval, timeout_at},
 };
@@ -120,13 +120,17 @@ async fn closed(mut socket: TcpStream) {
 #[tokio::test]
 async fn silent_handshakes_of_one_network_keep_nobody_else_out() {
     let mut config = server_config(TCP);
-    config.limits.count_private = true;
+    config.limits.own_networks = Networks::default();
+    config.proxies = vec!["127.0.0.2".parse().unwrap()].into();
     let (node, mut incoming) = start(config).await;
     let mut held = Vec::new();
     // More than the limit of pending connections.
     for _ in 0..100 {
         // A refused one is reset at once, before or after this side has noticed that it is open.
-        held.extend(silent("127.0.0.2", &node).await);
+        let Ok(mut socket) = silent("127.0.0.2", &node).await else { continue };
+        if socket.write_all(b"PROXY TCP4 198.51.100.7 127.0.0.1 1 1\r\n").await.is_ok() {
+            held.push(socket);
+        }
     }
     wait_for(&node, |stats| stats.inbound_refused.subnet_count == 92).await;
     let client = client().await;
@@ -196,7 +200,7 @@ async fn a_full_mesh_refuses_a_connection_and_evicts_an_idle_unknown_peer_for_th
 #[tokio::test]
 async fn fast_streams_of_an_unknown_peer_are_reset_and_those_of_a_known_peer_are_not() {
     let mut config = server_config(TCP);
-    config.limits.count_private = true;
+    config.limits.own_networks = Networks::default();
     config.limits.new_streams_at_once = 8;
     config.limits.new_streams_per_second = 1;
     let (node, mut incoming) = start(config).await;

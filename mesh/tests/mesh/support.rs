@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, Reach, TurnStream};
+use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, Networks, Reach, TurnStream};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -26,8 +26,11 @@ pub(crate) fn seed() -> Zeroizing<[u8; 32]> {
     Zeroizing::new(rand::random())
 }
 
+/// A mesh that listens, and takes this machine for its operator's.
 pub(crate) fn server_config(listen: &str) -> MeshConfig {
-    MeshConfig::server("baton-test (node)", vec![addr(listen)])
+    let mut config = MeshConfig::server("baton-test (node)", vec![addr(listen)]);
+    config.limits.own_networks = Networks::loopback();
+    config
 }
 
 /// A mesh that only dials, on this machine.

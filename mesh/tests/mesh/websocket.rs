@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_mesh::OpenError;
+use baton_mesh::{MeshHandle, OpenError};
 use futures::StreamExt as _;
 use libp2p::{
     Multiaddr, SwarmBuilder, Transport as _, core::upgrade::Version, multiaddr::Protocol, noise, ping,
@@ -10,7 +10,7 @@ use libp2p::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpListener, TcpSocket, TcpStream},
     time::timeout_at,
 };
 
@@ -23,6 +23,11 @@ async fn a_peer_connects_over_websocket_and_proves_who_it_met() {
     let (node, _incoming) = server(WEBSOCKET).await;
     let address = node.bootstrap_addrs().remove(0);
     assert!(address.to_string().contains("/ws/p2p/"), "{address}");
+    assert!(is_answered(&address).await);
+}
+
+/// Whether a peer at an address proves its identity, and answers a ping.
+async fn is_answered(address: &Multiaddr) -> bool {
     let mut swarm = SwarmBuilder::with_new_identity()
         .with_tokio()
         .with_other_transport(|keypair| {
@@ -40,15 +45,67 @@ async fn a_peer_connects_over_websocket_and_proves_who_it_met() {
     let answered = async {
         loop {
             match swarm.select_next_some().await {
-                SwarmEvent::Behaviour(event) => break event,
-                SwarmEvent::OutgoingConnectionError { error, .. } => panic!("{error}"),
+                SwarmEvent::Behaviour(event) => break Some(event),
+                SwarmEvent::OutgoingConnectionError { .. } => break None,
                 _ => {}
             }
         }
     };
-    let event = timeout_at(soon(), answered).await.expect("an answer to the ping");
+    let Some(event) = timeout_at(soon(), answered).await.expect("an end of the dial") else { return false };
     event.result.unwrap();
     assert_eq!(address.iter().last(), Some(Protocol::P2p(event.peer)));
+    true
+}
+
+/// A proxy that forwards each connection after a header, and the address at which it does.
+async fn proxy(node: &MeshHandle, header: &'static [u8]) -> Multiaddr {
+    let target = port_of(&node.listen_addrs()[0]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+            let mut server = socket.connect(([127, 0, 0, 1], target).into()).await.unwrap();
+            tokio::spawn(async move {
+                server.write_all(header).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    let address = node.bootstrap_addrs().remove(0);
+    address.replace(1, |_| Some(Protocol::Tcp(port))).unwrap()
+}
+
+#[tokio::test]
+async fn a_proxied_connection_counts_as_its_clients_and_one_without_a_header_is_refused() {
+    let mut config = server_config(WEBSOCKET);
+    config.proxies = vec!["127.0.0.2".parse().unwrap()].into();
+    config.limits.new_connections_per_minute = 1;
+    let (node, _incoming) = start(config).await;
+    for (header, answered) in [
+        (&b"PROXY TCP4 203.0.113.7 127.0.0.1 1 1\r\n"[..], true),
+        (b"PROXY TCP4 203.0.113.8 127.0.0.1 1 1\r\n", false),
+        (b"PROXY TCP4 203.0.114.8 127.0.0.1 1 1\r\n", true),
+        (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x74\x07\x7f\0\0\x01\0\x01\0\x01", true),
+        (b"", false),
+        // The proxy speaks for itself: the pool of its own address.
+        (b"PROXY UNKNOWN\r\n", true),
+        (b"PROXY UNKNOWN\r\n", false),
+    ] {
+        assert_eq!(is_answered(&proxy(&node, header).await).await, answered, "{}", header.escape_ascii());
+    }
+}
+
+#[tokio::test]
+async fn a_header_of_anybody_else_is_refused_and_a_websocket_is_never_of_the_own_networks() {
+    let mut config = server_config(WEBSOCKET);
+    config.limits.new_connections_per_minute = 2;
+    let (node, _incoming) = start(config).await;
+    assert!(!is_answered(&proxy(&node, b"PROXY TCP4 203.0.113.7 127.0.0.1 1 1\r\n").await).await);
+    assert!(is_answered(&proxy(&node, b"").await).await);
+    assert!(!is_answered(&proxy(&node, b"").await).await, "both counted to one pool");
+    assert_eq!(node.stats().inbound_refused.subnet_rate, 1);
 }
 
 #[tokio::test]
@@ -75,10 +132,13 @@ async fn a_message_above_the_limit_ends_the_connection() {
     }
 }
 
+fn port_of(address: &Multiaddr) -> u16 {
+    address.iter().find_map(|part| if let Protocol::Tcp(port) = part { Some(port) } else { None }).unwrap()
+}
+
 /// A connection after the WebSocket handshake (RFC 6455, section 4).
 async fn websocket_stream(address: &Multiaddr) -> TcpStream {
-    let port = address.iter().find_map(|part| if let Protocol::Tcp(port) = part { Some(port) } else { None });
-    let mut stream = TcpStream::connect(("127.0.0.1", port.unwrap())).await.unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port_of(address))).await.unwrap();
     let request = "GET / HTTP/1.1\r\nHost: node\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();

@@ -6,7 +6,7 @@ use baton_command::{
     config::{SWITCH, choice, list, number, one_or_more, path, range, switch, text, words},
     options,
 };
-use baton_mesh::Multiaddr;
+use baton_mesh::{IpNetwork, Multiaddr};
 use baton_proto::ids::{PublicKey, QuotaSerial};
 use clap::Args;
 
@@ -21,6 +21,8 @@ const MAX_ADDRESSES: usize = 16;
 const MAX_BOOTSTRAP: usize = 32;
 /// Maximum configured relays: a record has room for a few addresses on each.
 const MAX_RELAYS: usize = 4;
+/// Maximum networks in a list: each new connection is compared with them.
+const MAX_NETWORKS: usize = 16;
 /// Maximum publishers, and maximum aggregators: a failing turn may wait for each.
 const MAX_STORES: usize = 8;
 /// Maximum further models. With the main and the embedding model, they take half of a node record's capacity.
@@ -31,6 +33,7 @@ const MAX_ISSUERS: usize = 16;
 const MAX_REVOKED: usize = 1024;
 
 const ANY_URL: &str = "a URL such as \"http://host:port\" or \"https://host\", without user name or password";
+const NETWORKS: &str = "networks such as \"192.168.1.0/24\", or addresses";
 const LISTEN: &str = "addresses such as \"/ip4/0.0.0.0/tcp/4001\" or \"/ip4/0.0.0.0/udp/4001/quic-v1\"";
 
 // A slot holds a KV cache, and a waiting turn holds up to eight megabytes of request. So the ranges bound
@@ -77,6 +80,10 @@ options! {
                 ADDRESS, list(MAX_RELAYS, "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"")
                     .default("[]")
                     .in_words("those found, where this node cannot be reached");
+            /// Proxy before the listeners on TCP and WebSocket, which names each client by the PROXY protocol;
+            /// its other connections are refused
+            proxies: Option<Vec<IpNetwork>> =
+                id::<IpNetwork>("NETWORK"), list(MAX_NETWORKS, NETWORKS).default("[]").in_words("none");
         }
         "Store" {
             /// Base URL of a Walrus publisher, for writing blobs, in order of preference; repeat, or separate
@@ -166,8 +173,10 @@ options! {
             grant_storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
             /// Score and ban misbehaviour, and count peers by subnet (/24 and /48)
             defence: Option<bool> = SWITCH, switch("true");
-            /// Count private and loopback addresses too, each by itself
-            count_private: Option<bool> = SWITCH, switch("false");
+            /// Network of your own machines and relayers, whose peers are not counted by subnet, except on
+            /// WebSockets; repeat, or separate with commas
+            own_networks: Option<Vec<IpNetwork>> =
+                id::<IpNetwork>("NETWORK"), list(MAX_NETWORKS, NETWORKS).default("[]").in_words("none");
             /// Recompute other nodes' turns for clients who disclose them; each counts as a turn
             audits: Option<bool> = SWITCH, switch("false");
             /// Public key of an accepted grant issuer; repeat, or separate with commas

@@ -68,7 +68,7 @@ pub(super) const ADMIN: OptionType<AdminSetting> = OptionType::new("ADDR|none", 
     AdminSetting::At(address) => address.to_string().into(),
 });
 
-/// A key or a serial in hex.
+/// A key or a serial in hex, or a network.
 pub(super) const fn id<T>(value_name: &'static str) -> OptionType<T>
 where
     T: FromStr + Display + Clone + Send + Sync + 'static,

@@ -76,7 +76,6 @@ impl Holder {
         match subnet {
             Subnet::V4(prefix) => hasher.update(&[4]).update(&prefix),
             Subnet::V6(prefix) => hasher.update(&[6]).update(&prefix),
-            Subnet::Private(address) => hasher.update(&[0]).update(address.to_string().as_bytes()),
             Subnet::Relay(None) => hasher.update(&[1]),
             Subnet::Relay(Some(address)) => hasher.update(&[2]).update(address.to_string().as_bytes()),
         };

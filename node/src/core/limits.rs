@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use baton_mesh::Networks;
 use baton_proto::{ids::ModelId, node_record::StorageOffer, quota::QuotaGrant};
 
 use super::{guard::GuardLimits, quotas::QuotaPolicy};
@@ -125,8 +126,8 @@ pub struct ServiceLimits {
     pub grant_storage_per_hour: u64,
     /// Whether misbehaviour is scored, and peers are counted by subnet and banned.
     pub defence: bool,
-    /// Whether private and loopback addresses are counted as well, each as its own subnet.
-    pub count_private: bool,
+    /// Networks whose peers are not counted by subnet; each such peer alone pays for its turns.
+    pub own_networks: Networks,
     /// Policy on granted quotas.
     pub quotas: QuotaPolicy,
     /// Turns a minute of one session.
@@ -184,7 +185,7 @@ impl Default for ServiceLimits {
             subnet_storage_per_hour: 200_000,
             grant_storage_per_hour: 0,
             defence: true,
-            count_private: false,
+            own_networks: Networks::default(),
             quotas: QuotaPolicy::default(),
             session_turns_per_minute: 60,
             audits: false,
@@ -221,7 +222,7 @@ impl ServiceLimits {
     pub(crate) fn guard(&self) -> GuardLimits {
         GuardLimits {
             defence: self.defence,
-            count_private: self.count_private,
+            own_networks: self.own_networks.clone(),
             turns_per_minute: self.turns_per_minute,
             frames_per_minute: self.frames_per_minute,
             subnet_turns_per_minute: self.subnet_turns_per_minute,

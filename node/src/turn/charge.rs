@@ -133,8 +133,8 @@ fn exceeded(retry_after_ms: u32) -> Refusal {
     Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms }
 }
 
-/// The accounts that pay: all grants of a chain, or else the peer and its subnet. Nobody pays for a peer that
-/// is not counted.
+/// The accounts that pay: all grants of a chain, or else the peer and its subnet. A peer that is not counted by subnet
+/// pays alone.
 fn payers(
     limits: &ServiceLimits,
     guard: &Guard,
@@ -150,9 +150,9 @@ fn payers(
         };
         return chain.links().iter().map(payer).collect();
     }
-    let Some(pool) = guard.pool(who, now_ms) else { return Vec::new() };
     let payer = |holder, limits| Payer { holder, limits, concurrent: u16::MAX };
-    vec![payer(Holder::peer(who.peer), limits.peer_hour()), payer(Holder::subnet(pool), limits.subnet_hour())]
+    let subnet = guard.pool(who, now_ms).map(|pool| payer(Holder::subnet(pool), limits.subnet_hour()));
+    std::iter::once(payer(Holder::peer(who.peer), limits.peer_hour())).chain(subnet).collect()
 }
 
 /// The tokens to reserve: as many as wanted, but no more than an hour has.
@@ -243,15 +243,23 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_without_a_grant_pays_with_its_subnet_and_an_uncounted_one_with_nothing() {
-        let limits = ServiceLimits::default();
+    fn a_peer_without_a_grant_pays_with_its_subnet_and_one_of_the_own_networks_pays_alone() {
+        let own_networks = vec!["192.168.1.0/24".parse().unwrap()].into();
+        let limits = ServiceLimits { own_networks, ..ServiceLimits::default() };
         let guard = Guard::new(&limits.guard());
         let caller = |ip: [u8; 4]| guard.caller(NodeId([1; 32]), Origin::Direct(ip.into()));
-        let counted = payers(&limits, &guard, &caller([203, 0, 113, 9]), None, 0);
-        let holders: Vec<Holder> = counted.iter().map(|payer| payer.holder).collect();
-        let subnet = Subnet::V4([203, 0, 113]);
-        assert_eq!(holders, [Holder::peer(NodeId([1; 32])), Holder::subnet((subnet, false))]);
-        assert_eq!(affordable(&counted, 0), 1, "a turn costs a token at least");
-        assert!(payers(&limits, &guard, &caller([127, 0, 0, 1]), None, 0).is_empty());
+        let peer = Holder::peer(NodeId([1; 32]));
+        let subnet = |prefix| Holder::subnet((Subnet::V4(prefix), false));
+        for (ip, expected) in [
+            ([203, 0, 113, 9], vec![peer, subnet([203, 0, 113])]),
+            ([127, 3, 2, 1], vec![peer, subnet([127, 0, 0])]),
+            ([192, 168, 2, 1], vec![peer, subnet([192, 168, 2])]),
+            ([192, 168, 1, 1], vec![peer]),
+        ] {
+            let paying = payers(&limits, &guard, &caller(ip), None, 0);
+            let holders: Vec<Holder> = paying.iter().map(|payer| payer.holder).collect();
+            assert_eq!(holders, expected, "{ip:?}");
+            assert_eq!(affordable(&paying, 0), 1, "a turn costs a token at least");
+        }
     }
 }

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use axum::http::HeaderName;
 use baton_memory::limits::MAX_ITEMS;
+use baton_mesh::Networks;
 
 use super::{
     ConfigError, DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, HttpSetting, ModelSettings, Options,
-    RolesSetting, Settings, StorageSetting, WalrusSettings,
+    RolesSetting, Settings, StorageSetting, WalrusSettings, values::NetworkSetting,
 };
 use crate::{
     budgets::BudgetLimits,
@@ -187,7 +188,7 @@ fn limits(options: &Options) -> Result<Limits, ConfigError> {
         owner_per_minute: options.requests_per_minute.unwrap_or(defaults.owner_per_minute),
         key_per_minute: options.key_requests_per_minute.unwrap_or(defaults.key_per_minute),
         subnet_per_minute: options.subnet_requests_per_minute.unwrap_or(defaults.subnet_per_minute),
-        count_private: options.count_private.unwrap_or(defaults.count_private),
+        own_networks: networks(&options.own_networks),
         requests,
         large_bodies,
         ..defaults
@@ -202,13 +203,24 @@ fn limits(options: &Options) -> Result<Limits, ConfigError> {
     Ok(limits)
 }
 
+fn networks(settings: &[NetworkSetting]) -> Networks {
+    settings.iter().map(|network| network.0).collect::<Vec<_>>().into()
+}
+
 fn addresses(options: &Options) -> Result<ClientAddresses, ConfigError> {
-    let proxies = options.trusted_proxies.clone();
-    let Some(name) = &options.client_address_header else {
-        if proxies.is_empty() {
-            return Ok(ClientAddresses::default());
+    let proxies = networks(&options.trusted_proxies);
+    let (name, named) = (&options.client_address_header, !options.trusted_proxies.is_empty());
+    let name = match (name, named) {
+        (Some(name), true) => name,
+        (None, false) => return Ok(ClientAddresses::default()),
+        (None, true) => {
+            return conflict("trusted_proxies needs client_address_header, such as x-forwarded-for");
         }
-        return conflict("trusted_proxies needs client_address_header, such as x-forwarded-for");
+        (Some(_), false) => {
+            return conflict(
+                "client_address_header needs trusted_proxies: the proxy's address, such as 127.0.0.1",
+            );
+        }
     };
     match name.to_ascii_lowercase().parse::<HeaderName>() {
         // Its values are no plain addresses.

@@ -1,6 +1,6 @@
 //! The only list of options, for flags, environment and file.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::path::PathBuf;
 
 use baton_command::options;
 use baton_mesh::Multiaddr;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::owners::OwnerAdmission;
 
 use super::values::{
-    AccountSetting, EmbedderSetting, HttpSetting, RolesSetting, SerialSetting, StorageSetting,
+    AccountSetting, EmbedderSetting, HttpSetting, NetworkSetting, RolesSetting, SerialSetting, StorageSetting,
 };
 
 options! {
@@ -34,13 +34,12 @@ options! {
             /// Most concurrent bodies of more than 2 MiB, such as imports [default: 4]
             max_large_bodies: Option<u32>;
             /// Header in which a proxy reports the client's address, such as x-forwarded-for; it counts from
-            /// this machine and from trusted_proxies alone [default: clients connect directly]
+            /// trusted_proxies alone [default: clients connect directly]
             client_address_header: Option<String>;
-            /// Addresses of proxies on other machines that client_address_header is believed from
-            [long = "trusted-proxy", id = "trusted_proxies", value_delimiter = ','] trusted_proxies: Vec<IpAddr>;
-            /// Count private and loopback addresses too, each as a subnet, for requests and sealed turns
-            /// [default: false]
-            count_private: Option<bool>;
+            /// Addresses or networks of the proxies that client_address_header is believed from, such as 127.0.0.1
+            [long = "trusted-proxy", id = "trusted_proxies", value_delimiter = ','] trusted_proxies: Vec<NetworkSetting>;
+            /// Networks of your own machines, which have no limit by subnet for requests and sealed turns
+            [long = "own-network", id = "own_networks", value_delimiter = ','] own_networks: Vec<NetworkSetting>;
         }
         "Owners" {
             /// Refuse signed requests that do not name this relayer in their query [default: false]

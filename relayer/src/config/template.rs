@@ -24,12 +24,12 @@ pub(crate) const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines tha
 #max_large_bodies = 4
 
 # Behind a proxy, the header in which it reports the client's address, such as x-forwarded-for.
-# It is believed from this machine and from the addresses of trusted_proxies, and ignored from all others.
+# It is believed from the addresses and networks of trusted_proxies, such as "127.0.0.1", and ignored from all others.
 #client_address_header = ""
 #trusted_proxies = []
 
-# Count private and loopback addresses too, each as a subnet of its own.
-#count_private = false
+# Networks of your own machines, such as "192.168.1.0/24": they have no limit by subnet, for requests and sealed turns.
+#own_networks = []
 
 # ---- Owners ----
 

@@ -68,8 +68,10 @@ fn errors_name_the_line_and_the_allowed_values() {
     check("allowed_owners = [\"me\"]", &["line 1"]);
     check("max_large_bodies = 300", &["max_large_bodies"]);
     check("trusted_proxies = [\"10.0.0.1\"]", &["client_address_header"]);
-    check("client_address_header = \"Forwarded\"", &["x-forwarded-for"]);
-    check("client_address_header = \"a b\"", &["x-real-ip"]);
+    check("client_address_header = \"x-real-ip\"", &["trusted_proxies", "127.0.0.1"]);
+    check("client_address_header = \"Forwarded\"\ntrusted_proxies = [\"::1\"]", &["x-forwarded-for"]);
+    check("client_address_header = \"a b\"\ntrusted_proxies = [\"::1\"]", &["x-real-ip"]);
+    check("own_networks = [\"home\"]", &["line 1", "192.168.1.0/24"]);
     check("public_url = \"ftp://x\"", &["public_url"]);
 }
 
@@ -84,7 +86,7 @@ fn a_relayer_for_others_lists_its_owners_unless_it_is_told_otherwise() {
         ("http = \"192.0.2.1:8000\"", Listed),
         ("http = \"192.0.2.1:8000\"\nowners = \"open\"", Open),
         ("public_url = \"https://relayer.example\"", Listed),
-        ("client_address_header = \"x-forwarded-for\"", Listed),
+        ("client_address_header = \"x-forwarded-for\"\ntrusted_proxies = [\"127.0.0.1\"]", Listed),
         ("owners = \"invited\"", Invited),
     ] {
         assert_eq!(resolved(text).unwrap().owners.owners, expected, "{text}");

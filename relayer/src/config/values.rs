@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, str::FromStr};
 
 use baton_memory::ids::OwnerId;
+use baton_mesh::IpNetwork;
 use baton_proto::ids::QuotaSerial;
 use serde::Deserialize;
 
@@ -134,4 +135,9 @@ id_setting! {
 id_setting! {
     /// The serial number of an invitation.
     SerialSetting(QuotaSerial), "a serial number: 32 hex characters"
+}
+
+id_setting! {
+    /// Addresses of an operator's machines or proxies.
+    NetworkSetting(IpNetwork), "a network such as 192.168.1.0/24, or an address"
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName};
-use baton_mesh::{Origin, Subnet};
+use baton_mesh::{Networks, Origin, Subnet};
 
 /// Most addresses of one header that are read, from its end.
 const MAX_HOPS: usize = 16;
@@ -13,27 +13,27 @@ const MAX_HOPS: usize = 16;
 pub struct ClientAddresses {
     /// The header, such as `x-forwarded-for`; `None` where clients connect directly.
     pub header: Option<HeaderName>,
-    /// Proxies beside this machine's own.
-    pub proxies: Vec<IpAddr>,
+    /// The proxies that are believed, also those on this machine.
+    pub proxies: Networks,
 }
 
 impl ClientAddresses {
     /// Whether a connection comes from this machine or a trusted proxy, so that nobody on the way reads it.
-    pub(super) fn trusts(&self, peer: IpAddr) -> bool {
-        let peer = peer.to_canonical();
-        peer.is_loopback() || self.proxies.contains(&peer)
+    /// It says nothing about the client.
+    pub(super) fn is_unread(&self, peer: IpAddr) -> bool {
+        peer.to_canonical().is_loopback() || self.proxies.has(peer)
     }
 
-    /// Whether a connection is a client's own: no proxy is before it, or it comes from no trusted proxy.
+    /// Whether a connection is a client's own: it comes from no trusted proxy.
     pub(super) fn is_client(&self, peer: IpAddr) -> bool {
-        self.header.is_none() || !self.trusts(peer)
+        self.header.is_none() || !self.proxies.has(peer)
     }
 
     /// The client's address. Only a trusted proxy's header counts. Each proxy appends the address that it saw, so
     /// the last address that is no trusted proxy is the client.
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let peer = peer.to_canonical();
-        let Some(header) = self.header.as_ref().filter(|_| self.trusts(peer)) else { return peer };
+        let Some(header) = self.header.as_ref().filter(|_| self.proxies.has(peer)) else { return peer };
         let values = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
         let hops: Vec<&str> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
         let mut client = peer;
@@ -41,16 +41,16 @@ impl ClientAddresses {
             // Text that is no address comes from before the last trusted proxy.
             let Ok(address) = hop.parse::<IpAddr>() else { break };
             client = address.to_canonical();
-            if !self.trusts(client) {
+            if !self.proxies.has(client) {
                 break;
             }
         }
         client
     }
 
-    /// The subnet that counts the client; `None` for a private address that is not counted.
-    pub(super) fn subnet(&self, peer: IpAddr, headers: &HeaderMap, count_private: bool) -> Option<Subnet> {
-        Origin::Direct(self.client(peer, headers)).counted(count_private)
+    /// The subnet that counts the client; `None` for one of the operator's own networks.
+    pub(super) fn subnet(&self, peer: IpAddr, headers: &HeaderMap, own: &Networks) -> Option<Subnet> {
+        Origin::Direct(self.client(peer, headers)).counted(own)
     }
 }
 
@@ -59,6 +59,10 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
+
+    fn networks(texts: &[&str]) -> Networks {
+        texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>().into()
+    }
 
     fn client(addresses: &ClientAddresses, peer: &str, header: &[&str]) -> String {
         let mut headers = HeaderMap::new();
@@ -72,11 +76,14 @@ mod tests {
     fn only_a_trusted_proxy_is_believed_and_only_for_what_it_saw_itself() {
         let addresses = ClientAddresses {
             header: Some(HeaderName::from_static("x-forwarded-for")),
-            proxies: vec!["10.0.0.2".parse().unwrap()],
+            proxies: networks(&["10.0.0.2", "127.0.0.1"]),
         };
         for (peer, header, expected) in [
             ("203.0.113.9", &["198.51.100.7"][..], "203.0.113.9"),
             ("10.0.0.3", &["198.51.100.7"], "10.0.0.3"),
+            // Being on this machine is no reason to be believed.
+            ("127.0.0.2", &["198.51.100.7"], "127.0.0.2"),
+            ("::1", &["198.51.100.7"], "::1"),
             ("127.0.0.1", &["198.51.100.7"], "198.51.100.7"),
             ("10.0.0.2", &["198.51.100.7"], "198.51.100.7"),
             ("::ffff:10.0.0.2", &["::ffff:198.51.100.7"], "198.51.100.7"),
@@ -94,18 +101,22 @@ mod tests {
     }
 
     #[test]
-    fn a_private_address_is_counted_only_where_the_operator_says_so() {
+    fn every_address_is_counted_but_those_of_the_operators_own_networks() {
         let addresses = ClientAddresses::default();
-        let subnet = |ip: &str, private| addresses.subnet(ip.parse().unwrap(), &HeaderMap::new(), private);
-        assert_eq!(subnet("127.0.0.1", false), None);
-        assert!(subnet("127.0.0.1", true).is_some() && subnet("203.0.113.9", false).is_some());
+        let subnet = |ip: &str, own: &Networks| addresses.subnet(ip.parse().unwrap(), &HeaderMap::new(), own);
+        for ip in ["127.0.0.1", "::1", "10.0.0.2", "203.0.113.9"] {
+            assert!(subnet(ip, &Networks::default()).is_some(), "{ip}");
+        }
+        let own = networks(&["10.0.0.0/8"]);
+        assert_eq!(subnet("10.0.0.2", &own), None);
+        assert_eq!(subnet("127.0.0.1", &own), subnet("127.9.9.9", &own));
     }
 
     #[test]
     fn this_machine_and_the_named_proxies_are_trusted_with_a_token_and_nobody_else() {
-        let proxies = vec!["10.0.0.2".parse().unwrap()];
+        let proxies = networks(&["10.0.0.2"]);
         let addresses = ClientAddresses { header: None, proxies };
-        let trusts = |peer: &str| addresses.trusts(peer.parse().unwrap());
+        let trusts = |peer: &str| addresses.is_unread(peer.parse().unwrap());
         for peer in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.2", "::ffff:10.0.0.2"] {
             assert!(trusts(peer), "{peer}");
         }

@@ -211,7 +211,7 @@ async fn identify_token(
     let owner: OwnerId = token.account().parse().map_err(|_| unknown())?;
     let peer =
         parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity.peer().ip());
-    if peer.is_some_and(|peer| !app.inner.addresses.trusts(peer)) {
+    if peer.is_some_and(|peer| !app.inner.addresses.is_unread(peer)) {
         return Err(ApiError::new(CLEAR_TOKEN));
     }
     let (key, now_ms) = (token.key().public_key(), app.now_ms());
@@ -240,8 +240,7 @@ fn count_owner(app: &AppState, owner: OwnerId, subnet: Option<Subnet>, now_ms: u
 /// The subnet that counts a request, by its connection or by a trusted proxy.
 fn subnet_of(app: &AppState, parts: &Parts) -> Option<Subnet> {
     let ConnectInfo(activity) = parts.extensions.get::<ConnectInfo<Activity>>()?;
-    let count_private = app.inner.limits.count_private;
-    app.inner.addresses.subnet(activity.peer().ip(), &parts.headers, count_private)
+    app.inner.addresses.subnet(activity.peer().ip(), &parts.headers, &app.inner.limits.own_networks)
 }
 
 /// Resets further connections of a client that connects directly, while its subnet has no request left. Returns for how

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton_memory::limits::MAX_BULK;
+use baton_mesh::Networks;
 
 /// Longest body of an open request.
 pub(super) const OPEN_BODY_BYTES: usize = 4 * 1024;
@@ -38,7 +39,7 @@ pub(super) const MAX_ANALYZE_BYTES: usize = 64 * 1024;
 pub(super) const MAX_RESTORE: usize = 1_000;
 
 /// Limits that the operator sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests a minute of one owner, with all keys.
     pub owner_per_minute: u32,
@@ -47,8 +48,8 @@ pub struct Limits {
     /// Requests a minute from one subnet; of a high number, an eighth at once. Beyond it, connections from the same
     /// address are reset for moments.
     pub subnet_per_minute: u32,
-    /// Whether private and loopback addresses are counted as well, each as its own subnet.
-    pub count_private: bool,
+    /// Networks of the operator's own machines, which have no limit by subnet.
+    pub own_networks: Networks,
     /// Concurrent requests; each holds at most its body and its answer. A subnet has a quarter of them, a key a
     /// sixteenth.
     pub requests: usize,
@@ -77,7 +78,7 @@ impl Default for Limits {
             key_per_minute: 300,
             // Five busy owners.
             subnet_per_minute: 3_000,
-            count_private: false,
+            own_networks: Networks::default(),
             requests: 256,
             large_bodies: 4,
             slot_wait: SLOT_WAIT,

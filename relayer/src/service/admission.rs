@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_mesh::{
-    FrameError, FrameShare, FrameShares, FrameTooLarge, MeshHandle, TurnStream,
+    FrameError, FrameShare, FrameShares, FrameTooLarge, MeshHandle, Networks, TurnStream,
     guard::{Caller, Guard, GuardLimits, Offence, StreamRefusal, TooMany},
 };
 use baton_proto::{ErrorCode, SignedObject, limits::MAX_FRAME_BYTES, turn::TurnAuth};
@@ -24,10 +24,10 @@ const SMALL_FRAME_BYTES: usize = 64 * 1024;
 const BUSY_RETRY_MS: u32 = 1_000;
 
 /// Limits of the sealed endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedLimits {
-    /// Whether private and loopback addresses are counted as well, each as its own subnet.
-    pub count_private: bool,
+    /// Networks of the operator's own machines, whose peers are not counted by subnet.
+    pub own_networks: Networks,
     /// Turns a minute from one peer: half of a node's default limit for one peer, and this relayer is one peer.
     pub turns_per_minute: u32,
     /// Streams a minute from one peer.
@@ -45,7 +45,7 @@ pub struct SealedLimits {
 impl Default for SealedLimits {
     fn default() -> Self {
         Self {
-            count_private: false,
+            own_networks: Networks::default(),
             turns_per_minute: 60,
             frames_per_minute: 600,
             // Ten busy peers.
@@ -79,7 +79,7 @@ impl Admission {
     pub(super) fn new(limits: SealedLimits) -> Self {
         let guard = GuardLimits {
             defence: true,
-            count_private: limits.count_private,
+            own_networks: limits.own_networks.clone(),
             turns_per_minute: limits.turns_per_minute,
             frames_per_minute: limits.frames_per_minute,
             subnet_turns_per_minute: limits.subnet_turns_per_minute,

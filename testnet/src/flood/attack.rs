@@ -1,5 +1,5 @@
-//! The attacker: a separate process that offers a fixed rate of requests, from one address or from many. The
-//! node counts each address as a subnet.
+//! The attacker: a separate process that offers a fixed rate of requests, from one client or from many. It connects as
+//! a proxy of the node does, and names a client of another subnet in each lane.
 //!
 //! It keeps its own cost small: requests are made in advance, and connections are implemented by hand. One
 //! thread of the lowest priority does all work.
@@ -53,10 +53,10 @@ pub(crate) struct AttackArgs {
     pub(crate) seconds: u64,
     #[arg(long)]
     pub(crate) seed: u64,
-    /// Second byte of the source addresses 127.x.0.0
+    /// Second byte of the clients' addresses 10.x.0.0
     #[arg(long)]
     pub(crate) network: u8,
-    /// Number of source addresses
+    /// Number of clients' subnets
     #[arg(long)]
     pub(crate) subnets: usize,
     /// Requests of each identity
@@ -284,12 +284,12 @@ async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> a
     let now = Instant::now();
     for number in 0..count {
         let index = if args.subnets > 1 { number } else { 0 };
-        let third = u8::try_from(index / 250).context("too many subnets")?;
-        let fourth = u8::try_from(index % 250 + 1)?;
-        let source = Ipv4Addr::new(127, args.network, third, fourth);
+        let third = u8::try_from(index % 250)?;
+        let second = u8::try_from(index / 250).ok().and_then(|more| more.checked_add(2 * args.network));
+        let client = Ipv4Addr::new(10, second.context("too many subnets")?, third, 1);
         let begins = now + plan.gap * number / count;
         let numbers = Numbers::new(plan.seed ^ u64::from(number + 1).rotate_left(40));
-        tasks.spawn(Lane { plan: plan.clone(), source, next: begins, numbers }.run());
+        tasks.spawn(Lane { plan: plan.clone(), client, next: begins, numbers }.run());
     }
     sleep_until(now + Duration::from_secs(args.seconds)).await;
     plan.over.store(true, Relaxed);
@@ -301,7 +301,7 @@ async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> a
 /// Opens one connection after another, at an even pace.
 struct Lane {
     plan: Arc<Plan>,
-    source: Ipv4Addr,
+    client: Ipv4Addr,
     next: Instant,
     numbers: Numbers,
 }
@@ -312,7 +312,7 @@ impl Lane {
             self.due().await;
             // A due request without a connection makes one connection attempt.
             let connecting = async {
-                let stream = connect(self.source, self.plan.target).await?;
+                let stream = connect(self.client, self.plan.target).await?;
                 let identity = Keypair::ed25519_from_bytes(self.numbers.bytes::<32>())
                     .map_err(|_| RefusalStage::DuringHandshake)?;
                 handshake(stream, &identity).await

@@ -1,11 +1,11 @@
 //! `baton-testnet flood --relayer`: the service that honest clients get while a relayer is attacked.
 //!
-//! Store, node, relayer and attacker are processes. The relayer counts loopback addresses as it counts public ones: honest clients come from 127.0.0.1, and each attack from its own network
-//! 127.x.0.0/16. Limits are the defaults.
+//! Store, node, relayer and attacker are processes. Over HTTP, honest clients come from ::1, and the attacks from
+//! 127.0.0.0/8, which is one subnet. Limits are the defaults.
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -174,8 +174,10 @@ impl Bench {
     async fn open(network: &Network, folder: &Path, options: &FloodOptions) -> anyhow::Result<Self> {
         let url = network.store_url();
         let mut args = vec!["--data-dir".to_owned(), folder.join("relayer").to_string_lossy().into_owned()];
-        args.extend(["run", "--json", "--mdns", "false", "--http", "127.0.0.1:0"].map(str::to_owned));
-        args.extend(["--embedder", "hashing", "--count-private", "true"].map(str::to_owned));
+        args.extend(
+            ["run", "--json", "--mdns", "false", "--http", "[::]:0", "--owners", "open"].map(str::to_owned),
+        );
+        args.extend(["--embedder", "hashing"].map(str::to_owned));
         args.extend(["--listen", "/ip4/127.0.0.1/tcp/0"].map(str::to_owned));
         for address in network.addresses() {
             args.extend(["--bootstrap".to_owned(), address.to_string()]);
@@ -232,7 +234,7 @@ impl Bench {
         let relayer = self.sealed.node.to_string();
         let sealed = self.sealed.addrs.iter().map(|address| ("--sealed", address.to_string()));
         let rest = [
-            ("--http", self.http.to_string()),
+            ("--http", SocketAddr::from((Ipv4Addr::LOCALHOST, self.http.port())).to_string()),
             ("--relayer", relayer),
             ("--network", network.to_string()),
             ("--seconds", span.as_secs().to_string()),

@@ -1,4 +1,4 @@
-//! One connection of the attacker, implemented by hand: TCP from a chosen address, Noise, and a minimum of
+//! One connection of the attacker, implemented by hand: TCP, the header of a proxy with a chosen client, Noise, and a minimum of
 //! multistream-select and Yamux.
 //!
 //! A client of this project would spend more on a request than the node does, and would limit the measured
@@ -56,16 +56,19 @@ pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> 
 }
 
 /// Opens a TCP connection and agrees on Noise; the handshake has not begun.
-pub(super) async fn connect(source: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, RefusalStage> {
+pub(super) async fn connect(client: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, RefusalStage> {
     let connected = async {
         let socket = TcpSocket::new_v4()?;
         // Otherwise the source's ports would all linger for stray packets, thousands a second.
         socket.set_reuseaddr(true)?;
         socket.set_zero_linger()?;
-        socket.bind(SocketAddrV4::new(source, 0).into())?;
+        let [_, b, c, d] = client.octets();
+        socket.bind(SocketAddrV4::new(Ipv4Addr::new(127, b | 128, c, d), 0).into())?;
         let stream = socket.connect(target).await?;
         stream.set_nodelay(true)?;
         let mut stream = stream.compat();
+        let header = format!("PROXY TCP4 {client} 127.0.0.1 1 1\r\n");
+        stream.write_all(header.as_bytes()).await?;
         agree(&mut stream, NOISE).await?;
         io::Result::Ok(stream)
     };

@@ -15,7 +15,7 @@ use baton_keys::{
     exchange::{EmbedSecret, EphemeralSecret, SUITE},
     secret::random_bytes,
 };
-use baton_mesh::{EMBED_PROTOCOL, OpenError, TurnStream};
+use baton_mesh::{EMBED_PROTOCOL, Networks, OpenError, TurnStream};
 use baton_node::service::{EmbeddingModel, QuotaPolicy, ServiceLimits};
 use baton_proto::{
     ErrorCode, SignedObject, codec,
@@ -352,7 +352,7 @@ async fn a_request_is_served_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_requests_count_to_the_same_scores_as_forged_turns() {
-    let limits = ServiceLimits { count_private: true, ..Setup::default().limits };
+    let limits = ServiceLimits { own_networks: Networks::default(), ..Setup::default().limits };
     let setup = Setup { limits, embeddings: offering(Arc::new(Hashing)), ..Setup::default() };
     let (node, _folder) = node(setup).await;
     let (forger, honest) = (Client::start().await, Client::start().await);
@@ -448,8 +448,12 @@ async fn unknown_peers_share_their_tokens_and_holders_of_a_grant_have_their_own(
     let holder = SecretSigningKey::from_seed(&[0x52; 32]);
     let quotas = QuotaPolicy { issuers: vec![issuer.public_key()], ..QuotaPolicy::default() };
     // A request with one block of texts holds (1024 + 16) / 16 tokens.
-    let limits =
-        ServiceLimits { count_private: true, tokens_per_hour: 67, quotas, ..Setup::default().limits };
+    let limits = ServiceLimits {
+        own_networks: Networks::default(),
+        tokens_per_hour: 67,
+        quotas,
+        ..Setup::default().limits
+    };
     let setup = Setup { limits, embeddings: offering(Arc::new(Hashing)), ..Setup::default() };
     let (node, _folder) = node(setup).await;
     let client = Client::start().await;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use baton_keys::SecretSigningKey;
+use baton_mesh::Networks;
 use baton_node::{
     engine::echo::EchoConfig,
     ledger,
@@ -27,9 +28,9 @@ use crate::service::network::{
     store::MemoryStore,
 };
 
-/// A node that counts loopback addresses as public ones.
+/// A node that counts this machine's peers, as it does by default.
 pub(super) fn counting(limits: ServiceLimits) -> Setup {
-    Setup { limits: ServiceLimits { count_private: true, ..limits }, ..Setup::default() }
+    Setup { limits: ServiceLimits { own_networks: Networks::default(), ..limits }, ..Setup::default() }
 }
 
 async fn node(setup: Setup) -> (TestNode, TempDir) {
@@ -181,6 +182,33 @@ pub(super) async fn run_under(
     let mut stream = client.open(node, &ClientFrame::Quota(used)).await;
     stream.send_by(&codec::encode(&ClientFrame::Turn(prepared.request.clone())), deadline).await.unwrap();
     read_reply(stream, prepared).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn free_identities_of_one_address_share_its_tokens_also_on_loopback() {
+    for (own_networks, expected) in [(Networks::default(), 2), (Networks::loopback(), 4)] {
+        let limits = ServiceLimits {
+            own_networks,
+            tokens_per_hour: 100,
+            subnet_tokens_per_hour: 200,
+            ..Setup::default().limits
+        };
+        let (node, _folder) = node(Setup { limits, ..Setup::default() }).await;
+        let mut served = 0;
+        for _ in 0..4 {
+            let (client, session) = (Client::start().await, Session::new());
+            // The echo of so many words costs most of a peer's tokens.
+            let prepared = session.prepare(&node, &"word ".repeat(90), Changes::default());
+            let reply = client.run(&node, &prepared).await;
+            served += usize::from(reply.committed().is_some());
+            assert!(
+                reply.committed().is_some() || reply.code() == Some(ErrorCode::QuotaExceeded),
+                "{reply:?}"
+            );
+        }
+        assert_eq!(served, expected);
+        node.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

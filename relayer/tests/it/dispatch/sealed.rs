@@ -158,8 +158,7 @@ async fn idle_streams_of_a_few_peers_do_not_stop_an_honest_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_sends_garbage_is_banned_and_others_are_served() {
     let world = World::new().await;
-    let limits = SealedLimits { count_private: true, ..SealedLimits::default() };
-    let relayer = world.sealed_with(SecretSigningKey::generate(), limits).await;
+    let relayer = world.sealed_as(SecretSigningKey::generate()).await;
     let peer = peer().await;
     let mut codes = Vec::new();
     for _ in 0..6 {

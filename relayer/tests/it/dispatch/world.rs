@@ -21,7 +21,7 @@ use baton_memory::{
     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
     vault::Vault,
 };
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Networks};
 use baton_proto::{
     receipt::EngineKind,
     record::{Message, Role},
@@ -272,6 +272,7 @@ impl World {
         let listen: Vec<Multiaddr> = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let mut config = MeshConfig::server("relayer", listen);
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
+        config.limits.own_networks = Networks::loopback();
         let (mesh, incoming) = Mesh::spawn(key.expose_seed(), config).await.unwrap();
         let relayer = Relayer::new(key.clone(), mesh.clone(), self.clock());
         let relayer = relayer.with_memory(self.memory.clone()).with_limits(limits);

@@ -16,6 +16,7 @@ use baton_memory::{
     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
     vault::Vault,
 };
+use baton_mesh::Networks;
 use baton_relayer::{
     BudgetLimits, Budgets,
     delegation::{Delegation, DelegationJson, Scopes},
@@ -148,7 +149,14 @@ pub(crate) fn identity() -> http::RelayerIdentity {
 
 impl TestServer {
     pub(super) async fn open() -> Self {
-        Self::with(Limits { owner_per_minute: 10_000, key_per_minute: 10_000, ..Limits::default() }).await
+        let own_networks = Networks::loopback();
+        Self::with(Limits {
+            owner_per_minute: 10_000,
+            key_per_minute: 10_000,
+            own_networks,
+            ..Limits::default()
+        })
+        .await
     }
 
     pub(super) async fn with(limits: Limits) -> Self {

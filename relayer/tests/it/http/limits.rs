@@ -3,6 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use baton_keys::account::body_sha256;
+use baton_mesh::Networks;
 use baton_relayer::http::Limits;
 use serde_json::{Value, json};
 use tokio::{
@@ -149,10 +150,15 @@ async fn announced_bodies_hold_no_slot_until_they_arrive() {
     drop(idle);
 }
 
+/// An address that is the operator's; all others of this machine are one subnet.
+fn own(address: &str) -> Networks {
+    vec![address.parse().unwrap()].into()
+}
+
 #[tokio::test]
 async fn one_address_with_many_keys_cannot_take_all_large_slots() {
     const LARGE: usize = 3 * 1024 * 1024;
-    let server = TestServer::with(Limits { count_private: true, ..Limits::default() }).await;
+    let server = TestServer::with(Limits { own_networks: own("127.0.0.2"), ..Limits::default() }).await;
     let (path, large) = ("/v1/memory/import", vec![b' '; LARGE]);
     // One holds the slot of its address, two wait, the others are refused at once.
     let mut slow = JoinSet::new();
@@ -192,7 +198,7 @@ async fn a_slow_body_is_cut_off() {
 
 #[tokio::test]
 async fn a_subnet_has_a_rate_whatever_its_keys() {
-    let limits = Limits { count_private: true, subnet_per_minute: 3, ..Limits::default() };
+    let limits = Limits { own_networks: own("127.0.0.3"), subnet_per_minute: 3, ..Limits::default() };
     let server = TestServer::with(limits).await;
     let stats = async |from| post_from(&Person::new(&server), from, "/api/stats", b"{}".to_vec()).await;
     for _ in 0..3 {
@@ -206,7 +212,7 @@ async fn a_subnet_has_a_rate_whatever_its_keys() {
 
 #[tokio::test]
 async fn further_new_owners_of_a_subnet_cost_it_many_requests() {
-    let server = TestServer::with(Limits { count_private: true, ..Limits::default() }).await;
+    let server = TestServer::with(Limits { own_networks: own("127.0.0.3"), ..Limits::default() }).await;
     let stats = async |from| post_from(&Person::new(&server), from, "/api/stats", b"{}".to_vec()).await;
     for _ in 0..30 {
         stats("127.0.0.2").await.good();

@@ -11,7 +11,7 @@ use std::{
 };
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{AUDIT_PROTOCOL, EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle};
+use baton_mesh::{AUDIT_PROTOCOL, EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Networks};
 use baton_node::{
     Telemetry,
     engine::{
@@ -181,6 +181,7 @@ impl Default for Setup {
             attach_grace: Duration::from_millis(300),
             drain_grace: Duration::from_secs(5),
             prices: BTreeMap::new(),
+            own_networks: Networks::loopback(),
             ..ServiceLimits::default()
         };
         Self {
@@ -219,6 +220,7 @@ impl TestNode {
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let mut config = MeshConfig::server("baton/test (node)", listen);
         config.bootstrap = setup.bootstrap;
+        config.limits.own_networks = Networks::loopback();
         config.side_protocols.extend(setup.embeddings.as_ref().map(|_| EMBED_PROTOCOL));
         config.side_protocols.extend(setup.limits.audits.then_some(AUDIT_PROTOCOL));
         let (mesh, incoming) = Mesh::spawn(identity.signing.expose_seed(), config).await.unwrap();
