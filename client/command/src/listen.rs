@@ -2,8 +2,8 @@
 //!
 //! A connection is closed in time if it has no request and moves no bytes of an answer. So is one whose peer
 //! takes an answer or sends a body too slowly on average. While slots are few, a new connection takes the
-//! slot of a silent peer from the address with the most connections: see `shares`. The embedded store and the
-//! relayer serve through it ([`serve()`]).
+//! slot of a silent peer from the address with the most connections: see `shares`. Every program's HTTP
+//! listener serves through it: [`serve()`], or [`serve_through`] below TLS.
 
 mod activity;
 mod pace;
@@ -37,16 +37,14 @@ use tokio::{
 pub use activity::Activity;
 use pace::Lag;
 use resets::ResetOrigins;
-pub use serve::serve;
+pub use serve::{serve, serve_through};
 use shares::{Admission, Connection, Origin, Slots};
 
 /// Connections with a slot: each of the embedded store may hold two chunks of 256 KiB in memory.
 const MAX_CONNECTIONS: usize = 256;
-/// Slots for one IPv4 address or one IPv6 /64 network. The rest are reserved for other addresses.
-const MAX_CONNECTIONS_PER_ADDRESS: usize = 192;
-/// Accepted connections that wait for a slot: only sockets, nothing is read from them. Above it, the oldest
-/// connection of the address with the most is closed.
-const MAX_WAITING_CONNECTIONS: usize = 256;
+/// Sockets of a listener for each slot: the slot's own, one that another connection replaced and that closes, and
+/// one that waits for a slot. From a waiting one, nothing is read.
+const SOCKETS_PER_SLOT: usize = 3;
 /// Time without a request and without sent answer bytes after which a connection is closed. So idle sockets
 /// cannot lock out other peers. Also the time for a whole request head. Clients keep connections for some
 /// seconds between requests; later they open new ones.
@@ -54,7 +52,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Slowest average pace in bytes a second at which a peer may take an answer or send a request's body, apart
 /// from [`IDLE_TIMEOUT`]. The slowest mobile connections are some times faster.
 const MIN_TRANSFER_RATE: u64 = 8 * 1024;
-/// How often waiting connections look for a slot: a request may have ended.
+/// How often waiting connections look for a slot: a request may have ended. Also the pause after a failed accept.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections into a bounded number of slots, shared by address. A connection without a free slot
@@ -101,8 +99,7 @@ impl ConnectionTable {
 impl BoundedListener {
     /// Wraps a bound listener.
     fn new(listener: TcpListener) -> Self {
-        let slots = Slots { all: MAX_CONNECTIONS, per_origin: MAX_CONNECTIONS_PER_ADDRESS };
-        Self::with(listener, slots, IDLE_TIMEOUT)
+        Self::with(listener, Slots::new(open_files()), IDLE_TIMEOUT)
     }
 
     fn with(listener: TcpListener, slots: Slots, idle: Duration) -> Self {
@@ -131,17 +128,20 @@ impl BoundedListener {
         self.waiting.remove(index)
     }
 
-    /// Queues a new connection, or resets it if its address is to be. When too many wait, closes the oldest
-    /// connection of the address with the most.
+    /// Queues a new connection, or resets it if its address is to be. When too many wait, closes one of them.
     fn wait(&mut self, stream: TcpStream, address: SocketAddr) {
         if self.table.resets.has(address.ip().into(), Instant::now()) {
             reset(&stream);
             return;
         }
         self.waiting.push_back((stream, address));
-        if self.waiting.len() <= MAX_WAITING_CONNECTIONS {
-            return;
+        if self.waiting.len() > self.slots.all {
+            self.refuse_waiting();
         }
+    }
+
+    /// Closes the oldest waiting connection of the address with the most.
+    fn refuse_waiting(&mut self) {
         let mut counts: HashMap<Origin, usize> = HashMap::new();
         for (_, address) in &self.waiting {
             *counts.entry(address.ip().into()).or_default() += 1;
@@ -163,11 +163,20 @@ fn reset(stream: &TcpStream) {
     }
 }
 
+/// The number of files that this process may have open.
+fn open_files() -> Option<usize> {
+    #[cfg(unix)]
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    #[cfg(not(unix))]
+    let limit: Option<u64> = None;
+    limit.and_then(|files| usize::try_from(files).ok())
+}
+
 impl Listener for BoundedListener {
     type Io = SlotStream;
-    type Addr = SocketAddr;
+    type Addr = Activity;
 
-    async fn accept(&mut self) -> (SlotStream, SocketAddr) {
+    async fn accept(&mut self) -> (SlotStream, Activity) {
         let socket = self.sockets.clone().acquire_owned().await.expect("the semaphore is never closed");
         loop {
             if let Some((stream, address)) = self.admit() {
@@ -176,20 +185,29 @@ impl Listener for BoundedListener {
                     tracing::debug!(%error, "a connection stays without TCP_NODELAY");
                 }
                 let slot = Slot::take(self.table.clone(), address, self.idle, socket);
-                return (SlotStream::new(stream, slot), address);
+                let activity = slot.activity.clone();
+                return (SlotStream::new(stream, slot), activity);
             }
             let some_wait = !self.waiting.is_empty();
             // Each arm may be dropped: an accepted connection is in `waiting` before the next await.
             tokio::select! {
-                (stream, address) = Listener::accept(&mut self.listener) => self.wait(stream, address),
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, address)) => self.wait(stream, address),
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection was not accepted");
+                        // The program may have no file descriptor left.
+                        self.refuse_waiting();
+                        tokio::time::sleep(WAIT_PAUSE).await;
+                    }
+                },
                 () = self.table.freed.notified(), if some_wait => {}
                 () = tokio::time::sleep(WAIT_PAUSE), if some_wait => {}
             }
         }
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    fn local_addr(&self) -> io::Result<Activity> {
+        Ok(Activity::new(self.listener.local_addr()?, self.idle, self.table.resets.clone()))
     }
 }
 
@@ -225,7 +243,7 @@ impl Drop for Slot {
 
 /// A connection that frees its slot on drop, and fails when it is idle for too long or replaced.
 #[derive(Debug)]
-struct SlotStream {
+pub struct SlotStream {
     stream: TcpStream,
     slot: Slot,
     /// Whether nothing has been read yet.
@@ -291,6 +309,7 @@ impl SlotStream {
             return written;
         }
         self.unless_replaced(context)?;
+        self.activity().stalls(now);
         let due = self.lag.stalled(now) + self.activity().patience();
         if self.write_alarm.deadline() != due {
             self.write_alarm.as_mut().reset(due);
@@ -370,13 +389,14 @@ mod tests {
         routing::{get, post},
     };
     use bytes::Bytes;
+    use futures::{StreamExt as _, stream};
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         sync::Notify,
         task::JoinHandle,
     };
 
-    use super::{activity::watched, *};
+    use super::{activity::watched, serve::OpeningListener, *};
 
     const IDLE: Duration = Duration::from_millis(200);
     /// Far beyond [`IDLE`], even on a loaded machine.
@@ -389,7 +409,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let service = watched(routes).into_make_service_with_connect_info::<Activity>();
         let slots = Slots { all: connections, per_origin: connections };
-        let serving = axum::serve(BoundedListener::with(listener, slots, idle), service);
+        let listener = BoundedListener::with(listener, slots, idle);
+        let serving = axum::serve(OpeningListener { listener, open: |stream| stream }, service);
         (address, tokio::spawn(serving.into_future()))
     }
 
@@ -559,6 +580,59 @@ mod tests {
         }
         assert!(answered.await.ends_with("done"));
         assert!(asking.await.unwrap().ends_with("slow"));
+        server.abort();
+    }
+
+    /// An answer whose first byte comes at once, and the second once `go` is notified.
+    fn pausing(go: Arc<Notify>) -> Router {
+        let body = move || {
+            let go = go.clone();
+            let later = stream::once(async move {
+                go.notified().await;
+                Ok::<_, io::Error>(Bytes::from("b"))
+            });
+            axum::body::Body::from_stream(stream::iter([Ok(Bytes::from("a"))]).chain(later))
+        };
+        Router::new().route("/", get(async || "done")).route("/pausing", get(async move || body()))
+    }
+
+    #[tokio::test]
+    async fn an_answer_may_pause_for_longer_than_an_idle_connection_lives() {
+        let go = Arc::new(Notify::new());
+        let (address, server) = serve_routes(pausing(go.clone()), 2, IDLE).await;
+        let mut busy = TcpStream::connect(address).await.unwrap();
+        busy.write_all(b"GET /pausing HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"a") {
+            assert_ne!(busy.read_buf(&mut answer).await.unwrap(), 0);
+        }
+        for _ in 0..2 {
+            let mut silent = TcpStream::connect(address).await.unwrap();
+            let closed = tokio::time::timeout(SOON, silent.read(&mut [0])).await.expect("it is closed");
+            assert_eq!(closed.unwrap_or(0), 0);
+        }
+        // It is not silent either: its server is.
+        let mut others = Vec::new();
+        for _ in 0..3 {
+            others.push(TcpStream::connect(address).await.unwrap());
+        }
+        assert!(get_last(&mut others[2], "/").await.ends_with("done"));
+        go.notify_one();
+        tokio::time::timeout(SOON, busy.read_to_end(&mut answer)).await.expect("the rest").unwrap();
+        assert!(answer.ends_with(b"ab"));
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_take_its_answer_gives_its_slot_to_another() {
+        let large = get(async || vec![0_u8; 32 * 1024 * 1024]);
+        let routes = Router::new().route("/large", large).route("/", get(async || "done"));
+        let (address, server) = serve_routes(routes, 1, 10 * SOON).await;
+        let mut waits = TcpStream::connect(address).await.unwrap();
+        waits.write_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        waits.read_exact(&mut [0]).await.unwrap();
+        let mut next = TcpStream::connect(address).await.unwrap();
+        assert!(get_last(&mut next, "/").await.ends_with("done"));
         server.abort();
     }
 

@@ -16,14 +16,14 @@ use axum::{
     http::{StatusCode, Version},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
-    serve::IncomingStream,
+    serve::{IncomingStream, Listener},
 };
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::{BoundedListener, pace::Lag, resets::ResetOrigins};
+use super::{pace::Lag, resets::ResetOrigins, serve::OpeningListener};
 
 /// The activity of a connection, shared with its requests.
 #[derive(Debug, Clone)]
@@ -43,20 +43,20 @@ struct SharedActivity {
 
 #[derive(Debug)]
 struct ActivityState {
-    /// Requests whose head has arrived and whose answer has not begun.
+    /// Requests whose head has arrived and whose answer has not ended.
     running: usize,
     /// When the last of them ended, or answer bytes last left; at first, when the connection began. Arriving
     /// bytes do not count: a head must be complete in time.
     last: Instant,
-    /// Since when a running request waits for more of its body.
-    body_since: Option<Instant>,
+    /// Since when a running request waits for its peer: to send more of the body, or to take more of the answer.
+    peer_since: Option<Instant>,
     /// Whether another connection has taken its slot.
     replaced: bool,
 }
 
 impl Activity {
     pub(super) fn new(peer: SocketAddr, patience: Duration, resets: Arc<ResetOrigins>) -> Self {
-        let state = ActivityState { running: 0, last: Instant::now(), body_since: None, replaced: false };
+        let state = ActivityState { running: 0, last: Instant::now(), peer_since: None, replaced: false };
         let task = AtomicWaker::new();
         Self(Arc::new(SharedActivity { peer, state: Mutex::new(state), patience, task, resets }))
     }
@@ -93,15 +93,16 @@ impl Activity {
         (state.running == 0).then_some(state.last)
     }
 
-    /// Since when the server waits for the peer: for a request, or for more of a request's body.
+    /// Since when the server waits for the peer: for a request, for more of its body, or for the answer to leave.
     pub(super) fn silent_since(&self) -> Option<Instant> {
         let state = self.lock();
-        if state.running == 0 { Some(state.last) } else { state.body_since }
+        if state.running == 0 { Some(state.last) } else { state.peer_since }
     }
 
     /// Notes that bytes of an answer left.
     pub(super) fn sent(&self, now: Instant) {
-        self.lock().last = now;
+        let mut state = self.lock();
+        (state.last, state.peer_since) = (now, None);
     }
 
     /// Closes the connection: its task is woken, and its next read or write fails.
@@ -121,18 +122,22 @@ impl Activity {
         RunningRequest(self.clone())
     }
 
-    fn body_stalls(&self, now: Instant) {
-        self.lock().body_since.get_or_insert(now);
+    /// Notes that the server waits for the peer.
+    pub(super) fn stalls(&self, now: Instant) {
+        self.lock().peer_since.get_or_insert(now);
     }
 
     fn body_moves(&self) {
-        self.lock().body_since = None;
+        self.lock().peer_since = None;
     }
 }
 
-impl Connected<IncomingStream<'_, BoundedListener>> for Activity {
-    fn connect_info(stream: IncomingStream<'_, BoundedListener>) -> Self {
-        stream.io().activity().clone()
+impl<F> Connected<IncomingStream<'_, OpeningListener<F>>> for Activity
+where
+    OpeningListener<F>: Listener<Addr = Self>,
+{
+    fn connect_info(stream: IncomingStream<'_, OpeningListener<F>>) -> Self {
+        stream.remote_addr().clone()
     }
 }
 
@@ -157,16 +162,42 @@ impl Drop for RunningRequest {
 pub(super) fn watched(router: Router) -> Router {
     router.layer(middleware::from_fn(
         async |ConnectInfo(activity): ConnectInfo<Activity>, request: Request, next: Next| -> Response {
-            let _running = activity.begin();
+            let running = activity.begin();
             if request.version() > Version::HTTP_11 {
                 return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, HTTP_2_REFUSED).into_response();
             }
             let request = request.map(|body| {
                 if body.is_end_stream() { body } else { Body::new(PacedBody::new(body, activity.clone())) }
             });
-            next.run(request).await
+            next.run(request).await.map(|body| Body::new(AnswerBody { body, _running: running }))
         },
     ))
+}
+
+/// An answer's body. Its request runs until it ends: an answer may pause for as long as its server wants.
+struct AnswerBody {
+    body: Body,
+    _running: RunningRequest,
+}
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A request's body that fails once its sender lags too far behind.
@@ -203,7 +234,7 @@ impl HttpBody for PacedBody {
             self.activity.body_moves();
             return frame;
         }
-        self.activity.body_stalls(now);
+        self.activity.stalls(now);
         let due = self.lag.stalled(now) + self.activity.patience();
         if self.alarm.deadline() != due {
             self.alarm.as_mut().reset(due);

@@ -2,10 +2,14 @@
 
 use std::{future::Future, io, time::Duration};
 
-use axum::Router;
-use tokio::{net::TcpListener, sync::oneshot};
+use axum::{Router, serve::Listener};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::oneshot,
+};
 
-use super::{Activity, BoundedListener, activity::watched};
+use super::{Activity, BoundedListener, SlotStream, activity::watched};
 
 /// Serves `router` until `shutdown` ends. Requests that run then have the time `grace`, and are cut off after it.
 ///
@@ -20,9 +24,25 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
     grace: Duration,
 ) -> io::Result<()> {
+    serve_through(listener, router, shutdown, grace, |stream| stream).await
+}
+
+/// As [`serve`], with each connection's bytes through `open`, such as TLS. The returned stream shakes hands when it is
+/// polled: no connection waits for another's handshake, and each keeps its slot and its limits meanwhile.
+///
+/// # Errors
+/// The listener's.
+pub async fn serve_through<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+    grace: Duration,
+    open: impl Fn(SlotStream) -> I + Send + 'static,
+) -> io::Result<()> {
     let (stopping, stopped) = oneshot::channel();
     let service = watched(router).into_make_service_with_connect_info::<Activity>();
-    let server = axum::serve(BoundedListener::new(listener), service).with_graceful_shutdown(async move {
+    let listener = OpeningListener { listener: BoundedListener::new(listener), open };
+    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         shutdown.await;
         // The receiver is gone only when the server has ended by itself.
         let _ = stopping.send(());
@@ -39,6 +59,30 @@ pub async fn serve(
         } => tracing::warn!("requests still running at the end of the grace period are cut off"),
     }
     Ok(())
+}
+
+/// The bounded listener, with each connection opened.
+pub(super) struct OpeningListener<F> {
+    pub(super) listener: BoundedListener,
+    pub(super) open: F,
+}
+
+impl<I, F> Listener for OpeningListener<F>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Fn(SlotStream) -> I + Send + 'static,
+{
+    type Io = I;
+    type Addr = Activity;
+
+    async fn accept(&mut self) -> (I, Activity) {
+        let (stream, activity) = self.listener.accept().await;
+        ((self.open)(stream), activity)
+    }
+
+    fn local_addr(&self) -> io::Result<Activity> {
+        self.listener.local_addr()
+    }
 }
 
 #[cfg(test)]

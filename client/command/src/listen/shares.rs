@@ -10,6 +10,11 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::{MAX_CONNECTIONS, SOCKETS_PER_SLOT};
+
+/// Least slots, however few files the program may have open.
+const MIN_CONNECTIONS: usize = 4;
+
 /// The origin of connections that share their slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
@@ -44,7 +49,7 @@ pub(super) struct Connection {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slots {
     pub(super) all: usize,
-    /// Limit for one origin. The rest is reserved for other origins.
+    /// Limit for one IPv4 address or one IPv6 /64 network. The rest is reserved for others.
     pub(super) per_origin: usize,
 }
 
@@ -60,6 +65,13 @@ pub(super) enum Admission {
 }
 
 impl Slots {
+    /// The slots of a program that may have this many files open: its sockets take half of them at most.
+    pub(super) fn new(open_files: Option<usize>) -> Self {
+        let half = open_files.map_or(usize::MAX, |files| files / 2);
+        let all = (half / SOCKETS_PER_SLOT).clamp(MIN_CONNECTIONS, MAX_CONNECTIONS);
+        Self { all, per_origin: all - all / 4 }
+    }
+
     /// Decides on a new connection.
     ///
     /// An origin at its limit replaces its own longest silent connection. While all slots are taken, the
@@ -110,6 +122,20 @@ mod tests {
                 silent_since: since(*silent),
             })
             .collect()
+    }
+
+    #[test]
+    fn sockets_take_half_of_the_files_that_the_program_may_open() {
+        for (files, all, per_origin) in [
+            (None, 256, 192),
+            (Some(1 << 20), 256, 192),
+            (Some(1024), 170, 128),
+            (Some(64), 10, 8),
+            (Some(0), 4, 3),
+        ] {
+            let slots = Slots::new(files);
+            assert_eq!((slots.all, slots.per_origin), (all, per_origin), "{files:?}");
+        }
     }
 
     #[test]
