@@ -11,7 +11,11 @@ pub(crate) mod network;
 mod history;
 mod page;
 
-use std::{net::SocketAddr, sync::Arc, time::SystemTime};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use axum::{
     Json, Router,
@@ -21,6 +25,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use baton_command::listen;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +36,9 @@ pub(crate) use control::ControlAccess;
 pub(crate) use history::History;
 pub(crate) use history::Sample;
 pub(crate) use network::NetworkStatus;
+
+/// Time for running answers after the stop. An open connection must not delay the node's shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// A model in the status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,7 +165,7 @@ pub(crate) fn router(source: Source, history: Arc<History>, access: Option<Contr
         .layer(middleware::from_fn(refuse_other_hosts))
 }
 
-/// Serves until `stop`, then lets running answers finish. Meanwhile it samples the plot's figures.
+/// Serves until `stop`, then gives running answers a moment. Meanwhile it samples the plot's figures.
 ///
 /// # Errors
 /// The listener's.
@@ -170,9 +178,9 @@ pub(crate) async fn serve(
     let history = Arc::new(History::new(SystemTime::now()));
     history.put(source.sample());
     let routes = router(source.clone(), history.clone(), access);
-    let serving = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned());
+    let serving = listen::serve(listener, routes, stop.cancelled_owned(), SHUTDOWN_GRACE);
     tokio::select! {
-        result = serving.into_future() => result,
+        result = serving => result,
         never = history.watch(&source) => match never {},
     }
 }

@@ -501,11 +501,10 @@ impl AdminPort {
 
     async fn close(self) -> Result<(), Failure> {
         self.stop.cancel();
-        // An open client connection must not delay the shutdown.
-        match tokio::time::timeout(Duration::from_secs(1), self.task).await {
-            Ok(Ok(Ok(()))) | Err(_) => Ok(()),
-            Ok(Ok(Err(error))) => Err(Failure::new(Exit::Failure, error)),
+        match self.task.await {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Failure::new(Exit::Failure, error)),
+            Err(error) => Err(Failure::new(Exit::Failure, error)),
         }
     }
 }

@@ -64,7 +64,8 @@ impl ControlAccess {
 
     fn admits(&self, headers: &HeaderMap) -> bool {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = bearer.and_then(|value| value.strip_prefix("Bearer "));
+        let sent = bearer.and_then(|value| value.split_once(' '));
+        let token = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, token)| token);
         token.is_some_and(|token| blake3::hash(token.trim().as_bytes()) == self.token)
     }
 }
@@ -253,7 +254,8 @@ mod tests {
         let answer = post(CANCEL_DRAIN, &[good, ("sec-fetch-site", "same-origin")]).await;
         assert!(answer.json::<Status>().await.unwrap().healthy);
         assert_eq!(node.drained.load(Ordering::SeqCst), 101);
-        assert_eq!(post(ROTATE_EXCHANGE, &[good]).await.status(), 200);
+        let small = format!("bearer {TOKEN}");
+        assert_eq!(post(ROTATE_EXCHANGE, &[("authorization", &small)]).await.status(), 200);
         let refused = post(ROTATE_EXCHANGE, &[good]).await;
         assert_eq!(
             (refused.status().as_u16(), refused.text().await.unwrap().as_str()),
