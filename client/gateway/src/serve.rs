@@ -2,10 +2,11 @@
 
 use std::{future::Future, time::Duration};
 
-use axum::serve::Listener;
+use baton_command::listen::{SlotStream, serve_through};
 use baton_proto::ids::SessionId;
 use futures::future::join_all;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpListener,
     time::{Instant, MissedTickBehavior},
 };
@@ -14,7 +15,7 @@ use crate::{
     Gateway, NamedKeys,
     acme::{self, AcmeSettings},
     ephemeral_sessions::{EphemeralSession, IDLE_TIME},
-    tls::{TlsIdentity, TlsListener},
+    tls::{TlsConnection, TlsIdentity, watch_files},
 };
 
 /// Time after a session's last turn until its file is released to other processes.
@@ -34,7 +35,7 @@ impl Gateway {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        self.serve_on(listener, stop).await
+        self.serve_on(listener, stop, |stream| stream).await
     }
 
     /// As [`Gateway::serve`], over TLS 1.3.
@@ -47,7 +48,11 @@ impl Gateway {
         identity: TlsIdentity,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        self.serve_on(TlsListener::new(listener, identity)?, stop).await
+        let watching = tokio::spawn(watch_files(identity.clone()));
+        let open = move |stream| TlsConnection::new(stream, identity.clone());
+        let served = self.serve_on(listener, stop, open).await;
+        watching.abort();
+        served
     }
 
     /// As [`Gateway::serve_tls`], with a certificate that an authority gives for the settings' names, and renews. The
@@ -68,14 +73,15 @@ impl Gateway {
         served
     }
 
-    async fn serve_on(
+    async fn serve_on<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
-        listener: impl Listener<Addr: std::fmt::Debug>,
+        listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
+        open: impl Fn(SlotStream) -> I + Send + 'static,
     ) -> std::io::Result<()> {
         let release_task = tokio::spawn(release_idle_sessions(self.clone()));
         let keys_task = self.config().keys.clone().map(|keys| tokio::spawn(synchronise_keys(keys)));
-        let served = axum::serve(listener, self.router()).with_graceful_shutdown(stop).await;
+        let served = serve_through(listener, self.router(), stop, Duration::MAX, open).await;
         release_task.abort();
         self.inner.turns.close();
         self.inner.turns.wait().await;

@@ -4,19 +4,15 @@
 use std::{
     collections::HashMap,
     io,
-    net::SocketAddr,
     path::{Path, PathBuf},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
     time::{Duration, SystemTime},
 };
 
-use axum::serve::Listener;
-use tokio::{
-    io::AsyncWriteExt as _,
-    net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
-    task::JoinHandle,
-};
+use futures::{FutureExt as _, future::BoxFuture};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio_rustls::{
     LazyConfigAcceptor,
     rustls::{
@@ -32,18 +28,14 @@ use zeroize::Zeroizing;
 
 /// Largest file with a certificate's chain or its key.
 const MAX_PEM_BYTES: u64 = 256 * 1024;
-/// Handshakes at once. A connection beyond them waits to be accepted.
-const MAX_HANDSHAKES: usize = 64;
-/// Connections whose handshake is done, and which wait to be served.
-const MAX_WAITING: usize = 64;
+/// Time for a program's first message, which it sends at once.
+const HELLO_TIME: Duration = Duration::from_secs(3);
 /// Time for a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Interval between two looks at the files.
 const FILES_INTERVAL: Duration = Duration::from_secs(60);
 /// The protocol in which an authority asks for the proof of a name (RFC 8737).
 pub(crate) const PROOF_PROTOCOL: &[u8] = b"acme-tls/1";
-/// Pause after a failed accept, as when no file descriptor is free.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A certificate's file or its key's that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -172,61 +164,88 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     std::fs::read(path).map(Zeroizing::new).map_err(|error| fault(error.to_string()))
 }
 
-/// Accepts connections, and hands on those whose handshake is done.
-#[derive(Debug)]
-pub(crate) struct TlsListener {
-    address: SocketAddr,
-    ready: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
-    tasks: [JoinHandle<()>; 2],
+/// A connection that becomes one of TLS when it is first polled, so that no other connection waits for its handshake.
+pub(crate) struct TlsConnection<S>(TlsState<S>);
+
+enum TlsState<S> {
+    Opening(BoxFuture<'static, io::Result<Option<TlsStream<S>>>>),
+    Open(Box<TlsStream<S>>),
+    /// It failed, or only asked for the proof of a name.
+    Ended,
 }
 
-impl TlsListener {
-    pub(crate) fn new(listener: TcpListener, identity: TlsIdentity) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let (sender, ready) = mpsc::channel(MAX_WAITING);
-        let accepting = tokio::spawn(accept(listener, identity.clone(), sender));
-        let watching = tokio::spawn(watch_files(identity));
-        Ok(Self { address, ready, tasks: [accepting, watching] })
-    }
-}
-
-impl Drop for TlsListener {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
-
-async fn accept(
-    listener: TcpListener,
-    identity: TlsIdentity,
-    ready: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
-) {
-    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
-    loop {
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
-        let (stream, address) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let (identity, ready) = (identity.clone(), ready.clone());
-        tokio::spawn(async move {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnection<S> {
+    pub(crate) fn new(stream: S, identity: TlsIdentity) -> Self {
+        let opening = async move {
             let shaken = tokio::time::timeout(HANDSHAKE_TIME, shake_hands(stream, &identity)).await;
-            drop(permit);
-            if let Ok(Ok(Some(stream))) = shaken {
-                // Fails only at the end of the endpoint.
-                let _ = ready.send((stream, address)).await;
+            shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        };
+        Self(TlsState::Opening(opening.boxed()))
+    }
+
+    /// The stream after the handshake; none once the connection has ended.
+    fn poll_stream(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Pin<&mut TlsStream<S>>>>> {
+        if let TlsState::Opening(opening) = &mut self.0 {
+            let opened = ready!(opening.as_mut().poll(context));
+            self.0 = TlsState::Ended;
+            if let Some(stream) = opened? {
+                self.0 = TlsState::Open(Box::new(stream));
             }
-        });
+        }
+        Poll::Ready(Ok(match &mut self.0 {
+            TlsState::Open(stream) => Some(Pin::new(&mut **stream)),
+            _ => None,
+        }))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for TlsConnection<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match ready!(self.poll_stream(context))? {
+            Some(stream) => stream.poll_read(context, buffer),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncWrite for TlsConnection<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match ready!(self.poll_stream(context))? {
+            Some(stream) => stream.poll_write(context, bytes),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            TlsState::Open(stream) => Pin::new(&mut **stream).poll_flush(context),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            TlsState::Open(stream) => Pin::new(&mut **stream).poll_shutdown(context),
+            _ => Poll::Ready(Ok(())),
+        }
     }
 }
 
 /// The connection of a program; none for an authority, which only asks for the proof of a name.
-async fn shake_hands(stream: TcpStream, identity: &TlsIdentity) -> io::Result<Option<TlsStream<TcpStream>>> {
-    let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    identity: &TlsIdentity,
+) -> io::Result<Option<TlsStream<S>>> {
+    let hello = tokio::time::timeout(HELLO_TIME, LazyConfigAcceptor::new(Acceptor::default(), stream));
+    let begun = hello.await.map_err(|_| io::ErrorKind::TimedOut)??;
     let hello = begun.client_hello();
     let asks_proof = hello.alpn().is_some_and(|mut names| names.any(|name| name == PROOF_PROTOCOL));
     if !asks_proof {
@@ -239,28 +258,12 @@ async fn shake_hands(stream: TcpStream, identity: &TlsIdentity) -> io::Result<Op
     Ok(None)
 }
 
-async fn watch_files(identity: TlsIdentity) {
+/// Reads changed files again, for ever.
+pub(crate) async fn watch_files(identity: TlsIdentity) {
     loop {
         tokio::time::sleep(FILES_INTERVAL).await;
         let identity = identity.clone();
         let _ = tokio::task::spawn_blocking(move || identity.refresh()).await;
-    }
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.ready.recv().await {
-            Some(accepted) => accepted,
-            // The accepting task ends only with this listener.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(self.address)
     }
 }
 
