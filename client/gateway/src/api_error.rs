@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use baton_proto::{ErrorCode, ids::SessionId};
+use baton_proto::{ErrorCode, ids::SessionId, limits::MAX_MESSAGE_BYTES, record::Message};
 use serde_json::{Value, json};
 
 use super::{clock::rfc3339, keys::usage::SpentQuota, session_header::name_session};
@@ -14,6 +14,9 @@ use baton_client::{ClientError, choose::NoChoice};
 
 /// Retry delay for a client, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
+
+/// The way in which a program sends its key.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"baton serve\"");
 
 /// An error as its reader sees it. Holds no text of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +47,17 @@ impl ApiError {
         Self::request("invalid_value", param, message)
     }
 
+    /// A message that fails its check: its text is too long, or a name or an id of it.
+    pub(super) fn long_message(param: &str, message: &Message) -> Self {
+        let bytes = message.text.len();
+        if bytes <= MAX_MESSAGE_BYTES {
+            return Self::value(param, "a name or an id of the message is too long");
+        }
+        let message =
+            format!("the message has {bytes} bytes of text; at most {MAX_MESSAGE_BYTES} are served");
+        Self::request("context_length_exceeded", param, message)
+    }
+
     /// An unsupported feature of OpenAI's API.
     pub(super) fn unsupported(param: &str, message: impl Into<Box<str>>) -> Self {
         Self::request("unsupported_parameter", param, message)
@@ -51,8 +65,8 @@ impl ApiError {
 
     /// The bearer key is missing or wrong.
     pub(super) fn key() -> Self {
-        let message =
-            "the bearer key is missing or wrong; it is in the file that baton serve named when it started";
+        let message = "the bearer key is missing, wrong or removed; the owner's is in the file that baton serve named when it \
+             started, and baton serve keys lists the others";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", "invalid_api_key", message)
     }
 
@@ -72,15 +86,18 @@ impl ApiError {
             SpentQuota::Requests { limit, .. } => (
                 "rate_limit_error",
                 "rate_limit_exceeded",
-                format!("has made its {limit} requests of this hour"),
+                format!("has made its {} of this hour", count(limit, "request")),
             ),
             SpentQuota::Tokens { limit, rest, .. } => (
                 "insufficient_quota",
                 "insufficient_quota",
-                format!("has {rest} of its {limit} tokens of this day left, too few for this request"),
+                format!(
+                    "has {rest} of its {} of this day left, too few for this request",
+                    count(limit, "token")
+                ),
             ),
         };
-        let message = format!("the key {name:?} {cause}; the quota begins anew in {wait_s} seconds");
+        let message = format!("the key {name:?} {cause}; the quota begins anew in {}", wait(wait_s));
         let api_error = Self::new(StatusCode::TOO_MANY_REQUESTS, kind, code, message);
         Self { retry_after_s: Some(wait_s), ..api_error }
     }
@@ -116,7 +133,18 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "invalid_request_error", code, message)
     }
 
-    /// More requests at once than the endpoint serves.
+    /// A body beyond the limit.
+    pub(super) fn too_large(message: String) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "body_too_large", message)
+    }
+
+    /// A body in another form than it was written.
+    pub(super) fn encoding(message: String) -> Self {
+        let kind = "invalid_request_error";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, kind, "unsupported_encoding", message)
+    }
+
+    /// More requests at once than the endpoint serves, or than the key may have.
     pub(super) fn crowded() -> Self {
         let message = "too many requests at once; wait for one of them to end";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", message)
@@ -171,6 +199,21 @@ impl ApiError {
         json!({ "error": {
             "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
         } })
+    }
+}
+
+/// A number of things: "1 request", "2 requests".
+fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A time to wait, as people say it: "3 h 40 min", "5 min", "20 s".
+fn wait(seconds: u64) -> String {
+    match (seconds.div_ceil(60) / 60, seconds.div_ceil(60) % 60) {
+        (0, _) if seconds < 60 => format!("{seconds} s"),
+        (0, minutes) => format!("{minutes} min"),
+        (hours, 0) => format!("{hours} h"),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
     }
 }
 
@@ -236,6 +279,9 @@ impl IntoResponse for ApiError {
             let retry_after = self.retry_after_s.map_or(RETRY_AFTER, HeaderValue::from);
             response.headers_mut().insert(header::RETRY_AFTER, retry_after);
         }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
+        }
         if let Some(session) = self.session {
             name_session(&mut response, session);
         }
@@ -248,6 +294,25 @@ impl IntoResponse for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_and_times_are_said_as_people_say_them() {
+        for (seconds, said) in [
+            (1, "1 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (3_541, "1 h"),
+            (3_600, "1 h"),
+            (13_173, "3 h 40 min"),
+            (86_400, "24 h"),
+        ] {
+            assert_eq!(wait(seconds), said, "{seconds}");
+        }
+        let spent = ApiError::quota("anna", SpentQuota::Requests { limit: 1, wait_s: 90 });
+        assert!(
+            spent.message.contains("has made its 1 request of this hour; the quota begins anew in 2 min")
+        );
+    }
 
     #[test]
     fn a_client_learns_by_status_and_code_what_to_do() {

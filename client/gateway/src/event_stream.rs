@@ -5,7 +5,7 @@ use std::{convert::Infallible, fmt::Display, time::Duration};
 
 use axum::{
     body::Body,
-    http::{HeaderValue, header},
+    http::{HeaderName, HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
 use futures::{Stream, StreamExt as _, stream};
@@ -52,6 +52,8 @@ pub(super) fn respond(
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        // A proxy in front, such as nginx, would keep the events back.
+        (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
     (headers, Body::from_stream(parts)).into_response()
 }

@@ -27,6 +27,8 @@ const EXPOSED_HEADERS: &str = "x-baton-session, x-request-id, request-id, retry-
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same for Anthropic's clients.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// The scheme of the header in which all others send it. The standard has it in any case.
+const SCHEME: &[u8] = b"Bearer ";
 /// The header in which Anthropic's clients send the key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ALLOWED_METHODS: &str = "GET, POST, PATCH, DELETE, OPTIONS";
@@ -53,14 +55,20 @@ async fn admit_unnamed(inner: &Inner, mut request: Request, next: Next) -> Respo
         Ok(origin) => origin,
         Err(api_error) => return api_error.into_response(),
     };
-    if request.method() == Method::OPTIONS && origin.is_some() {
-        // A browser asks without the key whether the page may use it.
+    if request.method() == Method::OPTIONS {
+        // A browser asks without the key whether the page may use it; so do probes, without an origin.
         return with_origin(StatusCode::NO_CONTENT.into_response(), origin);
     }
     let caller = match caller(inner, request.headers()) {
         Ok(caller) => caller,
         Err(api_error) => return with_origin(api_error.into_response(), origin),
     };
+    if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
+        && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
+    {
+        let message = format!("the body is encoded as {encoding:?}; send it without content-encoding");
+        return with_origin(ApiError::encoding(message).into_response(), origin);
+    }
     request.extensions_mut().insert(caller.clone());
     let mut response = next.run(request).await;
     name_quotas(response.headers_mut(), inner, &caller);
@@ -113,7 +121,10 @@ fn without_port(host: &str) -> &str {
 /// The caller of a request, by the key that it carries. Without a key of the owner, every program is the owner.
 pub(super) fn caller(inner: &Inner, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-    let bearer = bearer.strip_prefix(b"Bearer ").unwrap_or_default();
+    let bearer = match bearer.split_at_checked(SCHEME.len()) {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case(SCHEME) => key.trim_ascii(),
+        _ => Default::default(),
+    };
     let own = headers.get(API_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
     let is_owner = |key: &str| bool::from(bearer.ct_eq(key.as_bytes()) | own.ct_eq(key.as_bytes()));
     if inner.config.key.as_ref().is_some_and(|key| is_owner(key)) {

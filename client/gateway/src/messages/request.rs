@@ -116,8 +116,7 @@ pub(super) fn read_request(body: &[u8], session: Option<String>) -> Result<Compl
         read_message(index, message, &mut ids, &mut messages)?;
     }
     for message in system.iter().chain(&messages) {
-        let too_long = |code| ApiError::value("messages", format!("a message is too long ({code})"));
-        message.check().map_err(too_long)?;
+        message.check().map_err(|_| ApiError::long_message("messages", message))?;
     }
     let tools = tool_request(body.tools.unwrap_or_default(), body.tool_choice)?.read()?;
     let json_schema = body.output_config.map(schema_of).transpose()?.flatten();

@@ -223,8 +223,7 @@ impl MessageReader {
             _ => None,
         };
         let message = Message { role, name: None, call_id, text };
-        let too_long = |code| ApiError::value(&at("content"), format!("the message is too long ({code})"));
-        message.check().map_err(too_long)?;
+        message.check().map_err(|_| ApiError::long_message(&at("content"), &message))?;
         self.messages.push(message);
         Ok(())
     }

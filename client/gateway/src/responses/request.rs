@@ -128,8 +128,7 @@ impl RequestDraft {
             system.push(Message::new(Role::System, ""));
         }
         for message in system.iter().chain(&rest) {
-            let too_long = |code| ApiError::value("input", format!("a message is too long ({code})"));
-            message.check().map_err(too_long)?;
+            message.check().map_err(|_| ApiError::long_message("input", message))?;
         }
         let retention = if body.store == Some(false) { Retention::Brief } else { Retention::Stored };
         let tools = body.tool_request(functions)?.read().map_err(flat_name)?;
