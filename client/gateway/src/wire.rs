@@ -34,6 +34,8 @@ pub(super) struct ChatRequest {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     n: Option<usize>,
+    store: Option<bool>,
+    metadata: Option<Value>,
     #[serde(flatten)]
     common: CommonParameters,
 }
@@ -158,6 +160,29 @@ const MAX_ANSWERS: usize = 4;
 const LABELS: [&str; 6] =
     ["user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier", "store"];
 
+/// How long the session of a chat request lasts. A title, tags and the like, which Open WebUI has made in the
+/// background after each message, are no conversation: it names the task, or sends a prompt of this form.
+fn retention(
+    store: Option<bool>,
+    metadata: Option<&Value>,
+    session: Option<&str>,
+    messages: &[Message],
+) -> Result<Retention, ApiError> {
+    let is_named = session.is_some_and(|name| name != "new");
+    if is_named && store == Some(false) {
+        let message = "store is false, so nothing of this answer is kept; a named session keeps it";
+        return Err(ApiError::unsupported("store", message));
+    }
+    let is_prompt = |text: &str| text.starts_with("### Task:") && text.contains("<chat_history>");
+    let is_task = metadata.and_then(|labels| labels.get("task")).is_some_and(Value::is_string)
+        || matches!(messages, [message] if message.role == Role::User && is_prompt(&message.text));
+    Ok(match store {
+        _ if is_task && !is_named => Retention::Single,
+        Some(false) => Retention::Brief,
+        _ => Retention::Stored,
+    })
+}
+
 impl ChatRequest {
     /// Reads a body.
     ///
@@ -179,6 +204,8 @@ impl ChatRequest {
         }
         let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
         let rest = messages.split_off(pinned);
+        let retention =
+            retention(request.store, request.metadata.as_ref(), request.session.as_deref(), &rest)?;
         let tool_request = ToolRequest {
             tools: request.tools,
             choice: read_choice(request.tool_choice.as_ref(), "/function/name")?,
@@ -190,7 +217,7 @@ impl ChatRequest {
         if !(1..=MAX_ANSWERS).contains(&answers) {
             return Err(ApiError::unsupported("n", format!("n is from 1 to {MAX_ANSWERS}")));
         }
-        Ok(CompletionRequest { logprobs, place, memory, answers, ..completion })
+        Ok(CompletionRequest { logprobs, place, memory, answers, retention, ..completion })
     }
 }
 
@@ -283,9 +310,7 @@ impl MessageInput {
         check_name(index, role, self.name.as_deref())?;
         let call_id = self.tool_call_id.map(|id| ids.ours(id));
         let message = Message { role, name: self.name, call_id, text };
-        message
-            .check()
-            .map_err(|code| ApiError::value(&at("content"), format!("the message is too long ({code})")))?;
+        message.check().map_err(|_| ApiError::long_message(&at("content"), &message))?;
         Ok(message)
     }
 }
