@@ -247,6 +247,15 @@ impl SessionHandle {
         turn::abandon(&self.core, &self.open().await?).await
     }
 
+    /// Has the nodes of an unanswered message stop: its attempts are aborted in the background. The message stays, and
+    /// [`SessionHandle::resume`] makes a new attempt at it.
+    ///
+    /// # Errors
+    /// [`ClientError::Busy`] while it runs, and as opening the session.
+    pub async fn stop_attempts(&self) -> Result<(), ClientError> {
+        turn::stop_attempts(&self.core, &self.open().await?)
+    }
+
     /// Merges a session with its other devices' turns, and publishes the head. Resolves a fork by the rule,
     /// and replays this device's displaced turns. A merge that displaces more than
     /// [`MAX_DISPLACED_UNASKED`](crate::MAX_DISPLACED_UNASKED) turns of other devices, or any turn of a device without

@@ -150,6 +150,13 @@ pub(crate) async fn abandon(core: &Arc<Core>, session: &Arc<Session>) -> Result<
     Ok(())
 }
 
+/// As [`SessionHandle::stop_attempts`](crate::SessionHandle::stop_attempts).
+pub(crate) fn stop_attempts(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
+    let _permit = session.begin()?;
+    delivery::spawn_aborts(core, session, session.read(attempt::open_attempts), None);
+    Ok(())
+}
+
 /// Makes attempts at the pending turn until one is accepted, nodes agree that none can succeed, or the
 /// limit is reached.
 async fn drive(

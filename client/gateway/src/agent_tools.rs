@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{ApiError, Gateway, body::read, keys::caller::Caller};
+use super::{ApiError, Gateway, keys::caller::Caller};
 
 /// The header with the protocol's version.
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -19,7 +19,6 @@ pub(super) async fn answer(gateway: Gateway, headers: HeaderMap, body: Body) -> 
     if matches!(gateway.caller, Caller::Key(_)) {
         return Err(ApiError::owner_only());
     }
-    let _slot = gateway.slot()?;
     let Some(memory) = gateway.config().memory.clone() else {
         let message =
             "this endpoint has no memory; baton serve --memory --relayer https://HOST has its tools";
@@ -27,7 +26,7 @@ pub(super) async fn answer(gateway: Gateway, headers: HeaderMap, body: Body) -> 
     };
     let version = headers.get(VERSION).and_then(|version| version.to_str().ok());
     let version = version.filter(|version| version.len() <= MAX_VERSION_BYTES);
-    let body = read(body).await?;
+    let (_slot, body) = gateway.read(body).await?;
     let message = std::str::from_utf8(&body)
         .map_err(|_| ApiError::request("invalid_body", "", "a message is JSON in UTF-8"))?;
     match memory.answer_agent(message, version).await {

@@ -4,23 +4,22 @@ use std::{sync::Arc, time::Duration};
 
 use baton_proto::{ErrorCode, ids::SessionId, record::Message, tools::Definitions};
 use futures::{Stream, StreamExt as _, future::join_all, stream};
-use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
-    time::Instant,
-};
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     ApiError, Gateway, GatewayMemory,
-    completion::{CompletionRequest, Retention, estimate_tokens, split},
+    completion::{CompletionRequest, Retention, split},
     ephemeral_sessions::{EphemeralSession, History, IDLE_TIME},
     format,
     keys::{accounts::Charge, usage::TokenEstimate},
     logprobs::{LogprobsRequest, SentReports},
+    request_slots::RequestSlot,
     session_choice::{PreparedSession, SessionWork, pinned, prepare_session, record_kind},
     steps::{AcceptedAnswer, Step},
 };
 use baton_client::{
-    Client, ClientError, MemoryHint, ResumeOptions, TokenReport, TurnEvent, TurnInput, TurnOutcome,
+    Client, ClientError, MemoryHint, ResumeOptions, SessionHandle, TokenReport, TurnEvent, TurnInput,
+    TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
@@ -105,7 +104,7 @@ impl RunningTurn {
 /// Places a request and starts its turn, which keeps the slot until it ends.
 pub(super) async fn start(
     gateway: &Gateway,
-    slot: OwnedSemaphorePermit,
+    slot: RequestSlot,
     request: CompletionRequest,
 ) -> Result<RunningTurn, ApiError> {
     let mut template = gateway.config().template.clone();
@@ -115,7 +114,7 @@ pub(super) async fn start(
     template.sampling = request.sampling.with_defaults(template.sampling.temperature, seed);
     template.json_schema = request.json_schema.clone();
     template.sampling.logprobs = request.logprobs.map_or(0, LogprobsRequest::requested_alternatives);
-    let charge = gateway.begin_charge(TokenEstimate {
+    let charge = gateway.hold_tokens(TokenEstimate {
         input: request.input_estimate(),
         output: template.max_output_tokens.into(),
     })?;
@@ -143,7 +142,7 @@ pub(super) async fn start(
 /// Starts an ephemeral turn: in the idle session that has the messages before the new ones, or in a new one.
 async fn start_ephemeral(
     gateway: &Gateway,
-    (slot, charge): (OwnedSemaphorePermit, Option<Charge>),
+    (slot, charge): (RequestSlot, Option<Charge>),
     template: TurnInput,
     request: CompletionRequest,
     (sender, steps): (mpsc::UnboundedSender<Step>, mpsc::UnboundedReceiver<Step>),
@@ -172,14 +171,17 @@ async fn start_ephemeral(
         let project = gateway.caller.project();
         let hint = memory_of(&gateway, &request).map(|memory| memory.hint(project, id, &messages));
         let input = TurnInput { messages: messages.clone(), hint, reconcile: false, ..template };
-        let mut writer = StepWriter::new(input.model.clone(), sender.clone());
+        let mut writer = StepWriter::new(input.model.clone(), sender.clone(), charge);
         let handle = session.client.session(id);
         let result = tokio::select! {
             biased;
             result = Box::pin(handle.turn(input, |event| writer.event(event))) => Some(result),
             () = sender.closed() => None,
         };
-        writer.settle(&gateway, charge, result.as_ref().map(Result::as_ref));
+        writer.settle(&gateway, result.as_ref().map(Result::as_ref));
+        if result.is_none() {
+            stop_attempts(&handle).await;
+        }
         let idle = &gateway.inner.idle_sessions;
         // In a page, no other task ends them.
         let mut ending = idle.unused(IDLE_TIME, Instant::now());
@@ -207,11 +209,16 @@ struct StepWriter {
     sent_reports: SentReports,
     model: Option<String>,
     devices: Vec<String>,
+    charge: Option<Charge>,
+    /// Whether a node admitted an attempt: it computes from then on.
+    is_admitted: bool,
 }
 
 impl StepWriter {
-    fn new(model: Option<String>, steps: mpsc::UnboundedSender<Step>) -> Self {
+    fn new(model: Option<String>, steps: mpsc::UnboundedSender<Step>, charge: Option<Charge>) -> Self {
         Self {
+            charge,
+            is_admitted: false,
             steps,
             sent_text: SentText::default(),
             sent_reports: SentReports::default(),
@@ -226,7 +233,11 @@ impl StepWriter {
             TurnEvent::Attempt { model: name, .. } => {
                 let _ = steps.send(Step::Model(name.clone()));
                 self.model = Some(name);
+                if let Some(charge) = &mut self.charge {
+                    charge.note_asked();
+                }
             }
+            TurnEvent::Admitted => self.is_admitted = true,
             TurnEvent::Logprobs(reports) => {
                 let new = self.sent_reports.take(reports);
                 if !new.is_empty() {
@@ -245,24 +256,20 @@ impl StepWriter {
         }
     }
 
-    /// Counts the tokens of a turn with this result: those of its receipt, or an estimate of the text that
-    /// arrived. A turn that failed before any text counts none.
-    fn settle(
-        &self,
-        gateway: &Gateway,
-        charge: Option<Charge>,
-        result: Option<Result<&TurnOutcome, &ClientError>>,
-    ) {
-        let Some(charge) = charge else { return };
-        let used = match result {
+    /// Counts the tokens of a turn with this result: those of its receipt. A turn that no node admitted counts none.
+    /// Any other turn counts all held tokens: a node may go on after its program hung up or the connection broke, and
+    /// only a receipt says how far it came.
+    fn settle(&mut self, gateway: &Gateway, result: Option<Result<&TurnOutcome, &ClientError>>) {
+        let Some(charge) = self.charge.take() else { return };
+        match result {
             Some(Ok(outcome)) => {
                 let tokens = &outcome.receipt.tokens;
-                TokenEstimate { input: tokens.input.into(), output: tokens.output.into() }
+                let used = TokenEstimate { input: tokens.input.into(), output: tokens.output.into() };
+                charge.settle(used, gateway.now_s());
             }
-            _ if self.sent_text.sent.is_empty() => TokenEstimate::default(),
-            _ => TokenEstimate { input: charge.held().input, output: estimate_tokens(&self.sent_text.sent) },
-        };
-        charge.settle(used, gateway.now_s());
+            Some(Err(_)) if !self.is_admitted => charge.settle(TokenEstimate::default(), gateway.now_s()),
+            _ => drop(charge),
+        }
     }
 
     /// The last step of a turn with this result.
@@ -314,14 +321,17 @@ async fn run(
 ) {
     let session = prepared.session;
     let memory = memory_of(gateway, request);
-    let mut writer = StepWriter::new(template.model.clone(), steps.clone());
+    let mut writer = StepWriter::new(template.model.clone(), steps.clone(), charge);
     let result = tokio::select! {
         biased;
         result = Box::pin(turn(gateway, prepared, template, memory, |event| writer.event(event))) => Some(result),
         () = steps.closed() => None,
     };
     let accepted = result.as_ref().map(|result| result.as_ref().map(|(outcome, _)| outcome));
-    writer.settle(gateway, charge, accepted);
+    writer.settle(gateway, accepted);
+    if result.is_none() && !writer.sent_text.sent.is_empty() {
+        stop_attempts(&gateway.client().session(session)).await;
+    }
     gateway.note_use(session);
     match &result {
         Some(Ok(_)) => {
@@ -344,6 +354,13 @@ async fn run(
     let _ = steps.send(writer.last(result.map(|(outcome, _)| outcome), request));
     if let Some((memory, (outcome, messages))) = exchange {
         memory.remember(gateway.caller.project(), &messages, &outcome).await;
+    }
+}
+
+/// Has the nodes of a turn stop at once: its program hung up, and reads no more of the answer.
+async fn stop_attempts(session: &SessionHandle) {
+    if let Err(error) = session.stop_attempts().await {
+        tracing::debug!(%error, "an answer without a reader was not stopped");
     }
 }
 

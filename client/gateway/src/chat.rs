@@ -12,15 +12,14 @@ use futures::{
     stream::{self, BoxStream},
 };
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     ApiError, Gateway,
     answer::{KEEP_ALIVE, RunningTurn, WholeAnswer, start},
-    body::read,
     completion::CompletionRequest,
     event_stream::{self, ServerEvent},
     logprobs::LogprobsRequest,
+    request_slots::RequestSlot,
     session_header::{name_session, named_session},
     steps::{AcceptedAnswer, Step},
     tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
@@ -37,21 +36,21 @@ enum Form {
 
 /// A chat completion.
 pub(super) async fn complete(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
-    let slot = gateway.slot()?;
-    let request = ChatRequest::read(&read(body).await?, named_session(&headers)?)?;
+    let (slot, body) = gateway.receive(body).await?;
+    let request = ChatRequest::read(&body, named_session(&headers)?)?;
     respond(gateway, slot, request, Form::Chat).await
 }
 
 /// A text completion.
 pub(super) async fn complete_text(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
-    let slot = gateway.slot()?;
-    let request = TextRequest::read(&read(body).await?)?;
+    let (slot, body) = gateway.receive(body).await?;
+    let request = TextRequest::read(&body)?;
     respond(gateway, slot, request, Form::Text).await
 }
 
 async fn respond(
     gateway: Gateway,
-    slot: OwnedSemaphorePermit,
+    slot: RequestSlot,
     request: CompletionRequest,
     form: Form,
 ) -> Result<Response, ApiError> {
@@ -73,6 +72,7 @@ async fn respond(
         let Some(request) = others.as_ref().map(|request| request.beside(running.seq)) else { break };
         let request = CompletionRequest { sampling: request.sampling.other_seed(number), ..request };
         let parser = request.answer_parser();
+        gateway.count_request()?;
         more.push((start(&gateway, gateway.slot()?, request).await?, parser));
     }
     let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };

@@ -2,13 +2,13 @@
 
 use axum::{Json, body::Body};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use baton_proto::limits::MAX_EMBED_TEXT_BYTES;
+use baton_proto::{ErrorCode, limits::MAX_EMBED_TEXT_BYTES};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroize as _;
 
 use super::{
-    ApiError, Gateway, body,
+    ApiError, Gateway,
     completion::{estimate_tokens, is_any},
     keys::usage::TokenEstimate,
     wire,
@@ -77,12 +77,19 @@ impl TextsToEmbed {
     /// The vectors, in the order of the texts.
     pub(super) async fn embed(&self, gateway: &Gateway) -> Result<Embeddings, ApiError> {
         let input = self.texts.iter().map(|text| estimate_tokens(text)).sum();
-        let charge = gateway.begin_charge(TokenEstimate { input, output: 0 })?;
-        let embedded = gateway.client().embed(&self.texts, self.model.as_deref()).await.map_err(api_error)?;
-        if let Some(charge) = charge {
-            let input = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
+        let mut charge = gateway.hold_tokens(TokenEstimate { input, output: 0 })?;
+        if let Some(charge) = &mut charge {
+            charge.note_asked();
+        }
+        let embedded = gateway.client().embed(&self.texts, self.model.as_deref()).await;
+        let used = match &embedded {
+            Ok(embedded) => Some(embedded.texts.iter().map(|text| u64::from(text.tokens)).sum()),
+            Err(error) => is_refusal(error).then_some(0),
+        };
+        if let (Some(charge), Some(input)) = (charge, used) {
             charge.settle(TokenEstimate { input, output: 0 }, gateway.now_s());
         }
+        let embedded = embedded.map_err(api_error)?;
         if let Some(wanted) = self.dimensions
             && wanted != embedded.dimensions as u64
         {
@@ -122,8 +129,8 @@ impl EmbeddingsRequest {
 
 /// The embeddings of some texts.
 pub(super) async fn create(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
-    let _slot = gateway.slot()?;
-    let request = EmbeddingsRequest::read(&body::read(body).await?)?;
+    let (_slot, body) = gateway.receive(body).await?;
+    let request = EmbeddingsRequest::read(&body)?;
     let embedded = request.input.embed(&gateway).await?;
     let data: Vec<Value> = embedded
         .texts
@@ -155,6 +162,14 @@ impl VectorEncoding {
             }
         }
     }
+}
+
+/// Whether no node embedded any of the texts: there was none, or each refused before its work.
+fn is_refusal(error: &ClientError) -> bool {
+    use ErrorCode::{Busy, GrantRequired, ModelUnavailable, QuotaExceeded, RateLimited};
+    let refused =
+        |code| matches!(code, Busy | GrantRequired | ModelUnavailable | QuotaExceeded | RateLimited);
+    matches!(error, ClientError::NoNode(_)) || error.code().is_some_and(refused)
 }
 
 /// The error, in terms of embeddings.

@@ -62,7 +62,7 @@ pub struct NamedKey {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyQuotas {
-    /// Most turns and embedding requests that begin in an hour (of UTC).
+    /// Most requests for turns and vectors that come in an hour (of UTC).
     pub requests_per_hour: Option<u64>,
     /// Most tokens in a day (of UTC): those of input and answers, as receipts count them.
     pub tokens_per_day: Option<u64>,

@@ -74,6 +74,7 @@ mod page;
 #[cfg(not(target_family = "wasm"))]
 mod page_files;
 mod page_turns;
+mod request_slots;
 mod responses;
 #[cfg(not(target_family = "wasm"))]
 mod serve;
@@ -103,10 +104,7 @@ use axum::{
     routing::{get, post},
 };
 use baton_proto::{ids::SessionId, record::Message};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
-};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
@@ -115,6 +113,7 @@ use baton_client::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
 use ephemeral_sessions::IdleSessions;
 use keys::caller::Caller;
 use models::ModelNames;
+use request_slots::RequestSlots;
 use session_index::{MAX_SESSIONS, SessionIndex};
 use session_slots::SessionSlots;
 use tool_servers::ApprovedCalls;
@@ -134,8 +133,6 @@ pub use tool_servers::{
     MAX_RESULT_BYTES, RemoteResult, RemoteTool, ToolServer, ToolServers, is_server_label,
 };
 
-/// Most requests served at once: more than one person's programs make.
-const MAX_REQUESTS: usize = 64;
 /// File times may be this much coarser than the clock.
 const FILE_TIME_SLACK_MS: u64 = 2_000;
 
@@ -207,7 +204,7 @@ struct Inner {
     search_slot: tokio::sync::Mutex<()>,
     /// Sessions with the time of their last use, to release their files.
     open: Mutex<Vec<(SessionId, Instant)>>,
-    slots: Arc<Semaphore>,
+    slots: RequestSlots,
     /// Ephemeral sessions that a next request may continue.
     idle_sessions: IdleSessions,
     /// The sessions in which requests take turns.
@@ -231,7 +228,7 @@ impl Gateway {
             model_names: Mutex::new(ModelNames::default()),
             search_slot: tokio::sync::Mutex::new(()),
             open: Mutex::new(Vec::new()),
-            slots: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            slots: RequestSlots::default(),
             idle_sessions: IdleSessions::default(),
             session_slots: SessionSlots::default(),
             approved_calls: ApprovedCalls::default(),
@@ -298,11 +295,6 @@ impl Gateway {
     fn model_names(&self) -> MutexGuard<'_, ModelNames> {
         // Names for display alone, so a panic's leftovers do no harm.
         self.inner.model_names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a slot for one more request, before its body is read: so the slots bound the memory in use.
-    fn slot(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        self.inner.slots.clone().try_acquire_owned().map_err(|_| ApiError::crowded())
     }
 
     /// Learns a session's present messages.

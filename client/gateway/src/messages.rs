@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use super::{
     ApiError, Gateway, GatewayState,
     answer::{KEEP_ALIVE, start},
-    body::read,
     clock::rfc3339,
     event_stream::{self, ServerEvent},
     models::ModelEntry,
@@ -70,8 +69,8 @@ pub(super) fn error_body(api_error: &ApiError, request_id: Option<&str>) -> Valu
 
 /// A message in answer to the last ones.
 async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
-    let slot = gateway.slot()?;
-    let request = read_request(&read(body).await?, named_session(&headers)?)?;
+    let (slot, body) = gateway.receive(body).await?;
+    let request = read_request(&body, named_session(&headers)?)?;
     let stream = request.stream;
     let parser = request.answer_parser();
     let mut writer = MessageWriter::new(&request, parser);
@@ -91,8 +90,8 @@ async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Resp
 
 /// An estimate of a request's tokens. Only a node has the model's vocabulary, and it is not asked.
 async fn count_tokens(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
-    let _slot = gateway.slot()?;
-    let tokens = token_estimate(&read(body).await?)?;
+    let (_slot, body) = gateway.read(body).await?;
+    let tokens = token_estimate(&body)?;
     Ok(Json(json!({ "input_tokens": tokens, "baton": { "estimate": true } })))
 }
 

@@ -23,10 +23,10 @@ use tokio::time::Instant;
 use super::{
     ApiError, Gateway, GatewayState,
     answer::start,
-    body::read,
     clock::rfc3339,
     completion::CompletionRequest,
     models::{self, ModelEntry},
+    request_slots::RequestSlot,
     session_header::{name_session, named_session},
 };
 use answer::{AnswerForm, AnswerWriter};
@@ -82,21 +82,21 @@ pub(super) fn error_body(api_error: &ApiError) -> Value {
 
 /// The next message of a conversation.
 async fn chat(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
-    let slot = gateway.slot()?;
-    let request = read_chat(&read(body).await?, named_session(&headers)?)?;
+    let (slot, body) = gateway.receive(body).await?;
+    let request = read_chat(&body, named_session(&headers)?)?;
     respond(gateway, slot, request, AnswerForm::Chat).await
 }
 
 /// An answer to a text that belongs to no conversation.
 async fn generate(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
-    let slot = gateway.slot()?;
-    let request = read_generate(&read(body).await?)?;
+    let (slot, body) = gateway.receive(body).await?;
+    let request = read_generate(&body)?;
     respond(gateway, slot, request, AnswerForm::Generate).await
 }
 
 async fn respond(
     gateway: Gateway,
-    slot: tokio::sync::OwnedSemaphorePermit,
+    slot: RequestSlot,
     request: CompletionRequest,
     form: AnswerForm,
 ) -> Result<Response, ApiError> {
@@ -131,8 +131,8 @@ async fn respond(
 /// The vectors of some texts.
 async fn embed(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let begun = Instant::now();
-    let _slot = gateway.slot()?;
-    let embedded = read_embed(&read(body).await?)?.embed(&gateway).await?;
+    let (_slot, body) = gateway.receive(body).await?;
+    let embedded = read_embed(&body)?.embed(&gateway).await?;
     let vectors: Vec<&[f32]> = embedded.texts.iter().map(|text| text.vector.as_slice()).collect();
     let tokens: u64 = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
     Ok(Json(json!({
@@ -169,7 +169,8 @@ async fn ps(gateway: Gateway) -> Result<Json<Value>, ApiError> {
 
 /// A model, as far as nodes describe it.
 async fn show(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
-    let name = ModelName::read(&read(body).await?)?;
+    let (_slot, body) = gateway.read(body).await?;
+    let name = ModelName::read(&body)?;
     let entry = models::find(&gateway, &name).await?;
     let abilities: &[&str] = match entry.offer.engine {
         EngineKind::Embedding => &["embedding"],
@@ -199,7 +200,8 @@ async fn version() -> Json<Value> {
 
 /// A model that a node serves needs no pull, and another one cannot be pulled from here.
 async fn pull(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
-    let name = ModelName::read(&read(body).await?)?;
+    let (_slot, body) = gateway.read(body).await?;
+    let name = ModelName::read(&body)?;
     match models::find(&gateway, &name).await {
         Ok(_) => Ok(Json(json!({ "status": "success" })).into_response()),
         Err(api_error) if api_error.status() == StatusCode::NOT_FOUND => {

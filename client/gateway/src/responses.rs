@@ -27,7 +27,6 @@ use serde_json::{Value, json};
 use super::{
     ApiError, Gateway, GatewayState,
     answer::{KEEP_ALIVE, start},
-    body::read,
     completion::RequestPlace,
     event_stream::{self, ServerEvent},
     session_header::name_session,
@@ -90,8 +89,8 @@ impl fmt::Display for ResponseId {
 
 /// A response to a new input.
 async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
-    let slot = gateway.slot()?;
-    let draft = RequestDraft::read(&read(body).await?)?;
+    let (slot, body) = gateway.receive(body).await?;
+    let draft = RequestDraft::read(&body)?;
     let listed = remote::list(&gateway, &draft.servers).await?;
     let mut request = draft.with_servers(&listed)?;
     if let Some(previous) = request.previous {

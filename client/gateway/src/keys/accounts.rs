@@ -55,13 +55,15 @@ pub(crate) enum KeyMatch {
     Expired(Arc<NamedKey>),
 }
 
-/// The tokens of a running request. Dropping it counts none of them.
+/// The held tokens of a running request. Dropping it counts all of them once a node was asked: nobody knows how many
+/// the node computed. Before that, it counts none.
 #[derive(Debug)]
 pub(crate) struct Charge {
     keys: NamedKeys,
     name: String,
     held: TokenEstimate,
     now_s: u64,
+    is_asked: bool,
     is_settled: bool,
 }
 
@@ -103,18 +105,30 @@ impl NamedKeys {
         self.state().usage.rest(key, now_s)
     }
 
-    /// Begins a request of a key.
-    pub(crate) fn begin(
+    /// Counts a request of a key as it comes.
+    pub(crate) fn count_request(&self, key: &NamedKey, now_s: u64) -> Result<(), SpentQuota> {
+        let mut state = self.state();
+        state.is_unsaved = true;
+        state.usage.count_request(key, now_s)
+    }
+
+    /// Takes back a request that was refused for want of a slot.
+    pub(crate) fn uncount_request(&self, name: &str, now_s: u64) {
+        let mut state = self.state();
+        state.is_unsaved = true;
+        state.usage.uncount_request(name, now_s);
+    }
+
+    /// Holds the tokens of a key's request.
+    pub(crate) fn hold(
         &self,
         key: &NamedKey,
         wanted: TokenEstimate,
         now_s: u64,
     ) -> Result<Charge, SpentQuota> {
-        let mut state = self.state();
-        let held = state.usage.begin(key, wanted, now_s)?;
-        state.is_unsaved = true;
-        drop(state);
-        Ok(Charge { keys: self.clone(), name: key.name.clone(), held, now_s, is_settled: false })
+        let held = self.state().usage.hold(key, wanted, now_s)?;
+        let name = key.name.clone();
+        Ok(Charge { keys: self.clone(), name, held, now_s, is_asked: false, is_settled: false })
     }
 
     /// Reads the list again if its file changed, and writes new usage. Blocking.
@@ -185,6 +199,11 @@ impl Charge {
         self.held
     }
 
+    /// Notes that a node is asked: from now on it may compute.
+    pub(crate) fn note_asked(&mut self) {
+        self.is_asked = true;
+    }
+
     /// Counts the tokens that the request used.
     pub(crate) fn settle(mut self, used: TokenEstimate, now_s: u64) {
         self.now_s = now_s;
@@ -203,7 +222,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         if !self.is_settled {
-            self.count(TokenEstimate::default());
+            self.count(if self.is_asked { self.held } else { TokenEstimate::default() });
         }
     }
 }
@@ -250,14 +269,19 @@ mod tests {
         let (anna, _) = list.add("anna", &quota, NOW_S).unwrap();
         let keys = NamedKeys::open(home.path()).unwrap();
         let wanted = TokenEstimate { input: 10, output: 50 };
-        let charge = keys.begin(&anna, wanted, NOW_S).unwrap();
+        keys.count_request(&anna, NOW_S).unwrap();
+        let charge = keys.hold(&anna, wanted, NOW_S).unwrap();
         assert_eq!(charge.held().output, 50);
         charge.settle(TokenEstimate { input: 20, output: 30 }, NOW_S);
-        drop(keys.begin(&anna, wanted, NOW_S).unwrap());
+        drop(keys.hold(&anna, wanted, NOW_S).unwrap());
         keys.synchronise();
         let keys = NamedKeys::open(home.path()).unwrap();
-        assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(50), "a request that failed counts no tokens");
-        assert_eq!(read_usage(home.path()).of("anna").unwrap().day(NOW_S).requests, 2);
+        assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(50), "a request that asked no node counts no tokens");
+        let mut charge = keys.hold(&anna, TokenEstimate { input: 10, output: 30 }, NOW_S).unwrap();
+        charge.note_asked();
+        drop(charge);
+        assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(10), "one that a node may have computed counts all");
+        assert_eq!(read_usage(home.path()).of("anna").unwrap().day(NOW_S).requests, 1);
         files::replace_private(&home.path().join(USAGE_FILE), b"[]").unwrap();
         assert_eq!(NamedKeys::open(home.path()).unwrap().rest(&anna, NOW_S).tokens, Some(100));
     }

@@ -66,10 +66,23 @@ impl Gateway {
         Ok(handle)
     }
 
-    /// Begins a request that is charged to the caller's key; none for the owner.
-    pub(crate) fn begin_charge(&self, wanted: TokenEstimate) -> Result<Option<Charge>, ApiError> {
+    /// Counts a request of the caller's key as it comes. The owner's are not counted.
+    pub(crate) fn count_request(&self) -> Result<(), ApiError> {
+        let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) else { return Ok(()) };
+        keys.count_request(key, self.now_s()).map_err(|spent| ApiError::quota(&key.name, spent))
+    }
+
+    /// Takes back a counted request that was refused for want of a slot.
+    pub(crate) fn uncount_request(&self) {
+        if let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) {
+            keys.uncount_request(&key.name, self.now_s());
+        }
+    }
+
+    /// Holds tokens of the caller's key for a request; none for the owner.
+    pub(crate) fn hold_tokens(&self, wanted: TokenEstimate) -> Result<Option<Charge>, ApiError> {
         let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) else { return Ok(None) };
-        let charge = keys.begin(key, wanted, self.now_s());
+        let charge = keys.hold(key, wanted, self.now_s());
         charge.map(Some).map_err(|spent| ApiError::quota(&key.name, spent))
     }
 

@@ -15,7 +15,7 @@ const DAYS_KEPT: usize = 31;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DayUsage {
-    /// Turns and embedding requests that began.
+    /// Requests for turns and vectors that came.
     pub requests: u64,
     /// Tokens of the input.
     pub input_tokens: u64,
@@ -129,18 +129,41 @@ impl UsageTable {
         self.0.get(&key.name).unwrap_or(&KeyUsage::default()).rest(key.quotas, now_s)
     }
 
-    /// Counts a request that begins, and holds its tokens until [`UsageTable::settle`]. Returns the held
-    /// tokens: the answer may be shorter than wanted.
-    pub(crate) fn begin(
+    /// Counts a request that comes.
+    pub(crate) fn count_request(&mut self, key: &NamedKey, now_s: u64) -> Result<(), SpentQuota> {
+        let rest = self.rest(key, now_s);
+        if let (Some(0), Some(limit)) = (rest.requests, key.quotas.requests_per_hour) {
+            return Err(SpentQuota::Requests { limit, wait_s: rest.next_hour_s });
+        }
+        let usage = self.0.entry(key.name.clone()).or_default();
+        if usage.hour != now_s / HOUR_S {
+            (usage.hour, usage.hour_requests) = (now_s / HOUR_S, 0);
+        }
+        usage.hour_requests = usage.hour_requests.saturating_add(1);
+        let day = usage.day_mut(now_s);
+        day.requests = day.requests.saturating_add(1);
+        Ok(())
+    }
+
+    /// Takes back a request that was refused for want of a slot.
+    pub(crate) fn uncount_request(&mut self, name: &str, now_s: u64) {
+        let Some(usage) = self.0.get_mut(name) else { return };
+        if usage.hour == now_s / HOUR_S {
+            usage.hour_requests = usage.hour_requests.saturating_sub(1);
+        }
+        let day = usage.day_mut(now_s);
+        day.requests = day.requests.saturating_sub(1);
+    }
+
+    /// Holds the tokens of a request until [`UsageTable::settle`]. Returns the held tokens: the answer may be shorter
+    /// than wanted.
+    pub(crate) fn hold(
         &mut self,
         key: &NamedKey,
         wanted: TokenEstimate,
         now_s: u64,
     ) -> Result<TokenEstimate, SpentQuota> {
         let rest = self.rest(key, now_s);
-        if let (Some(0), Some(limit)) = (rest.requests, key.quotas.requests_per_hour) {
-            return Err(SpentQuota::Requests { limit, wait_s: rest.next_hour_s });
-        }
         let mut held = wanted;
         if let (Some(rest_tokens), Some(limit)) = (rest.tokens, key.quotas.tokens_per_day) {
             // An answer needs a token; a request for vectors has none.
@@ -151,13 +174,7 @@ impl UsageTable {
             held.output = wanted.output.min(rest_tokens - wanted.input);
         }
         let usage = self.0.entry(key.name.clone()).or_default();
-        if usage.hour != now_s / HOUR_S {
-            (usage.hour, usage.hour_requests) = (now_s / HOUR_S, 0);
-        }
-        usage.hour_requests = usage.hour_requests.saturating_add(1);
         usage.held_tokens = usage.held_tokens.saturating_add(held.input.saturating_add(held.output));
-        let day = usage.day_mut(now_s);
-        day.requests = day.requests.saturating_add(1);
         Ok(held)
     }
 
@@ -204,34 +221,37 @@ mod tests {
     #[test]
     fn requests_of_an_hour_are_a_limit_and_the_next_hour_begins_anew() {
         let (key, mut usage) = (key(Some(2), None), UsageTable::default());
-        usage.begin(&key, estimate(1, 1), NOW_S).unwrap();
-        usage.begin(&key, estimate(1, 1), NOW_S).unwrap();
-        let spent = usage.begin(&key, estimate(1, 1), NOW_S);
-        assert_eq!(spent, Err(SpentQuota::Requests { limit: 2, wait_s: HOUR_S - 100 }));
-        assert!(usage.begin(&key, estimate(1, 1), NOW_S + HOUR_S - 100).is_ok());
+        usage.count_request(&key, NOW_S).unwrap();
+        usage.count_request(&key, NOW_S).unwrap();
+        let spent = Err(SpentQuota::Requests { limit: 2, wait_s: HOUR_S - 100 });
+        assert_eq!(usage.count_request(&key, NOW_S), spent);
+        usage.uncount_request("anna", NOW_S);
+        usage.count_request(&key, NOW_S).unwrap();
+        assert_eq!(usage.count_request(&key, NOW_S), spent);
+        assert!(usage.count_request(&key, NOW_S + HOUR_S - 100).is_ok());
         assert_eq!(usage.of("anna").unwrap().day(NOW_S).requests, 3);
     }
 
     #[test]
     fn an_answer_is_cut_at_the_rest_of_the_day() {
         let (key, mut usage) = (key(None, Some(100)), UsageTable::default());
-        let first = usage.begin(&key, estimate(30, 50), NOW_S).unwrap();
+        let first = usage.hold(&key, estimate(30, 50), NOW_S).unwrap();
         assert_eq!(first, estimate(30, 50));
-        let second = usage.begin(&key, estimate(15, 50), NOW_S).unwrap();
+        let second = usage.hold(&key, estimate(15, 50), NOW_S).unwrap();
         assert_eq!(second, estimate(15, 5), "the first turn holds its tokens while it runs");
         let spent = SpentQuota::Tokens { limit: 100, rest: 0, wait_s: DAY_S - 100 };
-        assert_eq!(usage.begin(&key, estimate(0, 1), NOW_S), Err(spent));
+        assert_eq!(usage.hold(&key, estimate(0, 1), NOW_S), Err(spent));
         usage.settle("anna", first, estimate(20, 10), NOW_S);
         usage.settle("anna", second, estimate(0, 0), NOW_S);
         assert_eq!(usage.rest(&key, NOW_S).tokens, Some(70));
-        assert!(usage.begin(&key, estimate(90, 1), NOW_S).is_err(), "the input alone is more than the rest");
-        assert_eq!(usage.begin(&key, estimate(90, 9), NOW_S + DAY_S).unwrap(), estimate(90, 9));
+        assert!(usage.hold(&key, estimate(90, 1), NOW_S).is_err(), "the input alone is more than the rest");
+        assert_eq!(usage.hold(&key, estimate(90, 9), NOW_S + DAY_S).unwrap(), estimate(90, 9));
     }
 
     #[test]
     fn an_input_beyond_its_estimate_is_paid_the_next_day() {
         let (key, mut usage) = (key(None, Some(100)), UsageTable::default());
-        let held = usage.begin(&key, estimate(10, 10), NOW_S).unwrap();
+        let held = usage.hold(&key, estimate(10, 10), NOW_S).unwrap();
         usage.settle("anna", held, estimate(120, 10), NOW_S);
         assert_eq!(usage.rest(&key, NOW_S).tokens, Some(0));
         assert_eq!(usage.rest(&key, NOW_S + DAY_S).tokens, Some(70));
@@ -242,7 +262,8 @@ mod tests {
     fn usage_of_a_month_is_kept_and_removed_keys_are_forgotten() {
         let (key, mut usage) = (key(None, None), UsageTable::default());
         for day in 0..40 {
-            let held = usage.begin(&key, estimate(1, 1), NOW_S + day * DAY_S).unwrap();
+            usage.count_request(&key, NOW_S + day * DAY_S).unwrap();
+            let held = usage.hold(&key, estimate(1, 1), NOW_S + day * DAY_S).unwrap();
             usage.settle("anna", held, estimate(3, 4), NOW_S + day * DAY_S);
         }
         let days: Vec<_> = usage.of("anna").unwrap().days().collect();
@@ -267,7 +288,7 @@ mod tests {
             let (key, mut usage) = (key(None, Some(limit)), UsageTable::default());
             let mut running = Vec::new();
             for (input, output, percent, ends) in requests {
-                if let Ok(held) = usage.begin(&key, estimate(input, output), NOW_S) {
+                if let Ok(held) = usage.hold(&key, estimate(input, output), NOW_S) {
                     prop_assert!(held.output >= 1 && held.output <= output);
                     running.push((held, percent));
                 }

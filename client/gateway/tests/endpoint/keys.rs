@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use baton_client::{AccountKey, TurnInput};
-use baton_gateway::{KeyChange, KeyListFile};
+use baton_gateway::{KeyChange, KeyListFile, read_usage};
+use baton_proto::ErrorCode;
 use baton_testkit::{
     World,
-    fake::MODEL,
+    fake::{Act, MODEL},
     relayer::{FakeRelayer, Trick},
 };
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
@@ -279,4 +280,118 @@ async fn agents_reach_memory_s_tools_with_the_owner_s_key_alone() {
     let none: Value = none.json().await.unwrap();
     assert_eq!(none["error"]["code"], "no_memory");
     endpoint.close().await;
+}
+
+/// The requests and tokens of a key in all days, as saved.
+fn counted(world: &World, name: &str) -> (u64, u64) {
+    let usage = read_usage(world.home.path());
+    let days = usage.of(name).into_iter().flat_map(|usage| usage.days().map(|(_, day)| day));
+    days.fold((0, 0), |(requests, tokens), day| {
+        (requests + day.requests, tokens + day.input_tokens + day.output_tokens)
+    })
+}
+
+/// How a program meets its answer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Reader {
+    Whole,
+    HangsUpBeforeText,
+    HangsUpAfterText,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_a_request_ends_its_node_s_tokens_are_counted() {
+    const LIMIT: u64 = 9;
+    // One message "a": a token and its frame.
+    const INPUT: u64 = 7;
+    for (act, reader, least, most) in [
+        (Act::Serve, Reader::Whole, 1, INPUT + LIMIT),
+        (Act::Refuse(ErrorCode::ContextOverflow), Reader::Whole, 0, 0),
+        (Act::Fail(ErrorCode::Internal), Reader::Whole, INPUT + LIMIT, INPUT + LIMIT),
+        (Act::Truncate, Reader::Whole, INPUT + LIMIT, INPUT + LIMIT),
+        (Act::AdmitAndHang, Reader::HangsUpBeforeText, INPUT + LIMIT, INPUT + LIMIT),
+        (Act::Hang, Reader::HangsUpAfterText, INPUT + LIMIT, INPUT + LIMIT),
+    ] {
+        let world = World::new(1).await;
+        let key = Program::add(&world, "anna", &KeyChange::default());
+        let template = TurnInput { max_attempts: 2, ..TurnInput::new(Vec::new()) };
+        let endpoint = Endpoint::with_keys(&world, template, None).await;
+        let anna = Program::of(&endpoint, key);
+        world.nodes[0].script([act; 8]);
+        let streams = reader == Reader::HangsUpAfterText;
+        let body = json!({
+            "model": MODEL, "messages": said(&[("user", "a")]), "max_tokens": LIMIT, "stream": streams,
+        });
+        let asked = anna.request(Method::POST, "/v1/chat/completions").json(&body).send();
+        match reader {
+            Reader::Whole => drop(asked.await.unwrap().bytes().await.unwrap()),
+            Reader::HangsUpBeforeText => tokio::select! {
+                _ = asked => panic!("nothing is answered"),
+                () = world.nodes[0].hangs() => {}
+            },
+            Reader::HangsUpAfterText => {
+                let mut response = asked.await.unwrap();
+                let mut seen = String::new();
+                while !seen.contains(r#""content":"a"#) {
+                    seen.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
+                }
+            }
+        }
+        endpoint.close().await;
+        let (requests, tokens) = counted(&world, "anna");
+        assert_eq!(requests, 1, "{act:?}");
+        assert!((least..=most).contains(&tokens), "{act:?}, {reader:?}: {tokens}");
+        let aborts = world.nodes[0].seen(|seen| seen.aborts.len());
+        assert_eq!(aborts > 0, streams, "an answer without a reader is stopped: {act:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_their_bodies_are_counted_and_keep_nobody_waiting() {
+    let world = World::new(1).await;
+    let few = KeyChange { requests_per_hour: Some(Some(70)), ..KeyChange::default() };
+    let (anna, ben) = (Program::add(&world, "anna", &few), Program::add(&world, "ben", &few));
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
+    let mut waiting = Vec::new();
+    for _ in 0..70 {
+        waiting.push(endpoint.begin_chat(&anna, 100).await);
+    }
+    let (anna, ben) = (Program::of(&endpoint, anna), Program::of(&endpoint, ben));
+    let question = said(&[("user", "a")]);
+    ben.say(&question).await;
+    endpoint.say(&question).await;
+    let all_came = async {
+        while anna.get("/api/usage").await.1["keys"][0]["requests_left"] != 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(baton_testkit::GRACE, all_came).await.expect("each is counted as it comes");
+    let refused = anna.chat(&question).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let refused: Value = refused.json().await.unwrap();
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("70 requests") && message.contains(" min"), "{message}");
+    drop(waiting);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_eight_requests_at_once_and_further_ones_are_not_counted() {
+    let world = World::new(1).await;
+    let key = Program::add(&world, "anna", &KeyChange::default());
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
+    let anna = Program::of(&endpoint, key);
+    world.nodes[0].script([Act::AdmitAndHang; 8]);
+    let texts = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|text| said(&[("user", text)]));
+    let mut running: Vec<_> = texts.iter().map(|text| Box::pin(anna.chat(text))).collect();
+    tokio::select! {
+        _ = futures::future::select_all(running.iter_mut()) => panic!("all of them hang"),
+        () = world.nodes[0].hung(8) => {}
+    }
+    let (status, code, _) = anna.refused(&said(&[("user", "i")])).await;
+    assert_eq!((status, code.as_str()), (429, "rate_limit_exceeded"));
+    endpoint.say(&said(&[("user", "j")])).await;
+    drop(running);
+    endpoint.close().await;
+    assert_eq!(counted(&world, "anna").0, 8);
 }

@@ -9,7 +9,12 @@ use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, NamedKeys, ToolServer
 use baton_proto::{ErrorCode, record::RecordKind};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+};
 use zeroize::Zeroizing;
 
 use baton_testkit::{
@@ -109,6 +114,17 @@ impl Endpoint {
             gateway.serve(listener, stopped).await
         });
         Self { url, http: reqwest::Client::new(), client, stop: Some(stop), served }
+    }
+
+    /// A connection with the head of a chat request, whose body of this length the caller may send.
+    pub(crate) async fn begin_chat(&self, key: &str, length: u64) -> TcpStream {
+        let mut stream = TcpStream::connect(self.url.trim_start_matches("http://")).await.unwrap();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
+             content-length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
     }
 
     pub(crate) async fn close(mut self) {
@@ -423,9 +439,9 @@ async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     assert_eq!(endpoint.refused(with("max_token", json!(2))).await, code(400, "unknown_parameter"));
     assert_eq!(endpoint.refused(with("messages", json!([]))).await, code(400, "invalid_value"));
     let long = said(&[("user", &"x".repeat(600 * 1024))]);
-    assert_eq!(endpoint.refused(with("messages", long)).await.0, 400);
+    assert_eq!(endpoint.refused(with("messages", long)).await, code(400, "context_length_exceeded"));
     let huge = said(&[("user", &"x".repeat(17 * 1024 * 1024))]);
-    assert_eq!(endpoint.refused(with("messages", huge)).await, code(400, "body_too_large"));
+    assert_eq!(endpoint.refused(with("messages", huge)).await, code(413, "body_too_large"));
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
     assert_eq!(endpoint.refused(endpoint.chat(&hi)).await, code(400, "context_length_exceeded"));
     world.nodes[0].clear_script();
@@ -443,6 +459,46 @@ async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     let one = endpoint.request(Method::GET, &format!("/v1/models/{MODEL}")).send().await.unwrap();
     assert_eq!(one.status(), StatusCode::OK);
     assert_eq!(endpoint.refused(endpoint.request(Method::GET, "/v1/models/a/b")).await.0, 404);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_announced_too_large_is_refused_before_it_comes() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let mut stream = endpoint.begin_chat(KEY, 10_000_000_000).await;
+    let mut answer = [0; 12];
+    let read = tokio::time::timeout(GRACE, stream.read_exact(&mut answer)).await;
+    read.expect("an answer without the body").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+    drop(stream);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn background_prompts_and_chats_with_store_false_are_in_no_list() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let titles = "### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: a\n</chat_history>";
+    for body in [
+        json!({ "messages": said(&[("user", "a")]), "store": false }),
+        json!({ "messages": said(&[("user", "a")]), "metadata": { "task": "title_generation" } }),
+        json!({ "messages": said(&[("user", titles)]) }),
+    ] {
+        let response = endpoint.chat(&body).send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{body}");
+        assert!(response.headers().get("x-baton-session").is_none(), "{body}");
+    }
+    let list = async || {
+        let listed = endpoint.request(Method::GET, "/api/sessions").send().await.unwrap();
+        listed.json::<Value>().await.unwrap()["sessions"].as_array().unwrap().len()
+    };
+    assert_eq!(list().await, 0);
+    let kept = endpoint.say(&said(&[("user", "a")])).await;
+    assert_eq!(list().await, 1);
+    let named =
+        json!({ "messages": said(&[("user", "b")]), "store": false, "session": kept["baton"]["session"] });
+    assert_eq!(endpoint.refused(endpoint.chat(&named)).await, (400, "unsupported_parameter".to_owned()));
     endpoint.close().await;
 }
 
@@ -477,7 +533,9 @@ async fn answers_and_errors_have_names_and_say_which_model_and_engine_answered()
         }
     }
     let streamed = json!({ "messages": said(&[("user", "hi")]), "stream": true });
-    let text = endpoint.chat(&streamed).send().await.unwrap().text().await.unwrap();
+    let response = endpoint.chat(&streamed).send().await.unwrap();
+    assert_eq!(response.headers()["x-accel-buffering"], "no", "a proxy keeps no event back");
+    let text = response.text().await.unwrap();
     let chunks: Vec<Value> =
         text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
     let last = chunks.last().unwrap();
@@ -505,6 +563,14 @@ async fn only_those_with_the_key_are_served_and_only_pages_that_were_allowed() {
     let allowed = get().header("origin", "https://chat.example").send().await.unwrap();
     assert_eq!(allowed.status(), StatusCode::OK);
     assert_eq!(allowed.headers()["access-control-allow-origin"], "https://chat.example");
+    let small = endpoint.http.get(&url).header("authorization", format!("bearer {KEY}"));
+    assert_eq!(small.send().await.unwrap().status(), StatusCode::OK, "a scheme has no case");
+    let refused = endpoint.http.get(&url).send().await.unwrap();
+    assert!(refused.headers()["www-authenticate"].to_str().unwrap().starts_with("Bearer "));
+    let probe = endpoint.http.request(Method::OPTIONS, &url).send().await.unwrap();
+    assert_eq!(probe.status(), StatusCode::NO_CONTENT, "also without an origin");
+    let packed = endpoint.chat(&json!({})).header("content-encoding", "gzip");
+    assert_eq!(endpoint.refused(packed).await, (415, "unsupported_encoding".to_owned()));
     let preflight = endpoint
         .http
         .request(Method::OPTIONS, &url)
