@@ -49,6 +49,14 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             "--no-key with --listen {address}: without a key only programs of this machine may be served"
         )));
     }
+    let has_tls = arguments.tls_cert.is_some() || !arguments.acme.is_empty();
+    if !is_loopback(&address) && !has_tls && !settings.insecure {
+        return Err(Failure::Usage(format!(
+            "--listen {address}: over plain HTTP, others on the way can read the conversations and the key; serve HTTPS \
+             with --acme NAME or --tls-cert and --tls-key, put a proxy with TLS in front of 127.0.0.1, or permit it: \
+             --insecure"
+        )));
+    }
     let mut template = template(settings, arguments).await?;
     let identity = match (&arguments.tls_cert, &arguments.tls_key) {
         (Some(certificate), Some(key)) => {

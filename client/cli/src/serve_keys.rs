@@ -22,7 +22,7 @@ pub(crate) fn run(settings: &Settings, command: &KeysCommand, out: &Out) -> Resu
         KeysCommand::List => list(&file, &read_usage(settings.home()), now_s, out),
         KeysCommand::Show { name } => show(&file, &read_usage(settings.home()), name, now_s, out),
         KeysCommand::Add { name, options } => {
-            let (key, text) = file.add(name, &change(options, now_s), now_s).map_err(failure)?;
+            let (key, text) = file.add(name, &change(options, now_s)?, now_s).map_err(failure)?;
             if out.json() {
                 let mut value = describe(&key, None, now_s);
                 if let Value::Object(fields) = &mut value {
@@ -35,7 +35,7 @@ pub(crate) fn run(settings: &Settings, command: &KeysCommand, out: &Out) -> Resu
             Ok(())
         }
         KeysCommand::Change { name, options } => {
-            let change = change(options, now_s);
+            let change = change(options, now_s)?;
             if change == KeyChange::default() {
                 return Err(Failure::usage(
                     "no option says what to change",
@@ -58,8 +58,17 @@ pub(crate) fn run(settings: &Settings, command: &KeysCommand, out: &Out) -> Resu
     }
 }
 
-fn change(options: &KeyOptions, now_s: u64) -> KeyChange {
-    KeyChange {
+fn change(options: &KeyOptions, now_s: u64) -> Result<KeyChange, Failure> {
+    if let Some(Term::At(end_s)) = options.expires
+        && end_s <= now_s
+    {
+        let message = format!("--expires {} is in the past", day(end_s.saturating_mul(1000)));
+        return Err(Failure::usage(
+            message,
+            "a key that should end now is removed: baton serve keys remove NAME",
+        ));
+    }
+    Ok(KeyChange {
         project: options.project.clone(),
         memory: options.memory.map(|switch| switch == Switch::On),
         requests_per_hour: options.requests_per_hour.map(|quota| quota.0),
@@ -69,7 +78,7 @@ fn change(options: &KeyOptions, now_s: u64) -> KeyChange {
             Term::At(time_s) => Some(time_s),
             Term::Never => None,
         }),
-    }
+    })
 }
 
 /// A failure with the list of keys, with its next step.
@@ -89,8 +98,10 @@ fn rights(key: &NamedKey) -> String {
     if key.memory {
         parts.push("uses your memory".to_owned());
     }
-    parts.extend(key.quotas.requests_per_hour.map(|limit| format!("makes {limit} requests an hour")));
-    parts.extend(key.quotas.tokens_per_day.map(|limit| format!("uses {limit} tokens a day")));
+    parts.extend(
+        key.quotas.requests_per_hour.map(|limit| format!("makes {} an hour", count(limit, "request"))),
+    );
+    parts.extend(key.quotas.tokens_per_day.map(|limit| format!("uses {} a day", count(limit, "token"))));
     parts.extend(key.expires_s.map(|end_s| format!("ends on {}", day(end_s.saturating_mul(1000)))));
     let text = match parts.split_last() {
         Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),

@@ -144,7 +144,7 @@ impl ToolServers for NamedServers {
     ) -> Pin<Box<dyn Future<Output = RemoteResult> + Send + 'a>> {
         Box::pin(async move {
             let result = self.run(label, tool, arguments).await;
-            result.unwrap_or_else(|reason| RemoteResult { text: reason, is_error: true })
+            result.unwrap_or_else(|reason| RemoteResult { text: cut(reason), is_error: true })
         })
     }
 }
@@ -200,10 +200,14 @@ fn result_text(result: &Value) -> String {
             text.map_or_else(|| format!("[a part of type {kind} was left out]"), str::to_owned)
         })
         .collect();
-    let mut text = match (texts.is_empty(), result.get("structuredContent")) {
+    cut(match (texts.is_empty(), result.get("structuredContent")) {
         (true, Some(content)) => content.to_string(),
         _ => texts.join("\n"),
-    };
+    })
+}
+
+/// A text of a server, of the length that a result may have.
+fn cut(mut text: String) -> String {
     if text.len() > MAX_RESULT_BYTES {
         text.truncate(text.floor_char_boundary(MAX_RESULT_BYTES - CUT.len()));
         text.push_str(CUT);
@@ -476,5 +480,6 @@ mod tests {
         let long =
             result_text(&json!({ "content": [{ "type": "text", "text": "ä".repeat(MAX_RESULT_BYTES) }] }));
         assert!(long.len() <= MAX_RESULT_BYTES && long.ends_with(CUT));
+        assert!(cut("ä".repeat(MAX_RESULT_BYTES)).len() <= MAX_RESULT_BYTES, "an error too");
     }
 }

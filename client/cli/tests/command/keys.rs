@@ -33,6 +33,9 @@ fn keys_are_added_listed_changed_and_removed() {
     let key = out.trim();
     assert!(key.starts_with("sk-baton-") && key.len() == 73, "the key alone is the output");
     assert!(err.contains("makes 60 requests an hour, uses 50000 tokens a day and ends on 20"), "{err}");
+    let (out, _, _) = baton(&home, &["change", "anna", "--requests-per-hour", "1"]);
+    assert!(out.contains("makes 1 request an hour"), "{out}");
+    baton(&home, &["change", "anna", "--requests-per-hour", "60"]);
     let added = json(&home, &["add", "tablet", "--project", "anna", "--memory", "on"]);
     assert!(added["key"].as_str().unwrap().starts_with("sk-baton-"));
     assert_eq!((&added["project"], &added["memory"]), (&"anna".into(), &true.into()));
@@ -74,6 +77,8 @@ fn mistakes_name_their_cause_and_the_next_step() {
         (&["change", "anna"], "no option says what to change"),
         (&["add", "ben", "--tokens-per-day", "0"], "or none for no limit"),
         (&["add", "ben", "--expires", "soon"], "a date such as 2027-01-31"),
+        (&["add", "ben", "--expires", "2026-01-31"], "--expires 2026-01-31 is in the past"),
+        (&["change", "anna", "--expires", "2026-01-31"], "baton serve keys remove"),
     ] {
         let (_, err, code) = baton(home, arguments);
         assert_eq!(code, 2, "{arguments:?}: {err}");
@@ -82,6 +87,17 @@ fn mistakes_name_their_cause_and_the_next_step() {
     std::fs::write(home.join("serve.keys.json"), "{").unwrap();
     let (_, err, code) = baton(home, &["list"]);
     assert!(code == 2 && err.contains("is not a list of keys"), "{err}");
+}
+
+#[test]
+fn plain_http_for_other_machines_must_be_permitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.env_clear().args(["serve", "--listen", "0.0.0.0:0", "--home"]).arg(folder.path());
+    let output = command.output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(err.contains("--tls-cert") && err.contains("--insecure"), "{err}");
 }
 
 #[test]
