@@ -206,8 +206,9 @@ async fn identify_token(
     subnet: Option<Subnet>,
 ) -> Result<Caller, ApiError> {
     let unknown = || ApiError::new(TOKEN);
-    let text = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer "));
-    let token = text.and_then(AgentToken::parse).ok_or_else(unknown)?;
+    let sent = header.to_str().ok().and_then(|text| text.split_once(' '));
+    let sent = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
+    let token = sent.and_then(|(_, token)| AgentToken::parse(token)).ok_or_else(unknown)?;
     let owner: OwnerId = token.account().parse().map_err(|_| unknown())?;
     let peer =
         parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity.peer().ip());

@@ -196,7 +196,8 @@ async fn an_agent_with_a_token_has_the_rights_of_its_delegation_until_it_is_revo
     let server = TestServer::open().await;
     let owner = Person::new(&server);
     let token = AgentToken::generate(&owner.account);
-    let bearer = format!("Bearer {}", *token.expose());
+    // The scheme has no case.
+    let bearer = format!("bearer {}", *token.expose());
     let refused = rpc_with(&server, &bearer, "tools/list", json!({})).await;
     assert_eq!(refused.headers["www-authenticate"], "Bearer realm=\"baton memory\"");
     refused.refused(401, "invalid_token");
