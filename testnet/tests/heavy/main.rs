@@ -9,6 +9,7 @@ mod churn;
 mod decoys;
 mod flood;
 mod leftover_processes;
+mod listeners;
 mod memory;
 
 // At the root, where the small models of another crate's tests look for it.
