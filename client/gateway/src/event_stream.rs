@@ -11,6 +11,10 @@ use axum::{
 use futures::{Stream, StreamExt as _, stream};
 use tokio::time::timeout;
 
+/// Tells a proxy in front, such as nginx, to hand on a stream as it comes.
+pub(super) const UNBUFFERED: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+
 /// An event in its form on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerEvent(String);
@@ -52,8 +56,7 @@ pub(super) fn respond(
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        // A proxy in front, such as nginx, would keep the events back.
-        (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+        UNBUFFERED,
     ];
     (headers, Body::from_stream(parts)).into_response()
 }

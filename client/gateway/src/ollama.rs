@@ -25,6 +25,7 @@ use super::{
     answer::start,
     clock::rfc3339,
     completion::CompletionRequest,
+    event_stream::UNBUFFERED,
     models::{self, ModelEntry},
     request_slots::RequestSlot,
     session_header::{name_session, named_session},
@@ -118,7 +119,7 @@ async fn respond(
         let lines =
             running.steps(first).map(move |step| Ok::<_, std::convert::Infallible>(writer.lines(step)));
         let ndjson = HeaderValue::from_static("application/x-ndjson");
-        ([(header::CONTENT_TYPE, ndjson)], Body::from_stream(lines)).into_response()
+        ([(header::CONTENT_TYPE, ndjson), UNBUFFERED], Body::from_stream(lines)).into_response()
     } else {
         Json(writer.whole(&running.whole(first).await.map_err(named)?)).into_response()
     };

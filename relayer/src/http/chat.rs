@@ -298,15 +298,13 @@ async fn whole(mut events: mpsc::Receiver<ChatEvent>) -> Result<ChatAnswer, ApiE
     Err(ApiError::new(INTERNAL))
 }
 
-fn sse(
-    events: mpsc::Receiver<ChatEvent>,
-    request_id: RequestId,
-) -> Sse<impl futures::Stream<Item = Result<Event, Infallible>>> {
+fn sse(events: mpsc::Receiver<ChatEvent>, request_id: RequestId) -> impl IntoResponse {
     let stream = stream::unfold((events, request_id), |(mut events, request_id)| async move {
         let event = events.recv().await?;
-        Some((Ok(sent(event, &request_id)), (events, request_id)))
+        Some((Ok::<_, Infallible>(sent(event, &request_id)), (events, request_id)))
     });
-    Sse::new(stream).keep_alive(KeepAlive::default())
+    // A proxy in front, such as nginx, would keep the events back.
+    ([("x-accel-buffering", "no")], Sse::new(stream).keep_alive(KeepAlive::default()))
 }
 
 fn sent(event: ChatEvent, request_id: &RequestId) -> Event {
