@@ -123,7 +123,7 @@ pub(super) fn caller(inner: &Inner, headers: &HeaderMap) -> Result<Caller, ApiEr
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let bearer = match bearer.split_at_checked(SCHEME.len()) {
         Some((scheme, key)) if scheme.eq_ignore_ascii_case(SCHEME) => key.trim_ascii(),
-        _ => Default::default(),
+        _ => b"".as_slice(),
     };
     let own = headers.get(API_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
     let is_owner = |key: &str| bool::from(bearer.ct_eq(key.as_bytes()) | own.ct_eq(key.as_bytes()));
