@@ -58,6 +58,7 @@ pub mod record;
 pub mod segment;
 pub mod signed;
 pub mod store;
+pub mod text;
 pub mod tools;
 pub mod turn;
 pub mod wire;
