@@ -22,6 +22,7 @@ mod text;
 mod words;
 
 pub use canonical::canonical;
+pub(crate) use canonical::holds_words;
 pub use endpoint::{Endpoint, EndpointConfig, KeyFileError, read_key};
 pub use entities::entities;
 pub use extract::{candidate_of, extract, unlabelled};

@@ -1,21 +1,17 @@
 //! The canonical form of a text, shared by its different spellings.
 
-use unicode_normalization::UnicodeNormalization;
+use baton_proto::text::folded;
+use unicode_normalization::UnicodeNormalization as _;
 
-/// The canonical text. Compatibility forms are unified (NFKC), letters are lower case, each run of white
-/// space and punctuation is one space, and invisible characters are removed. Texts with the same canonical
-/// form say the same; content hashes use it (C6). A text of punctuation alone is only trimmed, so that
-/// different ones stay different.
+/// The canonical text: folded ([`folded`]), with one space for each run of white space and punctuation. Texts
+/// with the same canonical form say the same; content hashes use it (C6). A text of punctuation alone is only
+/// trimmed, so that different ones stay different.
 #[must_use]
 pub fn canonical(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut gap = false;
     let mut minus = false;
-    // Lower case can create new combining forms, hence the second NFKC.
-    for character in text.nfkc().flat_map(char::to_lowercase).nfkc() {
-        if is_invisible(character) {
-            continue;
-        }
+    for character in folded(text).chars() {
         // An apostrophe inside a word is spelling, not punctuation: "don't" equals "dont", and "Anna's"
         // equals "Annas".
         if matches!(character, '\'' | '’' | '‘' | 'ʼ') {
@@ -43,6 +39,13 @@ pub fn canonical(text: &str) -> String {
     out.nfkc().collect()
 }
 
+/// Whether a canonical text contains words as whole words.
+pub(crate) fn holds_words(text: &str, words: &str) -> bool {
+    let starts = std::iter::once(0).chain(text.match_indices(' ').map(|(at, _)| at + 1));
+    let mut rests = starts.filter_map(|at| text.get(at..)?.strip_prefix(words));
+    !words.is_empty() && rests.any(|rest| rest.is_empty() || rest.starts_with(' '))
+}
+
 /// Keeps letters, digits and marks, and symbols with meaning: "C++" is not "C", 5 % is not 5, and an emoji
 /// has meaning.
 fn keeps(character: char) -> bool {
@@ -59,12 +62,27 @@ fn is_punctuation(character: char) -> bool {
     )
 }
 
-/// Characters that are invisible, or change the reading direction.
-pub(super) fn is_invisible(character: char) -> bool {
-    matches!(
-        character,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
-            | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}'
-    )
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_held_as_whole_words() {
+        for (text, words, held) in [
+            ("my dog is called biscuit", "biscuit", true),
+            ("my dog is called biscuit", "dog is called", true),
+            ("my dog is called biscuit", "my dog is called biscuit", true),
+            ("a called dog is called biscuit", "dog is called", true),
+            ("my dog likes biscuits", "biscuit", false),
+            ("biscuits and a biscuit", "biscuit", true),
+            ("the hotdog is called", "dog is called", false),
+            ("dog is calledx", "dog is called", false),
+            ("café ana", "ana", true),
+            ("the banana", "ana", false),
+            ("anything", "", false),
+            ("", "biscuit", false),
+        ] {
+            assert_eq!(holds_words(text, words), held, "{words} in {text}");
+        }
+    }
 }

@@ -3,6 +3,8 @@
 
 use std::sync::LazyLock;
 
+use baton_proto::text::is_same_name;
+
 use super::{
     EntityKind, EntityMention,
     text::{Pattern, Word, name_end, sentences, span},
@@ -74,7 +76,7 @@ fn add(found: &mut Vec<EntityMention>, name: &str, kind: EntityKind) {
     let name = name.trim_end_matches("'s").trim_end_matches("’s").trim();
     let name = name.strip_prefix("the ").unwrap_or(name);
     let long_enough = name.chars().count() >= 2 || kind == EntityKind::Date;
-    let known = found.iter().any(|one| one.name.eq_ignore_ascii_case(name));
+    let known = found.iter().any(|one| is_same_name(&one.name, name));
     if long_enough && !known && name.len() <= 80 {
         found.push(EntityMention::new(name, kind));
     }

@@ -2,9 +2,10 @@
 //! markup and chat templates are escaped. So no message can close the fence, open a role or become a special
 //! token.
 
+use baton_proto::text::is_invisible;
+
 use super::{
     Exchange, RecalledItem, SummaryMessage,
-    canonical::is_invisible,
     model::{PromptMessage, PromptRole},
     text::prefix,
 };

@@ -6,7 +6,7 @@ use super::{
     text::{sentences, words},
     words::{DAYS, STOP, is_number},
 };
-use crate::model::Author;
+use crate::model::{Author, Text};
 
 /// A kept fact, as far as a comparison needs it.
 #[derive(Clone, Copy)]
@@ -24,9 +24,9 @@ pub struct ExistingFact<'a> {
 pub enum Relation {
     /// None.
     Unrelated,
-    /// Same meaning: the kept fact gains an access, and nothing is added.
+    /// The same words: the kept fact gains an access, and nothing is added.
     Same,
-    /// A later value of the same subject: the kept fact's validity ends.
+    /// A later value of the same subject, or the same value with more words: the kept fact's validity ends.
     Supersedes,
 }
 
@@ -54,15 +54,25 @@ pub fn relation(candidate: &Candidate, time_ms: u64, existing: &ExistingFact<'_>
         return Relation::Unrelated;
     }
     match (&candidate.slot, slot_of(existing.text)) {
-        (Some(new), Some(old)) if new.key == old.key => {
-            // "I live in Oslo" and "I still live in Oslo these days" differ in words only: the kept fact
-            // stays.
-            if new.value == old.value { Relation::Same } else { Relation::Supersedes }
+        // The rules read a part of a sentence. An equal part ends a fact only where the later words have all
+        // of the earlier words: otherwise "Paris, Texas" would be lost to "Paris".
+        (Some(new), Some(old))
+            if new.key == old.key
+                && (new.value != old.value || has_all_words(&candidate.text, existing.text)) =>
+        {
+            Relation::Supersedes
         }
         (Some(new), Some(old)) if contradicts(new, &old) => Relation::Supersedes,
         (None, None) if another_value(&candidate.text, existing.text) => Relation::Supersedes,
         _ => Relation::Unrelated,
     }
+}
+
+/// Whether a text has all words of another text, in their order.
+fn has_all_words(text: &str, other: &str) -> bool {
+    let (text, other) = (Text(canonical(text)), Text(canonical(other)));
+    let mut words = text.split(' ');
+    other.split(' ').all(|word| words.any(|one| one == word))
 }
 
 /// Slots with different keys that contradict each other: a diet of "vegan" ends "I eat meat".

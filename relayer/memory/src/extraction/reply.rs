@@ -3,15 +3,16 @@
 
 use std::collections::HashSet;
 
+use baton_proto::text::is_invisible;
 use rust_stemmers::{Algorithm, Stemmer};
 use serde_json::Value;
 
 use super::{
     Candidate, EntityKind, EntityMention, Exchange, Mode, Risk, SummaryMessage, Verdict, canonical,
-    canonical::is_invisible,
     extract::{MAX_CANDIDATES, candidate_of},
     flag,
     gate::read,
+    holds_words,
     model::{ModelError, ModelExtraction},
     sensitive::{is_injection, is_secret},
     text::{Sentence, prefix, sentences, words},
@@ -236,8 +237,8 @@ fn akin(a: &str, b: &str) -> bool {
     !digits && common >= 5 && a.chars().count().max(b.chars().count()) <= common + 3
 }
 
-/// Merges candidates of rules and model. A shared candidate stays the rules', with the care and names of
-/// both.
+/// Merges candidates of rules and model. A shared candidate stays the rules', with the longer words, and the
+/// care and names of both.
 #[must_use]
 pub fn merge(rules: Vec<Candidate>, model: Vec<Candidate>) -> Vec<Candidate> {
     let mut all = rules;
@@ -245,9 +246,12 @@ pub fn merge(rules: Vec<Candidate>, model: Vec<Candidate>) -> Vec<Candidate> {
         let text = canonical(&candidate.text);
         let same = all.iter().position(|one| {
             let other = canonical(&one.text);
-            one.author == candidate.author && (other.contains(&text) || text.contains(&other))
+            one.author == candidate.author && (holds_words(&other, &text) || holds_words(&text, &other))
         });
         if let Some(one) = same.and_then(|at| all.get_mut(at)) {
+            if candidate.text.len() > one.text.len() {
+                one.text = candidate.text;
+            }
             one.intimate |= candidate.intimate;
             for entity in candidate.entities {
                 if !one.entities.iter().any(|known| known.stable_key == entity.stable_key) {

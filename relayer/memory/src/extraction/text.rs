@@ -2,7 +2,7 @@
 //!
 //! All functions work on byte ranges of the original text, so that kept words are the exact ones.
 
-use unicode_normalization::UnicodeNormalization;
+use baton_proto::text::folded;
 use unicode_segmentation::UnicodeSegmentation;
 
 /// Bytes of a message that the rules read: a message may be a pasted book, and facts about the user come
@@ -192,8 +192,7 @@ pub(super) fn words(text: &str, offset: usize) -> Vec<Word> {
                 !c.is_whitespace() && !matches!(c, '-' | '\'' | '’' | '/' | '*' | '_' | '$' | '€' | '#')
             });
         last_end = at + raw.len();
-        let lower: String =
-            raw.nfkc().flat_map(char::to_lowercase).map(|c| if c == '’' { '\'' } else { c }).collect();
+        let lower = folded(raw).replace('’', "'");
         let capital = raw.chars().next().is_some_and(char::is_uppercase);
         let (start, end) = (offset + at, offset + at + raw.len());
         let mut first = true;

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton_proto::codec;
+use baton_proto::{codec, text::composed};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -17,7 +17,10 @@ use crate::{
     keyring::NUMBERS_PER_SEGMENT,
     model::{Author, Item},
     rotation::rotate,
-    search::{ASSISTANT_SPEAKER, Features, QuantisedVector, TermHasher, USER_SPEAKER, document_features},
+    search::{
+        ASSISTANT_SPEAKER, Features, QuantisedVector, TermHasher, USER_SPEAKER, document_features,
+        indexed_text,
+    },
     state::{home_of, row_class},
     storage::{IndexRow, Space},
     vault::{Changes, OwnerVault},
@@ -357,7 +360,7 @@ pub(crate) fn features_of(item: &Item, hasher: &TermHasher) -> Features {
 
 /// The text of an item for the embedder.
 pub(crate) fn embedded_text(item: &Item) -> String {
-    crate::search::indexed_text(&item.text, speaker(item.provenance.author), item.provenance.time_ms)
+    composed(&indexed_text(&item.text, speaker(item.provenance.author), item.provenance.time_ms))
 }
 
 fn speaker(author: Author) -> &'static str {

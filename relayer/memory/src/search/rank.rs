@@ -217,11 +217,11 @@ impl<'a> Evidence<'a> {
         sum
     }
 
-    /// Whether it has nearly all words of the question, and more than one. Then it is about the same subject,
-    /// even if chance is high in a small memory.
+    /// Whether it has nearly all words of the question, or the only one. Then it is about the same subject,
+    /// even if chance is high in a small memory, and if the embedder knows the words in another spelling alone.
     fn says_it_all(&self, row: &CandidateRow) -> bool {
         let (own, all) = (self.candidates.weight_of(row.words), self.candidates.weight_of(u64::MAX));
-        row.words.count_ones() > 1 && own >= NEARLY_ALL * all
+        row.words != 0 && own >= NEARLY_ALL * all
     }
 
     /// A candidate's evidence with the messages before and after.

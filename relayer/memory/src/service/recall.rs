@@ -8,12 +8,14 @@ use std::{
 };
 
 use baton_embed::{EmbedRole, RelatedWord};
+use baton_proto::text::composed;
 use tokio::sync::OwnedRwLockReadGuard;
 use zeroize::Zeroizing;
 
 use super::{Memory, OwnerSlot};
 use crate::{
     api::{DropReason, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
+    extraction::{canonical, holds_words},
     ids::{OwnerId, SessionId},
     keyring::IndexKeys,
     limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES},
@@ -265,7 +267,8 @@ impl Memory {
     }
 
     async fn embed_query(&self, query: &str) -> Result<Vec<f32>, String> {
-        let texts = [query];
+        let query = Zeroizing::new(composed(query));
+        let texts = [query.as_str()];
         let embedding = self.inner.parts.embedder.embed(EmbedRole::Query, &texts);
         match tokio::time::timeout(self.embed_deadline(), embedding).await {
             Ok(Ok(mut vectors)) if vectors.len() == 1 => Ok(vectors.swap_remove(0)),
@@ -330,9 +333,9 @@ fn choose(
         } else if recall.hits.len() >= limit {
             Some(DropReason::Limit)
         } else {
-            said.push(Zeroizing::new(crate::extraction::canonical(&entry.item.text)));
+            said.push(Zeroizing::new(canonical(&entry.item.text)));
             let (this, before) = said.split_last().expect("it was just pushed");
-            before.iter().any(|hit| says_the_same(hit, this)).then_some(DropReason::Duplicate)
+            before.iter().any(|hit| says_all_of(hit, this)).then_some(DropReason::Duplicate)
         };
         let reason = reason.or_else(|| {
             let cost = entry_tokens(entry);
@@ -386,10 +389,9 @@ fn with_neighbours(sight: &VisibleItems<'_>, mut ranked: Vec<RankedItem>, thresh
     ranked
 }
 
-/// Whether two canonical texts are equal, or one contains the other.
-fn says_the_same(a: &str, b: &str) -> bool {
-    let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
-    long == short || (short.len() >= 16 && long.contains(short) && short.len() * 3 >= long.len())
+/// Whether a hit has all words of a later, shorter item; both are canonical. A longer item says more.
+fn says_all_of(hit: &str, item: &str) -> bool {
+    hit == item || (item.len() >= 16 && item.len() * 3 >= hit.len() && holds_words(hit, item))
 }
 
 fn entry_tokens(entry: &Entry) -> u32 {

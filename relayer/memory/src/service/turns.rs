@@ -176,6 +176,11 @@ impl<'a> Draft<'a> {
         let (known, ended) = self.compare(&fact, hash);
         if let Some(id) = known {
             self.events.push(Event::Repeated { item: id, at_ms: fact.time_ms });
+            let waits =
+                self.owner.state.entry(id).is_some_and(|entry| entry.item.consent == Consent::Pending);
+            if waits && fact.consent == Consent::Granted {
+                self.events.push(Event::Consented { item: id });
+            }
             return RememberOutcome { id, existed: true, superseded: None, blob_id: None };
         }
         let id = self.add(Item {
@@ -285,7 +290,7 @@ impl<'a> Draft<'a> {
         facts.map(|(_, entry)| entry).collect()
     }
 
-    /// The existing fact with the same meaning, and the facts that it ends.
+    /// The existing fact with the same words, and the facts that it ends.
     fn compare(&self, fact: &NewFact, hash: [u8; 32]) -> (Option<ItemId>, Vec<ItemId>) {
         if let Some(id) = self.added.get(&(self.target, hash)) {
             return (Some(*id), Vec::new());

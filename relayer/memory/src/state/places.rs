@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use baton_proto::text::folded;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -42,6 +43,7 @@ pub(crate) struct Places {
     pub(crate) projects: BTreeMap<ProjectId, NamedPlace>,
     pub(crate) personas: BTreeMap<PersonaId, NamedPlace>,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
+    /// By the folded name, so that each spelling of a word is the same place. Names of sessions are ids.
     project_names: HashMap<Text, ProjectId>,
     persona_names: HashMap<Text, PersonaId>,
     session_names: HashMap<Text, SessionId>,
@@ -75,19 +77,24 @@ impl PlaceError {
     }
 }
 
+/// The key of the name of a project or persona.
+fn key(name: &str) -> Text {
+    Text(folded(name))
+}
+
 impl Places {
     pub(crate) fn apply(&mut self, number: u64, event: &Event) {
         match event {
             Event::ProjectCreated { id, name, at_ms } => {
                 let project = NamedPlace { name: name.clone(), created_ms: *at_ms, number };
                 self.projects.insert(*id, project);
-                self.project_names.insert(name.clone(), *id);
+                self.project_names.insert(key(name), *id);
                 self.last_project = self.last_project.max(id.0);
             }
             Event::PersonaCreated { id, name, at_ms } => {
                 let persona = NamedPlace { name: name.clone(), created_ms: *at_ms, number };
                 self.personas.insert(*id, persona);
-                self.persona_names.insert(name.clone(), *id);
+                self.persona_names.insert(key(name), *id);
                 self.last_persona = self.last_persona.max(id.0);
             }
             Event::SessionCreated { id, name, project, persona, fork, at_ms } => {
@@ -121,13 +128,13 @@ impl Places {
             Event::ProjectDeleted { id } => {
                 self.last_project = self.last_project.max(id.0);
                 if let Some(project) = self.projects.remove(id) {
-                    self.project_names.remove(&*project.name);
+                    self.project_names.remove(&*key(&project.name));
                 }
             }
             Event::PersonaDeleted { id } => {
                 self.last_persona = self.last_persona.max(id.0);
                 if let Some(persona) = self.personas.remove(id) {
-                    self.persona_names.remove(&*persona.name);
+                    self.persona_names.remove(&*key(&persona.name));
                 }
             }
             _ => {}
@@ -149,11 +156,11 @@ impl Places {
     }
 
     pub(crate) fn project_named(&self, name: &str) -> Option<ProjectId> {
-        self.project_names.get(name).copied()
+        self.project_names.get(&*key(name)).copied()
     }
 
     pub(crate) fn persona_named(&self, name: &str) -> Option<PersonaId> {
-        self.persona_names.get(name).copied()
+        self.persona_names.get(&*key(name)).copied()
     }
 
     pub(crate) fn next_project(&self) -> ProjectId {

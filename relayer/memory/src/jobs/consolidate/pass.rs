@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
+use baton_proto::text::searchable;
 
 use super::ConsolidationReport;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     model::{Consent, Edge, Kind, Layer, Text},
     owner::{Owner, Plan},
     scope::Home,
-    search::{Features, TermHasher, features},
+    search::Features,
     state::{Entry, SAME_AS, State, visibility::is_named},
 };
 
@@ -28,8 +28,6 @@ const EVIDENCE_SEARCHES: usize = 16;
 /// Cosine from which two facts about the same thing are similar. Unrelated facts about one thing have about
 /// half of it.
 const ALIKE: f32 = 0.8;
-/// Fewest equal content words for the same meaning; one word says too little.
-const MIN_WORDS: usize = 2;
 /// Most confidence that repetition gives: repetition does not prove a fact.
 const MAX_CONFIDENCE: f32 = 0.95;
 /// Label of the edge between similar facts.
@@ -126,7 +124,7 @@ pub(super) fn pairs(state: &State, facts: &[u64]) -> Vec<(u64, u64)> {
 /// The normalised name of an entity, without diacritics and title; and its kind.
 fn folded(key: &str) -> Option<(String, &str)> {
     let (kind, name) = key.split_once(':')?;
-    let plain: String = name.nfd().filter(|character| !is_combining_mark(*character)).collect();
+    let plain = searchable(name);
     let mut words = plain.split(' ').filter(|word| !word.is_empty()).peekable();
     if kind == "person" && words.peek().is_some_and(|word| TITLES.contains(word)) && plain.contains(' ') {
         words.next();
@@ -135,13 +133,9 @@ fn folded(key: &str) -> Option<(String, &str)> {
     (!name.is_empty()).then_some((name, kind))
 }
 
-/// The meaning of a fact: its content words in order, and its negations.
-fn saying(text: &str, hasher: &TermHasher) -> (Vec<u64>, Vec<String>) {
-    let canonical = canonical(text);
-    let words = || canonical.split(' ');
-    let content = words().filter_map(|word| features(word, hasher).terms.first().map(|(hash, _)| *hash));
-    let turns = words().filter(|word| NEGATIONS.contains(word)).map(str::to_owned);
-    (content.collect(), turns.collect())
+/// The negations of a canonical text.
+fn negations(text: &str) -> Vec<&str> {
+    text.split(' ').filter(|word| NEGATIONS.contains(word)).collect()
 }
 
 /// A pass over an owner's graph, and its changes.
@@ -270,7 +264,7 @@ impl<'a> GraphPass<'a> {
         }
     }
 
-    /// Merges facts with the same meaning; links similar ones.
+    /// Merges facts with the same words; links similar ones.
     pub(super) fn compare_facts(&mut self, pairs: &[(u64, u64)], features: &BTreeMap<u64, Features>) {
         for (first, second) in pairs {
             if self.is_full() {
@@ -289,22 +283,21 @@ impl<'a> GraphPass<'a> {
             if alike < ALIKE {
                 continue;
             }
-            let (sa, sb) =
-                (saying(&a.item.text, self.owner.hasher()), saying(&b.item.text, self.owner.hasher()));
+            let [sa, sb] = [a, b].map(|entry| Text(canonical(&entry.item.text)));
             // A fact of another session may be hidden, moved and deleted by itself.
             let one_place = a.home == b.home && a.item.persona == b.item.persona;
-            let same = sa == sb && sa.0.len() >= MIN_WORDS && one_place;
+            let same = sa == sb && one_place;
             let linked = self.state.edges_at(a.item.id).any(|(_, edge)| {
                 [edge.from, edge.to].contains(&b.item.id)
                     && [ALIKE_LABEL, SAME_AS, "supersedes"].contains(&&*edge.label)
             });
             if same && consents(a, b) {
-                if self.merge(b, a, "says the same in other words") {
+                if self.merge(b, a, "says the same") {
                     let at_ms = b.item.provenance.time_ms;
                     self.events.push(Event::Repeated { item: a.item.id, at_ms });
                     self.done.facts_merged += 1;
                 }
-            } else if !linked && sa.1 == sb.1 {
+            } else if !linked && negations(&sa) == negations(&sb) {
                 self.link(b.item.id, a.item.id, ALIKE_LABEL, "says something alike of the same thing", alike);
                 self.done.facts_linked += 1;
             }

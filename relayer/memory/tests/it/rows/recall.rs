@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use baton_memory::{
-    api::{DropReason, EXCERPT_BYTES, Filters, RecallMode, RecallRequest},
+    api::{DropReason, EXCERPT_BYTES, Filters, ListRequest, Place, RecallMode, RecallRequest},
     model::Author,
 };
 
@@ -210,5 +210,68 @@ fn owners_see_nothing_of_each_other() {
         assert!(world.memory.get(BEN, id).await.is_err());
         assert_eq!(world.memory.delete(BEN, vec![id]).await.unwrap(), 0);
         assert!(world.memory.get(ANA, id).await.is_ok());
+    });
+}
+
+#[test]
+fn a_word_is_found_in_every_spelling_of_it() {
+    on_every_store(async |world| {
+        let cases = [
+            ("Zoë works at the bakery.", vec!["Zoë", "Zoe\u{308}", "ZOE"]),
+            ("My cousin lives in the Hauptstraße.", vec!["Hauptstraße", "HAUPTSTRASSE"]),
+            ("The ferry left from İstanbul.", vec!["İstanbul", "i\u{307}stanbul", "ISTANBUL"]),
+            ("The play about Σίσυφος was long.", vec!["Σίσυφος", "ΣΊΣΥΦΟΣ", "Σι\u{301}συφος"]),
+            ("한글 is taught on Mondays.", vec!["한글", "\u{1112}\u{1161}\u{11ab}\u{1100}\u{1173}\u{11af}"]),
+            ("The tram is number ４７.", vec!["tram 47"]),
+            ("مُحَمَّد sells the carpets.", vec!["مُحَمَّد", "محمد"]),
+            ("שָׁלוֹם was on the card.", vec!["שלום"]),
+            ("किताब means a book.", vec!["किताब"]),
+            ("ガラス breaks easily.", vec!["ガラス", "カ\u{3099}ラス"]),
+        ];
+        for (text, _) in &cases {
+            world.remember(ANA, &pool(), text).await;
+        }
+        world.settle().await;
+        for (text, queries) in &cases {
+            for query in queries {
+                let found = world.recalls(ANA, &pool(), query).await;
+                assert!(found.contains(&(*text).to_owned()), "{query} in {text}: {found:?}");
+            }
+        }
+        let place = |name: &str| Place { project: Some(name.to_owned()), ..pool() };
+        world.remember(ANA, &place("Zoë"), "The curtains are green.").await;
+        for name in ["Zoe\u{308}", "ZOË"] {
+            assert_eq!(world.recalls(ANA, &place(name), "green curtains").await, ["The curtains are green."]);
+        }
+        assert_eq!(world.memory.projects(ANA).await.unwrap().len(), 1, "one project");
+    });
+}
+
+#[test]
+fn words_that_say_more_are_no_repetition() {
+    on_every_store(async |world| {
+        let pairs = [
+            ("I am allergic to nuts", "I am allergic to nuts and eggs"),
+            ("I am allergic to soy and milk", "I am allergic to soy"),
+            ("I live in Paris, Texas", "I live in Paris, France"),
+            ("My favourite colour is blue", "My favourite colour is blue, not green"),
+            ("Call Anna before dinner", "Call Anna after dinner"),
+        ];
+        for (first, second) in pairs {
+            world.remember(ANA, &pool(), first).await;
+            let said = world.remember(ANA, &pool(), second).await;
+            assert!(!said.existed, "{second}");
+            let again = world.remember(ANA, &pool(), &second.to_uppercase()).await;
+            assert!(again.existed && again.id == said.id, "{second}");
+        }
+        world.settle().await;
+        let all =
+            world.memory.list(ANA, ListRequest { everything: true, limit: 200, ..ListRequest::default() });
+        let all: Vec<String> = all.await.unwrap().items.iter().map(|item| item.text.0.clone()).collect();
+        for (_, second) in pairs {
+            assert!(all.contains(&second.to_owned()), "{second}: {all:?}");
+        }
+        let found = world.recalls(ANA, &pool(), "Am I allergic to nuts and eggs?").await;
+        assert!(found.contains(&"I am allergic to nuts and eggs".to_owned()), "{found:?}");
     });
 }
