@@ -12,6 +12,7 @@ use baton_proto::{
     ids::{ExchangeKey, NodeId},
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
+    text::is_same_name,
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame, TurnRequest},
 };
@@ -317,7 +318,9 @@ impl Relayer {
         let intimate = delegation.scopes.allow(Scope::Intimate);
         let project = match (delegation.project, &hint.project) {
             (None, named) => named.clone(),
-            (Some(bound), Some(named)) if bound != *named => return Err(ErrorCode::MemUnauthorized),
+            (Some(bound), Some(named)) if !is_same_name(&bound, named) => {
+                return Err(ErrorCode::MemUnauthorized);
+            }
             (Some(bound), _) => Some(bound),
         };
         Ok(HintRight { project, intimate })

@@ -54,7 +54,7 @@ use baton_client::{Client, ClientError, SessionInfo, choose::NoChoice};
 use baton_command::{
     crash, empty_values::refuse_empty, log, manual, nearest::nearest, variables::name_variable,
 };
-use baton_proto::ids::SessionId;
+use baton_proto::{ids::SessionId, text::searchable};
 use clap::{ArgMatches, FromArgMatches as _};
 
 use args::{Arguments, Command, SessionCommand};
@@ -348,7 +348,7 @@ async fn likely_session(client: &Client, wanted: &str) -> Option<String> {
     let short = |session: &SessionInfo| out::short_session(&session.id);
     let ids: Vec<String> = sessions.iter().map(short).collect();
     let near = nearest(wanted.get(..8).unwrap_or(wanted), ids.iter().map(String::as_str));
-    let titled = |session: &&SessionInfo| session.title.to_lowercase().contains(wanted);
+    let titled = |session: &&SessionInfo| searchable(&session.title).contains(&searchable(wanted));
     let found = match near {
         Some(near) => sessions.iter().find(|session| short(session) == near),
         None => sessions.iter().find(|session| wanted.len() >= MIN_TITLE_BYTES && titled(session)),

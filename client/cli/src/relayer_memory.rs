@@ -8,6 +8,7 @@ use baton_proto::{
     ids::{SessionId, SuiAddress},
     limits::MAX_HINT_BYTES,
     record::{Message, Role},
+    text::{composed, folded, is_same_place},
 };
 use reqwest::Method;
 use serde_json::json;
@@ -161,6 +162,101 @@ impl GatewayMemory for RelayerMemory {
 }
 
 /// The reason of a failure, with its next step.
+
+    fn list<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, Vec<MemoryEntry>> {
+        Box::pin(async move {
+            let kinds: Vec<&String> = filter.kind.iter().collect();
+            let mut body = json!({
+                "everything": filter.project.is_none(), "filters": { "kinds": kinds }, "limit": LISTED_ITEMS,
+            });
+            for (name, value) in [("project", &filter.project), ("words", &filter.query)] {
+                if let Some(value) = value {
+                    body[name] = value.as_str().into();
+                }
+            }
+            let answer = self.relayer()?.json(Method::POST, "/v1/memory/list", Some(&body)).await;
+            let answer = answer.map_err(|failure| MemoryFailure::Refused(reason(&failure)))?;
+            let entries = items_of(&answer).iter().map(entry);
+            Ok(entries.filter(|entry| is_of(entry, filter.project.as_deref())).collect())
+        })
+    }
+
+    fn edit<'a>(
+        &'a self,
+        project: Option<&'a str>,
+        id: &'a str,
+        text: &'a str,
+    ) -> MemoryFuture<'a, MemoryEntry> {
+        Box::pin(async move {
+            let (relayer, id) = (self.relayer()?, self.id_in(project, id).await?);
+            let path = format!("/v1/memory/items/{id}");
+            let edited = relayer.json(Method::PATCH, &path, Some(&json!({ "text": text }))).await;
+            Ok(entry(&edited.map_err(|failure| refused(&failure))?))
+        })
+    }
+
+    fn delete<'a>(&'a self, project: Option<&'a str>, id: &'a str) -> MemoryFuture<'a, ()> {
+        Box::pin(async move {
+            let (relayer, id) = (self.relayer()?, self.id_in(project, id).await?);
+            let deleted =
+                relayer.json(Method::POST, "/v1/memory/delete", Some(&json!({ "ids": [id] }))).await;
+            deleted.map(drop).map_err(|failure| refused(&failure))
+        })
+    }
+
+    fn delete_all<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, u64> {
+        Box::pin(async move {
+            let selection = ItemSelection {
+                project: filter.project.as_deref(),
+                kind: filter.kind.as_deref(),
+                everything: true,
+            };
+            let deleted = self.relayer()?.delete_items(&selection, None).await;
+            deleted.map_err(|failure| MemoryFailure::Refused(reason(&failure)))
+        })
+    }
+}
+
+impl RelayerMemory {
+    fn relayer(&self) -> Result<&RelayerClient, MemoryFailure> {
+        let none =
+            || MemoryFailure::Refused("memories need the relayer's URL: --relayer https://HOST".to_owned());
+        self.tools.as_ref().ok_or_else(none)
+    }
+
+    /// The id of an item, which is of the project if one is given.
+    async fn id_in(&self, project: Option<&str>, id: &str) -> Result<String, MemoryFailure> {
+        let relayer = self.relayer()?;
+        let id = relayer.item_id(id).await.map_err(|failure| refused(&failure))?;
+        let item = relayer.json(Method::GET, &format!("/v1/memory/items/{id}"), None).await;
+        let item = entry(&item.map_err(|failure| refused(&failure))?);
+        if is_of(&item, project) { Ok(id) } else { Err(MemoryFailure::Unknown) }
+    }
+}
+
+fn is_of(item: &MemoryEntry, project: Option<&str>) -> bool {
+    project.is_none() || is_same_place(item.project.as_deref(), project)
+}
+
+/// The answer of an operation on the gateway's memories.
+fn refused(failure: &Failure) -> MemoryFailure {
+    // A usage error is about an id that no memory has.
+    match is_missing(failure) || matches!(failure, Failure::Usage(_) | Failure::Advice { .. }) {
+        true => MemoryFailure::Unknown,
+        false => MemoryFailure::Refused(reason(failure)),
+    }
+}
+
+/// An item for the gateway's callers.
+fn entry(item: &Value) -> MemoryEntry {
+    let text = |field: &str| item[field].as_str().unwrap_or_default().to_owned();
+    MemoryEntry {
+        id: text("id"),
+        text: text("text"),
+        kind: text("kind"),
+        created: text("time"),
+        project: item["project"].as_str().map(str::to_owned),
+    }
 pub(crate) fn reason(failure: &Failure) -> String {
     match failure {
         Failure::Relayer { message, hint: Some(hint), .. } => format!("{message} ({hint})"),

@@ -12,6 +12,7 @@ use baton_client::{Client, ClientError, NewSession};
 use baton_proto::{
     ids::SessionId,
     record::{Message, Role},
+    text::is_same_place,
 };
 use tokio::time::Instant;
 
@@ -62,7 +63,9 @@ pub(super) struct History {
 impl History {
     /// Whether a request of the project with these messages continues the session.
     fn is_of(&self, project: Option<&str>, pinned: &[Message], messages: &[Message]) -> bool {
-        self.project.as_deref() == project && self.pinned == pinned && same_messages(&self.messages, messages)
+        is_same_place(self.project.as_deref(), project)
+            && self.pinned == pinned
+            && same_messages(&self.messages, messages)
     }
 
     /// Notes an answered turn.

@@ -14,6 +14,7 @@ use std::{
 };
 
 use baton_keys::files::{self, KeyFileError};
+use baton_proto::text::is_same_name;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
@@ -190,7 +191,7 @@ impl KeyListFile {
         check_name(name)?;
         let _lock = self.lock()?;
         let mut keys = self.keys()?;
-        if keys.iter().any(|key| key.name == name) {
+        if keys.iter().any(|key| is_same_name(&key.name, name)) {
             return Err(KeyListError::Exists(name.to_owned()));
         }
         if keys.len() >= MAX_KEYS {
@@ -220,7 +221,7 @@ impl KeyListFile {
         let _lock = self.lock()?;
         let mut keys = self.keys()?;
         let known = keys.iter().map(|key| key.name.clone()).collect();
-        let found = keys.iter_mut().find(|key| key.name == name);
+        let found = keys.iter_mut().find(|key| is_same_name(&key.name, name));
         let key = found.ok_or_else(|| KeyListError::Unknown { name: name.to_owned(), known })?;
         key.apply(change)?;
         let changed = key.clone();
@@ -235,7 +236,7 @@ impl KeyListFile {
     pub fn remove(&self, name: &str) -> Result<NamedKey, KeyListError> {
         let _lock = self.lock()?;
         let mut keys = self.keys()?;
-        let place = keys.iter().position(|key| key.name == name);
+        let place = keys.iter().position(|key| is_same_name(&key.name, name));
         let Some(place) = place else {
             let known = keys.into_iter().map(|key| key.name).collect();
             return Err(KeyListError::Unknown { name: name.to_owned(), known });
@@ -337,6 +338,11 @@ mod tests {
         let (_home, file) = file();
         let (before, _) = file.add("ben", &KeyChange::default(), 0).unwrap();
         file.add("anna", &KeyChange::default(), 0).unwrap();
+        let again = file.add("Anna", &KeyChange::default(), 0);
+        assert!(
+            matches!(again, Err(KeyListError::Exists(_))),
+            "a name has no case: its project would be anna's"
+        );
         let change = KeyChange {
             project: Some("family".to_owned()),
             tokens_per_day: Some(Some(10)),

@@ -10,7 +10,8 @@ use axum::{
     routing::{get, post},
 };
 use baton_proto::{
-    ids::SessionId, limits::MAX_OUTPUT_TOKENS, link::BranchPoint, receipt::EngineKind, tools::is_definitions,
+    ids::SessionId, limits::MAX_OUTPUT_TOKENS, link::BranchPoint, receipt::EngineKind, text::is_same_place,
+    tools::is_definitions,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -58,7 +59,7 @@ async fn list(gateway: Gateway) -> Result<Json<Value>, ApiError> {
     let sessions: Vec<Value> = listed
         .iter()
         .filter(|one| here.contains(&one.session))
-        .filter(|one| project.is_none() || one.project.as_deref() == project)
+        .filter(|one| project.is_none() || is_same_place(one.project.as_deref(), project))
         .map(|one| {
             json!({
                 "id": one.session.to_string(),

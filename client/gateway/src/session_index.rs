@@ -14,6 +14,7 @@ use baton_proto::{
     ids::SessionId,
     link::BranchPoint,
     record::{Message, Role},
+    text::is_same_place,
     tools::canonical_answer,
 };
 
@@ -134,7 +135,8 @@ impl SessionIndex {
 
     /// The indexed sessions of a project, last used first.
     pub(super) fn ids_of(&self, project: &str) -> Vec<SessionId> {
-        let listed = self.list().into_iter().filter(|one| one.project.as_deref() == Some(project));
+        let listed =
+            self.list().into_iter().filter(|one| is_same_place(one.project.as_deref(), Some(project)));
         listed.map(|one| one.session).collect()
     }
 
@@ -146,7 +148,8 @@ impl SessionIndex {
         let mut found: Vec<_> = occurrences
             .iter()
             .filter_map(|(id, turns)| {
-                let entry = self.sessions.get(id).filter(|entry| entry.project.as_deref() == project)?;
+                let entry =
+                    self.sessions.get(id).filter(|entry| is_same_place(entry.project.as_deref(), project))?;
                 Some((entry.marks.len() == *turns, entry.used_ms, *id))
             })
             .collect();

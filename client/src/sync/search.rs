@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use baton_proto::record::{Message, Role};
+use baton_proto::{
+    record::{Message, Role},
+    text::{composed, is_same_place, searchable},
+};
 
 use crate::{
     core::Core,
@@ -35,13 +38,14 @@ pub(crate) fn search(
     words: &str,
     project: Option<&str>,
 ) -> Result<Vec<SearchMatch>, ClientError> {
-    let words: Vec<String> = words.split_whitespace().map(str::to_lowercase).collect();
+    let words: Vec<String> =
+        words.split_whitespace().map(searchable).filter(|word| !word.is_empty()).collect();
     let mut found = Vec::new();
     if words.is_empty() {
         return Ok(found);
     }
     let mut look = |state: &State| {
-        if project.is_some() && state.header.project.as_deref() != project {
+        if project.is_some() && !is_same_place(state.header.project.as_deref(), project) {
             return ControlFlow::Continue(());
         }
         let info = state_info(state, core.terms(), None);
@@ -76,25 +80,34 @@ fn snippet(state: &State, title: &str, words: &[String]) -> Option<String> {
     let records = || state.history.iter().filter_map(|turn| turn.record.as_ref());
     let said = |message: &&Message| message.role != Role::System;
     let texts = || records().flat_map(|record| &record.messages).filter(said).map(|message| &*message.text);
-    let has = |text: &str, word: &String| text.to_lowercase().contains(word.as_str());
-    if !words.iter().all(|word| has(title, word) || texts().any(|text| has(text, word))) {
-        return None;
-    }
+    let (title, mut missing) = (searchable(title), words.to_vec());
+    missing.retain(|word| !title.contains(word.as_str()));
     let first = words.first()?;
-    Some(texts().find(|text| has(text, first)).map(|text| around(text, first)).unwrap_or_default())
+    let mut with_first = None;
+    for text in texts() {
+        let plain = searchable(text);
+        missing.retain(|word| !plain.contains(word.as_str()));
+        if with_first.is_none() && plain.contains(first.as_str()) {
+            with_first = Some(text);
+        }
+        if missing.is_empty() && with_first.is_some() {
+            break;
+        }
+    }
+    missing.is_empty().then(|| with_first.map(|text| around(text, first)).unwrap_or_default())
 }
 
-/// The text around a word of it, on one line. The word is in lower case.
+/// The text around a word of it, on one line. The word is searchable.
 fn around(text: &str, word: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let at = line.to_lowercase().find(word).unwrap_or(0);
-    // Lower case may have another length, so the characters before the word are counted by it.
-    let lower = line.chars().scan(0, |bytes, c| {
+    let line = composed(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let at = searchable(&line).find(word).unwrap_or(0);
+    // The searchable form may have another length, so the characters before the word are counted by it.
+    let plain = line.chars().scan(0, |bytes, c| {
         let before = *bytes;
-        *bytes += c.to_lowercase().map(char::len_utf8).sum::<usize>();
+        *bytes += if c.is_ascii() { 1 } else { searchable(c.encode_utf8(&mut [0; 4])).len() };
         Some(before)
     });
-    let from = lower.take_while(|before| *before < at).count().saturating_sub(AROUND_CHARS);
+    let from = plain.take_while(|before| *before < at).count().saturating_sub(AROUND_CHARS);
     let length = 2 * AROUND_CHARS + word.chars().count();
     let snippet: String = line.chars().skip(from).take(length).collect();
     let (start, end) =
@@ -116,7 +129,11 @@ mod tests {
             "{snippet}"
         );
         assert!(snippet.chars().count() <= 2 * AROUND_CHARS + 9);
-        // Letters whose lower case has more bytes.
+        // Letters whose searchable form has another length.
+        assert!(
+            around(&format!("{} Straße {}", "ß".repeat(200), "x".repeat(200)), "strasse").contains("Straße")
+        );
+        assert!(around(&format!("{} Zoe\u{308}", "e\u{301}".repeat(200)), "zoe").ends_with("Zoë"));
         assert!(around(&format!("{} harbour", "İ".repeat(50)), "harbour").contains("harbour"));
     }
 }

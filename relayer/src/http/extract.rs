@@ -10,6 +10,7 @@ use baton_memory::{
     limits::{NAME_FORM, is_name},
     model::MemoryScope,
 };
+use baton_proto::text::is_same_place;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
@@ -160,7 +161,9 @@ impl Caller {
         let named = project_named(named)?;
         match self.bound_to() {
             None => Ok(named),
-            Some(bound) if named.as_deref() == Some(bound) || !explicit => Ok(Some(bound.to_owned())),
+            Some(bound) if is_same_place(named.as_deref(), Some(bound)) || !explicit => {
+                Ok(Some(bound.to_owned()))
+            }
             Some(_) => Err(ApiError::new(BOUND)),
         }
     }
@@ -188,7 +191,9 @@ impl Caller {
     /// A 404.
     pub(super) fn sees(&self, item: &ItemView) -> Result<(), ApiError> {
         match self.bound_to() {
-            Some(bound) if item.project.as_deref() != Some(bound) => Err(ApiError::missing("item")),
+            Some(bound) if !is_same_place(item.project.as_deref(), Some(bound)) => {
+                Err(ApiError::missing("item"))
+            }
             _ => Ok(()),
         }
     }

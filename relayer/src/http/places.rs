@@ -7,6 +7,7 @@ use baton_memory::{
     api::{MemoryError, Place, PlaceView},
     ids::OwnerId,
 };
+use baton_proto::text::{is_same_name, is_same_place};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -61,12 +62,12 @@ fn named(what: &str, name: String) -> Result<String, ApiError> {
 #[utoipa::path(get, path = "/v1/memory/projects", tag = "places", responses((status = 200, body = Places)))]
 async fn projects(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Places>, ApiError> {
     let mut all = app.memory().projects(caller.owner).await?;
-    all.retain(|project| caller.bound_to().is_none_or(|bound| project.name == bound));
+    all.retain(|project| caller.bound_to().is_none_or(|bound| is_same_name(&project.name, bound)));
     Ok(Json(all.into()))
 }
 
 /// Creates a project; an existing project stays unchanged.
-#[utoipa::path(post, path = "/v1/memory/projects", tag = "places", request_body = NameInput,
+#[utoipa::path(post, path = "/v1/memory/projects", tag = "places", request_body = ProjectInput,
     responses((status = 200, body = ChangedPlace), (status = 400, body = ApiErrorJson)))]
 async fn create_project(
     State(app): State<AppState>,
@@ -88,7 +89,8 @@ async fn delete_project(
     PathName(name): PathName<String>,
 ) -> Result<Json<Count>, ApiError> {
     let name = caller.project(Some(name))?.ok_or_else(|| ApiError::missing("project"))?;
-    forget_chats(&app, caller.owner, |session| session.project.as_ref() == Some(&name)).await?;
+    forget_chats(&app, caller.owner, |session| is_same_place(session.project.as_deref(), Some(&name)))
+        .await?;
     Ok(Json(Count { count: app.memory().delete_project(caller.owner, name).await? }))
 }
 
@@ -96,7 +98,9 @@ async fn delete_project(
 #[utoipa::path(get, path = "/v1/memory/sessions", tag = "places", responses((status = 200, body = Places)))]
 async fn sessions(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Places>, ApiError> {
     let mut all = app.memory().sessions(caller.owner).await?;
-    all.retain(|session| caller.bound_to().is_none_or(|bound| session.project.as_deref() == Some(bound)));
+    all.retain(|session| {
+        caller.bound_to().is_none_or(|bound| is_same_place(session.project.as_deref(), Some(bound)))
+    });
     Ok(Json(all.into()))
 }
 
@@ -127,7 +131,9 @@ async fn session(app: &AppState, caller: &Caller, name: String) -> Result<String
     let name = named("session", name)?;
     if let Some(bound) = caller.bound_to() {
         let sessions = app.memory().sessions(caller.owner).await?;
-        let own = |session: &PlaceView| session.name == name && session.project.as_deref() == Some(bound);
+        let own = |session: &PlaceView| {
+            session.name == name && is_same_place(session.project.as_deref(), Some(bound))
+        };
         if !sessions.iter().any(own) {
             return Err(ApiError::missing("session"));
         }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use baton_client::{Client, ClientError, Conversation};
-use baton_proto::ids::SessionId;
+use baton_proto::{ids::SessionId, text::searchable};
 
 use super::wrap;
 
@@ -79,9 +79,9 @@ struct Filter {
 
 impl Filter {
     fn fits(&self, one: &SessionEntry) -> bool {
-        let title = one.title.to_lowercase();
+        let title = searchable(&one.title);
         let id = one.session.to_string();
-        let mut words = self.text.split_whitespace().map(str::to_lowercase);
+        let mut words = self.text.split_whitespace().map(searchable);
         words.all(|word| title.contains(&word) || id.starts_with(&word))
     }
 }

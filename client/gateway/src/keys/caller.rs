@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, request::Parts},
 };
 use baton_client::{ClientError, SessionHandle};
-use baton_proto::ids::SessionId;
+use baton_proto::{ids::SessionId, text::is_same_place};
 
 use super::{
     NamedKey,
@@ -59,7 +59,7 @@ impl Gateway {
     pub(crate) async fn session(&self, id: SessionId) -> Result<SessionHandle, ApiError> {
         let handle = self.client().session(id);
         if let Some(project) = self.caller.project()
-            && handle.conversation().await?.project.as_deref() != Some(project)
+            && !is_same_place(handle.conversation().await?.project.as_deref(), Some(project))
         {
             return Err(ClientError::UnknownSession(id.to_string()).into());
         }

@@ -2,6 +2,7 @@
 
 use axum::{Json, extract::State};
 use baton_memory::api::{PlaceView, Stats};
+use baton_proto::text::{is_same_name, is_same_place};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use utoipa::{IntoParams, ToSchema};
@@ -92,7 +93,8 @@ pub(in crate::http) async fn forget(
     Input(request): Input<Forget>,
 ) -> Result<Json<ForgetReply>, ApiError> {
     let project = caller.project(Some(request.namespace))?;
-    forget_chats(&app, caller.owner, |session| session.project == project).await?;
+    forget_chats(&app, caller.owner, |session| is_same_place(session.project.as_deref(), project.as_deref()))
+        .await?;
     let deleted = app.memory().forget_project(caller.owner, project.clone()).await?;
     let owner = caller.owner.to_string();
     Ok(Json(ForgetReply { deleted, namespace: namespace(project.as_deref()), owner }))
@@ -158,9 +160,12 @@ pub(in crate::http) async fn stats(
     let name = namespace(project.as_deref());
     let (memory_count, storage_bytes) = match project {
         None => Some(app.memory().pool(caller.owner, SHARED).await?),
-        Some(_) => {
-            app.memory().projects(caller.owner).await?.into_iter().find(|project| project.name == name)
-        }
+        Some(_) => app
+            .memory()
+            .projects(caller.owner)
+            .await?
+            .into_iter()
+            .find(|project| is_same_name(&project.name, &name)),
     }
     .map_or((0, 0), |place| (place.items, place.bytes));
     let quota = Quota::of(&app, &stats);
@@ -240,7 +245,7 @@ pub(in crate::http) async fn list(
 async fn changed(app: &AppState, caller: &Caller) -> Result<Vec<PlaceView>, ApiError> {
     let mut all = app.memory().projects(caller.owner).await?;
     if let Some(bound) = caller.bound_to() {
-        all.retain(|project| project.name == bound);
+        all.retain(|project| is_same_name(&project.name, bound));
     } else {
         let pool = app.memory().pool(caller.owner, SHARED).await?;
         if pool.items > 0 {
