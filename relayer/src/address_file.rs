@@ -1,5 +1,5 @@
-//! The file in the data folder with the HTTP address of its relayer, while that runs. So `status` and `doctor`
-//! need no `--http` for a relayer that was started with one.
+//! The file in the data folder with the HTTP address and the options of its relayer, while that runs. So `status` and
+//! `doctor` need no options for a relayer that was started with some.
 
 use std::{
     io,
@@ -8,28 +8,39 @@ use std::{
 };
 
 use baton_keys::files::replace_private;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Options;
 
 /// Its name.
 const ADDRESS_FILE: &str = "http.address";
+
+/// The contents of the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RunningOptions {
+    /// The address of the listener.
+    pub(crate) http: SocketAddr,
+    /// The options in force.
+    pub(crate) options: Options,
+}
 
 /// The address file, until it is dropped. A crash leaves it, and the next start replaces it.
 pub(crate) struct AddressFile(PathBuf);
 
 impl AddressFile {
-    /// Writes the address of a relayer's listener into its data folder.
+    /// Writes the address and the options of a relayer into its data folder.
     ///
     /// # Errors
     /// The errors of the file system.
-    pub(crate) fn write(data_dir: &Path, address: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn write(data_dir: &Path, running: &RunningOptions) -> io::Result<Self> {
         let path = data_dir.join(ADDRESS_FILE);
-        replace_private(&path, address.to_string().as_bytes())?;
+        replace_private(&path, &serde_json::to_vec(running)?)?;
         Ok(Self(path))
     }
 
-    /// The address in a data folder's file.
-    pub(crate) fn read(data_dir: &Path) -> Option<SocketAddr> {
-        let text = std::fs::read_to_string(data_dir.join(ADDRESS_FILE)).ok()?;
-        text.trim().parse().ok()
+    /// The contents of a data folder's file.
+    pub(crate) fn read(data_dir: &Path) -> Option<RunningOptions> {
+        serde_json::from_slice(&std::fs::read(data_dir.join(ADDRESS_FILE)).ok()?).ok()
     }
 }
 
@@ -44,13 +55,23 @@ impl Drop for AddressFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::HttpSetting;
 
     #[test]
     fn the_address_file_lives_as_long_as_its_relayer() {
         let folder = tempfile::tempdir().unwrap();
-        let address = "127.0.0.1:8791".parse().unwrap();
-        let file = AddressFile::write(folder.path(), address).unwrap();
-        assert_eq!(AddressFile::read(folder.path()), Some(address));
+        let http = "127.0.0.1:8791".parse().unwrap();
+        let options = Options {
+            http: Some(HttpSetting::At(http)),
+            shards: Some(10),
+            owners: Some("listed".parse().unwrap()),
+            embedder: Some("hashing".parse().unwrap()),
+            listen: vec!["/ip4/127.0.0.1/tcp/4101".parse().unwrap()],
+            ..Options::default()
+        };
+        let running = RunningOptions { http, options };
+        let file = AddressFile::write(folder.path(), &running).unwrap();
+        assert_eq!(AddressFile::read(folder.path()), Some(running));
         drop(file);
         assert_eq!(AddressFile::read(folder.path()), None);
         std::fs::write(folder.path().join(ADDRESS_FILE), "no address").unwrap();

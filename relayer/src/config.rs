@@ -80,6 +80,8 @@ pub(crate) struct WalrusSettings {
 pub(crate) struct Settings {
     /// Folder of keys, database and models.
     pub data_dir: PathBuf,
+    /// The options that lead to these settings.
+    pub options: Options,
     /// Address of the HTTP server.
     pub http: HttpSetting,
     /// URL under which clients reach it.

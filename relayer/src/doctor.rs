@@ -17,7 +17,7 @@ use std::path::Path;
 
 use crate::{
     cli::DoctorArgs,
-    config::{CONFIG_FILE, Settings},
+    config::{CONFIG_FILE, Options, Settings},
     data_folder::own_key,
     output::println,
     running::{self, RelayerAnswer, RunningRelayer},
@@ -47,7 +47,7 @@ struct Subject {
 /// If there is a problem.
 pub(crate) async fn run(folder: &Path, config: Option<&Path>, args: DoctorArgs) -> anyhow::Result<()> {
     let mut config_check = check_config(folder, config, &args);
-    let settings = Settings::load(folder, config, args.options);
+    let settings = Settings::load(folder, config, args.options.clone());
     if let Err(error) = &settings
         && config_check.findings().is_empty()
     {
@@ -55,7 +55,7 @@ pub(crate) async fn run(folder: &Path, config: Option<&Path>, args: DoctorArgs) 
     }
     let mut checks = vec![config_check];
     if let Ok(settings) = settings {
-        let subject = Subject::look(settings, args.offline).await;
+        let subject = Subject::look(settings, args.options, args.offline).await;
         subject.check(&mut checks).await;
     }
     print(&checks, args.json)
@@ -101,9 +101,15 @@ fn print(checks: &[Check], json: bool) -> anyhow::Result<()> {
 }
 
 impl Subject {
-    /// Finds out whether the relayer runs.
-    async fn look(settings: Settings, offline: bool) -> Self {
+    /// Finds out whether the relayer runs. Its options count, except for those that `doctor` has itself.
+    async fn look(mut settings: Settings, flags: Options, offline: bool) -> Self {
         let answer = running::ask(&settings.data_dir, settings.http).await;
+        if let RelayerAnswer::Relayer(relayer) = &answer
+            && let Some(options) = relayer.options.clone()
+            && let Ok(in_force) = Settings::resolve(&settings.data_dir, flags.or(options))
+        {
+            settings = in_force;
+        }
         let own_key = own_key(&settings.data_dir).map(|key| key.to_string());
         let database = setup::embedded_config(&settings);
         let in_use = settings.postgres_url_file.is_none() && EmbeddedStorage::is_in_use(&database);
@@ -139,7 +145,6 @@ impl Subject {
 /// A subject for tests of the judging: the default settings in a folder that does not exist.
 #[cfg(test)]
 fn subject(text: &str, answer: RelayerAnswer) -> Subject {
-    use crate::config::Options;
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join(CONFIG_FILE), text).expect("a file in it");
     let settings = Settings::load(folder.path(), None, Options::default()).expect("valid settings");
@@ -171,5 +176,7 @@ pub(crate) fn running_relayer(addresses: &[&str]) -> RunningRelayer {
         },
         degraded: None,
         not_ready: None,
+        warning: None,
+        options: None,
     }
 }

@@ -20,7 +20,7 @@ use baton_proto::{
     quota::{QuotaChain, QuotaContext, QuotaGrant, chain_from_text, chain_to_text},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::delegation::registry::Records;
 
@@ -36,8 +36,8 @@ const RECORD: &str = "invitation";
 const MAX_RECORD_BYTES: usize = MAX_QUOTA_CHAIN * (MAX_SIGNED_BYTES + 80) + 8;
 
 /// Who may be an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", rename_all = "lowercase")]
 pub enum OwnerAdmission {
     /// Any account key.
     Open,
@@ -116,6 +116,8 @@ pub struct Owners {
 struct OwnersState {
     /// Owners with memory, and those that were admitted since the last count.
     known: HashSet<OwnerId>,
+    /// Whether the last count found owners that are refused.
+    refuses_some: bool,
     new: Rates<Subnet>,
     /// Ends of verified invitations, in milliseconds since the Unix epoch.
     invited: HashMap<OwnerId, u64>,
@@ -126,7 +128,7 @@ impl Owners {
     #[must_use]
     pub fn new(policy: OwnerPolicy, relayer: PublicKey) -> Self {
         let new = Rates::per(NEW_OWNERS_PER_HOUR, HOUR_MS);
-        let state = OwnersState { known: HashSet::new(), new, invited: HashMap::new() };
+        let state = OwnersState { known: HashSet::new(), refuses_some: false, new, invited: HashMap::new() };
         Self { policy, relayer, state: Mutex::new(state) }
     }
 
@@ -135,8 +137,18 @@ impl Owners {
     }
 
     /// Replaces the known owners by those with records. Owners that were admitted and wrote nothing are forgotten.
-    pub(crate) fn recount(&self, owners: HashSet<OwnerId>) {
-        self.state().known = owners;
+    /// `refuses_some` tells whether others are refused, since their keys do not open their memory.
+    pub(crate) fn recount(&self, owners: HashSet<OwnerId>, refuses_some: bool) {
+        let mut state = self.state();
+        (state.known, state.refuses_some) = (owners, refuses_some);
+    }
+
+    /// What `/readyz` says of refused owners: it names none of them.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        self.state().refuses_some.then_some(
+            "some owners are refused: their key files are damaged, or their database is behind; the log names the files, and \
+             `baton-relayer doctor` the remedy",
+        )
     }
 
     /// Most owners that a recount needs to read: one more is too many already.
@@ -365,7 +377,7 @@ mod tests {
         let full = owners.count(OwnerId::of(&key(900)), subnet(5), NOW_MS);
         assert!(matches!(full, Err(OwnerRefusal::Full(100))), "{full:?}");
         assert!(owners.count(OwnerId::of(&key(0)), subnet(1), NOW_MS).is_ok(), "known ones stay");
-        owners.recount(HashSet::from([OwnerId::of(&key(0))]));
+        owners.recount(HashSet::from([OwnerId::of(&key(0))]), false);
         assert!(owners.count(OwnerId::of(&key(900)), subnet(5), NOW_MS).is_ok(), "there is room again");
     }
 }

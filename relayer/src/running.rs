@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{
     address_file::AddressFile,
-    config::HttpSetting,
+    config::{HttpSetting, Options},
     data_folder::own_key,
     http::{MemoryFacts, RelayerIdentity},
     serve::client_url,
@@ -29,6 +29,10 @@ pub(crate) struct RunningRelayer {
     pub(crate) degraded: Option<String>,
     /// The reason of `/readyz` why it is not ready.
     pub(crate) not_ready: Option<String>,
+    /// The warning of `/readyz`.
+    pub(crate) warning: Option<String>,
+    /// Its options, if it is the relayer of the data folder.
+    pub(crate) options: Option<Options>,
 }
 
 /// The answer at the HTTP address of the settings.
@@ -57,10 +61,11 @@ pub(crate) enum RelayerAnswer {
 /// Asks the relayer of a data folder for identity, health and readiness: at the address in its file, else at
 /// that of the settings. After a crash the file stays, so another relayer there does not count.
 pub(crate) async fn ask(data_dir: &Path, http: HttpSetting) -> RelayerAnswer {
-    if let Some(address) = AddressFile::read(data_dir)
-        && let RelayerAnswer::Relayer(relayer) = ask_at(HttpSetting::At(address)).await
+    if let Some(running) = AddressFile::read(data_dir)
+        && let RelayerAnswer::Relayer(mut relayer) = ask_at(HttpSetting::At(running.http)).await
         && own_key(data_dir).is_some_and(|own| own.to_string() == relayer.identity.relayer)
     {
+        relayer.options = Some(running.options);
         return RelayerAnswer::Relayer(relayer);
     }
     ask_at(http).await
@@ -100,11 +105,18 @@ async fn ask_at(http: HttpSetting) -> RelayerAnswer {
         Ok((_, body)) => degraded_reason(&body),
         Err(reason) => Some(format!("/health: {reason}")),
     };
-    let not_ready = match get(&client, &format!("{url}/readyz")).await {
-        Ok((status, body)) => not_ready_reason(status, &body),
-        Err(reason) => Some(format!("/readyz: {reason}")),
+    let (not_ready, warning) = match get(&client, &format!("{url}/readyz")).await {
+        Ok((status, body)) => (not_ready_reason(status, &body), body["warning"].as_str().map(str::to_owned)),
+        Err(reason) => (Some(format!("/readyz: {reason}")), None),
     };
-    RelayerAnswer::Relayer(Box::new(RunningRelayer { url, identity, degraded, not_ready }))
+    RelayerAnswer::Relayer(Box::new(RunningRelayer {
+        url,
+        identity,
+        degraded,
+        not_ready,
+        warning,
+        options: None,
+    }))
 }
 
 async fn get(client: &Client, url: &str) -> Result<(StatusCode, Value), String> {

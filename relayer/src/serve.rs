@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use zeroize::Zeroizing;
 
 use crate::{
-    address_file::AddressFile,
+    address_file::{AddressFile, RunningOptions},
     chat::{Chat, ChatConfig},
     config::{HttpSetting, Settings},
     http::{
@@ -62,7 +62,8 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     upkeep.count_owners().await?;
     let identity = identity_source(&settings, &opened, chat.is_open(), &key, mesh.clone());
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-    let address_file = address.map(|address| AddressFile::write(&settings.data_dir, address)).transpose();
+    let running = |http| RunningOptions { http, options: settings.options.clone() };
+    let address_file = address.map(|http| AddressFile::write(&settings.data_dir, &running(http))).transpose();
     let address_file = address_file.context("the file with the relayer's address cannot be written")?;
     announce(&settings, &identity(), address, json);
 
@@ -302,8 +303,9 @@ fn closing_lines(identity: &RelayerIdentity, url: Option<&str>) -> Vec<String> {
     }
     lines.extend(identity.addresses.iter().map(|address| format!("  listening on {address}")));
     lines.push("use it from a client with:".to_owned());
-    if let Some(address) = identity.addresses.first() {
-        lines.push(format!("  baton chat --memory --relayer {address}"));
+    // The URL leads to the address for sealed turns, so one value serves both.
+    if let Some(relayer) = url.or(identity.addresses.first().map(String::as_str)) {
+        lines.push(format!("  baton chat --memory --relayer {relayer}"));
     }
     if let Some(url) = url {
         lines.push(format!("  baton memory list --all --relayer {url}"));

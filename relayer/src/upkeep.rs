@@ -57,7 +57,8 @@ impl Upkeep {
                 "more owners than max_owners: no new ones are taken"
             );
         }
-        self.owners.recount(known);
+        let refused = self.vault.refused().await.context("the owners' keys cannot be checked")?;
+        self.owners.recount(known, !refused.behind.is_empty() || !refused.unreadable.is_empty());
         Ok(())
     }
 

@@ -162,8 +162,9 @@ fn announce(network: &Network, args: &UpArgs, config: &Path) {
     let relayer = crate::process::sibling("baton-relayer").unwrap_or_else(|_| PathBuf::from("baton-relayer"));
     output::line("A relayer for it, after baton-relayer init:\n");
     output::line(&format!(
-        "  {} run --publisher {store} --aggregator {store} --bootstrap {}\n",
+        "  {} run --publisher {store} --aggregator {store} --shards {} --bootstrap {}\n",
         relayer.display(),
+        args.shards,
         nodes.join(",")
     ));
     output::line("Ctrl-C stops everything");

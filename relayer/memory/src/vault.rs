@@ -33,7 +33,7 @@ use std::{
 
 use baton_keys::master::MasterKey;
 
-pub use loss::{Loss, Marker};
+pub use loss::{Loss, Marker, RefusedOwners};
 use seal::RecordOpenError;
 pub use seal::Secret;
 
@@ -175,6 +175,17 @@ impl Vault {
         KeyFolder::has_master(keys_folder, master)
     }
 
+    /// Why key files of a folder do not open under a master key. Blocking.
+    ///
+    /// # Errors
+    /// [`KeyringError`] for an unreadable folder.
+    pub fn unreadable_keys(
+        keys_folder: &Path,
+        master: MasterKey,
+    ) -> std::result::Result<Vec<KeyringError>, KeyringError> {
+        KeyFolder::unopened(keys_folder, master).unreadable()
+    }
+
     /// The storage below, for jobs, nonces and searches.
     #[must_use]
     pub fn storage(&self) -> &Arc<dyn Storage> {
@@ -216,8 +227,8 @@ impl Vault {
         shared
     }
 
-    /// Owners with records, ascending by pseudonym, after one pseudonym. An owner without a key file is left
-    /// out. A page shorter than `limit` is not the end: continue from the returned pseudonym until it is
+    /// Owners with records, ascending by pseudonym, after one pseudonym. An owner whose key file is missing or
+    /// does not open is left out: [`Self::refused`] names it. A page shorter than `limit` is not the end: continue from the returned pseudonym until it is
     /// `None`.
     ///
     /// # Errors
@@ -230,7 +241,11 @@ impl Vault {
         let pseudonyms = self.storage.owners(after, limit).await?;
         let mut owners = Vec::new();
         for pseudonym in &pseudonyms {
-            owners.extend(self.resolve(*pseudonym).await?);
+            match self.resolve(*pseudonym).await {
+                Ok(owner) => owners.extend(owner),
+                Err(VaultError::Keys(error)) => tracing::warn!(%error, "an owner is refused"),
+                Err(error) => return Err(error),
+            }
         }
         Ok((owners, pseudonyms.last().copied()))
     }

@@ -29,6 +29,7 @@ impl Settings {
     /// # Errors
     /// [`ConfigError::Conflict`].
     pub(crate) fn resolve(data_dir: &Path, options: Options) -> Result<Self, ConfigError> {
+        let given = options.clone();
         let postgres_url_file = postgres(&options)?;
         let (embedder, embedder_endpoint) = embedder(&options)?;
         let (model, walrus, limits) = (model(&options)?, walrus(&options)?, limits(&options)?);
@@ -60,6 +61,7 @@ impl Settings {
             allow_echo: options.allow_echo.unwrap_or(false),
             drain_seconds: options.drain_seconds.unwrap_or(DEFAULT_DRAIN_SECONDS),
             data_dir: data_dir.to_owned(),
+            options: given,
         })
     }
 

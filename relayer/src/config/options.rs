@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use baton_command::options;
 use baton_mesh::Multiaddr;
 use clap::Args;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::owners::OwnerAdmission;
 
@@ -15,7 +15,7 @@ use super::values::{
 
 options! {
     /// Options as given, all optional. Flags, environment and file share them.
-    #[derive(Args, Clone, Debug, Default, PartialEq, Deserialize)]
+    #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields, default)]
     pub struct Options, "BATON_RELAYER_" {
         "HTTP" {

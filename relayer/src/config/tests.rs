@@ -23,7 +23,8 @@ fn the_commented_file_says_the_defaults_and_changes_nothing() {
         .map(|line| format!("{line}\n"))
         .collect();
     assert!(uncommented.lines().count() > 12, "{uncommented}");
-    assert_eq!(resolved(&uncommented).unwrap(), resolved("").unwrap());
+    let settings = |text: &str| Settings { options: Options::default(), ..resolved(text).unwrap() };
+    assert_eq!(settings(&uncommented), settings(""));
 }
 
 #[test]

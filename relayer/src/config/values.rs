@@ -5,16 +5,25 @@ use std::{net::SocketAddr, str::FromStr};
 use baton_memory::ids::OwnerId;
 use baton_mesh::IpNetwork;
 use baton_proto::ids::QuotaSerial;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Address of the HTTP server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) enum HttpSetting {
     /// No HTTP server.
     Off,
     /// At this address.
     At(SocketAddr),
+}
+
+impl From<HttpSetting> for String {
+    fn from(setting: HttpSetting) -> Self {
+        match setting {
+            HttpSetting::Off => "off".to_owned(),
+            HttpSetting::At(address) => address.to_string(),
+        }
+    }
 }
 
 impl FromStr for HttpSetting {
@@ -39,9 +48,17 @@ impl TryFrom<String> for HttpSetting {
 macro_rules! named_setting {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-        #[serde(try_from = "String")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
         pub(crate) enum $name { $($(#[$vmeta])* $variant),* }
+
+        impl From<$name> for String {
+            fn from(setting: $name) -> Self {
+                match setting {
+                    $($name::$variant => $text.to_owned(),)*
+                }
+            }
+        }
 
         impl FromStr for $name {
             type Err = String;
@@ -105,9 +122,15 @@ named_setting! {
 macro_rules! id_setting {
     ($(#[$meta:meta])* $name:ident($id:ty), $form:literal) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-        #[serde(try_from = "String")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
         pub(crate) struct $name(pub $id);
+
+        impl From<$name> for String {
+            fn from(setting: $name) -> Self {
+                setting.0.to_string()
+            }
+        }
 
         impl FromStr for $name {
             type Err = String;

@@ -60,6 +60,7 @@ codes! {
     KEYS_OTHER = problem("R108", "the owners' keys belong to another master key", "put master.key and the keys folder of the same relayer together, or correct keys_dir");
     DISK_FULL = problem("R109", "the disk is almost full", "make room: without it, memory is not written");
     DISK_LOW = warning("R110", "the disk is filling up", "make room");
+    OWNER_KEY_BROKEN = problem("R111", "an owner's key file does not open, so this owner is refused", "put the file back from a backup");
 
     DATABASE_BUSY = problem("R201", "another process uses the database, and no relayer answers", "name the running relayer's address with --http; if that is right, restart it");
     DATABASE_BROKEN = problem("R202", "the database cannot be opened, or is damaged", "do what the detail says; without a way out, put a backup back with `baton-relayer restore FILE`");
@@ -95,6 +96,7 @@ codes! {
     DEGRADED = problem("R602", "the running relayer's memory does not work", "do what the detail says; the findings here may help");
     OTHER_VERSION = warning("R603", "the running relayer is of another version than this program", "restart the relayer");
     OTHER_SETTINGS = warning("R604", "the running relayer has other settings than these", "give doctor the options that `run` has, or restart the relayer");
+    OWNERS_REFUSED = problem("R605", "the running relayer refuses some owners", "put damaged key files back from a backup; for a database that is behind, run `baton-relayer owners accept-loss`");
 
     NODES_NEEDED = problem("R701", "no node can be found, and this configuration needs one", "name some nodes in bootstrap, or set mdns = true");
     NODES_NONE = warning("R702", "no node can be found, so sealed turns cannot be passed on", "name some nodes in bootstrap, or set mdns = true");

@@ -45,6 +45,8 @@ struct FileFacts {
     keys_dir: PathBuf,
     /// Whether the key folder belongs to the master key, if both can be read.
     keys_match: Option<bool>,
+    /// Why owners' key files do not open.
+    unreadable: Vec<String>,
     free_bytes: Option<u64>,
 }
 
@@ -57,6 +59,10 @@ fn look(subject: &Subject) -> FileFacts {
     let folder = &settings.data_dir;
     let master = MasterKey::load(&folder.join(MASTER_FILE), None);
     let keys_match = master.as_ref().ok().map(|master| Vault::has_master(&settings.keys_dir, master));
+    let unreadable = match (&keys_match, MasterKey::load(&folder.join(MASTER_FILE), None)) {
+        (Some(Ok(Some(true))), Ok(master)) => Vault::unreadable_keys(&settings.keys_dir, master),
+        _ => Ok(Vec::new()),
+    };
     let relayer_key = files::load(&folder.join(KEY_FILE), KEY_KIND, None).map(drop);
     let open_folders = [folder, &settings.keys_dir].into_iter().filter_map(|path| {
         let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
@@ -72,6 +78,10 @@ fn look(subject: &Subject) -> FileFacts {
             || database.is_in_sled(),
         keys: vec![(KEY_FILE, key_state(relayer_key)), (MASTER_FILE, key_state(master.map(drop)))],
         keys_dir: settings.keys_dir.clone(),
+        unreadable: match unreadable {
+            Ok(unreadable) => unreadable.iter().map(ToString::to_string).collect(),
+            Err(error) => vec![error.to_string()],
+        },
         keys_match: keys_match.and_then(Result::ok).flatten(),
         free_bytes: free_bytes(folder),
     }
@@ -131,6 +141,9 @@ fn judge(facts: &FileFacts) -> Check {
         Some(false) => check.found(codes::KEYS_OTHER, facts.keys_dir.display().to_string()),
         None => {}
     }
+    for reason in &facts.unreadable {
+        check.found(codes::OWNER_KEY_BROKEN, reason.clone());
+    }
     if let Some(free) = facts.free_bytes {
         let detail = format!("{} MB free", free / 1_000_000);
         match free {
@@ -155,6 +168,7 @@ mod tests {
             has_memory: true,
             keys_dir: "/d/keys".into(),
             keys_match: Some(true),
+            unreadable: Vec::new(),
             free_bytes: Some(u64::MAX),
         }
     }
@@ -174,6 +188,7 @@ mod tests {
         assert_eq!(codes(&|f| f.keys[0].1 = KeyState::Readable(String::new())), ["R106"]);
         assert_eq!(codes(&|f| f.keys[0].1 = KeyState::Broken(String::new())), ["R107"]);
         assert_eq!(codes(&|f| f.keys_match = Some(false)), ["R108"]);
+        assert_eq!(codes(&|f| f.unreadable = vec![String::new()]), ["R111"]);
         assert_eq!(codes(&|f| f.free_bytes = Some(FULL_BYTES - 1)), ["R109"]);
         assert_eq!(codes(&|f| f.free_bytes = Some(LOW_BYTES - 1)), ["R110"]);
         let new = |f: &mut FileFacts| {

@@ -28,6 +28,9 @@ pub(super) fn check(subject: &Subject) -> Check {
     } else if let Some(reason) = &relayer.degraded {
         check.found(codes::DEGRADED, reason.clone());
     }
+    if let Some(warning) = &relayer.warning {
+        check.found(codes::OWNERS_REFUSED, warning.clone());
+    }
     let here = env!("CARGO_PKG_VERSION");
     if identity.version != here {
         check.found(codes::OTHER_VERSION, format!("{} runs, this is {here}", identity.version));
@@ -63,6 +66,7 @@ mod tests {
         assert!(codes_with("", |_| {}).is_empty());
         assert_eq!(codes_with("", |relayer| relayer.not_ready = Some("full".to_owned())), ["R601"]);
         assert_eq!(codes_with("", |relayer| relayer.degraded = Some("full".to_owned())), ["R602"]);
+        assert_eq!(codes_with("", |relayer| relayer.warning = Some("some".to_owned())), ["R605"]);
         assert_eq!(codes_with("", |relayer| relayer.identity.version = "9".to_owned()), ["R603"]);
         let stores = "publishers = [\"http://x\"]\naggregators = [\"http://x\"]";
         assert_eq!(codes_with(stores, |_| {}), ["R604"]);

@@ -66,11 +66,18 @@ pub(super) async fn health(State(app): State<AppState>) -> Json<Value> {
     Json(about)
 }
 
-/// Reports whether memory is usable: 200, or 503 with the reason and the remedy.
+/// Reports whether memory is usable: 200, or 503 with the reason and the remedy. A `warning` says that some owners are
+/// refused, while all others are served.
 #[utoipa::path(get, path = "/readyz", tag = "open", responses((status = 200, body = Object), (status = 503, body = ApiErrorJson)))]
 pub(super) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, ApiError> {
     match app.readiness().await {
-        Ok(()) => Ok(Json(json!({ "ready": true }))),
+        Ok(()) => {
+            let mut ready = json!({ "ready": true });
+            if let Some(warning) = app.inner.owners.warning() {
+                ready["warning"] = warning.into();
+            }
+            Ok(Json(ready))
+        }
         Err(why) => Err(ApiError::new(UNAVAILABLE).saying(why).after_ms(2_000)),
     }
 }

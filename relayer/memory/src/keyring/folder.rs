@@ -237,6 +237,12 @@ impl KeyFolder {
         let mut owners = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
+    /// Why some owners' files do not open. A reader may meet a file that is being replaced, so each bad file
+    /// is read again under its lock.
+    pub(crate) fn unreadable(&self) -> Result<Vec<KeyringError>, KeyringError> {
+        Ok(self.owners()?.into_iter().filter_map(|owner| self.load(owner).err()).collect())
+    }
+
             let mut bytes = [0; 16];
             let stem = name.to_str().and_then(|name| name.strip_suffix(suffix));
             if stem.is_some_and(|stem| hex::decode_to_slice(stem, &mut bytes).is_ok()) {

@@ -76,7 +76,7 @@ impl Memory {
     /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable),
     /// [`MemoryError::Damaged`](crate::api::MemoryError::Damaged).
     pub async fn owners_with_loss(&self) -> Result<Vec<OwnerId>> {
-        Ok(self.inner.parts.vault.behind().await?)
+        Ok(self.inner.parts.vault.refused().await?.behind)
     }
 
     /// Gives up an owner's lost data; the rest is used from then on. This cannot be undone, and no other

@@ -59,23 +59,35 @@ pub struct Loss {
     pub removed: u64,
 }
 
-impl Vault {
+/// Owners that are refused.
+#[derive(Debug, Default)]
+pub struct RefusedOwners {
     /// Owners whose database is behind their key file.
+    pub behind: Vec<OwnerId>,
+    /// Why the key files of other owners do not open.
+    pub unreadable: Vec<KeyringError>,
+}
+
+impl Vault {
+    /// Owners that are refused while all others are served.
     ///
     /// # Errors
-    /// [`KeyringError`] when the files cannot be read; the storage's.
-    pub async fn behind(&self) -> Result<Vec<OwnerId>> {
+    /// [`KeyringError`] when the folder cannot be read; the storage's.
+    pub async fn refused(&self) -> Result<RefusedOwners> {
         let folder = self.folder.clone();
         let owners = blocking(move || Ok(folder.owners()?)).await?;
-        let mut behind = Vec::new();
+        let mut refused = RefusedOwners::default();
         for pseudonym in owners {
             let folder = self.folder.clone();
-            let Some(ring) = blocking(move || Ok(folder.load(pseudonym)?)).await? else { continue };
-            if self.storage.version(pseudonym).await? < ring.mark().version {
-                behind.push(ring.owner);
+            match blocking(move || Ok(folder.load(pseudonym))).await? {
+                Ok(Some(ring)) if self.storage.version(pseudonym).await? < ring.mark().version => {
+                    refused.behind.push(ring.owner);
+                }
+                Ok(_) => {}
+                Err(error) => refused.unreadable.push(error),
             }
         }
-        Ok(behind)
+        Ok(refused)
     }
 
     /// Gives up an owner's lost data, so that the rest can be used. `filler` replaces lost events. A job

@@ -582,13 +582,13 @@ async fn a_key_file_says_how_far_the_database_came_and_one_that_is_behind_is_ref
         let version = place.storage.commit(pseudonym, 0, batch).await.unwrap();
         let vault = place.vault().await;
         assert_eq!(vault.open(who).await.is_err(), version < first + 3);
-        assert_eq!(vault.behind().await.unwrap().contains(&who), version < first + 3);
+        assert_eq!(vault.refused().await.unwrap().behind.contains(&who), version < first + 3);
         let loss = vault.accept_loss(who, b"filler", 0, 5).await.unwrap();
         assert_eq!(loss, Loss { events: 256, lost_events: 2, removed: 0 });
         let owner = vault.open(who).await.unwrap();
         assert_eq!((owner.reached().events, texts(&owner, Space::Log).await.len()), (256, 256));
         owner.commit(put(&[(Space::Log, 256, b"again")])).await.unwrap();
-        assert!(!vault.behind().await.unwrap().contains(&who));
+        assert!(!vault.refused().await.unwrap().behind.contains(&who));
     }
 }
 
@@ -623,5 +623,28 @@ async fn accepting_a_loss_fills_holes_and_removes_what_no_key_opens() {
         }
         let sealed = place.sealed(pseudonym).await;
         assert_eq!(place.attack(who, &sealed).len(), sealed.len());
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_key_file_stops_its_owner_alone() {
+    for place in places().await {
+        let (who, other) = (someone(), someone());
+        let vault = place.vault().await;
+        for owner in [who, other] {
+            with_canary(&vault, owner).await;
+        }
+        let file = vault.folder.file(vault.pseudonym(who));
+        drop(vault);
+        let mut bytes = std::fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        let vault = place.vault().await;
+        let owners = vault.owners(None, 1_000).await.unwrap().0;
+        assert!(owners.contains(&other) && !owners.contains(&who));
+        let refused = vault.refused().await.unwrap();
+        assert!(refused.unreadable.iter().any(|error| error.to_string().contains(file.to_str().unwrap())));
+        assert!(vault.open(who).await.is_err() && vault.open(other).await.is_ok());
     }
 }
