@@ -95,6 +95,16 @@ struct SignatureHeaders<'a> {
 }
 
 impl<'a> SignatureHeaders<'a> {
+    /// The nonce under its key, as it is stored.
+    fn nonce_hash(&self) -> [u8; 32] {
+        Sha256::new()
+            .chain_update(b"baton request nonce")
+            .chain_update(self.key.0)
+            .chain_update(self.nonce.as_bytes())
+            .finalize()
+            .into()
+    }
+
     fn read(headers: &'a HeaderMap) -> Option<Self> {
         let timestamp = single(headers, HEADER_TIMESTAMP)?;
         let account_text = single(headers, HEADER_ACCOUNT_ID)?;
@@ -215,6 +225,18 @@ impl VerifiedHead<'_> {
         self.signed.account
     }
 
+    /// Refuses a request that was admitted before, while that costs its key and its owner nothing.
+    ///
+    /// # Errors
+    /// [`AuthError::Signature`] for a used nonce, and memory's.
+    pub(crate) async fn refuse_replay(&self, records: &dyn Records, now_ms: u64) -> Result<(), AuthError> {
+        match records.has_nonce(self.signed.nonce_hash(), now_ms).await {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(AuthError::Signature),
+            Err(error) => Err(AuthError::Memory(error)),
+        }
+    }
+
     /// Looks up the rights of the key.
     ///
     /// # Errors
@@ -227,12 +249,7 @@ impl VerifiedHead<'_> {
         let Self { signed, headers } = self;
         let delegation = delegation_of(registry, &signed, headers, now_ms).await?;
         let caller = Caller { owner: signed.account, key: signed.key, delegation };
-        let nonce = Sha256::new()
-            .chain_update(b"baton request nonce")
-            .chain_update(signed.key.0)
-            .chain_update(signed.nonce.as_bytes())
-            .finalize()
-            .into();
+        let nonce = signed.nonce_hash();
         // One second longer than the request is valid: clocks are read in seconds.
         let until_ms = signed.seconds.saturating_add(MAX_REQUEST_AGE_SECONDS + 1).saturating_mul(1_000);
         Ok(AuthenticatedRequest { caller, nonce, until_ms })
@@ -266,12 +283,22 @@ async fn delegation_of(
 }
 
 impl AuthenticatedRequest {
-    /// Takes the request's nonce: of two requests with one nonce, only one succeeds.
+    /// Takes the request's nonce: of two requests with one nonce, only one succeeds. A request that only `reads` needs
+    /// no room on the disk.
     ///
     /// # Errors
     /// [`AuthError::Signature`] for a used nonce, and memory's.
-    pub(crate) async fn admit(self, records: &dyn Records, now_ms: u64) -> Result<Caller, AuthError> {
-        match records.take_nonce(self.nonce, now_ms, self.until_ms).await {
+    pub(crate) async fn admit(
+        self,
+        records: &dyn Records,
+        now_ms: u64,
+        reads: bool,
+    ) -> Result<Caller, AuthError> {
+        let taken = match reads {
+            true => records.take_nonce_to_read(self.nonce, now_ms, self.until_ms).await,
+            false => records.take_nonce(self.nonce, now_ms, self.until_ms).await,
+        };
+        match taken {
             Ok(true) => Ok(self.caller),
             Ok(false) => Err(AuthError::Signature),
             Err(error) => Err(AuthError::Memory(error)),
@@ -314,7 +341,7 @@ mod tests {
             let head = SignedHead::read(headers, now_ms)?;
             let verified = head.verify(method, path, &body_sha256(body))?;
             let identified = verified.identify(&self.registry, now_ms).await?;
-            identified.admit(self.registry.records(), now_ms).await
+            identified.admit(self.registry.records(), now_ms, false).await
         }
 
         #[track_caller]

@@ -292,7 +292,7 @@ impl Relayer {
         let name = Sha256::new().chain_update(b"baton recall hint").chain_update(hint.owner.0);
         let name = name.chain_update(auth.auth_hash().0).finalize().into();
         let now_ms = (self.now_ms)();
-        match memory.take_nonce(name, now_ms, now_ms.saturating_add(HINT_KEPT_MS)).await {
+        match memory.take_nonce_to_read(name, now_ms, now_ms.saturating_add(HINT_KEPT_MS)).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(ErrorCode::MemUnauthorized),
             Err(error) => {

@@ -350,6 +350,30 @@ impl Memory {
         Ok(self.inner.parts.vault.storage().take_nonce(nonce, now_ms, until_ms).await?)
     }
 
+    /// As [`Memory::take_nonce`], for a request that changes nothing. While the disk takes no writes, the nonce is held
+    /// in memory: reading goes on.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`].
+    pub async fn take_nonce_to_read(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> Result<bool> {
+        let storage = self.inner.parts.vault.storage();
+        match storage.take_nonce(nonce, now_ms, until_ms).await {
+            Err(refused) => match storage.hold_nonce(nonce, now_ms, until_ms).await {
+                Err(_) => Err(refused.into()),
+                held => Ok(held?),
+            },
+            taken => Ok(taken?),
+        }
+    }
+
+    /// Whether a nonce was used before. It writes nothing, so it may be asked before a caller's rate is taken.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`].
+    pub async fn has_nonce(&self, nonce: [u8; 32], now_ms: u64) -> Result<bool> {
+        Ok(self.inner.parts.vault.storage().has_nonce(nonce, now_ms).await?)
+    }
+
     /// Whether memory can be read and written now, by a query to its storage. The error says why not, and the
     /// next step. Its text is for any caller: it names no path, no address and no owner.
     ///

@@ -235,6 +235,20 @@ pub trait Storage: Send + Sync {
     /// Stores a nonce until a time; false for a known nonce. Durable on return. Expires by itself.
     fn take_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> StorageFuture<'a, bool>;
 
+    /// Whether a nonce is stored or held. It writes nothing. [`Self::take_nonce`] decides; this is a cheaper look before.
+    fn has_nonce<'a>(&'a self, _: [u8; 32], _now_ms: u64) -> StorageFuture<'a, bool> {
+        Box::pin(async { Ok(false) })
+    }
+
+    /// Holds a nonce in memory until a time, while the disk takes no writes; false for a known nonce. A restart
+    /// forgets it, so it serves only a request that changes nothing: at worst, its sender may read again.
+    ///
+    /// # Errors
+    /// [`StorageError::Unavailable`] while the disk takes writes, and for a storage that needs no such help.
+    fn hold_nonce<'a>(&'a self, _: [u8; 32], _now_ms: u64, _until_ms: u64) -> StorageFuture<'a, bool> {
+        Box::pin(async { Err(StorageError::Unavailable("nonces are not held in memory".into())) })
+    }
+
     /// Scores index rows in the database; `None` if the storage has no search. Then the caller searches the
     /// records that it opened.
     fn scan<'a>(&'a self, owner: Pseudonym, query: ScanQuery) -> StorageFuture<'a, Option<Scan>>;

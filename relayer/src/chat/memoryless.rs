@@ -103,6 +103,14 @@ impl Records for Memoryless {
         Box::pin(async { Ok(true) })
     }
 
+    fn take_nonce_to_read(&self, _: [u8; 32], _: u64, _: u64) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async { Ok(true) })
+    }
+
+    fn has_nonce(&self, _: [u8; 32], _: u64) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async { Ok(false) })
+    }
+
     fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         Box::pin(async move { Ok(self.read(owner, name)) })
     }

@@ -32,6 +32,10 @@ const INDEX: &str = "delegates";
 pub trait Records: Send + Sync {
     /// As [`Memory::take_nonce`].
     fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>>;
+    /// As [`Memory::take_nonce_to_read`].
+    fn take_nonce_to_read(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>>;
+    /// As [`Memory::has_nonce`].
+    fn has_nonce(&self, nonce: [u8; 32], now_ms: u64) -> BoxFuture<'_, Result<bool>>;
     /// As [`Memory::get_record`].
     fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>>;
     /// As [`Memory::put_record`].
@@ -51,6 +55,14 @@ pub type Change<'a> = Box<dyn FnMut(&[Option<Vec<u8>>]) -> Result<RecordChanges>
 impl Records for Memory {
     fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async move { Memory::take_nonce(self, nonce, now_ms, until_ms).await })
+    }
+
+    fn take_nonce_to_read(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move { Memory::take_nonce_to_read(self, nonce, now_ms, until_ms).await })
+    }
+
+    fn has_nonce(&self, nonce: [u8; 32], now_ms: u64) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move { Memory::has_nonce(self, nonce, now_ms).await })
     }
 
     fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
@@ -241,7 +253,8 @@ impl Registry {
             }
             let Some(now_ms) = unseen_ms else { return Ok(Vec::new()) };
             changed = Some(true);
-            let until_s = (now_ms / 1_000).saturating_add(super::MAX_LIFETIME_SECONDS);
+            // Its beginning is unknown, and any later time may be it: the revocation never ends.
+            let until_s = u64::MAX;
             let entry = DelegationEntry { signed: None, id, revoked: true, since_ms: now_ms, until_s };
             with_one_more(delegate, keys, known, entry)
         };
@@ -355,6 +368,20 @@ pub(crate) mod tests {
         fn take_nonce(&self, nonce: [u8; 32], _now_ms: u64, _until_ms: u64) -> BoxFuture<'_, Result<bool>> {
             let fresh = self.nonces.lock().unwrap_or_else(PoisonError::into_inner).insert(nonce);
             Box::pin(async move { Ok(fresh) })
+        }
+
+        fn take_nonce_to_read(
+            &self,
+            nonce: [u8; 32],
+            now_ms: u64,
+            until_ms: u64,
+        ) -> BoxFuture<'_, Result<bool>> {
+            self.take_nonce(nonce, now_ms, until_ms)
+        }
+
+        fn has_nonce(&self, nonce: [u8; 32], _now_ms: u64) -> BoxFuture<'_, Result<bool>> {
+            let known = self.nonces.lock().unwrap_or_else(PoisonError::into_inner).contains(&nonce);
+            Box::pin(async move { Ok(known) })
         }
 
         fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
@@ -491,6 +518,12 @@ pub(crate) mod tests {
         assert!(!registry.revoke(owner(), delegation.delegation.id, None, 1).await.unwrap());
         assert!(registry.revoke(owner(), delegation.delegation.id, Some(key), 1).await.unwrap());
         assert!(registry.find(owner(), &key, Some(&delegation), 150).await.unwrap().is_none());
+        // One that begins years later stays taken back, whatever is registered meanwhile.
+        let (from_s, until_s) = (500_000_000, 500_000_900);
+        let later = signed(&key, from_s, until_s);
+        assert!(registry.revoke(owner(), later.delegation.id, Some(key), 1).await.unwrap());
+        registry.register(signed(&key, from_s, until_s), from_s * 1_000).await.unwrap();
+        assert!(registry.find(owner(), &key, Some(&later), from_s + 1).await.unwrap().is_none());
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use axum::{
     body::Body,
     extract::{ConnectInfo, Request, State},
     http::{
-        HeaderMap, HeaderValue, StatusCode,
+        HeaderMap, HeaderValue, Method, StatusCode,
         header::{AUTHORIZATION, CONNECTION, WWW_AUTHENTICATE},
         request::Parts,
     },
@@ -59,6 +59,21 @@ fn body_limit(path: &str) -> usize {
         CHAT => CHAT_BODY_BYTES,
         _ => BODY_BYTES,
     }
+}
+
+/// Routes that change nothing although their method is POST.
+const READING_ROUTES: [&str; 6] = [
+    "/v1/memory/list",
+    "/v1/memory/recall",
+    "/api/ask",
+    "/api/recall",
+    "/api/remember/bulk/status",
+    "/api/stats",
+];
+
+/// Whether a request changes nothing.
+fn is_read(parts: &Parts) -> bool {
+    parts.method == Method::GET || READING_ROUTES.contains(&parts.uri.path())
 }
 
 /// Reads the body of an open route, which no gate reads.
@@ -278,9 +293,10 @@ async fn identify(
 ) -> Result<Caller, ApiError> {
     let now_ms = app.now_ms();
     let verified = head.verify(&parts.method, signed_path, body_sha256).map_err(refuse)?;
-    // Before any lookup for the key, which may be unknown.
-    super::lock(&app.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
     let records = app.registry().records();
+    verified.refuse_replay(records, now_ms).await.map_err(refuse)?;
+    // Before any other lookup for the key, which may be unknown.
+    super::lock(&app.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
     // An owner presents an invitation before it is admitted; the route counts it.
     let invited = parts.uri.path() == invitation::PATH;
     if !invited {
@@ -291,7 +307,7 @@ async fn identify(
     if !invited {
         count_owner(app, identified.caller.owner, subnet, now_ms)?;
     }
-    identified.admit(records, now_ms).await.map_err(refuse)
+    identified.admit(records, now_ms, is_read(parts)).await.map_err(refuse)
 }
 
 fn refuse(error: AuthError) -> ApiError {

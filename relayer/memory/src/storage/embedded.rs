@@ -16,6 +16,7 @@ mod tables;
 mod writer;
 
 use std::{
+    collections::HashMap,
     fs::{File, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -43,6 +44,8 @@ use writer::DatabaseWriter;
 const MAX_DISK_WAIT: Duration = Duration::from_secs(20);
 /// Connections that read; a further reader waits.
 const READERS: usize = 4;
+/// Most nonces that are held in memory while the disk takes no writes: about a megabyte.
+const MAX_HELD_NONCES: usize = 10_000;
 /// Time limit for a lock that is held elsewhere: a closed database releases it a moment later.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -102,6 +105,8 @@ struct Inner {
     readers: Mutex<Vec<Connection>>,
     reader_permits: Arc<Semaphore>,
     nonce_count: Arc<AtomicU64>,
+    /// Nonces of reads since the disk refuses writes, with their ends.
+    held_nonces: Mutex<HashMap<[u8; 32], u64>>,
     is_closing: Arc<AtomicBool>,
     check: Mutex<Option<JoinHandle<()>>>,
 }
@@ -145,6 +150,7 @@ impl EmbeddedStorage {
     }
 
     /// Whether another process, or another handle, has the database open now. It changes nothing.
+            held_nonces: Mutex::default(),
     #[must_use]
     pub fn is_in_use(config: &EmbeddedConfig) -> bool {
         let held = |path: &Path| {
@@ -258,6 +264,11 @@ impl Inner {
 
     fn read_with<T>(&self, work: impl FnOnce(&Connection) -> TableResult<T>) -> TableResult<T> {
         let free = self.free_readers().pop();
+    fn holds(&self, nonce: &[u8; 32], now_ms: u64) -> bool {
+        let held = self.held_nonces.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get(nonce).is_some_and(|until_ms| *until_ms >= now_ms)
+    }
+
         let connection = match free {
             Some(connection) => connection,
             None => database::open_reader(&self.config.file(), self.config.cache_bytes / 2 / READERS as u64)?,
@@ -323,6 +334,9 @@ impl Storage for EmbeddedStorage {
                 tables::take_nonce(connection, count, nonce, now_ms, until_ms)
             };
             let outcome = self.write(nonce.len(), take).await?;
+            if self.0.holds(&nonce, now_ms) {
+                return Ok(false);
+            }
             // After the commit, so that a failed one is not counted. Concurrent calls may exceed the limit by
             // a transaction's writes.
             let _ = self.0.nonce_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
@@ -338,6 +352,33 @@ impl Storage for EmbeddedStorage {
 
     fn searches(&self) -> bool {
         false
+    fn has_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64) -> StorageFuture<'a, bool> {
+        Box::pin(async move {
+            let stored = self.read_with(move |connection| tables::nonce_until(connection, nonce)).await?;
+            Ok(stored.is_some_and(|until_ms| until_ms >= now_ms) || self.0.holds(&nonce, now_ms))
+        })
+    }
+
+    fn hold_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> StorageFuture<'a, bool> {
+        Box::pin(async move {
+            if self.0.writer.refused_bytes().is_none() {
+                return Err(StorageError::Unavailable("the disk takes writes".into()));
+            }
+            if self.has_nonce(nonce, now_ms).await? {
+                return Ok(false);
+            }
+            let mut held = self.0.held_nonces.lock().unwrap_or_else(PoisonError::into_inner);
+            if held.len() >= MAX_HELD_NONCES {
+                held.retain(|_, until_ms| *until_ms >= now_ms);
+            }
+            if held.len() >= MAX_HELD_NONCES {
+                return Err(StorageError::Unavailable("too many requests in the last minutes".into()));
+            }
+            // Of two requests at the same time, the second finds the first here.
+            Ok(held.insert(nonce, until_ms).is_none_or(|until_ms| until_ms < now_ms))
+        })
+    }
+
     }
 
     fn stored_bytes<'a>(&'a self) -> StorageFuture<'a, Option<u64>> {
@@ -352,5 +393,42 @@ impl Storage for EmbeddedStorage {
                 Some(bytes) => self.write(bytes, tables::probe(bytes)).await,
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reading goes on while the disk takes no writes, and a request is still admitted once.
+    #[tokio::test]
+    async fn a_nonce_of_a_read_is_held_while_the_disk_takes_no_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = EmbeddedStorage::open(&EmbeddedConfig::new(folder.path().join("memory"))).unwrap();
+        assert!(storage.hold_nonce([1; 32], 5, 9).await.is_err(), "it is stored instead");
+        assert!(storage.take_nonce([1; 32], 5, 9).await.unwrap());
+        let pages = |pages: u32| {
+            move |connection: &Connection| {
+                let statement = format!("PRAGMA max_page_count = {pages}");
+                connection.query_row(&statement, [], |_| Ok(())).map_err(tables::TableError::from)
+            }
+        };
+        storage.write(0, pages(1)).await.unwrap();
+        storage.write(1 << 20, tables::probe(1 << 20)).await.unwrap_err();
+        assert!(!storage.hold_nonce([1; 32], 5, 9).await.unwrap(), "it was stored before");
+        assert!(storage.hold_nonce([2; 32], 5, 9).await.unwrap());
+        assert!(!storage.hold_nonce([2; 32], 5, 9).await.unwrap(), "a replay");
+        assert!(
+            storage.has_nonce([2; 32], 9).await.unwrap() && !storage.has_nonce([2; 32], 10).await.unwrap()
+        );
+        for number in 0..MAX_HELD_NONCES {
+            let mut nonce = [3; 32];
+            nonce[..8].copy_from_slice(&number.to_le_bytes());
+            storage.0.held_nonces.lock().unwrap().insert(nonce, 9);
+        }
+        assert!(storage.hold_nonce([4; 32], 5, 9).await.is_err(), "the number is bounded");
+        assert!(storage.hold_nonce([4; 32], 10, 19).await.unwrap(), "ended ones make room");
+        storage.write(0, pages(1 << 20)).await.unwrap();
+        assert!(!storage.take_nonce([4; 32], 11, 19).await.unwrap(), "held ones count afterwards, too");
     }
 }

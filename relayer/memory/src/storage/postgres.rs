@@ -271,6 +271,10 @@ impl Storage for PostgresStorage {
         Box::pin(self.run(move || write::take_nonce(self, nonce, now_ms, until_ms)))
     }
 
+    fn has_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64) -> StorageFuture<'a, bool> {
+        Box::pin(self.run(move || read::has_nonce(self, nonce, now_ms)))
+    }
+
     fn scan<'a>(&'a self, owner: Pseudonym, query: ScanQuery) -> StorageFuture<'a, Option<Scan>> {
         Box::pin(async move { self.run(|| scan::scan(self, owner, &query)).await.map(Some) })
     }

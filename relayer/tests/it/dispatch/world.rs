@@ -102,6 +102,14 @@ impl Records for FaultyMemory {
         Box::pin(async move { self.memory.take_nonce(nonce, now_ms, until_ms).await })
     }
 
+    fn take_nonce_to_read(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
+        Records::take_nonce(self, nonce, now_ms, until_ms)
+    }
+
+    fn has_nonce(&self, nonce: [u8; 32], now_ms: u64) -> BoxFuture<'_, Result<bool>> {
+        Records::has_nonce(&self.memory, nonce, now_ms)
+    }
+
     fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         Box::pin(async move { self.memory.get_record(owner, &name).await })
     }

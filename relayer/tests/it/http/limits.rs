@@ -18,6 +18,21 @@ use super::harness::{Answer, Person, TestServer};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
+async fn replays_of_a_request_cost_its_owner_nothing() {
+    let server =
+        TestServer::with(Limits { owner_per_minute: 3, key_per_minute: 3, ..Limits::default() }).await;
+    let owner = Person::new(&server);
+    let captured = owner.headers("POST", "/api/stats", b"{}");
+    server.send("POST", "/api/stats", &captured, b"{}".to_vec()).await.good();
+    for _ in 0..9 {
+        server.send("POST", "/api/stats", &captured, b"{}".to_vec()).await.refused(401, "unauthenticated");
+    }
+    let next = owner.post("/api/stats", json!({})).await;
+    next.good();
+    assert_eq!(next.headers["x-ratelimit-remaining"], "1");
+}
+
+#[tokio::test]
 async fn an_owner_and_a_key_have_a_rate_and_get_a_retry_time() {
     let server =
         TestServer::with(Limits { owner_per_minute: 4, key_per_minute: 3, ..Limits::default() }).await;

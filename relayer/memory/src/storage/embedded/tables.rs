@@ -293,9 +293,8 @@ pub(super) fn take_nonce(
     )?;
     let expired =
         i64::try_from(expire.execute(params![ordered(now_ms), EXPIRED_AT_ONCE])?).unwrap_or(i64::MAX);
-    let mut select = connection.prepare_cached("SELECT until_ms FROM nonce WHERE nonce = ?1")?;
-    let known: Option<i64> = select.query_row([nonce.as_slice()], |row| row.get(0)).optional()?;
-    if known.is_some_and(|until| unordered(until) >= now_ms) {
+    let known = nonce_until(connection, nonce)?;
+    if known.is_some_and(|until_ms| until_ms >= now_ms) {
         return Ok(NonceOutcome { is_new: false, added: -expired });
     }
     if count.saturating_sub(expired.cast_unsigned()) >= MAX_NONCES {
@@ -305,6 +304,13 @@ pub(super) fn take_nonce(
         connection.prepare_cached("INSERT OR REPLACE INTO nonce (nonce, until_ms) VALUES (?1, ?2)")?;
     insert.execute(params![nonce.as_slice(), ordered(until_ms)])?;
     Ok(NonceOutcome { is_new: true, added: i64::from(known.is_none()) - expired })
+}
+
+/// The end of a stored nonce.
+pub(super) fn nonce_until(connection: &Connection, nonce: [u8; 32]) -> TableResult<Option<u64>> {
+    let mut select = connection.prepare_cached("SELECT until_ms FROM nonce WHERE nonce = ?1")?;
+    let known: Option<i64> = select.query_row([nonce.as_slice()], |row| row.get(0)).optional()?;
+    Ok(known.map(unordered))
 }
 
 /// Bytes of the pages in use. Pages that a deletion freed stay in the file, and later writes use them again.

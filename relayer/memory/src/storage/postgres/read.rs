@@ -2,7 +2,7 @@
 
 use sqlx::Row as _;
 
-use super::{PostgresStorage, QueryError, count, from_db, pseudonym, to_db};
+use super::{PostgresStorage, QueryError, count, from_db, pseudonym, time, to_db};
 use crate::storage::{Pseudonym, Space};
 
 /// Fewest bytes of a sealed record: key id, nonce and tag.
@@ -80,4 +80,14 @@ pub(super) async fn owners(
             .await?;
     transaction.commit().await?;
     owners.iter().map(|owner| Ok(pseudonym(owner)?)).collect()
+}
+
+pub(super) async fn has_nonce(
+    storage: &PostgresStorage,
+    nonce: [u8; 32],
+    now_ms: u64,
+) -> Result<bool, QueryError> {
+    let known =
+        sqlx::query_scalar("select exists (select from baton.nonce where nonce = $1 and until_ms >= $2)");
+    Ok(known.bind(&nonce[..]).bind(time(now_ms)).fetch_one(&storage.pool).await?)
 }
