@@ -8,7 +8,7 @@ use baton_client::{Client, ClientConfig, DecoyPolicy};
 use baton_embed::{Embedder, EmbedderConfig, RemoteConfig, Roles, models};
 use baton_keys::master::MasterKey;
 use baton_memory::{
-    Memory, Parts,
+    Memory, Parts, backup,
     content::WalrusContents,
     extraction::{Endpoint, EndpointConfig, ModelWriter, Writer, read_key},
     storage::{Storage, embedded::EmbeddedConfig},
@@ -97,6 +97,12 @@ async fn storage(settings: &Settings, check: bool) -> anyhow::Result<Arc<dyn Sto
     }
     let config = embedded_config(settings);
     let path = config.path.display().to_string();
+    if let Ok(master) = MasterKey::load(&settings.data_dir.join(MASTER_FILE), None) {
+        let (config, keys) = (config.clone(), settings.keys_dir.clone());
+        let finished =
+            tokio::task::spawn_blocking(move || backup::finish_restore(&config, &keys, master)).await?;
+        finished.context("a restore that was cut off cannot be finished")?;
+    }
     let opened = tokio::task::spawn_blocking(move || EmbeddedStorage::open(&config)).await?;
     let storage = opened.with_context(|| format!("the memory in {path} cannot be opened"))?;
     if check {

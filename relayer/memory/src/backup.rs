@@ -42,10 +42,6 @@ const STEP_PAGES: i32 = 1_024;
 const CHECK_TIME: Duration = Duration::from_secs(24 * 3_600);
 /// Longest time for which key files stay locked. A relayer waits ten seconds for its lock.
 const MAX_LOCKED: Duration = Duration::from_secs(8);
-/// Places in the header of a SQLite file: the version for readers, 2 with a write-ahead log, and the
-/// application's id.
-const READ_VERSION_AT: usize = 19;
-const APPLICATION_ID_AT: usize = 68;
 /// Names that are tried for a replaced file.
 const MAX_NAMES: u32 = 1_000;
 
@@ -266,7 +262,7 @@ fn add_keys(target: &Connection, keys: &KeyFiles) -> rusqlite::Result<()> {
 
 /// Checks all of a backup: its pages, the hash of every record, and that its key files open.
 fn verify(path: &Path, folder: &KeyFolder) -> Result<BackupReport, BackupError> {
-    if !has_header(path) {
+    if !database::has_header_of_copy(path) {
         return Err(BackupError::NotBackup(path.to_owned()));
     }
     let damaged = |damage| BackupError::Damaged { path: path.to_owned(), damage };
@@ -277,7 +273,7 @@ fn verify(path: &Path, folder: &KeyFolder) -> Result<BackupReport, BackupError> 
     let failed = |error: rusqlite::Error| unreadable(database::disk_error(&error));
     let backup = database::open_backup(path, CACHE_BYTES).map_err(failed)?;
     database::check_layout(&backup).map_err(unreadable)?;
-    let has_keys = backup.table_exists(None, "key_file").map_err(failed)?;
+    let has_keys = backup.table_exists(None, database::KEY_TABLE).map_err(failed)?;
     if !has_keys {
         return Err(BackupError::NotBackup(path.to_owned()));
     }
@@ -302,14 +298,6 @@ fn verify(path: &Path, folder: &KeyFolder) -> Result<BackupReport, BackupError> 
     Ok(BackupReport { owners: report.owners, records: report.records, key_files, bytes })
 }
 
-/// Whether a file begins like a backup: a database of memories that has no write-ahead log.
-fn has_header(path: &Path) -> bool {
-    let mut header = [0; APPLICATION_ID_AT + 4];
-    let read = fs::File::open(path).and_then(|mut file| io::Read::read_exact(&mut file, &mut header));
-    let is_of_memory = header.ends_with(&database::APPLICATION_ID.to_be_bytes());
-    read.is_ok() && is_of_memory && header[READ_VERSION_AT] == 1
-}
-
 fn for_each_key(
     backup: &Connection,
     mut work: impl FnMut(Pseudonym, &[u8]) -> Result<(), BackupError>,
@@ -331,7 +319,8 @@ fn for_each_key(
 /// backup. Without any key file, the backup's are written.
 ///
 /// # Errors
-/// [`BackupError`]. The call can be repeated after any error and any crash.
+/// [`BackupError`]. The call can be repeated after any error. After a crash in it, memory is as before, or
+/// [`finish_restore`] makes it that of the backup.
 pub fn restore(
     config: &EmbeddedConfig,
     keys: &Path,
@@ -347,50 +336,101 @@ pub fn restore(
     let folder = KeyFolder::unopened(keys, master);
     let backup = verify(from, &folder)?;
     let folder = folder.reopen()?;
-    let part = config.path.join("memory.sqlite.restored");
-    copy_back(from, &part, progress)?;
-    let (are_keys_restored, replaced_keys) = restore_keys(from, folder, keys, with_keys)?;
+    let are_keys_restored = with_keys || folder.owners()?.is_empty();
+    let part = part_of(config);
+    copy_back(from, &part, are_keys_restored, progress)?;
+    // The one switch: the database carries its key files until they are in their folder.
     let replaced = replace(config, &part).map_err(io_error(&part))?;
+    let replaced_keys = take_keys(config, folder, keys)?;
     Ok(RestoreReport { backup, replaced, are_keys_restored, replaced_keys })
 }
 
-/// Copies the backup without its key files.
-fn copy_back(from: &Path, part: &Path, progress: CopyProgress<'_>) -> Result<(), BackupError> {
-    match fs::remove_file(part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(part)(error)),
-        _ => {}
+/// Finishes a restore that was cut off after its switch, and removes the copy of one that was cut off before it. Blocking.
+/// The relayer calls it before it opens the database.
+///
+/// # Errors
+/// [`BackupError`].
+pub fn finish_restore(config: &EmbeddedConfig, keys: &Path, master: MasterKey) -> Result<(), BackupError> {
+    let (file, part) = (config.file(), part_of(config));
+    if !part.exists() && !database::carries_keys(&file) {
+        return Ok(());
     }
-    database::create_file(part).map_err(io_error(part))?;
-    let source = database::open_backup(from, CACHE_BYTES).map_err(|error| failed(&error))?;
-    let mut target = database::open_empty(part, CACHE_BYTES).map_err(|error| failed(&error))?;
-    let copied = copy_pages(&source, &mut target, progress).and_then(|()| {
-        target.pragma_update(None, "secure_delete", true)?;
-        target.execute_batch("DROP TABLE key_file; DROP TABLE master")
-    });
-    copied.map_err(|error| failed(&error))?;
-    target.close().map_err(|(_, error)| failed(&error))?;
-    database::finish_copy(part).map_err(io_error(part))
+    let _lock = embedded::lock(config)?;
+    if part.exists() {
+        let ended = if file.exists() { fs::remove_file(&part) } else { replace(config, &part).map(drop) };
+        ended.map_err(io_error(&part))?;
+    }
+    if database::carries_keys(&file) {
+        take_keys(config, KeyFolder::open(keys, master)?, keys)?;
+    }
+    Ok(())
 }
 
-/// Writes the backup's key files if there are none, or if the caller wants them. The others go aside.
-fn restore_keys(
+/// The complete copy of a backup, before it replaces the database.
+fn part_of(config: &EmbeddedConfig) -> PathBuf {
+    config.path.join("memory.sqlite.restored")
+}
+
+/// Copies the backup, with its key files if the database is to carry them.
+fn copy_back(
     from: &Path,
+    part: &Path,
+    with_keys: bool,
+    progress: CopyProgress<'_>,
+) -> Result<(), BackupError> {
+    let copying = part.with_extension("copying");
+    for file in [part, &copying] {
+        match fs::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(file)(error)),
+            _ => {}
+        }
+    }
+    database::create_file(&copying).map_err(io_error(&copying))?;
+    let source = database::open_backup(from, CACHE_BYTES).map_err(|error| failed(&error))?;
+    let mut target = database::open_empty(&copying, CACHE_BYTES).map_err(|error| failed(&error))?;
+    copy_pages(&source, &mut target, progress).map_err(|error| failed(&error))?;
+    if !with_keys {
+        drop_keys(&target).map_err(|error| failed(&error))?;
+    }
+    target.close().map_err(|(_, error)| failed(&error))?;
+    database::finish_copy(&copying).map_err(io_error(&copying))?;
+    fs::rename(&copying, part).and_then(|()| database::sync_folder(part)).map_err(io_error(part))
+}
+
+fn drop_keys(database: &Connection) -> rusqlite::Result<()> {
+    database.pragma_update(None, "secure_delete", true)?;
+    database.execute_batch("BEGIN; DROP TABLE key_file; DROP TABLE master; COMMIT")
+}
+
+/// Moves the key files that a restored database carries into their folder, if it carries some. The folder before goes aside;
+/// returns its new name. After a crash in it, the call is repeated.
+fn take_keys(
+    config: &EmbeddedConfig,
     folder: KeyFolder,
     keys: &Path,
-    with_keys: bool,
-) -> Result<(bool, Option<PathBuf>), BackupError> {
-    let has_keys = !folder.owners()?.is_empty();
-    if has_keys && !with_keys {
-        return Ok((false, None));
+) -> Result<Option<PathBuf>, BackupError> {
+    let file = config.file();
+    if !database::carries_keys(&file) {
+        return Ok(None);
     }
+    let database = database::open_backup(&file, CACHE_BYTES).map_err(|error| failed(&error))?;
+    let has_keys = !folder.owners()?.is_empty();
+    let mut beside = keys.as_os_str().to_owned();
+    beside.push(".restored");
+    let beside = PathBuf::from(beside);
+    let fresh = folder.begin_at(&beside)?;
+    for_each_key(&database, |owner, bytes| Ok(fresh.write_sealed(owner, bytes)?))?;
+    drop(database);
     let replaced = match has_keys {
         true => Some(archive(keys).map_err(io_error(keys))?),
-        false => None,
+        false => fs::remove_dir_all(keys).map(|()| None).map_err(io_error(keys))?,
     };
-    let folder = folder.reopen()?;
-    let backup = database::open_backup(from, CACHE_BYTES).map_err(|error| failed(&error))?;
-    for_each_key(&backup, |owner, bytes| Ok(folder.write_sealed(owner, bytes)?))?;
-    Ok((true, replaced))
+    fs::rename(&beside, keys).and_then(|()| database::sync_folder(keys)).map_err(io_error(keys))?;
+    let database = database::open_empty(&file, CACHE_BYTES).map_err(|error| failed(&error))?;
+    drop_keys(&database).map_err(|error| failed(&error))?;
+    database.close().map_err(|(_, error)| failed(&error))?;
+    database::finish_copy(&file).map_err(io_error(&file))?;
+    Ok(replaced)
 }
 
 /// Replaces the database; returns the new name of the old one.
@@ -402,9 +442,10 @@ fn replace(config: &EmbeddedConfig, part: &Path) -> io::Result<Option<PathBuf>> 
         false => None,
     };
     if log.exists() {
-        // The old database needs its log under its new name, and the new one must not get it. After a crash
-        // before this line, the relayer refuses to start until the call is repeated.
-        let aside = replaced.as_ref().map_or_else(|| free_name(&log), |replaced| Ok(log_of(replaced)))?;
+        // The old database needs its log under its new name, and the new one must not get it.
+        let last = replaced.clone().or_else(|| names_of(&file).take_while(|name| name.exists()).last());
+        let aside = last.map(|replaced| log_of(&replaced)).filter(|aside| !aside.exists());
+        let aside = aside.map_or_else(|| free_name(&log), Ok)?;
         fs::rename(&log, aside)?;
     }
     let mut index = file.as_os_str().to_owned();
@@ -418,13 +459,17 @@ fn replace(config: &EmbeddedConfig, part: &Path) -> io::Result<Option<PathBuf>> 
     Ok(replaced)
 }
 
-fn free_name(path: &Path) -> io::Result<PathBuf> {
-    let name = |number: u32| {
+/// The names for replaced files, in their order.
+fn names_of(path: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..MAX_NAMES).map(|number| {
         let mut name = path.as_os_str().to_owned();
         name.push(if number == 1 { ".replaced".to_owned() } else { format!(".replaced-{number}") });
         PathBuf::from(name)
-    };
-    let free = (1..MAX_NAMES).map(name).find(|name| fs::symlink_metadata(name).is_err());
+    })
+}
+
+fn free_name(path: &Path) -> io::Result<PathBuf> {
+    let free = names_of(path).find(|name| fs::symlink_metadata(name).is_err());
     free.ok_or_else(|| io::ErrorKind::AlreadyExists.into())
 }
 

@@ -224,3 +224,68 @@ async fn backups_made_during_writes_and_deletions_open_whole() {
         last = found;
     }
 }
+
+/// A relayer that goes on with a memory writes its search features and jobs. A backup from before them lacks nothing.
+#[tokio::test]
+async fn a_backup_from_before_derived_records_is_no_loss() {
+    let home = Home::new();
+    let vault = home.vault().await;
+    let ana = vault.open(ANA).await.unwrap();
+    write_events(&ana, 0..3).await;
+    let (backup, _) = home.back_up("backup").unwrap();
+    let put = vec![(Space::Features, 1, Zeroizing::new(b"features".to_vec()))];
+    ana.commit(Changes { put, jobs: vec![(0, 5)], ..Changes::default() }).await.unwrap();
+    if let Some(marker) = ana.marker() {
+        marker.write().await.unwrap();
+    }
+    drop((ana, vault));
+    home.restore(&backup, false).unwrap();
+    assert_eq!(count(&home.vault().await, ANA).await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_restore_that_is_cut_off_is_finished_or_undone_at_the_next_start() {
+    let home = Home::new();
+    let vault = home.vault().await;
+    let ana = vault.open(ANA).await.unwrap();
+    write_events(&ana, 0..20).await;
+    let (backup, _) = home.back_up("backup").unwrap();
+    // From here on, neither keys nor records of the one fit the other.
+    ana.redact(Changes { remove: vec![(Space::Log, 3)], ..Changes::default() }).await.unwrap();
+    ana.redact(Changes { put: vec![(Space::Log, 3, Zeroizing::new(text_of(3)))], ..Changes::default() })
+        .await
+        .unwrap();
+    write_events(&ana, 20..30).await;
+    drop((ana, vault));
+    let (config, part) = (home.config(), part_of(&home.config()));
+    let finish = || finish_restore(&home.config(), &home.keys(), master()).unwrap();
+    finish();
+
+    // Cut off before the switch.
+    copy_back(&backup, &part, true, &mut |_, _| {}).unwrap();
+    finish();
+    assert!(!part.exists(), "no copy of deleted data stays");
+    assert_eq!(count(&home.vault().await, ANA).await.unwrap(), 30);
+
+    // In it: the old database is aside, with or without its log.
+    copy_back(&backup, &part, true, &mut |_, _| {}).unwrap();
+    archive(&config.file()).unwrap();
+    finish();
+    assert_eq!(count(&home.vault().await, ANA).await.unwrap(), 20);
+    write_events(&home.vault().await.open(ANA).await.unwrap(), 20..25).await;
+
+    // After it, before the keys, and between their folders.
+    for cut in 0..3 {
+        copy_back(&backup, &part, true, &mut |_, _| {}).unwrap();
+        replace(&config, &part).unwrap();
+        if cut > 0 {
+            archive(&home.keys()).unwrap();
+        }
+        if cut > 1 {
+            fs::create_dir(home.0.path().join("keys.restored")).unwrap();
+        }
+        finish();
+        assert_eq!(count(&home.vault().await, ANA).await.unwrap(), 20, "{cut}");
+        assert!(!home.0.path().join("keys.restored").exists());
+    }
+}

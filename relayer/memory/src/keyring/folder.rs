@@ -162,6 +162,16 @@ impl KeyFolder {
         Self::open(&path, master)
     }
 
+    /// The folder with the same master key at another path, which is made anew.
+    pub(crate) fn begin_at(self, path: &Path) -> Result<Self, KeyringError> {
+        let failed = |source| KeyringError::Io { path: path.to_owned(), source };
+        match std::fs::remove_dir_all(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        Self::open(path, self.master)
+    }
+
     /// Whether bytes are an owner's file under this master key.
     pub(crate) fn opens(&self, owner: Pseudonym, bytes: &[u8]) -> bool {
         self.decode(owner, bytes).is_some()
@@ -227,6 +237,12 @@ impl KeyFolder {
         self.listed(".erased")
     }
 
+    /// Why some owners' files do not open. A reader may meet a file that is being replaced, so each bad file
+    /// is read again under its lock.
+    pub(crate) fn unreadable(&self) -> Result<Vec<KeyringError>, KeyringError> {
+        Ok(self.owners()?.into_iter().filter_map(|owner| self.load(owner).err()).collect())
+    }
+
     /// Owners with a key file.
     pub(crate) fn owners(&self) -> Result<Vec<Pseudonym>, KeyringError> {
         self.listed(".keys")
@@ -237,12 +253,6 @@ impl KeyFolder {
         let mut owners = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-    /// Why some owners' files do not open. A reader may meet a file that is being replaced, so each bad file
-    /// is read again under its lock.
-    pub(crate) fn unreadable(&self) -> Result<Vec<KeyringError>, KeyringError> {
-        Ok(self.owners()?.into_iter().filter_map(|owner| self.load(owner).err()).collect())
-    }
-
             let mut bytes = [0; 16];
             let stem = name.to_str().and_then(|name| name.strip_suffix(suffix));
             if stem.is_some_and(|stem| hex::decode_to_slice(stem, &mut bytes).is_ok()) {

@@ -133,6 +133,12 @@ impl EmbeddedStorage {
                 file.display()
             )));
         }
+        if database::carries_keys(&file) {
+            return Err(StorageError::Unavailable(format!(
+                "a restore of {} was cut off: `baton-relayer run` finishes it",
+                file.display()
+            )));
+        }
         log_check::inspect(&log_of(&file)).map_err(unusable)?;
         database::create_file(&file).map_err(unusable)?;
         let connection = database::open_writer(&file, config.cache_bytes / 2)?;
@@ -144,13 +150,13 @@ impl EmbeddedStorage {
             readers: Mutex::default(),
             reader_permits: Arc::new(Semaphore::new(READERS)),
             nonce_count: Arc::new(AtomicU64::new(nonces)),
+            held_nonces: Mutex::default(),
             is_closing: Arc::default(),
             check: Mutex::default(),
         })))
     }
 
     /// Whether another process, or another handle, has the database open now. It changes nothing.
-            held_nonces: Mutex::default(),
     #[must_use]
     pub fn is_in_use(config: &EmbeddedConfig) -> bool {
         let held = |path: &Path| {
@@ -258,17 +264,17 @@ pub(crate) fn lock(config: &EmbeddedConfig) -> Result<File, StorageError> {
 }
 
 impl Inner {
+    fn holds(&self, nonce: &[u8; 32], now_ms: u64) -> bool {
+        let held = self.held_nonces.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get(nonce).is_some_and(|until_ms| *until_ms >= now_ms)
+    }
+
     fn free_readers(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read_with<T>(&self, work: impl FnOnce(&Connection) -> TableResult<T>) -> TableResult<T> {
         let free = self.free_readers().pop();
-    fn holds(&self, nonce: &[u8; 32], now_ms: u64) -> bool {
-        let held = self.held_nonces.lock().unwrap_or_else(PoisonError::into_inner);
-        held.get(nonce).is_some_and(|until_ms| *until_ms >= now_ms)
-    }
-
         let connection = match free {
             Some(connection) => connection,
             None => database::open_reader(&self.config.file(), self.config.cache_bytes / 2 / READERS as u64)?,
@@ -328,15 +334,15 @@ impl Storage for EmbeddedStorage {
 
     fn take_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> StorageFuture<'a, bool> {
         Box::pin(async move {
+            if self.0.holds(&nonce, now_ms) {
+                return Ok(false);
+            }
             let known = self.0.nonce_count.clone();
             let take = move |connection: &Connection| {
                 let count = known.load(Ordering::Relaxed);
                 tables::take_nonce(connection, count, nonce, now_ms, until_ms)
             };
             let outcome = self.write(nonce.len(), take).await?;
-            if self.0.holds(&nonce, now_ms) {
-                return Ok(false);
-            }
             // After the commit, so that a failed one is not counted. Concurrent calls may exceed the limit by
             // a transaction's writes.
             let _ = self.0.nonce_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
@@ -346,12 +352,6 @@ impl Storage for EmbeddedStorage {
         })
     }
 
-    fn scan<'a>(&'a self, _owner: Pseudonym, _query: ScanQuery) -> StorageFuture<'a, Option<Scan>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    fn searches(&self) -> bool {
-        false
     fn has_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64) -> StorageFuture<'a, bool> {
         Box::pin(async move {
             let stored = self.read_with(move |connection| tables::nonce_until(connection, nonce)).await?;
@@ -379,6 +379,12 @@ impl Storage for EmbeddedStorage {
         })
     }
 
+    fn scan<'a>(&'a self, _owner: Pseudonym, _query: ScanQuery) -> StorageFuture<'a, Option<Scan>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn searches(&self) -> bool {
+        false
     }
 
     fn stored_bytes<'a>(&'a self) -> StorageFuture<'a, Option<u64>> {

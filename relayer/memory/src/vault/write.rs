@@ -22,10 +22,13 @@ impl OwnerVaultState {
         let segments: BTreeSet<_> =
             changes.put.iter().map(|(space, number, _)| Segment::of(*space, *number)).collect();
         self.make_keys(segments).await?;
-        let events = events_of(&changes);
+        let (events, is_derived) = (events_of(&changes), is_derived(&changes));
         let batch = self.seal(changes, BTreeMap::new(), Vec::new()).await?;
         let version = self.storage.commit(self.pseudonym, expected, batch).await?;
-        self.saw(Mark { version, events });
+        // A database without it has lost nothing: a backup from before it is no loss.
+        if !is_derived {
+            self.saw(Mark { version, events });
+        }
         Ok(version)
     }
 
@@ -232,6 +235,13 @@ impl OwnerVaultState {
 fn events_of(changes: &Changes) -> u64 {
     let log = changes.put.iter().filter(|(space, ..)| *space == Space::Log);
     log.map(|(_, number, _)| number.saturating_add(1)).max().unwrap_or(0)
+}
+
+/// Whether changes hold only jobs and records that are built again from the log.
+fn is_derived(changes: &Changes) -> bool {
+    let put = changes.put.iter().map(|(space, ..)| space);
+    let mut spaces = put.chain(changes.remove.iter().map(|(space, _)| space));
+    spaces.all(|space| matches!(space, Space::Features | Space::Snapshot | Space::Packs))
 }
 
 fn check_sizes(put: &[(Space, u64, Secret)]) -> Result<()> {

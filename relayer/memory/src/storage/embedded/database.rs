@@ -150,6 +150,27 @@ pub(crate) fn open_backup(path: &Path, cache_bytes: u64) -> rusqlite::Result<Con
     connect(path, cache_bytes, OpenFlags::SQLITE_OPEN_READ_ONLY)
 }
 
+/// The table with the key files of a backup.
+pub(crate) const KEY_TABLE: &str = "key_file";
+/// Places in the header of a SQLite file: the version for readers, 2 with a write-ahead log, and the
+/// application's id.
+const READ_VERSION_AT: usize = 19;
+const APPLICATION_ID_AT: usize = 68;
+
+/// Whether a file begins like a backup: a database of memories that has no write-ahead log.
+pub(crate) fn has_header_of_copy(path: &Path) -> bool {
+    let mut header = [0; APPLICATION_ID_AT + 4];
+    let read = File::open(path).and_then(|mut file| io::Read::read_exact(&mut file, &mut header));
+    let is_of_memory = header.ends_with(&APPLICATION_ID.to_be_bytes());
+    read.is_ok() && is_of_memory && header[READ_VERSION_AT] == 1
+}
+
+/// Whether a restored database still carries the key files of its backup.
+pub(crate) fn carries_keys(path: &Path) -> bool {
+    has_header_of_copy(path)
+        && open_backup(path, 1 << 20).is_ok_and(|copy| copy.table_exists(None, KEY_TABLE).unwrap_or(false))
+}
+
 /// A connection to an empty file that becomes the copy of a database.
 pub(crate) fn open_empty(path: &Path, cache_bytes: u64) -> rusqlite::Result<Connection> {
     connect(path, cache_bytes, OpenFlags::SQLITE_OPEN_READ_WRITE)
