@@ -12,6 +12,7 @@ use utoipa::{
 };
 
 use super::{
+    extract::SHARED,
     limits::{MAX_FACTS, MAX_FILTER_NAMES, MAX_IDS},
     open,
 };
@@ -22,6 +23,8 @@ enum FieldForm {
     /// 1 to 256 bytes, not only space, without control characters. The document counts characters, of which there
     /// are at most as many.
     Name,
+    /// A name that is not the shared pool's.
+    Project,
     /// This many hex characters.
     Hex(u8),
     /// RFC 3339.
@@ -48,6 +51,8 @@ enum FieldForm {
     Days(usize),
     /// A list of at most this many values.
     AtMost(usize),
+    /// A list with a value.
+    AtLeastOne,
     /// A list of 1 to this many values.
     NotEmpty(usize),
     /// A list of 1 to this many ids of 32 hex characters.
@@ -186,7 +191,9 @@ const FIELDS_OF_SCHEMAS: &[(&str, &str, FieldForm)] = &[
     ("Ask", "limit", FieldForm::Positive),
     ("Restore", "limit", FieldForm::Positive),
     ("", "limit", FieldForm::Positive),
+    ("ChatInput", "messages", FieldForm::AtLeastOne),
     ("NameInput", "name", FieldForm::Name),
+    ("ProjectInput", "name", FieldForm::Project),
     ("SessionInput", "name", FieldForm::Name),
     ("ForkInput", "name", FieldForm::Name),
     ("", "name", FieldForm::Name),
@@ -307,6 +314,7 @@ fn apply_to_list(array: &mut Array, form: FieldForm) {
         FieldForm::NotEmpty(most) | FieldForm::Ids(most) => {
             (array.min_items, array.max_items) = (Some(1), Some(most));
         }
+        FieldForm::AtLeastOne => array.min_items = Some(1),
         FieldForm::AtMost(most) => array.max_items = Some(most),
         FieldForm::SomeOf(_) => array.max_items = Some(MAX_FILTER_NAMES),
         _ => {}
@@ -319,9 +327,12 @@ fn apply_to_list(array: &mut Array, form: FieldForm) {
 
 fn apply_to_text(object: &mut Object, form: FieldForm) {
     match form {
-        FieldForm::Name => {
+        FieldForm::Name | FieldForm::Project => {
             (object.min_length, object.max_length) = (Some(1), Some(baton_memory::limits::MAX_NAME_BYTES));
-            object.pattern = Some(name_pattern());
+            object.pattern = Some(match form {
+                FieldForm::Project => format!("^(?!{SHARED}$){}", name_pattern().trim_start_matches('^')),
+                _ => name_pattern(),
+            });
         }
         FieldForm::Hex(digits) => object.pattern = Some(format!("^[0-9a-fA-F]{{{digits}}}$")),
         FieldForm::Time => {
@@ -350,6 +361,7 @@ fn apply_to_text(object: &mut Object, form: FieldForm) {
         | FieldForm::UpTo(_)
         | FieldForm::Days(_)
         | FieldForm::AtMost(_)
+        | FieldForm::AtLeastOne
         | FieldForm::NotEmpty(_)
         | FieldForm::Ids(_) => {}
     }

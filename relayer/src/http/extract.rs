@@ -13,6 +13,7 @@ use baton_memory::{
 use baton_proto::text::is_same_place;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 use super::{
     AppState,
@@ -98,8 +99,52 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Input<T> {
         if body.trim_ascii_start().first() == Some(&b'[') {
             return Err(ApiError::bad("the body is a list: send an object"));
         }
-        serde_json::from_slice(body).map(Self).map_err(|error| ApiError::bad(format!("the body: {error}")))
+        let read =
+            serde_json::from_slice(body).or_else(|_| serde_json::from_slice(&with_whole_numbers(body)));
+        read.map(Self).map_err(|error| ApiError::bad(format!("the body: {error}")))
     }
+}
+
+/// Integers up to this number are exact in a float.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// A JSON text whose numbers without a fraction are written without a point: to JSON Schema, 77.0 is an integer.
+fn with_whole_numbers(json: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut out = Zeroizing::new(Vec::with_capacity(json.len()));
+    let mut rest = json;
+    while let Some(first) = rest.first() {
+        let length = match first {
+            b'"' => text_length(rest),
+            b'-' | b'0'..=b'9' => {
+                let end = rest
+                    .iter()
+                    .position(|byte| !matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'e' | b'E'));
+                end.unwrap_or(rest.len())
+            }
+            _ => 1,
+        };
+        let (token, after) = rest.split_at(length);
+        let number = std::str::from_utf8(token).ok().filter(|token| token.contains(['.', 'e', 'E']));
+        match number.and_then(|token| token.parse::<f64>().ok()) {
+            Some(number) if *first != b'"' && number.fract() == 0.0 && number.abs() <= MAX_EXACT => {
+                out.extend_from_slice(format!("{number:.0}").as_bytes());
+            }
+            _ => out.extend_from_slice(token),
+        }
+        rest = after;
+    }
+    out
+}
+
+/// The bytes of the JSON string at the beginning of a text, with its quotes.
+fn text_length(json: &[u8]) -> usize {
+    let mut escaped = false;
+    let end = json.iter().skip(1).position(|byte| {
+        let ends = *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        ends
+    });
+    end.map_or(json.len(), |end| end + 2)
 }
 
 /// A query.
@@ -239,4 +284,23 @@ pub(super) fn scope_named(name: Option<&str>, default: MemoryScope) -> Result<Me
         let names: Vec<_> = MemoryScope::ALL.iter().map(|scope| scope.name()).collect();
         ApiError::bad(format!("`memory_scope` is one of {}", names.join(", ")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_without_a_fraction_is_an_integer() {
+        for (json, whole) in [
+            (r#"{"limit":77.0,"a":-1.0e1}"#, r#"{"limit":77,"a":-10}"#),
+            (r#"{"a":0.5,"b":7}"#, r#"{"a":0.5,"b":7}"#),
+            (r#"{"text":"77.0 \" 1.0","a":[2.0]}"#, r#"{"text":"77.0 \" 1.0","a":[2]}"#),
+            (r#"{"a":1e400,"b":1e17}"#, r#"{"a":1e400,"b":1e17}"#),
+            (r#"{"a":"cut"#, r#"{"a":"cut"#),
+            ("{\"a\":-", "{\"a\":-"),
+        ] {
+            assert_eq!(std::str::from_utf8(&with_whole_numbers(json.as_bytes())).unwrap(), whole);
+        }
+    }
 }

@@ -46,7 +46,15 @@ impl From<Vec<PlaceView>> for Places {
     }
 }
 
-/// The name of a new project or persona.
+/// The name of a new project.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ProjectInput {
+    /// 1 to 256 bytes, not only spaces, and no control characters. `default` is the shared pool.
+    name: String,
+}
+
+/// The name of a new persona.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NameInput {
@@ -72,7 +80,7 @@ async fn projects(State(app): State<AppState>, Reader(caller): Reader) -> Result
 async fn create_project(
     State(app): State<AppState>,
     Writer(caller): Writer,
-    Input(input): Input<NameInput>,
+    Input(input): Input<ProjectInput>,
 ) -> Result<Json<ChangedPlace>, ApiError> {
     let name = caller.project(Some(input.name))?;
     let name = name.ok_or_else(|| ApiError::bad(format!("`{SHARED}` is the shared pool, and no project")))?;
