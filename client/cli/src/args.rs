@@ -16,7 +16,7 @@ use crate::options::ClientOptions;
 pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES, TokenArguments};
 use blob::BlobCommand;
 pub(crate) use grants::{GrantsCommand, NarrowArguments};
-pub(crate) use memory::{ContextArguments, MemoryCommand, OtherHolders, Switch};
+pub(crate) use memory::{ContextArguments, ItemKind, MemoryCommand, OtherHolders, Switch};
 pub(crate) use serve::{KeyOptions, KeysCommand, ServeArguments, ServeCommand, Term};
 pub(crate) use session::{RekeyArguments, SessionCommand, Side};
 

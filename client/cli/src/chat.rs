@@ -225,7 +225,7 @@ fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
         "verified": true,
         "finish": finish_name(outcome.finish),
         "attempt": outcome.attempt,
-        "recalled_facts": outcome.memory.iter().map(|item| json!({ "text": item.text, "source": item.source }))
+        "memories_used": outcome.memory.iter().map(|item| json!({ "text": item.text, "source": item.source }))
             .collect::<Vec<_>>(),
         "receipt": {
             "hash": receipt.receipt_hash().to_string(),

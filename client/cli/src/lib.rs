@@ -23,6 +23,7 @@ mod grants;
 mod graph;
 mod interrupt;
 mod memory;
+mod memory_items;
 mod nodes;
 mod opening;
 mod options;

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{
     Failure, agent_pipe,
-    args::{ContextArguments, MemoryCommand, OtherHolders, Switch},
+    args::{ContextArguments, ItemKind, MemoryCommand, OtherHolders, Switch},
+    memory_items::{ItemSelection, escaped, items_of},
     out::{Out, clean, count, memories},
     relayer_client::RelayerClient,
     settings::{Settings, read_bounded},
@@ -23,7 +24,7 @@ const SHOWN_CHARS: usize = 100;
 pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Result<(), Failure> {
     let relayer = RelayerClient::open(settings)?;
     match command {
-        MemoryCommand::List { context, all, words, pending, limit } => {
+        MemoryCommand::List { context, all, words, kind, pending, limit } => {
             let mut body = context_json(context);
             body["everything"] = (*all).into();
             body["limit"] = (*limit).into();
@@ -33,7 +34,10 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
             if *pending {
                 body["consent"] = "pending".into();
             }
-            show_items(&relayer.json(Method::POST, "/v1/memory/list", Some(&body)).await?, out)
+            if let Some(kind) = kind {
+                body["filters"] = json!({ "kinds": [kind.name()] });
+            }
+            show_items(&relayer.json(Method::POST, "/v1/memory/list", Some(&body)).await?, *all, out)
         }
         MemoryCommand::Search { query, context, scope, limit } => {
             let mut body = context_json(context);
@@ -53,18 +57,27 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
         }
         MemoryCommand::Edit { id, text, keep_old, others } => {
             let body = json!({ "text": text });
+            let path = format!("/v1/memory/items/{}", relayer.item_id(id).await?);
             let answer = if *keep_old {
-                relayer.json(Method::POST, &item_path(id, "/supersede")?, Some(&body)).await?
+                relayer.json(Method::POST, &format!("{path}/supersede"), Some(&body)).await?
             } else {
                 let query = others.map(|others| format!("?others={}", others.name())).unwrap_or_default();
-                relayer.json(Method::PATCH, &item_path(id, &query)?, Some(&body)).await?
+                relayer.json(Method::PATCH, &format!("{path}{query}"), Some(&body)).await?
             };
             show_item(&answer, out)?;
             show_holders(&answer, out);
             Ok(())
         }
-        MemoryCommand::Delete { ids, others, everything: false, .. } => {
+        MemoryCommand::Delete { ids, others, .. } if !ids.is_empty() => {
             forget(&relayer, ids, *others, out).await
+        }
+        MemoryCommand::Delete { project, kind, others, everything: false, yes, .. } => {
+            let selection = ItemSelection {
+                project: project.as_deref(),
+                kind: kind.map(ItemKind::name),
+                everything: false,
+            };
+            forget_selected(&relayer, &selection, *others, *yes, out).await
         }
         MemoryCommand::Delete { yes, .. } => forget_everything(&relayer, *yes, out).await,
         MemoryCommand::Export { out: file, context } => export(&relayer, file, context, out).await,
@@ -81,7 +94,7 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
         MemoryCommand::Consent { grant, deny, others } => consent(&relayer, grant, deny, *others, out).await,
         MemoryCommand::Profile { context } => {
             let path = format!("/v1/memory/profile{}", context_query(context));
-            show_items(&relayer.json(Method::GET, &path, None).await?, out)
+            show_items(&relayer.json(Method::GET, &path, None).await?, false, out)
         }
         MemoryCommand::Settings { extract_through_nodes } => {
             let answer = match extract_through_nodes {
@@ -130,24 +143,34 @@ fn context_query(context: &ContextArguments) -> String {
     if query.is_empty() { query } else { format!("?{query}") }
 }
 
-/// Text as a part of a URL.
-fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
-}
-
-fn item_path(id: &str, action: &str) -> Result<String, Failure> {
-    if id.len() != 32 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(Failure::Usage(format!("{id} is no memory's id; baton memory list shows them")));
-    }
-    Ok(format!("/v1/memory/items/{}{action}", id.to_lowercase()))
-}
-
-async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Result<(), Failure> {
-    let question = "Delete all memories of this account, with their keys, for good?";
+/// Asks before a deletion, unless the answer was given.
+fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
     if !yes && prompt::confirm_at_terminal(question)? != Some(true) {
         return Err(Failure::usage("Nothing was deleted.", "not at a terminal, pass --yes to delete"));
     }
+    Ok(())
+}
+
+/// Deletes the memories of a project or kind.
+async fn forget_selected(
+    relayer: &RelayerClient,
+    selection: &ItemSelection<'_>,
+    others: Option<OtherHolders>,
+    yes: bool,
+    out: &Out,
+) -> Result<(), Failure> {
+    let kind = selection.kind.map(|kind| format!(" of the kind {kind}")).unwrap_or_default();
+    let place = match selection.project {
+        Some(project) => format!("the project {}", clean(project)),
+        None => "the shared pool of no project".to_owned(),
+    };
+    confirm(&format!("Delete all memories{kind} in {place} for good?"), yes)?;
+    let deleted = relayer.delete_items(selection, others.map(OtherHolders::name)).await?;
+    show_answer(&json!({ "count": deleted }), &format!("{} deleted for good", memories(deleted)), out)
+}
+
+async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Result<(), Failure> {
+    confirm("Delete all memories of this account, with their keys, for good?", yes)?;
     // The account once more: a path alone deletes nothing.
     let confirm = json!({ "confirm": relayer.owner() });
     relayer.text(Method::DELETE, "/v1/memory/owner", confirm.to_string()).await?;
@@ -160,10 +183,7 @@ async fn forget(
     others: Option<OtherHolders>,
     out: &Out,
 ) -> Result<(), Failure> {
-    for id in ids {
-        item_path(id, "")?;
-    }
-    let mut body = json!({ "ids": ids });
+    let mut body = json!({ "ids": relayer.item_ids(ids).await? });
     if let Some(others) = others {
         body["others"] = others.name().into();
     }
@@ -246,13 +266,13 @@ async fn consent(
             out.note("No memory waits for your consent.");
             return Ok(());
         }
-        return show_items(&waiting, out);
+        return show_items(&waiting, true, out);
     }
     for (decision, ids) in [("grant", grant), ("deny", deny)] {
         if ids.is_empty() {
             continue;
         }
-        let mut body = json!({ "ids": ids, "decision": decision });
+        let mut body = json!({ "ids": relayer.item_ids(ids).await?, "decision": decision });
         if let Some(others) = others.filter(|_| decision == "deny") {
             body["others"] = others.name().into();
         }
@@ -293,16 +313,17 @@ fn show_answer(answer: &Value, text: &str, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show_items(answer: &Value, out: &Out) -> Result<(), Failure> {
+/// Shows items, with their projects if they are of several.
+fn show_items(answer: &Value, with_projects: bool, out: &Out) -> Result<(), Failure> {
     if out.json() {
         return Ok(out.value(answer)?);
     }
-    let listed = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let listed = items_of(answer);
     if listed.is_empty() {
         out.note("Nothing is remembered here. All places: baton memory list --all");
     }
     for item in listed {
-        out.line(&row(item))?;
+        out.line(&row(item, with_projects))?;
     }
     if answer["next"].is_string() {
         out.note("there are more; ask for them with a higher --limit, or narrow it with words");
@@ -311,7 +332,7 @@ fn show_items(answer: &Value, out: &Out) -> Result<(), Failure> {
 }
 
 /// One line of a table.
-fn row(item: &Value) -> String {
+fn row(item: &Value, with_project: bool) -> String {
     let text = |field: &str| item[field].as_str().unwrap_or_default();
     let day: String = text("time").chars().take(10).collect();
     let mut shown: String = text("text").chars().take(SHOWN_CHARS).collect();
@@ -319,12 +340,17 @@ fn row(item: &Value) -> String {
         shown.push('…');
     }
     let asks = if text("consent") == "pending" { "  [asks for consent]" } else { "" };
-    clean(&format!("{}  {day}  {:<8} {:<9} {}{asks}", text("id"), text("kind"), text("author"), shown))
-        .replace('\n', " ")
+    let project = match (with_project, text("project")) {
+        (false, _) => String::new(),
+        (true, "") => format!("{:<12} ", "-"),
+        (true, project) => format!("{project:<12} "),
+    };
+    let (id, kind, author) = (text("id"), text("kind"), text("author"));
+    clean(&format!("{id}  {day}  {kind:<8} {author:<9} {project}{shown}{asks}")).replace('\n', " ")
 }
 
 fn show_item(item: &Value, out: &Out) -> Result<(), Failure> {
-    show_answer(item, &row(item), out)
+    show_answer(item, &row(item, false), out)
 }
 
 fn show_added(answer: &Value, out: &Out) -> Result<(), Failure> {
@@ -347,7 +373,7 @@ fn show_hits(answer: &Value, out: &Out) -> Result<(), Failure> {
         out.note("No memory matches. A search compares words and meaning; baton memory list --all shows all of them.");
     }
     for hit in hits {
-        out.line(&format!("{:.2}  {}", hit["score"].as_f64().unwrap_or_default(), row(&hit["item"])))?;
+        out.line(&format!("{:.2}  {}", hit["score"].as_f64().unwrap_or_default(), row(&hit["item"], false)))?;
     }
     if let Some(degraded) = answer["degraded"].as_str() {
         out.warn(degraded);
@@ -406,15 +432,6 @@ mod tests {
     }
 
     #[test]
-    fn an_id_from_outside_is_no_path() {
-        assert!(item_path("../../owner", "").is_err());
-        assert_eq!(
-            item_path(&"AB".repeat(16), "/x").unwrap(),
-            format!("/v1/memory/items/{}/x", "ab".repeat(16))
-        );
-    }
-
-    #[test]
     fn a_holder_of_words_is_named_in_one_line() {
         let mut holder = json!({
             "id": "ab", "kind": "episode", "author": "assistant", "session": "work\u{1b}[31m\nx", "deleted": false,
@@ -430,7 +447,12 @@ mod tests {
             "id": "ab", "time": "2026-11-21T10:00:00Z", "kind": "fact", "author": "user", "consent": "pending",
             "text": format!("likes\n\u{1b}[31mtea{}", "!".repeat(200)),
         });
-        let row = row(&item);
+        let with_project = super::row(&item, true);
+        assert!(
+            with_project.starts_with("ab  2026-11-21  fact     user      -            likes"),
+            "{with_project}"
+        );
+        let row = super::row(&item, false);
         assert!(row.starts_with("ab  2026-11-21  fact     user      likes [31mtea!"), "{row}");
         assert!(row.ends_with("…  [asks for consent]") && !row.contains('\n'));
     }

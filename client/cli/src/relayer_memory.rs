@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use baton_client::{AccountKey, ClientError, MemoryHint, TurnOutcome};
-use baton_gateway::GatewayMemory;
+use baton_gateway::{GatewayMemory, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture};
 use baton_proto::{
     ids::{SessionId, SuiAddress},
     limits::MAX_HINT_BYTES,
@@ -11,17 +11,20 @@ use baton_proto::{
     text::{composed, folded, is_same_place},
 };
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Failure, account_key,
     args::{HintMode, MemoryArguments},
     authority::RequestAuthority,
+    memory_items::{ItemSelection, is_missing, items_of},
     out::Out,
     relayer_client::RelayerClient,
     settings::Settings,
 };
 
+/// Most items that the gateway lists.
+const LISTED_ITEMS: usize = 200;
 /// Most words of a hint.
 const MAX_KEYWORDS: usize = 12;
 /// Shortest word that counts as a keyword.
@@ -159,9 +162,6 @@ impl GatewayMemory for RelayerMemory {
             Ok(Some(answer).filter(|answer| !answer.is_empty()))
         })
     }
-}
-
-/// The reason of a failure, with its next step.
 
     fn list<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, Vec<MemoryEntry>> {
         Box::pin(async move {
@@ -257,6 +257,9 @@ fn entry(item: &Value) -> MemoryEntry {
         created: text("time"),
         project: item["project"].as_str().map(str::to_owned),
     }
+}
+
+/// The reason of a failure, with its next step.
 pub(crate) fn reason(failure: &Failure) -> String {
     match failure {
         Failure::Relayer { message, hint: Some(hint), .. } => format!("{message} ({hint})"),
@@ -280,8 +283,8 @@ fn user_text(messages: &[Message]) -> String {
 /// The first keywords of a message, each once.
 fn keywords(text: &str) -> String {
     let mut chosen: Vec<String> = Vec::new();
-    for word in text.split(|c: char| !c.is_alphanumeric()) {
-        let word = word.to_lowercase();
+    for word in composed(text).split(|c: char| !c.is_alphanumeric()) {
+        let word = folded(word);
         let counts = word.chars().count() >= MIN_KEYWORD_CHARS && !STOP_WORDS.contains(&word.as_str());
         if counts && !chosen.contains(&word) && chosen.len() < MAX_KEYWORDS {
             chosen.push(word);

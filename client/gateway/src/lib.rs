@@ -66,6 +66,7 @@ mod key_usage;
 #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "a page has no file of keys"))]
 mod keys;
 mod logprobs;
+mod memory_items;
 mod messages;
 mod model_list;
 mod models;
@@ -101,7 +102,7 @@ use std::{
 
 use axum::{
     Router, middleware,
-    routing::{get, post},
+    routing::{get, patch, post},
 };
 use baton_proto::{ids::SessionId, record::Message};
 use tokio::time::Instant;
@@ -180,6 +181,73 @@ pub trait GatewayMemory: std::fmt::Debug + Send + Sync {
         message: &'a str,
         version: Option<&'a str>,
     ) -> Pin<Box<dyn Future<Output = Result<Option<String>, String>> + Send + 'a>>;
+
+    /// The memories that a filter leaves, newest first, at most some hundred.
+    ///
+    /// # Errors
+    /// [`MemoryFailure::Refused`].
+    fn list<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, Vec<MemoryEntry>>;
+
+    /// Replaces the text of a memory, which is of a project if one is given; returns the new memory.
+    ///
+    /// # Errors
+    /// [`MemoryFailure`].
+    fn edit<'a>(
+        &'a self,
+        project: Option<&'a str>,
+        id: &'a str,
+        text: &'a str,
+    ) -> MemoryFuture<'a, MemoryEntry>;
+
+    /// Deletes a memory for good, which is of a project if one is given.
+    ///
+    /// # Errors
+    /// [`MemoryFailure`].
+    fn delete<'a>(&'a self, project: Option<&'a str>, id: &'a str) -> MemoryFuture<'a, ()>;
+
+    /// Deletes all memories that a filter leaves for good; returns their number. The filter has no query.
+    ///
+    /// # Errors
+    /// [`MemoryFailure::Refused`].
+    fn delete_all<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, u64>;
+}
+
+/// The future of an operation on memories.
+pub type MemoryFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, MemoryFailure>> + Send + 'a>>;
+
+/// Selects memories. A part that is `None` selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryFilter {
+    /// The project.
+    pub project: Option<String>,
+    /// Words that a memory has.
+    pub query: Option<String>,
+    /// `episode`, `fact`, `entity` or `summary`.
+    pub kind: Option<String>,
+}
+
+/// A memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryEntry {
+    /// Its id: 32 hex characters.
+    pub id: String,
+    /// Its text.
+    pub text: String,
+    /// Its kind.
+    pub kind: String,
+    /// When it was said, RFC 3339.
+    pub created: String,
+    /// Its project; none for the shared pool.
+    pub project: Option<String>,
+}
+
+/// Why an operation on memories failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryFailure {
+    /// There is no such memory, or it is of another project.
+    Unknown,
+    /// The relayer refused or failed: a sentence for the caller.
+    Refused(String),
 }
 
 /// The endpoint, with the rights of a caller.
@@ -263,6 +331,8 @@ impl Gateway {
             .route("/v1/models/{*model}", get(model_list::one))
             .route("/v1/embeddings", post(embeddings::create))
             .route("/api/usage", get(key_usage::show))
+            .route("/api/memory", get(memory_items::list).delete(memory_items::delete_all))
+            .route("/api/memory/{id}", patch(memory_items::edit).delete(memory_items::delete))
             .merge(page::routes())
             .fallback(guard::nothing_here)
             .method_not_allowed_fallback(guard::wrong_method)

@@ -3,7 +3,7 @@
 use baton_client::{TokenReport, TurnOutcome};
 use serde_json::{Value, json};
 
-use super::ApiError;
+use super::{ApiError, rfc3339};
 
 /// A step of an answer.
 pub(super) enum Step {
@@ -47,6 +47,13 @@ impl AcceptedAnswer {
             "receipt": outcome.receipt.receipt_hash().to_string(),
             "first_token_ms": outcome.receipt.timings.first_token_ms,
         });
+        // The relayer recalled them for this caller, in its project alone.
+        if !outcome.memory.is_empty() {
+            let memories = outcome.memory.iter();
+            about["memories"] = memories
+                .map(|item| json!({ "text": item.text, "kind": item.source, "created": rfc3339(item.time_ms / 1000) }))
+                .collect();
+        }
         if !self.devices.is_empty() {
             about["devices"] = json!(self.devices);
         }

@@ -224,6 +224,8 @@ pub struct ListRequest {
     pub filters: Filters,
     /// Only items that contain all these words.
     pub words: Option<Text>,
+    /// Only items whose id begins with this text.
+    pub id_prefix: Option<String>,
     /// Only with this consent.
     pub consent: Option<Consent>,
     /// Also archived ones.

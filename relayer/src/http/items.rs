@@ -235,6 +235,8 @@ struct ListInput {
     filters: FilterInput,
     /// Only items that contain all these words.
     words: Option<String>,
+    /// Only items whose id begins with these hex characters.
+    id: Option<String>,
     /// Only items with this consent: `granted` or `pending`.
     consent: Option<String>,
     /// Whether to include archived items.
@@ -275,6 +277,7 @@ async fn list(
         everything: input.everything,
         filters: caller.filters(input.filters.read()?),
         words: input.words.map(Into::into),
+        id_prefix: input.id,
         consent: consent_named(input.consent.as_deref())?,
         include_archived: input.archived,
         after: input.after.as_deref().map(item_id).transpose()?,

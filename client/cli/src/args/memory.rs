@@ -18,7 +18,7 @@ pub(crate) struct ContextArguments {
     pub persona: Option<String>,
 }
 
-/// The commands for memories. ID is an id from `baton memory list`.
+/// The commands for memories. ID is an id from `baton memory list`, or its beginning.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemoryCommand {
     /// List memories, newest first.
@@ -27,9 +27,12 @@ pub(crate) enum MemoryCommand {
         words: Vec<String>,
         #[command(flatten)]
         context: ContextArguments,
-        /// Include all projects and sessions.
+        /// Include all projects and sessions, and show which project a memory is of.
         #[arg(long)]
         all: bool,
+        /// Only memories of this kind.
+        #[arg(long, value_name = "KIND", value_enum)]
+        kind: Option<ItemKind>,
         /// Only memories that wait for consent.
         #[arg(long)]
         pending: bool,
@@ -62,7 +65,7 @@ pub(crate) enum MemoryCommand {
     },
     /// Change a memory's text.
     Edit {
-        /// Id of the memory.
+        /// Id of the memory, or its beginning.
         id: String,
         /// New text.
         text: String,
@@ -76,14 +79,20 @@ pub(crate) enum MemoryCommand {
     /// Delete memories permanently.
     #[command(alias = "forget", after_help = DELETE_EXAMPLES)]
     Delete {
-        /// Ids of the memories.
-        #[arg(required_unless_present = "everything")]
+        /// Ids of the memories, or their beginnings.
+        #[arg(required_unless_present_any = ["everything", "project", "kind"])]
         ids: Vec<String>,
+        /// Delete all memories of this project.
+        #[arg(long, value_name = "NAME", conflicts_with = "ids")]
+        project: Option<String>,
+        /// Delete all memories of this kind: of the project, or else of the shared pool of no project.
+        #[arg(long, value_name = "KIND", value_enum, conflicts_with = "ids")]
+        kind: Option<ItemKind>,
         /// Treatment of other holders of the words [default: own].
         #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "everything")]
         others: Option<OtherHolders>,
         /// Delete all of the account's memories, with their keys.
-        #[arg(long, conflicts_with = "ids")]
+        #[arg(long, conflicts_with_all = ["ids", "project", "kind"])]
         everything: bool,
         /// Do not ask for confirmation.
         #[arg(long)]
@@ -153,7 +162,34 @@ Your own messages that say a memory go with it. An answer of the assistant that 
 Examples:
   baton memory delete 3f0a1b2c                  delete a memory, and your own messages that say it
   baton memory delete 3f0a1b2c --others all     delete the answers and other memories that hold its words, too
-  baton memory delete 3f0a1b2c --others none    leave all of them";
+  baton memory delete 3f0a1b2c --others none    leave all of them
+  baton memory delete --project anna            delete all memories of a project, after a question
+  baton memory delete --kind episode --yes      delete the messages outside of projects, and keep the facts";
+
+/// A kind of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ItemKind {
+    /// A message, word for word.
+    Episode,
+    /// A fact.
+    Fact,
+    /// A person, place or thing that facts name.
+    Entity,
+    /// A summary of older messages.
+    Summary,
+}
+
+impl ItemKind {
+    /// Its name in a request.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Episode => "episode",
+            Self::Fact => "fact",
+            Self::Entity => "entity",
+            Self::Summary => "summary",
+        }
+    }
+}
 
 /// Treatment of other holders of the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -178,7 +178,7 @@ pub(crate) struct KeyOptions {
     /// Project whose conversations the key sees [default of a new key: its name].
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
-    /// Recall your memories of its project and your profile, and remember its exchanges, as `--memory` and
+    /// Recall the memories of its project alone, and remember its exchanges, as `--memory` and
     /// `--memory-write` of the endpoint say [default of a new key: off].
     #[arg(long, value_name = "on|off", value_enum)]
     pub memory: Option<Switch>,

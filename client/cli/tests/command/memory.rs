@@ -133,7 +133,12 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     let list = json!({ "everything": true, "limit": 50, "words": "tea" });
     answers(&server, "POST", "/v1/memory/list", Some(list), json!({ "items": [item], "next": null })).await;
     let listed = baton(&["list", "tea", "--all"]).await;
-    assert_eq!(out(&listed), format!("{id}  2026-11-21  fact     user      likes tea\n"), "{}", err(&listed));
+    assert_eq!(
+        out(&listed),
+        format!("{id}  2026-11-21  fact     user      -            likes tea\n"),
+        "{}",
+        err(&listed)
+    );
 
     let query = json!({ "query": "drinks", "limit": 6, "project": "p" });
     let hits = json!({ "hits": [{ "item": item, "score": 0.75 }], "degraded": null });
@@ -181,6 +186,57 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     assert_eq!(code(&baton(&["forget", "../owner"]).await), 2);
     answers(&server, "GET", "/v1/memory/profile", None, json!({ "items": [] })).await;
     assert_eq!(code(&baton(&["profile", "--persona", "a b"]).await), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memories_are_named_by_the_beginning_of_their_id_and_deleted_by_project_or_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start_relayer(&folder).await;
+    let url = server.uri();
+    let baton = async |arguments: &[&str]| {
+        let all = [&["memory"], arguments, &["--relayer", &url]].concat();
+        baton(folder.path(), &all, "").await
+    };
+    let [one, two] = ["ab".repeat(16), format!("abc{}", "d".repeat(29))];
+    let search = |prefix: &str| {
+        Some(json!({
+            "everything": true, "archived": true, "filters": { "history": true }, "id": prefix, "limit": 8,
+        }))
+    };
+    let found =
+        |ids: &[&str]| json!({ "items": ids.iter().map(|id| json!({ "id": id })).collect::<Vec<_>>() });
+    answers(&server, "POST", "/v1/memory/list", search("abab"), found(&[&one])).await;
+    answers(&server, "POST", "/v1/memory/list", search("abcd"), found(&[&one, &two])).await;
+    answers(&server, "POST", "/v1/memory/list", search("ffff"), found(&[])).await;
+    answers(&server, "POST", "/v1/memory/delete", Some(json!({ "ids": [one] })), json!({ "count": 1 })).await;
+    answers(&server, "PATCH", &format!("/v1/memory/items/{one}"), Some(json!({ "text": "x" })), json!({}))
+        .await;
+    assert_eq!(out(&baton(&["delete", "abab"]).await), "1 memory deleted for good\n");
+    assert_eq!(code(&baton(&["edit", "abab", "x"]).await), 0);
+    let several = baton(&["delete", "abcd"]).await;
+    assert!(
+        code(&several) == 2 && err(&several).contains(&one) && err(&several).contains(&two),
+        "{}",
+        err(&several)
+    );
+    for unknown in ["ffff", "ab", "nothex"] {
+        assert_eq!(code(&baton(&["delete", unknown]).await), 2, "{unknown}");
+    }
+
+    answers(&server, "DELETE", "/v1/memory/projects/a%20b", None, json!({ "count": 7 })).await;
+    assert_eq!(code(&baton(&["delete", "--project", "a b"]).await), 2, "nobody to ask");
+    let project = baton(&["delete", "--project", "a b", "--yes"]).await;
+    assert_eq!(out(&project), "7 memories deleted for good\n", "{}", err(&project));
+    let facts = json!({
+        "everything": false, "archived": true, "limit": 200, "filters": { "history": true, "kinds": ["fact"] },
+    });
+    let listed =
+        json!({ "items": [{ "id": one, "project": null }, { "id": two, "project": "p" }], "next": null });
+    answers(&server, "POST", "/v1/memory/list", Some(facts), listed).await;
+    let kind = baton(&["delete", "--kind", "fact", "--yes"]).await;
+    assert_eq!(out(&kind), "1 memory deleted for good\n", "the pool's alone: {}", err(&kind));
+    assert_eq!(code(&baton(&["delete", &one, "--project", "p"]).await), 2);
+    assert_eq!(code(&baton(&["delete"]).await), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

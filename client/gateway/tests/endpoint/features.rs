@@ -3,7 +3,7 @@
 use std::{pin::Pin, sync::Arc};
 
 use baton_client::{AccountKey, MemoryHint, TurnInput, TurnOutcome};
-use baton_gateway::GatewayMemory;
+use baton_gateway::{GatewayMemory, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture};
 use baton_proto::{ErrorCode, ids::SessionId, record::Message};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -171,6 +171,42 @@ impl GatewayMemory for Memory {
             }
         })
     }
+
+    fn list<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, Vec<MemoryEntry>> {
+        let text = format!(
+            "{} {}",
+            filter.query.as_deref().unwrap_or("all"),
+            filter.kind.as_deref().unwrap_or("any")
+        );
+        let entry = MemoryEntry {
+            id: "ab".repeat(16),
+            text,
+            project: filter.project.clone(),
+            ..MemoryEntry::default()
+        };
+        Box::pin(async move { Ok(vec![entry]) })
+    }
+
+    fn edit<'a>(
+        &'a self,
+        project: Option<&'a str>,
+        id: &'a str,
+        text: &'a str,
+    ) -> MemoryFuture<'a, MemoryEntry> {
+        let (id, text, project) = (id.to_owned(), text.to_owned(), project.map(str::to_owned));
+        Box::pin(async move { Ok(MemoryEntry { id, text, project, ..MemoryEntry::default() }) })
+    }
+
+    fn delete<'a>(&'a self, project: Option<&'a str>, id: &'a str) -> MemoryFuture<'a, ()> {
+        // Each project has one memory, which its name begins.
+        let own = project.is_none_or(|project| id.starts_with(project));
+        Box::pin(async move { own.then_some(()).ok_or(MemoryFailure::Unknown) })
+    }
+
+    fn delete_all<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, u64> {
+        let number = filter.project.as_ref().map_or(9, |project| project.len() as u64);
+        Box::pin(async move { Ok(number) })
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,6 +220,8 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
     let first = endpoint.say(&said(&[("user", "a")])).await;
     let second = endpoint.say(&said(&[("user", "a"), ("assistant", "a (0)"), ("user", "b")])).await;
     assert_eq!(first["baton"]["session"], second["baton"]["session"]);
+    let memories = first["baton"]["memories"].as_array().unwrap();
+    assert!(!memories.is_empty() && memories.iter().all(|one| one["text"].is_string()), "{first}");
     let words: Vec<String> = relayer.hints.lock().unwrap().iter().map(|hint| hint.hint.clone()).collect();
     assert_eq!(words, ["1 new", "1 new"]);
     for expected in [("a", "a (0)"), ("b", "b (1)")] {

@@ -255,6 +255,44 @@ async fn memory_is_of_the_key_s_project_and_only_where_the_key_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_sees_edits_and_forgets_the_memories_of_its_project_alone() {
+    let world = World::new(1).await;
+    let on = KeyChange { memory: Some(true), ..KeyChange::default() };
+    let (anna, off) = (Program::add(&world, "anna", &on), Program::add(&world, "off", &KeyChange::default()));
+    let (remembered, _exchanges) = mpsc::unbounded_channel();
+    let memory = Arc::new(Memory(AccountKey::generate(), remembered));
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), Some(memory)).await;
+    let [anna, off] = [anna, off].map(|key| Program::of(&endpoint, key));
+    let (status, listed) = anna.get("/api/memory?query=tea&kind=fact").await;
+    let item = &listed["items"][0];
+    assert_eq!(
+        (status, &item["text"], &item["project"]),
+        (200, &json!("tea fact"), &json!("anna")),
+        "{listed}"
+    );
+    assert_eq!(anna.get("/api/memory?project=ANNA").await.0, 200, "a name has no case");
+    assert_eq!(anna.get("/api/memory?project=ben").await.0, 400);
+    assert_eq!(off.get("/api/memory").await.0, 404);
+    let send = async |program: &Program<'_>, method: Method, path: &str| {
+        let response = program.request(method, path).json(&json!({ "text": "new" })).send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let edited = send(&anna, Method::PATCH, "/api/memory/abcd").await;
+    assert_eq!((edited.0, &edited.1["text"], &edited.1["project"]), (200, &json!("new"), &json!("anna")));
+    assert_eq!(send(&anna, Method::DELETE, "/api/memory/anna1").await.0, 200);
+    assert_eq!(send(&anna, Method::DELETE, "/api/memory/ben1").await.0, 404, "another's");
+    assert_eq!(send(&anna, Method::DELETE, "/api/memory").await, (200, json!({ "deleted": 4 })));
+    let owner = async |method: Method, path: &str| {
+        let response = endpoint.request(method, path).send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    assert_eq!(owner(Method::GET, "/api/memory").await.1["items"][0]["project"], Value::Null);
+    assert_eq!(owner(Method::DELETE, "/api/memory").await.0, 400, "a slip deletes nothing");
+    assert_eq!(owner(Method::DELETE, "/api/memory?kind=fact").await, (200, json!({ "deleted": 9 })));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn agents_reach_memory_s_tools_with_the_owner_s_key_alone() {
     let world = World::new(1).await;
     let named = Program::add(&world, "named", &KeyChange { memory: Some(true), ..KeyChange::default() });

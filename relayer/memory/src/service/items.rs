@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use baton_keys::secret::random_bytes;
+use baton_proto::text::searchable;
 
 use super::{Memory, places::in_graph, turns::check_fact};
 use crate::{
@@ -79,13 +80,14 @@ impl Memory {
         let words: Vec<String> = request
             .words
             .as_deref()
-            .map(extraction::canonical)
+            .map(|words| searchable(&extraction::canonical(words)))
             .unwrap_or_default()
             .split(' ')
             .map(str::to_owned)
             .collect();
         let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
         self.read(owner, |owner| {
+            let id_prefix = request.id_prefix.as_deref().map(str::to_lowercase);
             let view = match (request.everything, owner.full_view(&request.place)) {
                 (true, _) => None,
                 (false, Some(view)) => Some(view),
@@ -98,12 +100,13 @@ impl Memory {
             let found = owner.state.entries.range(..before).rev().filter(|(number, entry)| {
                 let Some(how) = owner.state.visibility(view.as_ref(), **number, entry) else { return false };
                 let contains = || {
-                    let text = extraction::canonical(&entry.item.text);
+                    let text = Text(searchable(&extraction::canonical(&entry.item.text)));
                     words.iter().all(|word| text.contains(word.as_str()))
                 };
                 // Consent applies to facts; the entities that they name follow them.
                 let follows = request.consent == Some(Consent::Pending) && is_named(&entry.item);
                 (request.include_archived || !how.archived)
+                    && id_prefix.as_ref().is_none_or(|prefix| entry.item.id.to_string().starts_with(prefix))
                     && request.consent.is_none_or(|consent| how.consent == consent && !follows)
                     && passes(owner, entry, &how, &request.filters)
                     && (words.is_empty() || contains())
