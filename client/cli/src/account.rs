@@ -4,18 +4,12 @@ use std::{io::IsTerminal as _, path::Path};
 
 use baton_client::{AccountKey, ClientError};
 use baton_command::prompt;
-use baton_keys::files;
+use baton_keys::{files, words::read_words};
 use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::{
-    Failure,
-    account_key::load,
-    args::AccountCommand,
-    delegation,
-    out::Out,
-    settings::{Settings, read_bounded},
-    write_private,
+    Failure, account_key::load, args::AccountCommand, delegation, out::Out, settings::Settings, write_private,
 };
 
 pub(crate) async fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Result<(), Failure> {
@@ -92,11 +86,13 @@ fn backup(settings: &Settings, file: Option<&Path>, out: &Out) -> Result<(), Fai
     Ok(())
 }
 
-fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
-    if let Some(file) = file {
-        let read = read_bounded(file, 4096);
+/// The 24 words of a file, of the terminal, or of standard input.
+pub(crate) fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
+    if let Some(path) = file.filter(|path| *path != Path::new("-")) {
+        let read = std::fs::File::open(path).and_then(read_words);
         return read
-            .map_err(|source| ClientError::File { action: "read", path: file.to_owned(), source }.into());
+            .map_err(|source| ClientError::File { action: "read", path: path.to_owned(), source }.into());
     }
-    Ok(prompt::secret_or_line("The 24 words (not shown): ")?)
+    let typed = if file.is_none() { prompt::secret("The 24 words (not shown): ")? } else { None };
+    Ok(typed.map_or_else(|| read_words(std::io::stdin().lock()), Ok)?)
 }

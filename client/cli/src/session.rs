@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 
 use super::{
     Failure,
+    account::words,
     args::{SessionCommand, Side},
     backup, clock, devices, find_session, graph,
     interrupt::cancellable,
@@ -520,13 +521,6 @@ pub(crate) async fn delete_all(client: &Client, ids: &[SessionId], out: &Out) ->
         }
     }
     unpublished.map_or(Ok(()), |error| Err(error.into()))
-}
-
-fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
-    if let Some(file) = file {
-        return read(file, 4096);
-    }
-    Ok(prompt::secret_or_line("The 24 words (not shown): ")?)
 }
 
 /// Recovers a session as far as it can be read.

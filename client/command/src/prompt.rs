@@ -63,17 +63,6 @@ pub fn new_passphrase() -> Result<Option<Zeroizing<String>>, PassphraseError> {
     Ok(Some(first))
 }
 
-/// A secret from the terminal, or the first line of standard input where that is no terminal.
-///
-/// # Errors
-/// Standard input cannot be read, or its line is too long.
-pub fn secret_or_line(question: &str) -> io::Result<Zeroizing<String>> {
-    match secret(question)? {
-        Some(text) => Ok(text),
-        None => line_of_stdin(),
-    }
-}
-
 /// The first line of a file that holds a secret; `-` is standard input.
 ///
 /// # Errors
@@ -131,9 +120,9 @@ fn first_line(read: impl FnOnce(&mut String) -> io::Result<usize>) -> io::Result
     if text.len() > MAX_ANSWER_BYTES {
         return Err(io::Error::other(format!("it is longer than {MAX_ANSWER_BYTES} bytes")));
     }
-    let length = text.lines().next().unwrap_or_default().len();
-    text.truncate(length);
-    Ok(text)
+    let line = text.lines().next().unwrap_or_default();
+    // Some editors begin a file with a byte order mark.
+    Ok(Zeroizing::new(line.strip_prefix('\u{feff}').unwrap_or(line).to_owned()))
 }
 
 /// The first line of standard input.
@@ -176,6 +165,7 @@ mod tests {
         };
         assert_eq!(read("word one \r\nmore\n").unwrap(), "word one ");
         assert_eq!(read("last").unwrap(), "last");
+        assert_eq!(read("\u{feff}marked\n").unwrap(), "marked");
         assert!(read("\nmore").unwrap_err().contains("empty"));
         assert!(read(&"a".repeat(MAX_ANSWER_BYTES + 1)).unwrap_err().contains("4096"));
         assert_eq!(read(&"a".repeat(MAX_ANSWER_BYTES)).unwrap().len(), MAX_ANSWER_BYTES);

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use baton_command::prompt::{self, PassphraseError};
+use baton_keys::words::read_words;
 use zeroize::Zeroizing;
 
 use super::{Exit, Failure};
@@ -28,9 +29,13 @@ pub(super) fn existing(file: Option<&Path>) -> Result<Zeroizing<String>, Failure
     typed.ok_or_else(unattended)
 }
 
-/// The words of a backup, in one line.
-pub(super) fn words(file: &Path) -> Result<Zeroizing<String>, Failure> {
-    from_file(file)
+/// The words of a backup; `-` is standard input.
+pub(super) fn words(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let read = match path == Path::new("-") {
+        true => read_words(std::io::stdin().lock()),
+        false => std::fs::File::open(path).and_then(read_words),
+    };
+    read.map_err(|error| Failure::text(Exit::Usage, format!("cannot read {}: {error}", path.display())))
 }
 
 fn unattended() -> Failure {

@@ -255,14 +255,12 @@ fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, ApiError> {
 
 /// Parses a session's root from hex or words.
 fn root(text: &str) -> Result<SessionRoot, ApiError> {
-    if text.contains(' ') {
-        return SessionRoot::from_words(text)
-            .map_err(|error| ApiError::bad(format!("`session_key`: {error}")));
-    }
     let mut bytes = Zeroizing::new([0u8; 32]);
-    hex::decode_to_slice(text, &mut bytes[..])
-        .map_err(|_| ApiError::bad("`session_key` is 64 hex characters or 24 words"))?;
-    Ok(SessionRoot::from_bytes(*bytes))
+    if hex::decode_to_slice(text.trim(), &mut bytes[..]).is_ok() {
+        return Ok(SessionRoot::from_bytes(*bytes));
+    }
+    SessionRoot::from_words(text)
+        .map_err(|error| ApiError::bad(format!("`session_key` is 64 hex characters or 24 words: {error}")))
 }
 
 /// The pinned text, if given, and the messages that begin the turn.
