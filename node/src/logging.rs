@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 
 use baton_command::{
     crash::{self, Panic, PanicEnd},
-    log::colour_on_stderr,
+    terminal::wants_colour,
 };
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{
@@ -37,7 +37,7 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let filter = filter(level);
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(colour_on_stderr());
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(wants_colour(&io::stderr()));
     let lines = match format {
         LogFormat::Pretty => lines.with_target(false).boxed(),
         LogFormat::Compact => lines.with_target(false).without_time().boxed(),

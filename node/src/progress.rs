@@ -1,9 +1,12 @@
 //! Progress of a model's download or check: a bar on a terminal, else occasional lines in the log or on
 //! standard error.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 
-use baton_command::progress::{self, BarStyle, ProgressBar};
+use baton_command::{
+    progress::{self, BarStyle, ProgressBar},
+    terminal::can_redraw,
+};
 
 use crate::models::{CatalogueEntry, PullProgress};
 
@@ -36,7 +39,7 @@ impl Progress {
         bar.set_length(size);
         Self {
             bar,
-            on_terminal: io::stderr().is_terminal(),
+            on_terminal: can_redraw(&io::stderr()),
             name: name.to_owned(),
             total: size,
             phase: "",

@@ -1,9 +1,9 @@
 //! Printed output of the commands, and their wait for a signal.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 
 use anyhow::{Context as _, anyhow};
-use baton_command::signals::StopSignals;
+use baton_command::{signals::StopSignals, terminal::wants_colour};
 
 /// Prints one line on standard output. A closed reader is no error.
 pub(crate) fn line(text: &str) {
@@ -13,7 +13,7 @@ pub(crate) fn line(text: &str) {
 /// Prints one line of progress on standard error, dimmed on a terminal.
 pub(crate) fn note(text: &str) {
     let mut stderr = std::io::stderr();
-    let _ = if stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+    let _ = if wants_colour(&stderr) {
         writeln!(stderr, "\x1b[2m{text}\x1b[0m")
     } else {
         writeln!(stderr, "{text}")

@@ -4,11 +4,12 @@
 //! It goes to standard output and error, line by line, or to the full-screen view, if there is one.
 
 use std::{
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
     sync::Arc,
 };
 
 use baton_client::{TurnEvent, TurnOutcome};
+use baton_command::terminal::can_redraw;
 use baton_proto::{
     ids::{NodeId, SessionId},
     record::{FinishReason, Role},
@@ -96,7 +97,7 @@ pub struct Out {
 impl Out {
     /// Checks whether there is a terminal.
     pub fn new(json: bool, no_color: bool) -> Self {
-        let color = !json && !no_color && io::stdout().is_terminal() && io::stderr().is_terminal();
+        let color = !json && !no_color && can_redraw(&io::stdout()) && can_redraw(&io::stderr());
         Self { json, no_color, color, screen: None, command: Some("baton".to_owned()) }
     }
 
@@ -178,7 +179,7 @@ impl Out {
     /// Copies a text to the clipboard of the terminal by its escape sequence OSC 52.
     pub fn copy(&self, text: &str) -> io::Result<CopyOutcome> {
         use base64::Engine as _;
-        if !io::stdout().is_terminal() {
+        if !can_redraw(&io::stdout()) {
             return Ok(CopyOutcome::NoTerminal);
         }
         if text.len() > MAX_COPY_BYTES {

@@ -1,4 +1,4 @@
-//! Progress on standard error: a bar or a spinner at a terminal, nothing elsewhere.
+//! Progress on standard error: a bar or a spinner at a terminal that can redraw, nothing elsewhere.
 //!
 //! ```
 //! use baton_command::progress::{self, BarStyle};
@@ -10,14 +10,13 @@
 //! bar.finish_and_clear();
 //! ```
 
-use std::{
-    io::{self, IsTerminal as _},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use indicatif::{ProgressDrawTarget, ProgressStyle};
 
 pub use indicatif::ProgressBar;
+
+use crate::terminal::can_redraw;
 
 /// Time between two steps of a spinner.
 const TICK: Duration = Duration::from_millis(120);
@@ -46,10 +45,10 @@ impl BarStyle {
     }
 }
 
-/// A bar, drawn if standard error is a terminal.
+/// A bar, drawn if standard error is a terminal that can redraw.
 #[must_use]
 pub fn bar(style: BarStyle) -> ProgressBar {
-    let drawn = io::stderr().is_terminal();
+    let drawn = can_redraw(&io::stderr());
     let target = if drawn { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(None, target);
     restyle(&bar, style);

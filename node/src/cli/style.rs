@@ -1,6 +1,8 @@
 //! Colours for people, none for programs.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
+
+use baton_command::terminal::wants_colour;
 
 /// Whether to colour.
 #[derive(Clone, Copy, Debug)]
@@ -8,11 +10,11 @@ pub(super) struct Style(bool);
 
 impl Style {
     pub(super) fn stdout() -> Self {
-        Self(io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
+        Self(wants_colour(&io::stdout()))
     }
 
     pub(super) fn stderr() -> Self {
-        Self(baton_command::log::colour_on_stderr())
+        Self(wants_colour(&io::stderr()))
     }
 
     fn paint(self, code: &str, text: &str) -> String {

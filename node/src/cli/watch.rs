@@ -1,10 +1,11 @@
 //! `baton-node status --watch`: repeats the status, in place on a terminal, else a line each time.
 
 use std::{
-    io::{self, IsTerminal as _, Write},
+    io::{self, Write},
     time::Duration,
 };
 
+use baton_command::terminal::can_redraw;
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::{MissedTickBehavior, interval},
@@ -35,7 +36,7 @@ enum Form {
 /// Shows the status until an interrupt, or until the reader closes its end.
 pub(super) async fn run(admin: &Admin, json: bool, every: u32) -> Result<(), Failure> {
     let failed = |error| Failure::new(Exit::Failure, error);
-    let mut form = match (json, io::stdout().is_terminal()) {
+    let mut form = match (json, can_redraw(&io::stdout())) {
         (true, _) => Form::Json,
         (false, false) => Form::Lines,
         (false, true) => Form::Screen(0),

@@ -1,7 +1,8 @@
 //! The findings of `doctor`, for people and for programs, in the form of `baton-node doctor`.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 
+use baton_command::terminal::wants_colour;
 use serde::Serialize;
 
 use super::codes::{Code, Severity};
@@ -93,7 +94,7 @@ pub(super) struct Style(bool);
 
 impl Style {
     pub(super) fn stdout() -> Self {
-        Self(io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
+        Self(wants_colour(&io::stdout()))
     }
 
     /// Colours a text by a state.
