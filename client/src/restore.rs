@@ -80,7 +80,7 @@ async fn recover_with(
     }
     let heads = head::resolve_all(core, root).await?;
     let (found, older) = heads.split_first().ok_or(ClientError::HeadMissing)?;
-    if found.inner.tombstone {
+    if heads.iter().any(|head| head.inner.tombstone) {
         return Err(ClientError::Deleted);
     }
     let read = match verify::fetch_chain(core, root, found, None).await {

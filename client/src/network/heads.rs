@@ -1,8 +1,8 @@
 //! Several head indexes as one: each record is published to all of them, and each look queries all of them.
 //! So a few may be down, or lose or withhold records, without misleading the client.
 //!
-//! No index is trusted. A record counts only with the session's own signature, and the highest sequence wins;
-//! an index that shows less than another is named. Pure functions ([`judge`], [`tally`]) evaluate the
+//! No index is trusted. A record counts only with the session's own signature, and the highest sequence is the
+//! newest; an index that shows less than another is named. Pure functions ([`judge`], [`tally`]) evaluate the
 //! answers.
 
 mod first;
@@ -141,10 +141,9 @@ impl HeadIndexes {
         look
     }
 
-    /// Offers a record to all indexes at once, or to those with these names.
-    pub(crate) async fn offer(&self, record: &[u8], only: Option<&[String]>) -> PublishOutcome {
-        let wanted = |member: &&NamedIndex| only.is_none_or(|names| names.contains(&member.name));
-        let offers = self.members.iter().filter(wanted).map(|member| async move {
+    /// Offers a record at once to all indexes whose names are wanted.
+    pub(crate) async fn offer(&self, record: &[u8], wanted: impl Fn(&String) -> bool) -> PublishOutcome {
+        let offers = self.members.iter().filter(|member| wanted(&member.name)).map(|member| async move {
             let answer = timeout(self.wait, member.index.publish(record.to_vec())).await;
             let answer = answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time")));
             // An index that claims to have a newer record can show it.

@@ -19,7 +19,7 @@ use baton_proto::{
 use crate::{
     core::Core,
     error::ClientError,
-    index_status::IndexAnswer,
+    index_status::{IndexAnswer, IndexStatus},
     network::heads::HeadLookup,
     session::{
         open_session::Session,
@@ -97,8 +97,34 @@ pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(3);
 
 /// The result of a look at the head indexes for a session.
 pub(crate) struct HeadSnapshot {
-    pub(crate) found: Option<FoundHead>,
+    /// The different records that the indexes show, newest first. Each may end another chain.
+    pub(crate) heads: Vec<FoundHead>,
     pub(crate) look: HeadLookup,
+}
+
+impl HeadSnapshot {
+    fn is_deleted(&self) -> bool {
+        self.heads.iter().any(|head| head.inner.tombstone)
+    }
+
+    fn devices(&self) -> Vec<DeviceLease> {
+        self.heads.iter().flat_map(|head| &head.inner.devices).copied().collect()
+    }
+
+    /// The names of the indexes that take no head of this device now: those that did not answer, since they may
+    /// have another chain, and those whose chain is not merged here.
+    fn closed_indexes(&self, state: &State) -> Vec<String> {
+        let unmerged = |sequence: u64| {
+            let mut shown = self.heads.iter().filter(|head| head.sequence == sequence);
+            shown.any(|head| compare_chain(state, head).is_err())
+        };
+        let is_closed = |one: &&IndexStatus| match one.shows {
+            IndexAnswer::Newest { sequence } | IndexAnswer::Behind { sequence } => unmerged(sequence),
+            IndexAnswer::Unavailable { .. } => true,
+            IndexAnswer::Nothing | IndexAnswer::Wrong { .. } => false,
+        };
+        self.look.statuses.iter().filter(is_closed).map(|one| one.name.clone()).collect()
+    }
 }
 
 /// Publishes this device's head if a look shows that the indexes lack it; returns whether they have it
@@ -164,11 +190,9 @@ async fn snapshot(
     let places = head_places(&root, since_ms, core.now_ms());
     let look = core.heads_of(session.id).look(&places, wait).await;
     session.indexes(|view| view.statuses.clone_from(&look.statuses));
-    let found = open_best(&look, &root)?;
-    if let Some(found) = &found {
-        note_leases(core, session, &found.inner.devices).await;
-    }
-    Ok(HeadSnapshot { found, look })
+    let snapshot = HeadSnapshot { heads: open_all(&look, &root)?, look };
+    note_leases(core, session, &snapshot.devices()).await;
+    Ok(snapshot)
 }
 
 async fn note_leases(core: &Arc<Core>, session: &Arc<Session>, found: &[DeviceLease]) {
@@ -234,18 +258,18 @@ async fn publish_alone(
         if session.is_deleted() && why != PublishReason::Tombstone {
             return Ok(());
         }
-        let (above, devices) = look_before(core, session, why).await?;
+        let before = look_before(core, session, why).await?;
         let now = core.now_ms();
         let tombstone = why == PublishReason::Tombstone;
-        let next = session.read(|state| next_record(state, tombstone, above, &devices, now));
+        let next = session.read(|state| next_record(state, tombstone, before.sequence, &before.devices, now));
         let Some((record, published)) = next else { return Ok(()) };
         let record = record.encode();
-        let outcome = core.heads_of(session.id).offer(&record, None).await;
+        let outcome = core.heads_of(session.id).offer(&record, |name| !before.closed.contains(name)).await;
         match outcome.result() {
             Ok(()) => {
                 let PublishedHead { sequence, seq, link_hash } = published;
                 let mut entries = vec![Entry::Head { sequence, seq, link_hash }];
-                let names = outcome.missing();
+                let names = [outcome.missing(), before.closed].concat();
                 if !names.is_empty() {
                     entries.push(Entry::HeadUnconfirmed { record, names });
                 }
@@ -259,31 +283,46 @@ async fn publish_alone(
     Err(StoreError::HeadSuperseded.into())
 }
 
-/// Checks that the next head continues the published head. Returns the published sequence and the
-/// devices.
+/// What the indexes show before a record is published.
+#[derive(Default)]
+struct Predecessors {
+    /// The highest sequence.
+    sequence: u64,
+    devices: Vec<DeviceLease>,
+    /// The indexes that the record does not go to.
+    closed: Vec<String>,
+}
+
+/// Checks that the next head continues the newest published head. An index that shows another chain keeps it
+/// until that chain is merged here.
 async fn look_before(
     core: &Arc<Core>,
     session: &Arc<Session>,
     why: PublishReason,
-) -> Result<(u64, Vec<DeviceLease>), ClientError> {
+) -> Result<Predecessors, ClientError> {
     let snapshot = match snapshot(core, session, Duration::MAX).await {
         Ok(snapshot) => snapshot,
         Err(error @ ClientError::Store(_)) => return Err(error),
         // Bytes that are no record belong to no device, and are overwritten.
-        Err(_) => return Ok((0, Vec::new())),
+        Err(_) => return Ok(Predecessors::default()),
     };
-    let Some(found) = snapshot.found else { return Ok((0, Vec::new())) };
+    let mut closed = Vec::new();
     if matches!(why, PublishReason::Head | PublishReason::Lease) {
-        let continues = session.read(|state| compare_chain(state, &found));
-        if continues.is_err() {
-            session.indexes(|view| view.note_comparison(&continues));
+        let newest = snapshot.heads.first();
+        let (merged, continues) = session.read(|state| {
+            closed = snapshot.closed_indexes(state);
+            (compare_chains(state, &snapshot), newest.map_or(Ok(()), |newest| compare_chain(state, newest)))
+        });
+        if merged.is_err() {
+            session.indexes(|view| view.note_comparison(&merged));
         }
         continues?;
     }
-    if found.inner.tombstone && why != PublishReason::Tombstone {
+    if snapshot.is_deleted() && why != PublishReason::Tombstone {
         return Err(ClientError::Deleted);
     }
-    Ok((found.sequence, found.inner.devices))
+    let sequence = snapshot.heads.first().map_or(0, |newest| newest.sequence);
+    Ok(Predecessors { sequence, devices: snapshot.devices(), closed })
 }
 
 /// Offers the last head record again to the indexes that have not accepted it.
@@ -292,10 +331,13 @@ pub(crate) async fn offer_unconfirmed(core: &Arc<Core>, session: &Arc<Session>) 
     let Some((record, names)) = session.read(|state| state.head_unconfirmed.clone()) else {
         return Ok(());
     };
-    let outcome = core.heads_of(session.id).offer(&record, Some(&names)).await;
+    let before = look_before(core, session, PublishReason::Head).await?;
+    let (waiting, open): (Vec<_>, Vec<_>) =
+        names.iter().cloned().partition(|name| before.closed.contains(name));
+    let outcome = core.heads_of(session.id).offer(&record, |name| open.contains(name)).await;
     // An index with a newer record no longer needs this record.
     let owed = outcome.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
-    let left: Vec<String> = owed.map(|(name, _)| name.clone()).collect();
+    let left: Vec<String> = owed.map(|(name, _)| name.clone()).chain(waiting).collect();
     if left == names {
         return Ok(());
     }
@@ -308,7 +350,7 @@ pub(crate) fn spawn_repair_of_indexes(core: &Arc<Core>, session: SessionId, look
     let Some(newest) = look.best.as_ref().filter(|_| !outdated.is_empty()) else { return };
     let (heads, newest) = (core.heads_of(session), newest.encode());
     core.spawn(async move {
-        heads.offer(&newest, Some(&outdated)).await;
+        heads.offer(&newest, |name| outdated.contains(name)).await;
     });
 }
 
@@ -334,7 +376,7 @@ pub(crate) async fn publish_tombstone(core: &Arc<Core>, root: &SessionRoot) -> R
     let sequence = next_sequence([found.sequence], now);
     let expires = now.saturating_add(HEAD_LIFETIME_MS);
     let record = HeadRecord::seal(root, &found.outer, &inner, sequence, now, expires);
-    Ok(core.heads_of(root.session_id()).offer(&record.encode(), None).await.result()?)
+    Ok(core.heads_of(root.session_id()).offer(&record.encode(), |_| true).await.result()?)
 }
 
 /// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
@@ -346,22 +388,23 @@ pub(crate) async fn resolve(core: &Arc<Core>, root: &SessionRoot) -> Result<Opti
 pub(crate) async fn resolve_all(core: &Arc<Core>, root: &SessionRoot) -> Result<Vec<FoundHead>, ClientError> {
     let places = head_places(root, 0, core.now_ms());
     let look = core.heads_of(root.session_id()).look(&places, Duration::MAX).await;
-    let found = open_best(&look, root)?;
-    if found.is_none() && look.is_partial() {
+    let heads = open_all(&look, root)?;
+    if heads.is_empty() && look.is_partial() {
         // An index that did not answer may have it.
         return Err(look.no_answer().into());
     }
-    let older = look.older.iter().filter_map(|record| FoundHead::open(record, root).ok());
-    Ok(found.into_iter().chain(older).collect())
+    Ok(heads)
 }
 
-/// The newest record of a look, opened; an error if no index answered.
-fn open_best(look: &HeadLookup, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
+/// The records of a look, opened, newest first; an error if no index answered.
+fn open_all(look: &HeadLookup, root: &SessionRoot) -> Result<Vec<FoundHead>, ClientError> {
     if let Some(record) = &look.best {
-        return Ok(Some(FoundHead::open(record, root)?));
+        let newest = FoundHead::open(record, root)?;
+        let older = look.older.iter().filter_map(|record| FoundHead::open(record, root).ok());
+        return Ok(std::iter::once(newest).chain(older).collect());
     }
     if look.statuses.iter().any(|one| one.shows.is_answer()) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let wrong = look.statuses.iter().find_map(|one| match one.shows {
         IndexAnswer::Wrong { code } => Some(code),
@@ -404,22 +447,22 @@ fn next_sequence(earlier: impl IntoIterator<Item = u64>, now_ms: u64) -> u64 {
     last.map_or(now_ms, |last| last.saturating_add(1).max(now_ms))
 }
 
-/// Compares the indexes' record with this device's state.
+/// Compares the indexes' records with this device's state.
 fn compare(state: &State, snapshot: &HeadSnapshot) -> Result<HeadStatus, ClientError> {
-    let Some(found) = &snapshot.found else {
+    let Some(found) = snapshot.heads.first() else {
         return match state.head {
             // A published head does not expire within a year.
             Some(_) => shows_less(state, &snapshot.look),
             None => Ok(HeadStatus::None),
         };
     };
-    let older = state.head.is_some_and(|known| found.sequence < known.sequence);
-    if found.inner.tombstone && !older {
+    // No device writes on after a deletion that it sees, so one tombstone is enough.
+    if snapshot.is_deleted() {
         return Err(ClientError::Deleted);
     }
     // Missing turns explain more than the sequence: two devices publish by their own clocks.
-    compare_chain(state, found)?;
-    if older {
+    compare_chains(state, snapshot)?;
+    if state.head.is_some_and(|known| found.sequence < known.sequence) {
         return shows_less(state, &snapshot.look);
     }
     let ours = state.last().map(|(turn, _)| turn.link.link_hash());
@@ -448,15 +491,20 @@ fn lacks_head(state: &State, snapshot: &HeadSnapshot, status: &Result<HeadStatus
     match status {
         Ok(HeadStatus::Unpublished) => {
             let known = state.head.map_or(0, |head| head.sequence);
-            snapshot.found.as_ref().is_some_and(|found| found.sequence >= known)
+            snapshot.heads.first().is_some_and(|found| found.sequence >= known)
         }
         Ok(_) => false,
         Err(error) => matches!(error, ClientError::Protocol(ErrorCode::RollbackDetected)),
     }
 }
 
+/// Compares the chain of each index's record: a device that reaches other indexes writes its turns there.
+fn compare_chains(state: &State, snapshot: &HeadSnapshot) -> Result<(), ClientError> {
+    snapshot.heads.iter().try_for_each(|head| compare_chain(state, head))
+}
+
 /// Checks that a head names a turn of this chain, or a turn displaced for good.
-fn compare_chain(state: &State, found: &FoundHead) -> Result<(), ClientError> {
+pub(crate) fn compare_chain(state: &State, found: &FoundHead) -> Result<(), ClientError> {
     let outer = &found.outer;
     match state.link_at(outer.seq) {
         Some(link) if link == outer.link_hash => Ok(()),

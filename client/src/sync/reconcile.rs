@@ -105,6 +105,18 @@ impl MergeOutcome {
     pub(crate) fn unchanged(status: HeadStatus) -> Self {
         Self { status, caught_up: 0, fork: None, replays: 0 }
     }
+
+    /// With the outcome of the merge before, of another chain.
+    fn after(self, earlier: Option<Self>) -> Self {
+        let Some(earlier) = earlier else { return self };
+        let unpublished = [self.status, earlier.status].contains(&HeadStatus::Unpublished);
+        Self {
+            status: if unpublished { HeadStatus::Unpublished } else { self.status },
+            caught_up: self.caught_up + earlier.caught_up,
+            fork: earlier.fork.or(self.fork),
+            replays: self.replays + earlier.replays,
+        }
+    }
 }
 
 /// As [`SessionHandle::publish_over`](crate::SessionHandle::publish_over).
@@ -186,8 +198,8 @@ pub(crate) async fn compare_and_merge(
     events: &mut Events<'_>,
 ) -> Result<MergeOutcome, ClientError> {
     let (snapshot, compared) = head::look_and_compare(core, session, wait).await?;
-    match (compared, &snapshot.found) {
-        (Ok(status), _) => {
+    match compared {
+        Ok(status) => {
             head::spawn_repair_of_indexes(core, session.id, &snapshot.look);
             if status == HeadStatus::Current {
                 close_conflict(session).await?;
@@ -197,15 +209,23 @@ pub(crate) async fn compare_and_merge(
             }
             Ok(MergeOutcome::unchanged(status))
         }
-        (Err(error), Some(found)) if error.is_divergence() => {
-            let merged = Box::pin(merge_with(core, session, mode, found, events)).await;
-            // Turns that cannot be read are still in the way.
-            if merged.as_ref().err().is_none_or(ClientError::is_divergence) {
-                session.indexes(|view| view.note_comparison(&merged));
+        Err(error) if error.is_divergence() => {
+            let mut merged = Err(error);
+            for found in &snapshot.heads {
+                // The merge of a newer head may have brought this one too.
+                if session.read(|state| head::compare_chain(state, found)).is_ok() {
+                    continue;
+                }
+                let outcome = Box::pin(merge_with(core, session, mode, found, events)).await;
+                // Turns that cannot be read are still in the way.
+                if outcome.as_ref().err().is_none_or(ClientError::is_divergence) {
+                    session.indexes(|view| view.note_comparison(&outcome));
+                }
+                merged = Ok(outcome?.after(merged.ok()));
             }
             merged
         }
-        (Err(error), _) => Err(error),
+        Err(error) => Err(error),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, IndexStatus};
+use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, IndexStatus, ResumeOptions, TurnInput};
 use baton_proto::{ErrorCode, ids::SessionId, store::StoreError};
 use tempfile::TempDir;
 
@@ -155,4 +155,109 @@ async fn recovery_works_with_one_dead_index_and_unavailable_is_not_reported_as_n
     assert_eq!(second.recover(&root).await.unwrap(), id);
     assert_eq!(say(&second, id, "two").await.text, "two (1)");
     second.shutdown(GRACE).await;
+}
+
+/// A device with its own access to the first two indexes.
+struct Writer {
+    client: Client,
+    gates: [Arc<Gate>; 2],
+    home: TempDir,
+}
+
+impl Writer {
+    async fn new(all: &Indexes) -> Self {
+        let gates = [0, 1].map(|index| Gate::new(&all.stores[index]));
+        let home = tempfile::tempdir().unwrap();
+        let client = Client::open(with_indexes(all.world.config(home.path()), &gates)).await.unwrap();
+        Self { client, gates, home }
+    }
+
+    async fn restart(&mut self, all: &Indexes) {
+        self.client.shutdown(GRACE).await;
+        let config = with_indexes(all.world.config(self.home.path()), &self.gates);
+        self.client = Client::open(config).await.unwrap();
+        free(&self.client).await;
+    }
+
+    async fn say(&self, id: SessionId, text: &str) {
+        say(&self.client, id, text).await;
+        assert!(self.client.session(id).wait_settled(GRACE).await.unwrap());
+    }
+
+    /// The user messages that this device can read: of its chain, and of displaced turns.
+    async fn messages(&self, id: SessionId) -> Vec<String> {
+        let session = self.client.session(id);
+        let history = session.history().await.unwrap().into_iter();
+        let of_chain = history.map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone());
+        let displaced = session.displaced().await.unwrap().into_iter();
+        of_chain.chain(displaced.map(|turn| turn.messages[0].text.clone())).collect()
+    }
+}
+
+/// Two devices of a session with one turn: the first reaches the first index alone, the second the other.
+async fn on_different_indexes() -> (Indexes, Writer, Writer, SessionId) {
+    let all = Indexes::new().await;
+    let first = Writer::new(&all).await;
+    let id = session(&first.client).await;
+    first.say(id, "common").await;
+    let second = Writer::new(&all).await;
+    second.client.recover(&first.client.session(id).backup().await.unwrap()).await.unwrap();
+    assert!(second.client.session(id).wait_delivered(GRACE).await.unwrap());
+    first.gates[1].away();
+    second.gates[0].away();
+    (all, first, second, id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_on_another_index_is_merged_before_anything_is_published_over_it() {
+    for lost_device_writes_first in [true, false] {
+        let (all, mut first, second, id) = on_different_indexes().await;
+        if lost_device_writes_first {
+            second.say(id, "theirs").await;
+            first.say(id, "ours").await;
+        } else {
+            first.say(id, "ours").await;
+            second.say(id, "theirs").await;
+        }
+        second.client.shutdown(GRACE).await;
+        let theirs = all.stores[1].heads();
+
+        // Background work offers the first device's head to the index that was away.
+        first.gates[1].open();
+        first.restart(&all).await;
+        assert!(first.client.session(id).check_head().await.unwrap_err().is_divergence());
+        let turn = TurnInput { reconcile: false, ..TurnInput::user("more") };
+        first.client.session(id).turn(turn, |_| {}).await.unwrap();
+        assert!(first.client.session(id).wait_compared(GRACE).await.unwrap());
+        assert_eq!(all.stores[1].heads(), theirs, "an unmerged chain stays in its index");
+
+        let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+        let report = first.client.session(id).reconcile(&options, |_| {}).await.unwrap();
+        assert!(report.fork.is_some(), "{report:?}");
+        assert!(first.client.session(id).wait_settled(GRACE).await.unwrap());
+        let messages = first.messages(id).await;
+        for text in ["common", "ours", "more", "theirs"] {
+            assert!(messages.contains(&text.to_owned()), "{text} of {messages:?}");
+        }
+        assert_eq!(first.client.session(id).check_head().await.unwrap(), HeadStatus::Current);
+        first.client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_on_one_index_outlasts_a_later_turn_on_another() {
+    let (all, first, second, id) = on_different_indexes().await;
+    let root = first.client.session(id).backup().await.unwrap();
+    first.client.session(id).delete().await.unwrap();
+    second.say(id, "after the deletion").await;
+
+    second.gates[0].open();
+    assert!(matches!(second.client.session(id).check_head().await, Err(ClientError::Deleted)));
+    let turn = TurnInput { reconcile: true, ..TurnInput::user("more") };
+    assert!(matches!(second.client.session(id).turn(turn, |_| {}).await, Err(ClientError::Deleted)));
+    let third = Writer::new(&all).await;
+    assert!(matches!(third.client.recover(&root).await, Err(ClientError::Deleted)));
+    for device in [first, second, third] {
+        device.client.shutdown(GRACE).await;
+    }
 }
