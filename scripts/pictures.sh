@@ -58,7 +58,7 @@ see '✓ verified · turn 2' 120
 see 'continues the answer'
 sleep 1
 picture() {
-  mux capture-pane -e -p -t t | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' | python3 scripts/screen_svg.py "$columns" >"docs/images/$1.svg"
+  mux capture-pane -e -p -t t | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' -e "s|$(dirname "$config")|~/network|g" | python3 scripts/screen_svg.py "$columns" >"docs/images/$1.svg"
   echo "docs/images/$1.svg: $(wc -c <"docs/images/$1.svg") bytes"
 }
 picture takeover

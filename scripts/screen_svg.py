@@ -73,7 +73,7 @@ def main():
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
         f'<rect width="100%" height="100%" rx="10" fill="{BACKGROUND}"/>',
-        '<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="14" xml:space="preserve">',
+        '<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="14">',
     ]
     look = Look()
     for row, line in enumerate(lines):
@@ -88,7 +88,9 @@ def main():
                 # Spaces around a text would be collapsed.
                 x += (len(text) - len(text.lstrip())) * CELL_WIDTH
                 length = len(shown) * CELL_WIDTH
-                out.append(f'<text x="{x:.1f}" y="{y:.1f}" textLength="{length:.1f}" {style}>{html.escape(shown)}</text>')
+                # Browsers reset the white space of a group at each text.
+                place = f'x="{x:.1f}" y="{y:.1f}" textLength="{length:.1f}" style="white-space:pre"'
+                out.append(f"<text {place} {style}>{html.escape(shown)}</text>")
     out += ["</g>", "</svg>"]
     print("\n".join(out))
 
