@@ -145,7 +145,7 @@ pub(crate) enum Command {
     /// The network and its conversations are removed when the chat ends. The programs baton-testnet and
     /// baton-node must be installed beside this one.
     Try(TryArguments),
-    /// Serve a local OpenAI-compatible endpoint over your sealed sessions.
+    /// Serve the chat page, and the APIs of OpenAI, Anthropic and Ollama, over your sealed sessions.
     Serve(Box<ServeArguments>),
     /// List, show, branch, verify, move, back up and delete sessions.
     Session {

@@ -52,7 +52,7 @@ async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result
         node,
         schema: schema.map(|schema| schema.to_string()),
     };
-    out.note("asking a node to compute the turn again; it sees the conversation");
+    out.note("asking a node to compute the turn again; it sees the turn and the part of the history that the turn was shown");
     cancellable(client.session(id).audit(&wish)).await
 }
 
