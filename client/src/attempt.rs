@@ -10,7 +10,7 @@ pub(crate) mod request;
 pub(crate) mod resolve;
 mod unnoted;
 
-use baton_mesh::TurnStream;
+use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
@@ -21,7 +21,7 @@ use baton_proto::{
     receipt::{AnswerCount, EngineKind, ProgressNote, running_hash_start, running_hash_step},
     record::FinishReason,
     turn::TurnAuth,
-    wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, StoreState},
+    wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, StoreState, TurnStatus},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -48,15 +48,13 @@ use crate::{
 };
 
 use pace::Pace;
+use resolve::{SHORT_STATUS_WAIT, STATUS_WAIT};
 pub(crate) use pace::first_token_wait;
 use unnoted::UnnotedText;
 
 /// Most queue reports of a node in one reply. Each restarts the wait for the next event; a queue holds tens
 /// of turns, and its positions change as often.
 const MAX_WAITING_EVENTS: u32 = 1024;
-/// Time per allowed token, added to the limit of a whole reply: slower engines are useless.
-const REPLY_PER_TOKEN: Duration = Duration::from_millis(500);
-
 /// Factor for the patience with a node that no other could replace: asking it again costs it the prompt
 /// again.
 const LONE_PATIENCE: u32 = 5;
@@ -85,6 +83,8 @@ struct Reply {
     waited: u32,
     /// Since when the node's queue ahead of the turn is empty; none while the node reports turns ahead.
     turn_came: Option<Instant>,
+    /// When the node last said, asked, that it still works on the turn.
+    runs_at: Option<Instant>,
     /// Running hash after each token; the first is the start.
     hashes: Vec<RunningHash>,
     memory: Vec<MemoryItem>,
@@ -130,6 +130,8 @@ pub(crate) struct Context<'a> {
     pub(crate) first_token: Duration,
     /// Whether another node could continue the answer, so that a stalled node is not waited for.
     pub(crate) substitute: bool,
+    /// Whether another node is known to begin its answers, so that a slow node is not waited for.
+    pub(crate) faster: bool,
 }
 
 /// Sends a prepared and journaled attempt, follows the reply and rebuilds the turn.
@@ -213,6 +215,13 @@ impl Context<'_> {
     fn blame(&self, failure: AttemptFailure) -> AttemptFailure {
         if self.relayer.is_some() { failure.unclear() } else { failure }
     }
+
+    /// Whether the node says, asked apart from the reply, that it still works on the turn.
+    async fn is_running(&self, auth: &SignedObject<TurnAuth>) -> bool {
+        let wait = if self.substitute { SHORT_STATUS_WAIT } else { STATUS_WAIT };
+        let status = resolve::status((self.mesh, self.directory), self.session, auth, wait).await;
+        matches!(status, Ok(TurnStatus::Accepted))
+    }
 }
 
 /// The client's own facts, to which it holds a receipt before it countersigns.
@@ -279,19 +288,18 @@ pub(crate) fn accept(
 /// Waits until the node admits or refuses the turn; returns the nonce of its reply.
 async fn admitted(
     context: &Context<'_>,
-    auth: &TurnAuth,
+    auth: &SignedObject<TurnAuth>,
     stream: &mut TurnStream,
     reply: &mut Reply,
     events: &mut Events<'_>,
 ) -> Result<[u8; 32], AttemptFailure> {
-    let wait = context.timeouts.admit;
-    let mut frame = exchange::receive(stream, wait).await?;
+    let mut frame = first_frame(context, auth, stream, events).await?;
     // A relayer first reports its added items, once; a node reports no memory.
     if context.relayer.is_some() {
         match frame {
             Some(NodeFrame::Memory(items)) => {
                 take_memory(context, auth, items, reply, events).await?;
-                frame = exchange::receive(stream, wait).await?;
+                frame = first_frame(context, auth, stream, events).await?;
             }
             Some(NodeFrame::Refused { .. }) | None => {}
             Some(_) => return Err(AttemptFailure::check(ErrorCode::NonCanonical)),
@@ -314,6 +322,28 @@ async fn admitted(
         }
         Some(_) => Err(AttemptFailure::check(ErrorCode::NonCanonical)),
         None => Err(ExchangeError::Ended.into()),
+    }
+}
+
+/// The next frame before the node admits the turn. A node that loads its model may take long.
+async fn first_frame(
+    context: &Context<'_>,
+    auth: &SignedObject<TurnAuth>,
+    stream: &mut TurnStream,
+    events: &mut Events<'_>,
+) -> Result<Option<NodeFrame>, AttemptFailure> {
+    let sent = Instant::now();
+    let deadline = sent + context.timeouts.reply_to(auth.max_output_tokens);
+    loop {
+        match exchange::receive(stream, context.timeouts.admit).await {
+            Err(ExchangeError::Frame(FrameError::Timeout)) if Instant::now() < deadline => {
+                if context.substitute || !context.is_running(auth).await {
+                    return Err(ExchangeError::Frame(FrameError::Timeout).into());
+                }
+                events(TurnEvent::StillRunning { node: auth.audience, waited: sent.elapsed() });
+            }
+            received => return Ok(received?),
+        }
     }
 }
 
@@ -360,24 +390,40 @@ async fn follow(
     reply: &mut Reply,
     events: &mut Events<'_>,
 ) -> Result<Committed, AttemptFailure> {
-    let deadline = Instant::now() + context.timeouts.reply + REPLY_PER_TOKEN * auth.max_output_tokens;
+    let admitted = Instant::now();
+    let deadline = admitted + context.timeouts.reply_to(auth.max_output_tokens);
+    let mut heard = admitted;
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let left = deadline.saturating_duration_since(now);
         // Checked apart from the wait, which a node that keeps sending events would never let expire.
         if left.is_zero() {
-            return Err(AttemptFailure::stalled("the reply took too long".to_owned()));
+            let reason = if reply.runs_at.is_some() {
+                "the node still works on the turn, and it took too long"
+            } else {
+                "the reply took too long"
+            };
+            return Err(AttemptFailure::stalled(reason.to_owned()));
         }
-        let asked = Instant::now();
-        let patience = reply.patience(context, asked).min(left);
-        let next = tail.next(patience).await.map_err(|failure| match asked.elapsed() {
-            silent if silent >= patience && failure.status == AttemptStatus::Lost => AttemptFailure::stalled(
-                format!("the node stalled: it sent nothing for {} ms", silent.as_millis()),
-            ),
-            _ => failure,
-        })?;
+        let patience = reply.patience(context, now).min(left);
+        let next = match tail.next(patience).await {
+            Err(failure) if failure.status == AttemptStatus::Lost && now.elapsed() >= patience => {
+                let may_run = reply.may_run(context);
+                if may_run && context.is_running(auth).await {
+                    reply.runs_at = Some(Instant::now());
+                    events(TurnEvent::StillRunning { node: auth.audience, waited: admitted.elapsed() });
+                    continue;
+                }
+                let silent = heard.elapsed().as_millis();
+                let reason = format!("the node stalled: it sent nothing for {silent} ms");
+                return Err(AttemptFailure { disowned: may_run, ..AttemptFailure::stalled(reason) });
+            }
+            next => next?,
+        };
         let Some((event, last)) = next else {
             return Err(AttemptFailure::lost(ErrorCode::StreamTruncated.to_string()));
         };
+        heard = Instant::now();
         match event {
             ReplyEvent::Waiting(ahead) => {
                 reply.waits(ahead, Instant::now()).map_err(AttemptFailure::check)?;
@@ -431,6 +477,7 @@ impl Reply {
             note: None,
             waited: 0,
             turn_came: None,
+            runs_at: None,
             hashes: vec![start],
             memory: Vec::new(),
             reports: Reports::new(logprobs),
@@ -469,18 +516,28 @@ impl Reply {
     }
 
     /// How long to wait for the next event. During the answer the pace of the tokens decides. Before the
-    /// first token, wait until it is due, or as long as a queue may stand still.
+    /// first token, wait until it is due, or as long as a queue may stand still. A node that says that it works on
+    /// the turn gets the same time again.
     fn patience(&self, context: &Context<'_>, now: Instant) -> Duration {
         let idle = context.timeouts.idle;
-        let least = if context.substitute { 1 } else { LONE_PATIENCE };
+        let runs = self.runs_at.is_some();
+        let least = if context.substitute && !runs { 1 } else { LONE_PATIENCE };
         match (self.pace.stalls_after(context.timeouts.stall), self.turn_came) {
             (Some(stall), _) => stall.saturating_mul(least).min(idle),
             (None, Some(came)) => {
-                let due = came + context.first_token.saturating_mul(least).min(idle);
+                let since = self.runs_at.map_or(came, |runs_at| runs_at.max(came));
+                let due = since + context.first_token.saturating_mul(least).min(idle);
                 due.saturating_duration_since(now)
             }
             (None, None) => idle,
         }
+    }
+
+    /// Whether a silent node is asked if it still works on the turn. If another node can serve, it is asked once,
+    /// before its answer began, and only if no other is likely faster.
+    fn may_run(&self, context: &Context<'_>) -> bool {
+        let began = self.pace.stalls_after(context.timeouts.stall).is_some();
+        !context.substitute || (!began && !context.faster && self.runs_at.is_none())
     }
 
     /// Takes a queue report. A repeated report that the queue is empty gains no time.

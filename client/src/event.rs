@@ -283,6 +283,13 @@ pub enum TurnEvent {
     Admitted,
     /// Number of turns ahead in the node's queue.
     Waiting(u32),
+    /// The node is later than expected, and says that it still works on the turn. The client goes on waiting.
+    StillRunning {
+        /// The node.
+        node: NodeId,
+        /// Time since the turn was admitted, or sent.
+        waited: Duration,
+    },
     /// Text of the answer. Display only, until the turn is accepted.
     Text(String),
     /// Probabilities of the tokens whose text comes next, if requested. The node's claim.

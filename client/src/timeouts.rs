@@ -9,13 +9,14 @@ pub struct Timeouts {
     pub discovery: Duration,
     /// For a substream to open, and for the reply to a short request.
     pub open: Duration,
-    /// For a node to admit or refuse a turn, including the fetch of its history.
+    /// For a node to admit or refuse a turn, before it is asked whether it still works on it.
     pub admit: Duration,
-    /// Between two events of a reply; long enough for a slow node to read a long prompt.
+    /// The most between two events of a reply before the node is asked whether it still works on the turn.
     pub idle: Duration,
     /// The least time for a first token, once the node has admitted the turn and its queue is empty. It is
     /// long enough for a node that fetches a history over a slow line. A long prompt, or a node known to
-    /// begin later, gets more; see [`idle`](Self::idle) for the most.
+    /// begin later, gets more. A node that says that it still works on the turn is waited for, unless another
+    /// is likely faster; see [`reply`](Self::reply) for the most.
     pub first_token: Duration,
     /// The least time without a token in the middle of an answer before another node is asked to continue it.
     /// A slow node has three times the interval of its latest tokens.
@@ -34,6 +35,16 @@ pub struct Timeouts {
     /// Delay before a failed store or publication is retried in the background; doubled up to five minutes
     /// while it fails.
     pub store_retry: Duration,
+}
+
+/// Time per allowed token, added to the limit of a whole reply: slower engines are useless.
+const REPLY_PER_TOKEN: Duration = Duration::from_millis(500);
+
+impl Timeouts {
+    /// For the whole reply to a turn that allows this many tokens.
+    pub(crate) fn reply_to(&self, max_output_tokens: u32) -> Duration {
+        self.reply + REPLY_PER_TOKEN * max_output_tokens
+    }
 }
 
 impl Default for Timeouts {

@@ -197,7 +197,7 @@ async fn drive(
             // turn that it may have sealed is aborted once another attempt is accepted, as after asking
             // in vain.
             progress.probe_others(mesh, auth.audience).await;
-        } else if failure.status == AttemptStatus::Lost {
+        } else if failure.status == AttemptStatus::Lost && !failure.disowned {
             // A silent node is not asked for long either if another node can serve the turn.
             let hurried = in_the_middle || failure.fault == NodeFailure::Stalled;
             let wait = if hurried { author.status_wait() } else { STATUS_WAIT };
@@ -207,7 +207,14 @@ async fn drive(
                 }
             };
             let resolving = Box::pin(resolve::resolve_attempt(core, session, &auth, wait));
-            match tokio::join!(resolving, Box::pin(probing)).0 {
+            let resolved = match tokio::join!(resolving, Box::pin(probing)).0 {
+                // A second order would read the prompt again, at the same node.
+                Err(ResolveError::Running) if !progress.substitute => {
+                    Box::pin(resolve::resolve_running(core, session, &auth)).await
+                }
+                resolved => resolved,
+            };
+            match resolved {
                 Ok(Some((accepted, memory))) => {
                     let answer = accepted.record.answer().unwrap_or_default();
                     if let Some(unseen) = answer.strip_prefix(failure.partial.text.as_str()) {
@@ -219,7 +226,7 @@ async fn drive(
                     failure = failure.exposed(ErrorCode::BlobMismatch, auth.memory_from.is_some());
                 }
                 Err(ResolveError::Wrong(code)) => failure = failure.exposed(code, auth.memory_from.is_some()),
-                Ok(None) | Err(ResolveError::Unknown(_)) => {}
+                Ok(None) | Err(ResolveError::Unknown(_) | ResolveError::Running) => {}
             }
         }
         let noticed_ago = noticed.elapsed();
@@ -291,6 +298,7 @@ async fn attempt(
         None => Box::pin(directory.choose(&soon)).await?,
     };
     let substitute = directory.has_substitute(&wish, &choice);
+    progress.substitute = substitute;
     if progress.tried.contains(&choice.node) {
         // None of them takes tools, or a turn without a grant: asking again changes nothing.
         let lack_tools = session.read(|state| state.system.iter().any(is_definitions))
@@ -337,11 +345,10 @@ async fn attempt(
     });
     let mut timeouts = core.config.timeouts;
     let prompt = session.read(State::prompt_tokens).min(choice.offer.context_tokens);
-    let usual = directory.first_token_of(choice.node);
     // A node of unknown speed is held to the others if one of them can take its place: a node that sends nothing
     // would else keep a long prompt for minutes.
-    let slowest = || directory.slowest_first_token(choice.offer.model).filter(|_| substitute);
-    let usual = usual.or_else(slowest);
+    let slowest = directory.slowest_first_token(choice.offer.model).filter(|_| substitute);
+    let usual = directory.first_token_of(choice.node).or(slowest);
     let first_token = attempt::first_token_wait(timeouts.first_token, prompt, usual);
     if progress.begun.is_some() && substitute {
         timeouts.open = timeouts.open.min(HURRIED_OPEN);
@@ -360,6 +367,7 @@ async fn attempt(
         begun: progress.begun.as_ref(),
         first_token,
         substitute,
+        faster: slowest.is_some(),
     };
     let result = Box::pin(attempt::run(&context, &turn, prepared, events)).await;
     Ok((auth, result))

@@ -344,6 +344,10 @@ pub(crate) fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
         }
         TurnEvent::NoAnswerYet { node, others } => (Tone::Note, no_answer_yet(*node, *others)?),
         TurnEvent::Waiting(ahead) => (Tone::Note, format!("waiting; {ahead} ahead")),
+        TurnEvent::StillRunning { node, waited } => {
+            let seconds = count(waited.as_secs(), "second");
+            (Tone::Note, format!("node {} still works on it, after {seconds}", short(node)))
+        }
         TurnEvent::AttemptFailed { node, code: Some(ErrorCode::StreamTruncated), .. } => {
             (Tone::Warn, format!("node {} stopped answering", short(node)))
         }

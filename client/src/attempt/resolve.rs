@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
-use baton_mesh::OpenError;
+use baton_mesh::{MeshHandle, OpenError};
 use baton_proto::{
     ErrorCode, SignedObject,
     ack::StatusRequest,
@@ -19,13 +19,14 @@ use baton_proto::{
     turn::TurnAuth,
     wire::{ClientFrame, Committed, NodeFrame, StoreState, TurnStatus},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{ReceiptTerms, accept};
 use crate::{
     core::Core,
     network::{
         exchange::{self, ExchangeError},
+        nodes::Directory,
         reputation::NodeFailure,
     },
     session::{open_session::Session, state::State},
@@ -37,12 +38,18 @@ pub(crate) const STATUS_WAIT: Duration = Duration::from_secs(3);
 /// The same if another node can continue the answer meanwhile.
 pub(crate) const SHORT_STATUS_WAIT: Duration = Duration::from_millis(500);
 
+/// Time between two questions about a turn whose author still works on it.
+const RUNNING_PAUSE: Duration = Duration::from_secs(1);
+
 /// Why asking had no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResolveError {
     /// Nothing is known; the reason holds no content.
     #[error("{0}")]
     Unknown(String),
+    /// The author still works on the turn.
+    #[error("the node still works on the turn")]
+    Running,
     /// The author's answer failed the client's checks.
     #[error("{0}")]
     Wrong(ErrorCode),
@@ -60,9 +67,15 @@ pub(crate) async fn resolve_attempt(
     wait: Duration,
 ) -> Result<Option<ResolvedTurn>, ResolveError> {
     let node = auth.audience;
-    let (committed, store) = match status(core, session, auth, wait).await.map_err(ResolveError::Unknown)? {
+    let mesh = core.identities.of_turns(session.id).await.map_err(|error| {
+        tracing::warn!(%error, "a session's network did not start");
+        ResolveError::Unknown(OpenError::Busy.to_string())
+    })?;
+    let asked = status((&mesh, &core.directory), session, auth, wait).await;
+    let (committed, store) = match asked.map_err(ResolveError::Unknown)? {
         TurnStatus::Sealed { committed, store } => (*committed, store),
-        TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
+        TurnStatus::Accepted => return Err(ResolveError::Running),
+        TurnStatus::Aborted => return Ok(None),
     };
     let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(ResolveError::Wrong)?;
     let bytes = match fetch_from(core, session.id, node, (&committed, &fetch)).await {
@@ -84,13 +97,30 @@ pub(crate) async fn resolve_attempt(
     })
 }
 
-async fn status(
+/// As [`resolve_attempt`], for an author that may still work on the turn: waits until it has ended, as long as the
+/// author says so.
+pub(crate) async fn resolve_running(
     core: &Arc<Core>,
+    session: &Arc<Session>,
+    auth: &SignedObject<TurnAuth>,
+) -> Result<Option<ResolvedTurn>, ResolveError> {
+    let deadline = Instant::now() + core.config.timeouts.reply_to(auth.max_output_tokens);
+    loop {
+        match Box::pin(resolve_attempt(core, session, auth, STATUS_WAIT)).await {
+            Err(ResolveError::Running) if Instant::now() < deadline => sleep(RUNNING_PAUSE).await,
+            ended => return ended,
+        }
+    }
+}
+
+/// The state of an attempt, as its author reports it.
+pub(super) async fn status(
+    (mesh, directory): (&MeshHandle, &Directory),
     session: &Session,
     auth: &SignedObject<TurnAuth>,
     wait: Duration,
 ) -> Result<TurnStatus, String> {
-    let now = core.now_ms();
+    let now = directory.now_ms();
     let request = session.read(|state| {
         let signing = state.root.signing_key();
         let request = StatusRequest {
@@ -105,7 +135,11 @@ async fn status(
         SignedObject::sign(request, &signing)
     });
     let frame = ClientFrame::Status(request.bytes().clone());
-    match timeout(wait, ask(core, session.id, auth.audience, &frame)).await {
+    let asking = async {
+        let addrs = directory.addrs_to_dial(auth.audience).await;
+        exchange::ask(mesh, auth.audience, &addrs, &frame, wait).await
+    };
+    match timeout(wait, asking).await {
         Ok(Ok(NodeFrame::Status(status))) => Ok(status),
         Ok(Ok(_)) => Err("the node answered something else".to_owned()),
         Ok(Err(error)) => Err(error.to_string()),

@@ -45,6 +45,8 @@ pub(crate) struct AttemptFailure {
     pub(crate) partial: PartialAnswer,
     /// The node's last progress note.
     pub(crate) note: Option<Box<SignedObject<ProgressNote>>>,
+    /// Whether the node was asked about the turn after its silence, and does not run it.
+    pub(crate) disowned: bool,
 }
 
 /// Nodes that do not answer, each with the reason. Displayed as the end of a sentence about another node.
@@ -159,6 +161,7 @@ impl AttemptFailure {
             silent_others: None,
             partial: PartialAnswer::default(),
             note: None,
+            disowned: false,
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Progress {
     pub(super) begun: Option<AnswerPrefix>,
     /// Connected nodes that did not answer the probe when the answer broke off.
     pub(super) silent: Vec<NodeId>,
+    /// Whether another node could have served the last attempt.
+    pub(super) substitute: bool,
 }
 
 impl Progress {
@@ -45,6 +47,7 @@ impl Progress {
             attempts: 0,
             begun: None,
             silent: Vec::new(),
+            substitute: false,
         }
     }
 

@@ -71,6 +71,8 @@ pub struct SeenFrame {
 struct State {
     script: VecDeque<Act>,
     sealed: HashMap<(TurnId, u32), SealedTurn>,
+    /// The turn that runs until it was asked about often enough.
+    running: Option<(TurnId, u32)>,
     blobs: HashMap<BlobDigest, Vec<u8>>,
     seen: NodeLog,
     storage: StorageOffer,
@@ -84,6 +86,8 @@ struct FakeNodeInner {
     state: Mutex<State>,
     /// The node's clock error, in milliseconds ahead.
     clock_ahead_ms: AtomicI64,
+    /// Rises with every question about a turn.
+    asked: watch::Sender<usize>,
     /// Rises with every turn that begins to hang.
     hanging: watch::Sender<u32>,
     /// Rises with every hanging turn whose client goes away.
@@ -129,11 +133,13 @@ impl FakeNode {
             state: Mutex::new(State {
                 script: VecDeque::new(),
                 sealed: HashMap::new(),
+                running: None,
                 blobs: HashMap::new(),
                 seen: NodeLog::default(),
                 // Long enough for every test that counts epochs.
                 storage: StorageOffer { unknown_max_epochs: MAX_EPOCHS, ..StorageOffer::default() },
             }),
+            asked: watch::channel(0).0,
             hanging: watch::channel(0).0,
             left: watch::channel(0).0,
         });
@@ -317,6 +323,10 @@ fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
 fn status(shared: &FakeNodeInner, request: &StatusRequest) -> NodeFrame {
     let mut state = shared.state.lock().unwrap();
     state.seen.statuses += 1;
+    shared.asked.send_replace(state.seen.statuses);
+    if state.running == Some((request.turn_id, request.attempt)) {
+        return NodeFrame::Status(TurnStatus::Accepted);
+    }
     match state.sealed.get(&(request.turn_id, request.attempt)) {
         None => NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 },
         Some(sealed) => NodeFrame::Status(TurnStatus::Sealed {

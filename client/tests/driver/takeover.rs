@@ -181,6 +181,63 @@ async fn a_turn_in_an_honest_queue_is_waited_for_longer_than_a_first_token() {
     client.shutdown(GRACE).await;
 }
 
+/// Times that a node said that it still works on the turn.
+fn reports(events: &[TurnEvent]) -> usize {
+    events.iter().filter(|event| matches!(event, TurnEvent::StillRunning { .. })).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_node_is_waited_for_as_long_as_it_says_that_it_works_on_the_turn() {
+    for (act, orders) in
+        [(Act::ServeOnceAsked(5), 1), (Act::AdmitOnceAsked(3), 1), (Act::SealOnceAsked(2), 1), (Act::AdmitAndHang, 2)]
+    {
+        let world = World::new(1).await;
+        let mut config = world.config(world.home.path());
+        config.timeouts.first_token = Duration::from_millis(40);
+        config.timeouts.admit = Duration::from_millis(300);
+        let client = Client::open(config).await.unwrap();
+        let session = session(&client).await;
+        world.nodes[0].script([act]);
+        let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+        assert_eq!(result.unwrap().text, "hello (0)", "{act:?}");
+        assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), orders, "{act:?}: {events:?}");
+        let expected = match act {
+            Act::ServeOnceAsked(times) | Act::AdmitOnceAsked(times) => times,
+            _ => 0,
+        };
+        assert_eq!(reports(&events), expected, "{act:?}: {events:?}");
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_works_on_the_turn_is_left_only_for_one_that_is_likely_faster() {
+    for (measured, orders) in [(false, 1), (true, 2)] {
+        let world = World::new(2).await;
+        let client = hasty(&world, Duration::from_millis(100)).await;
+        let session = session(&client).await;
+        if measured {
+            let (result, _) = events_of(&client, session, TurnInput::user("hello")).await;
+            result.unwrap();
+        }
+        let seen = || world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum::<usize>();
+        let before = seen();
+        let mut scripted = false;
+        let handle = client.session(session);
+        let turn = handle.turn(TurnInput::user("hello"), |event| match event {
+            TurnEvent::Attempt { .. } if !scripted => {
+                scripted = true;
+                world.nodes.iter().for_each(|node| node.script([Act::ServeOnceAsked(1)]));
+            }
+            TurnEvent::AttemptFailed { .. } => world.nodes.iter().for_each(|node| node.clear_script()),
+            _ => {}
+        });
+        turn.await.unwrap();
+        assert_eq!(seen() - before, orders, "measured: {measured}");
+        client.shutdown(GRACE).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_author_whose_connection_is_closed_is_not_asked_before_another_goes_on() {
     let world = World::new(3).await;

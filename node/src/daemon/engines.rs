@@ -35,8 +35,9 @@ const MAX_KEY_BYTES: u64 = 4096;
 /// Context length reported for the hashing embedder: enough for the longest text, at two bytes a word or
 /// more.
 const HASHING_TOKENS: u32 = 4096;
-/// Longest silence of a proxied engine's server.
-const PROXIED_SILENCE: Duration = Duration::from_secs(120);
+/// Longest silence of a proxied engine's server: as long as a turn may take. Many servers send nothing while they
+/// load a model or read a long prompt.
+const PROXIED_SILENCE: Duration = Duration::from_secs(15 * 60);
 
 /// Limits the threads of the compute libraries. They read an environment variable at their first use.
 /// Changing the environment of a process with threads is unsound, so the program executes itself again with

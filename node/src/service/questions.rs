@@ -31,7 +31,8 @@ pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> AnswerResult {
             TurnStatus::Sealed { committed: Box::new(sealed.committed), store: sealed.store }
         }
         Some(EntryState::Aborted) => TurnStatus::Aborted,
-        Some(EntryState::Accepted) if runs => TurnStatus::Accepted,
+        // Before its entry, a turn may wait for its model.
+        Some(EntryState::Accepted) | None if runs => TurnStatus::Accepted,
         // It ended before its seal and is not running: another attempt is due.
         Some(EntryState::Accepted) | None => return Err(ErrorCode::StatusUnknown.into()),
     };

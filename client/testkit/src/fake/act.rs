@@ -37,6 +37,12 @@ pub enum Act {
     Hang,
     /// Admits the turn, and sends nothing.
     AdmitAndHang,
+    /// Admits the turn, says when asked that it runs, and serves after it was asked this many times.
+    ServeOnceAsked(usize),
+    /// As [`Act::ServeOnceAsked`], before it admits the turn.
+    AdmitOnceAsked(usize),
+    /// Admits the turn and ends the substream; says when asked that it runs, and seals it after this many questions.
+    SealOnceAsked(usize),
     /// Reports turns ahead for longer than the wait for a first token; then serves.
     QueueAndServe,
     /// Reports turns ahead, then none, and then sends nothing.

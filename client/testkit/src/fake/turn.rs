@@ -86,6 +86,21 @@ fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
     }
 }
 
+/// Says that the turn runs until it was asked about this many more times.
+async fn run_until_asked(
+    shared: &FakeNodeInner,
+    auth: &TurnAuth,
+    times: usize,
+    running: impl Future<Output = ()>,
+) {
+    let mut asked = shared.asked.subscribe();
+    let enough = *asked.borrow() + times;
+    shared.state.lock().unwrap().running = Some((auth.turn_id, auth.attempt));
+    running.await;
+    asked.wait_for(|count| *count >= enough).await.unwrap();
+    shared.state.lock().unwrap().running = None;
+}
+
 /// Serves a turn as the script says.
 pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnRequest) {
     let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
@@ -119,7 +134,17 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
     if act == Act::OfferMemory {
         send(&mut stream, &NodeFrame::Memory(Vec::new())).await;
     }
+    if let Act::AdmitOnceAsked(times) = act {
+        run_until_asked(shared, &auth, times, async {}).await;
+    }
     send(&mut stream, &NodeFrame::Accepted { nonce }).await;
+    match act {
+        Act::ServeOnceAsked(times) => run_until_asked(shared, &auth, times, async {}).await,
+        Act::SealOnceAsked(times) => {
+            run_until_asked(shared, &auth, times, async { drop(stream.close().await) }).await;
+        }
+        _ => {}
+    }
     if matches!(act, Act::QueueAndServe | Act::QueueAndHang) {
         send(&mut stream, &chunk(&ReplyEvent::Waiting(1), false)).await;
         tokio::time::sleep(QUEUE).await;
@@ -193,7 +218,7 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
         state.sealed.insert((auth.turn_id, auth.attempt), sealed.clone());
     }
     match act {
-        Act::SealAndVanish | Act::SealOtherAndVanish => return,
+        Act::SealAndVanish | Act::SealOtherAndVanish | Act::SealOnceAsked(_) => return,
         Act::SealAndRefuse => {
             let refused = NodeFrame::Refused { code: ErrorCode::BadSequence, retry_after_ms: 0 };
             return send(&mut stream, &refused).await;
