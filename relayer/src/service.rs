@@ -43,8 +43,8 @@ const RECALL_ITEMS: usize = 12;
 
 /// Time limit for opening the substream to the node.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest silence between two frames of a node: a slow model on a long prompt.
-const FRAME_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest silence between two frames of a node: as long as its turn may take, for a slow model on a long prompt.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How long a client may accept no frame before its turn is dropped, so that a stalled client frees its slot.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
