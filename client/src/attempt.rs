@@ -48,8 +48,8 @@ use crate::{
 };
 
 use pace::Pace;
-use resolve::{SHORT_STATUS_WAIT, STATUS_WAIT};
 pub(crate) use pace::first_token_wait;
+use resolve::{SHORT_STATUS_WAIT, STATUS_WAIT};
 use unnoted::UnnotedText;
 
 /// Most queue reports of a node in one reply. Each restarts the wait for the next event; a queue holds tens
@@ -449,7 +449,9 @@ async fn follow(
                 }
             }
             ReplyEvent::Committed(committed) => return Ok(*committed),
-            ReplyEvent::Failed { code } => return Err(AttemptFailure::node(code, 0)),
+            ReplyEvent::Failed { code, retry_after_ms, reason } => {
+                return Err(AttemptFailure::node(code, retry_after_ms).because(&reason));
+            }
             // The store cannot have a turn before it is sealed.
             ReplyEvent::Store(_) => return Err(AttemptFailure::check(ErrorCode::NonCanonical)),
         }

@@ -6,7 +6,7 @@ use std::{io, path::PathBuf};
 use baton_keys::{files::KeyFileError, words::WordsError};
 use baton_mesh::MeshError;
 use baton_proto::{
-    ErrorCode,
+    ErrorCode, Retry,
     ids::{NodeId, SessionId},
     store::StoreError,
 };
@@ -100,6 +100,8 @@ pub enum ClientError {
         reason: String,
         /// Whether a relayer reported the failure.
         relayed: bool,
+        /// The pause in milliseconds that the node asked for; 0 for none.
+        retry_after_ms: u32,
     },
     /// Every attempt at embedding failed.
     #[error("nothing was embedded in {attempts} attempts, the last at node {}: {reason}", short(&node))]
@@ -281,6 +283,21 @@ impl ClientError {
             Self::TurnFailed { code, .. }
             | Self::EmbedFailed { code, .. }
             | Self::AuditFailed { code, .. } => *code,
+            _ => None,
+        }
+    }
+
+    /// Whether nodes refused the turn as it is: the same message fails again.
+    #[must_use]
+    pub fn is_refusal_of_request(&self) -> bool {
+        matches!(self, Self::TurnFailed { code: Some(code), .. } if code.retry() == Retry::Never)
+    }
+
+    /// The pause in whole seconds that the last node asked for, if it asked for one.
+    #[must_use]
+    pub fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Self::TurnFailed { retry_after_ms: pause @ 1.., .. } => Some(u64::from(*pause).div_ceil(1000)),
             _ => None,
         }
     }
@@ -508,7 +525,12 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
     Some(match code {
         ErrorCode::Busy | ErrorCode::RateLimited => "wait a little, or give another node with --node",
         ErrorCode::ModelUnavailable => "see what is served: baton nodes",
-        ErrorCode::ContextOverflow => "shorten the message or the system text, or choose a larger --model",
+        ErrorCode::ContextOverflow => {
+            "shorten the message or the system text, or choose a --model with a larger context: baton nodes"
+        }
+        ErrorCode::BackendDenied => "tell the node's operator, or use another node with --node",
+        ErrorCode::ContentRefused => "change the message, or use another node with --node",
+        ErrorCode::PayloadRejected => "change what the reason names, or use another node with --node",
         ErrorCode::Expired | ErrorCode::NotYetValid => "check this machine's clock",
         ErrorCode::QuotaExceeded => {
             "lower --max-tokens, wait, try another node, or ask its operator for a grant: baton grants key"

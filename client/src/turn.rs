@@ -300,10 +300,8 @@ async fn attempt(
     let substitute = directory.has_substitute(&wish, &choice);
     progress.substitute = substitute;
     if progress.tried.contains(&choice.node) {
-        // None of them takes tools, or a turn without a grant: asking again changes nothing.
-        let lack_tools = session.read(|state| state.system.iter().any(is_definitions))
-            && progress.all_refused_with(ErrorCode::ModelUnavailable);
-        if lack_tools || progress.all_refused_with(ErrorCode::GrantRequired) {
+        // Asking the same nodes again changes nothing.
+        if progress.refused_for_good() {
             return Err(ClientError::NoNode(NoChoice::NoNodes));
         }
         let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
@@ -430,7 +428,10 @@ async fn after_failure(
         core.directory.failed(node, failure.fault, u64::from(failure.retry_after_ms));
     }
     match step {
-        NextStep::Elsewhere => progress.tried.push(node),
+        NextStep::Elsewhere => {
+            progress.tried.push(node);
+            progress.refusals += usize::from(failure.is_final());
+        }
         NextStep::Here(pause) => tokio::time::sleep(pause).await,
         NextStep::RenewRecord => core.directory.renew(node).await,
         NextStep::RepairStore => {
@@ -533,7 +534,8 @@ fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError 
         Some(others) => format!("{}{others}", failure.reason),
         None => failure.reason.clone(),
     };
-    ClientError::TurnFailed { attempts, node, code: failure.code, reason, relayed }
+    let (code, retry_after_ms) = (failure.code, failure.retry_after_ms);
+    ClientError::TurnFailed { attempts, node, code, reason, relayed, retry_after_ms }
 }
 
 /// The entries that give up the unanswered message, or else the waiting replays, and the attempts to abort.

@@ -191,7 +191,7 @@ impl Core {
             if early {
                 self.note_offence(who, Offence::Early);
             }
-            Refusal { code: ErrorCode::RateLimited, retry_after_ms }
+            Refusal::after(ErrorCode::RateLimited, retry_after_ms)
         })
     }
 

@@ -19,10 +19,11 @@ use std::{fmt, future, iter};
 pub use baton_engine::batch::SessionKey;
 pub(crate) use baton_proto::node_record::ModelManifest;
 pub use baton_proto::receipt::EngineKind;
-use baton_proto::{ids::ModelId, tools::Definitions};
+use baton_proto::{ErrorCode, ids::ModelId, tools::Definitions};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
 
 use crate::prompt::Prompt;
 pub use language::Constraint;
@@ -220,7 +221,52 @@ impl GenerateHandle {
     }
 }
 
-/// Why an engine refused or failed a job. Never carries conversation text.
+/// The class of an error of the server behind an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BackendFault {
+    /// The prompt exceeds the model's context.
+    #[error("finds the request longer than its model's context")]
+    ContextOverflow,
+    /// A rate limit or a quota of the node's account.
+    #[error("takes no more requests for now")]
+    RateLimited,
+    /// It is overloaded, or loads its model.
+    #[error("is busy")]
+    Busy,
+    /// The node's key or account is refused.
+    #[error("refuses the node's key or account")]
+    Denied,
+    /// It does not have the model.
+    #[error("does not have the model")]
+    NoModel,
+    /// Its policy refuses the content.
+    #[error("refuses the content")]
+    ContentRefused,
+    /// It does not take the request as it is.
+    #[error("refuses the request")]
+    Rejected,
+    /// It failed.
+    #[error("failed")]
+    Failed,
+}
+
+impl BackendFault {
+    /// The wire code.
+    pub(crate) fn code(self) -> ErrorCode {
+        match self {
+            Self::ContextOverflow => ErrorCode::ContextOverflow,
+            Self::RateLimited => ErrorCode::RateLimited,
+            Self::Busy => ErrorCode::Busy,
+            Self::Denied => ErrorCode::BackendDenied,
+            Self::NoModel => ErrorCode::ModelUnavailable,
+            Self::ContentRefused => ErrorCode::ContentRefused,
+            Self::Rejected => ErrorCode::PayloadRejected,
+            Self::Failed => ErrorCode::Internal,
+        }
+    }
+}
+
+/// Why an engine refused or failed a job. Its text never carries conversation text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The queue is full; another node may have room.
@@ -310,22 +356,28 @@ pub enum EngineError {
         reason: String,
     },
     /// The backend could not be reached in time.
-    #[error("the backend cannot be reached")]
+    #[error("the server behind this node cannot be reached")]
     BackendUnreachable,
-    /// The backend answered with an error status.
-    #[error("the backend answered with status {status}")]
-    BackendStatus {
+    /// The server behind the engine refused the request, or failed.
+    #[error("the server behind this node {fault} (status {status})")]
+    Backend {
+        /// The class of its error.
+        fault: BackendFault,
         /// The HTTP status.
         status: u16,
+        /// The pause that it asks for; 0 for none.
+        retry_after_ms: u32,
+        /// Its own words, for the client alone.
+        words: Zeroizing<String>,
     },
     /// The backend's stream broke the protocol.
-    #[error("the backend broke the protocol: {reason}")]
+    #[error("the server behind this node broke the protocol: {reason}")]
     BackendProtocol {
         /// The violation.
         reason: &'static str,
     },
     /// The backend's stream ended before the answer did.
-    #[error("the backend's answer was cut off")]
+    #[error("the server behind this node cut the answer off")]
     BackendTruncated,
 }
 

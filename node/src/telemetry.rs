@@ -247,20 +247,20 @@ impl Phase {
     }
 
     /// Runs the step's work, and ends the step with it.
-    pub(crate) async fn around<T>(
+    pub(crate) async fn around<T, E: Clone + Into<ErrorCode>>(
         self,
-        work: impl Future<Output = Result<T, ErrorCode>>,
-    ) -> Result<T, ErrorCode> {
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         let result = work.await;
         self.end(&result);
         result
     }
 
     /// Ends the step with its result.
-    pub(crate) fn end<T>(self, result: &Result<T, ErrorCode>) {
+    pub(crate) fn end<T, E: Clone + Into<ErrorCode>>(self, result: &Result<T, E>) {
         match result {
             Ok(_) => self.end_as("done", false),
-            Err(code) => self.end_as(code.name(), true),
+            Err(error) => self.end_as(error.clone().into().name(), true),
         }
     }
 

@@ -135,36 +135,44 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>, trace
             core.note_refusal(&admitted.charge.who(), refusal.code);
             tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
             drop(ticket);
-            // A log with one frame cannot be full.
-            let _ = job.reply.push(&refusal.frame());
+            // A refusal with a reason is in the log already, sealed. A log with one frame cannot be full.
+            if refusal.reason.is_empty() {
+                let _ = job.reply.push(&refusal.frame());
+            }
             return;
         }
     };
     core.observer.turn_started();
     let answered = tokio::select! {
         biased;
-        code = stopped(&core, &job) => Err(code),
+        code = stopped(&core, &job) => Err(code.into()),
         answered = answer(&core, &admitted, &ticket, &opened, &mut events, &trace) => answered,
     };
     // Frees the engine for the next turn, however long the storing of this blob takes.
     drop(ticket);
     // From here on the turn is not stopped: signed means journaled, and journaled means sent.
     let committed = match answered {
-        Ok(answered) => commit::commit(&core, &admitted, &opened, answered, &mut events, &trace).await,
-        Err(code) => Err(code),
+        Ok(answered) => commit::commit(&core, &admitted, &opened, answered, &mut events, &trace)
+            .await
+            .map_err(Refusal::from),
+        Err(refusal) => Err(refusal),
     };
     // The store may take seconds. A turn that waits for it keeps neither its request nor its answer.
     drop(opened);
     let guard = admitted.into_guard();
     let ended = match committed {
-        Ok(stored) => commit::send_stored(&core, stored, &mut events).await,
-        Err(code) => Err(code),
+        Ok(stored) => commit::send_stored(&core, stored, &mut events).await.map_err(Refusal::from),
+        Err(refusal) => Err(refusal),
     };
-    // A full or ended reply has no reader left.
-    let _ = ended.or_else(|code| events.fail(code));
+    let failed = ended.err().map(|refusal| {
+        let code = refusal.code;
+        // A full or ended reply has no reader left.
+        let _ = events.fail(refusal);
+        code
+    });
     // When a client sees the end, the session must already be free.
     drop(guard);
-    if let Err(code) = ended {
+    if let Some(code) = failed {
         core.observer.failed(code);
         trace.outcome(code.name());
         tracing::info!(session, code = code.name(), "a turn failed");
@@ -215,7 +223,10 @@ async fn accept(
     let auth = &admitted.auth;
     let mut opened = open(core, admitted)?;
     check_storage(core, admitted, &opened.payload)?;
-    opened.constraint = constraint::prepare(admitted, ticket, &opened.payload).await?;
+    opened.constraint = match constraint::prepare(admitted, ticket, &opened.payload).await {
+        Ok(constraint) => constraint,
+        Err(refusal) => return Err(refuse_sealed(admitted, &opened.secret, refusal)),
+    };
     let key = admitted.guard.job.key;
     let noted = core.journal.accept(key, auth.auth_hash(), auth.expires_ms, core.now_ms()).await;
     let sealed = noted.map_err(Refusal::of_journal)??;
@@ -227,6 +238,17 @@ async fn accept(
     }
     core.pause.pass(Step::Accepted).await;
     Ok(Some((Arc::new(opened), events)))
+}
+
+/// Sends the reason of a refusal, if it has one, in a sealed event: no relayer reads it.
+fn refuse_sealed(admitted: &AdmittedTurn, secret: &TurnSecret, refusal: Refusal) -> Refusal {
+    if !refusal.reason.is_empty() {
+        let reply = admitted.guard.job.reply.clone();
+        // A log with two frames cannot be full.
+        let _ = ReplyWriter::accept(reply, secret, &admitted.auth.auth_hash())
+            .and_then(|mut events| events.fail(refusal.clone()));
+    }
+    refusal
 }
 
 /// Checks the ordered storage against the node's terms, and reserves its units. A peer without a grant gets
@@ -282,18 +304,20 @@ async fn answer(
     opened: &Arc<DecryptedRequest>,
     events: &mut ReplyWriter,
     trace: &TurnTrace,
-) -> Result<commit::AnsweredTurn, ErrorCode> {
+) -> Result<commit::AnsweredTurn, Refusal> {
     let ready = async {
         wait_for_slot(core, ticket, events).await?;
         let hold = model::hold(&admitted.engine, ticket).await?;
         // During a wait for the model, another turn may have taken the slot.
         wait_for_slot(core, ticket, events).await?;
-        Ok::<_, ErrorCode>(hold)
+        Ok::<_, Refusal>(hold)
     };
     let hold = trace.phase("queue").around(ready).await?;
     let answering = answer_in_slot(core, admitted, (ticket, &hold), opened, events, trace);
     // A slow model, store or reader must not hold a slot for ever.
-    timeout(core.limits.max_turn_time, answering).await.unwrap_or(Err(ErrorCode::QuotaExceeded))
+    timeout(core.limits.max_turn_time, answering)
+        .await
+        .unwrap_or_else(|_| Err(ErrorCode::QuotaExceeded.into()))
 }
 
 async fn answer_in_slot(
@@ -303,7 +327,7 @@ async fn answer_in_slot(
     opened: &Arc<DecryptedRequest>,
     events: &mut ReplyWriter,
     trace: &TurnTrace,
-) -> Result<commit::AnsweredTurn, ErrorCode> {
+) -> Result<commit::AnsweredTurn, Refusal> {
     let grant = opened.payload.grant.clone();
     let phase = trace.phase("history").count("baton.blobs", grant.blobs.len() as u64);
     let history = phase.around(history::load(core, &admitted.auth, grant, &admitted.inline)).await?;

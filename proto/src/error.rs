@@ -80,6 +80,8 @@ error_codes! {
     Busy = 46, Elsewhere, "no free slot; also while the same session is being served or the node drains";
     Internal = 47, Elsewhere, "the node failed; nothing was signed";
     GrantRequired = 48, Elsewhere, "this node serves only holders of a grant from its operator";
+    BackendDenied = 49, Elsewhere, "the server behind the node refuses the node itself: the node's operator has to act";
+    ContentRefused = 50, Never, "the server behind the node refuses the content";
     MemUnauthorized = 60, Never, "the memory envelope is not from the relayer that the turn allows, or not for this turn";
     MemExpired = 61, Here, "the memory envelope has expired";
     MemTooLarge = 62, Never, "the memory envelope exceeds its budget or a limit";

@@ -63,6 +63,8 @@ pub const REPLY_BLOCK: usize = 128;
 pub const HEAD_OUTER_BLOCK: usize = 1024;
 /// The inner part of a head record is padded to a multiple of this: sixteen devices fit.
 pub const HEAD_INNER_BLOCK: usize = 512;
+/// Longest reason of a failed turn.
+pub const MAX_REASON_BYTES: usize = 256;
 /// Largest JSON schema of an answer.
 pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 /// Most alternatives reported for each token.

@@ -7,7 +7,10 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{BlobDigest, BlobId, ExchangeKey, FetchProof},
-    limits::{MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_NODE_FRAME_BYTES, MAX_PAYLOAD_BYTES, REPLY_BLOCK},
+    limits::{
+        MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_NODE_FRAME_BYTES, MAX_PAYLOAD_BYTES, MAX_REASON_BYTES,
+        REPLY_BLOCK,
+    },
     memory::MemoryItem,
     quota::QuotaUse,
     record::FinishReason,
@@ -213,12 +216,40 @@ pub enum ReplyEvent {
     Store(StoreState),
     /// The turn failed and nothing was signed. Always last.
     Failed {
-        /// The reason.
+        /// The class of the failure.
         code: ErrorCode,
+        /// Minimum wait in milliseconds before another try here; 0 when the node names none.
+        retry_after_ms: u32,
+        /// The failure in the node's words, as [`failure_reason`] makes it; may be empty.
+        reason: String,
     },
     /// Directly before a [`ReplyEvent::Tokens`] with `logprobs`: the bytes of each token in them, in their
     /// order.
     Spelled(Vec<TokenBytes>),
+}
+
+/// A text as the reason of a failure: at most [`MAX_REASON_BYTES`], in one line, without control characters and marks
+/// of direction. Both sides apply it.
+#[must_use]
+pub fn failure_reason(text: &str) -> String {
+    let hidden =
+        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut reason = String::new();
+    for word in
+        text.split(|c: char| c.is_control() || c.is_whitespace() || hidden(c)).filter(|word| !word.is_empty())
+    {
+        let gap = if reason.is_empty() { "" } else { " " };
+        let room = MAX_REASON_BYTES.saturating_sub(reason.len() + gap.len());
+        if word.len() > room {
+            reason.push_str(gap);
+            reason.push_str(word.get(..word.floor_char_boundary(room)).unwrap_or_default());
+            break;
+        }
+        reason.push_str(gap);
+        reason.push_str(word);
+    }
+    reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+    reason
 }
 
 impl ReplyEvent {
@@ -251,7 +282,7 @@ impl std::fmt::Debug for ReplyEvent {
             Self::Progress(_) => f.write_str("Progress(..)"),
             Self::Committed(committed) => write!(f, "Committed({:?})", committed.blob_digest),
             Self::Store(state) => write!(f, "Store({state:?})"),
-            Self::Failed { code } => write!(f, "Failed({code:?})"),
+            Self::Failed { code, .. } => write!(f, "Failed({code:?})"),
             Self::Spelled(tokens) => write!(f, "Spelled({} tokens)", tokens.len()),
         }
     }
@@ -289,6 +320,23 @@ mod tests {
         assert_eq!(ReplyEvent::from_chunk(&unpadded), Err(ErrorCode::NonCanonical));
         let huge = vec![0; MAX_NODE_FRAME_BYTES + 1];
         assert_eq!(ReplyEvent::from_chunk(&huge), Err(ErrorCode::FrameTooLarge));
+    }
+
+    #[test]
+    fn a_reason_is_one_bounded_line_without_control_characters() {
+        for (text, reason) in [
+            ("  not at /properties/v:\n it\tis unsupported \u{7}", "not at /properties/v: it is unsupported"),
+            ("a\u{1b}[31mred\u{202e}", "a [31mred"),
+            ("\u{0}", ""),
+        ] {
+            assert_eq!(failure_reason(text), reason);
+        }
+        for text in ["x".repeat(1000), "é".repeat(1000), "ab ".repeat(1000), format!("{} é", "x".repeat(254))]
+        {
+            let reason = failure_reason(&text);
+            assert!((MAX_REASON_BYTES - 2..=MAX_REASON_BYTES).contains(&reason.len()), "{}", reason.len());
+            assert_eq!(failure_reason(&reason), reason.trim_end());
+        }
     }
 
     #[test]

@@ -206,7 +206,7 @@ impl RawTurn {
                     match ReplyEvent::from_chunk(&event)? {
                         ReplyEvent::Tokens { .. } => reply.token_chunks += 1,
                         ReplyEvent::Committed(committed) => reply.committed = Some(*committed),
-                        ReplyEvent::Failed { code } => reply.refused = Some(code),
+                        ReplyEvent::Failed { code, .. } => reply.refused = Some(code),
                         _ => {}
                     }
                 }

@@ -289,27 +289,24 @@ impl StepWriter {
     }
 }
 
-/// An error as the program sees it. Nodes that refuse a payload do not say which part of it.
+/// An error as the program sees it: with the parameter that a refused payload is likely to be about, and the node's
+/// reason.
 fn api_error(error: ClientError, request: &CompletionRequest) -> ApiError {
-    let refused = error.code() == Some(ErrorCode::PayloadRejected);
-    if refused && request.is_forced {
-        let message = "no node that was asked can hold a call to this schema: it may say what is not supported, or be \
-                       too complex";
-        return ApiError::unsupported("tools", message);
+    if error.code() != Some(ErrorCode::PayloadRejected) {
+        return api_error_of_turn(request, error);
     }
-    if refused && request.tools.as_ref().is_some_and(Definitions::are_strict) {
-        let message = "no node that was asked can hold calls to the schemas of these strict tools";
-        return ApiError::unsupported("tools", message);
-    }
-    if refused && request.json_schema.is_some() {
-        let message = "no node that was asked can hold an answer to this schema: it may say what is not supported, or \
-                       be too complex";
-        return ApiError::unsupported(format::NAME, message);
-    }
-    if refused && request.logprobs.is_some() {
-        return ApiError::unsupported("logprobs", "no node that was asked reports log probabilities");
-    }
-    api_error_of_turn(request, error)
+    let (param, message) = if request.is_forced {
+        ("tools", "no node that was asked can hold a call to this schema")
+    } else if request.tools.as_ref().is_some_and(Definitions::are_strict) {
+        ("tools", "no node that was asked can hold calls to the schemas of these strict tools")
+    } else if request.json_schema.is_some() {
+        (format::NAME, "no node that was asked can hold an answer to this schema")
+    } else if request.logprobs.is_some() {
+        ("logprobs", "no node that was asked reports log probabilities")
+    } else {
+        return error.into();
+    };
+    ApiError::unsupported(param, format!("{message}: {error}"))
 }
 
 async fn run(
@@ -506,10 +503,8 @@ impl SentText {
 fn api_error_of_turn(request: &CompletionRequest, error: ClientError) -> ApiError {
     let refused = matches!(error, ClientError::TurnFailed { code: Some(ErrorCode::ModelUnavailable), .. });
     if refused && request.tools.is_some() {
-        return ApiError::unsupported(
-            "tools",
-            "no node that was asked serves the model with tools at the moment",
-        );
+        let message = format!("no node that was asked serves the model with tools at the moment: {error}");
+        return ApiError::unsupported("tools", message);
     }
     error.into()
 }

@@ -245,12 +245,16 @@ impl From<ClientError> for ApiError {
                 Some(ErrorCode::ContextOverflow) => {
                     Self::request("context_length_exceeded", "messages", message)
                 }
-                Some(ErrorCode::Busy | ErrorCode::RateLimited | ErrorCode::QuotaExceeded) => Self::new(
-                    StatusCode::TOO_MANY_REQUESTS,
-                    "rate_limit_error",
-                    "rate_limit_exceeded",
-                    message,
-                ),
+                Some(ErrorCode::ContentRefused) => {
+                    Self::request("content_policy_violation", "messages", message)
+                }
+                Some(ErrorCode::PayloadRejected) => Self::request("invalid_request", "", message),
+                Some(ErrorCode::Busy | ErrorCode::RateLimited | ErrorCode::QuotaExceeded) => {
+                    let retry_after_s = error.retry_after_s();
+                    let status = StatusCode::TOO_MANY_REQUESTS;
+                    let api_error = Self::new(status, "rate_limit_error", "rate_limit_exceeded", message);
+                    Self { retry_after_s, ..api_error }
+                }
                 Some(ErrorCode::GrantRequired) => {
                     Self::new(StatusCode::FORBIDDEN, "invalid_request_error", "grant_required", message)
                 }
@@ -318,14 +322,25 @@ mod tests {
     fn a_client_learns_by_status_and_code_what_to_do() {
         let missing = NoChoice::ModelUnavailable { wanted: "a".to_owned(), served: "b".to_owned() };
         let node = baton_proto::ids::NodeId([0; 32]);
-        let failed =
-            |code| ClientError::TurnFailed { attempts: 1, node, code, reason: String::new(), relayed: false };
+        let failed = |code| ClientError::TurnFailed {
+            attempts: 1,
+            node,
+            code,
+            reason: String::new(),
+            relayed: false,
+            retry_after_ms: 29_500,
+        };
         let cases = [
             (ClientError::NoNode(missing), 404, "model_not_found"),
             (ClientError::NoNode(NoChoice::NoNodes), 503, "no_node"),
             (failed(Some(ErrorCode::Busy)), 429, "rate_limit_exceeded"),
             (failed(Some(ErrorCode::ContextOverflow)), 400, "context_length_exceeded"),
             (failed(Some(ErrorCode::GrantRequired)), 403, "grant_required"),
+            (failed(Some(ErrorCode::ContentRefused)), 400, "content_policy_violation"),
+            (failed(Some(ErrorCode::PayloadRejected)), 400, "invalid_request"),
+            (failed(Some(ErrorCode::RateLimited)), 429, "rate_limit_exceeded"),
+            (failed(Some(ErrorCode::BackendDenied)), 502, "BackendDenied"),
+            (failed(Some(ErrorCode::Internal)), 502, "Internal"),
             (failed(Some(ErrorCode::ReceiptMismatch)), 502, "ReceiptMismatch"),
             (failed(None), 502, "Unreachable"),
             (ClientError::Busy, 409, "session_busy"),
@@ -335,6 +350,10 @@ mod tests {
             let api_error = ApiError::from(error);
             assert_eq!((api_error.status.as_u16(), api_error.code), (status, code));
             assert_eq!(api_error.body()["error"]["code"], code);
+            let pause = (status == 429).then_some("30");
+            let response = api_error.into_response();
+            let header = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+            assert_eq!(header.filter(|_| status != 503), pause, "{code}");
         }
     }
 }

@@ -212,7 +212,7 @@ class FakeNode:
             stream.end()
             return
         if how.fails is not None:
-            event(frames.Failed(how.fails), last=True)
+            event(frames.Failed(how.fails, 0, ""), last=True)
             return
         commitment = kdf("commitment", payload.grant.record_key)
         words = [f" {word}" if index else word for index, word in enumerate(how.answer.split(" "))]

@@ -9,6 +9,7 @@ use baton_proto::{
     ids::{ModelId, NodeId},
     receipt::ProgressNote,
     turn::{ResumePrefix, resume_tokens_hash},
+    wire::failure_reason,
 };
 use zeroize::Zeroizing;
 
@@ -193,6 +194,28 @@ impl AttemptFailure {
             _ => NodeFailure::Refused,
         };
         Self { retry_after_ms, status: AttemptStatus::NothingSigned, fault, ..Self::check(code) }
+    }
+
+    /// The same failure, with the node's own words.
+    pub(crate) fn because(self, words: &str) -> Self {
+        let reason = match (self.code, failure_reason(words)) {
+            (_, words) if words.is_empty() => self.reason,
+            // The code says no more than that something is not acceptable.
+            (Some(ErrorCode::PayloadRejected), words) => words,
+            (_, words) => format!("{}: {words}", self.reason),
+        };
+        Self { reason, ..self }
+    }
+
+    /// Whether the node would refuse the same turn again: only another node, or another request, helps.
+    pub(crate) fn is_final(&self) -> bool {
+        use ErrorCode::{BackendDenied, GrantRequired, ModelUnavailable, RateLimited};
+        let Some(code) = self.code.filter(|_| self.is_claim()) else { return false };
+        match code {
+            BackendDenied | GrantRequired | ModelUnavailable => true,
+            RateLimited => Duration::from_millis(u64::from(self.retry_after_ms)) > MAX_PAUSE,
+            code => code.retry() == Retry::Never,
+        }
     }
 
     /// The same failure, after its author was asked about the turn and gave a wrong answer.

@@ -18,6 +18,8 @@ const MAX_PROBED: usize = 8;
 /// State across the attempts of one turn.
 pub(super) struct Progress {
     pub(super) tried: Vec<NodeId>,
+    /// Number of the tried nodes that would refuse again.
+    pub(super) refusals: usize,
     /// Codes that ended attempts, each with whether a peer reported it or the client found it.
     pub(super) codes: Vec<(ErrorCode, bool)>,
     pub(super) with_locator: bool,
@@ -39,6 +41,7 @@ impl Progress {
     pub(super) fn begin(options: &ResumeOptions) -> Self {
         Self {
             tried: Vec::new(),
+            refusals: 0,
             codes: Vec::new(),
             with_locator: options.with_locator,
             reconcile: options.reconcile,
@@ -51,10 +54,9 @@ impl Progress {
         }
     }
 
-    /// Whether every tried node refused with this code.
-    pub(super) fn all_refused_with(&self, code: ErrorCode) -> bool {
-        let same = |refused: &(ErrorCode, bool)| *refused == (code, true);
-        self.last.is_some() && self.codes.len() == self.tried.len() && self.codes.iter().all(same)
+    /// Whether every tried node would refuse again.
+    pub(super) fn refused_for_good(&self) -> bool {
+        self.refusals == self.tried.len()
     }
 
     /// Nodes to try last after a failed attempt: those that failed, and those without a connection or a probe

@@ -370,7 +370,7 @@ async fn waiting_replays_can_be_dropped_and_stay_readable() {
     winner.gate.open();
     winner.sync(id).await;
     loser.gate.open();
-    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
     loser.client.session(id).reconcile(&options(), |_| {}).await.unwrap_err();
     loser.client.session(id).abandon().await.unwrap();
     let info = loser.client.session(id).info().await.unwrap();

@@ -156,6 +156,40 @@ async fn a_code_that_forbids_retry_ends_the_attempts_once_two_nodes_say_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_that_stays_is_heard_once_from_each_node_with_its_reason() {
+    let cases = [
+        (ErrorCode::ContextOverflow, 0, 1),
+        (ErrorCode::BackendDenied, 0, 1),
+        (ErrorCode::ContentRefused, 0, 1),
+        (ErrorCode::ModelUnavailable, 0, 1),
+        (ErrorCode::PayloadRejected, 0, 1),
+        (ErrorCode::RateLimited, 30_000, 1),
+        (ErrorCode::RateLimited, 10, 2),
+        (ErrorCode::Internal, 0, 2),
+    ];
+    for nodes in [1, 2] {
+        let world = World::new(nodes).await;
+        let client = world.client().await;
+        client.nodes().await;
+        for (code, pause, times) in cases {
+            let session = session(&client).await;
+            let act = Act::Explain(code, pause, "not at\n/properties/v");
+            world.nodes.iter().for_each(|node| node.script([act; 2]));
+            let asked = || world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum::<usize>();
+            let before = asked();
+            let input = TurnInput { max_attempts: 2 * nodes as u32, ..TurnInput::user("hello") };
+            let error = client.session(session).turn(input, |_| {}).await.unwrap_err();
+            assert_eq!(error.code(), Some(code), "{error}");
+            assert!(error.to_string().ends_with(": not at /properties/v"), "{error}");
+            assert_eq!(error.retry_after_s(), (pause > 0).then(|| u64::from(pause).div_ceil(1000)), "{code}");
+            assert_eq!(asked() - before, times * nodes, "{code} of {nodes}");
+            world.nodes.iter().for_each(|node| node.clear_script());
+        }
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_node_alone_cannot_talk_the_client_out_of_a_turn() {
     let world = World::new(2).await;
     let client = world.client().await;

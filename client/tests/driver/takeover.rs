@@ -188,9 +188,12 @@ fn reports(events: &[TurnEvent]) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_node_is_waited_for_as_long_as_it_says_that_it_works_on_the_turn() {
-    for (act, orders) in
-        [(Act::ServeOnceAsked(5), 1), (Act::AdmitOnceAsked(3), 1), (Act::SealOnceAsked(2), 1), (Act::AdmitAndHang, 2)]
-    {
+    for (act, orders) in [
+        (Act::ServeOnceAsked(5), 1),
+        (Act::AdmitOnceAsked(3), 1),
+        (Act::SealOnceAsked(2), 1),
+        (Act::AdmitAndHang, 2),
+    ] {
         let world = World::new(1).await;
         let mut config = world.config(world.home.path());
         config.timeouts.first_token = Duration::from_millis(40);

@@ -37,7 +37,7 @@ pub(crate) async fn next_frame<T: DeserializeOwned>(
         // Twice the length: the bytes and the decoded value.
         _share = match core.frame_shares.take(2 * len, who.subnet, deadline).await {
             Ok(share) => Some(share),
-            Err(code) => return Ok(Err(Refusal { code, retry_after_ms: BUSY_RETRY_MS })),
+            Err(code) => return Ok(Err(Refusal::after(code, BUSY_RETRY_MS))),
         };
         large = true;
         received = stream.recv_by(limit, deadline).await;
@@ -71,7 +71,8 @@ pub(crate) async fn refuse(
 ) -> Result<(), FrameError> {
     core.observer.refused(refusal.code);
     core.note_refusal(&who, refusal.code);
-    let Refusal { code, retry_after_ms } = refusal;
+    let Refusal { code, retry_after_ms, .. } = &refusal;
+    let (code, retry_after_ms) = (*code, *retry_after_ms);
     match stream.protocol() {
         EMBED_PROTOCOL => send_only(core, stream, &who, &EmbedAnswer::Refused { code, retry_after_ms }).await,
         AUDIT_PROTOCOL => send_only(core, stream, &who, &AuditAnswer::Refused { code, retry_after_ms }).await,

@@ -5,6 +5,7 @@
 //! text but not with the node: every length and time is bounded.
 
 mod calls;
+mod fault;
 mod request;
 mod sse;
 
@@ -14,7 +15,7 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use reqwest::{Client, StatusCode, Url, header};
+use reqwest::{Client, Response, StatusCode, Url, header};
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -242,6 +243,28 @@ impl Drop for ProxiedEngine {
     }
 }
 
+/// Whether an answer is one JSON object. A server that cannot stream an answer sends its error so, whatever the status.
+fn is_json(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("application/json"))
+}
+
+/// The error of an answer that is no stream.
+async fn read_fault(mut response: Response) -> EngineError {
+    let status = response.status().as_u16();
+    let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|pause| pause.to_str().ok());
+    let retry_after = retry_after.map(str::to_owned);
+    let mut body = Zeroizing::new(Vec::with_capacity(fault::MAX_BODY_BYTES));
+    while let Ok(Some(bytes)) = response.chunk().await {
+        let room = fault::MAX_BODY_BYTES - body.len();
+        body.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
+        if body.len() == fault::MAX_BODY_BYTES {
+            break;
+        }
+    }
+    fault::classify(status, retry_after.as_deref(), &body)
+}
+
 /// One request, from its job to its last event.
 struct ProxiedRun {
     backend: Arc<ProxiedBackend>,
@@ -291,7 +314,7 @@ impl ProxiedRun {
         let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
         match &self.whole {
             Some(whole) if finish == FinishReason::Stop && !is_json(whole) => {
-                Err(EngineError::BackendProtocol { reason: "the answer is not the JSON that was asked for" })
+                Err(EngineError::Schema { reason: "the server behind this node does not hold answers to it" })
             }
             _ => Ok(finish),
         }
@@ -308,12 +331,8 @@ impl ProxiedRun {
             .body(body);
         let sent = tokio::time::timeout(self.backend.idle_timeout, request.send()).await;
         let response = sent.ok().and_then(Result::ok).ok_or(EngineError::BackendUnreachable)?;
-        match response.status() {
-            StatusCode::OK => {}
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                return Err(EngineError::Busy { limit: self.backend.max_concurrent });
-            }
-            status => return Err(EngineError::BackendStatus { status: status.as_u16() }),
+        if response.status() != StatusCode::OK || is_json(&response) {
+            return Err(read_fault(response).await);
         }
         self.stats.input_tokens = estimate_tokens(&job.prompt);
         self.send(EngineEvent::Started { input_tokens: self.stats.input_tokens }).await;

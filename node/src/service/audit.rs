@@ -84,7 +84,7 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
             core.observer.refused(code);
             core.note_refusal(&who, code);
             tracing::debug!(code = code.name(), "an audit was refused");
-            let Refusal { code, retry_after_ms } = code.into();
+            let Refusal { code, retry_after_ms, .. } = code.into();
             AuditAnswer::Refused { code, retry_after_ms }
         }
     };
@@ -118,7 +118,7 @@ fn admit(
         return Err(ErrorCode::Busy.into());
     }
     if core.is_held() {
-        return Err(Refusal { code: ErrorCode::Busy, retry_after_ms: DRAIN_RETRY_MS });
+        return Err(Refusal::after(ErrorCode::Busy, DRAIN_RETRY_MS));
     }
     let hash = bytes.hash();
     let chain = charge::check_quota(core, quota, request.model, &hash)?;

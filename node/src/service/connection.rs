@@ -54,13 +54,7 @@ async fn refuse_stream(
     if let (Some(span_ms), Some(mesh)) = (refusal.shut_out_ms, &core.peers) {
         mesh.shut_out(who.peer, Duration::from_millis(span_ms));
     }
-    refuse(
-        core,
-        stream,
-        who,
-        Refusal { code: ErrorCode::RateLimited, retry_after_ms: refusal.retry_after_ms },
-    )
-    .await
+    refuse(core, stream, who, Refusal::after(ErrorCode::RateLimited, refusal.retry_after_ms)).await
 }
 
 async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result<(), FrameError> {

@@ -73,7 +73,7 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
         core.observer.refused(code);
         core.note_refusal(&who, code);
         tracing::debug!(code = code.name(), "a request for embeddings was refused");
-        let Refusal { code, retry_after_ms } = code.into();
+        let Refusal { code, retry_after_ms, .. } = code.into();
         EmbedAnswer::Refused { code, retry_after_ms }
     });
     sender.send_by(&codec::encode(&answer), Instant::now() + core.limits.reader_stall).await?;
@@ -110,7 +110,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
         return Err(ErrorCode::Busy.into());
     }
     if core.is_held() {
-        return Err(Refusal { code: ErrorCode::Busy, retry_after_ms: DRAIN_RETRY_MS });
+        return Err(Refusal::after(ErrorCode::Busy, DRAIN_RETRY_MS));
     }
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
     let requester = charge::requester(core, &who, chain.as_ref());

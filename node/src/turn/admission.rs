@@ -123,7 +123,7 @@ pub(crate) async fn admit(
     }
     let engine = check_servable(core, &claimed)?;
     if core.is_held() {
-        return Err(Refusal { code: ErrorCode::Busy, retry_after_ms: DRAIN_RETRY_MS });
+        return Err(Refusal::after(ErrorCode::Busy, DRAIN_RETRY_MS));
     }
     // The signatures: one for the turn, one for the use of a grant, and those of a grant that is new here.
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
@@ -134,7 +134,7 @@ pub(crate) async fn admit(
     let auth = SignedObject::<TurnAuth>::verify(request.auth)?;
     lock(&core.session_rates)
         .take(auth.session_id, now_ms)
-        .map_err(|retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms })?;
+        .map_err(|retry_after_ms| Refusal::after(ErrorCode::QuotaExceeded, retry_after_ms))?;
     let held = auth.max_output_tokens.min(core.limits.max_output_tokens);
     let charge = Charge::take(core, who, held, chain.as_ref())?;
     let guard = match begin(core, &auth).await? {

@@ -130,7 +130,7 @@ impl Drop for Charge {
 }
 
 fn exceeded(retry_after_ms: u32) -> Refusal {
-    Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms }
+    Refusal::after(ErrorCode::QuotaExceeded, retry_after_ms)
 }
 
 /// The accounts that pay: all grants of a chain, or else the peer and its subnet. A peer that is not counted by subnet

@@ -10,9 +10,9 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-use super::{admission::AdmittedTurn, model, window::engine_code};
+use super::{admission::AdmittedTurn, model, window::engine_refusal};
 use crate::{
-    core::{limits::MAX_REPLY_BYTES, slots::Ticket},
+    core::{limits::MAX_REPLY_BYTES, refusal::Refusal, slots::Ticket},
     engine::Constraint,
 };
 
@@ -37,12 +37,12 @@ pub(super) async fn prepare(
     admitted: &AdmittedTurn,
     ticket: &Arc<Ticket>,
     payload: &Payload,
-) -> Result<Option<Constraint>, ErrorCode> {
+) -> Result<Option<Constraint>, Refusal> {
     if payload.sampling.logprobs > 0 && !admitted.engine.reports_logprobs() {
-        return Err(ErrorCode::PayloadRejected);
+        return Err(rejected("this engine reports no log probabilities"));
     }
     if !reports_fit(admitted.auth.max_output_tokens, payload.sampling.logprobs) {
-        return Err(ErrorCode::QuotaExceeded);
+        return Err(ErrorCode::QuotaExceeded.into());
     }
     let schema = payload.json_schema.clone().map(Zeroizing::new);
     let tools = Definitions::pinned(&payload.system).flatten();
@@ -66,10 +66,14 @@ pub(super) async fn prepare(
         constraint
     });
     match timeout_at(deadline, compiling).await {
-        Err(_) => Err(ErrorCode::PayloadRejected),
-        Ok(Err(_)) => Err(ErrorCode::Internal),
-        Ok(Ok(constraint)) => constraint.map_err(|error| engine_code(&error)),
+        Err(_) => Err(rejected("the schema takes too long to compile")),
+        Ok(Err(_)) => Err(ErrorCode::Internal.into()),
+        Ok(Ok(constraint)) => constraint.map_err(|error| engine_refusal(&error)),
     }
+}
+
+fn rejected(reason: &str) -> Refusal {
+    Refusal::from(ErrorCode::PayloadRejected).because(reason)
 }
 
 /// Whether the reports of `tokens` tokens, each with this number of alternatives, fit into a reply.

@@ -10,7 +10,10 @@ use baton_proto::{
 };
 use zeroize::Zeroize as _;
 
-use crate::core::reply::{Reply, ReplyFull};
+use crate::core::{
+    refusal::Refusal,
+    reply::{Reply, ReplyFull},
+};
 
 /// The writing end of a turn's reply.
 pub(crate) struct ReplyWriter {
@@ -75,8 +78,9 @@ impl ReplyWriter {
     }
 
     /// Ends the reply of a turn without a signature.
-    pub(crate) fn fail(&mut self, code: ErrorCode) -> Result<(), ErrorCode> {
-        self.seal(ReplyEvent::Failed { code }, true)
+    pub(crate) fn fail(&mut self, refusal: Refusal) -> Result<(), ErrorCode> {
+        let Refusal { code, retry_after_ms, reason } = refusal;
+        self.seal(ReplyEvent::Failed { code, retry_after_ms, reason }, true)
     }
 
     /// Waits until a reader has all events.

@@ -18,10 +18,10 @@ use super::{
     admission::AdmittedTurn,
     events::ReplyWriter,
     tally::Tally,
-    window::{TurnPrompt, engine_code},
+    window::{TurnPrompt, engine_refusal},
 };
 use crate::{
-    core::{Core, pause::Step},
+    core::{Core, pause::Step, refusal::Refusal},
     engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats, LogprobReport},
     prompt::Prompt,
 };
@@ -62,7 +62,7 @@ pub(crate) async fn generate(
     opened: &DecryptedRequest,
     turn_prompt: &TurnPrompt,
     events: &mut ReplyWriter,
-) -> Result<Answer, ErrorCode> {
+) -> Result<Answer, Refusal> {
     let room = answer_room(opened)?;
     let payload = &opened.payload;
     let auth_hash = admitted.auth.auth_hash();
@@ -120,7 +120,7 @@ fn start(
     opened: &DecryptedRequest,
     turn_prompt: &TurnPrompt,
     cancel: CancellationToken,
-) -> Result<GenerateHandle, ErrorCode> {
+) -> Result<GenerateHandle, Refusal> {
     let job = GenerateJob {
         prompt: turn_prompt.prompt.clone(),
         sampling: engine::Sampling::asked(&opened.payload.sampling, turn_prompt.max_tokens),
@@ -129,7 +129,7 @@ fn start(
         cache_key: Some(core.log_key.cache_key(&admitted.auth.session_id)),
         cancel,
     };
-    admitted.engine.generate(job).map_err(|error| engine_code(&error))
+    admitted.engine.generate(job).map_err(|error| engine_refusal(&error))
 }
 
 struct Listener<'a> {
@@ -146,7 +146,7 @@ impl Listener<'_> {
         mut handle: GenerateHandle,
         stop: &CancellationToken,
         events: &mut ReplyWriter,
-    ) -> Result<Answer, ErrorCode> {
+    ) -> Result<Answer, Refusal> {
         let mut cut = false;
         while let Some(event) = handle.next().await {
             match event {
@@ -154,7 +154,7 @@ impl Listener<'_> {
                 EngineEvent::Resumed { text } => {
                     let text = Zeroizing::new(text);
                     if text.len() > self.room {
-                        return Err(ErrorCode::PayloadRejected);
+                        return Err(ErrorCode::PayloadRejected.into());
                     }
                     self.text.push_str(&text);
                 }
@@ -170,15 +170,15 @@ impl Listener<'_> {
                     }
                     self.take(index, ids, text, logprobs, events).await?;
                 }
-                EngineEvent::Done { finish, stats } => return self.finish(finish, stats, cut),
+                EngineEvent::Done { finish, stats } => return Ok(self.finish(finish, stats, cut)?),
                 EngineEvent::Failed(error) => {
                     tracing::warn!(%error, "an engine failed");
-                    return Err(engine_code(&error));
+                    return Err(engine_refusal(&error));
                 }
             }
         }
         // The engine promises an end; its thread is gone.
-        Err(ErrorCode::Internal)
+        Err(ErrorCode::Internal.into())
     }
 
     async fn take(

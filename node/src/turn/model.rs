@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use baton_proto::ErrorCode;
 use futures::FutureExt as _;
 
-use super::window::engine_code;
+use super::window::engine_refusal;
 use crate::{
-    core::slots::Ticket,
+    core::{refusal::Refusal, slots::Ticket},
     engine::{Engine, Hold},
 };
 
@@ -15,9 +14,9 @@ use crate::{
 /// models. It may have no slot afterwards. Cancel safe.
 ///
 /// # Errors
-/// [`ErrorCode::Busy`] if the model gets no room or time, [`ErrorCode::ModelUnavailable`] if it can no longer
+/// [`Busy`](baton_proto::ErrorCode::Busy) if the model gets no room or time, [`ModelUnavailable`](baton_proto::ErrorCode::ModelUnavailable) if it can no longer
 /// be loaded.
-pub(crate) async fn hold(engine: &Arc<dyn Engine>, ticket: &Ticket) -> Result<Hold, ErrorCode> {
+pub(crate) async fn hold(engine: &Arc<dyn Engine>, ticket: &Ticket) -> Result<Hold, Refusal> {
     let mut holding = engine.hold();
     let held = match (&mut holding).now_or_never() {
         Some(held) => held,
@@ -30,6 +29,6 @@ pub(crate) async fn hold(engine: &Arc<dyn Engine>, ticket: &Ticket) -> Result<Ho
     };
     held.map_err(|error| {
         tracing::info!(model = engine.info().name, %error, "a turn has no model");
-        engine_code(&error)
+        engine_refusal(&error)
     })
 }

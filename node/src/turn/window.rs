@@ -11,10 +11,11 @@ use baton_proto::{
     record::RecordKind,
     turn::TurnAuth,
 };
+use zeroize::Zeroizing;
 
 use super::{DecryptedRequest, admission::AdmittedTurn};
 use crate::{
-    core::{Core, limits::Price, slots::Ticket},
+    core::{Core, limits::Price, refusal::Refusal, slots::Ticket},
     engine::{Engine, EngineError, Hold},
     prompt::{self, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
 };
@@ -46,7 +47,7 @@ pub(crate) async fn build_prompt(
     (ticket, hold): (&Arc<Ticket>, &Hold),
     opened: &Arc<DecryptedRequest>,
     turns: Vec<HistoryTurn>,
-) -> Result<TurnPrompt, ErrorCode> {
+) -> Result<TurnPrompt, Refusal> {
     let (engine, opened) = (admitted.engine.clone(), opened.clone());
     let auth = TurnAuth::clone(&admitted.auth);
     let (price, held) = (core.limits.price(&auth.model), admitted.charge.held());
@@ -64,7 +65,7 @@ pub(crate) async fn build_prompt(
         drop(kept);
         Ok(TurnPrompt { max_tokens, ..turn_prompt })
     });
-    fitted.await.map_err(|_| ErrorCode::Internal)?
+    fitted.await.map_err(|_| Refusal::from(ErrorCode::Internal))?
 }
 
 fn fit(
@@ -72,7 +73,7 @@ fn fit(
     auth: &TurnAuth,
     opened: &DecryptedRequest,
     turns: &[HistoryTurn],
-) -> Result<TurnPrompt, ErrorCode> {
+) -> Result<TurnPrompt, Refusal> {
     let payload = &opened.payload;
     let history = texts(turns, payload.kind, payload.supersedes_from);
     let memory = memory_block(opened);
@@ -88,7 +89,7 @@ fn fit(
     let bare = context.saturating_sub(resumed.saturating_add(1));
     // Room for the whole answer if possible; a long message may take all but one token.
     let fitted = match fit_into(with_answer.min(bare)) {
-        Err(ErrorCode::ContextOverflow) => fit_into(bare)?,
+        Err(refusal) if refusal.code == ErrorCode::ContextOverflow => fit_into(bare)?,
         fitted => fitted?,
     };
     let memory_tokens = count_memory(engine, &fitted)?.min(auth.memory_tokens);
@@ -102,10 +103,35 @@ fn fit(
     })
 }
 
-fn overflow(error: WindowError<EngineError>) -> ErrorCode {
+fn overflow(error: WindowError<EngineError>) -> Refusal {
+    match &error {
+        WindowError::ContextOverflow { .. } => {
+            Refusal::from(ErrorCode::ContextOverflow).because(&error.to_string())
+        }
+        WindowError::Count(error) => engine_refusal(error),
+    }
+}
+
+/// The refusal of an engine's error. It has a reason where a client, or its user, can do something about it.
+pub(crate) fn engine_refusal(error: &EngineError) -> Refusal {
+    let code = engine_code(error);
     match error {
-        WindowError::ContextOverflow { .. } => ErrorCode::ContextOverflow,
-        WindowError::Count(error) => engine_code(&error),
+        EngineError::Backend { retry_after_ms, words, .. } => {
+            let gap = if words.is_empty() { "" } else { ": " };
+            let reason = Zeroizing::new(format!("{error}{gap}{}", words.as_str()));
+            let retry_after_ms = Refusal::from(code).retry_after_ms.max(*retry_after_ms);
+            Refusal::after(code, retry_after_ms).because(&reason)
+        }
+        EngineError::ContextOverflow { .. }
+        | EngineError::InvalidSampling { .. }
+        | EngineError::Unsupported { .. }
+        | EngineError::Schema { .. }
+        | EngineError::Template { .. }
+        | EngineError::ToolsUnsupported
+        | EngineError::BackendUnreachable
+        | EngineError::BackendProtocol { .. }
+        | EngineError::BackendTruncated => Refusal::from(code).because(&error.to_string()),
+        _ => code.into(),
     }
 }
 
@@ -124,14 +150,13 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         | EngineError::Unsupported { .. }
         | EngineError::Schema { .. }
         | EngineError::Template { .. } => ErrorCode::PayloadRejected,
+        EngineError::Backend { fault, .. } => fault.code(),
         // Another node may have a suitable model.
-        EngineError::ToolsUnsupported
-        | EngineError::LoadFailed { .. }
-        | EngineError::BackendUnreachable
-        | EngineError::BackendStatus { .. }
+        EngineError::ToolsUnsupported | EngineError::LoadFailed { .. } => ErrorCode::ModelUnavailable,
+        EngineError::BackendUnreachable
         | EngineError::BackendProtocol { .. }
-        | EngineError::BackendTruncated => ErrorCode::ModelUnavailable,
-        EngineError::Tokenizer
+        | EngineError::BackendTruncated
+        | EngineError::Tokenizer
         | EngineError::Numerics
         | EngineError::Compute { .. }
         | EngineError::Panicked => ErrorCode::Internal,
@@ -172,11 +197,12 @@ fn memory_block(opened: &DecryptedRequest) -> Option<MemoryBlock> {
 }
 
 /// Tokens of the memory: the difference between the prompt with and without it.
-fn count_memory(engine: &dyn Engine, fitted: &FittedWindow) -> Result<u32, ErrorCode> {
+fn count_memory(engine: &dyn Engine, fitted: &FittedWindow) -> Result<u32, Refusal> {
     if fitted.memory_items_used == 0 {
         return Ok(0);
     }
-    let without = engine.count(&fitted.prompt.without_memory()).map_err(|error| engine_code(&error))?.tokens;
+    let without =
+        engine.count(&fitted.prompt.without_memory()).map_err(|error| engine_refusal(&error))?.tokens;
     Ok(fitted.tokens.saturating_sub(without))
 }
 

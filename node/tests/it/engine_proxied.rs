@@ -16,7 +16,8 @@ use axum::{
 };
 use baton_node::{
     engine::{
-        Engine, EngineError, EngineEvent, EngineKind, FinishReason, GenerateHandle, GenerateJob, Sampling,
+        BackendFault, Engine, EngineError, EngineEvent, EngineKind, FinishReason, GenerateHandle,
+        GenerateJob, Sampling,
         proxied::{ProxiedConfig, ProxiedEngine, ProxiedError},
     },
     prompt::{ChatMessage, Prompt, Role},
@@ -324,7 +325,7 @@ async fn a_schema_is_passed_on_and_an_answer_in_prose_is_none() {
         let ((text, last), ()) = tokio::join!(collect(handle), feeding);
         assert_eq!(text, pieces.concat());
         assert_eq!(matches!(last, EngineEvent::Done { finish: FinishReason::Stop, .. }), good, "{last:?}");
-        assert!(good || matches!(last, EngineEvent::Failed(EngineError::BackendProtocol { .. })), "{last:?}");
+        assert!(good || matches!(last, EngineEvent::Failed(EngineError::Schema { .. })), "{last:?}");
         let (_, body) = server.script.seen.lock().unwrap().take().unwrap();
         let format = &body["response_format"];
         assert_eq!(
@@ -337,27 +338,38 @@ async fn a_schema_is_passed_on_and_an_answer_in_prose_is_none() {
 
 #[tokio::test]
 async fn maps_the_servers_refusals() {
-    for (status, error) in [
-        (StatusCode::INTERNAL_SERVER_ERROR, EngineError::BackendStatus { status: 500 }),
-        (StatusCode::NOT_FOUND, EngineError::BackendStatus { status: 404 }),
-        (StatusCode::TEMPORARY_REDIRECT, EngineError::BackendStatus { status: 307 }),
-        (StatusCode::TOO_MANY_REQUESTS, EngineError::Busy { limit: 1 }),
-        (StatusCode::SERVICE_UNAVAILABLE, EngineError::Busy { limit: 1 }),
+    for (status, fault) in [
+        (StatusCode::INTERNAL_SERVER_ERROR, BackendFault::Failed),
+        (StatusCode::UNAUTHORIZED, BackendFault::Denied),
+        (StatusCode::NOT_FOUND, BackendFault::NoModel),
+        (StatusCode::BAD_REQUEST, BackendFault::Rejected),
+        (StatusCode::TEMPORARY_REDIRECT, BackendFault::Failed),
+        (StatusCode::TOO_MANY_REQUESTS, BackendFault::RateLimited),
+        (StatusCode::SERVICE_UNAVAILABLE, BackendFault::Busy),
     ] {
         let (text, last) = answered(status, texts(&["secret words of the server"])).await;
-        assert_eq!((text.as_str(), last), ("", EngineEvent::Failed(error)));
+        let EngineEvent::Failed(error) = last else { panic!("{last:?}") };
+        assert!(!error.to_string().contains("secret"), "{error}");
+        let EngineError::Backend { fault: seen, .. } = error else { panic!("{error}") };
+        assert_eq!((text.as_str(), seen), ("", fault), "{status}");
+    }
+    let too_long = r#"{"error":{"message":"x","code":"context_length_exceeded"}}"#;
+    for line in [format!("data: {too_long}\n\n"), format!("error: {too_long}\n\n")] {
+        let (_, last) = answered(StatusCode::OK, texts(&[&line])).await;
+        let overflow = matches!(
+            last,
+            EngineEvent::Failed(EngineError::Backend { fault: BackendFault::ContextOverflow, .. })
+        );
+        assert!(overflow, "{last:?}");
     }
 }
 
 #[tokio::test]
 async fn refuses_garbage_and_oversized_lines() {
     let endless = "x".repeat(100_000);
-    for pieces in [
-        texts(&["data: {not json}\n\n"]),
-        texts(&[&chunk("a"), "data: \u{1F600}\n\n"]),
-        texts(&["data: {\"error\":{\"message\":\"x\"}}\n\n"]),
-        texts(&[&endless]),
-    ] {
+    for pieces in
+        [texts(&["data: {not json}\n\n"]), texts(&[&chunk("a"), "data: \u{1F600}\n\n"]), texts(&[&endless])]
+    {
         let (_, last) = answered(StatusCode::OK, pieces).await;
         assert!(matches!(last, EngineEvent::Failed(EngineError::BackendProtocol { .. })), "{last:?}");
     }

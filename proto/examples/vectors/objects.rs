@@ -438,7 +438,14 @@ fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
         ("Progress", ReplyEvent::Progress(progress(made).bytes().clone())),
         ("Committed", ReplyEvent::Committed(Box::new(turn(made, 0).committed.clone()))),
         ("Store", ReplyEvent::Store(StoreState::Stored { blob_id: BlobId(counting(0x20)), end_epoch: None })),
-        ("Failed", ReplyEvent::Failed { code: ErrorCode::Internal }),
+        (
+            "Failed",
+            ReplyEvent::Failed {
+                code: ErrorCode::RateLimited,
+                retry_after_ms: 30_000,
+                reason: "the server takes no more requests".to_owned(),
+            },
+        ),
         // The first bytes of a character, a word, and a token without text.
         (
             "Spelled",

@@ -187,7 +187,7 @@ async fn failures_have_exit_codes_and_name_the_next_step() {
     assert_eq!(code(&model), 3);
     assert!(err(&model).contains("served are: parrot"), "{}", err(&model));
 
-    fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow)]);
     let overflow = fixture.baton(&home, &["chat", "--message", "x"], "").await;
     assert_eq!(code(&overflow), 4);
     assert!(err(&overflow).contains("shorten"), "{}", err(&overflow));
@@ -201,10 +201,10 @@ async fn failures_have_exit_codes_and_name_the_next_step() {
 async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    fixture.node.script([Act::Refuse(ErrorCode::BackendDenied)]);
     let first = fixture.baton(&home, &["chat", "--message", "first"], "").await;
     assert_eq!(code(&first), 4, "{}", err(&first));
-    fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    fixture.node.script([Act::Refuse(ErrorCode::BackendDenied)]);
     let second = fixture.baton(&home, &["chat", "last", "--message", "second"], "").await;
     assert_eq!(code(&second), 4, "{}", err(&second));
     assert!(err(&second).contains("Your new message was not sent"), "{}", err(&second));

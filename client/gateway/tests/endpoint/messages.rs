@@ -176,7 +176,7 @@ async fn errors_have_the_form_of_the_api_also_those_of_the_guard() {
     let body: Value = refused.json().await.unwrap();
     assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!("authentication_error")));
 
-    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow), Act::Refuse(ErrorCode::ContextOverflow)]);
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
     let asked = json!({ "model": "auto", "max_tokens": 5, "messages": [user("long")] });
     let (status, body) = send(&endpoint, "/v1/messages", &asked).await;
     assert_eq!((status.as_u16(), &body["error"]["code"]), (400, &json!("context_length_exceeded")));

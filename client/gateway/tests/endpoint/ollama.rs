@@ -131,7 +131,7 @@ async fn models_are_those_of_the_nodes_and_none_is_pulled() {
 async fn errors_have_the_form_of_the_api() {
     let world = World::new(1).await;
     let endpoint = Endpoint::open(&world).await;
-    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow), Act::Refuse(ErrorCode::ContextOverflow)]);
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
     let (status, text) =
         post(&endpoint, "/api/chat", &json!({ "model": MODEL, "messages": [user("long")] })).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);

@@ -39,6 +39,8 @@ CODES: dict[int, tuple[str, str]] = {
     46: ("Busy", "elsewhere"),
     47: ("Internal", "elsewhere"),
     48: ("GrantRequired", "elsewhere"),
+    49: ("BackendDenied", "elsewhere"),
+    50: ("ContentRefused", "never"),
     60: ("MemUnauthorized", "never"),
     61: ("MemExpired", "here"),
     62: ("MemTooLarge", "never"),

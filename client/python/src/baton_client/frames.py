@@ -224,9 +224,11 @@ class StoreEvent:
 
 @dataclass(frozen=True)
 class Failed:
-    """The turn failed, and nothing was signed."""
+    """The turn failed, and nothing was signed. `reason` is the node's own text."""
 
     code: U16
+    retry_after_ms: U32
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ pub enum Act {
     NoteAndTruncate,
     /// Reports a failure after some text.
     Fail(ErrorCode),
+    /// Reports a failure with a pause and a reason, before any text.
+    Explain(ErrorCode, u32, &'static str),
     /// Signs a receipt for another model.
     WrongReceipt,
     /// Signs a receipt for another kind of engine than in its record.

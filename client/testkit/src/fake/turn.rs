@@ -101,6 +101,10 @@ async fn run_until_asked(
     shared.state.lock().unwrap().running = None;
 }
 
+fn failed(code: ErrorCode, retry_after_ms: u32, reason: &str) -> ReplyEvent {
+    ReplyEvent::Failed { code, retry_after_ms, reason: reason.to_owned() }
+}
+
 /// Serves a turn as the script says.
 pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnRequest) {
     let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
@@ -139,6 +143,9 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
     }
     send(&mut stream, &NodeFrame::Accepted { nonce }).await;
     match act {
+        Act::Explain(code, retry_after_ms, reason) => {
+            return send(&mut stream, &chunk(&failed(code, retry_after_ms, reason), true)).await;
+        }
         Act::ServeOnceAsked(times) => run_until_asked(shared, &auth, times, async {}).await,
         Act::SealOnceAsked(times) => {
             run_until_asked(shared, &auth, times, async { drop(stream.close().await) }).await;
@@ -190,7 +197,7 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
         match act {
             Act::Truncate => return,
             Act::HugeFrame => return drop(stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await),
-            Act::Fail(code) => return send(&mut stream, &chunk(&ReplyEvent::Failed { code }, true)).await,
+            Act::Fail(code) => return send(&mut stream, &chunk(&failed(code, 0, ""), true)).await,
             Act::Hang => {
                 shared.hanging.send_modify(|count| *count += 1);
                 let _ = stream.recv(16).await;

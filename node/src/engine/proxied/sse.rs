@@ -3,11 +3,15 @@
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
+use super::fault::classify;
 use crate::engine::{EngineError, FinishReason};
 
 /// Maximum bytes of one line. A chunk has a few tokens in a few hundred bytes; some servers add usage and
 /// their own fields.
 pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
+
+/// Status of an answer whose error comes in its stream.
+const STREAM_STATUS: u16 = 200;
 
 /// The event of a line.
 #[derive(Debug, PartialEq, Eq)]
@@ -122,6 +126,10 @@ impl SseReader {
 
 /// The event of a complete line; comments, empty lines and other fields have none.
 fn parse_line(line: &[u8]) -> Result<Option<SseEvent>, EngineError> {
+    // Some servers name an error in the field, not in the event.
+    if let Some(error) = line.strip_prefix(b"error:") {
+        return Err(classify(STREAM_STATUS, None, error.trim_ascii()));
+    }
     let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
     let data = data.trim_ascii();
     if data == b"[DONE]" {
@@ -130,7 +138,7 @@ fn parse_line(line: &[u8]) -> Result<Option<SseEvent>, EngineError> {
     let wire: WireChunk = serde_json::from_slice(data)
         .map_err(|_| EngineError::BackendProtocol { reason: "a chunk is not the JSON it should be" })?;
     if wire.error.is_some() {
-        return Err(EngineError::BackendProtocol { reason: "the backend reported an error in the stream" });
+        return Err(classify(STREAM_STATUS, None, data));
     }
     let mut chunk = Chunk {
         usage: wire.usage.map(|usage| (usage.prompt_tokens, usage.completion_tokens)),

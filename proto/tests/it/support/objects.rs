@@ -390,7 +390,11 @@ impl RandomValue for ReplyEvent {
             2 => Self::Progress(RandomValue::random(source)),
             3 => Self::Committed(Box::new(RandomValue::random(source))),
             4 => Self::Store(RandomValue::random(source)),
-            5 => Self::Failed { code: RandomValue::random(source) },
+            5 => Self::Failed {
+                code: RandomValue::random(source),
+                retry_after_ms: RandomValue::random(source),
+                reason: RandomValue::random(source),
+            },
             _ => Self::Spelled(RandomValue::random(source)),
         }
     }

@@ -238,7 +238,7 @@ impl Turn {
                     match ReplyEvent::from_chunk(&event).unwrap() {
                         ReplyEvent::Tokens { text, .. } => reply.text.push_str(&text),
                         ReplyEvent::Committed(_) => reply.committed = true,
-                        ReplyEvent::Failed { code } => reply.code = Some(code),
+                        ReplyEvent::Failed { code, .. } => reply.code = Some(code),
                         _ => {}
                     }
                     reply.complete = last;

@@ -112,7 +112,7 @@ impl Reply {
     pub(crate) fn code(&self) -> Option<ErrorCode> {
         match (self.refused, self.events.last()) {
             (Some((code, _)), _) => Some(code),
-            (None, Some(ReplyEvent::Failed { code })) => Some(*code),
+            (None, Some(ReplyEvent::Failed { code, .. })) => Some(*code),
             _ => None,
         }
     }

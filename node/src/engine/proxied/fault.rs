@@ -1,0 +1,280 @@
+//! Errors of the server: their class, from its status and the body of its answer, whatever server it is. Pure.
+//!
+//! Servers agree on the statuses of keys, rates and models. For the rest they send 400 or 500, an identifier of their
+//! own, or words alone: `{"error":{"message","type","code"}}`, `{"error":"words"}`, the fields without `error`, plain
+//! text, or a page.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use crate::engine::{BackendFault, EngineError};
+
+/// Maximum bytes read of an error's body.
+pub(super) const MAX_BODY_BYTES: usize = 16 * 1024;
+
+/// Identifiers and words of servers for a prompt that is too long. All words of an entry occur together.
+const OVERFLOW: &[&[&str]] = &[
+    &["context_length_exceeded"],
+    &["exceed_context_size"],
+    &["context", "exceed"],
+    &["context", "maximum"],
+    &["context", "too long"],
+    &["context", "longer than"],
+    &["context", "greater than"],
+    &["context", "larger than"],
+    &["context", "not enough"],
+    &["context", "too small"],
+    &["prompt is too long"],
+    &["input is too long"],
+    &["too many tokens"],
+    &["maximum number of tokens"],
+    &["reduce the length"],
+    &["max_new_tokens", "must be <="],
+    &["inputs", "must have less than", "tokens"],
+];
+/// The same for content that the server's policy refuses.
+const CONTENT: &[&[&str]] = &[
+    &["content_filter"],
+    &["content_policy"],
+    &["content policy"],
+    &["content management policy"],
+    &["moderation"],
+    &["safety system"],
+    &["usage policies"],
+];
+/// The same for the node's account.
+const ACCOUNT: &[&[&str]] = &[
+    &["invalid_api_key"],
+    &["incorrect api key"],
+    &["invalid api key"],
+    &["billing"],
+    &["payment required"],
+];
+/// The same for a model that is not there.
+const NO_MODEL: &[&[&str]] =
+    &[&["model_not_found"], &["model", "not found"], &["model", "does not exist"], &["unknown model"]];
+/// The same for rates.
+const RATE: &[&[&str]] =
+    &[&["rate_limit"], &["rate limit"], &["insufficient_quota"], &["too many requests"], &["tokens per min"]];
+
+/// The error in an answer with this status and body. An error in a stream has the status of the stream, which is 200.
+/// `retry_after` is the header of that name.
+pub(super) fn classify(status: u16, retry_after: Option<&str>, body: &[u8]) -> EngineError {
+    let body = body.get(..body.len().min(MAX_BODY_BYTES)).unwrap_or_default();
+    let lower =
+        Zeroizing::new(String::from_utf8_lossy(&Zeroizing::new(body.to_ascii_lowercase())).into_owned());
+    let fault = fault(status, &lower);
+    let words = match fault {
+        // Their words are about the node, or about machines behind it.
+        BackendFault::Denied | BackendFault::Failed | BackendFault::Busy => Zeroizing::default(),
+        _ => words(body),
+    };
+    EngineError::Backend { fault, status, retry_after_ms: pause_ms(retry_after), words }
+}
+
+fn fault(status: u16, body: &str) -> BackendFault {
+    let says = |entries: &[&[&str]]| entries.iter().any(|words| words.iter().all(|word| body.contains(word)));
+    match status {
+        401 | 402 | 407 => BackendFault::Denied,
+        429 => BackendFault::RateLimited,
+        503 | 529 => BackendFault::Busy,
+        403 | 451 if says(CONTENT) => BackendFault::ContentRefused,
+        403 => BackendFault::Denied,
+        451 => BackendFault::ContentRefused,
+        // A page is of a proxy, and its words say nothing of the request.
+        500.. if body.trim_start().starts_with('<') => BackendFault::Failed,
+        _ if says(RATE) => BackendFault::RateLimited,
+        _ if says(OVERFLOW) => BackendFault::ContextOverflow,
+        _ if says(CONTENT) => BackendFault::ContentRefused,
+        _ if says(ACCOUNT) => BackendFault::Denied,
+        404 => BackendFault::NoModel,
+        _ if says(NO_MODEL) => BackendFault::NoModel,
+        // llama.cpp and others answer with 500 to messages that the model's template refuses.
+        500 if body.contains("jinja") || body.contains("chat template") => BackendFault::Rejected,
+        408 | 409 | 425 => BackendFault::Failed,
+        400..=499 => BackendFault::Rejected,
+        _ => BackendFault::Failed,
+    }
+}
+
+#[derive(Deserialize)]
+struct ErrorBody<T> {
+    error: T,
+}
+
+#[derive(Deserialize)]
+struct Fields {
+    message: String,
+}
+
+/// The server's message, in any of the forms; none of a page.
+fn words(body: &[u8]) -> Zeroizing<String> {
+    if let Ok(ErrorBody { error }) = serde_json::from_slice::<ErrorBody<Fields>>(body) {
+        return Zeroizing::new(error.message);
+    }
+    if let Ok(ErrorBody { error }) = serde_json::from_slice::<ErrorBody<String>>(body) {
+        return Zeroizing::new(error);
+    }
+    if let Ok(fields) = serde_json::from_slice::<Fields>(body) {
+        return Zeroizing::new(fields.message);
+    }
+    let is_text = !matches!(body.trim_ascii_start().first(), Some(b'<' | b'{' | b'[') | None);
+    let text = std::str::from_utf8(body).ok().filter(|_| is_text);
+    Zeroizing::new(text.unwrap_or_default().to_owned())
+}
+
+/// The pause of a `Retry-After` in seconds; 0 for none, or for a date.
+fn pause_ms(retry_after: Option<&str>) -> u32 {
+    let seconds = retry_after.and_then(|text| text.trim().parse().ok());
+    let pause = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default();
+    u32::try_from(pause.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_servers_errors_have_their_class() {
+        use BackendFault as F;
+        let cases: &[(u16, &str, F)] = &[
+            // OpenAI
+            (
+                400,
+                r#"{"error":{"message":"This model's maximum context length is 4096 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
+                F::ContextOverflow,
+            ),
+            (
+                401,
+                r#"{"error":{"message":"Incorrect API key provided: sk-1","code":"invalid_api_key"}}"#,
+                F::Denied,
+            ),
+            (
+                429,
+                r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#,
+                F::RateLimited,
+            ),
+            (
+                404,
+                r#"{"error":{"message":"The model `m` does not exist","code":"model_not_found"}}"#,
+                F::NoModel,
+            ),
+            (
+                400,
+                r#"{"error":{"message":"Invalid schema for response_format 'answer'","param":"response_format"}}"#,
+                F::Rejected,
+            ),
+            (400, r#"{"error":{"message":"refused","code":"content_policy_violation"}}"#, F::ContentRefused),
+            (403, r#"{"error":{"code":"content_filter","message":"m"}}"#, F::ContentRefused),
+            (500, r#"{"error":{"message":"The server had an error","type":"server_error"}}"#, F::Failed),
+            // llama.cpp
+            (
+                400,
+                r#"{"error":{"code":400,"message":"the request exceeds the available context size","type":"exceed_context_size_error","n_prompt_tokens":9,"n_ctx":4}}"#,
+                F::ContextOverflow,
+            ),
+            (503, r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#, F::Busy),
+            (
+                500,
+                r#"{"error":{"code":500,"message":"Jinja Exception: roles must alternate","type":"server_error"}}"#,
+                F::Rejected,
+            ),
+            (
+                401,
+                r#"{"error":{"code":401,"message":"Invalid API Key","type":"authentication_error"}}"#,
+                F::Denied,
+            ),
+            // vLLM
+            (
+                400,
+                r#"{"object":"error","message":"This model's maximum context length is 8 tokens. However, you requested 9","type":"BadRequestError","code":400}"#,
+                F::ContextOverflow,
+            ),
+            (
+                404,
+                r#"{"object":"error","message":"The model `m` does not exist.","type":"NotFoundError","code":404}"#,
+                F::NoModel,
+            ),
+            // Ollama
+            (404, r#"{"error":"model \"m\" not found, try pulling it first"}"#, F::NoModel),
+            (400, r#"{"error":"the input length exceeds the context length"}"#, F::ContextOverflow),
+            (500, r#"{"error":"llama runner process has terminated"}"#, F::Failed),
+            // LM Studio
+            (
+                400,
+                r#"{"error":"Trying to keep the first 9 tokens when context the overflows. However, the model is loaded with context length of only 4 tokens, which is not enough."}"#,
+                F::ContextOverflow,
+            ),
+            // TGI
+            (
+                422,
+                r#"{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4. Given: 9","error_type":"validation"}"#,
+                F::ContextOverflow,
+            ),
+            (429, r#"{"error":"Model is overloaded","error_type":"overloaded"}"#, F::RateLimited),
+            // proxies
+            (502, "<html><h1>502 Bad Gateway</h1></html>", F::Failed),
+            (500, "<html>maximum context</html>", F::Failed),
+            (
+                413,
+                "{\"error\":{\"message\":\"Request too large on tokens per minute (TPM)\",\"code\":\"rate_limit_exceeded\"}}",
+                F::RateLimited,
+            ),
+            (504, "upstream request timeout", F::Failed),
+            (400, "prompt is too long", F::ContextOverflow),
+            (400, "", F::Rejected),
+            (
+                200,
+                r#"{"error":{"message":"the request exceeds the available context size"}}"#,
+                F::ContextOverflow,
+            ),
+            (200, r#"{"error":{"message":"x"}}"#, F::Failed),
+            (307, "", F::Failed),
+        ];
+        for (status, body, expected) in cases {
+            let EngineError::Backend { fault, .. } = classify(*status, None, body.as_bytes()) else {
+                panic!("no error of the server")
+            };
+            assert_eq!(fault, *expected, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn words_are_of_the_request_and_never_of_the_nodes_key_or_machines() {
+        for (status, body, expected) in [
+            (400, r#"{"error":{"message":"a","type":"b"}}"#, "a"),
+            (400, r#"{"error":"a"}"#, "a"),
+            (400, r#"{"message":"a","object":"error"}"#, "a"),
+            (400, "a", "a"),
+            (400, "<html>a</html>", ""),
+            (400, "{\"detail\":[{\"input\":\"secret\"}]}", ""),
+            (400, "\u{FFFD}", "\u{FFFD}"),
+            (401, r#"{"error":{"message":"key sk-secret"}}"#, ""),
+            (500, r#"{"error":{"message":"http://10.0.0.7 is down"}}"#, ""),
+        ] {
+            let error = classify(status, None, body.as_bytes());
+            let EngineError::Backend { words, .. } = &error else { panic!("no error of the server") };
+            assert_eq!(words.as_str(), expected, "{body}");
+            assert!(!error.to_string().contains("secret"));
+        }
+        let endless = vec![b'x'; 1 << 20];
+        let EngineError::Backend { words, .. } = classify(400, None, &endless) else { panic!("no error") };
+        assert_eq!(words.len(), MAX_BODY_BYTES);
+    }
+
+    #[test]
+    fn reads_the_pause_that_a_server_asks_for() {
+        for (header, pause) in [
+            (Some("30"), 30_000),
+            (Some(" 1.5 "), 1500),
+            (Some("-1"), 0),
+            (Some("1e9"), u32::MAX),
+            (Some("Wed"), 0),
+            (None, 0),
+        ] {
+            assert_eq!(pause_ms(header), pause, "{header:?}");
+        }
+    }
+}
