@@ -372,13 +372,14 @@ impl Client {
             now_ms: self.core.now_ms(),
             ..Wish::default()
         };
+        let mut of_session = None;
         if let Some(id) = session {
             let session = background::open(&self.core, id).await?;
-            (wish.last_model, wish.warm) = session.read(|state| {
-                let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
-                (last, turn::warm_node(&self.core, state))
-            });
+            (of_session, wish.warm) =
+                session.read(|state| (turn::model_of(state), turn::warm_node(&self.core, state)));
         }
+        let of_session = of_session.map(|model| model.to_string());
+        wish.model = wish.model.or(of_session.as_deref());
         Ok(self.core.directory.explain(&wish).await)
     }
 

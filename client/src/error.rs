@@ -578,6 +578,14 @@ pub enum NoChoice {
         /// Names of the served models.
         served: String,
     },
+    /// No node serves the model of the session's earlier turns.
+    #[error("no node serves this conversation's model {model}; served are: {served}")]
+    ModelOfSession {
+        /// Its name, or its id.
+        model: String,
+        /// Names of the served models.
+        served: String,
+    },
     /// There are only test engines.
     #[error("only echo engines were found, and they are not asked unless allowed")]
     OnlyEcho,
@@ -605,6 +613,9 @@ impl NoChoice {
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",
             Self::ClocksDiffer(difference) => difference.hint(),
             Self::ModelUnavailable { .. } => "see what is served: baton nodes",
+            Self::ModelOfSession { .. } => {
+                "wait for a node with it, or continue with another one: --model NAME"
+            }
             Self::OnlyEcho => "for a test, allow them with --allow-echo",
             Self::TooExpensive { .. } => {
                 "ask for fewer tokens with --max-tokens, or allow more with --max-price"

@@ -265,17 +265,16 @@ async fn attempt(
     events: &mut Events<'_>,
 ) -> Result<(SignedObject<TurnAuth>, Result<AttemptSuccess, AttemptFailure>), ClientError> {
     let directory = &core.directory;
-    let (last_model, warm, output_tokens) = session.read(|state| {
-        let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
+    let (model_of_session, warm, output_tokens) = session.read(|state| {
         let output_tokens = state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens);
-        (last, warm_node(core, state), output_tokens)
+        (model_of(state).filter(|_| options.model.is_none()), warm_node(core, state), output_tokens)
     });
+    let model = options.model.clone().or(model_of_session.map(|model| model.to_string()));
     let wish = Wish {
         embeddings: false,
-        model: options.model.as_deref(),
+        model: model.as_deref(),
         node: options.node,
         allow_echo: options.allow_echo,
-        last_model,
         warm,
         output_tokens,
         max_price: Some(core.config.max_price),
@@ -295,7 +294,13 @@ async fn attempt(
     }
     let (choice, _in_flight) = match continues {
         Some(chosen) => chosen,
-        None => Box::pin(directory.choose(&soon)).await?,
+        None => Box::pin(directory.choose(&soon)).await.map_err(|why| match (why, model_of_session) {
+            (NoChoice::ModelUnavailable { served, .. }, Some(model)) => {
+                let model = directory.model_name(model).unwrap_or_else(|| model.to_string());
+                NoChoice::ModelOfSession { model, served }
+            }
+            (why, _) => why,
+        })?,
     };
     let substitute = directory.has_substitute(&wish, &choice);
     progress.substitute = substitute;
@@ -369,6 +374,11 @@ async fn attempt(
     };
     let result = Box::pin(attempt::run(&context, &turn, prepared, events)).await;
     Ok((auth, result))
+}
+
+/// The model of a session: that of its last turn. Another one serves it only if the caller names it.
+pub(crate) fn model_of(state: &State) -> Option<ModelId> {
+    state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model))
 }
 
 /// The node that served a session's last turn, if this client saw that a moment ago: it may still have

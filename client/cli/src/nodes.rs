@@ -226,7 +226,6 @@ fn why(row: &NodeExplanation, now_ms: u64) -> String {
             format!("after others: it failed lately ({fault}); for {} more", minutes(until_ms))
         }
         Some(Behind::Engine) => "after others: their own engine is preferred".to_owned(),
-        Some(Behind::OtherModel) => "after others: the last turn had another model".to_owned(),
         Some(Behind::Score) => format!("not in the draw: below {GOOD_PART:.2} of the best score"),
     }
 }
@@ -357,7 +356,6 @@ fn behind_name(behind: Behind) -> &'static str {
         Behind::Lied { .. } => "lied",
         Behind::Paused { .. } => "paused",
         Behind::Engine => "engine",
-        Behind::OtherModel => "other_model",
         Behind::Score => "score",
     }
 }

@@ -225,7 +225,7 @@ impl From<ClientError> for ApiError {
         };
         let server = |status, code| Self::new(status, "server_error", code, message.clone());
         match &error {
-            ClientError::NoNode(NoChoice::ModelUnavailable { .. }) => {
+            ClientError::NoNode(NoChoice::ModelUnavailable { .. } | NoChoice::ModelOfSession { .. }) => {
                 Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
             }
             ClientError::NoNode(_) => server(StatusCode::SERVICE_UNAVAILABLE, "no_node"),

@@ -16,7 +16,7 @@ mod tests;
 mod weigh;
 
 use baton_proto::{
-    ids::{ExchangeKey, ModelId, NodeId},
+    ids::{ExchangeKey, NodeId},
     limits::{MAX_BLOB_BYTES, MAX_OUTPUT_TOKENS},
     node_record::{ModelOffer, NodeRecord, storage_units},
     receipt::{EngineKind, OfferTerms},
@@ -94,8 +94,6 @@ pub struct Wish<'a> {
     pub embeddings: bool,
     /// Whether test engines that only repeat the message may serve.
     pub allow_echo: bool,
-    /// Model of the previous turn, preferred if the wish names none.
-    pub last_model: Option<ModelId>,
     /// The node that just served the previous turn and may still have its prompt cached.
     pub warm: Option<NodeId>,
     /// Most requested tokens of the answer.

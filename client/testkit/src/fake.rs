@@ -76,6 +76,8 @@ struct State {
     blobs: HashMap<BlobDigest, Vec<u8>>,
     seen: NodeLog,
     storage: StorageOffer,
+    /// The name of the model, and the bytes of its id.
+    model: (&'static str, u8),
 }
 
 struct FakeNodeInner {
@@ -138,6 +140,7 @@ impl FakeNode {
                 seen: NodeLog::default(),
                 // Long enough for every test that counts epochs.
                 storage: StorageOffer { unknown_max_epochs: MAX_EPOCHS, ..StorageOffer::default() },
+                model: (MODEL, 7),
             }),
             asked: watch::channel(0).0,
             hanging: watch::channel(0).0,
@@ -197,6 +200,11 @@ impl FakeNode {
     /// Sets the terms of storage in its record.
     pub fn offer_storage(&self, storage: StorageOffer) {
         self.shared.state.lock().unwrap().storage = storage;
+    }
+
+    /// Offers another model than the other nodes.
+    pub fn offer_model(&self, name: &'static str, id: u8) {
+        self.shared.state.lock().unwrap().model = (name, id);
     }
 
     pub fn clear_script(&self) {
@@ -296,6 +304,7 @@ fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
         key[ExchangeKey::LEN - 32..].fill(0);
     }
     let until = now + 3_600_000;
+    let (model_name, model_id) = shared.state.lock().unwrap().model;
     let record = NodeRecord {
         version: NODE_RECORD_VERSION,
         node: shared.signing.node_id(),
@@ -303,8 +312,8 @@ fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
         addresses: Vec::new(),
         keys: vec![KeyWindow { key: ExchangeKey::from(key), from_ms: now - 1000, until_ms: until }],
         models: vec![ModelOffer {
-            model: ModelId([7; 32]),
-            name: MODEL.to_owned(),
+            model: ModelId([model_id; 32]),
+            name: model_name.to_owned(),
             engine: shared.engine,
             context_tokens: 4096,
             input_price: 1,

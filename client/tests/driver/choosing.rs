@@ -283,3 +283,32 @@ async fn receipts_are_listed_and_checked_again_beside_a_running_client() {
     beside.shutdown(GRACE).await;
     client.shutdown(GRACE).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_keeps_its_model_until_another_is_named() {
+    let world = World::new(2).await;
+    world.nodes[1].offer_model("other", 9);
+    let client = world.client().await;
+    client.nodes().await;
+    let begun = session(&client).await;
+    let input = |text: &str, model: Option<&str>| TurnInput {
+        model: model.map(str::to_owned),
+        ..TurnInput::user(text)
+    };
+    client.session(begun).turn(input("one", Some("parrot")), |_| {}).await.unwrap();
+    for _ in 0..6 {
+        assert_eq!(say(&client, begun, "again").await.node, world.nodes[0].id(), "without a name, too");
+    }
+    client.shutdown(GRACE).await;
+    world.nodes[0].stop().await;
+    let client = world.client().await;
+    let error = client.session(begun).turn(input("two", None), |_| {}).await.unwrap_err();
+    assert!(error.to_string().contains("this conversation's model parrot; served are: other"), "{error}");
+    assert!(error.hint().unwrap().contains("--model"), "{error}");
+    assert_eq!(world.nodes[1].seen(|seen| seen.turns.len()), 0, "it was not asked");
+    let options = ResumeOptions { model: Some("other".to_owned()), ..ResumeOptions::default() };
+    let outcome = client.session(begun).resume(options, |_| {}).await.unwrap().unwrap();
+    assert_eq!(outcome.node, world.nodes[1].id());
+    assert_eq!(say(&client, begun, "three").await.node, world.nodes[1].id(), "the named one stays");
+    client.shutdown(GRACE).await;
+}

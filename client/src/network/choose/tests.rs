@@ -2,6 +2,7 @@
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
+    ids::ModelId,
     limits::{MAX_CLOCK_SKEW_MS, NODE_RECORD_VERSION},
     node_record::{KeyWindow, NodeLimits, StorageOffer},
     receipt::EngineKind,
@@ -87,7 +88,7 @@ fn refuses_by_the_first_condition_nobody_meets() {
 }
 
 #[test]
-fn prefers_native_then_the_last_model_and_spreads_over_equals() {
+fn prefers_native_and_spreads_over_equals() {
     let (first, second) =
         (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
     let large = record(3, &[("larger", EngineKind::Native)]);
@@ -95,9 +96,7 @@ fn prefers_native_then_the_last_model_and_spreads_over_equals() {
     let echo = record(5, &[("small", EngineKind::Echo)]);
     let all = [&first, &second, &large, &proxied, &echo].map(candidate);
     assert_eq!(chosen(&all, &wish()), [1, 2, 3]);
-    let last_model = Some(ModelId([6; 32]));
-    assert_eq!(chosen(&all, &Wish { last_model, ..wish() }), [3]);
-    assert_eq!(chosen(&all, &Wish { last_model, model: Some("small"), ..wish() }), [1, 2]);
+    assert_eq!(chosen(&all, &Wish { model: Some("small"), ..wish() }), [1, 2]);
     assert_eq!(chosen(&all[3..], &wish()), [4]);
     assert_eq!(chosen(&all[4..], &Wish { allow_echo: true, ..wish() }), [5]);
     let library = record(6, &[("small", EngineKind::Library)]);

@@ -101,8 +101,6 @@ pub enum Behind {
     },
     /// Another kind of engine is preferred.
     Engine,
-    /// The session's last turn had another model.
-    OtherModel,
     /// Others are far better.
     Score,
 }
@@ -113,7 +111,6 @@ struct Class {
     trouble: u8,
     paused_until_ms: u64,
     engine: u8,
-    other_model: bool,
 }
 
 /// An offer that meets all conditions.
@@ -232,7 +229,6 @@ fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Clas
             // Embedding engines compete only with each other.
             EngineKind::Embedding => 0,
         },
-        other_model: wish.model.is_none() && wish.last_model.is_some_and(|last| last != offer.model),
     }
 }
 
@@ -251,10 +247,8 @@ fn behind(candidate: &Candidate<'_>, own: &Class, best: &Class, wish: &Wish<'_>)
         })
     } else if own.paused_until_ms != best.paused_until_ms {
         Some(Behind::Paused { until_ms: evidence.paused_until_ms })
-    } else if own.engine != best.engine {
-        Some(Behind::Engine)
     } else {
-        Some(Behind::OtherModel)
+        Some(Behind::Engine)
     }
 }
 
