@@ -203,8 +203,6 @@ pub(crate) async fn run(
         Err(code) => return Err(reply.failed(context.blame(AttemptFailure::check(code)))),
     };
     reply.unnoted.clear();
-    let used = usize::from(accepted.receipt.memory_items);
-    reply.memory.truncate(used);
     tail.speed = context.relayer.is_none().then(|| reply.pace.measured(sent));
     Ok(AttemptSuccess { accepted, memory: reply.memory, tail })
 }

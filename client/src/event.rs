@@ -350,6 +350,41 @@ pub struct TurnOutcome {
     pub receipt: SignedObject<Receipt>,
     /// Items from the relayer that the node used.
     pub memory: Vec<MemoryItem>,
+    /// The parts of the conversation and its memory that the prompt did not have, by the receipt.
+    pub omitted: Omissions,
+}
+
+/// The parts that a prompt left out, because they exceed the model's context or the limits of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Omissions {
+    /// Earlier turns that still count.
+    pub turns: usize,
+    /// Memory items that were recalled.
+    pub memories: usize,
+}
+
+impl Omissions {
+    /// Whether the prompt had everything.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::fmt::Display for Omissions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let many =
+            |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
+        let turns = many(self.turns, "earlier turn", "earlier turns");
+        let memories = many(self.memories, "memory", "memories");
+        let (parts, all) = match (self.turns, self.memories) {
+            (count, 0) => (turns, count),
+            (0, count) => (memories, count),
+            (one, other) => (format!("{turns} and {memories}"), one + other),
+        };
+        let verb = if all == 1 { "was" } else { "were" };
+        write!(f, "{parts} {verb} left out: the conversation is longer than the model's context")
+    }
 }
 
 /// An event about other devices of the session. Its text is for users.

@@ -12,9 +12,11 @@ use std::{sync::Arc, time::Duration};
 use baton_proto::{
     ErrorCode, SignedObject,
     ack::TurnAck,
-    ids::NodeId,
+    chain::effective_newest_first,
+    commit::AcceptedTurn,
+    ids::{ModelId, NodeId},
     limits::VERSION,
-    record::check_supersedes,
+    record::{RecordKind, check_supersedes},
     tools::is_definitions,
     turn::{TurnAuth, json_schema_hash},
 };
@@ -34,7 +36,7 @@ use crate::{
     clocks::ClockDifference,
     core::Core,
     error::{ClientError, StateError},
-    event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
+    event::{InlinePolicy, Omissions, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     identities::SessionMesh,
     network::{
         choose::{NoChoice, Wish},
@@ -471,12 +473,18 @@ async fn finish(
     core: &Arc<Core>,
     session: &Arc<Session>,
     auth: &SignedObject<TurnAuth>,
-    accepted: baton_proto::commit::AcceptedTurn,
-    memory: Vec<baton_proto::memory::MemoryItem>,
+    accepted: AcceptedTurn,
+    mut memory: Vec<baton_proto::memory::MemoryItem>,
     tail: Option<attempt::ReplyTail>,
     events: &mut Events<'_>,
 ) -> Result<TurnOutcome, ClientError> {
     let now = core.now_ms();
+    let used = usize::from(accepted.receipt.memory_items).min(memory.len());
+    let omitted = Omissions {
+        turns: session.read(|state| omitted_turns(state, &accepted)),
+        memories: memory.len() - used,
+    };
+    memory.truncate(used);
     let others = session.read(attempt::open_attempts);
     let ack = session.read(|state| {
         let signing = state.root.signing_key();
@@ -526,7 +534,24 @@ async fn finish(
         blob_digest: accepted.blob_digest,
         receipt: accepted.receipt,
         memory,
+        omitted,
     })
+}
+
+/// Number of effective earlier turns that the prompt did not have, by the receipt.
+fn omitted_turns(state: &State, accepted: &AcceptedTurn) -> usize {
+    let (record, window_from) = (&accepted.record, accepted.receipt.window_from);
+    // A summary reads the turns that it replaces.
+    let replaced = record.supersedes_from.filter(|_| record.kind != RecordKind::Summary);
+    let before = window_from.min(replaced.unwrap_or(u64::MAX));
+    if before <= state.first_seq() {
+        return 0;
+    }
+    // Reads the window alone, not the whole session.
+    let newest_first = state.history.iter().enumerate().rev();
+    let later = newest_first.take_while(|(_, turn)| turn.link.seq >= before);
+    let all = usize::try_from(state.effective_turns).unwrap_or(usize::MAX);
+    all.saturating_sub(effective_newest_first(later).count())
 }
 
 /// Whether the pending turn needs a feature that not every node has.

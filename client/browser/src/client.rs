@@ -83,6 +83,8 @@ export interface BatonAnswer {
   model: string;
   inputTokens: number;
   outputTokens: number;
+  /** Earlier turns and memories that the model did not see, because its context has no room. */
+  omitted: { turns: number; memories: number };
 }
 
 /** A turn of the conversation. */
@@ -294,6 +296,7 @@ impl BatonSession {
             "model": receipt.model.to_string(),
             "inputTokens": receipt.tokens.input,
             "outputTokens": receipt.tokens.output,
+            "omitted": { "turns": outcome.omitted.turns, "memories": outcome.omitted.memories },
         });
         written(&answer).map(JsCast::unchecked_into)
     }

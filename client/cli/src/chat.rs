@@ -225,6 +225,7 @@ fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
         "verified": true,
         "finish": finish_name(outcome.finish),
         "attempt": outcome.attempt,
+        "omitted": { "turns": outcome.omitted.turns, "memories": outcome.omitted.memories },
         "memories_used": outcome.memory.iter().map(|item| json!({ "text": item.text, "source": item.source }))
             .collect::<Vec<_>>(),
         "receipt": {

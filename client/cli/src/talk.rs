@@ -294,6 +294,9 @@ impl<'a> TurnDisplay<'a> {
             Some(screen) => screen.turn_finished(outcome),
             None => self.out.good(&verified_line(outcome)),
         }
+        if !outcome.omitted.is_nothing() {
+            self.out.note(&outcome.omitted.to_string());
+        }
         if let Some(text) = cut_line(outcome.finish, outcome.receipt.tokens.output, &self.after_cut) {
             self.out.warn(&text);
         }

@@ -110,6 +110,8 @@ fn describe_receipt(receipt: &SignedObject<Receipt>) -> Value {
         "input_tokens": receipt.tokens.input,
         "output_tokens": receipt.tokens.output,
         "memory_items": receipt.memory_items,
+        // The first turn of the prompt's history.
+        "window_from": receipt.window_from,
         // JavaScript's numbers cannot hold all of its 64 bits.
         "seed": receipt.seed.to_string(),
         "price": receipt.price,

@@ -54,6 +54,14 @@ impl AcceptedAnswer {
                 .map(|item| json!({ "text": item.text, "kind": item.source, "created": rfc3339(item.time_ms / 1000) }))
                 .collect();
         }
+        if !outcome.omitted.is_nothing() {
+            let omitted = &outcome.omitted;
+            about["omitted"] = json!({
+                "turns": omitted.turns,
+                "memories": omitted.memories,
+                "message": omitted.to_string(),
+            });
+        }
         if !self.devices.is_empty() {
             about["devices"] = json!(self.devices);
         }

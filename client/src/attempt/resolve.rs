@@ -214,10 +214,9 @@ fn open_and_accept(
     let answer = record.answer().ok_or(ErrorCode::BlobMismatch)?;
     let known = pending.attempts.iter().find(|attempt| attempt.auth.attempt == auth.attempt);
     let known = known.ok_or(ErrorCode::StatusUnknown)?;
-    let mut memory = known.memory.clone();
+    let memory = known.memory.clone();
     // The ids did not arrive, or not all of them.
     let held_to = ReceiptTerms { order: known.terms, count: None };
     let accepted = accept(state, &pending.turn, auth, committed, (answer, &memory), (&held_to, now_ms))?;
-    memory.truncate(usize::from(accepted.receipt.memory_items));
     Ok((accepted, memory))
 }

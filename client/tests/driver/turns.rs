@@ -1,6 +1,6 @@
 //! Successful turns, over several nodes, segments and starts.
 
-use baton_client::{InlinePolicy, NewSession, TurnEvent, TurnInput};
+use baton_client::{InlinePolicy, NewSession, Omissions, TurnEvent, TurnInput};
 use baton_proto::{receipt::EngineKind, record::RecordKind};
 
 use baton_testkit::{GRACE, World, events_of, fake::FakeNode, say, session};
@@ -161,4 +161,33 @@ async fn a_turn_of_a_long_session_reads_no_more_turns_than_one_of_a_short() {
     // times as many.
     let (short, long) = (reads[9] + reads[10], reads[30] + reads[31]);
     assert!(long * 10 <= short * 13, "{reads:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_omitted_from_a_prompt_are_counted() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    // Two of them fill the window of the node's model.
+    let long = "word ".repeat(900);
+    for (turn, omitted) in [0, 0, 0, 1, 2].into_iter().enumerate() {
+        let outcome = say(&client, session, &long).await;
+        assert_eq!(outcome.omitted, Omissions { turns: omitted, memories: 0 }, "turn {turn}");
+    }
+    let input = TurnInput { kind: RecordKind::Edit, supersedes_from: Some(1), ..TurnInput::user("short") };
+    let edited = client.session(session).turn(input, |_| {}).await.unwrap();
+    assert!(edited.omitted.is_nothing(), "replaced turns are not left out: {:?}", edited.omitted);
+    client.shutdown(GRACE).await;
+}
+
+#[test]
+fn omissions_are_said_in_one_sentence() {
+    for (turns, memories, said) in [
+        (1, 0, "1 earlier turn was left out"),
+        (3, 0, "3 earlier turns were left out"),
+        (0, 1, "1 memory was left out"),
+        (2, 2, "2 earlier turns and 2 memories were left out"),
+    ] {
+        assert!(Omissions { turns, memories }.to_string().starts_with(&format!("{said}: ")));
+    }
 }

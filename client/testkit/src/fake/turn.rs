@@ -298,7 +298,8 @@ fn seal(
         Act::Overcharge => 2 + storage,
         _ => 0,
     };
-    let window_from = window.turns.first().map_or(auth.seq, |turn| turn.link.seq);
+    let first = window.turns.iter().find(|turn| turn.record.is_some());
+    let window_from = first.map_or(auth.seq, |turn| turn.link.seq);
     let receipt = Receipt {
         version: VERSION,
         session_id: auth.session_id,
