@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{Client, ClientError, TurnOutcome};
+use baton_client::{Client, ClientError, SessionHandle, TurnOutcome};
 use baton_proto::{
     ids::SessionId,
     record::{Message, Role},
@@ -128,8 +128,8 @@ async fn one_shot(
     say(client, talk, OpenedSession { session, history }, (text, is_new), out).await.map(drop)
 }
 
-/// Sends one message and prints the answer. `is_new` says that without an attempt, the session leaves nothing
-/// behind. Returns whether the store confirmed the turn in time.
+/// Sends one message and prints the answer. `is_new` says that without a node that takes the message, the session
+/// leaves nothing behind. Returns whether the store confirmed the turn in time.
 pub(crate) async fn say(
     client: &Client,
     talk: &Talk,
@@ -148,8 +148,7 @@ pub(crate) async fn say(
     if result.is_err() {
         view.end_line();
         leave_at_second_interrupt();
-        let nothing_sent = matches!(result, Err(Failure::Client(ClientError::NoNode(_))));
-        let is_kept = !(is_new && nothing_sent);
+        let is_kept = !is_new || !is_unused(&handle, &result).await;
         if is_kept && handle.info().await.is_ok_and(|info| info.pending) {
             let id = short_session(&session);
             if let Some(command) = out.continuation(&id) {
@@ -189,6 +188,19 @@ pub(crate) async fn say(
         }
     }
     Ok(stored)
+}
+
+/// Whether a failed turn leaves its new session without use: no node was asked, or the message would fail again. Then
+/// no file of it stays.
+async fn is_unused<T>(handle: &SessionHandle, result: &Result<T, Failure>) -> bool {
+    match result {
+        Err(Failure::Client(ClientError::NoNode(_))) => true,
+        Err(Failure::Client(error)) if error.is_refusal_of_request() => {
+            let has_turns = handle.info().await.map_or(true, |info| info.turns > 0);
+            !has_turns && handle.abandon().await.is_ok() && handle.delete().await.is_ok()
+        }
+        _ => false,
+    }
 }
 
 /// The failure, with the session's id in the next step where it names the session.

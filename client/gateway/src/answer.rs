@@ -336,7 +336,7 @@ async fn run(
                 tracing::debug!(%error, "a session's words cannot be read");
             }
         }
-        Some(Err(error)) if is_form_refused(error, request) => {
+        Some(Err(error)) if is_refused(error, request) => {
             if !discard_unused(gateway, request, session).await {
                 gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session);
             }
@@ -361,15 +361,10 @@ async fn stop_attempts(session: &SessionHandle) {
     }
 }
 
-/// Whether no asked node serves a request of this form. The same request would fail again.
-fn is_form_refused(error: &ClientError, request: &CompletionRequest) -> bool {
-    match error.code() {
-        Some(ErrorCode::PayloadRejected) => {
-            request.json_schema.is_some() || request.logprobs.is_some() || request.tools.is_some()
-        }
-        Some(ErrorCode::ModelUnavailable) => request.tools.is_some(),
-        _ => false,
-    }
+/// Whether no asked node serves the request as it is. The same request would fail again.
+fn is_refused(error: &ClientError, request: &CompletionRequest) -> bool {
+    let lacks_tools = error.code() == Some(ErrorCode::ModelUnavailable) && request.tools.is_some();
+    error.is_refusal_of_request() || lacks_tools
 }
 
 /// Deletes the session that a failed request began, and that has no turn. A session that the request named

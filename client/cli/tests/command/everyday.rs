@@ -238,6 +238,22 @@ async fn a_node_that_requires_a_grant_is_asked_once_and_the_way_to_one_is_named(
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_no_node_takes_as_it_is_leaves_no_session_and_the_way_out_is_named() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    fixture.node.script([Act::Explain(ErrorCode::ContextOverflow, 0, "it needs 5000 tokens"); 6]);
+    let refused = fixture.baton(&home, &["chat", "hi"], "").await;
+    let said = err(&refused);
+    assert_eq!(code(&refused), 4, "{said}");
+    for part in ["after 1 attempt,", "it needs 5000 tokens", "shorten the message", "--model"] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    assert!(!said.contains("is saved"), "{said}");
+    let list = fixture.baton(&home, &["session", "list", "--json"], "").await;
+    assert_eq!(last(&list)["sessions"].as_array().map(Vec::len), Some(0), "{:?}", last(&list));
+}
+
 #[test]
 fn a_server_without_nodes_says_what_it_tried_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
