@@ -196,15 +196,10 @@ impl AttemptFailure {
         Self { retry_after_ms, status: AttemptStatus::NothingSigned, fault, ..Self::check(code) }
     }
 
-    /// The same failure, with the node's own words.
+    /// The same failure in the node's own words, if it gave any: they say more than the code.
     pub(crate) fn because(self, words: &str) -> Self {
-        let reason = match (self.code, failure_reason(words)) {
-            (_, words) if words.is_empty() => self.reason,
-            // The code says no more than that something is not acceptable.
-            (Some(ErrorCode::PayloadRejected), words) => words,
-            (_, words) => format!("{}: {words}", self.reason),
-        };
-        Self { reason, ..self }
+        let words = failure_reason(words);
+        if words.is_empty() { self } else { Self { reason: words, ..self } }
     }
 
     /// Whether the node would refuse the same turn again: only another node, or another request, helps.
