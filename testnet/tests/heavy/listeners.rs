@@ -66,9 +66,9 @@ fn port_of(text: &Value) -> u16 {
     text.rsplit(':').next().unwrap().trim_end_matches('/').parse().unwrap()
 }
 
-/// The port in a libp2p address.
-fn libp2p_port(address: &str) -> u16 {
-    address.split("/tcp/").nth(1).unwrap().split('/').next().unwrap().parse().unwrap()
+/// The port in a libp2p address over TCP; none over UDP.
+fn libp2p_port(address: &str) -> Option<u16> {
+    address.split("/tcp/").nth(1)?.split('/').next()?.parse().ok()
 }
 
 async fn connect(from: &str, port: u16) -> std::io::Result<TcpStream> {
@@ -212,14 +212,14 @@ async fn check_relayer(files: Option<u32>, bootstrap: &str) {
 
 /// The same, of a libp2p listener over TCP or WebSocket.
 async fn check_libp2p(name: &str, address: &str) {
-    let port = libp2p_port(address);
+    let Some(port) = libp2p_port(address) else { return };
     if address.contains("/ws") {
         let hello = format!(
             "GET / HTTP/1.1\r\nhost: localhost:{port}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
              sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
         );
         check(&format!("{name}'s WebSocket"), port, hello.as_bytes(), b"HTTP/1.1 101").await;
-    } else if address.contains("/tcp/") {
+    } else {
         let protocol = b"\x13/multistream/1.0.0\n";
         check(&format!("{name}'s libp2p"), port, protocol, protocol).await;
     }
