@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use crate::session::SessionRoot;
 
 /// Largest text with 24 words, in bytes: room for numbers, remarks and UTF-16.
-const MAX_TEXT_BYTES: u64 = 4096;
+const MAX_TEXT_BYTES: usize = 4096;
 /// The first letters of a word that are enough: no two words of the list begin with the same four.
 const FIRST_LETTERS: usize = 4;
 /// Words of a backup.
@@ -37,9 +37,9 @@ pub enum WordsError {
 /// The source cannot be read, or has more than 4,096 bytes.
 pub fn read_words(source: impl Read) -> io::Result<Zeroizing<String>> {
     // Reserves the maximum size: a growing buffer would leave copies in memory.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TEXT_BYTES as usize + 1));
-    source.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_TEXT_BYTES {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TEXT_BYTES + 1));
+    source.take(MAX_TEXT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_TEXT_BYTES {
         return Err(io::Error::other(format!("it is longer than {MAX_TEXT_BYTES} bytes")));
     }
     let units: fn([u8; 2]) -> u16 = match bytes.get(..2) {
@@ -70,7 +70,7 @@ impl SessionRoot {
     pub fn from_words(text: &str) -> Result<Self, WordsError> {
         let mut letters = Zeroizing::new(String::with_capacity(text.len()));
         letters.extend(text.chars().filter_map(letter));
-        let mut normal = Zeroizing::new(String::with_capacity(MAX_TEXT_BYTES as usize));
+        let mut normal = Zeroizing::new(String::with_capacity(MAX_TEXT_BYTES));
         let mut count = 0;
         for typed in letters.split_whitespace() {
             count += 1;
@@ -154,7 +154,7 @@ mod tests {
             let text = read_words(bytes).unwrap();
             assert_eq!(SessionRoot::from_words(&text).unwrap().to_words(), words);
         }
-        let long = vec![b' '; MAX_TEXT_BYTES as usize + 1];
+        let long = vec![b' '; MAX_TEXT_BYTES + 1];
         assert!(read_words(&long[..]).unwrap_err().to_string().contains("4096"));
     }
 

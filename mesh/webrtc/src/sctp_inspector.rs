@@ -173,8 +173,11 @@ impl SctpInspector {
     }
 }
 
-/// Type, flags and value of the first chunk, and the chunks after it.
-fn split_chunk(bytes: &[u8]) -> Result<(u8, u8, &[u8], &[u8]), SctpViolation> {
+/// Type, flags and value of a chunk, and the chunks after it.
+type SplitChunk<'a> = (u8, u8, &'a [u8], &'a [u8]);
+
+/// Splits off the first chunk.
+fn split_chunk(bytes: &[u8]) -> Result<SplitChunk<'_>, SctpViolation> {
     let (header, after) = bytes.split_first_chunk::<CHUNK_HEADER_BYTES>().ok_or(SctpViolation::Form)?;
     let [kind, flags, high, low] = *header;
     let length = usize::from(u16::from_be_bytes([high, low])).checked_sub(CHUNK_HEADER_BYTES);
