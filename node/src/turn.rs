@@ -315,9 +315,11 @@ async fn answer(
     let hold = trace.phase("queue").around(ready).await?;
     let answering = answer_in_slot(core, admitted, (ticket, &hold), opened, events, trace);
     // A slow model, store or reader must not hold a slot for ever.
-    timeout(core.limits.max_turn_time, answering)
-        .await
-        .unwrap_or_else(|_| Err(ErrorCode::QuotaExceeded.into()))
+    let limit = core.limits.max_turn_time;
+    timeout(limit, answering).await.unwrap_or_else(|_| {
+        let reason = format!("this node gives a turn {} minutes, and it took longer", limit.as_secs() / 60);
+        Err(Refusal::from(ErrorCode::QuotaExceeded).because(&reason))
+    })
 }
 
 async fn answer_in_slot(

@@ -204,11 +204,14 @@ impl AttemptFailure {
 
     /// Whether the node would refuse the same turn again: only another node, or another request, helps.
     pub(crate) fn is_final(&self) -> bool {
-        use ErrorCode::{BackendDenied, GrantRequired, ModelUnavailable, RateLimited};
+        use ErrorCode::{BackendDenied, GrantRequired, ModelUnavailable, QuotaExceeded, RateLimited};
         let Some(code) = self.code.filter(|_| self.is_claim()) else { return false };
+        let pause = Duration::from_millis(u64::from(self.retry_after_ms));
         match code {
             BackendDenied | GrantRequired | ModelUnavailable => true,
-            RateLimited => Duration::from_millis(u64::from(self.retry_after_ms)) > MAX_PAUSE,
+            // Without a pause, it is a limit of one turn.
+            QuotaExceeded => pause.is_zero() || pause > MAX_PAUSE,
+            RateLimited => pause > MAX_PAUSE,
             code => code.retry() == Retry::Never,
         }
     }

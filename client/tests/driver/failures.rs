@@ -165,6 +165,8 @@ async fn a_refusal_that_stays_is_heard_once_from_each_node_with_its_reason() {
         (ErrorCode::PayloadRejected, 0, 1),
         (ErrorCode::RateLimited, 30_000, 1),
         (ErrorCode::RateLimited, 10, 2),
+        (ErrorCode::QuotaExceeded, 0, 1),
+        (ErrorCode::QuotaExceeded, 10, 2),
         (ErrorCode::Internal, 0, 2),
     ];
     for nodes in [1, 2] {

@@ -426,7 +426,10 @@ fn api_error(error: ChatError) -> ApiError {
                 ("MessageTooLong" | "TooManyMessages" | "SchemaTooLong" | "EmptyMessage", _) => {
                     return ApiError::bad(message);
                 }
-                (_, Some(ErrorCode::PayloadRejected | ErrorCode::ContextOverflow)) => {
+                (
+                    _,
+                    Some(ErrorCode::PayloadRejected | ErrorCode::ContextOverflow | ErrorCode::ContentRefused),
+                ) => {
                     return ApiError::bad(message).with("error", name.into());
                 }
                 _ => MODEL,
