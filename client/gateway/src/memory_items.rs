@@ -26,6 +26,7 @@ pub(super) struct FilterInput {
 
 #[derive(Deserialize)]
 pub(super) struct EditInput {
+    #[serde(default)]
     text: String,
 }
 
@@ -44,6 +45,9 @@ pub(super) async fn edit(
     Path(id): Path<String>,
     Json(input): Json<EditInput>,
 ) -> Result<Json<Value>, ApiError> {
+    if input.text.trim().is_empty() {
+        return Err(ApiError::value("text", "a memory needs words"));
+    }
     let item = memory_of(&gateway)?.edit(gateway.caller.project(), &id, &input.text).await?;
     Ok(Json(json!(item)))
 }

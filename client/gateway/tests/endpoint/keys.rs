@@ -279,6 +279,9 @@ async fn a_key_sees_edits_and_forgets_the_memories_of_its_project_alone() {
     };
     let edited = send(&anna, Method::PATCH, "/api/memory/abcd").await;
     assert_eq!((edited.0, &edited.1["text"], &edited.1["project"]), (200, &json!("new"), &json!("anna")));
+    let empty = anna.request(Method::PATCH, "/api/memory/abcd").json(&json!({})).send().await.unwrap();
+    let empty: Value = empty.json().await.unwrap();
+    assert_eq!(empty["error"]["param"], "text", "{empty}");
     assert_eq!(send(&anna, Method::DELETE, "/api/memory/anna1").await.0, 200);
     assert_eq!(send(&anna, Method::DELETE, "/api/memory/ben1").await.0, 404, "another's");
     assert_eq!(send(&anna, Method::DELETE, "/api/memory").await, (200, json!({ "deleted": 4 })));
