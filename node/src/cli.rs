@@ -326,7 +326,7 @@ struct IssueArgs {
     /// Turns an hour at each node
     #[arg(long, value_name = "N", default_value_t = 60)]
     turns: u32,
-    /// Answer tokens an hour at each node
+    /// Tokens an hour at each node; 16 tokens that are read count as one
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     tokens: u64,
     /// Concurrent turns at each node

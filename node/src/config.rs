@@ -129,9 +129,9 @@ pub(crate) struct Settings {
     pub(crate) turns_per_minute: u32,
     /// Turns a minute from the unknown peers of one subnet.
     pub(crate) subnet_turns_per_minute: u32,
-    /// Answer tokens an hour for one peer; 0 means no limit.
+    /// Tokens an hour for one peer; 0 means no limit.
     pub(crate) tokens_per_hour: u64,
-    /// Answer tokens an hour for the unknown peers of one subnet; 0 means no limit.
+    /// Tokens an hour for the unknown peers of one subnet; 0 means no limit.
     pub(crate) subnet_tokens_per_hour: u64,
     /// Storage units an hour for one peer; 0 means no limit.
     pub(crate) storage_per_hour: u64,

@@ -20,7 +20,12 @@ use zeroize::Zeroizing;
 use crate::{
     engine::{self, Engine, EngineError, EngineEvent, GenerateJob},
     prompt::{self, MemoryBlock, Prompt},
-    turn::{generate::with_calls, tally::Tally, window},
+    turn::{
+        charge::{Charge, ChargedEvents},
+        generate::with_calls,
+        tally::Tally,
+        window,
+    },
 };
 
 /// Allowance for unshown tokens of an answer that ended by itself: the tokens of a stop string, each at least
@@ -213,12 +218,24 @@ fn settings(sampling: &Sampling, receipt: &Receipt, finish: FinishReason) -> eng
 /// # Errors
 /// The engine's errors that say nothing about the turn: it is shut down, busy, or broken.
 pub async fn replay(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
+    replay_charged(engine, task, None).await
+}
+
+/// As [`replay`], and books the work to a charge.
+///
+/// # Errors
+/// As [`replay`].
+pub(crate) async fn replay_charged(
+    engine: &dyn Engine,
+    task: &ReplayTask,
+    charge: Option<&Charge>,
+) -> Result<Verdict, EngineError> {
     let here = engine.info().model_id;
     if here != task.receipt.model {
         let wanted = task.receipt.model;
         return Ok(Verdict::NotReplayable(NotReplayable::Model { wanted, here }));
     }
-    match compute(engine, task).await {
+    match compute(engine, task, charge).await {
         Err(
             error @ (EngineError::ContextOverflow { .. }
             | EngineError::Template { .. }
@@ -230,7 +247,11 @@ pub async fn replay(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, E
     }
 }
 
-async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
+async fn compute(
+    engine: &dyn Engine,
+    task: &ReplayTask,
+    charge: Option<&Charge>,
+) -> Result<Verdict, EngineError> {
     let constraint = match (&task.schema, task.prompt.tools()) {
         (Some(schema), _) => Some(engine.constrain(schema)?),
         (None, Some(tools)) => engine.constrain_calls(tools)?,
@@ -238,7 +259,7 @@ async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, Engi
     };
     let stop = CancellationToken::new();
     let _stopped = stop.clone().drop_guard();
-    let mut handle = engine.generate(GenerateJob {
+    let handle = engine.generate(GenerateJob {
         prompt: task.prompt.clone(),
         sampling: task.sampling.clone(),
         resume_tokens: Vec::new(),
@@ -246,9 +267,10 @@ async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, Engi
         cache_key: None,
         cancel: stop,
     })?;
+    let mut events = ChargedEvents::new(handle, charge, 0);
     let mut tally = Tally::new(&task.record_key, task.receipt.auth_hash);
     let mut left = task.answer.as_str();
-    while let Some(event) = handle.next().await {
+    while let Some(event) = events.next().await {
         match event {
             EngineEvent::Started { .. } | EngineEvent::Resumed { .. } => {}
             EngineEvent::Token { index, ids, text, .. } => {

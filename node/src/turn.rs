@@ -28,7 +28,7 @@ use baton_proto::{
     quota::QuotaUse,
     record::RecordKind,
     tools::Definitions,
-    turn::Payload,
+    turn::{Payload, TurnAuth},
     wire::{ReplyEvent, TurnRequest},
 };
 use tokio::time::{Instant, timeout};
@@ -66,6 +66,13 @@ pub(crate) struct DecryptedRequest {
     pub(crate) memory_tokens: u32,
     /// Constraint on the answer.
     pub(crate) constraint: Option<Constraint>,
+}
+
+impl DecryptedRequest {
+    /// Whether the turn has an answer of a model.
+    fn has_answer(&self, auth: &TurnAuth) -> bool {
+        self.payload.kind != RecordKind::Tombstone && auth.max_output_tokens > 0
+    }
 }
 
 /// Serves a turn request on its substream. The turn runs as its own task, and the stream follows it.

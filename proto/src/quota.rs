@@ -45,7 +45,7 @@ pub struct QuotaGrant {
     pub models: Vec<ModelId>,
     /// Turns an hour at each node.
     pub turns_per_hour: u32,
-    /// Tokens of answers an hour at each node.
+    /// Tokens of answers, and a sixteenth of the tokens that a node reads, an hour at each node.
     pub tokens_per_hour: u64,
     /// Concurrent turns at each node.
     pub concurrent: u16,

@@ -158,9 +158,9 @@ options! {
             turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("120");
             /// Turns a minute from one subnet's unknown peers, and the same again from its known peers
             subnet_turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("600");
-            /// Answer tokens an hour for one peer without a grant (0 is no limit)
+            /// Tokens an hour for one peer without a grant; 16 tokens that are read count as one (0 is no limit)
             tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("200000");
-            /// Answer tokens an hour for one subnet's unknown peers, and the same again for its known peers
+            /// Tokens an hour for one subnet's unknown peers, and the same again for its known peers
             /// (0 is no limit)
             subnet_tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("1000000");
             /// Storage an hour for one peer without a grant, in mebibytes times epochs; a turn's blob counts as

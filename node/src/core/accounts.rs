@@ -1,9 +1,9 @@
 //! Accounts: the use of this node by each peer, subnet and grant in the last hour. Pure: the clock is a
 //! parameter.
 //!
-//! An account counts three resources: turns, answer tokens, and storage units (MiB x epochs). It has at most an
-//! hour's amount of each; use decays evenly, and is gone after an hour of rest. Work is taken before it is
-//! done, and its unused part returned. [`crate::turn::charge`] is the only caller.
+//! An account counts three resources: turns, tokens, and storage units (MiB x epochs). It has at most an hour's
+//! amount of each; use decays evenly, and is gone after an hour of rest. Amounts are held before the work,
+//! booked as the work is done, and the rest is returned. [`crate::turn::charge`] is the only caller.
 //!
 //! Identities are free, and so are accounts of peers: the account of their subnet bounds them together. The
 //! service saves a [`snapshot`](Accounts::snapshot) once a minute and at shutdown, so a restart forgives
@@ -39,7 +39,7 @@ pub(crate) const MAX_SNAPSHOT_BYTES: usize = 3 * MAX_ACCOUNTS * 80 + 16;
 pub(crate) struct Amounts {
     /// Turns, embedding requests and audits.
     pub(crate) turns: u64,
-    /// Tokens of answers.
+    /// Tokens of answers, and a part of those of prompts.
     pub(crate) tokens: u64,
     /// Storage units, as in [`baton_proto::node_record::storage_units`].
     pub(crate) storage: u64,
@@ -102,6 +102,8 @@ struct Account {
     /// Use at `at_ms`, in units of 1/[`HOUR_MS`], so that its decay is a whole number.
     used: [u128; 3],
     at_ms: u64,
+    /// Held for work under way. Does not decay.
+    held: [u64; 3],
     /// Turns under way.
     running: u16,
 }
@@ -141,19 +143,22 @@ impl Account {
 }
 
 impl Accounts {
-    /// Takes the amounts from all payers, or nothing. A turn also counts as under way until [`Accounts::end`].
+    /// Holds the amounts at all payers, or nothing. A turn also counts as under way until [`Accounts::end`].
     ///
     /// # Errors
     /// The wait in milliseconds until the amounts are there; `u32::MAX` if they never are.
-    pub(crate) fn take(&mut self, payers: &[Payer], amounts: Amounts, now_ms: u64) -> Result<(), u32> {
+    pub(crate) fn hold(&mut self, payers: &[Payer], amounts: Amounts, now_ms: u64) -> Result<(), u32> {
         for payer in payers {
             let account = self.table(payer.holder).get(&payer.holder).copied().unwrap_or_default();
             if amounts.turns > 0 && account.running >= payer.concurrent {
                 return Err(BUSY_RETRY_MS);
             }
-            let used = account.at(&payer.limits, now_ms);
-            let waits = used.into_iter().zip(payer.limits.parts()).zip(amounts.parts());
-            let wait = waits.map(|((used, limit), wanted)| wait_ms(used, limit, wanted)).max().unwrap_or(0);
+            let taken = account.at(&payer.limits, now_ms).into_iter().zip(account.held);
+            let waits = taken.zip(payer.limits.parts()).zip(amounts.parts());
+            let wait = waits.map(|(((used, held), limit), wanted)| {
+                wait_ms(used.saturating_add(scaled(held)), limit, wanted)
+            });
+            let wait = wait.max().unwrap_or(0);
             if wait > 0 {
                 return Err(wait);
             }
@@ -162,39 +167,36 @@ impl Accounts {
             let table = self.table(payer.holder);
             make_room(table, &payer.holder, now_ms);
             let account = table.entry(payer.holder).or_default();
-            account.used = account.at(&payer.limits, now_ms);
-            account.at_ms = account.at_ms.max(now_ms);
-            for (used, wanted) in account.used.iter_mut().zip(amounts.parts()) {
-                *used = used.saturating_add(scaled(wanted));
-            }
+            change(&mut account.held, amounts, u64::saturating_add);
             if amounts.turns > 0 {
                 account.running = account.running.saturating_add(1);
             }
         }
-        self.changed |= !payers.is_empty();
         Ok(())
     }
 
-    /// Returns amounts that were taken and not used.
-    pub(crate) fn give_back(&mut self, payers: &[Payer], unused: Amounts) {
+    /// Turns held amounts into use: the work was done.
+    pub(crate) fn book(&mut self, payers: &[Payer], done: Amounts, now_ms: u64) {
         for payer in payers {
-            if let Some(account) = self.table(payer.holder).get_mut(&payer.holder) {
-                for (used, unused) in account.used.iter_mut().zip(unused.parts()) {
-                    *used = used.saturating_sub(scaled(unused));
-                }
+            let Some(account) = self.table(payer.holder).get_mut(&payer.holder) else { continue };
+            account.used = account.at(&payer.limits, now_ms);
+            account.at_ms = account.at_ms.max(now_ms);
+            for (used, done) in account.used.iter_mut().zip(done.parts()) {
+                *used = used.saturating_add(scaled(done));
             }
+            change(&mut account.held, done, u64::saturating_sub);
         }
         self.changed |= !payers.is_empty();
     }
 
-    /// Ends a turn, and returns the amounts that it did not use.
+    /// Ends a turn, and returns the amounts that it holds and did not use.
     pub(crate) fn end(&mut self, payers: &[Payer], unused: Amounts) {
         for payer in payers {
             if let Some(account) = self.table(payer.holder).get_mut(&payer.holder) {
                 account.running = account.running.saturating_sub(1);
+                change(&mut account.held, unused, u64::saturating_sub);
             }
         }
-        self.give_back(payers, unused);
     }
 
     /// The accounts in use, if any changed since the last call.
@@ -223,7 +225,7 @@ impl Accounts {
             return accounts;
         };
         for SavedAccount { holder, used, at_ms } in saved {
-            let account = Account { used: used.map(scaled), at_ms: at_ms.min(now_ms), running: 0 };
+            let account = Account { used: used.map(scaled), at_ms: at_ms.min(now_ms), ..Account::default() };
             let table = accounts.table(holder);
             if !is_rested(&account, now_ms) && table.len() < MAX_ACCOUNTS {
                 table.insert(holder, account);
@@ -241,6 +243,12 @@ impl Accounts {
     }
 }
 
+fn change(held: &mut [u64; 3], amounts: Amounts, by: fn(u64, u64) -> u64) {
+    for (held, amount) in held.iter_mut().zip(amounts.parts()) {
+        *held = by(*held, amount);
+    }
+}
+
 fn scaled(amount: u64) -> u128 {
     u128::from(amount) * u128::from(HOUR_MS)
 }
@@ -251,7 +259,7 @@ fn wait_ms(used: u128, limit: Option<u64>, wanted: u64) -> u32 {
     if wanted > limit {
         return u32::MAX;
     }
-    let over = (used + scaled(wanted)).saturating_sub(scaled(limit));
+    let over = used.saturating_add(scaled(wanted)).saturating_sub(scaled(limit));
     u32::try_from(over.div_ceil(u128::from(limit))).unwrap_or(u32::MAX)
 }
 

@@ -85,7 +85,7 @@ pub struct Price {
 pub(crate) struct HourlyLimits {
     /// Turns, embedding requests and audits.
     pub(crate) turns: Option<u64>,
-    /// Tokens of answers.
+    /// Tokens of answers, and a part of those that are read.
     pub(crate) tokens: Option<u64>,
     /// Storage units.
     pub(crate) storage: Option<u64>,
@@ -112,9 +112,9 @@ pub struct ServiceLimits {
     /// Turns a minute of a subnet's unknown peers together. Its peers served before have the same amount
     /// again.
     pub subnet_turns_per_minute: u32,
-    /// Answer tokens an hour for one peer; 0 means no limit.
+    /// Tokens an hour for one peer; 0 means no limit.
     pub tokens_per_hour: u64,
-    /// Answer tokens an hour for a subnet's unknown peers together. Its peers served before have the same
+    /// Tokens an hour for a subnet's unknown peers together. Its peers served before have the same
     /// amount again. 0 means no limit.
     pub subnet_tokens_per_hour: u64,
     /// Storage units (MiB x epochs) an hour for one peer; 0 means no limit.

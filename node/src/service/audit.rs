@@ -28,7 +28,7 @@ use crate::{
     engine::Engine,
     lock::lock,
     observer::RequestKind,
-    replay::{NotReplayable, ReplayTask, Verdict, replay},
+    replay::{NotReplayable, ReplayTask, Verdict, replay_charged},
     turn::{
         charge::{self, Charge},
         model, window,
@@ -136,16 +136,21 @@ async fn answer(core: &Core, admitted: AdmittedAudit) -> Result<SignedObject<Aud
     let _hold = model::hold(&engine, &ticket).await?;
     // During a wait for the model, another turn may have taken the slot.
     ticket.granted().await.map_err(|DisplacedError| ErrorCode::Busy)?;
-    let AuditRequest { receipt, model, tokens, .. } = request;
+    let AuditRequest { receipt, model, .. } = request;
     let judged = async {
         let prepared = tokio::task::spawn_blocking(move || prepare(request));
-        match prepared.await.map_err(|_| ErrorCode::Internal)?? {
-            Ok(task) => replay(engine.as_ref(), &task).await.map_err(|error| window::engine_code(&error)),
-            Err(why) => Ok(Verdict::NotReplayable(why)),
-        }
+        let task = match prepared.await.map_err(|_| ErrorCode::Internal)?? {
+            Ok(task) => task,
+            Err(why) => return Ok(Verdict::NotReplayable(why)),
+        };
+        charge.hold_prompt(task.input_tokens()).map_err(|refusal| refusal.code)?;
+        let replayed = replay_charged(engine.as_ref(), &task, Some(&charge)).await;
+        replayed.map_err(|error| window::engine_code(&error))
     };
     let judged = timeout(core.limits.max_turn_time, judged).await.map_err(|_| ErrorCode::QuotaExceeded)??;
-    charge.served(tokens, 0);
+    // A turn that cannot be replayed costs its verification.
+    charge.begin(0);
+    charge.served(0);
     let report = AuditReport {
         version: VERSION,
         node: core.node,

@@ -25,7 +25,7 @@ use zeroize::Zeroize as _;
 use crate::{
     core::{
         Core,
-        embedding::Embedding,
+        embedding::{Embedding, EmbeddingModel},
         frames,
         guard::Caller,
         limits::DRAIN_RETRY_MS,
@@ -37,8 +37,11 @@ use crate::{
     turn::charge::{self, Charge},
 };
 
-/// Tokens of texts that count as one answer token: reading is cheaper than writing.
-const TOKENS_PER_CHARGED: usize = 16;
+/// Texts that are embedded at once. A request that ends computes no further ones.
+const BATCH: usize = 16;
+
+/// Tokens that a model adds to a text; each other token has at least a byte.
+const MARKS: usize = 2;
 
 /// An admitted request. Dropping it leaves the queue.
 struct AdmittedEmbedding<'a> {
@@ -119,17 +122,54 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     }
     let auth = SignedObject::<EmbedAuth>::verify(auth)?;
     lock(&embedding.seen).note(&auth, hash, now_ms)?;
-    // Each token has at least a byte, except the two that mark the ends of a text.
+    // A sealed text has more bytes than tokens, see `MARKS`.
     let longest = MAX_EMBED_TEXTS * offer.context_tokens as usize;
     let sealed = texts.0.len().saturating_sub(Encapsulation::LEN);
-    let charge = Charge::take_all(core, who, charged(sealed.min(longest)), chain.as_ref())?;
+    let charge = Charge::take_all(core, who, charge::read_cost(sealed.min(longest)), chain.as_ref())?;
     let ticket = embedding.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
     Ok(AdmittedEmbedding { embedding, auth, texts, exchange, charge, ticket })
 }
 
-/// The charge for tokens of texts, in answer tokens.
-fn charged(tokens: usize) -> u32 {
-    u32::try_from(tokens.div_ceil(TOKENS_PER_CHARGED)).unwrap_or(u32::MAX)
+/// The tokens of an embedding request, booked however it ends.
+struct EmbedUse<'a> {
+    charge: &'a Charge,
+    /// Tokens of embedded texts.
+    done: usize,
+    /// The most that the present batch may have.
+    under_way: usize,
+}
+
+impl Drop for EmbedUse<'_> {
+    fn drop(&mut self) {
+        self.charge.begin(self.done + self.under_way);
+    }
+}
+
+/// Embeds texts into the reply, batch by batch. Cancel safe: the batch under way counts with the most tokens
+/// that it may have.
+async fn embed(
+    model: &EmbeddingModel,
+    charge: &Charge,
+    texts: &[&str],
+    reply: &mut EmbedReply,
+) -> Result<(), ErrorCode> {
+    let mut used = EmbedUse { charge, done: 0, under_way: 0 };
+    for batch in texts.chunks(BATCH) {
+        let context = model.offer.context_tokens as usize;
+        used.under_way = batch.iter().map(|text| context.min(text.len() + MARKS)).sum();
+        let embedded = model.embedder.embed_counted(EmbedRole::Document, batch).await.map_err(|error| {
+            tracing::warn!(%error, "an embedder failed");
+            ErrorCode::Internal
+        })?;
+        used.under_way = 0;
+        for mut text in embedded {
+            used.done += text.tokens;
+            reply.tokens.push(u32::try_from(text.tokens).unwrap_or(u32::MAX));
+            reply.components.extend_from_slice(&text.vector);
+            text.vector.zeroize();
+        }
+    }
+    Ok(())
 }
 
 /// Waits for the slot, opens the texts and embeds them. Cancel safe: a dropped call stops the work soon.
@@ -140,33 +180,22 @@ async fn answer(core: &Core, admitted: AdmittedEmbedding<'_>) -> Result<EmbedAns
     let began = Instant::now();
     let (texts, secret) = texts.open(&exchange, &auth)?;
     let borrowed: Vec<&str> = texts.texts.iter().map(String::as_str).collect();
-    let work = embedding.model.embedder.embed_counted(EmbedRole::Document, &borrowed);
-    let embedded = timeout(core.limits.max_embed_time, work).await.map_err(|_| ErrorCode::QuotaExceeded)?;
-    let embedded = embedded.map_err(|error| {
-        tracing::warn!(%error, "an embedder failed");
-        ErrorCode::Internal
-    })?;
-    let tokens: Vec<u32> =
-        embedded.iter().map(|text| u32::try_from(text.tokens).unwrap_or(u32::MAX)).collect();
     let dimensions = embedding.model.embedder.dimensions();
-    // Allocated at full size, so that no smaller buffer stays unwiped.
-    let mut components = Vec::with_capacity(embedded.iter().map(|text| text.vector.len()).sum());
-    for mut text in embedded {
-        components.extend_from_slice(&text.vector);
-        text.vector.zeroize();
-    }
-    let reply = EmbedReply {
+    let mut reply = EmbedReply {
         version: VERSION,
         node: core.node,
         auth_hash: auth.auth_hash(),
         model: auth.model,
         dimensions: u32::try_from(dimensions).unwrap_or(u32::MAX),
-        tokens,
-        components,
+        tokens: Vec::with_capacity(borrowed.len()),
+        // Allocated at full size, so that no smaller buffer stays unwiped.
+        components: Vec::with_capacity(borrowed.len() * dimensions),
     };
+    let work = embed(&embedding.model, &charge, &borrowed, &mut reply);
+    timeout(core.limits.max_embed_time, work).await.map_err(|_| ErrorCode::QuotaExceeded)??;
     let total: usize = reply.tokens.iter().map(|tokens| *tokens as usize).sum();
     let answer = seal(core, &reply, texts.texts.len(), &secret)?;
-    charge.served(charged(total), 0);
+    charge.served(0);
     core.observer.embedded(reply.tokens.len(), total, began.elapsed());
     Ok(answer)
 }
@@ -184,14 +213,4 @@ fn seal(
     let nonce = random_bytes();
     let sealed = SealedReply::seal(reply, core.identity.signing_key(), secret, &nonce);
     Ok(EmbedAnswer::Embedded { nonce, sealed })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reading_counts_for_less_than_writing() {
-        assert_eq!([0, 1, 16, 17].map(charged), [0, 1, 1, 2]);
-    }
 }

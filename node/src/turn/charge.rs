@@ -1,10 +1,8 @@
-//! The charge for a turn, an embedding request or an audit, to its grants, or else to its peer and subnet.
-//! Dropping it returns the unused part.
+//! The charge for a turn, an embedding request or an audit, to its grants, or else to its peer and subnet. It
+//! holds the most that the work may cost, and books the work as it is done, however the work ends. Dropping it
+//! returns the rest.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Arc, Mutex};
 
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -21,11 +19,15 @@ use crate::{
         refusal::Refusal,
         slots::{Group, Requester},
     },
+    engine::{EngineEvent, GenerateHandle},
     lock::lock,
 };
 
 /// Tokens that a turn costs at least, even if its answer has none: it costs a slot, a signature and a blob.
 const MIN_TOKENS: u32 = 1;
+
+/// Tokens of a prompt or of texts that count as one token of an answer: reading is cheaper than writing.
+const READ_TOKENS: u32 = 16;
 
 /// See the module.
 pub(crate) struct Charge {
@@ -33,19 +35,23 @@ pub(crate) struct Charge {
     who: Caller,
     payers: Vec<Payer>,
     granted: bool,
-    /// Reserved tokens.
+    /// Tokens held for the answer.
     held: u32,
-    /// Reserved storage units.
-    held_storage: AtomicU64,
-    /// Tokens of the answer.
-    used: AtomicU32,
-    /// Storage units of the blob.
-    used_storage: AtomicU64,
-    served: AtomicBool,
+    amounts: Mutex<ChargedAmounts>,
+}
+
+#[derive(Default)]
+struct ChargedAmounts {
+    /// Held and not yet booked.
+    held: Amounts,
+    /// Whether the turn is booked.
+    begun: bool,
+    /// Tokens of the answer that are booked.
+    answer: u32,
 }
 
 impl Charge {
-    /// Reserves at most `most` tokens, and one turn of each payer. An hour's quota may allow fewer:
+    /// Holds at most `most` tokens, and one turn of each payer. An hour's quota may allow fewer:
     /// [`Charge::held`] tells the number, and the answer has no more.
     pub(crate) fn take(
         core: &Arc<Core>,
@@ -57,18 +63,9 @@ impl Charge {
         let payers = payers(&core.limits, &core.guard(), &who, chain, now_ms);
         let held = affordable(&payers, most);
         let amounts = Amounts { turns: 1, tokens: held.into(), storage: 0 };
-        lock(&core.accounts).take(&payers, amounts, now_ms).map_err(exceeded)?;
-        Ok(Self {
-            core: core.clone(),
-            who,
-            payers,
-            granted: chain.is_some(),
-            held,
-            held_storage: AtomicU64::new(0),
-            used: AtomicU32::new(0),
-            used_storage: AtomicU64::new(0),
-            served: AtomicBool::new(false),
-        })
+        lock(&core.accounts).hold(&payers, amounts, now_ms).map_err(exceeded)?;
+        let amounts = Mutex::new(ChargedAmounts { held: amounts, ..ChargedAmounts::default() });
+        Ok(Self { core: core.clone(), who, payers, granted: chain.is_some(), held, amounts })
     }
 
     /// As [`Charge::take`], for work that cannot do with fewer tokens.
@@ -83,17 +80,27 @@ impl Charge {
         if charge.held < tokens { Err(exceeded(u32::MAX)) } else { Ok(charge) }
     }
 
-    /// Reserves storage units for the turn's blob, once.
+    /// Holds storage units for the turn's blob, once.
     pub(crate) fn hold_storage(&self, units: u64) -> Result<(), Refusal> {
-        let amounts = Amounts { storage: units, ..Amounts::default() };
-        lock(&self.core.accounts).take(&self.payers, amounts, self.core.now_ms()).map_err(exceeded)?;
-        self.held_storage.store(units, Relaxed);
-        Ok(())
+        self.hold(Amounts { storage: units, ..Amounts::default() })
     }
 
-    /// Reserved tokens: the answer has no more.
-    pub(crate) fn held(&self) -> u32 {
-        self.held
+    /// Holds the cost of reading a prompt, and returns the tokens that remain for the answer. An account without
+    /// room for both pays the prompt from the answer's tokens.
+    pub(crate) fn hold_prompt(&self, input_tokens: u32) -> Result<u32, Refusal> {
+        let cost = read_cost(input_tokens as usize);
+        match self.hold(Amounts { tokens: cost.into(), ..Amounts::default() }) {
+            Ok(()) => Ok(self.held),
+            Err(refusal) => self.held.checked_sub(cost).filter(|left| *left > 0).ok_or(refusal),
+        }
+    }
+
+    fn hold(&self, more: Amounts) -> Result<(), Refusal> {
+        let mut amounts = lock(&self.amounts);
+        lock(&self.core.accounts).hold(&self.payers, more, self.core.now_ms()).map_err(exceeded)?;
+        amounts.held.tokens += more.tokens;
+        amounts.held.storage += more.storage;
+        Ok(())
     }
 
     /// The charged caller.
@@ -106,11 +113,35 @@ impl Charge {
         self.granted
     }
 
-    /// Records that the turn was served, with this number of tokens, and storage units of its blob.
-    pub(crate) fn served(&self, tokens: u32, storage: u64) {
-        self.used.store(tokens.max(MIN_TOKENS), Relaxed);
-        self.used_storage.store(storage, Relaxed);
-        self.served.store(true, Relaxed);
+    /// Books the turn and the tokens that it reads, once: the work begins.
+    pub(crate) fn begin(&self, read_tokens: usize) {
+        let mut amounts = lock(&self.amounts);
+        if !std::mem::replace(&mut amounts.begun, true) {
+            let tokens = read_cost(read_tokens).max(MIN_TOKENS).into();
+            self.book(&mut amounts, Amounts { turns: 1, tokens, storage: 0 });
+        }
+    }
+
+    /// Books tokens of the answer up to this number in all.
+    fn made(&self, in_all: u32) {
+        let mut amounts = lock(&self.amounts);
+        // A proxied engine's counts are its server's.
+        let more = in_all.min(self.held).saturating_sub(amounts.answer);
+        amounts.answer += more;
+        self.book(&mut amounts, Amounts { tokens: more.into(), ..Amounts::default() });
+    }
+
+    fn book(&self, amounts: &mut ChargedAmounts, done: Amounts) {
+        lock(&self.core.accounts).book(&self.payers, done, self.core.now_ms());
+        let held = &mut amounts.held;
+        held.turns = held.turns.saturating_sub(done.turns);
+        held.tokens = held.tokens.saturating_sub(done.tokens);
+        held.storage = held.storage.saturating_sub(done.storage);
+    }
+
+    /// Records that the work was served, and books the storage units of its blob.
+    pub(crate) fn served(&self, storage: u64) {
+        self.book(&mut lock(&self.amounts), Amounts { storage, ..Amounts::default() });
         self.core.guard().served(&self.who, self.core.now_ms());
         if let Some(mesh) = &self.core.peers {
             mesh.mark_known(self.who.peer);
@@ -120,12 +151,59 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let unused = Amounts {
-            turns: u64::from(!self.served.load(Relaxed)),
-            tokens: self.held.saturating_sub(self.used.load(Relaxed)).into(),
-            storage: self.held_storage.load(Relaxed).saturating_sub(self.used_storage.load(Relaxed)),
-        };
-        lock(&self.core.accounts).end(&self.payers, unused);
+        lock(&self.core.accounts).end(&self.payers, lock(&self.amounts).held);
+    }
+}
+
+/// The cost of tokens that are read, in tokens of answers.
+pub(crate) fn read_cost(tokens: usize) -> u32 {
+    u32::try_from(tokens.div_ceil(READ_TOKENS as usize)).unwrap_or(u32::MAX)
+}
+
+/// An engine's events, booked as they are taken. Dropping it books the tokens that the engine made and that
+/// nobody took.
+pub(crate) struct ChargedEvents<'a> {
+    handle: GenerateHandle,
+    charge: Option<&'a Charge>,
+    /// Tokens of the answer that the engine only reads.
+    resumed: usize,
+    made: u32,
+}
+
+impl<'a> ChargedEvents<'a> {
+    /// The events of a job after `resumed` tokens; without a charge nobody pays.
+    pub(crate) fn new(handle: GenerateHandle, charge: Option<&'a Charge>, resumed: usize) -> Self {
+        Self { handle, charge, resumed, made: 0 }
+    }
+
+    /// The next event, or `None` after the last. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<EngineEvent> {
+        let event = self.handle.next().await;
+        event.inspect(|event| self.book(event))
+    }
+
+    fn book(&mut self, event: &EngineEvent) {
+        let Some(charge) = self.charge else { return };
+        match event {
+            EngineEvent::Started { input_tokens } => charge.begin(*input_tokens as usize + self.resumed),
+            EngineEvent::Token { ids, .. } => {
+                // A proxied engine has no token IDs.
+                let tokens = u32::try_from(ids.len().max(1)).unwrap_or(u32::MAX);
+                self.made = self.made.saturating_add(tokens);
+                charge.made(self.made);
+            }
+            EngineEvent::Done { stats, .. } => charge.made(self.made.max(stats.output_tokens)),
+            EngineEvent::Resumed { .. } | EngineEvent::Failed(_) => {}
+        }
+    }
+}
+
+impl Drop for ChargedEvents<'_> {
+    fn drop(&mut self) {
+        self.handle.events.close();
+        while let Ok(event) = self.handle.events.try_recv() {
+            self.book(&event);
+        }
     }
 }
 
@@ -155,7 +233,7 @@ fn payers(
     std::iter::once(payer(Holder::peer(who.peer), limits.peer_hour())).chain(subnet).collect()
 }
 
-/// The tokens to reserve: as many as wanted, but no more than an hour has.
+/// The tokens to hold: as many as wanted, but no more than an hour has.
 fn affordable(payers: &[Payer], most: u32) -> u32 {
     let hours = payers.iter().filter_map(|payer| payer.limits.tokens);
     let tokens = hours.fold(u64::from(most), u64::min);
@@ -210,10 +288,16 @@ mod tests {
 
     fn turn(accounts: &mut Accounts, payers: &[Payer], most: u32, used: u32) -> Result<u32, u32> {
         let held = affordable(payers, most);
-        accounts.take(payers, Amounts { turns: 1, tokens: held.into(), storage: 0 }, 10)?;
+        accounts.hold(payers, Amounts { turns: 1, tokens: held.into(), storage: 0 }, 10)?;
         let used = used.min(held);
+        accounts.book(payers, Amounts { turns: 1, tokens: used.into(), storage: 0 }, 10);
         accounts.end(payers, Amounts { turns: 0, tokens: (held - used).into(), storage: 0 });
         Ok(used)
+    }
+
+    #[test]
+    fn reading_counts_for_less_than_writing() {
+        assert_eq!([0, 1, 16, 17].map(read_cost), [0, 1, 1, 2]);
     }
 
     #[test]

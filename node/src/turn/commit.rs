@@ -113,7 +113,7 @@ pub(crate) async fn commit(
     trace.count("baton.input_tokens", summary.input_tokens.into());
     trace.count("baton.output_tokens", summary.output_tokens.into());
     trace.outcome("committed");
-    admitted.charge.served(summary.output_tokens, units);
+    admitted.charge.served(units);
     tracing::info!(
         session = core.log_key.short(&admitted.auth.session_id),
         input = summary.input_tokens,

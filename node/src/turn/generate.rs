@@ -5,7 +5,7 @@ use baton_proto::{
     ErrorCode, SignedObject, codec,
     limits::{MAX_MESSAGE_BYTES, MAX_RECORD_BUCKET, VERSION},
     receipt::{AuditLeaf, ProgressNote},
-    record::{FinishReason, Record, RecordKind},
+    record::{FinishReason, Record},
     tools::{Definitions, read_answer},
     wire::ReplyEvent,
 };
@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 use super::{
     DecryptedRequest,
     admission::AdmittedTurn,
+    charge::ChargedEvents,
     events::ReplyWriter,
     tally::Tally,
     window::{TurnPrompt, engine_refusal},
@@ -68,7 +69,8 @@ pub(crate) async fn generate(
     let auth_hash = admitted.auth.auth_hash();
     let record_key = payload.grant.record_key.record_key();
     let mut tally = Tally::new(&record_key, auth_hash);
-    if payload.kind == RecordKind::Tombstone || admitted.auth.max_output_tokens == 0 {
+    if !opened.has_answer(&admitted.auth) {
+        admitted.charge.begin(0);
         return Ok(without_text(FinishReason::None));
     }
     for token in &payload.resume_tokens {
@@ -76,9 +78,10 @@ pub(crate) async fn generate(
     }
     let stop = StopOnDrop(CancellationToken::new());
     let handle = start(core, admitted, opened, turn_prompt, stop.0.clone())?;
+    let job = ChargedEvents::new(handle, Some(&admitted.charge), payload.resume_tokens.len());
     let mut listener = Listener { core, tally, text: Zeroizing::default(), room, first_token_at: None };
     listener.text.reserve_exact(room.min(MAX_MESSAGE_BYTES));
-    let mut answer = listener.listen(handle, &stop.0, events).await?;
+    let mut answer = listener.listen(job, &stop.0, events).await?;
     answer.finish = with_calls(answer.finish, &answer.text, &turn_prompt.prompt);
     Ok(answer)
 }
@@ -143,12 +146,12 @@ struct Listener<'a> {
 impl Listener<'_> {
     async fn listen(
         mut self,
-        mut handle: GenerateHandle,
+        mut job: ChargedEvents<'_>,
         stop: &CancellationToken,
         events: &mut ReplyWriter,
     ) -> Result<Answer, Refusal> {
         let mut cut = false;
-        while let Some(event) = handle.next().await {
+        while let Some(event) = job.next().await {
             match event {
                 EngineEvent::Started { .. } => {}
                 EngineEvent::Resumed { text } => {

@@ -50,7 +50,9 @@ pub(crate) async fn build_prompt(
 ) -> Result<TurnPrompt, Refusal> {
     let (engine, opened) = (admitted.engine.clone(), opened.clone());
     let auth = TurnAuth::clone(&admitted.auth);
-    let (price, held) = (core.limits.price(&auth.model), admitted.charge.held());
+    let (price, has_answer) = (core.limits.price(&auth.model), opened.has_answer(&auth));
+    // Another node wrote this part: this node only reads it.
+    let resumed = u32::try_from(opened.payload.resume_tokens.len()).unwrap_or(u32::MAX);
     let storage = &opened.payload.storage;
     let epochs = storage.open_epochs.max(storage.closed_epochs);
     let storage_price = storage_units(MAX_BLOB_BYTES, epochs).saturating_mul(core.limits.storage.price);
@@ -58,14 +60,17 @@ pub(crate) async fn build_prompt(
     let kept = (ticket.clone(), hold.clone());
     let fitted = tokio::task::spawn_blocking(move || {
         let turn_prompt = fit(engine.as_ref(), &auth, &opened, &turns)?;
-        let affordable = affordable(&auth, price, storage_price, turn_prompt.input_tokens)?;
-        // The part that another node wrote is not this node's work.
-        let resumed = u32::try_from(opened.payload.resume_tokens.len()).unwrap_or(u32::MAX);
-        let max_tokens = affordable.min(held.saturating_add(resumed));
+        let max_tokens = affordable(&auth, price, storage_price, turn_prompt.input_tokens)?;
         drop(kept);
-        Ok(TurnPrompt { max_tokens, ..turn_prompt })
+        Ok::<_, Refusal>(TurnPrompt { max_tokens, ..turn_prompt })
     });
-    fitted.await.map_err(|_| Refusal::from(ErrorCode::Internal))?
+    let mut turn_prompt = fitted.await.map_err(|_| Refusal::from(ErrorCode::Internal))??;
+    if has_answer {
+        let read = turn_prompt.input_tokens.saturating_add(resumed);
+        let left = admitted.charge.hold_prompt(read)?;
+        turn_prompt.max_tokens = turn_prompt.max_tokens.min(left.saturating_add(resumed));
+    }
+    Ok(turn_prompt)
 }
 
 fn fit(

@@ -2,6 +2,7 @@
 //! engine. The client verifies every turn byte for byte.
 
 mod audits;
+mod charges;
 mod damage;
 mod embeddings;
 mod fairness;

@@ -33,7 +33,7 @@ pub(crate) struct NarrowArguments {
     /// Turns an hour.
     #[arg(long, value_name = "NUMBER")]
     pub turns: Option<u32>,
-    /// Answer tokens an hour.
+    /// Tokens an hour.
     #[arg(long, value_name = "NUMBER")]
     pub tokens: Option<u64>,
     /// Concurrent turns.

@@ -24,33 +24,54 @@ fn storage(storage: u64) -> Amounts {
     Amounts { storage, ..Amounts::default() }
 }
 
+/// Work that is done at once.
+fn work(accounts: &mut Accounts, payers: &[Payer], done: Amounts, now_ms: u64) -> Result<(), u32> {
+    accounts.hold(payers, done, now_ms)?;
+    accounts.book(payers, done, now_ms);
+    accounts.end(payers, Amounts::default());
+    Ok(())
+}
+
 #[test]
 fn unused_amounts_come_back_and_use_decays_within_an_hour() {
     let mut accounts = Accounts::default();
     let who = unknown_peer(1);
-    accounts.take(&who, tokens(800), 0).unwrap();
-    assert_eq!(accounts.take(&who, tokens(800), 0), Err(2_160_000), "600 tokens more in 36 minutes");
-    accounts.end(&who, Amounts { turns: 1, tokens: 790, storage: 0 });
-    accounts.take(&who, tokens(800), 0).unwrap();
-    assert_eq!(accounts.take(&who, tokens(1001), 0), Err(u32::MAX), "no wait makes an hour larger");
+    accounts.hold(&who, tokens(800), 0).unwrap();
+    assert_eq!(accounts.hold(&who, tokens(800), 0), Err(2_160_000), "600 tokens more in 36 minutes");
+    accounts.book(&who, tokens(10), 0);
+    accounts.end(&who, Amounts { turns: 0, tokens: 790, storage: 0 });
+    work(&mut accounts, &who, tokens(800), 0).unwrap();
+    assert_eq!(accounts.hold(&who, tokens(1001), 0), Err(u32::MAX), "no wait makes an hour larger");
     let percent = HOUR_MS / 100;
-    assert!(accounts.take(&who, tokens(1000), 80 * percent).is_err(), "810 tokens decay in 81 percent");
-    assert!(accounts.take(&who, tokens(1000), 81 * percent).is_ok());
-    assert!(accounts.take(&who, tokens(1), 0).is_err(), "a clock that goes back gives nothing");
+    assert!(accounts.hold(&who, tokens(1000), 80 * percent).is_err(), "810 tokens decay in 81 percent");
+    assert!(accounts.hold(&who, tokens(1000), 81 * percent).is_ok());
+    assert!(accounts.hold(&who, tokens(1), 0).is_err(), "a clock that goes back gives nothing");
+}
+
+#[test]
+fn held_amounts_do_not_decay_and_their_return_forgives_no_use_of_others() {
+    let mut accounts = Accounts::default();
+    let who = unknown_peer(1);
+    accounts.hold(&who, tokens(1000), 0).unwrap();
+    assert!(accounts.hold(&who, tokens(1), HOUR_MS).is_err(), "all is held");
+    accounts.book(&who, tokens(400), HOUR_MS);
+    accounts.end(&who, tokens(600));
+    assert!(accounts.hold(&who, tokens(601), HOUR_MS).is_err());
+    assert!(accounts.hold(&who, tokens(600), HOUR_MS).is_ok());
 }
 
 #[test]
 fn fresh_identities_share_the_account_of_their_subnet() {
     let mut accounts = Accounts::default();
     let taken = |accounts: &mut Accounts, amounts: Amounts| {
-        (10..100).filter(|number| accounts.take(&unknown_peer(*number), amounts, 0).is_ok()).count()
+        (10..100).filter(|number| accounts.hold(&unknown_peer(*number), amounts, 0).is_ok()).count()
     };
     assert_eq!(taken(&mut accounts, tokens(1000)), 4);
     assert_eq!(taken(&mut accounts, storage(65)), 40, "40 blobs of five epochs");
     let elsewhere = [payer(Holder::subnet((Subnet::V4([198, 51, 100]), false)), SUBNET_HOUR)];
-    assert!(accounts.take(&elsewhere, storage(65), 0).is_ok());
+    assert!(accounts.hold(&elsewhere, storage(65), 0).is_ok());
     let served_before = [payer(Holder::subnet((SUBNET.0, true)), SUBNET_HOUR)];
-    assert!(accounts.take(&served_before, storage(65), 0).is_ok(), "its known peers have their own");
+    assert!(accounts.hold(&served_before, storage(65), 0).is_ok(), "its known peers have their own");
 }
 
 #[test]
@@ -60,38 +81,38 @@ fn a_refusal_takes_nothing_from_any_payer() {
     let none = HourlyLimits { turns: Some(0), ..PEER_HOUR };
     let second = payer(Holder::grant(QuotaHash([2; 32])), none);
     for _ in 0..10 {
-        assert_eq!(accounts.take(&[first, second], tokens(1000), 0), Err(u32::MAX));
+        assert_eq!(accounts.hold(&[first, second], tokens(1000), 0), Err(u32::MAX));
     }
-    assert!(accounts.take(&[first], tokens(1000), 0).is_ok());
+    assert!(accounts.hold(&[first], tokens(1000), 0).is_ok());
 }
 
 #[test]
 fn turns_at_once_are_bounded() {
     let mut accounts = Accounts::default();
     let two = [Payer { concurrent: 2, ..payer(Holder::grant(QuotaHash([1; 32])), HourlyLimits::default()) }];
-    assert!(accounts.take(&two, tokens(1), 0).is_ok() && accounts.take(&two, tokens(1), 0).is_ok());
-    assert_eq!(accounts.take(&two, tokens(1), 0), Err(BUSY_RETRY_MS));
-    assert!(accounts.take(&two, storage(13), 0).is_ok(), "storage of a turn under way");
+    assert!(accounts.hold(&two, tokens(1), 0).is_ok() && accounts.hold(&two, tokens(1), 0).is_ok());
+    assert_eq!(accounts.hold(&two, tokens(1), 0), Err(BUSY_RETRY_MS));
+    assert!(accounts.hold(&two, storage(13), 0).is_ok(), "storage of a turn under way");
     accounts.end(&two, Amounts::default());
-    assert!(accounts.take(&two, tokens(1), 0).is_ok());
+    assert!(accounts.hold(&two, tokens(1), 0).is_ok());
 }
 
 #[test]
 fn a_restart_forgives_nothing_and_a_wrong_clock_or_snapshot_little() {
     let mut accounts = Accounts::default();
     let who = unknown_peer(1);
-    accounts.take(&who, Amounts { turns: 1, tokens: 700, storage: 65 }, 1000).unwrap();
+    work(&mut accounts, &who, Amounts { turns: 1, tokens: 700, storage: 65 }, 1000).unwrap();
     let saved = accounts.snapshot(1000).unwrap();
     assert_eq!(accounts.snapshot(1000), None, "nothing changed");
     let mut again = Accounts::restored(&saved, 1000);
-    assert_eq!(again.take(&who, tokens(301), 1000), Err(3600), "one token more");
-    assert!(again.take(&who, tokens(300), 1000).is_ok());
+    assert_eq!(again.hold(&who, tokens(301), 1000), Err(3600), "one token more");
+    assert!(again.hold(&who, tokens(300), 1000).is_ok());
     // The clock was an hour ahead before the restart.
     let mut back = Accounts::restored(&saved, 0);
-    assert!(back.take(&who, tokens(301), 0).is_err() && back.take(&who, tokens(1000), HOUR_MS).is_ok());
+    assert!(back.hold(&who, tokens(301), 0).is_err() && back.hold(&who, tokens(1000), HOUR_MS).is_ok());
     // The operator lowered the limit meanwhile.
     let lower = [payer(who[0].holder, HourlyLimits { tokens: Some(100), ..PEER_HOUR })];
-    assert_eq!(Accounts::restored(&saved, 1000).take(&lower, tokens(100), 1000), Err(3_600_000));
+    assert_eq!(Accounts::restored(&saved, 1000).hold(&lower, tokens(100), 1000), Err(3_600_000));
     assert!(Accounts::restored(&saved, 1000 + HOUR_MS).peers.is_empty(), "an hour of rest");
     for wrong in [&b""[..], &saved[1..], &[9; 40], &saved[..saved.len() - 1]] {
         assert!(Accounts::restored(wrong, 1000).peers.is_empty());
@@ -102,18 +123,19 @@ fn a_restart_forgives_nothing_and_a_wrong_clock_or_snapshot_little() {
 fn every_table_is_bounded_and_turns_under_way_stay() {
     let mut accounts = Accounts::default();
     let busy = unknown_peer(u32::MAX);
-    accounts.take(&busy, tokens(1000), 0).unwrap();
+    accounts.hold(&busy, tokens(1000), 0).unwrap();
+    accounts.book(&busy, tokens(500), 0);
     for number in 0..20_000u32 {
         let [_, a, b, c] = number.to_be_bytes();
         let subnet = payer(Holder::subnet((Subnet::V4([a, b, c]), false)), SUBNET_HOUR);
         let grant = payer(Holder::grant(QuotaHash([number.to_be_bytes()[3]; 32])), SUBNET_HOUR);
         let payers = [unknown_peer(number)[0], subnet, grant];
-        accounts.take(&payers, storage(1), u64::from(number)).unwrap();
+        work(&mut accounts, &payers, storage(1), u64::from(number)).unwrap();
     }
     for table in [&accounts.peers, &accounts.subnets, &accounts.grants] {
         assert!((1..=MAX_ACCOUNTS).contains(&table.len()), "{}", table.len());
     }
-    assert!(accounts.take(&busy[..1], tokens(100), 20_000).is_err(), "its account is still there");
+    assert!(accounts.hold(&busy[..1], tokens(100), 20_000).is_err(), "its account is still there");
     let saved = accounts.snapshot(20_000).unwrap();
     assert!(saved.len() <= MAX_SNAPSHOT_BYTES, "{}", saved.len());
     assert_eq!(Accounts::restored(&saved, 20_000).peers.len(), accounts.peers.len());
@@ -167,22 +189,23 @@ proptest! {
             match step {
                 Step::Turn { peer, tokens: wanted, units, used } => {
                     let who = unknown_peer(peer);
-                    if accounts.take(&who, tokens(wanted), now).is_err() {
+                    if accounts.hold(&who, tokens(wanted), now).is_err() {
                         continue;
                     }
-                    if accounts.take(&who, storage(units), now).is_err() {
+                    if accounts.hold(&who, storage(units), now).is_err() {
                         accounts.end(&who, tokens(wanted));
                         continue;
                     }
                     let (spent, kept) = (wanted * used / 100, units * used / 100);
                     served[peer as usize] += spent;
                     stored[peer as usize] += kept;
+                    accounts.book(&who, Amounts { turns: 1, tokens: spent, storage: kept }, now);
                     accounts.end(&who, Amounts { turns: 0, tokens: wanted - spent, storage: units - kept });
                 }
                 Step::Cancel { peer, tokens: wanted, units } => {
                     let who = unknown_peer(peer);
-                    if accounts.take(&who, tokens(wanted), now).is_ok() {
-                        let held = accounts.take(&who, storage(units), now).is_ok();
+                    if accounts.hold(&who, tokens(wanted), now).is_ok() {
+                        let held = accounts.hold(&who, storage(units), now).is_ok();
                         let units = if held { units } else { 0 };
                         accounts.end(&who, Amounts { turns: 1, tokens: wanted, storage: units });
                     }
@@ -190,7 +213,7 @@ proptest! {
                 Step::Wait(span) => now += span,
                 Step::Restart { busy } => {
                     if busy {
-                        let _ = accounts.take(&unknown_peer(0), tokens(10), now);
+                        let _ = accounts.hold(&unknown_peer(0), tokens(10), now);
                     }
                     if let Some(saved) = accounts.snapshot(now) {
                         accounts = Accounts::restored(&saved, now);

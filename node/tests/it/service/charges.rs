@@ -1,0 +1,250 @@
+//! Use is counted as the work is done, however it ends.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_node::{engine::echo::EchoConfig, service::ServiceLimits};
+use baton_proto::{
+    ErrorCode,
+    turn::{Payload, ResumePrefix, TurnAuth},
+    wire::{ClientFrame, NodeFrame, ReplyEvent},
+};
+use proptest::prelude::*;
+use tempfile::tempdir;
+
+use super::{
+    fairness::{counting, granted, run_under, trusting},
+    network::{
+        client::{Changes, Client, PreparedTurn, Session, next_frame},
+        node::{Setup, TestNode},
+        store::MemoryStore,
+    },
+};
+
+/// Tokens an hour of the peer.
+const HOUR: u32 = 100;
+/// Words of an ordinary message; the echo of each is a token.
+const WORDS: usize = 11;
+/// The longest time of a turn, and the words of a message whose answer takes longer.
+const TURN_TIME: Duration = Duration::from_millis(150);
+const LATE_WORDS: usize = 60;
+
+fn words(count: usize) -> String {
+    vec!["word"; count].join(" ")
+}
+
+fn limited(tokens_per_hour: u64) -> ServiceLimits {
+    ServiceLimits {
+        tokens_per_hour,
+        max_turn_time: TURN_TIME,
+        drain_grace: Duration::ZERO,
+        attach_grace: Duration::from_millis(10),
+        quotas: trusting(),
+        ..Setup::default().limits
+    }
+}
+
+/// A turn that has at most an answer of the given words, in an attempt.
+fn turn(session: &Session, node: &TestNode, count: usize, attempt: u32) -> PreparedTurn {
+    let most = u32::try_from(count + 1).unwrap();
+    let auth = move |auth: &mut TurnAuth| auth.max_output_tokens = most;
+    let changes = Changes { auth: Some(Box::new(auth)), attempt, ..Changes::default() };
+    session.prepare(node, &words(count), changes)
+}
+
+/// Sends a turn, and leaves its reply after this many tokens. Returns the tokens that arrived, or the refusal.
+async fn cut(
+    client: &Client,
+    node: &TestNode,
+    prepared: &PreparedTurn,
+    after: u32,
+) -> Result<u32, ErrorCode> {
+    let mut stream = client.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
+    let (mut tokens, mut opener) = (0, None);
+    while tokens < after {
+        match next_frame(&mut stream).await {
+            Some(NodeFrame::Accepted { nonce }) => {
+                opener = Some(prepared.secret.reply_opener(&nonce, &prepared.auth.auth_hash().0));
+            }
+            Some(NodeFrame::Chunk(sealed)) => {
+                let (event, _) = opener.as_mut().unwrap().open(&sealed).unwrap();
+                if let ReplyEvent::Tokens { ids, .. } = ReplyEvent::from_chunk(&event).unwrap() {
+                    tokens += u32::try_from(ids.len()).unwrap();
+                }
+            }
+            Some(NodeFrame::Refused { code, .. }) => return Err(code),
+            _ => break,
+        }
+    }
+    Ok(tokens)
+}
+
+/// The ways in which a turn can end.
+#[derive(Debug, Clone)]
+enum Ending {
+    Commit,
+    Cut(u32),
+    /// The client aborts it after some tokens.
+    Abort(u32),
+    /// The engine refuses its resumed tokens after the start.
+    Failure,
+    /// It takes too long.
+    Late,
+    /// A second attempt of the session takes over.
+    TakeOver(u32),
+    /// The reply is lost at its end; the same request comes again.
+    LostReply,
+    /// The node stops after some tokens, and starts again.
+    Shutdown(u32),
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    prop_oneof![
+        2 => Just(Ending::Commit),
+        4 => (0u32..12).prop_map(Ending::Cut),
+        2 => (0u32..12).prop_map(Ending::Abort),
+        1 => Just(Ending::Failure),
+        1 => Just(Ending::Late),
+        2 => (0u32..12).prop_map(Ending::TakeOver),
+        1 => Just(Ending::LostReply),
+        1 => (0u32..12).prop_map(Ending::Shutdown),
+    ]
+}
+
+async fn start(folder: &std::path::Path, store: &Arc<MemoryStore>, tokens_per_hour: u64) -> TestNode {
+    let echo = EchoConfig { token_delay: Duration::from_millis(4), ..EchoConfig::default() };
+    TestNode::start(folder, store, Setup { echo, ..counting(limited(tokens_per_hour)) }).await
+}
+
+/// Tokens that leave a node in turns with these endings.
+async fn tokens_of(endings: Vec<Ending>) -> u32 {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
+    let mut node = start(folder.path(), &store, HOUR.into()).await;
+    let client = Client::start().await;
+    let mut sum = 0;
+    for ending in endings {
+        let session = Session::new();
+        let prepared = turn(&session, &node, WORDS, 0);
+        let run = async |prepared: &PreparedTurn| {
+            u32::try_from(client.run(&node, prepared).await.ids().len()).unwrap()
+        };
+        sum += match ending {
+            Ending::Commit => run(&prepared).await,
+            Ending::Cut(after) => cut(&client, &node, &prepared, after).await.unwrap_or(0),
+            Ending::Abort(after) => {
+                let got = cut(&client, &node, &prepared, after).await.unwrap_or(0);
+                client.ask(&node, &ClientFrame::Abort(session.abort(&prepared))).await;
+                got
+            }
+            Ending::Failure => {
+                let wrong = |payload: &mut Payload| payload.resume_tokens = vec![1, 2];
+                // The test client fills in the hash.
+                let (author, tokens_hash) = (node.node, [0; 32]);
+                let prefix = ResumePrefix { author, attempt: 0, token_count: 2, tokens_hash };
+                let resume = |auth: &mut TurnAuth| auth.resume = Some(prefix);
+                let changes = Changes {
+                    payload: Some(Box::new(wrong)),
+                    auth: Some(Box::new(resume)),
+                    ..Changes::default()
+                };
+                run(&session.prepare(&node, &words(WORDS), changes)).await
+            }
+            Ending::Late => run(&turn(&session, &node, LATE_WORDS, 0)).await,
+            Ending::TakeOver(after) => {
+                let got = cut(&client, &node, &prepared, after).await.unwrap_or(0);
+                got + run(&turn(&session, &node, WORDS, 1)).await
+            }
+            Ending::LostReply => {
+                let got = cut(&client, &node, &prepared, u32::MAX).await.unwrap_or(0);
+                client.run(&node, &prepared).await;
+                got
+            }
+            Ending::Shutdown(after) => {
+                let got = cut(&client, &node, &prepared, after).await.unwrap_or(0);
+                node.stop().await;
+                node = start(folder.path(), &store, HOUR.into()).await;
+                got
+            }
+        };
+    }
+    node.stop().await;
+    sum
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(12) })]
+
+    #[test]
+    fn tokens_that_leave_a_node_in_an_hour_stay_within_the_quota(
+        endings in proptest::collection::vec(ending(), 4..24)
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let tokens = runtime.block_on(tokens_of(endings));
+        // A case takes seconds, in which the use of a part of a token decays.
+        prop_assert!(tokens <= HOUR + 1, "{tokens} tokens");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_cuts_its_turns_is_refused_when_its_hour_is_used() {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
+    let limits = ServiceLimits { tokens_per_hour: 100, subnet_tokens_per_hour: 200, ..limited(100) };
+    let limits = ServiceLimits { max_turn_time: Duration::from_secs(20), ..limits };
+    let node = TestNode::start(folder.path(), &store, counting(limits)).await;
+    let mut outcomes = Vec::new();
+    for _ in 0..5 {
+        let (client, session) = (Client::start().await, Session::new());
+        let prepared = turn(&session, &node, 90, 0);
+        outcomes.push(cut(&client, &node, &prepared, 89).await);
+    }
+    let refused = Err(ErrorCode::QuotaExceeded);
+    assert_eq!(outcomes, [Ok(89), Ok(89), refused, refused, refused]);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_were_never_computed_come_back_and_a_cut_turn_counts_at_its_grant() {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
+    let echo = EchoConfig { token_delay: Duration::from_millis(100), ..EchoConfig::default() };
+    let limits = ServiceLimits { max_turn_time: Duration::from_secs(60), ..limited(100) };
+    let node = TestNode::start(folder.path(), &store, Setup { echo, ..counting(limits) }).await;
+    let (client, session) = (Client::start().await, Session::new());
+    assert_eq!(cut(&client, &node, &turn(&session, &node, 90, 0), 1).await, Ok(1));
+    node.until(|counts| counts.failed.len() == 1).await;
+    let (next, grant) = (Session::new(), granted(1, Vec::new()));
+    let whole = turn(&next, &node, 20, 0);
+    assert!(client.run(&node, &whole).await.committed().is_some(), "some 90 tokens came back");
+
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let session = Session::new();
+    let first = turn(&session, &node, 20, 0);
+    let mut stream = client.open(&node, &ClientFrame::Quota(grant.used(&first.auth))).await;
+    let frame = baton_proto::codec::encode(&ClientFrame::Turn(first.request.clone()));
+    stream.send_by(&frame, deadline).await.unwrap();
+    for _ in 0..2 {
+        next_frame(&mut stream).await.expect("Accepted and a token");
+    }
+    drop(stream);
+    node.until(|counts| counts.failed.len() == 2).await;
+    let second = turn(&Session::new(), &node, 20, 0);
+    let refused = run_under(&client, &node, &second, grant.used(&second.auth)).await;
+    assert_eq!(refused.code(), Some(ErrorCode::QuotaExceeded), "its only turn was begun");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_counts_for_a_sixteenth_of_its_tokens() {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
+    let node = TestNode::start(folder.path(), &store, counting(limited(100))).await;
+    let client = Client::start().await;
+    // The 1,000 words and the two of the system text cost 63 tokens, and the answer one.
+    let mut codes = Vec::new();
+    for _ in 0..2 {
+        let session = Session::new();
+        let one = |auth: &mut TurnAuth| auth.max_output_tokens = 1;
+        let changes = Changes { auth: Some(Box::new(one)), ..Changes::default() };
+        let prepared = session.prepare(&node, &words(1000), changes);
+        codes.push(client.run(&node, &prepared).await.code());
+    }
+    assert_eq!(codes, [None, Some(ErrorCode::QuotaExceeded)]);
+    node.stop().await;
+}
