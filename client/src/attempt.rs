@@ -15,7 +15,7 @@ use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
     ids::RunningHash,
-    limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES},
+    limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES, MAX_STOP_BYTES},
     memory::MemoryItem,
     node_record::storage_units,
     receipt::{AnswerCount, EngineKind, ProgressNote, running_hash_start, running_hash_step},
@@ -194,7 +194,9 @@ pub(crate) async fn run(
         Err(failure) => return Err(reply.failed(context.blame(failure))),
     };
     let now_ms = context.directory.now_ms();
-    let held_to = ReceiptTerms { order: terms, count: Some(AnswerCount::of(&reply.hashes)) };
+    let arrived =
+        ArrivedAnswer { text: &reply.text, tokens: reply.tokens, hashes: Some(&reply.hashes), lost: false };
+    let held_to = ReceiptTerms { order: terms, arrived };
     let accepted = context.session.read(|state| {
         accept(state, turn, &auth, &committed, (&reply.text, &reply.memory), (&held_to, now_ms))
     });
@@ -223,30 +225,56 @@ impl Context<'_> {
 }
 
 /// The client's own facts, to which it holds a receipt before it countersigns.
-pub(crate) struct ReceiptTerms {
+pub(crate) struct ReceiptTerms<'a> {
     /// The offer that it chose, and the storage that it ordered.
     pub(crate) order: OrderTerms,
-    /// Its own count of the answer; none if the reply was lost.
-    pub(crate) count: Option<AnswerCount>,
+    /// The part of the answer that arrived.
+    pub(crate) arrived: ArrivedAnswer<'a>,
 }
 
-impl ReceiptTerms {
+/// The part of an answer that arrived, to which a client holds the answer that its node sealed.
+pub(crate) struct ArrivedAnswer<'a> {
+    /// Its text: the sealed answer begins with it.
+    pub(crate) text: &'a str,
+    /// Its tokens, with those of a resume prefix.
+    pub(crate) tokens: u32,
+    /// Running hashes of its tokens, from the start on; none if a restart lost them.
+    pub(crate) hashes: Option<&'a [RunningHash]>,
+    /// Whether the reply was lost before its end.
+    pub(crate) lost: bool,
+}
+
+impl ReceiptTerms<'_> {
     fn check(&self, accepted: &AcceptedTurn) -> Result<(), ErrorCode> {
         let (receipt, storage) = (&accepted.receipt, &self.order.storage);
         let closes = accepted.segment.is_closed();
         let epochs = if closes { storage.closed_epochs } else { storage.open_epochs };
         let units = storage_units(accepted.blob.len(), epochs);
-        let counted = match &self.count {
-            // The server behind such a node gives no ids to count.
-            Some(count) if count.output == 0 && receipt.engine == EngineKind::Proxied => true,
-            Some(count) => receipt.matches_count(count),
-            None => true,
-        };
-        if counted && receipt.fits_terms(&self.order.offer, units) {
-            Ok(())
-        } else {
-            Err(ErrorCode::ReceiptMismatch)
+        self.arrived.check(accepted)?;
+        if receipt.fits_terms(&self.order.offer, units) { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+    }
+}
+
+impl ArrivedAnswer<'_> {
+    /// Checks text, count and audit root. The count of an unseen part is at most its bytes: a token has one at least.
+    fn check(&self, accepted: &AcceptedTurn) -> Result<(), ErrorCode> {
+        let (receipt, record) = (&accepted.receipt, &accepted.record);
+        let answer = record.answer().unwrap_or_default();
+        let unseen = answer.strip_prefix(self.text).ok_or(ErrorCode::BlobMismatch)?;
+        // The server behind such a node gives no ids to count.
+        if self.tokens == 0 && receipt.engine == EngineKind::Proxied {
+            return Ok(());
         }
+        // No text shows the tokens of a stop string.
+        let hidden = if self.lost && record.finish == FinishReason::StopString { MAX_STOP_BYTES } else { 0 };
+        let unseen = if self.hashes.is_some() { unseen } else { answer };
+        let more = u32::try_from(unseen.len() + hidden).unwrap_or(u32::MAX);
+        let output = receipt.tokens.output;
+        let counted = match self.hashes.map(AnswerCount::of) {
+            Some(count) if output == self.tokens => receipt.matches_count(&count),
+            _ => (self.tokens..=self.tokens.saturating_add(more)).contains(&output),
+        };
+        if counted { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
     }
 }
 
@@ -257,7 +285,7 @@ pub(crate) fn accept(
     auth: &SignedObject<TurnAuth>,
     committed: &Committed,
     (answer, memory): (&str, &[MemoryItem]),
-    (held_to, now_ms): (&ReceiptTerms, u64),
+    (held_to, now_ms): (&ReceiptTerms<'_>, u64),
 ) -> Result<AcceptedTurn, ErrorCode> {
     let base = state.base();
     let prev_blob = state.next_seq().checked_sub(1).and_then(|last| state.blob_ref(last));

@@ -127,7 +127,7 @@ pub(crate) async fn finish_pending(
     storage::ensure_head_id(session).await?;
     let asked = session.read(attempt::attempts_to_ask);
     for auth in asked.into_iter().rev() {
-        match Box::pin(resolve::resolve_attempt(core, session, &auth, STATUS_WAIT)).await {
+        match Box::pin(resolve::resolve_attempt(core, session, &auth, None, STATUS_WAIT)).await {
             Ok(Some((finished, memory))) => {
                 events(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
                 let finish = finish(core, session, &auth, finished, memory, None, events);
@@ -208,24 +208,24 @@ async fn drive(
                     progress.probe_others(mesh, auth.audience).await;
                 }
             };
-            let resolving = Box::pin(resolve::resolve_attempt(core, session, &auth, wait));
+            let arrived = Some(&failure.partial);
+            let resolving = Box::pin(resolve::resolve_attempt(core, session, &auth, arrived, wait));
             let resolved = match tokio::join!(resolving, Box::pin(probing)).0 {
                 // A second order would read the prompt again, at the same node.
                 Err(ResolveError::Running) if !progress.substitute => {
-                    Box::pin(resolve::resolve_running(core, session, &auth)).await
+                    Box::pin(resolve::resolve_running(core, session, &auth, arrived)).await
                 }
                 resolved => resolved,
             };
             match resolved {
                 Ok(Some((accepted, memory))) => {
                     let answer = accepted.record.answer().unwrap_or_default();
-                    if let Some(unseen) = answer.strip_prefix(failure.partial.text.as_str()) {
-                        if !unseen.is_empty() {
-                            events(TurnEvent::Text(unseen.to_owned()));
-                        }
-                        return finish(core, session, &auth, accepted, memory, None, events).await;
+                    // The answer begins with the part that arrived.
+                    let unseen = answer.get(failure.partial.text.len()..).unwrap_or_default();
+                    if !unseen.is_empty() {
+                        events(TurnEvent::Text(unseen.to_owned()));
                     }
-                    failure = failure.exposed(ErrorCode::BlobMismatch, auth.memory_from.is_some());
+                    return finish(core, session, &auth, accepted, memory, None, events).await;
                 }
                 Err(ResolveError::Wrong(code)) => failure = failure.exposed(code, auth.memory_from.is_some()),
                 Ok(None) | Err(ResolveError::Unknown(_) | ResolveError::Running) => {}

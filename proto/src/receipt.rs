@@ -215,7 +215,7 @@ pub struct AnswerCount {
 }
 
 impl AnswerCount {
-    /// From the running hashes of an answer: the start, then one after each token.
+    /// From the [`running_hashes`] of an answer.
     #[must_use]
     pub fn of(hashes: &[RunningHash]) -> Self {
         let output = u32::try_from(hashes.len().saturating_sub(1)).unwrap_or(u32::MAX);
@@ -304,6 +304,16 @@ pub fn running_hash_start(key: &RecordKey, auth_hash: &AuthHash) -> RunningHash 
 #[must_use]
 pub fn running_hash_step(hash: &RunningHash, token: u32) -> RunningHash {
     RunningHash(kdf(PROGRESS_STEP, &[&hash.0, &token.to_le_bytes()]))
+}
+
+/// The running hashes of an answer: the start, then one after each token.
+#[must_use]
+pub fn running_hashes(start: RunningHash, tokens: &[u32]) -> Vec<RunningHash> {
+    let steps = tokens.iter().scan(start, |hash, token| {
+        *hash = running_hash_step(hash, *token);
+        Some(*hash)
+    });
+    std::iter::once(start).chain(steps).collect()
 }
 
 /// A leaf of the audit tree: 32 tokens of the answer (the last leaf may have fewer).

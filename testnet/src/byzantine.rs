@@ -153,6 +153,7 @@ struct ByzantineProxy {
 #[derive(Clone)]
 struct OtherTurn {
     attempt: AttemptKey,
+    misbehaviour: Misbehaviour,
     sealed: SealedTurn,
 }
 
@@ -334,7 +335,7 @@ impl ByzantineProxy {
     fn other_blob(&self, digest: BlobDigest) -> Option<Vec<u8>> {
         let later = lock(&self.status_replies);
         let other = later.values().flatten().find(|other| other.sealed.blob_digest == digest)?;
-        self.log.record(other.attempt, Misbehaviour::OtherOnStatus, None);
+        self.log.record(other.attempt, other.misbehaviour, None);
         Some(other.sealed.blob.clone())
     }
 }

@@ -15,19 +15,21 @@ use baton_proto::{
     limits::{MAX_BLOB_BYTES, VERSION},
     link::{BlobRef, Link, blob_digest},
     memory::MemoryItem,
+    receipt::{running_hash_start, running_hashes},
     segment::{Segment, blob_salt},
     turn::TurnAuth,
     wire::{ClientFrame, Committed, NodeFrame, StoreState, TurnStatus},
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{ReceiptTerms, accept};
+use super::{ArrivedAnswer, ReceiptTerms, accept};
 use crate::{
     core::Core,
     network::{
         exchange::{self, ExchangeError},
         nodes::Directory,
         reputation::NodeFailure,
+        retry::PartialAnswer,
     },
     session::{open_session::Session, state::State},
 };
@@ -58,12 +60,13 @@ pub(crate) enum ResolveError {
 /// An accepted turn and the memory that it used.
 pub(crate) type ResolvedTurn = (AcceptedTurn, Vec<MemoryItem>);
 
-/// Asks the author of an attempt. Returns the turn if the author sealed it and it rebuilds. After any
-/// error a new attempt may be made.
+/// Asks the author of an attempt. Returns the turn if the author sealed it, if it rebuilds, and if it goes on from
+/// the part that arrived; after a restart, the journal has that part. After any error a new attempt may be made.
 pub(crate) async fn resolve_attempt(
     core: &Arc<Core>,
     session: &Arc<Session>,
     auth: &SignedObject<TurnAuth>,
+    arrived: Option<&PartialAnswer>,
     wait: Duration,
 ) -> Result<Option<ResolvedTurn>, ResolveError> {
     let node = auth.audience;
@@ -86,7 +89,7 @@ pub(crate) async fn resolve_attempt(
         }
     };
     let now_ms = core.now_ms();
-    let resolved = session.read(|state| open_and_accept(state, auth, &committed, &bytes, now_ms));
+    let resolved = session.read(|state| open_and_accept(state, auth, arrived, (&committed, &bytes), now_ms));
     resolved.map(Some).map_err(|code| {
         // The signed turn differs from the order. If a memory provider added to it, the provider may be
         // at fault.
@@ -103,10 +106,11 @@ pub(crate) async fn resolve_running(
     core: &Arc<Core>,
     session: &Arc<Session>,
     auth: &SignedObject<TurnAuth>,
+    arrived: Option<&PartialAnswer>,
 ) -> Result<Option<ResolvedTurn>, ResolveError> {
     let deadline = Instant::now() + core.config.timeouts.reply_to(auth.max_output_tokens);
     loop {
-        match Box::pin(resolve_attempt(core, session, auth, STATUS_WAIT)).await {
+        match Box::pin(resolve_attempt(core, session, auth, arrived, STATUS_WAIT)).await {
             Err(ResolveError::Running) if Instant::now() < deadline => sleep(RUNNING_PAUSE).await,
             ended => return ended,
         }
@@ -194,8 +198,8 @@ pub(crate) fn fetch_blob(root: &SessionRoot, identity: &RecordIdentity, digest: 
 fn open_and_accept(
     state: &State,
     auth: &SignedObject<TurnAuth>,
-    committed: &Committed,
-    bytes: &[u8],
+    arrived: Option<&PartialAnswer>,
+    (committed, bytes): (&Committed, &[u8]),
     now_ms: u64,
 ) -> Result<ResolvedTurn, ErrorCode> {
     let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
@@ -210,13 +214,22 @@ fn open_and_accept(
     let segment = Segment::open(bytes, &key, &state.session_id, link.segment)?;
     let last = segment.entries.last().ok_or(ErrorCode::BadSequence)?;
     let identity = link.record_identity();
-    let record = last.record.open(&state.root.record_key(&identity), &identity)?;
+    let record_key = state.root.record_key(&identity);
+    let record = last.record.open(&record_key, &identity)?;
     let answer = record.answer().ok_or(ErrorCode::BlobMismatch)?;
     let known = pending.attempts.iter().find(|attempt| attempt.auth.attempt == auth.attempt);
     let known = known.ok_or(ErrorCode::StatusUnknown)?;
     let memory = known.memory.clone();
-    // The ids did not arrive, or not all of them.
-    let held_to = ReceiptTerms { order: known.terms, count: None };
+    let start = running_hash_start(&record_key, &auth.auth_hash());
+    let hashes = arrived.map(|arrived| running_hashes(start, &arrived.ids));
+    let noted = known.note.as_ref().map_or(0, |note| note.token_count);
+    let arrived = ArrivedAnswer {
+        text: arrived.map_or(known.received.as_str(), |arrived| arrived.text.as_str()),
+        tokens: arrived.map_or(noted, |arrived| u32::try_from(arrived.ids.len()).unwrap_or(u32::MAX)),
+        hashes: hashes.as_deref(),
+        lost: true,
+    };
+    let held_to = ReceiptTerms { order: known.terms, arrived };
     let accepted = accept(state, &pending.turn, auth, committed, (answer, &memory), (&held_to, now_ms))?;
     Ok((accepted, memory))
 }

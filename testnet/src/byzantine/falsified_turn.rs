@@ -258,14 +258,16 @@ impl FalsifiedTurn<'_> {
             (
                 Misbehaviour::SignOtherText
                 | Misbehaviour::OtherOnStatus
+                | Misbehaviour::LosesReply
                 | Misbehaviour::AlteredQuestion
                 | Misbehaviour::AlteredHistory,
                 None,
             ) => {
                 let Some(sealed) = self.reseal(&committed, client).await? else { return Ok(vec![honest]) };
-                if self.misbehaviour == Misbehaviour::OtherOnStatus {
+                if matches!(self.misbehaviour, Misbehaviour::OtherOnStatus | Misbehaviour::LosesReply) {
                     let key = (self.auth.turn_id, self.auth.attempt);
-                    let other = OtherTurn { attempt: AttemptKey::of(&self.auth), sealed };
+                    let (attempt, misbehaviour) = (AttemptKey::of(&self.auth), self.misbehaviour);
+                    let other = OtherTurn { attempt, misbehaviour, sealed };
                     lock(&self.proxy.status_replies).insert(key, Some(other));
                     // The misbehaviour counts once the other turn's blob is served.
                     self.recorded = true;

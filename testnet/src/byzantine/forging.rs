@@ -97,7 +97,7 @@ pub(super) fn fetch(committed: &Committed, payload: &Payload) -> ClientFrame {
     ClientFrame::FetchBlob { digest, proof: baton_proto::ids::FetchProof(key.fetch_proof(&digest.0)) }
 }
 
-/// A correctly sealed turn over another answer, question or history.
+/// A correctly sealed turn over another answer, question, history or count.
 pub(super) fn reseal(
     misbehaviour: Misbehaviour,
     (auth, payload, answer): (&SignedObject<TurnAuth>, &Payload, &str),
@@ -120,6 +120,7 @@ pub(super) fn reseal(
                 None => base.segment += 1,
             }
         }
+        Misbehaviour::LosesReply => receipt.tokens.output = auth.max_output_tokens,
         _ => text = text.replacen("echo:", "echo: indeed", 1),
     }
     receipt.commitments.output = commit_output(&record_key, &text, committed.finish);

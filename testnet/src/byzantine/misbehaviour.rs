@@ -92,6 +92,8 @@ misbehaviours! {
     /// Streams one answer and breaks off. Its status names another sealed turn, and it serves that turn's
     /// blob.
     OtherOnStatus: Equivocate, [BlobMismatch];
+    /// Streams the answer and breaks off. Its status names the turn with the largest count of the order.
+    LosesReply: Equivocate, [ReceiptMismatch];
     /// Commits the turn twice, with two links; the first one counts.
     TwoLinks: Equivocate, [];
 

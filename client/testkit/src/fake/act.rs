@@ -63,6 +63,12 @@ pub enum Act {
     SealAndRefuse,
     /// Seals another text than it sent, and goes away before it reports that.
     SealOtherAndVanish,
+    /// Seals with the largest count of the order, and goes away before it reports that.
+    OvercountAndVanish,
+    /// As above, after half of the answer.
+    OvercountHalfAndVanish,
+    /// Seals with an audit root over other tokens, and goes away before it reports that.
+    OtherRootAndVanish,
     /// Commits the turn a second time, with another link.
     CommitTwice,
     /// Sends a frame above the limit.

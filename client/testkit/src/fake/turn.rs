@@ -8,14 +8,14 @@ use baton_proto::{
     codec,
     commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
-    ids::{ModelId, RunningHash},
+    ids::{AuditRoot, ModelId, RunningHash},
     limits::{MAX_BLOB_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
     link::blob_digest,
     memory::{MemEnvelope, MemoryItem},
     node_record::storage_units,
     receipt::{
         AnswerCount, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, commit_input,
-        commit_memory, commit_output, running_hash_start, running_hash_step,
+        commit_memory, commit_output, running_hash_start, running_hash_step, running_hashes,
     },
     record::{FinishReason, Record},
     store::PutOptions,
@@ -196,6 +196,7 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
         }
         match act {
             Act::Truncate => return,
+            Act::OvercountHalfAndVanish => break,
             Act::HugeFrame => return drop(stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await),
             Act::Fail(code) => return send(&mut stream, &chunk(&failed(code, 0, ""), true)).await,
             Act::Hang => {
@@ -214,7 +215,12 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
         hash = running_hash_step(&hash, 1);
     }
     let note = note(shared, &auth, 2, hash);
-    for _ in 0..if act == Act::RepeatNote { 2 } else { 1 } {
+    let notes = match act {
+        Act::RepeatNote => 2,
+        Act::OvercountHalfAndVanish => 0,
+        _ => 1,
+    };
+    for _ in 0..notes {
         send(&mut stream, &chunk(&ReplyEvent::Progress(note.clone()), false)).await;
     }
 
@@ -225,7 +231,12 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
         state.sealed.insert((auth.turn_id, auth.attempt), sealed.clone());
     }
     match act {
-        Act::SealAndVanish | Act::SealOtherAndVanish | Act::SealOnceAsked(_) => return,
+        Act::SealAndVanish
+        | Act::SealOtherAndVanish
+        | Act::SealOnceAsked(_)
+        | Act::OvercountAndVanish
+        | Act::OvercountHalfAndVanish
+        | Act::OtherRootAndVanish => return,
         Act::SealAndRefuse => {
             let refused = NodeFrame::Refused { code: ErrorCode::BadSequence, retry_after_ms: 0 };
             return send(&mut stream, &refused).await;
@@ -274,12 +285,8 @@ fn note(
 /// The count of an answer: its two tokens, or a resume prefix with the rest of them.
 fn count_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, resumed: &[u32]) -> AnswerCount {
     let rest = [40, 41].into_iter().skip(resumed.len());
-    let mut hashes = vec![running_hash_start(key, &auth.auth_hash())];
-    for token in resumed.iter().copied().chain(rest) {
-        let last = hashes[hashes.len() - 1];
-        hashes.push(running_hash_step(&last, token));
-    }
-    AnswerCount::of(&hashes)
+    let tokens: Vec<u32> = resumed.iter().copied().chain(rest).collect();
+    AnswerCount::of(&running_hashes(running_hash_start(key, &auth.auth_hash()), &tokens))
 }
 
 fn seal(
@@ -315,7 +322,10 @@ fn seal(
         window_from,
         tokens: TokenCounts {
             input: 10,
-            output: 2,
+            output: match act {
+                Act::OvercountAndVanish | Act::OvercountHalfAndVanish => auth.max_output_tokens,
+                _ => 2,
+            },
             memory: u32::from(!memory.is_empty()),
             resumed: auth.resume.map_or(0, |prefix| prefix.token_count),
         },
@@ -329,7 +339,10 @@ fn seal(
             ),
             memory: commit_memory(&key, memory),
         },
-        audit_root: count_of(&key, auth, &payload.resume_tokens).audit_root,
+        audit_root: match act {
+            Act::OtherRootAndVanish => AuditRoot([9; 32]),
+            _ => count_of(&key, auth, &payload.resume_tokens).audit_root,
+        },
         timings: Timings::default(),
         price,
         time_ms: shared.now_ms(),
