@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 
 use self::{
     calls::Calls,
-    sse::{Chunk, SseEvent, SseReader},
+    sse::{Chunk, SseEvent, SseReader, WireDelta},
 };
 use super::{
     EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
@@ -341,18 +341,30 @@ impl ProxiedRun {
         let mut reader = SseReader::default();
         let mut calls = Calls::default();
         let (mut events, mut finish, mut received) = (Vec::new(), None, 0);
-        while let Some(bytes) = stream.next().await {
+        loop {
             // A stream that breaks after the end of the answer still counts as complete.
-            let Ok(bytes) = bytes else { break };
-            received += bytes.len();
-            if received > MAX_STREAM_BYTES {
-                return Err(EngineError::BackendProtocol { reason: "the answer is too long" });
+            let bytes = stream.next().await.and_then(Result::ok);
+            match &bytes {
+                Some(bytes) => {
+                    received += bytes.len();
+                    if received > MAX_STREAM_BYTES {
+                        return Err(EngineError::BackendProtocol { reason: "the answer is too long" });
+                    }
+                    reader.push(bytes, &mut events)?;
+                }
+                None => {
+                    let rest = reader.end(&mut events).map_err(|error| match error {
+                        EngineError::BackendProtocol { .. } => EngineError::BackendTruncated,
+                        error => error,
+                    });
+                    rest.or_else(|error| finish.map(drop).ok_or(error))?;
+                }
             }
-            reader.push(&bytes, &mut events)?;
+            let mut ended = bytes.is_none();
             for event in events.drain(..) {
                 let SseEvent::Chunk(chunk) = event else {
-                    self.emit(calls.finish()).await;
-                    return finish.ok_or(EngineError::BackendTruncated);
+                    ended = true;
+                    break;
                 };
                 finish = chunk.finish.or(finish);
                 if let Some((input, output)) = chunk.usage {
@@ -361,24 +373,37 @@ impl ProxiedRun {
                 self.take(chunk, &mut calls).await?;
                 if self.parts >= job.sampling.max_tokens && finish.is_none() {
                     // Every chunk has at least one token, so a server that continues ignores the limit.
-                    self.emit(calls.finish()).await;
-                    return Ok(FinishReason::Length);
+                    finish = Some(FinishReason::Length);
+                    ended = true;
+                    break;
                 }
             }
+            if ended {
+                self.emit(calls.finish()).await;
+                return finish.ok_or(EngineError::BackendTruncated);
+            }
         }
-        self.emit(calls.finish()).await;
-        finish.ok_or(EngineError::BackendTruncated)
     }
 
     async fn take(&mut self, chunk: Chunk, calls: &mut Calls) -> Result<(), EngineError> {
-        if !chunk.text.is_empty() {
+        let Chunk { mut text, calls: mut parts, message, .. } = chunk;
+        if let Some((whole, all)) = message.map(WireDelta::split) {
+            // It repeats the parts, if there were any.
+            if text.is_empty() && self.chunks == 0 {
+                text = whole;
+            }
+            if parts.is_empty() && calls.is_empty() {
+                parts = all;
+            }
+        }
+        if !text.is_empty() {
             self.parts += 1;
             let ended = calls.finish();
             self.emit(ended).await;
             calls.follow_text();
-            self.emit(chunk.text).await;
+            self.emit(text).await;
         }
-        for part in chunk.calls {
+        for part in parts {
             self.parts += u32::from(!part.arguments.is_empty());
             let ended = calls.take(part)?;
             self.emit(ended).await;

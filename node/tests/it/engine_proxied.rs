@@ -244,6 +244,157 @@ async fn calls_that_come_in_parts_become_text_that_reads_as_calls() {
     assert!(matches!(last, EngineEvent::Done { finish: FinishReason::Length, .. }), "{last:?}");
 }
 
+/// The forms of streams that servers send, as data lines. Each ends with `finish_reason` or the marker, or both.
+#[tokio::test]
+async fn answers_are_read_in_each_form_that_servers_send() {
+    const FIRST: &str = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"now","arguments":"{\"a\":1}"}}]}}]}"#;
+    const CALLED: &str = r#"{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}"#;
+    const STOP: &str = r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#;
+    let call = |arguments: &str| Call { name: "now".into(), arguments: Json::parse(arguments).unwrap() };
+    let calls = |all: &[&str]| all.iter().map(|arguments| call(arguments)).collect::<Vec<_>>();
+    let two = || calls(&[r#"{"a":1}"#, r#"{"b":2}"#]);
+    let one = || calls(&[r#"{"a":1}"#]);
+    let part = |call: &str| format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{call}]}}}}]}}"#);
+    let cases: Vec<(&str, Vec<String>, &str, Vec<Call>)> = vec![
+        (
+            "another id at the same index",
+            vec![FIRST.into(), part(r#"{"index":0,"id":"b","function":{"name":"now","arguments":"{\"b\":2}"}}"#), CALLED.into()],
+            "",
+            two(),
+        ),
+        (
+            "two calls in one piece at one index",
+            vec![
+                part(r#"{"index":0,"id":"a","function":{"name":"now","arguments":"{\"a\":1}"}},{"index":0,"id":"b","function":{"name":"now","arguments":"{\"b\":2}"}}"#),
+                CALLED.into(),
+            ],
+            "",
+            two(),
+        ),
+        (
+            "no ids at the same index",
+            vec![
+                part(r#"{"index":0,"function":{"name":"now","arguments":"{\"a\":1}"}}"#),
+                part(r#"{"index":0,"function":{"name":"now","arguments":"{\"b\":2}"}}"#),
+                STOP.into(),
+            ],
+            "",
+            two(),
+        ),
+        (
+            "neither ids nor indices",
+            vec![
+                part(r#"{"function":{"name":"now","arguments":"{\"a\":"}}"#),
+                part(r#"{"function":{"arguments":"1}"}}"#),
+                part(r#"{"function":{"name":"now","arguments":"{\"b\":2}"}}"#),
+                STOP.into(),
+            ],
+            "",
+            two(),
+        ),
+        (
+            "ids alone",
+            vec![
+                part(r#"{"id":"a","function":{"name":"now","arguments":"{\"a\":1}"}}"#),
+                part(r#"{"id":"b","function":{"name":"now","arguments":"{\"b\":2}"}}"#),
+                CALLED.into(),
+            ],
+            "",
+            two(),
+        ),
+        (
+            "id and name in each piece",
+            vec![
+                part(r#"{"index":0,"id":"a","function":{"name":"now","arguments":"{\"a\":"}}"#),
+                part(r#"{"index":0,"id":"a","function":{"name":"now","arguments":"1}"}}"#),
+                part(r#"{"index":0,"id":"a","function":{"name":"now","arguments":""}}"#),
+                CALLED.into(),
+            ],
+            "",
+            one(),
+        ),
+        (
+            "the name in a later piece",
+            vec![
+                part(r#"{"index":0,"id":"a","type":"function"}"#),
+                part(r#"{"index":0,"function":{"name":"now","arguments":null}}"#),
+                part(r#"{"index":0,"function":{"arguments":"{\"a\":1}"}}"#),
+                CALLED.into(),
+            ],
+            "",
+            one(),
+        ),
+        (
+            "arguments as an object",
+            vec![part(r#"{"index":0,"id":"a","function":{"name":"now","arguments":{"a":1}}}"#), CALLED.into()],
+            "",
+            one(),
+        ),
+        (
+            "the older form",
+            vec![
+                r#"{"choices":[{"delta":{"content":null,"function_call":{"name":"now","arguments":"{\"a\":"}}}]}"#.into(),
+                r#"{"choices":[{"delta":{"function_call":{"arguments":"1}"}}}]}"#.into(),
+                r#"{"choices":[{"delta":{},"finish_reason":"function_call"}]}"#.into(),
+            ],
+            "",
+            one(),
+        ),
+        (
+            "the call in the last chunk, with the end",
+            vec![r#"{"choices":[{"delta":{"content":"","tool_calls":[{"function":{"name":"now","arguments":"{\"a\":1}"}}]},"finish_reason":"stop"}]}"#.into()],
+            "",
+            one(),
+        ),
+        (
+            "a final message after its parts",
+            vec![
+                r#"{"choices":[{"delta":{"content":"I look."}}]}"#.into(),
+                r#"{"choices":[{"message":{"content":"I look.","tool_calls":[{"id":"a","function":{"name":"now","arguments":"{\"a\":1}"}}]},"finish_reason":"tool_calls"}]}"#.into(),
+            ],
+            "I look.",
+            one(),
+        ),
+        (
+            "a final message alone",
+            vec![r#"{"choices":[{"delta":null,"message":{"content":"Hello."},"finish_reason":"stop"}]}"#.into()],
+            "Hello.",
+            Vec::new(),
+        ),
+        (
+            "empty and null fields",
+            vec![
+                r#"{"choices":[{"delta":{"role":"assistant","content":null,"tool_calls":null},"finish_reason":null}],"usage":null}"#.into(),
+                r#"{"choices":[{"delta":null,"finish_reason":""}],"error":null}"#.into(),
+                r#"{"choices":null,"usage":{"prompt_tokens":3,"completion_tokens":null}}"#.into(),
+                r#"{"choices":[{"delta":{"content":"Hello.","tool_calls":[]}}]}"#.into(),
+                STOP.into(),
+                r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#.into(),
+            ],
+            "Hello.",
+            Vec::new(),
+        ),
+    ];
+    for (form, lines, content, calls) in cases {
+        for (before, after, end) in
+            [("data: ", "\n\n", DONE), ("data:", "\r\n\r\n", ""), ("data: ", "\n", DONE)]
+        {
+            let mut pieces: Vec<_> =
+                lines.iter().map(|line| Some(format!("{before}{line}{after}"))).collect();
+            pieces.push(Some(end.to_owned()));
+            let (text, last) = answered(StatusCode::OK, pieces).await;
+            assert!(matches!(last, EngineEvent::Done { finish: FinishReason::Stop, .. }), "{form}: {last:?}");
+            let said = read_answer(&text, |_| false);
+            assert_eq!((said.content.as_str(), &said.calls), (content, &calls), "{form}: {text}");
+        }
+    }
+    for error in [r#"data: {"error":{"message":"secret"}}"#, "event: error\ndata: {\"error\":\"secret\"}"] {
+        let (_, last) = answered(StatusCode::OK, texts(&[&chunk("Hel"), error, "\n\n", DONE])).await;
+        let EngineEvent::Failed(failed @ EngineError::Backend { .. }) = last else { panic!("{last:?}") };
+        assert!(!failed.to_string().contains("secret"));
+    }
+}
+
 #[tokio::test]
 async fn tools_calls_and_results_are_sent_as_the_server_knows_them() {
     let server = Server::start(StatusCode::OK).await;

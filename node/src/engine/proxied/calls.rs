@@ -20,35 +20,63 @@ pub(super) struct Calls {
     follows: bool,
 }
 
+#[derive(Default)]
 struct Open {
     index: Option<usize>,
+    id: String,
     name: String,
     arguments: Zeroizing<String>,
 }
 
+impl Open {
+    /// Whether a part belongs to this call. Servers omit ids and indices, give all calls one id or one index, and
+    /// repeat ids and names with each part.
+    fn goes_on(&self, part: &CallPart) -> bool {
+        let has_ids = !part.id.is_empty() && !self.id.is_empty();
+        if part.index.is_some() && self.index.is_some() && part.index != self.index {
+            return false;
+        }
+        if has_ids && (part.id != self.id || part.index.is_some()) {
+            return part.id == self.id;
+        }
+        if part.name.is_empty() || self.name.is_empty() {
+            return true;
+        }
+        // After complete arguments, a name begins another call.
+        (has_ids || part.index.is_some()) && !is_json(&self.arguments)
+    }
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
 impl Calls {
+    /// Whether no call has begun.
+    pub(super) fn is_empty(&self) -> bool {
+        self.begun == 0
+    }
+
     /// Takes a part. Returns the text of the previous call if this part completes it.
     pub(super) fn take(&mut self, part: CallPart) -> Result<String, EngineError> {
         let mut ended = String::new();
-        let goes_on = self.open.as_ref().is_some_and(|open| match part.index {
-            Some(index) => open.index == Some(index),
-            None => part.name.is_empty(),
-        });
-        if !goes_on {
+        if !self.open.as_ref().is_some_and(|open| open.goes_on(&part)) {
             ended = self.finish();
             self.begun += 1;
             if self.begun > MAX_CALLS {
                 return Err(EngineError::BackendProtocol { reason: "an answer has too many calls" });
             }
         }
-        let open = self.open.get_or_insert_with(|| Open {
-            index: part.index,
-            name: String::new(),
-            arguments: Zeroizing::default(),
-        });
-        open.name.push_str(&part.name);
+        let open = self.open.get_or_insert_default();
+        open.index = open.index.or(part.index);
+        if open.id.is_empty() {
+            open.id = part.id;
+        }
+        if open.name != part.name {
+            open.name.push_str(&part.name);
+        }
         open.arguments.push_str(&Zeroizing::new(part.arguments));
-        if open.name.len() + open.arguments.len() > MAX_MESSAGE_BYTES {
+        if open.id.len() + open.name.len() + open.arguments.len() > MAX_MESSAGE_BYTES {
             return Err(EngineError::BackendProtocol { reason: "a call is too long" });
         }
         Ok(ended)
