@@ -252,10 +252,12 @@ fn load_ring(path: &Path) -> Result<KeyRing, IdentityError> {
         }
     }
     let mut text = Zeroizing::new(String::new());
-    file.take(MAX_RING_BYTES).read_to_string(&mut text).map_err(failed)?;
-    KeyRing::parse(&text).ok_or_else(|| {
-        failed(io::Error::other("it is damaged; remove it, and new keys are made at the next start"))
-    })
+    let damaged = || io::Error::other("it is damaged; remove it, and new keys are made at the next start");
+    file.take(MAX_RING_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => failed(damaged()),
+        _ => failed(error),
+    })?;
+    KeyRing::parse(&text).ok_or_else(|| failed(damaged()))
 }
 
 /// Writes the exchange keys. The old file's secrets are destroyed: a disk that is read later opens no recorded
@@ -498,8 +500,10 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(open(), Err(IdentityError::NodeKey(KeyFileError::Permissions { mode: 0o644, .. }))));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        fs::write(&path, "nonsense").unwrap();
-        assert!(open().unwrap_err().to_string().contains("remove it"));
+        for damaged in [&b"nonsense"[..], b"\xff\xfe", b""] {
+            fs::write(&path, damaged).unwrap();
+            assert!(open().unwrap_err().to_string().contains("remove it"), "{damaged:?}");
+        }
     }
 
     #[test]
