@@ -97,6 +97,20 @@ class Turns(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(len(self.nodes[1].turns), 0)
         await session.close()
 
+    async def test_a_lost_reply_hides_no_untrue_count_or_root(self) -> None:
+        def counted(receipt: Any) -> Any:
+            return replace(receipt, tokens=replace(receipt.tokens, output=900))
+
+        def rooted(receipt: Any) -> Any:
+            return replace(receipt, audit_root=bytes(32))
+
+        for change in (counted, rooted):
+            with self.subTest(change.__name__):
+                session = self.open(Behaviour(loses_reply=True, receipt=change), Behaviour())
+                await session.turn("hello")
+                self.assertEqual(len(self.nodes[1].turns), 1, "the other node made it again")
+                await session.close()
+
     async def test_a_restarted_client_asks_for_its_turn(self) -> None:
         session = self.open(Behaviour(answer=LONG, loses_reply=True))
         node = self.nodes[0]

@@ -113,16 +113,26 @@ class Facts:
     seed: int
     terms: Terms
     answer: str = ""
-    # None where no ids came: the reply was lost, or the engine is proxied.
+    # Of the tokens that arrived; none where an engine sends no ids.
     tokens: TokenHash | None = None
-    # The reply was lost, and the answer comes from the sealed turn.
-    lost: bool = False
+    # Where the reply was lost, and the answer comes from the sealed turn: bytes of the answer that did not arrive.
+    unseen: int | None = None
     notes: list[SignedBytes] = field(default_factory=list)
 
 
 def _need(condition: bool, cause: str) -> None:
     if not condition:
         raise VerificationError("ReceiptMismatch", cause)
+
+
+def _check_lost(receipt: Receipt, arrived: TokenHash, unseen: int, finish: Finish) -> None:
+    """Whether count and root fit the part that arrived before the reply was lost. A token has a byte at least."""
+    output = receipt.tokens.output
+    if receipt.engine is Engine.PROXIED and arrived.count == 0:
+        return
+    hidden = limits.MAX_STOP_BYTES if finish is Finish.STOP_STRING else 0
+    _need(arrived.count <= output <= arrived.count + unseen + hidden, "the receipt counts other tokens than the answer has")
+    _need(output != arrived.count or receipt.audit_root == arrived.root(), "the receipt's audit root is over other tokens")
 
 
 def check_receipt(receipt: Receipt, facts: Facts, finish: Finish) -> None:
@@ -144,10 +154,12 @@ def check_receipt(receipt: Receipt, facts: Facts, finish: Finish) -> None:
     _need(receipt.engine is facts.terms.offer.engine, "the receipt names another engine than the offer")
     _need(tokens.input <= facts.terms.offer.context_tokens, "the receipt counts more input than the model's context")
     _need(receipt.price <= facts.terms.most(tokens.input, tokens.output, resumed), "the receipt's price is above the offer")
-    if facts.tokens is not None and facts.tokens.count > 0:
+    if facts.unseen is not None and facts.tokens is not None:
+        _check_lost(receipt, facts.tokens, facts.unseen, finish)
+    elif facts.tokens is not None and facts.tokens.count > 0:
         _need(tokens.output == facts.tokens.count, "the receipt counts other tokens than arrived")
         _need(receipt.audit_root == facts.tokens.root(), "the receipt's audit root is over other tokens")
-    elif not facts.lost:
+    else:
         _need(receipt.engine is Engine.PROXIED or tokens.output == 0, "an answer without token ids")
     given = commit_input(facts.commitment_key, facts.system, receipt.window_from, facts.messages)
     _need(receipt.commitments.input == given, "the receipt commits to another input")

@@ -368,7 +368,7 @@ class TurnDriver:
         answer.whole = answer.whole and (bool(event.ids) or not event.text)
         answer.author, answer.attempt = attempt.auth.audience, attempt.auth.attempt
 
-    def _facts(self, queued: Queued, order: Ordered, keys: RecordKeys, tokens: TokenHash | None) -> Facts:
+    def _facts(self, queued: Queued, order: Ordered, keys: RecordKeys, tokens: TokenHash) -> Facts:
         auth = TURN_AUTH.open(order.auth)
         return Facts(
             auth=auth,
@@ -379,7 +379,6 @@ class TurnDriver:
             seed=queued.sampling.seed,
             terms=Terms(order.offer, order.storage_price, order.units),
             tokens=tokens,
-            lost=tokens is None,
         )
 
     def _accept(self, queued: Queued, order: Ordered, keys: RecordKeys, committed: Committed, facts: Facts) -> None:
@@ -481,8 +480,9 @@ class TurnDriver:
             text = self._sealed_answer(queued, auth, keys, blob)
             if not text.startswith(answer.text):
                 raise VerificationError("BlobMismatch", "the sealed answer does not begin with the part that was sent")
-            facts = self._facts(queued, order, keys, None)
-            facts.answer = text
+            tokens = TokenHash(keys.commitment_key, signed_hash("auth-hash", order.auth), answer.ids)
+            facts = self._facts(queued, order, keys, tokens)
+            facts.answer, facts.unseen = text, len(text.encode()) - len(answer.text.encode())
             shown = len(answer.text)
             self._accept(queued, order, keys, state.committed, facts)
         except BatonError:
