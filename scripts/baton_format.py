@@ -366,7 +366,7 @@ NODE_RECORD = Struct(
     ("software", "string"), ("issued_ms", "u64"), ("expires_ms", "u64"))
 MANIFEST = Struct(
     ("version", "u8"), ("architecture", "string"), ("weights_sha256", ID), ("tokenizer_hash", ID),
-    ("template_hash", ID))
+    ("template_hash", ID), ("engine_revision", "u32"))
 # Section 7.
 SEGMENT = Struct(
     ("version", "u8"), ("session_id", ID), ("segment", "u64"),

@@ -79,7 +79,10 @@ pub enum NotReplayable {
     #[error("the answer follows a JSON schema that was not given, or another was: --schema names its file")]
     Schema,
     /// The engine serves another model.
-    #[error("the answer is of model {wanted}, and this is {here}: --model names its file")]
+    #[error(
+        "the answer is of model {wanted}, and this is {here}: --model names its file; a release with another revision \
+         of the engine has another model of the same file"
+    )]
     Model {
         /// The receipt's.
         wanted: ModelId,

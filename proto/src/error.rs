@@ -58,7 +58,7 @@ error_codes! {
     KxExpired = 7, Here, "the exchange key is not one of this node's current keys; fetch its node record again";
     Expired = 8, Here, "the authorisation has expired or lives too long";
     NotYetValid = 9, Here, "the authorisation is from the future; check the clock";
-    Replayed = 10, Elsewhere, "the authorisation may have been used before this node's memory of turns begins";
+    Replayed = 10, Elsewhere, "the authorisation is older than this node's memory of turns: the node is new, or a clock is wrong";
     IdempotencyConflict = 11, Never, "the same turn and attempt was sent with other content";
     PayloadRejected = 12, Never, "the sealed payload does not open, or its content is not acceptable";
     BlobUnavailable = 20, Here, "a blob of the session could not be fetched from any source";

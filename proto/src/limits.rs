@@ -5,6 +5,8 @@ pub const VERSION: u8 = 1;
 /// Version of node records: 3 has hybrid exchange keys.
 pub const NODE_RECORD_VERSION: u8 = 3;
 
+/// Version of model manifests: 2 has the engine's revision.
+pub const MODEL_MANIFEST_VERSION: u8 = 2;
 /// Version of turn authorisations: 3 names the exchange key by its id.
 pub const TURN_AUTH_VERSION: u8 = 3;
 /// Version of payloads: 4 has penalties of presence and frequency, and biases.

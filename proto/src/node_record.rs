@@ -34,7 +34,7 @@ pub struct KeyWindow {
 /// The description of a model; its hash is the model's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelManifest {
-    /// Format version, 1.
+    /// Format version, 2.
     pub version: u8,
     /// Architecture, as the weights name it. For a proxied model: `proxied:` and its name at the server
     /// behind the node.
@@ -45,6 +45,9 @@ pub struct ModelManifest {
     pub tokenizer_hash: [u8; 32],
     /// BLAKE3 of the chat template's text; zero for a proxied model.
     pub template_hash: [u8; 32],
+    /// Revision of the native engine: the number of everything else that decides an answer's bits. 0 for all other
+    /// engines.
+    pub engine_revision: u32,
 }
 
 impl ModelManifest {

@@ -34,6 +34,11 @@ pub mod threads;
 pub mod tiles;
 pub mod weights;
 
+/// The number of everything that decides an answer's bits beside the model's file: kernels, sampler, template,
+/// grammar, and a node's assembly of prompts. It is part of a model's identity, so nodes of two releases that
+/// compute different bits serve different models. Raise it with every such change.
+pub const ENGINE_REVISION: u32 = 1;
+
 pub use kv::Sequence;
 pub use language::{Language, LanguageError};
 pub use model::{Chunk, Logits, Model, Options, StepError, Want};

@@ -2,7 +2,7 @@
 //! hashes one itself.
 
 pub(crate) use baton_models::WeightsHash;
-use baton_proto::{limits::VERSION, node_record::ModelManifest};
+use baton_proto::{limits::MODEL_MANIFEST_VERSION, node_record::ModelManifest};
 
 /// A model's manifest, with its weights' hash in the catalogue's type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,10 +22,11 @@ impl From<ModelManifest> for LoadedManifest {
 /// The manifest of a model that is known only by name: all hashes are zero.
 pub(crate) fn unseen(architecture: String) -> ModelManifest {
     ModelManifest {
-        version: VERSION,
+        version: MODEL_MANIFEST_VERSION,
         architecture,
         weights_sha256: [0; 32],
         tokenizer_hash: [0; 32],
         template_hash: [0; 32],
+        engine_revision: 0,
     }
 }

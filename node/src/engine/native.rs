@@ -20,7 +20,7 @@ use std::{
 
 pub(crate) use baton_engine::language::Date as TemplateDate;
 use baton_engine::{
-    LoadError as ModelError, Model, Options,
+    ENGINE_REVISION, LoadError as ModelError, Model, Options,
     batch::{BatchOptions, Batcher, Solo},
     config::ConfigError,
     gguf::{GgufError, GgufFile, Value},
@@ -29,7 +29,7 @@ use baton_engine::{
     language::{Language, LanguageError},
 };
 use baton_proto::{
-    limits::VERSION,
+    limits::MODEL_MANIFEST_VERSION,
     tools::{CallArguments, Definitions, call_schema},
 };
 use sha2::{Digest as _, Sha256};
@@ -318,11 +318,15 @@ impl NativeEngine {
             return Err(LoadError::Format { reason });
         }
         let manifest = ModelManifest {
-            version: VERSION,
+            version: MODEL_MANIFEST_VERSION,
             architecture,
             weights_sha256: Sha256::digest(file.bytes()).into(),
             tokenizer_hash: language.tokenizer().hash(),
             template_hash: language.template().hash(),
+            engine_revision: match model.kind() {
+                EngineKind::Native => ENGINE_REVISION,
+                _ => 0,
+            },
         };
         drop(file);
         let info = EngineInfo {

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use baton_engine::ENGINE_REVISION;
 use baton_node::prompt::{
     ChatMessage, FittedWindow, MemoryBlock, MemoryItem, Prompt, Role, TurnText, WindowError, fit_window,
 };
@@ -206,4 +207,21 @@ fn without_a_user_message_no_memory_is_placed_and_none_is_counted() {
     assert!(window.prompt.rendered().all(|(_, text)| !text.contains("figs")));
     let window = fit(&[], &[], Some(&offered), &[], 1000).unwrap();
     assert_eq!(window.memory_items_used, 0);
+}
+
+/// The revision, and the digest of the words that a node adds to prompts. If the test fails because they were changed
+/// on purpose, raise [`ENGINE_REVISION`] and write the digest here.
+const GOLDEN: (u32, &str) = (1, "e5a11b9d641b9478c0047ad194aa302174bb3c9760295093fbffe7ee5770dd97");
+
+#[test]
+fn the_words_around_memory_change_only_with_the_engines_revision() {
+    let history: Vec<_> = (0..3).map(|seq| turn(seq, 2)).collect();
+    let items = ["Lisa\u{202E} likes\ntea", "Ben is in Rome"];
+    let (system, new) = (message(Role::System, "be brief"), message(Role::User, "hello"));
+    let window = fit(&system, &history, Some(&memory(&items, 100)), &new, 1000).unwrap();
+    let mut hasher = blake3::Hasher::new();
+    for (message, text) in window.prompt.rendered() {
+        hasher.update(format!("{:?}: {}\n", message.role, *text).as_bytes());
+    }
+    assert_eq!((ENGINE_REVISION, hasher.finalize().to_hex().as_str()), GOLDEN);
 }

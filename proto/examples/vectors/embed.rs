@@ -13,7 +13,7 @@ use baton_proto::{
         SealedReply, SealedTexts,
     },
     ids::{EmbedId, PayloadHash},
-    limits::{EMBED_AUTH_VERSION, VERSION},
+    limits::{EMBED_AUTH_VERSION, MODEL_MANIFEST_VERSION, VERSION},
     node_record::{ModelManifest, ModelOffer, NodeRecord},
     quota::{QuotaProof, QuotaUse},
     receipt::EngineKind,
@@ -44,11 +44,12 @@ pub(crate) struct EmbedExchange {
 
 fn manifest() -> ModelManifest {
     ModelManifest {
-        version: VERSION,
+        version: MODEL_MANIFEST_VERSION,
         architecture: "embedding:bert".to_owned(),
         weights_sha256: counting(0x05),
         tokenizer_hash: counting(0x06),
         template_hash: [0; 32],
+        engine_revision: 0,
     }
 }
 

@@ -12,7 +12,7 @@ use baton_proto::{
     export::ExportStatement,
     head::{DeviceLease, HeadInner, HeadRecord},
     ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, QuotaSerial, SessionId, SuiAddress},
-    limits::{NODE_RECORD_VERSION, VERSION},
+    limits::{MODEL_MANIFEST_VERSION, NODE_RECORD_VERSION, VERSION},
     link::BranchPoint,
     memory::{RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
@@ -141,11 +141,12 @@ pub(crate) fn head(made: &Session) -> SignedObject<HeadRecord> {
 
 fn manifest() -> ModelManifest {
     ModelManifest {
-        version: VERSION,
+        version: MODEL_MANIFEST_VERSION,
         architecture: "llama".to_owned(),
         weights_sha256: counting(0x01),
         tokenizer_hash: counting(0x02),
         template_hash: counting(0x03),
+        engine_revision: 1,
     }
 }
 

@@ -10,4 +10,5 @@ mod gguf;
 mod kernels;
 mod language;
 mod model;
+mod revision;
 mod support;

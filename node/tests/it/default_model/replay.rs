@@ -1,8 +1,8 @@
 //! `baton-node replay`: recomputes a recorded conversation, and names each change in it.
 //!
 //! Two nodes made `data/replay` on the default model (`testnet/examples/record_replay.rs`): greedy and drawn
-//! tokens, penalties and biases, a schema, memory, an edit, stop strings. The engine must give these answers for ever: a change of
-//! their bits makes all earlier receipts worthless.
+//! tokens, penalties and biases, a schema, memory, an edit, stop strings. The engine must give these answers in all of its
+//! revision: a change of their bits raises `ENGINE_REVISION`, and the conversation is recorded anew.
 
 use std::{
     fs,

@@ -171,7 +171,7 @@ random_structs! {
     DeviceLease { device, expires_ms }
     HeadInner { turn_id, attempt, author, devices, tombstone }
     KeyWindow { key, from_ms, until_ms }
-    ModelManifest { version, architecture, weights_sha256, tokenizer_hash, template_hash }
+    ModelManifest { version, architecture, weights_sha256, tokenizer_hash, template_hash, engine_revision }
     ModelOffer { model, name, engine, context_tokens, input_price, output_price }
     NodeLimits { slots, queue, turns_per_minute, max_output_tokens }
     StorageOffer { price, max_epochs, unknown_max_epochs }
