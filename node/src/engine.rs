@@ -14,7 +14,7 @@ mod sampling;
 pub(crate) mod set;
 mod worker;
 
-use std::{fmt, future, iter};
+use std::{borrow::Cow, fmt, future, iter};
 
 pub use baton_engine::batch::SessionKey;
 pub(crate) use baton_proto::node_record::ModelManifest;
@@ -304,8 +304,8 @@ pub enum EngineError {
     /// The schema cannot constrain an answer.
     #[error("the schema cannot be used: {reason}")]
     Schema {
-        /// The reason, without the schema's words.
-        reason: &'static str,
+        /// The reason. A refused keyword comes first, with its place in the schema.
+        reason: Cow<'static, str>,
     },
     /// The model's chat template refused the messages.
     #[error("the chat template refused the messages: {reason}")]

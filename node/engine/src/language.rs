@@ -27,7 +27,7 @@ mod vocabulary;
 #[cfg(test)]
 mod tests;
 
-use std::sync::OnceLock;
+use std::{borrow::Cow, sync::OnceLock};
 
 use zeroize::Zeroizing;
 
@@ -138,8 +138,8 @@ pub enum LanguageError {
     /// A schema or an expression that cannot constrain an answer.
     #[error("the schema cannot be used: {reason}")]
     Schema {
-        /// Why, without the schema's words.
-        reason: &'static str,
+        /// Why. A refused keyword comes first, with its place: `` `not` at /properties/a/not: … ``.
+        reason: Cow<'static, str>,
     },
     /// Tokens that are not the beginning of an answer in the grammar.
     #[error("the tokens are not the beginning of an answer")]

@@ -404,13 +404,15 @@ impl Engine for NativeEngine {
         let grammars = match self.language.grammars() {
             Ok(grammars) if !strict || self.language.template().marks_calls() => grammars,
             _ if strict => {
-                return Err(LanguageError::Schema { reason: "the model's calls cannot be strict" }.into());
+                return Err(
+                    LanguageError::Schema { reason: "the model's calls cannot be strict".into() }.into()
+                );
             }
             _ => return Ok(None),
         };
         let checked = match call_schema(tools, None, CallArguments::Checked) {
             Ok(schema) => grammars.compile_calls(&schema, strict),
-            Err(_) => Err(LanguageError::Schema { reason: "its references lead elsewhere" }),
+            Err(_) => Err(LanguageError::Schema { reason: "its references lead elsewhere".into() }),
         };
         match checked {
             Ok(grammar) => constraint(grammar),

@@ -313,9 +313,9 @@ impl ProxiedRun {
     fn check_json(&self, finish: FinishReason) -> Result<FinishReason, EngineError> {
         let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
         match &self.whole {
-            Some(whole) if finish == FinishReason::Stop && !is_json(whole) => {
-                Err(EngineError::Schema { reason: "the server behind this node does not hold answers to it" })
-            }
+            Some(whole) if finish == FinishReason::Stop && !is_json(whole) => Err(EngineError::Schema {
+                reason: "the server behind this node does not hold answers to it".into(),
+            }),
             _ => Ok(finish),
         }
     }

@@ -6,17 +6,23 @@
 //! state of an answer is dropped with the grammar.
 
 mod calls;
+mod numbers;
+mod schema;
 
 use std::sync::Arc;
 
 use llguidance::{
     JsonCompileOptions, Matcher, ParserFactory,
-    api::{ParserLimits, TopLevelGrammar},
+    api::{GrammarInit, ParserLimits, TopLevelGrammar},
     toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie},
 };
 use serde_json::Value;
 
-use self::calls::{CallState, TextTokens};
+use self::{
+    calls::{CallState, TextTokens},
+    numbers::Numbers,
+    schema::refused,
+};
 use super::{LanguageError, Tokenizer};
 
 /// Maximum size in bytes of a schema or an expression.
@@ -30,6 +36,8 @@ const MAX_SCHEMA_VALUES: usize = 4_096;
 /// Maximum number of references of a schema to its own definitions. Compiling follows chains of them in
 /// depth.
 const MAX_SCHEMA_REFS: usize = 256;
+/// Most places of a keyword that are tried alone after a refusal.
+const MAX_CULPRITS: usize = 16;
 /// Stack for compiling: several calls for each level within the limits above, with a margin. It is only
 /// reserved.
 const COMPILE_STACK_BYTES: usize = 64 << 20;
@@ -89,27 +97,38 @@ impl Grammars {
     /// # Errors
     /// [`LanguageError::Schema`].
     pub fn compile(&self, schema: &str) -> Result<Grammar, LanguageError> {
-        self.start(TopLevelGrammar::from_json_schema(prepared(schema)?))
-            .map(|matcher| self.grammar(State::Whole(Box::new(matcher))))
+        let (schema, numbers) = schema::prepared(read(schema)?)?;
+        let whole = |schema: &Value| TopLevelGrammar::from_json_schema(with_options(schema, &compact()));
+        let matcher = self.start_schema(&schema, &numbers, &whole)?;
+        Ok(self.grammar(State::Whole(Box::new(matcher))))
     }
 
     /// Compiles the schema of a call, for a free answer in which each call is held to it. A call stands between
-    /// `<tool_call>` and `</tool_call>`, or the whole answer is a code block of calls. With `strict`, the answer has
+    /// `<tool_call>` and `</tool_call>`, or the whole answer is a code block of calls, or one call. With `strict`, the answer has
     /// no calls in other syntaxes.
     ///
     /// # Errors
     /// [`LanguageError::Schema`].
     pub fn compile_calls(&self, schema: &str, strict: bool) -> Result<Grammar, LanguageError> {
-        let lark = calls::lark(&prepared(schema)?.to_string());
-        let start = self.start(TopLevelGrammar::from_lark(lark))?;
-        let mut spaced = read(schema)?;
+        let (schema, numbers) = schema::prepared(read(schema)?)?;
+        let call = |schema: &Value| {
+            TopLevelGrammar::from_lark(calls::lark(&with_options(schema, &compact()).to_string()))
+        };
+        let start = self.start_schema(&schema, &numbers, &call)?;
         let spaces = JsonCompileOptions {
             whitespace_pattern: Some(calls::BLOCK_SPACE.to_owned()),
             ..JsonCompileOptions::default()
         };
-        spaces.apply_to(&mut spaced);
-        let block_start = self.start(TopLevelGrammar::from_lark(calls::block_lark(&spaced.to_string())))?;
-        Ok(self.grammar(State::Calls(Box::new(CallState::new(start, block_start, strict)))))
+        let block = |schema: &Value| {
+            TopLevelGrammar::from_lark(calls::block_lark(&with_options(schema, &spaces).to_string()))
+        };
+        let block_start = self.start_schema(&schema, &numbers, &block)?;
+        let bare = |schema: &Value| {
+            TopLevelGrammar::from_lark(calls::bare_lark(&with_options(schema, &spaces).to_string()))
+        };
+        let bare_start = self.start_schema(&schema, &numbers, &bare)?;
+        let starts = [start, block_start, bare_start];
+        Ok(self.grammar(State::Calls(Box::new(CallState::new(starts, strict)))))
     }
 
     fn grammar(&self, state: State) -> Grammar {
@@ -123,37 +142,85 @@ impl Grammars {
     /// [`LanguageError::Schema`].
     pub fn compile_regex(&self, expression: &str) -> Result<Grammar, LanguageError> {
         if expression.len() > MAX_SCHEMA_BYTES {
-            return Err(LanguageError::Schema { reason: "it is too long" });
+            return refuse("it is too long");
         }
-        self.start(TopLevelGrammar::from_regex(expression))
-            .map(|matcher| self.grammar(State::Whole(Box::new(matcher))))
+        match self.start(TopLevelGrammar::from_regex(expression), &Numbers::default()) {
+            Ok(matcher) => Ok(self.grammar(State::Whole(Box::new(matcher)))),
+            Err(StartError::Refused(_)) => refuse("it is too complex, or says what is not supported"),
+            Err(StartError::Nothing) => refuse("nothing satisfies it"),
+            Err(StartError::Panicked) => Err(LanguageError::Library),
+        }
     }
 
-    fn start(&self, grammar: TopLevelGrammar) -> Result<Matcher, LanguageError> {
-        let compiled = std::thread::scope(|scope| {
-            let work = || {
-                let parser = self.factory.create_parser(grammar);
-                let mut matcher = Matcher::new(parser);
-                // Refuse a grammar without a possible first token now, before it takes a slot.
-                let first = if matcher.is_error() { None } else { matcher.compute_mask().ok() };
-                (matcher, first.is_some_and(|mask| !mask.is_zero()))
-            };
+    /// Starts the grammar around a schema. A refusal names the keyword and its place, where the library names one.
+    fn start_schema(
+        &self,
+        schema: &Value,
+        numbers: &Numbers,
+        around: &dyn Fn(&Value) -> TopLevelGrammar,
+    ) -> Result<Matcher, LanguageError> {
+        let message = match self.start(around(schema), numbers) {
+            Ok(matcher) => return Ok(matcher),
+            Err(StartError::Nothing) => return refuse("nothing satisfies it"),
+            Err(StartError::Panicked) => return Err(LanguageError::Library),
+            Err(StartError::Refused(message)) => message,
+        };
+        if message.contains("Unsatisfiable") {
+            return refuse("nothing satisfies it");
+        }
+        let Some(keyword) = schema::culprit(&message) else { return Err(TOO_COMPLEX) };
+        let mut places = schema::places(&mut schema.clone(), keyword);
+        places.truncate(MAX_CULPRITS);
+        // With several, it is the first that the library refuses alone.
+        let is_refused = |(_, alone): &(String, Value)| matches!(self.start(around(alone), numbers), Err(StartError::Refused(again)) if schema::culprit(&again) == Some(keyword));
+        let at = if places.len() > 1 { places.iter().position(is_refused).unwrap_or(0) } else { 0 };
+        match places.get(at) {
+            Some((place, _)) => Err(refused(keyword, place, "nodes do not hold answers to this form of it")),
+            None => Err(TOO_COMPLEX),
+        }
+    }
+
+    fn start(&self, grammar: TopLevelGrammar, numbers: &Numbers) -> Result<Matcher, StartError> {
+        let work = || {
+            let (env, limits) = (self.factory.tok_env().clone(), self.factory.limits().clone());
+            let internal = GrammarInit::Serialized(grammar).to_internal(Some(env), limits);
+            let (grammar, mut lexemes) =
+                internal.map_err(|error| StartError::Refused(format!("{error:#}")))?;
+            numbers.put_into(&mut lexemes).map_err(|error| StartError::Refused(error.to_string()))?;
+            let parser =
+                self.factory.create_parser_from_init_default(GrammarInit::Internal(grammar, lexemes));
+            let mut matcher = Matcher::new(parser);
+            // Refuse a grammar without a possible first token now, before it takes a slot.
+            let first = if matcher.is_error() { None } else { matcher.compute_mask().ok() };
+            if matcher.is_error() {
+                return Err(StartError::Refused(matcher.get_error().unwrap_or_default()));
+            }
+            if first.is_none_or(|mask| mask.is_zero()) { Err(StartError::Nothing) } else { Ok(matcher) }
+        };
+        std::thread::scope(|scope| {
             let thread =
                 std::thread::Builder::new().stack_size(COMPILE_STACK_BYTES).spawn_scoped(scope, work);
-            thread.ok().and_then(|thread| thread.join().ok())
-        });
-        let (matcher, may_begin) = compiled.ok_or(LanguageError::Library)?;
-        if matcher.is_error() {
-            return Err(LanguageError::Schema { reason: "it is too complex, or says what is not supported" });
-        }
-        if !may_begin {
-            return Err(LanguageError::Schema { reason: "nothing satisfies it" });
-        }
-        Ok(matcher)
+            thread.ok().and_then(|thread| thread.join().ok()).unwrap_or(Err(StartError::Panicked))
+        })
     }
 }
 
-const TOO_COMPLEX: LanguageError = LanguageError::Schema { reason: "it is too complex" };
+/// Why a grammar does not start.
+enum StartError {
+    /// The library's message.
+    Refused(String),
+    /// No answer satisfies it.
+    Nothing,
+    /// The library failed.
+    Panicked,
+}
+
+fn refuse<T>(reason: &'static str) -> Result<T, LanguageError> {
+    Err(LanguageError::Schema { reason: reason.into() })
+}
+
+const TOO_COMPLEX: LanguageError =
+    LanguageError::Schema { reason: std::borrow::Cow::Borrowed("it is too complex") };
 
 /// Checks that a schema is JSON within the limits, for callers that only forward it.
 ///
@@ -163,27 +230,32 @@ pub fn check(schema: &str) -> Result<(), LanguageError> {
     read(schema).map(drop)
 }
 
-/// A schema within the limits, with the white space that answers have.
-fn prepared(schema: &str) -> Result<Value, LanguageError> {
-    let mut schema = read(schema)?;
-    let options = JsonCompileOptions {
+/// The white space of answers.
+fn compact() -> JsonCompileOptions {
+    JsonCompileOptions {
         item_separator: ITEM_SEPARATOR.to_owned(),
         key_separator: KEY_SEPARATOR.to_owned(),
         whitespace_flexible: false,
         ..JsonCompileOptions::default()
-    };
+    }
+}
+
+/// A schema with the library's options.
+fn with_options(schema: &Value, options: &JsonCompileOptions) -> Value {
+    let mut schema = schema.clone();
     options.apply_to(&mut schema);
-    Ok(schema)
+    schema
 }
 
 /// Parses a schema and applies the limits.
 fn read(text: &str) -> Result<Value, LanguageError> {
-    let refuse = |reason| Err(LanguageError::Schema { reason });
     if text.len() > MAX_SCHEMA_BYTES {
         return refuse("it is too long");
     }
     // The parser has its own nesting limit, above this one.
-    let Ok(schema) = serde_json::from_str::<Value>(text) else { return refuse("it is not JSON") };
+    let Ok(schema) = serde_json::from_str::<Value>(&numbers::mark(text)) else {
+        return refuse("it is not JSON");
+    };
     let mut budget = Budget { values: MAX_SCHEMA_VALUES, refs: MAX_SCHEMA_REFS };
     if !budget.covers(&schema, MAX_SCHEMA_DEPTH) {
         return refuse("it is too large");

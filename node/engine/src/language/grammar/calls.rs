@@ -34,6 +34,13 @@ pub(super) fn block_lark(schema: &str) -> String {
     )
 }
 
+/// The Lark grammar of an answer that is one call without a marker. Some models write two braces around it.
+pub(super) fn bare_lark(schema: &str) -> String {
+    format!(
+        "start: SPACE? call | SPACE? \"{{\" call SPACE? \"}}\"\nSPACE: /{BLOCK_SPACE}/\ncall: %json {schema}\n"
+    )
+}
+
 /// The space in a code block. It has a limit: a small model could write space for ever.
 pub(super) const BLOCK_SPACE: &str = "[ \\t\\r\\n]{1,512}";
 /// Most bytes of an answer's beginning that may become a call in a code block: no more than its space may have.
@@ -107,6 +114,8 @@ pub(super) struct CallState {
     start: Matcher,
     /// The state at the start of the calls in a code block.
     block_start: Matcher,
+    /// The state at the start of a call without a marker.
+    bare_start: Matcher,
     /// Whether calls in other syntaxes are kept out.
     strict: bool,
     /// The state of the call that has begun.
@@ -124,6 +133,8 @@ enum Beginning {
     Head(Zeroizing<Vec<u8>>),
     /// The code block's contents may begin a call: their text and tokens.
     Block(Zeroizing<Vec<u8>>, Zeroizing<Vec<u32>>),
+    /// The answer may be a call without a marker: its text and tokens.
+    Bare(Zeroizing<Vec<u8>>, Zeroizing<Vec<u32>>),
     /// It is text.
     Text,
 }
@@ -158,17 +169,32 @@ fn begins_call(contents: &[u8]) -> Option<bool> {
 }
 
 impl CallState {
-    pub(super) fn new(start: Matcher, block_start: Matcher, strict: bool) -> Self {
+    pub(super) fn new([start, block_start, bare_start]: [Matcher; 3], strict: bool) -> Self {
         let (tail, head) = Default::default();
-        Self { start, block_start, strict, call: None, tail, beginning: Beginning::Head(head), calls: 0 }
+        Self {
+            start,
+            block_start,
+            bare_start,
+            strict,
+            call: None,
+            tail,
+            beginning: Beginning::Head(head),
+            calls: 0,
+        }
     }
 
     /// Takes the next token of an answer that is still beginning. Begins the calls of a code block with their
     /// tokens so far. Beyond the limit the answer is text, and a strict one is an error: its call would not be held.
     fn push_beginning(&mut self, id: u32, bytes: &[u8]) -> Result<(), LanguageError> {
         let beginning = std::mem::replace(&mut self.beginning, Beginning::Text);
+        let mut start = &self.block_start;
+        let mut bare = false;
         let (contents, ids) = match beginning {
             Beginning::Text => return Ok(()),
+            Beginning::Head(head) if head.is_empty() && bytes.trim_ascii_start().starts_with(b"{") => {
+                bare = true;
+                (Zeroizing::new(bytes.to_vec()), Zeroizing::new(vec![id]))
+            }
             Beginning::Head(mut head) => {
                 head.extend_from_slice(bytes);
                 let space = head.len() - head.trim_ascii_start().len();
@@ -183,17 +209,29 @@ impl CallState {
                 }
                 (Zeroizing::new(contents.to_vec()), Zeroizing::new(vec![id]))
             }
+            Beginning::Bare(mut contents, mut ids) => {
+                bare = true;
+                contents.extend_from_slice(bytes);
+                ids.push(id);
+                (contents, ids)
+            }
             Beginning::Block(mut contents, mut ids) => {
                 contents.extend_from_slice(bytes);
                 ids.push(id);
                 (contents, ids)
             }
         };
-        match begins_call(&contents) {
+        let inner = contents.trim_ascii_start();
+        let doubled = bare && inner.starts_with(b"{{");
+        if bare {
+            start = &self.bare_start;
+        }
+        match begins_call(if doubled { inner.get(1..).unwrap_or_default() } else { inner }) {
             None => {}
+            Some(false) if bare => return self.wait(contents.len(), Beginning::Bare(contents, ids)),
             Some(false) => return self.wait(contents.len(), Beginning::Block(contents, ids)),
             Some(true) => {
-                let mut call = self.block_start.clone();
+                let mut call = start.clone();
                 if call.try_consume_tokens(&ids).is_ok_and(|taken| taken == ids.len()) {
                     self.calls += 1;
                     self.call = Some(call);

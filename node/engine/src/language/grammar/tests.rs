@@ -139,6 +139,16 @@ fn a_call_within_a_free_answer_is_held_to_its_schema() {
         assert_eq!(next(text).len(), all - 1, "{text}");
     }
 
+    // So is an answer that is a call without a marker, with one brace or two.
+    for begin in ["{\"name\": \"", " {\n \"name\" : \"", "{{\"name\": \""] {
+        let name = next(begin);
+        assert!(name.contains(&ids("f")[0]) && !name.contains(&ids("g")[0]), "{begin}");
+    }
+    let end = next("{{\"name\": \"f\", \"arguments\": {\"a\": 12}}");
+    assert!(end.contains(&ids("}")[0]) && !end.contains(&0), "the second brace comes");
+    assert!(next("{\"name\": \"f\", \"arguments\": {\"a\": 12}}").contains(&0), "the answer may end");
+    assert_eq!(next("{\"id\": ").len(), all - 1);
+
     // Space without end is no beginning of a call.
     let endless = format!("```json\n{}", " ".repeat(600));
     assert_eq!(next(&format!("{endless}{{\"name\": \"")).len(), all - 1);
@@ -270,5 +280,171 @@ fn an_answer_matches_the_expression_it_is_held_to() {
         assert!(matches!(grammars.compile_regex(wrong), Err(LanguageError::Schema { .. })), "{wrong}");
     }
     let long = "a".repeat(MAX_SCHEMA_BYTES + 1);
-    assert_eq!(grammars.compile_regex(&long).err(), Some(LanguageError::Schema { reason: "it is too long" }));
+    assert_eq!(
+        grammars.compile_regex(&long).err(),
+        Some(LanguageError::Schema { reason: "it is too long".into() })
+    );
+}
+
+/// Whether a schema, as its author wrote it, takes this answer.
+fn takes(schema: &str, answer: &str) -> bool {
+    let mut grammar = grammars().1.compile(schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+    grammar.resume(&ids(answer)).is_ok() && (grammar.is_complete() || allowed(&mut grammar).contains(&0))
+}
+
+#[test]
+fn numbers_keep_all_their_digits() {
+    let big = "123456789012345678901234567890";
+    for (schema, right, wrong) in [
+        (r#"{"const": 9007199254740993}"#.to_owned(), vec!["9007199254740993"], vec!["9007199254740992"]),
+        (r#"{"const": -9007199254740993}"#.to_owned(), vec!["-9007199254740993"], vec!["-9007199254740992"]),
+        (
+            r#"{"const": 18446744073709551615}"#.to_owned(),
+            vec!["18446744073709551615"],
+            vec!["18446744073709551616"],
+        ),
+        (format!(r#"{{"const": {big}}}"#), vec![big], vec!["123456789012345680000000000000"]),
+        (
+            r#"{"type": "integer", "enum": [1, 9007199254740993, "a"]}"#.to_owned(),
+            vec!["1", "9007199254740993"],
+            vec!["9007199254740992", "\"a\"", "2251799813685249"],
+        ),
+        (
+            r#"{"const": {"a": [9007199254740993, "b"]}}"#.to_owned(),
+            vec![r#"{"a": [9007199254740993, "b"]}"#],
+            vec![r#"{"a": [9007199254740992, "b"]}"#],
+        ),
+        (
+            r#"{"type": "integer", "minimum": 9007199254740993}"#.to_owned(),
+            vec!["9007199254740993", "9007199254741000", big],
+            vec!["9007199254740992", "5", "-9007199254740999"],
+        ),
+        (
+            r#"{"type": "integer", "exclusiveMinimum": -9007199254740995, "maximum": 18446744073709551615}"#
+                .to_owned(),
+            vec!["-9007199254740994", "-1", "0", "18446744073709551615"],
+            vec!["-9007199254740995", "18446744073709551616"],
+        ),
+        (
+            r#"{"type": ["number", "null"], "maximum": 9007199254740993}"#.to_owned(),
+            vec!["null", "-0.5", "9007199254740992.25", "9007199254740993", "9007199254740993.0"],
+            vec!["9007199254740993.5", "9007199254740994", "\"\""],
+        ),
+        (r#"{"const": 0.1}"#.to_owned(), vec!["0.1"], vec!["0.10000000000000001"]),
+        (
+            r#"{"const": 0.12345678901234567890}"#.to_owned(),
+            vec!["0.12345678901234567890"],
+            vec!["0.12345678901234568"],
+        ),
+        (r#"{"const": 1e400}"#.to_owned(), vec!["1e400"], vec!["1e308"]),
+        (r#"{"const": 1.0}"#.to_owned(), vec!["1"], vec!["2"]),
+        (
+            r#"{"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991}"#.to_owned(),
+            vec!["7", "-9007199254740991"],
+            vec!["9007199254740992"],
+        ),
+        (
+            r#"{"const": "9007199254740993"}"#.to_owned(),
+            vec!["\"9007199254740993\""],
+            vec!["9007199254740993"],
+        ),
+    ] {
+        assert!(right.iter().all(|answer| takes(&schema, answer)), "{schema}");
+        assert!(!wrong.iter().any(|answer| takes(&schema, answer)), "{schema}");
+    }
+    let call = r#"{"type": "object", "properties": {"id": {"const": 9007199254740993}}, "required": ["id"], "additionalProperties": false}"#;
+    let start = grammars().1.compile_calls(call, false).unwrap();
+    for block in ["<tool_call>{\"id\": 900719925474099", "```json\n{ \"name\": \""] {
+        let mut grammar = start.clone();
+        let _ = grammar.resume(&ids(block));
+        assert!(!allowed(&mut grammar).contains(&ids("2")[0]) || block.starts_with('`'));
+    }
+}
+
+#[test]
+fn keywords_that_say_nothing_are_no_reason_to_refuse() {
+    for (keyword, right, wrong) in [
+        (r#""uniqueItems": false"#, "3", "[]"),
+        (
+            r#""title": "t", "description": "d", "default": 1e400, "examples": [1], "deprecated": true"#,
+            "3",
+            "[]",
+        ),
+        (r#""readOnly": true, "writeOnly": false, "$comment": "c", "contentEncoding": "base64""#, "3", "[]"),
+        (r#""contentMediaType": "image/png", "contentSchema": {}, "format": "int64""#, "3", "[]"),
+        (r#""additionalProperties": true, "not": false, "then": {}, "minContains": 1"#, "3", "[]"),
+        (
+            r#""if": {"type": "string"}, "unevaluatedProperties": {}, "dependentRequired": {"a": []}"#,
+            "3",
+            "[]",
+        ),
+        (r#""propertyNames": {"type": "string"}, "$defs": {"unused": {"not": {}}}"#, "3", "[]"),
+    ] {
+        let schema = format!(r#"{{"type": "integer", {keyword}}}"#);
+        assert!(takes(&schema, right) && !takes(&schema, wrong), "{schema}");
+    }
+    for format in ["path", "binary", "password", "ipvanyaddress", "uri-reference"] {
+        assert!(takes(&format!(r#"{{"type": "string", "format": "{format}"}}"#), "\"x\""), "{format}");
+    }
+    assert!(!takes(r#"{"type": "string", "format": "date"}"#, "\"x\""));
+}
+
+#[test]
+fn a_set_of_few_values_has_each_once() {
+    let colours = r##"{"type": "array", "items": {"$ref": "#/$defs/C"}, "uniqueItems": true, "minItems": 1,
+        "$defs": {"C": {"enum": ["a", "b"], "title": "C", "type": "string"}}}"##;
+    for right in [r#"["a"]"#, r#"["b", "a"]"#, r#"["a", "b"]"#] {
+        assert!(takes(colours, right), "{right}");
+    }
+    for wrong in ["[]", r#"["a", "a"]"#, r#"["c"]"#, r#"["a", "b", "a"]"#] {
+        assert!(!takes(colours, wrong), "{wrong}");
+    }
+    let eight = r#"{"type": "array", "items": {"enum": [1, 2, 3, 4, 5, 6, 7, 8]}, "uniqueItems": true}"#;
+    assert!(takes(eight, "[1, 3, 8]") && !takes(eight, "[1, 1]"));
+    assert!(takes(
+        r#"{"type": "array", "items": {"type": "string"}, "uniqueItems": true, "maxItems": 1}"#,
+        "[\"x\"]"
+    ));
+}
+
+#[test]
+fn a_refusal_names_the_keyword_and_its_place() {
+    let refused =
+        |schema: &str| grammars().1.compile(schema).err().map(|error| error.to_string()).unwrap_or_default();
+    for (inner, said) in [
+        (r#"{"not": {"type": "string"}}"#, "`not` at /properties/v/not: "),
+        (r#"{"if": {"const": 1}, "then": {"const": 2}}"#, "`if` at /properties/v/if: "),
+        (
+            r#"{"dependentRequired": {"a": ["b"]}}"#,
+            "`dependentRequired` at /properties/v/dependentRequired: ",
+        ),
+        (
+            r#"{"type": "array", "items": {"type": "string"}, "uniqueItems": true}"#,
+            "`uniqueItems` at /properties/v/uniqueItems: ",
+        ),
+        (
+            r#"{"type": "array", "items": {"type": "array", "contains": {}}}"#,
+            "`contains` at /properties/v/items/contains: ",
+        ),
+        (r##"{"$ref": "https://example.com/a"}"##, "`$ref` at /properties/v/$ref: "),
+        (r##"{"$ref": "#/$defs/none"}"##, "`$ref` at /properties/v/$ref: "),
+        (r#"{"type": "string", "pattern": "(?=a)b"}"#, "`pattern` at /properties/v/pattern: "),
+        (r#"{"oneOf": [{"type": "string"}, {"minLength": 3}]}"#, "`oneOf` at /properties/v/oneOf: "),
+        (
+            r#"{"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1}"#,
+            "`minProperties` at /properties/v/minProperties: ",
+        ),
+        (
+            r#"{"type": "number", "multipleOf": 9007199254740993}"#,
+            "`multipleOf` at /properties/v/multipleOf: ",
+        ),
+        (r#"{"type": "string", "maxLength": "x"}"#, "`maxLength` at /properties/v/maxLength: "),
+    ] {
+        let schema =
+            format!(r#"{{"type": "object", "properties": {{"u": {{"pattern": "a"}}, "v": {inner}}}}}"#);
+        let reason = refused(&schema);
+        assert!(reason.contains(said), "{schema}: {reason}");
+    }
+    let long = format!(r#"{{"properties": {{"{}": {{"not": {{}}}}}}}}"#, "n".repeat(10_000));
+    assert!(refused(&long).len() < 500);
 }
