@@ -4,15 +4,13 @@
 //! (`slots.rs`). So no text can break out of its message, whatever the template does. The tokenizer knows for
 //! every character whether the template's author wrote it.
 
+mod bounded;
 mod described;
 mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    io,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use minijinja::{Environment, Error, ErrorKind, Value, syntax::SyntaxConfig, value::Kwargs};
 use zeroize::Zeroizing;
@@ -29,8 +27,8 @@ use super::{
 /// Maximum size in bytes of a chat template. The largest in use have some tens of kilobytes.
 pub const MAX_TEMPLATE_BYTES: usize = 256 * 1024;
 
-/// Maximum number of instructions of one rendering. A message takes some fifty, a tool some hundred.
-pub const TEMPLATE_FUEL: u64 = 2_000_000;
+/// Maximum number of instructions of one rendering. A message takes some hundred, a tool some hundreds.
+pub const TEMPLATE_FUEL: u64 = 4_000_000;
 
 /// Maximum size in bytes of one rendering: the template's own text, with slots in the place of conversation
 /// texts.
@@ -50,6 +48,8 @@ pub enum Segment {
 /// A compiled chat template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
+    syntax: SyntaxConfig,
     bos: String,
     eos: String,
     /// The prefix of every slot's name; does not occur in the template itself.
@@ -81,18 +81,17 @@ impl ChatTemplate {
         environment.set_fuel(Some(TEMPLATE_FUEL));
         let mut syntax = SyntaxConfig::builder();
         syntax.trim_blocks(true).lstrip_blocks(true);
-        environment.set_syntax(syntax.build().map_err(|error| template_error(&error))?);
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        let syntax = syntax.build().map_err(|error| template_error(&error))?;
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", move |pattern: String| date.format(&pattern));
-        environment.add_template_owned("chat", source.to_owned()).map_err(|error| template_error(&error))?;
-
         let hash = blake3::hash(source.as_bytes());
         let mut template = Self {
             environment,
+            source: without_training_marks(source),
+            syntax,
             bos: bos.to_owned(),
             eos: eos.to_owned(),
             slot_prefix: format!("slot{}x", &hash.to_hex()[..24]),
@@ -217,28 +216,37 @@ impl ChatTemplate {
         environment.add_filter("tojson", move |value: &Value, indent: Option<Value>, named: Kwargs| {
             slots.tojson(value, indent.as_ref(), &named)
         });
-        let template = environment.get_template("chat").map_err(|error| template_error(&error))?;
-        let mut out = BoundedOutput(Vec::new());
-        template.render_captured_to(context, &mut out).map_err(|error| template_error(&error))?;
-        String::from_utf8(out.0).map_err(|_| LanguageError::Template { reason: "it writes no text".into() })
+        let rendered = bounded::render(&environment, &self.source, &self.syntax, context);
+        let rendered = rendered.map_err(|error| template_error(&error))?;
+        if rendered.len() > MAX_RENDERED_BYTES {
+            return Err(LanguageError::Template { reason: "the template writes too much".into() });
+        }
+        Ok(rendered)
     }
 }
 
-/// Collects a template's output, up to a limit.
-struct BoundedOutput(Vec<u8>);
-
-impl io::Write for BoundedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > MAX_RENDERED_BYTES - self.0.len() {
-            return Err(io::Error::other("the template writes too much"));
+/// A template without the tags that mark the texts for training. They mean nothing when a model answers; what they do to
+/// the space around them stays.
+fn without_training_marks(source: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(source.len()), source);
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at + 2);
+        let inner = tag.split("%}").next().unwrap_or_default();
+        let name = inner.trim_matches(['-', '+']).trim();
+        let plain = match name {
+            "generation" => "if true",
+            "endgeneration" => "endif",
+            name => name,
+        };
+        out.push_str(before);
+        if plain == name {
+            out.push_str(inner)
+        } else {
+            out.push_str(&inner.replace(name, &format!(" {plain} ")))
         }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
+        rest = tag.get(inner.len()..).unwrap_or_default();
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    out + rest
 }
 
 /// Whether an id may appear in the template's own text.

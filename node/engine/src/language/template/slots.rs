@@ -5,7 +5,7 @@
 //! these brackets, and some templates cut the last one off.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -289,6 +289,8 @@ struct Style {
     indent: Option<usize>,
     after_item: String,
     after_key: String,
+    /// Whether other characters than ASCII's are escaped.
+    ascii: bool,
 }
 
 impl Style {
@@ -304,11 +306,12 @@ impl Style {
                 _ => return Err(unsupported("such indent")),
             },
         };
-        for option in ["ensure_ascii", "sort_keys"] {
-            if named.get::<Option<Value>>(option)?.is_some_and(|value| value.is_true()) {
-                return Err(unsupported(option));
-            }
+        let is_set =
+            |option| Ok::<_, Error>(named.get::<Option<Value>>(option)?.is_some_and(|value| value.is_true()));
+        if is_set("sort_keys")? {
+            return Err(unsupported("sort_keys"));
         }
+        let ascii = is_set("ensure_ascii")?;
         let separators = named.get::<Option<Value>>("separators")?.filter(|value| !value.is_none());
         let (after_item, after_key) = match separators {
             None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
@@ -318,7 +321,23 @@ impl Style {
             }
         };
         named.assert_all_used()?;
-        Ok(Self { indent, after_item, after_key })
+        Ok(Self { indent, after_item, after_key, ascii })
+    }
+}
+
+impl Style {
+    fn escape(&self, text: &str, out: &mut Zeroizing<String>) {
+        let begin = out.len();
+        escape(text, out);
+        if self.ascii && !out.is_ascii() {
+            let escaped = Zeroizing::new(out.split_off(begin));
+            for unit in escaped.encode_utf16() {
+                match u8::try_from(unit).ok().filter(u8::is_ascii) {
+                    Some(byte) => out.push(char::from(byte)),
+                    None => drop(write!(out, "\\u{unit:04x}")),
+                }
+            }
+        }
     }
 }
 
@@ -373,10 +392,10 @@ impl Writer<'_> {
             if let Some(number) = slot {
                 let texts = self.slots.texts();
                 let slot = texts.get(number).ok_or_else(broken)?;
-                escape(&slot.text, &mut self.out);
+                self.style.escape(&slot.text, &mut self.out);
                 self.parts.push(number);
             }
-            escape(after, &mut self.out);
+            self.style.escape(after, &mut self.out);
         }
         self.out.push('"');
         Ok(())

@@ -371,3 +371,142 @@ fn an_id_that_is_no_calls_or_more_than_letters_is_text() {
     let shown = joined(source, messages).unwrap();
     assert!(shown.ends_with("«r»(Abcdefg10)«r»(«</s>»)«r»(«Abcdefg99»)"), "{shown}");
 }
+
+/// Templates with the features that families of models use, and the text that Jinja 3.1 makes of them, for the messages of
+/// [`spoken`].
+const FEATURES: [(&str, &str); 13] = [
+    (
+        r#"{%- for m in messages %}{{- '<|im_start|>' + m['role'] + '\n' }}{%- if m['role'] == 'assistant' %}{% generation %}{{- m['content'] }}{% endgeneration %}{%- else %}{{- m['content'] }}{%- endif %}{{- '<|im_end|>\n' }}{%- endfor %}"#,
+        r#"<|im_start|>system
+S<|im_end|>
+<|im_start|>user
+Q<|im_end|>
+<|im_start|>assistant
+A<|im_end|>
+<|im_start|>user
+R<|im_end|>
+"#,
+    ),
+    (
+        r#"{%- for m in messages %}{% if loop.index0 == 0 %}{%- continue %}{% endif %}{% if loop.last %}{{ m.content }}{% break %}{% endif %}{{ m.content }};{%- endfor %}{{ messages[0].content }}"#,
+        r#"Q;A;RS"#,
+    ),
+    (
+        r#"{%- set ns = namespace(last=messages|length - 1, seen=false) %}{%- for m in messages[::-1] %}{%- if m.role == 'user' and not ns.seen %}{%- set ns.last = (messages|length - 1) - loop.index0 %}{%- set ns.seen = true %}{%- endif %}{%- endfor %}{{ ns.last }}{% for m in messages %}{{ m.content }}{% endfor %}"#,
+        r#"3SQAR"#,
+    ),
+    (
+        r#"{%- set text = ' a,b,c ' %}{{ text.strip().split(',')[-1] }}|{{ text.lstrip().rstrip() }}|{{ 'abc'.startswith('ab') }}|{{ 'abc'.endswith('bc') }}|{{ 'aXb'.replace('X', '-') }}|{{ 'ab'.upper() }}|{{ 'think' in 'thinking' }}|{{ 'a' ~ 1 ~ 'b' }}|{% for m in messages %}{{ m.content }}{% endfor %}"#,
+        r#"c|a,b,c|True|True|a-b|AB|True|a1b|SQAR"#,
+    ),
+    (
+        r#"{{ messages is iterable }}{{ messages is string }}{{ messages[0] is mapping }}{{ messages[0].role is string }}{{ tools is none }}{{ x is defined }}{{ x is undefined }}{{ 3 is number }}{{ true is boolean }}{{ messages is sequence }}{{ 4 is even }}{% for m in messages %}{{ m.content }}{% endfor %}"#,
+        r#"TrueFalseTrueTrueTrueFalseTrueTrueTrueTrueTrueSQAR"#,
+    ),
+    (
+        r#"{%- macro part(text, before='<', after='>') -%}{{ before }}{{ text }}{{ after }}{%- endmacro -%}{%- macro around() %}[{{ caller() }}]{% endmacro %}{% for m in messages %}{{ part(m.content, after=')') }}{% endfor %}{% call around() %}x{% endcall %}"#,
+        r#"<S)<Q)<A)<R)[x]"#,
+    ),
+    (
+        r#"{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='role') | join(',') }}|{{ messages | rejectattr('role', 'equalto', 'user') | list | length }}|{% for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}|{{ [3, 1, 2] | sort | join('-') }}|{{ 'x' | upper | default('y') }}|{{ (none or 'd') }}|{% filter upper %}abc{% endfilter %}|{{ 'a\nb' | indent(2) }}|{{ ['a', 'b'] | first }}{{ ['a', 'b'] | last }}|{{ ' x ' | trim }}|{% for m in messages %}{{ m.content }}{% endfor %}"#,
+        r#"user,user|2|a2b1|1-2-3|X|d|ABC|a
+  b|ab|x|SQAR"#,
+    ),
+    (
+        r#"{{ {'a': none, 'b': [1, 'é']} | tojson }}|{{ {'a': 1} | tojson(indent=2) }}|{{ ['é'] | tojson(ensure_ascii=True) }}|{{ ['é'] | tojson(ensure_ascii=False) }}|{{ {'a': 1, 'b': 2} | tojson(separators=(',', ':')) }}|{% for m in messages %}{{ m.content }}{% endfor %}"#,
+        r#"{"a": null, "b": [1, "é"]}|{
+  "a": 1
+}|["\u00e9"]|["é"]|{"a":1,"b":2}|SQAR"#,
+    ),
+    (
+        r#"{% set head %}a{{ bos_token }}b{% endset %}{{ head }}|{%- for m in messages %}{% if loop.previtem is defined and loop.previtem.role != m.role %}+{% endif %}{{ m.content }}{% if loop.nextitem is not defined %}!{% endif %}{% endfor %}"#,
+        r#"a<s>b|S+Q+A+R!"#,
+    ),
+    (
+        r#"{{ strftime_now('%Y-%m-%d') }}|{{ strftime_now('%d %B %Y') }}|{{ strftime_now('%A, %b %d') }}|{{ strftime_now('%B %d, %Y') }}|{{ strftime_now('%a %y %j %I %p') }}|{% for m in messages %}{{ m.content }}{% endfor %}"#,
+        r#"2024-07-26|26 July 2024|Friday, Jul 26|July 26, 2024|Fri 24 208 12 AM|SQAR"#,
+    ),
+    (
+        r#"{%- set tool = {'name': 'f', 'parameters': {'x': 1, 'y': 2}} %}{%- for k, v in tool.items() %}{{ k }},{% endfor %}{%- for k, v in tool.parameters | items %}{{ k }}={{ v }};{% endfor %}{{ tool.get('none', 'd') }}{{ tool.keys() | list | join('/') }}|{% for m in messages %}{{ m.content }}{% endfor %}"#,
+        r#"name,parameters,x=1;y=2;dname/parameters|SQAR"#,
+    ),
+    (
+        r#"{%- for m in messages if m.role != 'system' %}{{ loop.index }}/{{ loop.length }}{{ loop.first }}{{ loop.revindex }}{{ m.content }} {% else %}none{% endfor %}{{ messages[0].content }}{% for i in range(3) %}{{ i }}{% endfor %}{% for a, b in [(1, 2), (3, 4)] %}{{ a + b }}{% endfor %}{{ 7 // 2 }}{{ 7 % 2 }}{{ 2 * 3 }}{{ '-' * 3 }}"#,
+        r#"1/3True3Q 2/3False2A 3/3False1R S01237316---"#,
+    ),
+    (
+        r#"{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content'] %}{%- set rest = messages[1:] %}{%- else %}{%- set rest = messages %}{%- endif %}{{ bos_token }}{{ system }}{%- for m in rest %}{%- if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{%- endif %}{{ m['content'] }}{{ eos_token if m.role == 'assistant' else '' }}{%- endfor %}{% raw %}{{ x }}{% endraw %}{# a remark #}"#,
+        r#"<s>SQA</s>R{{ x }}"#,
+    ),
+];
+
+fn spoken() -> Vec<Message> {
+    let roles = [(Role::System, "S"), (Role::User, "Q"), (Role::Assistant, "A"), (Role::User, "R")];
+    roles.map(|(role, text)| Message::new(role, text)).into()
+}
+
+#[test]
+fn templates_write_what_jinja_writes() {
+    for (source, expected) in FEATURES {
+        let rendered = joined(source, spoken()).unwrap_or_else(|error| panic!("{source}: {error}"));
+        assert_eq!(rendered.replace(['«', '»'], ""), expected, "{source}");
+    }
+}
+
+#[test]
+fn the_words_of_a_template_that_refuses_reach_the_caller() {
+    let source = FEATURES[12].0;
+    let twice = [user("a"), user("b")].concat();
+    let refused = joined(source, twice).unwrap_err();
+    assert_eq!(refused, LanguageError::Template { reason: "roles must alternate".into() });
+}
+
+#[test]
+fn a_template_that_grows_its_values_is_refused() {
+    let text = "x".repeat(1000);
+    let long = format!("{{% set s = '{text}' %}}");
+    let doubled = format!("{long}{}", "{% set s = s ~ s %}".repeat(26));
+    let growing = [
+        doubled.clone(),
+        doubled.replace("~", "+"),
+        format!("{long}{}", "{% set s %}{{ s }}{{ s }}{% endset %}".repeat(26)),
+        format!("{long}{}", "{% set s = s | replace('x', s) %}".repeat(3)),
+        format!("{long}{}", "{% set s = s.replace('x', s) %}".repeat(3)),
+        format!("{long}{}", "{% set s = range(1000) | join(s) %}".repeat(3)),
+        format!("{long}{}", "{% set s = [s, s] | map('replace', 'x', s) | join %}".repeat(3)),
+        format!("{long}{{% set s = s * 100000 %}}"),
+        "{{ 'x' * 100000000 }}".to_owned(),
+        "{{ ('x' ~ 1) * 100000000 }}".to_owned(),
+        "{{ '%99999999d' | format(1) }}".to_owned(),
+        "{{ '{:99999999}'.format(1) }}".to_owned(),
+        "{{ 'x\ny' | indent(99999999) }}".to_owned(),
+        "{{ [1] | slice(99999999) | list | length }}".to_owned(),
+        "{{ [1] | batch(99999999, 'x') | list | length }}".to_owned(),
+        format!("{{% set l = [1] %}}{}{{{{ l }}}}", "{% set l = [l, l] %}".repeat(40)),
+        format!(
+            "{{% set l = {{'a': 1}} %}}{}{{{{ l | tojson }}}}",
+            "{% set l = {'a': l, 'b': l} %}".repeat(40)
+        ),
+        format!("{{% set l = [1] %}}{}", "{% set l = l + l %}".repeat(40)),
+        "{% set n = namespace(l=[]) %}{% for i in range(100000) %}{% set n.l = [n.l] %}{% endfor %}"
+            .to_owned(),
+        "{% set n = namespace() %}{% set n.a = n %}{{ n }}".to_owned(),
+        "{% set n = namespace() %}{% set n.a = [n] %}".to_owned(),
+        format!(
+            "{long}{{% set n = namespace(l=[]) %}}{{% for i in range(100000) %}}{{% set n.l = n.l + [s ~ i] %}}{{% endfor %}}"
+        ),
+        format!("{{% set s %}}{{% for i in range(100000) %}}{text}{{% endfor %}}{{% endset %}}"),
+        format!(
+            "{{% macro m(n) %}}{{% if n %}}{{{{ m(n - 1) }}}}{{{{ m(n - 1) }}}}{{% endif %}}{text}{{% endmacro %}}{{{{ m(40) }}}}"
+        ),
+    ];
+    for source in growing {
+        let source = format!("{source}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}");
+        let refused = ChatTemplate::new(&source, "", "", Date::default()).err();
+        assert!(
+            matches!(refused, Some(LanguageError::Template { .. })),
+            "{}",
+            source.get(source.len().saturating_sub(200)..).unwrap_or_default()
+        );
+    }
+}
