@@ -22,6 +22,8 @@ pub(crate) use baton_models::partial_bytes;
 pub(crate) use baton_models::remove as remove_own;
 pub use shape::Shape;
 
+use crate::engine::native;
+
 /// The catalogue built into the program.
 pub const BUILT_IN_CATALOGUE: &str = include_str!("../models.toml");
 
@@ -31,12 +33,25 @@ pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 /// The default hub for fetching files by name.
 pub(crate) const DEFAULT_HUB: &str = "https://huggingface.co";
 
-/// Checks the header of a model file. Reads nothing else of the file.
+/// Checks that a node can serve a model file: its header, tensors, tokenizer and chat template. Does not load the
+/// weights.
 ///
 /// # Errors
 /// The reason, in words.
 pub(crate) fn check_file(path: &Path) -> Result<(), String> {
-    Shape::read(path).map(|_| ()).map_err(|error| error.to_string())
+    Shape::read(path).map_err(|error| error.to_string())?;
+    native::check(path).map_err(|error| {
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    })
+}
+
+/// The chat template for a model file of the catalogue whose own one misleads the model.
+pub(crate) fn template_of(path: &Path) -> Option<&'static str> {
+    let file = path.file_name()?.to_str()?;
+    let catalogue = Catalogue::built_in();
+    let entry = catalogue.entries().iter().find(|entry| entry.file == file)?;
+    entry.name.starts_with("qwen2.5-coder-").then_some(include_str!("../templates/qwen2.5-coder.jinja"))
 }
 
 /// Refuses an operator's model name if it is the name or file of a catalogue model: a name must mean one

@@ -193,6 +193,17 @@ impl Language {
         Self::load(file.header(), file.bytes(), date)
     }
 
+    /// Uses another chat template than the file's.
+    ///
+    /// # Errors
+    /// [`LanguageError::Template`].
+    pub fn replace_template(&mut self, source: &str, date: Date) -> Result<(), LanguageError> {
+        let (begin, end) = (self.tokenizer.begin_text(), self.tokenizer.end_text());
+        self.template = ChatTemplate::new(source, begin, end, date)?;
+        self.plain = false;
+        Ok(())
+    }
+
     /// The tokenizer.
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {

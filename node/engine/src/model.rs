@@ -9,7 +9,7 @@ use crate::{
     kernels::Isa,
     kv::{KvPool, KvShape, OutOfBudget, Sequence},
     threads::Threads,
-    weights::{LoadError, Weights},
+    weights::{LoadError, PendingWeights, Weights},
 };
 
 /// Maximum number of rows of one step, and the size of its buffers. More gain nothing: from some dozens on, a
@@ -153,6 +153,15 @@ impl Model {
         let shape = KvShape { layers: config.layers, heads: config.kv_heads, head_dim: config.head_dim };
         let kv = KvPool::new(shape, options.kv_budget);
         Ok(Self { config, weights, threads, isa: options.isa, scratch: Scratch::default(), kv })
+    }
+
+    /// Checks that [`Self::from_file`] takes a file, without loading its weights. Returns the tokens of its vocabulary.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the model is not supported.
+    pub fn check_file(file: &GgufFile) -> Result<usize, LoadError> {
+        let mut config = Config::read(file.header())?;
+        Ok(PendingWeights::find(file, &mut config)?.vocabulary)
     }
 
     /// The model's shape.

@@ -460,13 +460,22 @@ impl<'a> PendingLayer<'a> {
     }
 }
 
-impl Weights {
-    /// Repacks a file's weights on `threads` threads. Allocates nothing until all tensors have been found
-    /// with the shapes in `config`. Sets the rotation's factors in `config` if the file has any.
+/// All tensors of a file, found with the shapes of its configuration, and not repacked yet.
+pub struct PendingWeights<'a> {
+    embedding: Pending<'a>,
+    head: Option<Pending<'a>>,
+    output_norm: Vec<f32>,
+    layers: Vec<PendingLayer<'a>>,
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+}
+
+impl<'a> PendingWeights<'a> {
+    /// Finds a file's tensors. Sets the rotation's factors in `config` if the file has any.
     ///
     /// # Errors
     /// [`LoadError`] if a tensor is missing, unknown or of another shape.
-    pub fn load(file: &GgufFile, config: &mut Config, threads: usize) -> Result<Self, LoadError> {
+    pub fn find(file: &'a GgufFile, config: &mut Config) -> Result<Self, LoadError> {
         let mut find = Finder { file, used: HashSet::new() };
         let embedding_name = "token_embd.weight";
         let rows = |name: &str| file.header().tensor(name).map(|tensor| tensor.rows);
@@ -499,7 +508,19 @@ impl Weights {
         if let Some(unknown) = file.header().unused(&find.used).first() {
             return Err(LoadError::UnknownTensor((*unknown).to_owned()));
         }
+        Ok(Self { embedding, head, output_norm, layers, vocabulary })
+    }
+}
 
+impl Weights {
+    /// Repacks a file's weights on `threads` threads. Allocates nothing until all tensors have been found
+    /// with the shapes in `config`. Sets the rotation's factors in `config` if the file has any.
+    ///
+    /// # Errors
+    /// [`LoadError`] if a tensor is missing, unknown or of another shape.
+    pub fn load(file: &GgufFile, config: &mut Config, threads: usize) -> Result<Self, LoadError> {
+        let PendingWeights { embedding, head, output_norm, layers, vocabulary } =
+            PendingWeights::find(file, config)?;
         let mut walk = Walk::default();
         layers.iter().for_each(|layer| layer.walk(&mut walk));
         walk.joined(&[head.unwrap_or(embedding)]);
@@ -514,7 +535,7 @@ impl Weights {
                 Some(layer.finish(matrices.try_into().ok()?, config))
             })
             .collect();
-        let head = tiles.next().ok_or_else(|| LoadError::MissingTensor(embedding_name.to_owned()))?;
+        let head = tiles.next().ok_or_else(|| LoadError::MissingTensor("output.weight".to_owned()))?;
         let embedding = tiles.next();
         Ok(Self { embedding, head: Linear::joined(vec![head]), output_norm, layers, vocabulary })
     }

@@ -22,6 +22,7 @@ use super::{Exit, Failure, Places, bench::model_file, say, style::Style};
 use crate::{
     config::Settings,
     engine::native::{NativeConfig, NativeEngine},
+    models::template_of,
     replay::{NotReplayable, ReplayTask, Verdict, replay},
 };
 
@@ -230,6 +231,7 @@ impl Bench {
             slots: 1,
             threads: threads.map(usize::from),
             kv_bytes: KV_BYTES,
+            template: template_of(&path),
             ..NativeConfig::new("replay", path)
         };
         let loading = tokio::task::spawn_blocking(move || NativeEngine::load(&config));

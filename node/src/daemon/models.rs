@@ -16,7 +16,7 @@ use crate::{
     },
     failure::{Exit, Failure},
     metrics::Metrics,
-    models::{Catalogue, Shape, WeightsHash, origin},
+    models::{Catalogue, Shape, WeightsHash, origin, template_of},
     progress::Progress,
 };
 
@@ -80,6 +80,7 @@ fn load(settings: &Settings, model: &LocalModel) -> Result<Arc<dyn Engine>, Fail
         queue_limit: settings.slots as usize,
         threads: settings.threads.map(|threads| threads as usize),
         kv_bytes: (settings.kv_mb as usize).saturating_mul(1 << 20),
+        template: template_of(path),
         ..NativeConfig::new(name.clone(), path.clone())
     };
     let engine = NativeEngine::load(&config).map_err(|error| {

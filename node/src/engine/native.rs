@@ -84,6 +84,8 @@ pub struct NativeConfig {
     pub kv_bytes: usize,
     /// The date for the chat template.
     pub template_date: TemplateDate,
+    /// The chat template instead of the file's own one.
+    pub template: Option<&'static str>,
     /// Instruction set of the engine's kernels. All give the same bits; tests choose slower ones.
     pub isa: Isa,
 }
@@ -100,6 +102,7 @@ impl NativeConfig {
             threads: None,
             kv_bytes: DEFAULT_KV_BYTES,
             template_date: TemplateDate::default(),
+            template: None,
             isa: Isa::best(),
         }
     }
@@ -287,6 +290,36 @@ fn open(path: &Path) -> Result<GgufFile, LoadError> {
     GgufFile::open(path).map_err(|error| LoadError::of_gguf(path, error))
 }
 
+fn architecture(file: &GgufFile) -> Result<String, LoadError> {
+    match file.header().get("general.architecture") {
+        Some(Value::String(name)) => Ok(name.clone()),
+        _ => Err(LoadError::Metadata { key: "general.architecture".to_owned() }),
+    }
+}
+
+fn same_vocabulary(tokens: usize, language: &Language) -> Result<(), LoadError> {
+    if tokens == language.tokenizer().vocabulary() {
+        return Ok(());
+    }
+    Err(LoadError::Format { reason: "the tokenizer has another vocabulary than the model".to_owned() })
+}
+
+/// Checks that [`NativeEngine::load`] takes a file, without loading its weights: header, tensors, tokenizer and chat
+/// template. A general library reads its own tensors only when it loads them.
+///
+/// # Errors
+/// [`LoadError`], as loading.
+pub(crate) fn check(path: &Path) -> Result<(), LoadError> {
+    let file = open(path)?;
+    architecture(&file)?;
+    let language = Language::of_file(&file, TemplateDate::default())?;
+    match Model::check_file(&file).map_err(|error| LoadError::of_model(path, error)) {
+        Ok(tokens) => same_vocabulary(tokens, &language),
+        Err(LoadError::Unsupported { .. }) if library::knows(file.header()) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 fn encode(language: &Language, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
     Ok(language.encode(&conversation(prompt))?)
 }
@@ -307,16 +340,13 @@ impl NativeEngine {
     pub fn load(config: &NativeConfig) -> Result<Self, LoadError> {
         let path = &config.model_path;
         let file = open(path)?;
-        let architecture = match file.header().get("general.architecture") {
-            Some(Value::String(name)) => name.clone(),
-            _ => return Err(LoadError::Metadata { key: "general.architecture".to_owned() }),
-        };
-        let language = Language::of_file(&file, config.template_date)?;
-        let model = ComputeBackend::load(&file, config)?;
-        if model.vocabulary() != language.tokenizer().vocabulary() {
-            let reason = "the tokenizer has another vocabulary than the model".to_owned();
-            return Err(LoadError::Format { reason });
+        let architecture = architecture(&file)?;
+        let mut language = Language::of_file(&file, config.template_date)?;
+        if let Some(template) = config.template {
+            language.replace_template(template, config.template_date)?;
         }
+        let model = ComputeBackend::load(&file, config)?;
+        same_vocabulary(model.vocabulary(), &language)?;
         let manifest = ModelManifest {
             version: MODEL_MANIFEST_VERSION,
             architecture,

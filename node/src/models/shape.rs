@@ -128,6 +128,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_a_node_could_not_load_is_refused_before_it_has_a_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        fs::write(&path, header("llama", &SMOLLM2)).unwrap();
+        assert!(Shape::read(&path).is_ok());
+        let refused = crate::models::check_file(&path).unwrap_err();
+        assert!(refused.contains("tokenizer"), "{refused}");
+    }
+
+    #[test]
     fn files_that_lie_are_refused_with_what_is_wrong() {
         let sound = header("llama", &SMOLLM2);
         let changed = |at: usize, with: &[u8]| {

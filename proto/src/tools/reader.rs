@@ -352,6 +352,7 @@ fn cannot_be_calls(text: &str) -> bool {
     };
     let text = text.strip_prefix('[').unwrap_or(text).trim_ascii_start();
     let Some(map) = text.strip_prefix('{') else { return !text.is_empty() };
+    let map = map.strip_prefix('{').unwrap_or(map);
     let Some(key) = map.trim_ascii_start().strip_prefix('"') else {
         return !map.trim_ascii_start().is_empty();
     };
@@ -362,8 +363,13 @@ fn cannot_be_calls(text: &str) -> bool {
 /// Keys of a call.
 const KEYS: [&str; 6] = ["name", "arguments", "parameters", "type", "function", "id"];
 
-/// Reads a whole text as calls, with `;`, `,` or space between them.
+/// Reads a whole text as calls, with `;`, `,` or space between them. Some templates show calls with two braces by
+/// mistake, and their models write one call so.
 fn sequence(text: &str) -> Option<Vec<(Call, bool)>> {
+    if let Some(inner) = text.trim_ascii().strip_prefix('{').filter(|inner| inner.starts_with('{')) {
+        let (value, after) = Json::parse_first(inner)?;
+        return if matches!(after.trim_ascii(), "" | "}") { calls_of(&value) } else { None };
+    }
     let mut calls = Vec::new();
     let mut rest = text.trim_ascii();
     while !rest.is_empty() {

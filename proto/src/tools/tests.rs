@@ -30,6 +30,10 @@ fn reads_the_syntax_of_each_family() {
     let bare = r#"{"name": "f", "parameters": {"a": 1, "b": "x"}}"#;
     check(bare, "", &[f()]);
     check(&format!("<|python_tag|>{bare}"), "", &[f()]);
+    // Two braces, as some templates show a call by mistake.
+    check(&format!("{{{bare}}}"), "", &[f()]);
+    check(&format!("{{{bare}\n"), "", &[f()]);
+    check(&format!("{{{bare}}} and"), &format!("{{{bare}}} and"), &[]);
     check(&format!(" {bare}; {bare}\n"), "", &[f(), f()]);
     check(&format!("I look. <|python_tag|>{bare}"), "I look.", &[f()]);
     check(r#"{"type": "function", "name": "f", "parameters": {"a": 1, "b": "x"}}"#, "", &[f()]);

@@ -106,7 +106,7 @@ impl Small {
 }
 
 /// A vocabulary that llama.cpp accepts.
-fn vocabulary(file: &mut Writer) {
+pub(super) fn vocabulary(file: &mut Writer) {
     let characters = "\u{2581}abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:?!\n";
     let special = ["<unk>", "<s>", "</s>"].map(str::to_owned);
     let texts: Vec<String> = special.into_iter().chain(characters.chars().map(String::from)).collect();

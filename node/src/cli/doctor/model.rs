@@ -13,7 +13,7 @@ use super::{Subject, codes, report::Check};
 use crate::{
     cli::{Failure, ask::root_cause},
     config::{EngineChoice, Settings},
-    models::{Catalogue, Shape},
+    models::{Catalogue, Shape, check_file},
     progress::Progress,
 };
 
@@ -57,17 +57,19 @@ fn check_native(check: &mut Check, subject: &Subject) {
     let mut missing = 0u64;
     for name in settings.models() {
         match find(check, settings, name) {
-            ModelFile::Here(path) => match Shape::read(&path) {
-                Ok(shape) => {
-                    if shape.library_bytes.is_some() {
-                        check.saw(format!(
-                            "{name} is computed by a general library, so nobody can check its answers"
-                        ));
+            ModelFile::Here(path) => {
+                match check_file(&path).and_then(|()| Shape::read(&path).map_err(|error| error.to_string())) {
+                    Ok(shape) => {
+                        if shape.library_bytes.is_some() {
+                            check.saw(format!(
+                                "{name} is computed by a general library, so nobody can check its answers"
+                            ));
+                        }
+                        shapes.push((name, shape));
                     }
-                    shapes.push((name, shape));
+                    Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
                 }
-                Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
-            },
+            }
             ModelFile::Missing(bytes) => missing += bytes,
             ModelFile::Wrong => {}
         }

@@ -8,6 +8,7 @@ use std::{
     thread,
 };
 
+use baton_engine::gguf::DType;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -15,6 +16,7 @@ use crate::{
     cli::harness::model_file::model,
     process::{Node, baton_node, failure, output, text},
     small,
+    support::synthetic::Shape,
 };
 
 fn listed(home: &Path) -> Value {
@@ -110,6 +112,21 @@ fn a_file_that_lies_is_refused_with_what_is_wrong() {
     bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
     for (content, part) in [(&bytes[..], "tensor count"), (b"not a model", "not a GGUF file"), (b"", "GGUF")]
     {
+        fs::write(&file, content).unwrap();
+        let (code, said) = failure(&mut baton_node(home.path(), &["models", "add", file.to_str().unwrap()]));
+        assert!(code == 5 && said.contains("is no model that can be used") && said.contains(part), "{said}");
+    }
+    // Neither can a node serve a sound file with a broken chat template, or with a tensor too few.
+    let tiny = Shape { layers: 1, ..Shape::new("llama", &[DType::F32]) };
+    let mut broken = tiny.writer();
+    small::vocabulary(&mut broken);
+    broken.string("tokenizer.chat_template", "{% for m in messages %}{{ m }");
+    let mut short = Shape { layers: 2, ..tiny.clone() }.writer();
+    small::vocabulary(&mut short);
+    let short = short.finish();
+    let name = short.windows(19).position(|part| part == b"blk.1.ffn_up.weight").unwrap();
+    let short = [&short[..name], b"blk.1.ffn_xx.weight", &short[name + 19..]].concat();
+    for (content, part) in [(broken.finish(), "template"), (short, "blk.1.ffn_up.weight")] {
         fs::write(&file, content).unwrap();
         let (code, said) = failure(&mut baton_node(home.path(), &["models", "add", file.to_str().unwrap()]));
         assert!(code == 5 && said.contains("is no model that can be used") && said.contains(part), "{said}");
