@@ -65,6 +65,9 @@ pub fn call_or_answer_schema(tools: &Definitions, answer: &Value) -> Result<Stri
     Ok(either(all, parts))
 }
 
+/// Keywords that describe properties beside `properties`.
+const OPENING: [&str; 6] = ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"];
+
 /// The schemas of the calls to the tools, or to the named one.
 fn calls(
     tools: &Definitions,
@@ -79,15 +82,26 @@ fn calls(
         let Some(name) = name.filter(|name| named.is_none_or(|named| named == *name)) else { continue };
         let any = json!({ "type": "object" });
         let arguments = match function.and_then(|function| function.get("parameters")) {
-            Some(parameters @ Json::Map(_)) if checked == CallArguments::Checked => {
+            _ if checked == CallArguments::Any => any,
+            Some(parameters @ Json::Map(_)) => {
                 let mut schema = serde_json::from_str(parameters.write().as_str()).unwrap_or(any);
                 // A call's arguments are an object, also where the schema does not say so.
                 if let Value::Object(schema) = &mut schema {
                     schema.entry("type").or_insert_with(|| "object".into());
+                    // A list of no properties means none; otherwise a model invents some.
+                    if schema.get("properties") == Some(&json!({}))
+                        && !OPENING.iter().any(|key| schema.contains_key(*key))
+                    {
+                        schema.insert("additionalProperties".to_owned(), false.into());
+                    }
                 }
                 apart(schema, &format!("tool{index}_"), parts).ok_or(CallSchemaError::Reference(index))?
             }
-            _ => any,
+            // A function without parameters has none.
+            Some(Json::Null) | None => {
+                json!({ "type": "object", "properties": {}, "additionalProperties": false })
+            }
+            Some(_) => any,
         };
         calls.push(json!({
             "type": "object",
@@ -172,10 +186,30 @@ mod tests {
         assert_eq!(any["anyOf"][0]["properties"]["arguments"], weather);
         let one = schema(&tools, Some("now")).unwrap();
         assert_eq!(one["properties"]["name"], json!({ "const": "now" }));
-        assert_eq!(one["properties"]["arguments"], json!({ "type": "object" }));
+        let none = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        assert_eq!(one["properties"]["arguments"], none);
         assert_eq!(schema(&tools, Some("then")), Err(CallSchemaError::NoTool("then".to_owned())));
         let loose = call_schema(&tools, Some("weather"), CallArguments::Any).unwrap();
         assert!(!loose.contains("city"));
+    }
+
+    #[test]
+    fn a_tool_without_properties_has_no_arguments() {
+        let arguments = |parameters: Value| {
+            schema(&tools(&json!([tool("ping", &parameters)])), None).unwrap()["properties"]["arguments"]
+                .clone()
+        };
+        let none = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        assert_eq!(arguments(json!({ "type": "object", "properties": {} })), none);
+        assert_eq!(arguments(json!({ "properties": {}, "type": "object" })), none);
+        for open in [
+            json!({ "type": "object" }),
+            json!({ "type": "object", "properties": {}, "additionalProperties": true }),
+            json!({ "type": "object", "properties": {}, "additionalProperties": { "type": "string" } }),
+            json!({ "type": "object", "properties": {}, "patternProperties": { "a": {} } }),
+        ] {
+            assert_eq!(arguments(open.clone()), open);
+        }
     }
 
     #[test]
