@@ -81,7 +81,10 @@ async fn fetch_model(model: &str) -> Result<(), Failure> {
     if done.success() {
         return Ok(());
     }
-    Err(Failure::usage("The model could not be fetched.", format!("see why: baton-node models pull {model}")))
+    Err(Failure::usage(
+        "The model could not be fetched.",
+        "the node's message above names the cause; a model file that you have: baton-node models add FILE.gguf --name NAME, then baton try --model NAME",
+    ))
 }
 
 /// Chats with the network's nodes, in a home of its own.

