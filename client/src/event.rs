@@ -18,6 +18,12 @@ use crate::{conflict::ChainConflict, error::ClientError, logprobs::TokenReport};
 
 /// Most tokens of an answer by default.
 pub const DEFAULT_OUTPUT_TOKENS: u32 = 2048;
+
+/// In [`TurnInput::max_output_tokens`]: as many as suit the model that serves the turn.
+pub const MODEL_OUTPUT_TOKENS: u32 = 0;
+
+/// In [`TurnInput::sampling`]: the repetition penalty that suits the model that serves the turn.
+pub const MODEL_PENALTY: f32 = 0.0;
 /// Most tokens of added memory by default.
 pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
 
@@ -123,7 +129,7 @@ pub struct TurnInput {
     /// A JSON schema that the answer must satisfy, at most [`MAX_SCHEMA_BYTES`]. Nodes without schema support
     /// refuse the turn, and others are tried.
     pub json_schema: Option<String>,
-    /// Most tokens of the answer; a node's own lower limit takes precedence.
+    /// Most tokens of the answer, or [`MODEL_OUTPUT_TOKENS`]; a node's own lower limit takes precedence.
     pub max_output_tokens: u32,
     /// Name or hex id of the model; any if none.
     pub model: Option<String>,
@@ -185,12 +191,24 @@ impl TurnInput {
         if self.messages.iter().all(|message| message.text.trim().is_empty()) {
             return Err(ClientError::EmptyMessage);
         }
-        self.sampling.check()?;
+        let mut sampling = self.sampling.clone();
+        if sampling.repetition_penalty == MODEL_PENALTY {
+            sampling.repetition_penalty = 1.0;
+        }
+        sampling.check()?;
         let bytes = self.json_schema.as_ref().map_or(0, String::len);
         if bytes > MAX_SCHEMA_BYTES {
             return Err(ClientError::SchemaTooLong { bytes, limit: MAX_SCHEMA_BYTES });
         }
         check_texts(&self.messages)
+    }
+
+    /// The same, with the length and the repetition penalty that suit the model.
+    #[must_use]
+    pub fn by_model(mut self) -> Self {
+        self.max_output_tokens = MODEL_OUTPUT_TOKENS;
+        self.sampling.repetition_penalty = MODEL_PENALTY;
+        self
     }
 
     /// An ordinary turn with one message of the user.

@@ -82,8 +82,9 @@ pub use decoy_ledger::{DEFAULT_DECOY_SHARE, DecoyPolicy, DecoyTotals, MAX_DECOY_
 pub use decoys::DecoyReport;
 pub use error::{ClientError, StateError};
 pub use event::{
-    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MemoryHint, Omissions,
-    OtherNodes, OwnMemory, Relayer, ReplayedTurn, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
+    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MODEL_OUTPUT_TOKENS,
+    MODEL_PENALTY, MemoryHint, Omissions, OtherNodes, OwnMemory, Relayer, ReplayedTurn, ResumeOptions,
+    TurnEvent, TurnInput, TurnOutcome,
 };
 pub use home::{change_passphrase, home_needs_passphrase};
 pub use index_status::{IndexAnswer, IndexStatus};

@@ -4,6 +4,7 @@
 //! turn. Text shown before acceptance is display only.
 
 mod decoy_shape;
+mod model_defaults;
 mod progress;
 pub(crate) mod queue;
 
@@ -36,7 +37,10 @@ use crate::{
     clocks::ClockDifference,
     core::Core,
     error::{ClientError, StateError},
-    event::{InlinePolicy, Omissions, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
+    event::{
+        DEFAULT_OUTPUT_TOKENS, InlinePolicy, MODEL_OUTPUT_TOKENS, Omissions, ResumeOptions, TurnEvent,
+        TurnInput, TurnOutcome,
+    },
     identities::SessionMesh,
     network::{
         choose::{NoChoice, Wish},
@@ -269,6 +273,8 @@ async fn attempt(
     let directory = &core.directory;
     let (model_of_session, warm, output_tokens) = session.read(|state| {
         let output_tokens = state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens);
+        let output_tokens =
+            if output_tokens == MODEL_OUTPUT_TOKENS { DEFAULT_OUTPUT_TOKENS } else { output_tokens };
         (model_of(state).filter(|_| options.model.is_none()), warm_node(core, state), output_tokens)
     });
     let model = options.model.clone().or(model_of_session.map(|model| model.to_string()));
@@ -325,6 +331,12 @@ async fn attempt(
         inline: progress.inline,
         begun: progress.begun.as_ref(),
     };
+    let settle = |state: &State| {
+        state.pending.as_ref().and_then(|pending| model_defaults::settled(&pending.turn, &choice.offer.name))
+    };
+    if let Some(turn) = session.read(settle) {
+        session.record(vec![Entry::Pending(turn)]).await?;
+    }
     let now = core.now_ms();
     let (turn, prepared) = session.read(|state| {
         let pending = state.pending.as_ref().ok_or(StateError::NothingPending)?;

@@ -188,7 +188,7 @@ impl BatonClient {
             key: None,
             origins: Vec::new(),
             hosts: Vec::new(),
-            template: TurnInput { allow_echo: options.allow_echo, ..TurnInput::new(Vec::new()) },
+            template: TurnInput { allow_echo: options.allow_echo, ..TurnInput::new(Vec::new()).by_model() },
             memory: None,
             keys: None,
             tool_servers: None,
@@ -357,13 +357,13 @@ impl BatonSession {
 /// The input of a turn, and the function for its events.
 fn say_input(text: String, options: Option<&JsValue>) -> Result<(TurnInput, Option<Function>), JsValue> {
     let options = options.filter(|options| !options.is_undefined() && !options.is_null());
-    let Some(options) = options else { return Ok((TurnInput::user(text), None)) };
+    let Some(options) = options else { return Ok((TurnInput::user(text).by_model(), None)) };
     let on_event = Reflect::get(options, &"onEvent".into()).ok().and_then(|call| call.dyn_into().ok());
     // A function is no JSON.
     let plain = js_sys::Object::assign(&js_sys::Object::new(), options.unchecked_ref());
     Reflect::delete_property(&plain, &"onEvent".into())?;
     let input: SayInput = read(&plain, "options")?;
-    let turn = TurnInput { allow_echo: input.allow_echo, model: input.model, ..TurnInput::user(text) };
+    let turn = TurnInput { allow_echo: input.allow_echo, model: input.model, ..TurnInput::user(text).by_model() };
     let turn = match input.max_tokens {
         Some(most) => TurnInput { max_output_tokens: most, ..turn },
         None => turn,

@@ -330,7 +330,7 @@ pub(crate) struct ChatArguments {
     /// Sampling seed [default: random for each turn].
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
-    /// Maximum tokens of an answer [default: 2048].
+    /// Maximum tokens of an answer [default: 2048; 512 from a model below a billion weights].
     #[arg(long, value_name = "NUMBER", env = "BATON_MAX_TOKENS")]
     pub max_tokens: Option<u32>,
     /// Discard an earlier message without an answer, instead of finishing it first.

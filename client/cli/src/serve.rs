@@ -124,12 +124,13 @@ async fn template(settings: &Settings, arguments: &ServeArguments) -> Result<Tur
     let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
     let relayer = settings.relayer_of_turns(arguments.memory.memory);
     template.relayer = settings::named_relayer(relayer).await?;
-    template.max_output_tokens = arguments.max_tokens.unwrap_or(template.max_output_tokens);
     let temperature = arguments.temperature.unwrap_or(DEFAULT_TEMPERATURE);
     template.sampling = Sampling { temperature, ..Sampling::default() };
     if template.sampling.check().is_err() {
         return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
     }
+    template = template.by_model();
+    template.max_output_tokens = arguments.max_tokens.unwrap_or(template.max_output_tokens);
     Ok(template)
 }
 

@@ -11,8 +11,8 @@ use std::{
 };
 
 use baton_client::{
-    Client, ClientError, DeviceEvent, NewSession, OtherNodes, ReconcileReport, ResumeOptions, TurnEvent,
-    TurnInput, TurnOutcome,
+    Client, ClientError, DeviceEvent, MODEL_OUTPUT_TOKENS, NewSession, OtherNodes, ReconcileReport,
+    ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 use baton_proto::{
     ErrorCode,
@@ -60,9 +60,6 @@ impl Talk {
         let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
         let relayer = settings.relayer_of_turns(arguments.memory.memory);
         template.relayer = settings::named_relayer(relayer).await?;
-        if let Some(tokens) = arguments.max_tokens {
-            template.max_output_tokens = tokens;
-        }
         template.sampling = Sampling {
             temperature: arguments.temperature.unwrap_or(DEFAULT_TEMPERATURE),
             ..Sampling::default()
@@ -70,6 +67,8 @@ impl Talk {
         if template.sampling.check().is_err() {
             return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
         }
+        template = template.by_model();
+        template.max_output_tokens = arguments.max_tokens.unwrap_or(template.max_output_tokens);
         template.json_schema = arguments.schema.as_deref().map(schema).transpose()?;
         let system = arguments.system.clone().or_else(|| settings.system.clone());
         let memory = RelayerMemory::from(settings, &arguments.memory)?.map(Arc::new);
@@ -114,13 +113,12 @@ impl Talk {
         let (name, value) = text.split_once('=').ok_or_else(wrong)?;
         match name {
             "temperature" => {
-                let sampling = Sampling {
-                    temperature: value.parse().map_err(|_| wrong())?,
-                    ..self.template.sampling.clone()
-                };
+                let temperature = value.parse().map_err(|_| wrong())?;
+                let sampling = Sampling { temperature, ..Sampling::default() };
                 sampling.check().map_err(|_| Failure::Usage("The temperature is from 0 to 5.".to_owned()))?;
-                self.template.sampling = sampling;
+                self.template.sampling.temperature = temperature;
             }
+            "max_tokens" if value == "auto" => self.template.max_output_tokens = MODEL_OUTPUT_TOKENS,
             "max_tokens" => self.template.max_output_tokens = value.parse().map_err(|_| wrong())?,
             "seed" if value == "random" => self.seed = None,
             "seed" => self.seed = Some(value.parse().map_err(|_| wrong())?),
@@ -133,10 +131,11 @@ impl Talk {
     pub(crate) fn params(&self) -> String {
         let seed = self.seed.map_or_else(|| "random".to_owned(), |seed| seed.to_string());
         let template = &self.template;
-        format!(
-            "temperature={} max_tokens={} seed={seed}",
-            template.sampling.temperature, template.max_output_tokens
-        )
+        let tokens = match template.max_output_tokens {
+            MODEL_OUTPUT_TOKENS => "auto".to_owned(),
+            tokens => tokens.to_string(),
+        };
+        format!("temperature={} max_tokens={tokens} seed={seed}", template.sampling.temperature)
     }
 
     /// An ordinary turn.

@@ -18,8 +18,8 @@ use super::{
     steps::{AcceptedAnswer, Step},
 };
 use baton_client::{
-    Client, ClientError, MemoryHint, ResumeOptions, SessionHandle, TokenReport, TurnEvent, TurnInput,
-    TurnOutcome,
+    Client, ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MemoryHint, ResumeOptions,
+    SessionHandle, TokenReport, TurnEvent, TurnInput, TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
@@ -114,13 +114,17 @@ pub(super) async fn start(
     template.sampling = request.sampling.with_defaults(template.sampling.temperature, seed);
     template.json_schema = request.json_schema.clone();
     template.sampling.logprobs = request.logprobs.map_or(0, LogprobsRequest::requested_alternatives);
-    let charge = gateway.hold_tokens(TokenEstimate {
-        input: request.input_estimate(),
-        output: template.max_output_tokens.into(),
-    })?;
+    let most = match template.max_output_tokens {
+        MODEL_OUTPUT_TOKENS => DEFAULT_OUTPUT_TOKENS,
+        tokens => tokens,
+    };
+    let charge =
+        gateway.hold_tokens(TokenEstimate { input: request.input_estimate(), output: most.into() })?;
     if let Some(charge) = &charge {
         let rest = u32::try_from(charge.held().output).unwrap_or(u32::MAX);
-        template.max_output_tokens = template.max_output_tokens.min(rest);
+        if rest < most {
+            template.max_output_tokens = rest;
+        }
     }
     let (sender, steps) = mpsc::unbounded_channel();
     if request.is_ephemeral() {

@@ -7,6 +7,8 @@ use baton_proto::{
     turn::{Sampling, TokenBias},
 };
 
+use baton_client::MODEL_PENALTY;
+
 use super::{api_error::ApiError, logprobs::LogprobsRequest};
 
 /// A request as it is served.
@@ -165,7 +167,8 @@ pub(super) struct SamplingRequest {
     pub(super) temperature: Option<f32>,
     pub(super) top_p: f32,
     pub(super) top_k: u32,
-    pub(super) repetition_penalty: f32,
+    /// None is the one that suits the model.
+    pub(super) repetition_penalty: Option<f32>,
     pub(super) presence_penalty: f32,
     pub(super) frequency_penalty: f32,
     pub(super) token_biases: Vec<TokenBias>,
@@ -179,7 +182,7 @@ impl Default for SamplingRequest {
             temperature: None,
             top_p: 1.0,
             top_k: 0,
-            repetition_penalty: 1.0,
+            repetition_penalty: None,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             token_biases: Vec::new(),
@@ -215,7 +218,7 @@ impl SamplingRequest {
             temperature: self.temperature.unwrap_or(temperature),
             top_p: self.top_p,
             top_k: self.top_k,
-            repetition_penalty: self.repetition_penalty,
+            repetition_penalty: self.repetition_penalty.unwrap_or(MODEL_PENALTY),
             seed: self.seed.unwrap_or(seed),
             stop: self.stop.clone(),
             presence_penalty: self.presence_penalty,
@@ -242,7 +245,7 @@ fn check_sampling(request: &SamplingRequest) -> Result<(), ApiError> {
         ("top_p", Sampling { top_p: request.top_p, ..Sampling::default() }, "a number from 0 to 1"),
         (
             "repetition_penalty",
-            Sampling { repetition_penalty: request.repetition_penalty, ..Sampling::default() },
+            Sampling { repetition_penalty: request.repetition_penalty.unwrap_or(1.0), ..Sampling::default() },
             "a number above 0, at most 10",
         ),
         (

@@ -20,7 +20,7 @@ use super::{
     ApiError, Gateway, GatewayState, guard,
     page_turns::{describe_turns, messages, replaced_count},
 };
-use baton_client::{ClientError, NewSession};
+use baton_client::{ClientError, MODEL_OUTPUT_TOKENS, NewSession};
 
 /// The routes that the page calls.
 pub(super) fn routes() -> Router<GatewayState> {
@@ -41,7 +41,8 @@ async fn defaults(gateway: Gateway) -> Json<Value> {
     Json(json!({
         "model": config.template.model,
         "temperature": config.template.sampling.temperature,
-        "max_tokens": config.template.max_output_tokens,
+        // Null where the model decides.
+        "max_tokens": Some(config.template.max_output_tokens).filter(|tokens| *tokens != MODEL_OUTPUT_TOKENS),
         "largest_max_tokens": MAX_OUTPUT_TOKENS,
         "memory": config.memory.is_some() && gateway.caller.may_use_memory(),
     }))

@@ -398,7 +398,7 @@ impl CommonParameters {
         let stop = Texts::stop(self.stop)?;
         let sampling = SamplingRequest {
             top_k: self.top_k.unwrap_or(0),
-            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+            repetition_penalty: self.repetition_penalty,
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
             token_biases: read_biases(self.logit_bias.unwrap_or_default())?,
@@ -590,7 +590,9 @@ mod tests {
     #[test]
     fn sampling_is_as_asked_and_otherwise_as_configured() {
         let sampling = |more| chat(more).unwrap().sampling.with_defaults(0.7, 5);
-        assert_eq!(sampling(json!({})), Sampling { temperature: 0.7, seed: 5, ..Sampling::default() });
+        let repetition_penalty = baton_client::MODEL_PENALTY;
+        let configured = Sampling { temperature: 0.7, seed: 5, repetition_penalty, ..Sampling::default() };
+        assert_eq!(sampling(json!({})), configured);
         let asked = sampling(json!({
             "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "repetition_penalty": 1.1,
             "presence_penalty": 0.5, "frequency_penalty": -2, "logit_bias": { "50256": -100, "9": 1.5 },

@@ -248,9 +248,7 @@ impl State {
             Entry::Opened(_) => return Err(StateError::OutOfPlace),
             Entry::System(system) => self.system = Arc::new(system),
             Entry::Title(title) => self.title = title,
-            Entry::Pending(turn) => {
-                self.pending = Some(Pending { turn, attempts: Vec::new(), number: None });
-            }
+            Entry::Pending(turn) => self.set_pending(turn),
             Entry::Attempt(entry) => {
                 let auth = SignedObject::<TurnAuth>::verify(entry.auth)?;
                 let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;

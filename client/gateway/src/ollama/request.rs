@@ -280,7 +280,7 @@ impl CommonParameters {
         let stop = Texts::stop(options.stop)?;
         let sampling = SamplingRequest {
             top_k: options.top_k.unwrap_or(0),
-            repetition_penalty: options.repeat_penalty.unwrap_or(1.0),
+            repetition_penalty: options.repeat_penalty,
             presence_penalty: options.presence_penalty.unwrap_or(0.0),
             frequency_penalty: options.frequency_penalty.unwrap_or(0.0),
             seed: options.seed.map(i64::cast_unsigned),

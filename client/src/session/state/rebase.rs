@@ -174,6 +174,17 @@ impl State {
         self.replays.waiting.push(waiting);
     }
 
+    /// Replaces the pending turn. The same turn with other settings keeps its number in the list.
+    pub(super) fn set_pending(&mut self, turn: PendingTurn) {
+        let same = self.pending.take().filter(|pending| pending.turn.turn_id == turn.turn_id);
+        let number = same.and_then(|pending| pending.number);
+        if let Some(waiting) = self.replays.waiting.iter_mut().find(|waiting| Some(waiting.number) == number)
+        {
+            waiting.turn = turn.clone();
+        }
+        self.pending = Some(Pending { turn, attempts: Vec::new(), number });
+    }
+
     /// Makes the waiting message with this number the pending turn, with its own turn id.
     pub(super) fn begin_waiting(&mut self, number: u64, turn_id: TurnId) -> Result<(), StateError> {
         let waiting = self.replays.waiting.iter_mut().find(|waiting| waiting.number == number);
