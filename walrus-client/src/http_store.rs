@@ -15,7 +15,7 @@
 //!
 //! One deadline bounds all of it.
 //!
-//! The client follows no redirect. It never takes more of an answer into memory than the limit. All work runs
+//! The client follows a few redirects: never from https to http, nor from another machine into this one. It never takes more of an answer into memory than the limit. All work runs
 //! in the caller's future, except the computation of blob IDs on blocking threads.
 //!
 //! Code map:
@@ -56,7 +56,7 @@ use baton_proto::{
 };
 use reqwest::{Client, Url};
 
-use crate::ShardCount;
+use crate::{ShardCount, http_client::is_loopback};
 use config::Settings;
 pub use config::{Hedge, HttpStoreBuilder, HttpStoreConfigError};
 use metrics::Metrics;
@@ -83,7 +83,7 @@ pub struct HttpStore {
 
 #[derive(Debug)]
 struct HttpStoreInner {
-    client: Client,
+    clients: Clients,
     publishers: Sources,
     aggregators: Sources,
     heads: Option<Url>,
@@ -92,7 +92,19 @@ struct HttpStoreInner {
     metrics: Metrics,
 }
 
+/// The clients for servers on this machine, which no proxy leads to, and for all others.
+#[derive(Debug)]
+struct Clients {
+    here: Client,
+    elsewhere: Client,
+}
+
 impl HttpStoreInner {
+    /// The client for requests to this URL.
+    fn client(&self, url: &Url) -> &Client {
+        if is_loopback(url) { &self.clients.here } else { &self.clients.elsewhere }
+    }
+
     fn recent(&self) -> MutexGuard<'_, RecentBlobs> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +125,7 @@ impl HttpStore {
     }
 
     fn new(
-        client: Client,
+        clients: Clients,
         publishers: Sources,
         aggregators: Sources,
         heads: Option<Url>,
@@ -123,7 +135,7 @@ impl HttpStore {
         let metrics = Metrics::default();
         Self {
             inner: Arc::new(HttpStoreInner {
-                client,
+                clients,
                 publishers,
                 aggregators,
                 heads,

@@ -44,6 +44,8 @@
 
 pub mod blob_id;
 #[cfg(feature = "http")]
+pub mod http_client;
+#[cfg(feature = "http")]
 pub mod http_store;
 #[cfg(feature = "http")]
 pub mod jwt;

@@ -4,11 +4,16 @@
 //! [`retry`](super::retry) decides the reaction to a fault. Texts from the store are cut and stripped before
 //! they enter an error.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use baton_proto::{ids::BlobId, store::StoreError};
 
-use super::object::ObjectId;
+use serde::de::DeserializeOwned;
+
+use super::{object::ObjectId, times::http_date};
 use crate::wire::{ErrorAnswer, QuiltStoreResult, ResourceOperation, StoreResult, reason};
 
 /// Longest text of a store in an error, in characters.
@@ -85,12 +90,14 @@ pub(super) struct Failure {
     pub(super) retry_after: Option<Duration>,
     /// The bounded body; empty when it could not be read.
     pub(super) body: Vec<u8>,
+    /// The proxy on the way, in words: the answer may be its own.
+    pub(super) way: String,
 }
 
 impl Failure {
     /// The machine-readable reason, if the body is Walrus's JSON.
     pub(super) fn code(&self) -> Option<String> {
-        let answer: ErrorAnswer = serde_json::from_slice(&self.body).ok()?;
+        let answer: ErrorAnswer = json(&self.body)?;
         answer.reason().map(clean)
     }
 
@@ -99,11 +106,15 @@ impl Failure {
         if let Some(code) = self.code() {
             return code;
         }
+        if (300..400).contains(&self.status) {
+            return format!("HTTP {}: a redirect that is not followed", self.status);
+        }
         let text = clean(&String::from_utf8_lossy(&self.body));
+        let (status, way) = (self.status, &self.way);
         if text.is_empty() || text.starts_with(['{', '<']) {
-            format!("HTTP {}", self.status)
+            format!("HTTP {status}{way}")
         } else {
-            format!("HTTP {}: {text}", self.status)
+            format!("HTTP {status}{way}: {text}")
         }
     }
 
@@ -129,7 +140,8 @@ impl Failure {
                 if fresh_token { PutFault::Ambiguous { reason } } else { PutFault::Refused { reason } }
             }
             429 => PutFault::Busy { reason, retry_after: self.retry_after },
-            408 | 500..=599 => PutFault::Ambiguous { reason },
+            // The publisher may have stored the blob, and names the place of its answer.
+            303 | 408 | 500..=599 => PutFault::Ambiguous { reason },
             _ => PutFault::Refused { reason },
         }
     }
@@ -139,7 +151,7 @@ impl Failure {
         match self.status {
             404 => ReadFault::Missing,
             501 | 505 => ReadFault::Refused { reason: self.reason() },
-            408 | 425 | 429 | 500..=599 => {
+            202 | 408 | 425 | 429 | 500..=599 => {
                 ReadFault::Busy { reason: self.reason(), retry_after: self.retry_after }
             }
             _ => ReadFault::Refused { reason: self.reason() },
@@ -169,20 +181,25 @@ impl Failure {
     }
 }
 
-/// Reads the body of a blob PUT's 200 answer. `expected` is the ID that this client computed.
+/// The JSON of a body, whatever its content type says, also after a byte order mark.
+pub(super) fn json<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
+    serde_json::from_slice(body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body)).ok()
+}
+
+/// Reads the body of a blob PUT's answer of success. `expected` is the ID that this client computed.
 pub(super) fn blob_stored(body: &[u8], expected: BlobId) -> Result<PublisherStatement, PutFault> {
-    let result: StoreResult = serde_json::from_slice(body).map_err(|_| no_result())?;
+    let result: StoreResult = json(body).ok_or_else(no_result)?;
     accepted(result, expected)
 }
 
-/// Reads the body of a quilt PUT's 200 answer. `patches` maps this client's identifiers to patch IDs. The
+/// Reads the body of a quilt PUT's answer of success. `patches` maps this client's identifiers to patch IDs. The
 /// publisher must name the same ones, in any order.
 pub(super) fn quilt_stored(
     body: &[u8],
     expected: BlobId,
     patches: &BTreeMap<String, String>,
 ) -> Result<PublisherStatement, PutFault> {
-    let result: QuiltStoreResult = serde_json::from_slice(body).map_err(|_| no_result())?;
+    let result: QuiltStoreResult = json(body).ok_or_else(no_result)?;
     let accepted = accepted(result.blob_store_result, expected)?;
     let named = result.stored_quilt_blobs.len();
     let theirs: BTreeMap<String, String> =
@@ -233,15 +250,21 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<PublisherStatement,
 
 /// The fields of `Content-Range: bytes a-b/total`: (a, b, total).
 pub(super) fn content_range(value: &str) -> Option<(u64, u64, Option<u64>)> {
-    let (range, total) = value.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (unit, range) = value.trim().split_once(' ')?;
+    let (range, total) = range.split_once('/').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;
     let (first, last) = range.split_once('-')?;
     let total = if total == "*" { None } else { Some(total.parse().ok()?) };
     Some((first.parse().ok()?, last.parse().ok()?, total))
 }
 
-/// A `Retry-After` in seconds; no store uses the date form.
-pub(super) fn retry_after(value: &str) -> Option<Duration> {
-    value.trim().parse().ok().map(Duration::from_secs)
+/// A `Retry-After`, in seconds or as a date. A date counts from the answer's own `Date`, since the clocks may differ.
+pub(super) fn retry_after(value: &str, answered: Option<&str>) -> Option<Duration> {
+    if let Ok(seconds) = value.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let here = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = answered.and_then(|date| http_date(date.trim())).unwrap_or_else(here);
+    Some(Duration::from_secs(http_date(value.trim())?.saturating_sub(now)))
 }
 
 /// A store's text on one line, without control characters, cut.
@@ -256,7 +279,7 @@ mod tests {
     use super::*;
 
     fn failure(status: u16, body: &str) -> Failure {
-        Failure { status, retry_after: None, body: body.as_bytes().to_vec() }
+        Failure { status, retry_after: None, body: body.as_bytes().to_vec(), way: String::new() }
     }
 
     fn reason(fault: &PutFault) -> &'static str {
@@ -273,7 +296,7 @@ mod tests {
     #[test]
     fn a_failed_put_is_in_doubt_unless_it_was_turned_away() {
         for (statuses, expected) in [
-            (&[408, 500, 502, 503, 504, 520][..], "ambiguous"),
+            (&[303, 408, 500, 502, 503, 504, 520][..], "ambiguous"),
             (&[429], "busy"),
             (&[301, 400, 401, 403, 404, 405, 451], "refused"),
             (&[413], "too large"),
@@ -362,7 +385,7 @@ mod tests {
     #[test]
     fn content_ranges_are_read_or_left_alone() {
         assert_eq!(content_range("bytes 2-5/10"), Some((2, 5, Some(10))));
-        assert_eq!(content_range("bytes 2-5/*"), Some((2, 5, None)));
+        assert_eq!(content_range("Bytes 2-5/*"), Some((2, 5, None)));
         for text in ["", "bytes */10", "bytes 2-/10", "items 2-5/10", "bytes 99999999999999999999-1/2"] {
             assert_eq!(content_range(text), None, "{text}");
         }
@@ -376,8 +399,29 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_seconds() {
-        assert_eq!(retry_after(" 7 "), Some(Duration::from_secs(7)));
-        assert_eq!(retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), None);
+    fn retry_after_is_seconds_or_a_date() {
+        let answered = Some("Wed, 21 Oct 2015 07:28:00 GMT");
+        for (value, seconds) in [
+            (" 7 ", Some(7)),
+            ("Wed, 21 Oct 2015 07:28:09 GMT", Some(9)),
+            ("Wednesday, 21-Oct-15 07:28:09 GMT", Some(9)),
+            ("Wed, 21 Oct 2015 07:27:00 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+        ] {
+            assert_eq!(retry_after(value, answered), seconds.map(Duration::from_secs), "{value}");
+        }
+        assert_eq!(
+            retry_after("Wed, 21 Oct 2015 07:28:09 GMT", None),
+            Some(Duration::ZERO),
+            "by our own clock"
+        );
+    }
+
+    #[test]
+    fn a_result_is_read_after_a_byte_order_mark() {
+        let body =
+            format!("\u{feff}{{\"alreadyCertified\":{{\"blobId\":\"{}\",\"endEpoch\":3}}}}", BlobId([7; 32]));
+        assert_eq!(blob_stored(body.as_bytes(), BlobId([7; 32])).unwrap().end_epoch, Some(3));
     }
 }

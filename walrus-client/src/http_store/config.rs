@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use reqwest::{Client, Url, redirect, retry};
+use reqwest::{ClientBuilder, Url, retry};
 
-use super::{HttpStore, sources::Sources};
-use crate::{ShardCount, jwt::PublisherToken};
+use super::{Clients, HttpStore, sources::Sources};
+use crate::{
+    ShardCount,
+    http_client::{self, redirects},
+    jwt::PublisherToken,
+};
 
 /// Default time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -298,17 +302,23 @@ impl HttpStoreBuilder {
             None => publishers.first().map(|(url, _)| url.clone()),
         };
         self.settings.check()?;
-        let client = Client::builder()
-            .connect_timeout(self.settings.connect_timeout)
-            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
-            .redirect(redirect::Policy::none())
-            // A repeated PUT buys a second object, so not even a protocol's own refusals are retried here.
-            .retry(retry::never())
-            .build()
-            .map_err(HttpStoreConfigError::Client)?;
+        let client = |builder: ClientBuilder| {
+            builder
+                .connect_timeout(self.settings.connect_timeout)
+                .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+                .redirect(redirects())
+                // A repeated PUT buys a second object, so not even a protocol's own refusals are retried here.
+                .retry(retry::never())
+                .build()
+                .map_err(HttpStoreConfigError::Client)
+        };
+        let clients = Clients {
+            here: client(http_client::builder_for("http://localhost"))?,
+            elsewhere: client(ClientBuilder::new())?,
+        };
         let token = self.token;
         let publishers = publishers.into_iter().map(|(url, own)| (url, own.or_else(|| token.clone())));
-        Ok(HttpStore::new(client, Sources::new(publishers), Sources::new(aggregators), heads, self.settings))
+        Ok(HttpStore::new(clients, Sources::new(publishers), Sources::new(aggregators), heads, self.settings))
     }
 }
 

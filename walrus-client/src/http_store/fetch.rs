@@ -28,7 +28,10 @@ use super::{
     read::{ReadPlan, ReadState, Verb},
     verify::{Check, IdError, Input, compute_id},
 };
-use crate::wire::reason;
+use crate::{
+    http_client::{describe, proxy_of},
+    wire::reason,
+};
 
 /// Most bytes read of a PUT's answer or an error body: Walrus's own are below 2 KiB.
 pub(super) const MAX_ANSWER_BYTES: u64 = 64 * 1024;
@@ -129,7 +132,7 @@ impl HttpStoreInner {
         let response = timeout(base, request.send()).await.map_err(|_| ReadFault::busy("timed out"))?;
         let response = response.map_err(|error| unanswered(&error))?;
         *latency = Some(asked.elapsed());
-        if response.status() != plan.status {
+        if !serves(plan.status, response.status()) {
             let failure = timeout(base, failure(response)).await.map_err(|_| ReadFault::busy("timed out"))?;
             return Err(failure.of_get());
         }
@@ -158,11 +161,13 @@ impl HttpStoreInner {
             url.query_pairs_mut().extend_pairs(&plan.query);
         }
         let request = match &plan.verb {
-            Verb::Get => self.client.get(url),
-            Verb::Head => self.client.head(url),
-            Verb::Post(body) => {
-                self.client.post(url).header(header::CONTENT_TYPE, "application/json").body(body.clone())
-            }
+            Verb::Get => self.client(&url).get(url),
+            Verb::Head => self.client(&url).head(url),
+            Verb::Post(body) => self
+                .client(&url)
+                .post(url)
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(body.clone()),
         };
         Ok(match plan.range {
             Some(range) if plan.status == StatusCode::PARTIAL_CONTENT => {
@@ -396,10 +401,23 @@ pub(super) async fn read_bounded(
 /// Reads an answer without success. A broken error body is no error of its own.
 pub(super) async fn failure(response: Response) -> Failure {
     let status = response.status().as_u16();
-    let header = response.headers().get(header::RETRY_AFTER);
-    let retry_after = header.and_then(|value| value.to_str().ok()).and_then(answer::retry_after);
+    let header =
+        |name| response.headers().get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
+    let retry_after = header(header::RETRY_AFTER);
+    let retry_after = retry_after.and_then(|value| answer::retry_after(value, header(header::DATE)));
+    let way = proxy_of(response.url());
     let body = read_bounded(response, MAX_ANSWER_BYTES).await.unwrap_or_default();
-    Failure { status, retry_after, body }
+    Failure { status, retry_after, body, way }
+}
+
+/// Whether an answer of this status has the requested content. Of the successes, one in parts answers a request for a
+/// part alone, and some have no content, or not yet.
+fn serves(wanted: StatusCode, status: StatusCode) -> bool {
+    match status {
+        StatusCode::PARTIAL_CONTENT => wanted == StatusCode::PARTIAL_CONTENT,
+        StatusCode::ACCEPTED | StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT => false,
+        _ => wanted != StatusCode::PARTIAL_CONTENT && status.is_success(),
+    }
 }
 
 /// Checks that a range's answer holds exactly the requested bytes, as far as its header tells. An answer that
@@ -423,20 +441,4 @@ fn check_range(range: ByteRange, headers: &HeaderMap, length: u64) -> Result<(),
 fn unanswered(error: &reqwest::Error) -> ReadFault {
     let reason = describe(error);
     if error.is_connect() { ReadFault::Unreachable { reason } } else { ReadFault::busy(reason) }
-}
-
-/// The innermost cause, which helps an operator most. Never the URL, which holds a blob's ID.
-pub(super) fn describe(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    let kind = if error.is_timeout() {
-        "timed out"
-    } else if error.is_connect() {
-        "could not connect"
-    } else {
-        "the connection failed"
-    };
-    if std::ptr::addr_eq(cause, error) { kind.to_owned() } else { format!("{kind}: {cause}") }
 }

@@ -20,11 +20,11 @@ pub fn read_answer(status: u16, body: &[u8]) -> Vec<String> {
         texts.extend(result.err().and_then(put_text));
     }
     let header = std::str::from_utf8(body).ok();
-    let wait = header.and_then(retry_after);
+    let wait = header.and_then(|value| retry_after(value, None));
     // These only must not panic.
     let _ = header.and_then(content_range);
     let _ = read_list(body);
-    let failure = Failure { status, retry_after: wait, body: body.to_vec() };
+    let failure = Failure { status, retry_after: wait, body: body.to_vec(), way: String::new() };
     texts.extend([false, true].into_iter().filter_map(|fresh| put_text(failure.of_put(fresh))));
     if let ReadFault::Busy { reason, .. } | ReadFault::Refused { reason } = failure.of_get() {
         texts.push(reason);

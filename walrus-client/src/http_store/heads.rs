@@ -9,10 +9,10 @@ use tokio::time::timeout;
 
 use super::{
     HttpStore, HttpStoreInner,
-    fetch::{describe, failure, read_bounded},
+    fetch::{failure, read_bounded},
     join,
 };
-use crate::MAX_HEAD_BYTES;
+use crate::{MAX_HEAD_BYTES, http_client::describe};
 
 impl HttpStoreInner {
     fn heads(&self, path: &str) -> Result<reqwest::Url, StoreError> {
@@ -28,17 +28,21 @@ impl HttpStoreInner {
         if record.len() > MAX_HEAD_BYTES {
             return Err(StoreError::TooLarge { length, limit: MAX_HEAD_BYTES as u64 });
         }
-        let response = self.send_head(self.client.put(self.heads("v1/baton/heads")?).body(record)).await?;
-        if response.status() == StatusCode::OK {
+        let url = self.heads("v1/baton/heads")?;
+        let response = self.send_head(self.client(&url).put(url).body(record)).await?;
+        if response.status().is_success() {
             return Ok(());
         }
         Err(failure(response).await.of_publish(length))
     }
 
     async fn resolve_head(&self, key: HeadIndexKey) -> Result<Option<Vec<u8>>, StoreError> {
-        let request = self.client.get(self.heads(&format!("v1/baton/heads/{key}"))?);
-        let response = self.send_head(request).await?;
-        if response.status() != StatusCode::OK {
+        let url = self.heads(&format!("v1/baton/heads/{key}"))?;
+        let response = self.send_head(self.client(&url).get(url)).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        if !response.status().is_success() {
             return failure(response).await.of_resolve().map_or(Ok(None), Err);
         }
         let limit = MAX_HEAD_BYTES as u64;

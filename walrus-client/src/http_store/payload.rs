@@ -69,11 +69,11 @@ impl Payload {
         }
     }
 
-    /// The body from its start. The request must also carry its length.
+    /// The body from its start, which cannot be sent twice: only the caller repeats a PUT. The request must also carry
+    /// its length.
     pub(super) async fn open(&self, progress: Option<ProgressFn>) -> io::Result<Body> {
         let total = self.length();
         Ok(match self {
-            Self::Bytes(bytes) if progress.is_none() => Body::from(bytes.clone()),
             Self::Bytes(bytes) => with_progress(pieces(bytes.clone()), progress, total),
             Self::File { path, length } => {
                 let file = tokio::fs::File::open(path).await?.take(*length);

@@ -11,11 +11,11 @@ use reqwest::header;
 use super::{
     HttpStore,
     answer::Failure,
-    fetch::{describe, failure},
+    fetch::failure,
     join,
     sources::{Source, origin},
 };
-use crate::{jwt::TokenPurpose, wire::reason};
+use crate::{http_client::describe, jwt::TokenPurpose, wire::reason};
 
 /// The body of the request, in bytes.
 const BODY: &[u8] = &[0];
@@ -68,7 +68,8 @@ impl HttpStore {
     async fn send_refusable(&self, publisher: &Source) -> Result<Option<Failure>, String> {
         let mut url = join(&publisher.url, "v1/blobs").map_err(|error| error.to_string())?;
         url.query_pairs_mut().extend_pairs([("epochs", "1"), ("permanent", "true"), ("deletable", "true")]);
-        let mut request = self.inner.client.put(url).timeout(self.inner.settings.base_timeout).body(BODY);
+        let mut request =
+            self.inner.client(&url).put(url).timeout(self.inner.settings.base_timeout).body(BODY);
         if let Some(token) = &publisher.token {
             let purpose = TokenPurpose { epochs: 1, size: Some(BODY.len() as u64), send_object_to: None };
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -113,7 +114,12 @@ mod tests {
             (503, String::new(), "unknown"),
         ];
         for (status, body, expected) in cases {
-            let judged = judge(&Failure { status, retry_after: None, body: body.clone().into_bytes() });
+            let judged = judge(&Failure {
+                status,
+                retry_after: None,
+                body: body.clone().into_bytes(),
+                way: String::new(),
+            });
             let judged = match judged {
                 PutPermission::Granted => "granted",
                 PutPermission::Refused { .. } => "refused",

@@ -10,6 +10,7 @@ use reqwest::header::HeaderMap;
 
 use super::{
     HttpStore, ReadOptions, StoredBlob, Verification, WriteOptions,
+    answer::json,
     metrics::Operation,
     payload::{MultipartForm, Payload},
     read::ReadPlan,
@@ -313,7 +314,7 @@ fn form(patches: &[OwnPatch]) -> Result<MultipartForm, StoreError> {
 }
 
 pub(super) fn read_list(bytes: &[u8]) -> Option<Vec<QuiltPatchInfo>> {
-    let items: Vec<QuiltPatchItem> = serde_json::from_slice(bytes).ok()?;
+    let items: Vec<QuiltPatchItem> = json(bytes)?;
     let info = |item: QuiltPatchItem| {
         let patch_id = item.patch_id.parse().ok()?;
         Some(QuiltPatchInfo { identifier: item.identifier, patch_id, tags: item.tags })

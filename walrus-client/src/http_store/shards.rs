@@ -1,8 +1,11 @@
 //! The shard count that a store announces. Walrus's own daemons announce none, and both their networks have
 //! [`ShardCount::MAINNET`].
 
+use futures::future::join_all;
 use reqwest::header::HeaderMap;
+use tokio::time::timeout;
 
+use super::{HttpStore, join};
 use crate::ShardCount;
 
 /// The header of the answer to `GET /v1/api` with the store's shard count.
@@ -12,9 +15,25 @@ pub const SHARDS_HEADER: &str = "x-baton-shards";
 /// computed for it.
 #[must_use]
 pub fn differing_shards(answer: &HeaderMap, ours: u16) -> Option<u16> {
-    let text = answer.get(SHARDS_HEADER)?.to_str().ok()?;
-    let theirs = ShardCount::new(text.parse().ok()?).ok()?.get();
-    (theirs != ours).then_some(theirs)
+    announced(answer).map(ShardCount::get).filter(|theirs| *theirs != ours)
+}
+
+fn announced(answer: &HeaderMap) -> Option<ShardCount> {
+    ShardCount::new(answer.get(SHARDS_HEADER)?.to_str().ok()?.parse().ok()?).ok()
+}
+
+impl HttpStore {
+    /// The shard count that the first server with one announces. Asks all publishers and aggregators at once, with the
+    /// base timeout for each; none if no server answers with one in time.
+    pub async fn announced_shards(&self) -> Option<ShardCount> {
+        let inner = &self.inner;
+        let asked = inner.publishers.urls().chain(inner.aggregators.urls()).map(|base| async move {
+            let url = join(base, "v1/api").ok()?;
+            let answer = inner.client(&url).get(url).send();
+            announced(timeout(inner.settings.base_timeout, answer).await.ok()?.ok()?.headers())
+        });
+        join_all(asked).await.into_iter().flatten().next()
+    }
 }
 
 #[cfg(test)]

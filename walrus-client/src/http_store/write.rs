@@ -13,13 +13,13 @@ use std::{
 };
 
 use baton_proto::{ids::BlobId, store::StoreError};
-use reqwest::{RequestBuilder, StatusCode, header};
+use reqwest::{RequestBuilder, Url, header};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     HttpStoreInner, StoredBlob, StoredHow, WriteOptions,
     answer::{PublisherStatement, PutFault, blob_stored, quilt_stored},
-    fetch::{MAX_ANSWER_BYTES, after, describe, failure, read_bounded},
+    fetch::{MAX_ANSWER_BYTES, after, failure, read_bounded},
     health::Offence,
     join,
     metrics::Operation,
@@ -28,7 +28,10 @@ use super::{
     retry::{PutCourse, PutStep},
     verify::{IdError, Input, compute_id},
 };
-use crate::jwt::TokenPurpose;
+use crate::{
+    http_client::{describe, next_location},
+    jwt::TokenPurpose,
+};
 
 /// The ID that this client computes.
 #[derive(Debug, Clone)]
@@ -180,17 +183,36 @@ impl HttpStoreInner {
         Ok(id)
     }
 
-    /// Sends one PUT; returns the body of its 200.
+    /// Sends one PUT, also to where the publisher redirects it; returns the body of its answer of success.
     async fn send(&self, job: &PutJob<'_>, publisher: usize) -> Result<Vec<u8>, PutFault> {
-        let (request, fresh_token) = self.put_request(job, publisher).await?;
+        let refused = |error: StoreError| PutFault::Refused { reason: error.to_string() };
+        let mut url = join(&self.publishers.get(publisher).url, job.path).map_err(refused)?;
+        url.query_pairs_mut().extend_pairs(job.options.query());
         self.publishers.note_request(publisher);
         let asked = Instant::now();
         let exchange = async {
-            let response = request.send().await.map_err(|error| send_fault(&error))?;
-            self.metrics.bytes_sent.add(job.payload.length());
-            if response.status() != StatusCode::OK {
-                return Err(failure(response).await.of_put(fresh_token));
-            }
+            let mut places = vec![url];
+            let response = loop {
+                let url = places.last().cloned().expect("it starts with one");
+                let (request, fresh_token) = self.put_request(job, publisher, url.clone()).await?;
+                let response = request.send().await.map_err(|error| send_fault(&error))?;
+                self.metrics.bytes_sent.add(job.payload.length());
+                if let Some(next) = next_location(&response, &places) {
+                    places.push(next);
+                    continue;
+                }
+                if response.status().is_success() {
+                    break response;
+                }
+                let moved = response.url() != &url;
+                let failure = failure(response).await;
+                // After a 303, the publisher took the PUT, and its answer is not where it said.
+                return Err(if moved {
+                    PutFault::Ambiguous { reason: failure.reason() }
+                } else {
+                    failure.of_put(fresh_token)
+                });
+            };
             read_bounded(response, MAX_ANSWER_BYTES).await.map_err(|error| PutFault::Ambiguous {
                 reason: error.map_or("the answer is too long".to_owned(), |error| describe(&error)),
             })
@@ -207,20 +229,21 @@ impl HttpStoreInner {
         &self,
         job: &PutJob<'_>,
         publisher: usize,
+        url: Url,
     ) -> Result<(RequestBuilder, bool), PutFault> {
         let refused = |reason: String| PutFault::Refused { reason };
         let source = self.publishers.get(publisher);
-        let mut url = join(&source.url, job.path).map_err(|error| refused(error.to_string()))?;
-        url.query_pairs_mut().extend_pairs(job.options.query());
+        // Another server gets no token.
+        let token = source.token.as_ref().filter(|_| url.origin() == source.url.origin());
         let body = job.payload.open(job.options.progress.clone()).await;
         let body = body.map_err(|error| refused(format!("cannot read the file: {error}")))?;
         let request = self
-            .client
+            .client(&url)
             .put(url)
             .header(header::CONTENT_TYPE, job.payload.content_type())
             .header(header::CONTENT_LENGTH, job.payload.length())
             .body(body);
-        let Some(token) = &source.token else { return Ok((request, false)) };
+        let Some(token) = token else { return Ok((request, false)) };
         let purpose = TokenPurpose {
             epochs: job.options.epochs,
             // A publisher may count a form's size in its own way.

@@ -211,6 +211,39 @@ async fn a_failure_is_repeated_and_a_refusal_is_not() {
 }
 
 #[tokio::test]
+async fn a_read_follows_redirects_and_takes_any_success_with_content() {
+    for status in [301, 302, 303, 307, 308] {
+        let server = deciding(move |number, _| match number {
+            0 => ResponseTemplate::new(status).insert_header("location", "/elsewhere"),
+            _ => ResponseTemplate::new(203).set_body_bytes(BLOB),
+        });
+        let server = server.await;
+        let store = builder(&[], &[&server]).build().unwrap();
+        assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB, "{status}");
+    }
+    for status in [204, 205, 206] {
+        let server = answering(ResponseTemplate::new(status).set_body_bytes(BLOB)).await;
+        let store = builder(&[], &[&server]).build().unwrap();
+        let stat = store.stat(id(), &options()).await;
+        assert!(matches!(stat, Err(StoreError::Refused { .. })), "{status}: {stat:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_shards_are_those_of_the_first_server_that_announces_some() {
+    let says =
+        |text: &'static str| answering(ResponseTemplate::new(404).insert_header("x-baton-shards", text));
+    let (quiet, wrong, ten, twenty) =
+        (answering_status(200).await, says("3").await, says("10").await, says("20").await);
+    let store = |publishers: &[&MockServer]| builder(publishers, &[&quiet]).build().unwrap();
+    assert_eq!(store(&[&quiet, &wrong, &ten, &twenty]).announced_shards().await, Some(ShardCount::TESTBED));
+    assert_eq!(store(&[&quiet, &wrong]).announced_shards().await, None);
+    let away = HttpStore::builder(&silent().await, &silent().await, ShardCount::TESTBED);
+    let away = away.base_timeout(Duration::from_millis(50)).build().unwrap();
+    assert_eq!(away.announced_shards().await, None);
+}
+
+#[tokio::test]
 async fn a_retry_after_is_waited_for() {
     let server = deciding(|number, _| match number {
         0 => ResponseTemplate::new(429).insert_header("retry-after", "1"),

@@ -211,18 +211,23 @@ async fn a_200_that_is_no_result_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
-async fn redirects_are_not_followed() {
-    let elsewhere = MockServer::start().await;
-    Mock::given(wiremock::matchers::any())
-        .respond_with(ResponseTemplate::new(200).set_body_bytes(BLOB))
-        .expect(0)
-        .mount(&elsewhere)
-        .await;
-    let response = ResponseTemplate::new(307).insert_header("location", elsewhere.uri());
-    let (_server, store) = answering(response, 3).await;
-    assert!(matches!(put(&store).await, Err(StoreError::Refused { .. })));
-    assert!(matches!(store.get(id(), LIMIT).await, Err(StoreError::Refused { .. })));
-    assert!(matches!(store.exists(id()).await, Err(StoreError::Refused { .. })));
+async fn a_redirect_without_end_or_to_no_web_server_is_refused() {
+    for location in ["/again", "ftp://127.0.0.1/", "http://"] {
+        let response = ResponseTemplate::new(307).insert_header("location", location);
+        let server = MockServer::start().await;
+        Mock::given(wiremock::matchers::any()).respond_with(response).mount(&server).await;
+        let store = client(&server.uri());
+        for refused in [
+            put(&store).await.map(drop),
+            store.get(id(), LIMIT).await.map(drop),
+            store.exists(id()).await.map(drop),
+        ] {
+            let Err(StoreError::Refused { reason }) = refused else { panic!("{location}: {refused:?}") };
+            assert_eq!(reason, "HTTP 307: a redirect that is not followed");
+        }
+        let asked = server.received_requests().await.unwrap().len();
+        assert!(asked <= 18, "{location}: {asked} requests");
+    }
 }
 
 #[tokio::test]

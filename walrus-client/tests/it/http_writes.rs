@@ -86,6 +86,79 @@ async fn what_was_certainly_not_stored_goes_to_the_next_publisher() {
     assert!(aggregator.received_requests().await.unwrap().is_empty(), "there was no doubt");
 }
 
+/// A publisher that redirects each PUT to a place of its own with `status`, and answers there with `answer`.
+async fn redirecting(status: u16, to: Option<String>, answer: ResponseTemplate) -> MockServer {
+    deciding(move |_, request| {
+        if request.url.path() == "/elsewhere" {
+            return answer.clone();
+        }
+        let location = to.clone().unwrap_or_default() + "/elsewhere?epochs=1";
+        ResponseTemplate::new(status).insert_header("location", location)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn every_success_with_a_result_is_a_stored_blob() {
+    let aggregator = with_blob().await;
+    let result = created(&id().to_string());
+    for status in [200, 201, 202, 203, 299] {
+        for body in [result.clone(), format!("\u{feff}{result}")] {
+            let answer = ResponseTemplate::new(status).set_body_raw(body, "text/html");
+            let (first, second) = (answering(answer).await, storing().await);
+            let store = builder(&[&first, &second], &[&aggregator]).build().unwrap();
+            assert_eq!(put(&store).await.unwrap().how, StoredHow::Created, "{status}");
+            assert_eq!((count(&first, "PUT").await, count(&second, "PUT").await), (1, 0), "{status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_success_without_a_result_is_looked_for_before_anyone_else_is_paid() {
+    let aggregator = with_blob().await;
+    for (status, body) in [(200, "{}"), (201, "[]"), (202, "queued"), (204, "")] {
+        let answer = ResponseTemplate::new(status).set_body_string(body);
+        let (first, second) = (answering(answer).await, storing().await);
+        let store = builder(&[&first, &second], &[&aggregator]).build().unwrap();
+        assert_eq!(put(&store).await.unwrap().how, StoredHow::Found, "{status}");
+        assert_eq!(count(&second, "PUT").await, 0, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_put_follows_redirects_with_its_body_and_a_303_to_its_answer() {
+    for status in [301, 302, 303, 307, 308] {
+        let publisher = redirecting(status, None, created_answer()).await;
+        let token = PublisherToken::bearer("secret").unwrap();
+        let store = builder(&[&publisher], &[&publisher]).token(token).build().unwrap();
+        assert_eq!(put(&store).await.unwrap().how, StoredHow::Created, "{status}");
+        let asked = publisher.received_requests().await.unwrap();
+        let last = asked.last().unwrap();
+        let (method, body): (_, &[u8]) = if status == 303 { (Method::GET, b"") } else { (Method::PUT, BLOB) };
+        assert_eq!((asked.len(), &last.method, last.body.as_slice()), (2, &method, body), "{status}");
+        assert!(last.headers.contains_key("authorization"), "{status}");
+
+        let there = redirecting(status, None, created_answer()).await;
+        let away = redirecting(status, Some(there.uri()), created_answer()).await;
+        let token = PublisherToken::bearer("secret").unwrap();
+        let store = builder(&[&away], &[&away]).token(token).build().unwrap();
+        assert_eq!(put(&store).await.unwrap().how, StoredHow::Created, "{status}");
+        let asked = there.received_requests().await.unwrap();
+        assert!(!asked[0].headers.contains_key("authorization"), "{status}: another server saw the token");
+    }
+}
+
+#[tokio::test]
+async fn a_303_whose_answer_is_missing_leaves_doubt_and_pays_nobody_else() {
+    for status in [404, 429, 500] {
+        let publisher = redirecting(303, None, ResponseTemplate::new(status)).await;
+        let (second, aggregator) = (storing().await, with_blob().await);
+        let store = builder(&[&publisher, &second], &[&aggregator]).build().unwrap();
+        assert_eq!(put(&store).await.unwrap().how, StoredHow::Found, "{status}");
+        assert_eq!(count(&second, "PUT").await, 0, "{status}");
+    }
+}
+
 async fn closed_port() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
