@@ -31,7 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    address_scope::{Reach, is_circuit},
+    address_scope::{DialScope, Reach, is_circuit},
     behaviour::{Behaviour, BehaviourEvent, DHT_PROTOCOL, RELAY_PROTOCOL},
     bootstrap::Bootstrap,
     config::MeshClock,
@@ -50,7 +50,7 @@ use crate::{
     status::NetworkStatus,
     stream_quotas::{StreamQuotas, StreamRefusal},
     subnet::Networks,
-    transport::{can_dial, listen_error, listen_on_error, split_identity},
+    transport::{listen_error, listen_on_error, split_identity},
     turn_protocol::{InboundStream, OpenReply},
     turn_stream::TurnStream,
 };
@@ -102,6 +102,8 @@ pub(crate) struct Actor {
     pub(crate) clock: MeshClock,
     /// The narrowest address scope that is accepted.
     pub(crate) nearest: Reach,
+    /// The addresses that may be dialled.
+    pub(crate) scope: Arc<DialScope>,
     /// Whether this mesh discovers peers.
     pub(crate) discovery: bool,
     /// Whether this mesh uses NAT traversal.
@@ -219,7 +221,7 @@ impl Actor {
         let known = node_id_of(&peer).map(|node| self.table().addrs(node)).unwrap_or_default();
         let split = given.into_iter().map(split_identity);
         let ours = split.filter(|(_, named)| named.is_none_or(|named| named == peer));
-        ours.map(|(address, _)| address).chain(known).collect()
+        ours.map(|(address, _)| address).inspect(|address| self.scope.name(address)).chain(known).collect()
     }
 
     /// Dials the addresses that this dial has not tried yet, and ends the dial if no attempt is left.
@@ -231,8 +233,7 @@ impl Actor {
         self.dials.settle(peer);
     }
 
-    fn attempt(&mut self, peer: PeerId, mut addrs: Vec<Multiaddr>) -> Option<ConnectionId> {
-        addrs.retain(can_dial);
+    fn attempt(&mut self, peer: PeerId, addrs: Vec<Multiaddr>) -> Option<ConnectionId> {
         let options =
             DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(addrs.clone()).build();
         let connection = options.connection_id();

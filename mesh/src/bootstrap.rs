@@ -7,7 +7,7 @@ use std::time::Duration;
 use libp2p::{Multiaddr, PeerId, multiaddr::Protocol, swarm::ConnectionId};
 use tokio::time::Instant;
 
-use crate::{status::BootstrapStatus, transport::split_identity};
+use crate::{ids::node_id_of, status::BootstrapStatus, transport::split_identity};
 
 /// Wait after the first failure; it doubles with each further failure.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -111,13 +111,20 @@ impl Bootstrap {
 
     /// The state of each bootstrap peer.
     pub(crate) fn statuses(&self) -> Vec<BootstrapStatus> {
-        let status = |entry: &BootstrapEntry| BootstrapStatus {
-            address: entry.peer.map_or_else(
-                || entry.address.clone(),
-                |peer| entry.address.clone().with(Protocol::P2p(peer)),
-            ),
-            connected: matches!(entry.state, DialState::Connected(_)),
-            failure: entry.failure.clone(),
+        let status = |entry: &BootstrapEntry| {
+            let met = match entry.state {
+                DialState::Connected(peer) => Some(peer),
+                _ => None,
+            };
+            BootstrapStatus {
+                address: entry.peer.map_or_else(
+                    || entry.address.clone(),
+                    |peer| entry.address.clone().with(Protocol::P2p(peer)),
+                ),
+                node: entry.peer.or(met).as_ref().and_then(node_id_of),
+                connected: met.is_some(),
+                failure: entry.failure.clone(),
+            }
         };
         self.0.iter().map(status).collect()
     }

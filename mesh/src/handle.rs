@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     actor::{Actor, Command, Dht, Network, local_node},
+    address_scope::DialScope,
     behaviour::Behaviour,
     bootstrap::Bootstrap,
     config::MeshConfig,
@@ -38,7 +39,7 @@ use crate::{
     stats::{Counters, MeshStats},
     status::NetworkStatus,
     stream_quotas::StreamQuotas,
-    transport::{prepared, probe_listen, split_identity, transport},
+    transport::{can_dial, prepared, probe_listen, split_identity, transport},
     turn_protocol::{NegotiatedStream, OpenReply},
     turn_stream::TurnStream,
 };
@@ -68,6 +69,7 @@ struct HandleState {
     counters: Arc<Counters>,
     cancel: CancellationToken,
     shut_out: ExpiringPeers,
+    scope: Arc<DialScope>,
 }
 
 /// A handle of a running mesh. Clones are cheap; the mesh stops when the last one is dropped.
@@ -101,7 +103,9 @@ impl Mesh {
         config.listen.iter().try_for_each(probe_listen)?;
 
         let counters = Arc::new(Counters::default());
-        let swarm = swarm(&keypair, &config, counters.clone())?;
+        let named = config.bootstrap.iter().chain(&config.relays);
+        let scope = Arc::new(DialScope::new(config.nearest(), named));
+        let swarm = swarm(&keypair, &config, &scope, counters.clone())?;
         let node = local_node(&swarm)
             .ok_or_else(|| MeshError::Config("the identity is not an Ed25519 key".to_owned()))?;
         let local = *swarm.local_peer_id();
@@ -112,12 +116,13 @@ impl Mesh {
         let (turns, queue) = mpsc::channel(INCOMING_QUEUE);
         let (peer_events, _) = broadcast::channel(PEER_EVENT_QUEUE);
         let (listen_sender, listen_addrs) = watch::channel(Vec::new());
-        let (status_sender, status) = watch::channel(NetworkStatus::default());
         let (exit_sender, exit) = watch::channel(None);
         let peers = Arc::new(RwLock::new(PeerTable::new(config.limits.max_peers)));
         let cancel = CancellationToken::new();
         let (nearest, alone, now) = (config.nearest(), config.is_alone(), Instant::now());
-        let bootstrap: Vec<_> = config.bootstrap.into_iter().filter(others).collect();
+        let bootstrap = Bootstrap::new(config.bootstrap.into_iter().filter(others).collect(), now);
+        let known = NetworkStatus { bootstrap: bootstrap.statuses(), ..NetworkStatus::default() };
+        let (status_sender, status) = watch::channel(known);
 
         let mut actor = Box::new(Actor {
             swarm,
@@ -130,7 +135,7 @@ impl Mesh {
             listen_addrs: listen_sender,
             counters: counters.clone(),
             cancel: cancel.clone(),
-            bootstrap: Bootstrap::new(bootstrap, now),
+            bootstrap,
             dials: PendingDials::default(),
             listeners: HashMap::new(),
             remote_addrs: HashMap::new(),
@@ -142,6 +147,7 @@ impl Mesh {
             status: status_sender,
             clock: config.clock,
             nearest,
+            scope: scope.clone(),
             discovery: config.discovery,
             nat: config.nat,
             serves: config.accept_turns,
@@ -172,6 +178,7 @@ impl Mesh {
             counters,
             cancel,
             shut_out,
+            scope,
         };
         Ok((MeshHandle(Arc::new(state)), Incoming { queue }))
     }
@@ -196,6 +203,7 @@ fn check(config: &MeshConfig) -> Result<(), MeshError> {
 fn swarm(
     keypair: &Keypair,
     config: &MeshConfig,
+    scope: &Arc<DialScope>,
     counters: Arc<Counters>,
 ) -> Result<Swarm<Behaviour>, MeshError> {
     #[cfg(not(target_family = "wasm"))]
@@ -209,7 +217,7 @@ fn swarm(
     let (circuits, relay_client) = relay::client::new(local);
     let behaviour = Behaviour::new(keypair, config, relay_client, counters.clone())?;
     let gate = behaviour.gate.shared();
-    let transport = transport(keypair, config, circuits, &gate, &counters)?;
+    let transport = transport(keypair, config, circuits, scope, &gate, &counters)?;
     let mut swarm = Swarm::new(transport, behaviour, local, settings);
     for address in &config.external {
         swarm.add_external_address(address.clone());
@@ -227,7 +235,8 @@ impl MeshHandle {
     /// Opens a turn with a node on an existing connection, or dials it.
     ///
     /// It dials known addresses and the first eight of `addrs`. The remote peer must prove that it holds the
-    /// node's key.
+    /// node's key. The caller vouches for `addrs`: they may lie in any scope, and their names may point anywhere. An
+    /// unknown peer's address passes [`may_dial`](Self::may_dial) first.
     ///
     /// Cancel safe: a dropped call leaves at most a connection behind.
     ///
@@ -296,6 +305,13 @@ impl MeshHandle {
             Err(_) if self.0.cancel.is_cancelled() || self.0.commands.is_closed() => Err(OpenError::Closed),
             Err(_) => Ok(None),
         }
+    }
+
+    /// Whether this mesh dials an address that it did not get from its configuration or a caller of
+    /// [`open`](Self::open): such an address has no name, and lies no nearer than the configured ones.
+    #[must_use]
+    pub fn may_dial(&self, address: &Multiaddr) -> bool {
+        can_dial(address, &self.0.scope)
     }
 
     /// Closes the connections with a peer and accepts none from it for `span`. Outbound connections are

@@ -43,6 +43,9 @@ pub(crate) const MAX_PROTOCOL_BYTES: usize = 128;
 /// Bootstrap addresses in a configuration; with more, a start would be a flood of dials.
 pub(crate) const MAX_BOOTSTRAP: usize = 32;
 
+/// Addresses in narrower scopes, or with names, that callers named: bootstrap nodes, relays, relayers and nodes.
+pub(crate) const MAX_NAMED_ADDRS: usize = 256;
+
 /// Unfinished protocol negotiations of one connection; each may buffer one flow-control window.
 pub(crate) const MAX_NEGOTIATING_STREAMS: usize = 128;
 

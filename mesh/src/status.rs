@@ -1,5 +1,6 @@
 //! The network status of a mesh, as its handle reports it.
 
+use baton_proto::ids::NodeId;
 use libp2p::Multiaddr;
 
 use crate::relays::RelayInfo;
@@ -21,6 +22,8 @@ pub enum Reachability {
 pub struct BootstrapStatus {
     /// Its address, as configured.
     pub address: Multiaddr,
+    /// Its identity: the configured one, or the one that answered.
+    pub node: Option<NodeId>,
     /// Whether it is connected.
     pub connected: bool,
     /// Why the last dial failed, in words; none before the first failure.

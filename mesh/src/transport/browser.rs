@@ -14,10 +14,13 @@ use libp2p::{
 };
 
 use super::{Transport, is_for_browsers, secured};
-use crate::{config::MeshConfig, error::MeshError, gate::SharedGate, limits::DIAL_TIMEOUT, stats::Counters};
+use crate::{
+    address_scope::DialScope, config::MeshConfig, error::MeshError, gate::SharedGate, limits::DIAL_TIMEOUT,
+    stats::Counters,
+};
 
 /// Whether this mesh dials an address.
-pub(crate) fn can_dial(address: &Multiaddr) -> bool {
+pub(crate) fn can_dial(address: &Multiaddr, _: &DialScope) -> bool {
     is_for_browsers(address)
 }
 
@@ -31,6 +34,7 @@ pub(crate) fn transport(
     keypair: &Keypair,
     _: &MeshConfig,
     circuits: relay::client::Transport,
+    _: &Arc<DialScope>,
     _: &SharedGate,
     _: &Arc<Counters>,
 ) -> Result<Transport, MeshError> {

@@ -27,7 +27,7 @@ use libp2p::{
 
 use super::{Transport, gated::GatedTransport, is_for_browsers, scoped::ScopedTransport, secured};
 use crate::{
-    address_scope::Reach,
+    address_scope::DialScope,
     config::MeshConfig,
     error::MeshError,
     gate::SharedGate,
@@ -38,9 +38,9 @@ use crate::{
     stats::Counters,
 };
 
-/// Whether this mesh dials an address: some are for browsers.
-pub(crate) fn can_dial(address: &Multiaddr) -> bool {
-    !is_for_browsers(address)
+/// Whether this mesh dials an address: some are for browsers, and some are outside of its scope.
+pub(crate) fn can_dial(address: &Multiaddr, scope: &DialScope) -> bool {
+    !is_for_browsers(address) && scope.allows(address)
 }
 
 /// The configuration with a certificate, and its hash in the external addresses, if the mesh serves browsers by WebRTC.
@@ -72,20 +72,21 @@ pub(crate) fn transport(
     keypair: &Keypair,
     config: &MeshConfig,
     circuits: relay::client::Transport,
+    scope: &Arc<DialScope>,
     gate: &SharedGate,
     counters: &Arc<Counters>,
 ) -> Result<Transport, MeshError> {
-    let nearest = config.nearest();
     let tcp = || GatedTransport::new(gate.clone(), counters.clone(), config.proxies.clone());
     let circuits =
         TransportTimeout::with_ingoing_timeout(secured(circuits, keypair)?, INBOUND_HANDSHAKE_TIMEOUT);
-    let direct = match dns::tokio::Transport::system(direct_transport(tcp(), keypair, nearest)?) {
+    let direct = match dns::tokio::Transport::system(direct_transport(tcp(), keypair)?) {
         Ok(transport) => transport.boxed(),
         Err(error) => {
             tracing::warn!(%error, "no usable resolver configuration: addresses with names will fail");
-            direct_transport(tcp(), keypair, nearest)?.boxed()
+            direct_transport(tcp(), keypair)?.boxed()
         }
     };
+    let direct = ScopedTransport::new(direct, scope.clone());
     let websocket = websocket_transport(tcp(), keypair)?;
     let webrtc = config.webrtc_certificate.clone();
     let webrtc =
@@ -154,8 +155,7 @@ impl libp2p::Transport for AcceptingTransport {
 fn direct_transport(
     tcp: GatedTransport,
     keypair: &Keypair,
-    nearest: Reach,
-) -> Result<TransportTimeout<TransportTimeout<ScopedTransport<Transport>>>, MeshError> {
+) -> Result<TransportTimeout<TransportTimeout<Transport>>, MeshError> {
     let tcp = secured(tcp, keypair)?;
 
     let mut config = quic::Config::new(keypair);
@@ -166,8 +166,7 @@ fn direct_transport(
     config.max_concurrent_stream_limit = u32::try_from(MAX_NEGOTIATING_STREAMS * 2).unwrap_or(u32::MAX);
     let quic = quic::tokio::Transport::new(config).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
 
-    let direct =
-        ScopedTransport::new(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed(), nearest);
+    let direct = tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed();
     let direct = TransportTimeout::with_ingoing_timeout(direct, INBOUND_HANDSHAKE_TIMEOUT);
     Ok(TransportTimeout::with_outgoing_timeout(direct, DIAL_TIMEOUT))
 }

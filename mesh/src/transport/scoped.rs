@@ -1,7 +1,8 @@
-//! A transport that refuses to dial into narrower scopes than this mesh may use.
+//! A transport that dials only the addresses that its mesh may dial.
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -10,17 +11,18 @@ use libp2p::{
     core::transport::{DialOpts, ListenerId, TransportError, TransportEvent},
 };
 
-use crate::address_scope::{Reach, reach_of_address};
+use crate::address_scope::DialScope;
 
-/// A transport that refuses to dial addresses of narrower scope than `nearest`.
+/// A transport that refuses to dial addresses outside of a scope. It is around the resolver of names: a name is
+/// resolved only if a person named it, and may then point anywhere.
 pub(crate) struct ScopedTransport<T> {
     inner: T,
-    nearest: Reach,
+    scope: Arc<DialScope>,
 }
 
 impl<T> ScopedTransport<T> {
-    pub(crate) fn new(inner: T, nearest: Reach) -> Self {
-        Self { inner, nearest }
+    pub(crate) fn new(inner: T, scope: Arc<DialScope>) -> Self {
+        Self { inner, scope }
     }
 }
 
@@ -39,9 +41,10 @@ impl<T: Transport + Unpin> Transport for ScopedTransport<T> {
     }
 
     fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<T::Dial, TransportError<T::Error>> {
-        match reach_of_address(&address) {
-            Some(reach) if reach <= self.nearest => self.inner.dial(address, options),
-            _ => Err(TransportError::MultiaddrNotSupported(address)),
+        if self.scope.allows(&address) {
+            self.inner.dial(address, options)
+        } else {
+            Err(TransportError::MultiaddrNotSupported(address))
         }
     }
 

@@ -68,6 +68,38 @@ async fn unreachable_names_the_address() {
 }
 
 #[tokio::test]
+async fn a_named_address_is_dialled_by_its_name_and_in_any_scope() {
+    for listen in [TCP, QUIC] {
+        let (node, _incoming) = server(listen).await;
+        let bound = node.listen_addrs()[0].to_string();
+        for name in ["/dns4/localhost/", "/dns/localhost/", "/ip4/127.0.0.1/"] {
+            let address = addr(&bound.replace("/ip4/127.0.0.1/", name));
+            // This mesh has no other address: its scope is the public one.
+            let (client, _incoming) = start(MeshConfig::dialer("x")).await;
+            assert!(!client.may_dial(&address), "an unknown peer's {address}");
+            client.open(node.node_id(), std::slice::from_ref(&address), soon()).await.expect(name);
+            assert!(client.may_dial(&address));
+
+            let whole = address.with_p2p(baton_mesh::peer_id_of(node.node_id()).unwrap()).unwrap();
+            let config = MeshConfig { bootstrap: vec![whole], ..MeshConfig::dialer("x") };
+            let (client, _incoming) = start(config).await;
+            let connected = client.wait_for_peers(soon(), |peers| peers.iter().any(|peer| peer.connected));
+            assert!(connected.await.is_some(), "{:?}", client.network().bootstrap);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_leads_nowhere_is_named_in_plain_words() {
+    let (absent, client) = (client().await.node_id(), client().await);
+    let address = addr("/dns4/nowhere.invalid/tcp/1");
+    match client.open(absent, std::slice::from_ref(&address), soon()).await {
+        Err(OpenError::Unreachable { reason }) => assert_eq!(reason, format!("{address}: name not found")),
+        result => panic!("{result:?}"),
+    }
+}
+
+#[tokio::test]
 async fn a_silent_address_times_out_at_the_deadline() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = addr(&format!("/ip4/127.0.0.1/tcp/{}", silent.local_addr().unwrap().port()));
