@@ -1,6 +1,8 @@
 //! Why a dial failed, in plain words.
 
-use libp2p::swarm::DialError;
+use std::io;
+
+use libp2p::{TransportError, swarm::DialError};
 
 use crate::{error::OpenError, transport::split_identity};
 
@@ -16,14 +18,16 @@ pub(crate) fn open_error(error: &DialError) -> OpenError {
         }
         DialError::Transport(failures) => {
             let causes: Vec<_> =
-                failures.iter().map(|(address, error)| (address.clone(), innermost(error))).collect();
-            let declined = causes.iter().any(|(_, cause)| DECLINED.contains(&cause.as_str()));
+                failures.iter().map(|(address, error)| (address.clone(), cause(error))).collect();
+            let declined = causes.iter().any(|(_, cause)| *cause == DECLINED);
             let each =
                 causes.into_iter().map(|(address, cause)| format!("{}: {cause}", split_identity(address).0));
             let reason = each.collect::<Vec<_>>().join("; ");
             if declined { OpenError::Declined { reason } } else { OpenError::Unreachable { reason } }
         }
-        other => OpenError::Unreachable { reason: other.to_string() },
+        DialError::DialPeerConditionFalse(_) | DialError::Aborted => {
+            OpenError::Unreachable { reason: "the dial was given up".to_owned() }
+        }
     }
 }
 
@@ -31,42 +35,57 @@ pub(crate) fn open_error(error: &DialError) -> OpenError {
 pub(crate) fn dial_reason(error: &DialError) -> String {
     match error {
         DialError::Transport(failures) if failures.len() == 1 => {
-            failures.iter().map(|(_, error)| innermost(error)).collect()
+            failures.iter().map(|(_, error)| cause(error)).collect()
         }
-        DialError::WrongPeerId { .. } => "another node answers at this address".to_owned(),
+        DialError::WrongPeerId { .. } => "other node".to_owned(),
         other => open_error(other).to_string(),
     }
 }
 
-/// The innermost cause in a chain of errors, in plain words; the outer ones only name libp2p's layers.
+/// The word for a listener at its limits, which ends a connection before the handshake.
+const DECLINED: &str = "closed";
+
+/// The words for causes: the system's, QUIC's, a transport's timer's and the resolver's. libp2p hides the system's
+/// numbers below its layers, and passes the texts on.
+const WORDS: [(&str, &str); 14] = [
+    ("Connection refused", "refused"),
+    ("Connection timed out", "timed out"),
+    ("Handshake with the remote timed out", "timed out"),
+    ("Timeout has been reached", "timed out"),
+    ("Connection reset by peer", DECLINED),
+    ("aborted by peer: the application or application protocol", DECLINED),
+    ("Network is unreachable", "unreachable"),
+    ("No route to host", "unreachable"),
+    ("Cannot assign requested address", "unreachable"),
+    ("Unsupported resolved address", NOT_DIALABLE),
+    ("Too many DNS lookups", NO_NAME),
+    ("no record", NO_NAME),
+    ("No Matching Records", NO_NAME),
+    ("request timed out", NO_NAME),
+];
+
+const NOT_DIALABLE: &str = "not dialable from here";
+const NO_NAME: &str = "name not found";
+
+/// Why one address failed, in a word or two.
+fn cause(error: &TransportError<io::Error>) -> &'static str {
+    match error {
+        TransportError::MultiaddrNotSupported(_) => NOT_DIALABLE,
+        TransportError::Other(error) => word(&innermost(error)),
+    }
+}
+
+/// The innermost cause in a chain of errors; the outer ones only name libp2p's layers.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut current = error;
     while let Some(source) = current.source() {
         current = source;
     }
-    plain_cause(&current.to_string())
+    current.to_string()
 }
 
-/// The words of QUIC and of a transport's timer for silence.
-const SILENCE: [&str; 2] = ["Handshake with the remote timed out", "Timeout has been reached"];
-
-/// The words of QUIC for a listener that ended a connection before the handshake.
-const QUIC_CLOSED: &str = "aborted by peer: the application or application protocol";
-
-/// The causes of a listener at its limits: TCP's, and QUIC's.
-const DECLINED: [&str; 2] = ["connection reset by peer", "closed before the handshake"];
-
-/// A cause in plain words: without the system's number, and with one sentence for silence.
-fn plain_cause(cause: &str) -> String {
-    if SILENCE.iter().any(|silence| cause.starts_with(silence)) {
-        return "no answer".to_owned();
-    }
-    if cause.starts_with(QUIC_CLOSED) {
-        return DECLINED[1].to_owned();
-    }
-    let cause = cause.split_once(" (os error").map_or(cause, |(words, _)| words).trim_end_matches('.');
-    let mut letters = cause.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+fn word(text: &str) -> &'static str {
+    WORDS.iter().find(|(part, _)| text.contains(part)).map_or("no connection", |(_, word)| word)
 }
 
 #[cfg(test)]
@@ -78,31 +97,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_plain_words() {
-        for (cause, words) in [
-            ("Handshake with the remote timed out.", "no answer"),
-            ("Timeout has been reached", "no answer"),
-            ("Connection refused (os error 111)", "connection refused"),
-            ("Network is unreachable (os error 101)", "network is unreachable"),
-            ("", ""),
+    fn each_cause_is_a_word_or_two() {
+        for (cause, expected) in [
+            ("Handshake with the remote timed out.", "timed out"),
+            ("Timeout has been reached", "timed out"),
+            ("aborted by peer: the application or application protocol closed it", "closed"),
+            (
+                "Multiple dial errors occurred:\n - Unsupported resolved address: /ip4/127.0.0.1/tcp/1",
+                NOT_DIALABLE,
+            ),
+            ("no records found for Query { name: Name(\"a.\") }", NO_NAME),
+            ("an error of some later version", "no connection"),
+            ("", "no connection"),
         ] {
-            assert_eq!(plain_cause(cause), words);
+            assert_eq!(word(cause), expected, "{cause}");
         }
+        let address = "/dns4/localhost/tcp/1".parse().unwrap();
+        assert_eq!(cause(&TransportError::MultiaddrNotSupported(address)), NOT_DIALABLE);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn a_listener_that_resets_is_told_from_a_host_without_one() {
-        // Linux's numbers: ECONNRESET and ECONNREFUSED.
+        // Linux's numbers: ECONNRESET, ECONNREFUSED and ENETUNREACH.
         let failed = |os_error: i32| {
             let address = "/ip4/192.0.2.1/tcp/1".parse().unwrap();
             let error = TransportError::Other(io::Error::other(io::Error::from_raw_os_error(os_error)));
-            DialError::Transport(vec![(address, error)])
+            open_error(&DialError::Transport(vec![(address, error)]))
         };
-        let reset = open_error(&failed(104));
-        let reason = "/ip4/192.0.2.1/tcp/1: connection reset by peer".to_owned();
-        assert_eq!(reset, OpenError::Declined { reason });
-        let nobody = open_error(&failed(111));
-        assert!(matches!(nobody, OpenError::Unreachable { .. }), "{nobody}");
+        let reason = |word: &str| format!("/ip4/192.0.2.1/tcp/1: {word}");
+        assert_eq!(failed(104), OpenError::Declined { reason: reason("closed") });
+        assert_eq!(failed(111), OpenError::Unreachable { reason: reason("refused") });
+        assert_eq!(failed(101), OpenError::Unreachable { reason: reason("unreachable") });
     }
 }
