@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use baton_mesh::Multiaddr;
 use baton_proto::ids::{BlobId, NodeId};
+use baton_walrus_client::http_client;
 
 use crate::process::Process;
 
@@ -275,7 +276,7 @@ impl Network {
     /// When the store does not respond.
     pub async fn forget_blob(&self, id: BlobId) -> anyhow::Result<()> {
         let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
-        reqwest::Client::new().delete(url).send().await?.error_for_status()?;
+        http_client::builder_for(&url).build()?.delete(url).send().await?.error_for_status()?;
         Ok(())
     }
 
@@ -311,7 +312,7 @@ impl Network {
     /// The failure, with the process's last log lines if it has any.
     pub async fn replace_blob(&self, id: BlobId, bytes: Vec<u8>) -> anyhow::Result<()> {
         let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
-        reqwest::Client::new().put(url).body(bytes).send().await?.error_for_status()?;
+        http_client::builder_for(&url).build()?.put(url).body(bytes).send().await?.error_for_status()?;
         Ok(())
     }
 
@@ -321,7 +322,7 @@ impl Network {
     /// The failure, with the process's last log lines if it has any.
     pub async fn force_head(&self, record: Vec<u8>) -> anyhow::Result<()> {
         let url = format!("{}/admin/heads", self.admin_url()?);
-        reqwest::Client::new().put(url).body(record).send().await?.error_for_status()?;
+        http_client::builder_for(&url).build()?.put(url).body(record).send().await?.error_for_status()?;
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use baton_keys::{
     contexts::MEMORY_EXPORT,
     ids::PublicKey,
 };
+use baton_walrus_client::http_client;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -88,7 +89,7 @@ impl RelayerClient {
             ));
         }
         // A redirect would send the signed request to another server.
-        let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT);
+        let http = http_client::builder(&parsed).timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT);
         let http = http.redirect(reqwest::redirect::Policy::none()).build();
         let http = http.map_err(|error| ClientError::Config(error.to_string()))?;
         Ok(Self { http, url, key, authority, audience: tokio::sync::OnceCell::new() })

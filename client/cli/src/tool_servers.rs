@@ -13,6 +13,7 @@ use baton_client::ClientError;
 use baton_command::endpoint::is_protected;
 use baton_gateway::{MAX_RESULT_BYTES, RemoteResult, RemoteTool, ToolServer, ToolServers, is_server_label};
 use baton_keys::files;
+use baton_walrus_client::http_client;
 use reqwest::{RequestBuilder, Response, StatusCode, header};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -42,7 +43,8 @@ const CUT: &str = "\n[the rest was left out]";
 
 /// The servers that the owner named.
 pub(crate) struct NamedServers {
-    http: reqwest::Client,
+    /// A client for each server, by its label.
+    clients: HashMap<String, reqwest::Client>,
     servers: Vec<ToolServer>,
     tokens: HashMap<String, Zeroizing<String>>,
     listed: Mutex<HashMap<String, (Instant, Vec<RemoteTool>)>>,
@@ -83,10 +85,14 @@ impl NamedServers {
             tokens.insert(label, token);
         }
         // A redirect would send the token to another server.
-        let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT);
-        let http = http.redirect(reqwest::redirect::Policy::none()).build();
-        let http = http.map_err(|error| ClientError::Config(error.to_string()))?;
-        Ok((!named.is_empty()).then(|| Self { http, servers: named, tokens, listed: Mutex::default() }))
+        let clients = named.iter().map(|server| -> Result<_, ClientError> {
+            let http =
+                http_client::builder_for(&server.url).timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT);
+            let http = http.redirect(reqwest::redirect::Policy::none()).build();
+            Ok((server.label.clone(), http.map_err(|error| ClientError::Config(error.to_string()))?))
+        });
+        let clients = clients.collect::<Result<HashMap<_, _>, ClientError>>()?;
+        Ok((!named.is_empty()).then(|| Self { clients, servers: named, tokens, listed: Mutex::default() }))
     }
 
     fn server(&self, label: &str) -> Result<&ToolServer, String> {
@@ -273,8 +279,12 @@ impl<'a> Connection<'a> {
     async fn close(&self) {
         if self.session.is_some() {
             // The server ends it by itself too, later.
-            let _ = self.with_headers(self.named.http.delete(&self.server.url)).send().await;
+            let _ = self.with_headers(self.http().delete(&self.server.url)).send().await;
         }
+    }
+
+    fn http(&self) -> &reqwest::Client {
+        self.named.clients.get(&self.server.label).expect("each named server has a client")
     }
 
     fn with_headers(&self, request: RequestBuilder) -> RequestBuilder {
@@ -293,10 +303,10 @@ impl<'a> Connection<'a> {
         if let (Some(id), Value::Object(fields)) = (id, &mut message) {
             fields.insert("id".to_owned(), id.into());
         }
-        let request = self.named.http.post(&self.server.url).header(header::CONTENT_TYPE, "application/json");
+        let request = self.http().post(&self.server.url).header(header::CONTENT_TYPE, "application/json");
         let request = request.header(header::ACCEPT, "application/json, text/event-stream");
         let answer = self.with_headers(request).body(message.to_string()).send().await;
-        let answer = answer.map_err(|error| self.failed(&error.without_url().to_string()))?;
+        let answer = answer.map_err(|error| self.failed(&http_client::describe(&error)))?;
         match answer.status() {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 Err(self.failed("it refuses the token; name one with --tool-server-token LABEL=FILE"))

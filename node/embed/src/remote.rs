@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use baton_walrus_client::http_client;
 use futures::StreamExt as _;
 use reqwest::{Client, StatusCode, Url, redirect};
 use serde::{Deserialize, Serialize};
@@ -159,7 +160,7 @@ impl Remote {
             return Err(unusable(&format!("batch has to be 1 to {MAX_BATCH}, and timeout_ms above 0")));
         }
         let key = config.api_key_file.as_deref().map(read_key).transpose()?;
-        let client = Client::builder()
+        let client = http_client::builder_for(&config.base_url)
             .redirect(redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(Duration::from_millis(config.timeout_ms))
@@ -195,7 +196,7 @@ impl Remote {
             request = request.bearer_auth(key.as_str());
         }
         // Errors of the client would repeat the URL.
-        let unavailable = |error: reqwest::Error| EmbedError::Unavailable(error.without_url().to_string());
+        let unavailable = |error: reqwest::Error| EmbedError::Unavailable(http_client::describe(&error));
         let answer = request.send().await.map_err(unavailable)?;
         self.check_status(answer.status())?;
         let mut bytes = Vec::new();

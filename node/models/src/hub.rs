@@ -6,7 +6,8 @@
 
 use std::{fmt, fs, panic::resume_unwind, path::Path, str::FromStr, thread, time::Duration};
 
-use reqwest::{Client, Response, StatusCode, Url, header, redirect};
+use baton_walrus_client::http_client;
+use reqwest::{Response, StatusCode, Url, header, redirect};
 
 use super::{
     MAX_MODEL_BYTES, ModelError, PullProgress, WeightsHash, hash_file, is_plain_name,
@@ -233,7 +234,7 @@ impl HubFile {
 /// Requests a file's head. It follows redirects within the hub only; the location of the bytes does not
 /// matter yet.
 async fn request_description(mut url: Url) -> Result<FileDescription, String> {
-    let client = Client::builder().redirect(redirect::Policy::none()).build();
+    let client = http_client::builder(&url).redirect(redirect::Policy::none()).build();
     let client = client.map_err(|error| resume::describe(&error))?;
     for _ in 0..=MAX_REDIRECTS {
         let request = client.head(url.clone()).header(header::ACCEPT_ENCODING, "identity");

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use baton_walrus_client::http_client;
 use futures::StreamExt as _;
 use reqwest::{Client, Response, StatusCode, Url, header};
 use tokio::{
@@ -135,7 +136,7 @@ impl ProxiedEngine {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
-        let client = Client::builder()
+        let client = http_client::builder(&url)
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(config.idle_timeout)
             // A redirect would send the conversation to a host outside the configuration.

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use baton_walrus_client::http_client;
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::{
@@ -82,7 +83,7 @@ pub(crate) fn start(
     about: About,
     metrics: Arc<Metrics>,
 ) -> Result<(Telemetry, Exporter), TelemetryError> {
-    let client = reqwest::Client::builder()
+    let client = http_client::builder_for(endpoint)
         .timeout(REQUEST_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .build()?;

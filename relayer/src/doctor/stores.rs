@@ -8,15 +8,15 @@ use baton_proto::{
     limits::MAX_CLOCK_SKEW_MS,
     store::{HeadIndex as _, StoreError},
 };
-use baton_walrus_client::{differing_shards, http_date};
-use reqwest::{Client, Method, StatusCode, header};
+use baton_walrus_client::{differing_shards, http_client, http_date};
+use reqwest::{Method, StatusCode, header};
 
 use super::{
     Subject,
     codes::{self, Code},
     report::Check,
 };
-use crate::{config::WalrusSettings, running::root_cause, setup, time::now_ms};
+use crate::{config::WalrusSettings, setup, time::now_ms};
 
 /// Timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,10 +80,8 @@ async fn check_stores(subject: &Subject, ahead: &mut Vec<(String, i64, u64)>) ->
         check.saw("offline: the stores were not asked");
         return check;
     }
-    let client = Client::builder().timeout(TIMEOUT).build();
-    let Ok(client) = client else { return check };
     for (server, url, path) in servers(walrus) {
-        let answer = ask(&client, server, url, &path, walrus.shards).await;
+        let answer = ask(server, url, &path, walrus.shards).await;
         if let StoreAnswer::Status { ahead_ms: Some((ahead_ms, margin_ms)), .. } = answer {
             ahead.push((shown(url).to_owned(), ahead_ms, margin_ms));
         }
@@ -114,15 +112,19 @@ fn shown(url: &str) -> &str {
     url.split_once('?').map_or(url, |(base, _)| base)
 }
 
-async fn ask(client: &Client, server: StoreServer, url: &str, path: &str, shards: u16) -> StoreAnswer {
+async fn ask(server: StoreServer, url: &str, path: &str, shards: u16) -> StoreAnswer {
     let query = url.split_once('?').map(|(_, query)| query);
     let mut full = format!("{}/{path}", shown(url).trim_end_matches('/'));
     if let Some(query) = query {
         full = format!("{full}?{query}");
     }
     let (begin, asked_ms) = (Instant::now(), now_ms());
+    let client = match http_client::builder_for(url).timeout(TIMEOUT).build() {
+        Ok(client) => client,
+        Err(error) => return StoreAnswer::Silent(http_client::describe(&error)),
+    };
     match client.request((server.method)(), full).send().await {
-        Err(error) => StoreAnswer::Silent(root_cause(&error)),
+        Err(error) => StoreAnswer::Silent(http_client::describe(&error)),
         Ok(answer) => {
             let took = begin.elapsed();
             let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());

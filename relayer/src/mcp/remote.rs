@@ -8,6 +8,7 @@ use baton_keys::{
     account::{AccountKey, addressed_to, verify_relayer_url},
     ids::PublicKey,
 };
+use baton_walrus_client::http_client;
 use futures::future::BoxFuture;
 use reqwest::{Client, Url};
 use rmcp::{ServiceExt as _, model::Extensions, transport::stdio};
@@ -64,7 +65,7 @@ impl Remote {
             let reason = "plain HTTP to another machine shows the memories to others on the way";
             return Err(format!("{reason}: use https://, or permit it with --insecure"));
         }
-        let client = Client::builder()
+        let client = http_client::builder(&base)
             .timeout(TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .build()

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use baton_client::{Client, NewSession, TurnEvent, TurnInput};
+use baton_walrus_client::http_client;
 use futures::StreamExt as _;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -83,7 +84,7 @@ pub(super) async fn measure(engine: EngineChoice, args: &BenchApisArgs) -> anyho
         .trim_end_matches("/v1")
         .to_owned();
     let client = crate::demo::open_client(&network, &folder.path().join("client")).await?;
-    let http = reqwest::Client::new();
+    let http = http_client::builder_for(&url).build()?;
 
     let mut bare_ms = Vec::new();
     let mut api_ms: Vec<Vec<f64>> = vec![Vec::new(); APIS.len()];

@@ -6,6 +6,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::Context as _;
+use baton_walrus_client::http_client;
 use tokio::time::Instant;
 
 use super::{
@@ -114,7 +115,7 @@ async fn restart_store(world: &mut World) -> anyhow::Result<bool> {
 
 /// Whether a program reports itself healthy: status 200, and any JSON `status` is `ok`.
 async fn is_well(url: &str) -> bool {
-    let Ok(client) = reqwest::Client::builder().timeout(HEALTH_TIMEOUT).build() else { return false };
+    let Ok(client) = http_client::builder_for(url).timeout(HEALTH_TIMEOUT).build() else { return false };
     let Ok(answer) = client.get(url).send().await else { return false };
     if !answer.status().is_success() {
         return false;
@@ -125,7 +126,10 @@ async fn is_well(url: &str) -> bool {
 
 /// Whether a relayer reports itself healthy; a missing endpoint counts as healthy.
 async fn relayer_is_well(url: &str) -> bool {
-    let ready = reqwest::Client::new().get(format!("{url}/readyz")).timeout(HEALTH_TIMEOUT).send().await;
+    let Ok(client) = http_client::builder_for(url).timeout(HEALTH_TIMEOUT).build() else {
+        return false;
+    };
+    let ready = client.get(format!("{url}/readyz")).send().await;
     let is_unready = ready.is_ok_and(|answer| answer.status().is_server_error());
     !is_unready && is_well(&format!("{url}/health")).await
 }

@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail, ensure};
 use baton_client::{MemoryHint, Relayer, TurnInput};
 use baton_keys::account::AccountKey;
 use baton_proto::record::Role;
+use baton_walrus_client::http_client;
 use serde_json::{Value, json};
 
 use super::Demo;
@@ -164,7 +165,7 @@ impl Demo {
         let http = ready["http"].as_str().context("the ready line names the HTTP address")?.to_owned();
         let addresses = ready["listen"].as_array().context("the ready line lists addresses")?;
         let addrs = addresses.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(120)).build()?;
+        let client = http_client::builder_for(&http).timeout(Duration::from_secs(120)).build()?;
         Ok(DemoRelayer {
             process,
             http,

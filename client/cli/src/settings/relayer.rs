@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton_client::{Multiaddr, Relayer};
 use baton_command::endpoint::is_protected;
+use baton_walrus_client::http_client;
 use serde::Deserialize;
 
 use crate::Failure;
@@ -45,7 +46,7 @@ async fn ask_relayer(url: &str) -> Result<Relayer, Failure> {
         message: format!("the relayer at {url} does not name its address: {message}"),
         hint: Some("is it running? baton doctor".to_owned()),
     };
-    let http = reqwest::Client::builder().timeout(RELAYER_WAIT);
+    let http = http_client::builder_for(url).timeout(RELAYER_WAIT);
     let http = http.redirect(reqwest::redirect::Policy::none()).build();
     let http = http.map_err(|error| failed(error.to_string()))?;
     let answer =

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use baton_walrus_client::http_client;
 use reqwest::{Client, Response, StatusCode, header};
 
 use crate::{WeightsHash, hash_file};
@@ -129,7 +130,8 @@ struct Download<'a> {
 
 impl Download<'_> {
     async fn run(self) -> Result<(), FetchError> {
-        let client = Client::builder().connect_timeout(SILENCE_LIMIT).read_timeout(SILENCE_LIMIT).build();
+        let client = http_client::builder_for(self.remote.url.as_str());
+        let client = client.connect_timeout(SILENCE_LIMIT).read_timeout(SILENCE_LIMIT).build();
         let client = client.map_err(|error| FetchError::Refused { reason: describe(&error) })?;
         let begin = Instant::now();
         let mut from_before = self.present() > 0;

@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
+use baton_walrus_client::http_client;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{Subject, codes, report::Check};
 use crate::{
-    cli::{Failure, ask::root_cause},
+    cli::Failure,
     config::{EngineChoice, Settings},
     models::{Catalogue, Shape, check_file},
     progress::Progress,
@@ -181,7 +182,7 @@ fn available_memory() -> Option<u64> {
 async fn check_proxy(check: &mut Check, settings: &Settings) {
     let (url, model) = (settings.proxied_url.clone().unwrap_or_default(), settings.proxied_model.clone());
     let url = format!("{}/v1/models", url.trim_end_matches('/'));
-    let client = reqwest::Client::builder().timeout(PROXY_TIMEOUT).build();
+    let client = http_client::builder_for(&url).timeout(PROXY_TIMEOUT).build();
     let Ok(client) = client else { return };
     let mut request = client.get(&url);
     if let Some(path) = &settings.proxied_key_file {
@@ -196,7 +197,7 @@ async fn check_proxy(check: &mut Check, settings: &Settings) {
     let mut answer = match request.send().await {
         Ok(answer) => answer,
         Err(error) => {
-            check.found(codes::PROXY_SILENT, format!("{url}: {}", root_cause(&error)));
+            check.found(codes::PROXY_SILENT, format!("{url}: {}", http_client::describe(&error)));
             return;
         }
     };

@@ -7,14 +7,13 @@ use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{HeadIndex as _, StoreError},
 };
-use baton_walrus_client::{HttpStore, PutPermission, differing_shards, http_date};
-use reqwest::{Client, Method, header};
+use baton_walrus_client::{HttpStore, PutPermission, differing_shards, http_client, http_date};
+use reqwest::{Method, header};
 
 use super::{Subject, codes, report::Check};
 use crate::{
     cli::{
-        Exit, Failure,
-        ask::root_cause,
+        Failure,
         time::{now_ms, short},
     },
     config::HeadsSetting,
@@ -45,13 +44,10 @@ pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<StoreDate>), 
     }
     let settings = &subject.settings;
     let (mut check, mut dates) = (Check::new("store"), Vec::new());
-    let client = Client::builder().timeout(TIMEOUT).build();
-    let client = client.map_err(|error| Failure::new(Exit::Failure, error))?;
     // Any answer shows that the server is up; no store has this blob.
     let blob = format!("v1/blobs/{}", BlobId([0; 32]));
     for url in &settings.aggregators {
         ask(
-            &client,
             Method::HEAD,
             url,
             &blob,
@@ -65,7 +61,6 @@ pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<StoreDate>), 
     }
     for url in &settings.publishers {
         ask(
-            &client,
             Method::GET,
             url,
             "v1/api",
@@ -118,7 +113,6 @@ async fn check_heads(store: &HttpStore, url: &str, check: &mut Check) {
 
 #[expect(clippy::too_many_arguments, reason = "one call for each kind of source")]
 async fn ask(
-    client: &Client,
     method: Method,
     url: &str,
     path: &str,
@@ -134,10 +128,11 @@ async fn ask(
         full = format!("{full}?{query}");
     }
     let (begin, asked_ms) = (Instant::now(), now_ms());
+    let Ok(client) = http_client::builder_for(base).timeout(TIMEOUT).build() else { return };
     let answer = match client.request(method, full).send().await {
         Ok(answer) => answer,
         Err(error) => {
-            check.found(silent, format!("{base}: {}", root_cause(&error)));
+            check.found(silent, format!("{base}: {}", http_client::describe(&error)));
             return;
         }
     };
