@@ -139,8 +139,16 @@ pub enum ClientError {
     #[error("{0}")]
     Protocol(ErrorCode),
     /// An error of the blob store or the head index.
-    #[error("store: {0}")]
+    #[error("{}", store_failure(.0))]
     Store(#[from] StoreError),
+    /// The store has another number of shards than the session's blob IDs are for.
+    #[error("the session is for a store of {ours} shards, and this store has {theirs}: it cannot keep the session")]
+    OtherShards {
+        /// The session's number.
+        ours: u16,
+        /// The store's number.
+        theirs: u16,
+    },
     /// The head index has no record of this session.
     #[error("the head index has no record of this session")]
     HeadMissing,
@@ -248,6 +256,16 @@ impl From<ErrorCode> for ClientError {
     }
 }
 
+/// The beginning of the reason when no head index answered: a sentence of its own, which names each index.
+pub(crate) const NO_INDEX_ANSWERS: &str = "no head index answers";
+
+fn store_failure(error: &StoreError) -> String {
+    match error {
+        StoreError::Unavailable { reason, .. } if reason.starts_with(NO_INDEX_ANSWERS) => reason.clone(),
+        error => error.to_string(),
+    }
+}
+
 fn tries(attempts: u32) -> String {
     format!("{attempts} attempt{}", if attempts == 1 { "" } else { "s" })
 }
@@ -337,6 +355,7 @@ impl ClientError {
             Self::NotAuditable { .. } => "NotAuditable",
             Self::Protocol(code) => code.name(),
             Self::Store(_) => "Store",
+            Self::OtherShards { .. } => "OtherShards",
             Self::HeadMissing => "HeadMissing",
             Self::Behind { .. } => "Behind",
             Self::Diverged(_) => "Diverged",
@@ -416,6 +435,10 @@ impl ClientError {
                 "baton receipts SESSION lists its turns; baton session export and baton-node replay compute them here"
             }
             Self::Store(error) => store_hint(error),
+            Self::OtherShards { .. } => {
+                "go on in a new conversation, which begins with all of it: baton session branch SESSION TEXT; or name the \
+                 session's own store: --publisher"
+            }
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
             Self::Behind { .. } => "merge these turns: baton session sync SESSION",
             Self::Diverged(_) => {
@@ -461,7 +484,7 @@ impl ClientError {
             Self::TurnFailed { .. } | Self::EmbedFailed { .. } | Self::AuditFailed { .. } => 4,
             Self::Protocol(_) | Self::Export(_) => 5,
             Self::Store(StoreError::WrongContent) => 5,
-            Self::Store(_) | Self::HeadMissing => 6,
+            Self::Store(_) | Self::OtherShards { .. } | Self::HeadMissing => 6,
             Self::ExportTooLarge { .. }
             | Self::NotAuditable { .. }
             | Self::UnknownSession(_)
@@ -561,6 +584,12 @@ pub enum NoChoice {
     /// No node is known.
     #[error("no node was found")]
     NoNodes,
+    /// Nodes were found, but only at addresses that lead to one machine, or into a nearer network than the client's.
+    #[error("{}", not_dialable(*nodes))]
+    NotDialable {
+        /// The number of nodes.
+        nodes: usize,
+    },
     /// The requested node is not known.
     #[error("node {} was not found", short(&.0))]
     NodeUnknown(NodeId),
@@ -601,6 +630,11 @@ pub enum NoChoice {
     },
 }
 
+fn not_dialable(nodes: usize) -> String {
+    let (were, them) = if nodes == 1 { ("node of this machine's test network was", "it") } else { ("nodes of this machine's test network were", "them") };
+    format!("{nodes} {were} found, but this client does not dial {them}")
+}
+
 impl NoChoice {
     /// The next step for the user.
     #[must_use]
@@ -608,6 +642,9 @@ impl NoChoice {
         match self {
             Self::NoNodes => {
                 "see why with baton doctor; name a node that runs with --node, or try a private network: baton try"
+            }
+            Self::NotDialable { .. } => {
+                "use the settings file that baton-testnet up printed: baton --config FILE; or name the node with --node"
             }
             Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",

@@ -490,7 +490,7 @@ impl std::fmt::Display for DeviceEvent {
                 f.write_str("The head index lost the newest head; this device publishes it again.")
             }
             Self::NotCompared { reason } => {
-                write!(f, "The head index could not be compared: {reason}")
+                write!(f, "Not compared with other devices: {reason}.")
             }
         }
     }

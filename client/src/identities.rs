@@ -15,12 +15,15 @@ use std::{
     time::Duration,
 };
 
-use baton_mesh::{DhtHeads, Mesh, MeshConfig, MeshError, MeshHandle};
+use baton_mesh::{BootstrapStatus, DhtHeads, Mesh, MeshConfig, MeshError, MeshHandle, PeerInfo};
 use baton_proto::{
     ids::{HeadIndexKey, SessionId},
     store::{HeadIndex, StoreError, StoreFuture},
 };
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{
+    sync::{OnceCell, broadcast::error::RecvError},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
@@ -169,7 +172,9 @@ impl Identities {
             let connected = self.base.peers().into_iter().filter(|peer| peer.connected && peer.serves_turns);
             let named = connected.filter_map(|peer| {
                 let suffix = baton_mesh::peer_id_of(peer.node)?;
-                peer.addrs.first()?.clone().with_p2p(suffix).ok()
+                // The new mesh takes them for named ones.
+                let dialable = peer.addrs.iter().find(|address| self.base.may_dial(address))?;
+                dialable.clone().with_p2p(suffix).ok()
             });
             config.bootstrap = named.take(MAX_INTRODUCTIONS).collect();
         }
@@ -216,10 +221,29 @@ impl SessionDht {
             reason: format!("no network for the DHT: {error}"),
             retry_after: None,
         })?;
-        let mut status = mesh.network_changes();
-        let member = status.wait_for(|status| status.dht_members > 0);
-        // Without a member, the query itself says so.
-        let _ = tokio::time::timeout(JOIN_WAIT, member).await;
+        // Without a member, the query itself says so. None comes when each introducing peer has said what it is.
+        let settled = || {
+            let (network, peers) = (mesh.network(), mesh.peers());
+            let has_said = |peer: &PeerInfo| peer.connected && peer.agent.is_some();
+            let is_over = |bootstrap: &BootstrapStatus| {
+                bootstrap.failure.is_some()
+                    || peers.iter().any(|peer| Some(peer.node) == bootstrap.node && has_said(peer))
+            };
+            network.dht_members > 0 || network.bootstrap.iter().all(is_over)
+        };
+        let (mut changes, mut events) = (mesh.network_changes(), mesh.peer_events());
+        let joining = async {
+            while !settled() {
+                let goes_on = tokio::select! {
+                    changed = changes.changed() => changed.is_ok(),
+                    event = events.recv() => !matches!(event, Err(RecvError::Closed)),
+                };
+                if !goes_on {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(JOIN_WAIT, joining).await;
         Ok((DhtHeads::new(MeshHandle::clone(&mesh)), mesh))
     }
 }

@@ -61,6 +61,8 @@ use crate::{
 /// Limit for opening a substream in the middle of an answer that another node could continue. It is a few
 /// round trips to the other side of the world. A dead node may be noticed only by its silence.
 const HURRIED_OPEN: Duration = Duration::from_secs(1);
+/// How long a turn waits for its head to be published, when a node asks where the history is.
+const PUBLISH_WAIT: Duration = Duration::from_secs(2);
 
 /// As [`SessionHandle::turn`](crate::SessionHandle::turn).
 pub(crate) async fn turn(
@@ -468,7 +470,9 @@ async fn after_failure(
                 // The node may know a newer head than ours.
                 head::check_for_newer(core, session).await?;
             }
-            match head::publish_head(core, session, PublishReason::Head).await {
+            // A silent index must not hold up the answer: the node may find the head there, or gets the history itself.
+            let publishing = head::publish_head(core, session, PublishReason::Head);
+            match tokio::time::timeout(PUBLISH_WAIT, publishing).await.unwrap_or(Ok(())) {
                 Err(error) if error.is_divergence() && progress.reconcile => return Err(error),
                 Err(error) => tracing::warn!(%error, "the head record could not be published again"),
                 Ok(()) => {}

@@ -15,13 +15,17 @@ use baton_proto::{
     ids::HeadIndexKey,
     store::{HeadIndex, StoreError, StoreFuture},
 };
-use futures::future::join_all;
+use futures::{
+    StreamExt as _,
+    future::{BoxFuture, join_all},
+    stream::FuturesUnordered,
+};
 use tokio::time::timeout;
 
 pub use first::FirstIndex;
 
 use crate::{
-    error::ClientError,
+    error::{ClientError, NO_INDEX_ANSWERS},
     index_status::{IndexAnswer, IndexStatus},
 };
 
@@ -89,11 +93,6 @@ impl PublishOutcome {
         let error = errors().find(|error| error.is_retryable()).or_else(|| errors().next());
         Err(error.cloned().unwrap_or_else(|| unavailable("no head index is configured")))
     }
-
-    /// The names of the indexes that did not take it.
-    pub(crate) fn missing(&self) -> Vec<String> {
-        self.failed.iter().map(|(name, _)| name.clone()).collect()
-    }
 }
 
 impl HeadIndexes {
@@ -143,21 +142,34 @@ impl HeadIndexes {
 
     /// Offers a record at once to all indexes whose names are wanted.
     pub(crate) async fn offer(&self, record: &[u8], wanted: impl Fn(&String) -> bool) -> PublishOutcome {
-        let offers = self.members.iter().filter(|member| wanted(&member.name)).map(|member| async move {
-            let answer = timeout(self.wait, member.index.publish(record.to_vec())).await;
-            let answer = answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time")));
-            // An index that claims to have a newer record can show it.
-            let shown = match &answer {
-                Err(StoreError::HeadSuperseded) => self.newer(member, record).await,
-                _ => false,
-            };
-            (member.name.clone(), answer, shown)
-        });
-        let outcome = tally(join_all(offers).await);
-        for (name, error) in &outcome.failed {
-            tracing::warn!(index = name, %error, "a head index did not take a head record");
-        }
-        outcome
+        tally(self.offers(record, wanted).collect().await)
+    }
+
+    /// The answers to such an offer, as they come: an index that is silent delays no caller.
+    pub(crate) fn offers<'a>(
+        &'a self,
+        record: &'a [u8],
+        wanted: impl Fn(&String) -> bool,
+    ) -> FuturesUnordered<BoxFuture<'a, OfferAnswer>> {
+        let offer = move |member: &'a NamedIndex| -> BoxFuture<'a, OfferAnswer> {
+            Box::pin(async move {
+                let answer = timeout(self.wait, member.index.publish(record.to_vec())).await;
+                let answer = answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time")));
+                // An index that claims to have a newer record can show it.
+                let shown = match &answer {
+                    Err(StoreError::HeadSuperseded) => self.newer(member, record).await,
+                    _ => false,
+                };
+                (member.name.clone(), answer, shown)
+            })
+        };
+        self.members.iter().filter(|member| wanted(&member.name)).map(offer).collect()
+    }
+
+    /// The names of the indexes that have not taken an offer, after these answers.
+    pub(crate) fn lacking(&self, answers: &[OfferAnswer]) -> Vec<String> {
+        let has = |name: &String| answers.iter().any(|(taker, answer, _)| taker == name && answer.is_ok());
+        self.members.iter().map(|member| &member.name).filter(|name| !has(name)).cloned().collect()
     }
 
     /// Whether an index shows a newer record than this one.
@@ -189,9 +201,13 @@ impl std::fmt::Debug for HeadIndexes {
 impl HeadLookup {
     /// The reasons when no index answered.
     pub(crate) fn no_answer(&self) -> StoreError {
-        let answers: Vec<String> =
-            self.statuses.iter().map(|one| format!("{} {}", one.name, one.shows)).collect();
-        unavailable(&format!("the head indexes do not tell: {}", answers.join("; ")))
+        let answer = |one: &IndexStatus| match &one.shows {
+            IndexAnswer::Unavailable { reason } if reason.contains(&one.name) => reason.clone(),
+            IndexAnswer::Unavailable { reason } => format!("{}: {reason}", one.name),
+            shows => format!("{} {shows}", one.name),
+        };
+        let answers: Vec<String> = self.statuses.iter().map(answer).collect();
+        unavailable(&format!("{NO_INDEX_ANSWERS} ({})", answers.join("; ")))
     }
 
     /// Whether an index gave no proper answer, so that it may have more than the others show.
@@ -234,6 +250,9 @@ fn read(answer: Result<Option<Vec<u8>>, StoreError>, place: HeadPlace) -> Parsed
     let bytes = match answer {
         Ok(Some(bytes)) => bytes,
         Ok(None) | Err(StoreError::NotFound) => return ParsedAnswer::Nothing,
+        Err(StoreError::Unavailable { reason, .. } | StoreError::Refused { reason }) => {
+            return ParsedAnswer::Unavailable(reason);
+        }
         Err(error) => return ParsedAnswer::Unavailable(error.to_string()),
     };
     match SignedObject::<HeadRecord>::verify_encoded(&bytes) {
@@ -290,15 +309,22 @@ pub(crate) fn judge(answers: Vec<(String, Vec<ParsedAnswer>)>) -> HeadLookup {
     HeadLookup { best, older, statuses: answers.into_iter().map(status).collect() }
 }
 
-/// Evaluates the answers to an offer; each comes with whether a newer record was shown.
-pub(crate) fn tally(answers: Vec<(String, Result<(), StoreError>, bool)>) -> PublishOutcome {
+/// An index's name, its answer to an offer, and whether it showed a newer record.
+pub(crate) type OfferAnswer = (String, Result<(), StoreError>, bool);
+
+/// Evaluates the answers to an offer.
+pub(crate) fn tally(answers: Vec<OfferAnswer>) -> PublishOutcome {
     let taken = answers.iter().filter(|(_, answer, _)| answer.is_ok()).count();
     // An unproven claim of a newer record delays no caller while other indexes take ours.
     let superseded = answers.iter().any(|(_, answer, shown)| {
         matches!(answer, Err(StoreError::HeadSuperseded)) && (*shown || taken == 0)
     });
-    let failed = answers.into_iter().filter_map(|(name, answer, _)| Some((name, answer.err()?)));
-    PublishOutcome { taken, superseded, failed: failed.collect() }
+    let failed: Vec<(String, StoreError)> =
+        answers.into_iter().filter_map(|(name, answer, _)| Some((name, answer.err()?))).collect();
+    for (name, error) in &failed {
+        tracing::warn!(index = name, %error, "a head index did not take a head record");
+    }
+    PublishOutcome { taken, superseded, failed }
 }
 
 fn unavailable(reason: &str) -> StoreError {

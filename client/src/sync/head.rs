@@ -16,11 +16,14 @@ use baton_proto::{
     store::StoreError,
 };
 
+use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use tokio::time::{Instant, timeout_at};
+
 use crate::{
     core::Core,
     error::ClientError,
     index_status::{IndexAnswer, IndexStatus},
-    network::heads::HeadLookup,
+    network::heads::{HeadLookup, OfferAnswer, tally},
     session::{
         open_session::Session,
         state::{Entry, PublishedHead, State},
@@ -93,7 +96,13 @@ impl FoundHead {
 
 /// How long a turn waits for a precautionary look at the head indexes, so that an unavailable index does not
 /// delay it.
-pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(3);
+pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(1);
+
+/// How long a publication waits for an index to show what it has: a caller may wait for the head.
+const PUBLISH_LOOK: Duration = Duration::from_secs(2);
+
+/// How long a publication waits for further indexes after one has taken the head; they are offered it again later.
+const OTHERS_WAIT: Duration = Duration::from_secs(3);
 
 /// The result of a look at the head indexes for a session.
 pub(crate) struct HeadSnapshot {
@@ -146,7 +155,7 @@ pub(crate) async fn publish_missing(core: &Arc<Core>, session: &Arc<Session>) ->
 /// # Errors
 /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
 pub(crate) async fn check_for_newer(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
-    match look_and_compare(core, session, Duration::MAX).await {
+    match look_and_compare(core, session, FIRST_LOOK).await {
         Ok((_, Err(error))) if error.is_divergence() => Err(error),
         _ => Ok(()),
     }
@@ -264,17 +273,31 @@ async fn publish_alone(
         let next = session.read(|state| next_record(state, tombstone, before.sequence, &before.devices, now));
         let Some((record, published)) = next else { return Ok(()) };
         let record = record.encode();
-        let outcome = core.heads_of(session.id).offer(&record, |name| !before.closed.contains(name)).await;
-        match outcome.result() {
+        let PublishedHead { sequence, seq, link_hash } = published;
+        let head = Entry::Head { sequence, seq, link_hash };
+        let lacking = |names| Entry::HeadUnconfirmed { record: record.clone(), names };
+        let heads = core.heads_of(session.id);
+        let mut offers = heads.offers(&record, |name| !before.closed.contains(name));
+        let (mut answers, mut noted) = (Vec::new(), Vec::new());
+        let mut until = None;
+        while let Some(answer) = next_by(&mut offers, until).await {
+            let is_taken = answer.1.is_ok();
+            answers.push(answer);
+            // One index is enough: the others may be slow or silent.
+            if is_taken && noted.is_empty() && !offers.is_empty() {
+                noted = heads.lacking(&answers);
+                session.record(vec![head.clone(), lacking(noted.clone())]).await?;
+                until = Some(Instant::now() + OTHERS_WAIT);
+            }
+        }
+        let names = heads.lacking(&answers);
+        match tally(answers).result() {
             Ok(()) => {
-                let PublishedHead { sequence, seq, link_hash } = published;
-                let mut entries = vec![Entry::Head { sequence, seq, link_hash }];
-                let names = [outcome.missing(), before.closed].concat();
-                if !names.is_empty() {
-                    entries.push(Entry::HeadUnconfirmed { record, names });
+                let mut entries = if noted.is_empty() { vec![head] } else { Vec::new() };
+                if names != noted {
+                    entries.push(lacking(names));
                 }
-                session.record(entries).await?;
-                return Ok(());
+                return if entries.is_empty() { Ok(()) } else { session.record(entries).await };
             }
             Err(StoreError::HeadSuperseded) => {}
             Err(error) => return Err(error.into()),
@@ -293,6 +316,17 @@ struct Predecessors {
     closed: Vec<String>,
 }
 
+/// The next answer to an offer; none after the last, or at the deadline.
+async fn next_by(
+    offers: &mut FuturesUnordered<BoxFuture<'_, OfferAnswer>>,
+    until: Option<Instant>,
+) -> Option<OfferAnswer> {
+    match until {
+        None => offers.next().await,
+        Some(until) => timeout_at(until, offers.next()).await.unwrap_or(None),
+    }
+}
+
 /// Checks that the next head continues the newest published head. An index that shows another chain keeps it
 /// until that chain is merged here.
 async fn look_before(
@@ -300,7 +334,7 @@ async fn look_before(
     session: &Arc<Session>,
     why: PublishReason,
 ) -> Result<Predecessors, ClientError> {
-    let snapshot = match snapshot(core, session, Duration::MAX).await {
+    let snapshot = match snapshot(core, session, PUBLISH_LOOK).await {
         Ok(snapshot) => snapshot,
         Err(error @ ClientError::Store(_)) => return Err(error),
         // Bytes that are no record belong to no device, and are overwritten.
@@ -325,20 +359,24 @@ async fn look_before(
     Ok(Predecessors { sequence, devices: snapshot.devices(), closed })
 }
 
-/// Offers the last head record again to the indexes that have not accepted it.
+/// Offers the last head record again to the indexes that have not accepted it. A later head does not wait for them.
 pub(crate) async fn offer_unconfirmed(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
-    let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
     let Some((record, names)) = session.read(|state| state.head_unconfirmed.clone()) else {
         return Ok(());
     };
     let before = look_before(core, session, PublishReason::Head).await?;
+    drop(permit);
     let (waiting, open): (Vec<_>, Vec<_>) =
         names.iter().cloned().partition(|name| before.closed.contains(name));
     let outcome = core.heads_of(session.id).offer(&record, |name| open.contains(name)).await;
     // An index with a newer record no longer needs this record.
     let owed = outcome.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
     let left: Vec<String> = owed.map(|(name, _)| name.clone()).chain(waiting).collect();
-    if left == names {
+    let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let is_last =
+        session.read(|state| state.head_unconfirmed.as_ref().is_some_and(|(last, _)| *last == record));
+    if left == names || !is_last {
         return Ok(());
     }
     session.record(vec![Entry::HeadUnconfirmed { record, names: left }]).await

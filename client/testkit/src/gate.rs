@@ -22,6 +22,8 @@ use crate::store::{MemoryStore, down};
 enum Mode {
     Open,
     Away,
+    /// Never answers.
+    Silent,
     /// Shows its heads and accepts none.
     ReadOnly,
     /// Accepts everything and still shows these heads.
@@ -52,6 +54,10 @@ impl Gate {
 
     pub fn away(&self) {
         *self.mode.lock().unwrap() = Mode::Away;
+    }
+
+    pub fn silence(&self) {
+        *self.mode.lock().unwrap() = Mode::Silent;
     }
 
     pub fn read_only(&self) {
@@ -85,6 +91,7 @@ impl HeadIndex for Gate {
             }),
             Mode::Away | Mode::ReadOnly => Box::pin(async { Err(down()) }),
             Mode::Stuck(_) => Box::pin(async { Ok(()) }),
+            Mode::Silent => Box::pin(std::future::pending()),
         }
     }
 
@@ -93,6 +100,7 @@ impl HeadIndex for Gate {
         match &*self.mode.lock().unwrap() {
             Mode::Open | Mode::ReadOnly => self.index.resolve(key),
             Mode::Away => Box::pin(async { Err(down()) }),
+            Mode::Silent => Box::pin(std::future::pending()),
             Mode::Stuck(heads) => {
                 let shown = heads.get(&key).cloned();
                 Box::pin(async { Ok(shown) })

@@ -1,6 +1,6 @@
 //! Several head indexes: some down, some behind, some withholding, and the report on each.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, IndexStatus, ResumeOptions, TurnInput};
 use baton_proto::{ErrorCode, ids::SessionId, store::StoreError};
@@ -58,10 +58,12 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     let id = session(&client).await;
     say(&client, id, "one").await;
     assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    assert!(client.session(id).wait_published(GRACE).await.unwrap(), "all have it");
     all.gates[0].stick();
     all.gates[2].stick();
     say(&client, id, "two").await;
     assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    assert!(client.session(id).wait_published(GRACE).await.unwrap(), "all have it");
     assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
     assert_eq!(standings(&client, id).await, ["behind", "newest", "behind"]);
     assert_eq!(client.session(id).info().await.unwrap().trouble, None);
@@ -77,6 +79,7 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     assert!(second.session(id).verify(true).await.unwrap().is_good());
     assert_eq!(say(&second, id, "three").await.text, "three (2)");
     assert!(second.session(id).wait_settled(GRACE).await.unwrap());
+    assert!(second.session(id).wait_published(GRACE).await.unwrap(), "all have it");
 
     // Once the only honest index also shows less, no index shows the record that all took.
     all.gates[1].stick();
@@ -97,6 +100,7 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     let id = session(&client).await;
     say(&client, id, "one").await;
     assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    assert!(client.session(id).wait_published(GRACE).await.unwrap(), "all have it");
     all.gates[1].away();
     all.gates[2].away();
     say(&client, id, "two").await;
@@ -200,6 +204,7 @@ async fn on_different_indexes() -> (Indexes, Writer, Writer, SessionId) {
     let first = Writer::new(&all).await;
     let id = session(&first.client).await;
     first.say(id, "common").await;
+    assert!(first.client.session(id).wait_published(GRACE).await.unwrap(), "all have it");
     let second = Writer::new(&all).await;
     second.client.recover(&first.client.session(id).backup().await.unwrap()).await.unwrap();
     assert!(second.client.session(id).wait_delivered(GRACE).await.unwrap());
@@ -260,4 +265,30 @@ async fn a_deletion_on_one_index_outlasts_a_later_turn_on_another() {
     for device in [first, second, third] {
         device.client.shutdown(GRACE).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_index_delays_no_turn_and_no_caller_and_is_offered_the_head_later() {
+    let all = Indexes::new().await;
+    let home = tempfile::tempdir().unwrap();
+    let mut config = with_indexes(all.world.config(home.path()), &all.gates);
+    config.timeouts.heads = Duration::from_secs(3600);
+    let client = Client::open(config).await.unwrap();
+    let id = session(&client).await;
+    all.gates[1].silence();
+    for (number, text) in ["one", "two"].into_iter().enumerate() {
+        assert_eq!(say(&client, id, text).await.text, format!("{text} ({number})"));
+        assert!(client.session(id).wait_settled(GRACE).await.unwrap(), "{text}");
+        let info = client.session(id).info().await.unwrap();
+        assert!(info.is_published && info.lacking_indexes.contains(&"index 1".to_owned()), "{info:?}");
+    }
+    client.shutdown(Duration::ZERO).await;
+
+    // The journal holds the rest.
+    all.gates[1].open();
+    let client = all.client(&home).await;
+    client.session(id).info().await.unwrap();
+    assert!(client.session(id).wait_published(GRACE).await.unwrap());
+    assert_eq!(all.stores[1].heads(), all.stores[0].heads());
+    client.shutdown(GRACE).await;
 }
