@@ -42,7 +42,7 @@ until grep -qs 'Ctrl-C stops' "$work/network"; do
   kill -0 "$network" 2>/dev/null || fail "the network did not start: $(tail -n 3 "$work/network.err")"
   sleep 0.2
 done
-config=$(sed -n 's/.* --config \([^ ]*\) .*/\1/p' "$work/network")
+config=$(sed -n 's/.*export BATON_CONFIG=//p' "$work/network")
 mux new-session -d -x "$columns" -y "$rows" -s t "'$bin/baton' --config '$config' chat --temperature 0 --seed 1 --max-tokens 160"
 see '· 3 nodes'
 mux send-keys -t t C-b

@@ -81,7 +81,7 @@ until grep -qs 'Ctrl-C stops' "$work/network"; do
   kill -0 "$network" 2>/dev/null || fail "the network did not start: $(tail -n 3 "$work/network.err")"
   sleep 0.2
 done
-CONFIG=$(sed -n 's/.* --config \([^ ]*\) .*/\1/p' "$work/network")
+CONFIG=$(sed -n 's/.*export BATON_CONFIG=//p' "$work/network")
 chat=${chat//\$CONFIG/$CONFIG}
 long=$(printf 'word %.0s' $(seq 100))
 

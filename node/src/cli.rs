@@ -15,6 +15,7 @@ mod keys;
 mod models;
 mod passphrase;
 mod replay;
+mod share;
 mod speed;
 mod status;
 mod style;
@@ -133,6 +134,9 @@ enum Command {
         Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json\n  \
         baton-node status --watch | tee node.log")]
     Status(StatusArgs),
+    /// Print the settings that a client needs for this node: its address, its store and the number of shards
+    #[command(after_help = share::AFTER_HELP)]
+    Share(NodeArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  baton-node completions bash > ~/.local/share/bash-completion/completions/baton-node"
@@ -380,6 +384,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Replay(args) => ask::block_on(replay::run(*args)),
         Command::Status(args) => status::run(args),
+        Command::Share(args) => share::run(args),
         Command::Completions(arguments) => printed(manual::print_completions(command(), &arguments)),
         Command::Man(arguments) => printed(manual::print_or_write_pages(command(), &arguments)),
         Command::Earnings(args) => earnings::run(args),

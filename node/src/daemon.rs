@@ -7,7 +7,7 @@ pub(crate) mod data_dir;
 pub(crate) mod engines;
 mod events;
 mod models;
-mod start;
+pub(crate) mod start;
 mod upkeep;
 mod view;
 mod webrtc;

@@ -156,8 +156,9 @@ fn announce(network: &Network, args: &UpArgs, config: &Path) {
     let baton = crate::process::sibling("baton").unwrap_or_else(|_| PathBuf::from("baton"));
     let echo = if args.engine == crate::network::EngineChoice::Echo { " --allow-echo" } else { "" };
     output::line("\nTalk to it from another terminal:\n");
-    output::line(&format!("  {} --config {} chat{echo}\n", baton.display(), config.display()));
-    // The nodes listen on loopback addresses, which multicast does not announce.
+    // Clients do not dial loopback addresses that multicast announces: the settings name the nodes.
+    output::line(&format!("  export BATON_CONFIG={}", config.display()));
+    output::line(&format!("  {} chat{echo}\n", baton.display()));
     let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
     let relayer = crate::process::sibling("baton-relayer").unwrap_or_else(|_| PathBuf::from("baton-relayer"));
     output::line("A relayer for it, after baton-relayer init:\n");

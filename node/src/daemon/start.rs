@@ -1,4 +1,4 @@
-//! The end of a start for people at a terminal: the status page, and the address that others use.
+//! The end of a start for people at a terminal: the status page, and the settings that others use.
 //!
 //! `upkeep` prints it once, after the first request to the store. Decides only what to say; a loopback address
 //! is never called reachable by others.
@@ -21,8 +21,42 @@ pub(super) struct StartSummary {
     pub(super) peer_id: String,
     pub(super) network: NetworkStatus,
     pub(super) store_answers: bool,
-    /// Where the node reads blobs: a client needs a store with the same blobs.
-    pub(super) aggregators: Vec<String>,
+    /// Where the node stores and reads blobs: a client needs a store with the same blobs.
+    pub(super) store: SharedStore,
+}
+
+/// The settings of a node's store that its clients need too.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedStore {
+    pub(crate) publishers: Vec<String>,
+    pub(crate) aggregators: Vec<String>,
+    pub(crate) shards: u16,
+}
+
+impl SharedStore {
+    /// The lines of a client's settings file for a node at this address.
+    pub(crate) fn client_settings(&self, node: &str) -> [String; 4] {
+        let list =
+            |urls: &[String]| urls.iter().map(|url| format!("\"{url}\"")).collect::<Vec<_>>().join(", ");
+        [
+            format!("node = [\"{node}\"]"),
+            format!("publisher = [{}]", list(&self.publishers)),
+            format!("aggregator = [{}]", list(&self.aggregators)),
+            format!("shards = {}", self.shards),
+        ]
+    }
+}
+
+/// The address of a node to share: the one for most others, first the confirmed and configured ones.
+pub(crate) fn shared_address(
+    external: &[String],
+    listen: &[String],
+    peer_id: &str,
+) -> Option<(Audience, String)> {
+    let suffix = format!("/p2p/{peer_id}");
+    let best = external.iter().chain(listen).min_by_key(|address| audience(address))?;
+    let named = if best.ends_with(&suffix) { best.clone() } else { format!("{best}{suffix}") };
+    Some((audience(best), named))
 }
 
 /// Whether somebody reads the end of a start: at a terminal, and neither as JSON log nor as events.
@@ -31,15 +65,6 @@ pub(super) fn is_for_people(format: LogFormat, prints_events: bool, is_terminal:
 }
 
 impl StartSummary {
-    /// The address to share: the one for most others, first the confirmed and configured ones.
-    fn shared(&self) -> Option<(Audience, String)> {
-        let all = self.network.external_addrs.iter().chain(&self.listen);
-        let suffix = format!("/p2p/{}", self.peer_id);
-        let best = all.min_by_key(|address| audience(address))?;
-        let named = if best.ends_with(&suffix) { best.clone() } else { format!("{best}{suffix}") };
-        Some((audience(best), named))
-    }
-
     /// Whether others reach the node, in words.
     fn reach(&self, to: Audience) -> String {
         match (to, self.network.nat) {
@@ -71,15 +96,15 @@ impl StartSummary {
         if !self.store_answers {
             line("Store", "does not answer yet: baton-node doctor names the reason".to_owned());
         }
-        match self.shared() {
+        match shared_address(&self.network.external_addrs, &self.listen, &self.peer_id) {
             Some((to, address)) => {
                 line("Reachable from outside", self.reach(to));
                 let who = if to == Audience::ThisMachine { "To chat, here" } else { "To chat, others type" };
-                line(who, format!("baton chat --node {address}"));
-                line("or set once", format!("node = [\"{address}\"]   in {CLIENT_SETTINGS}"));
-                let quoted: Vec<String> = self.aggregators.iter().map(|url| format!("\"{url}\"")).collect();
-                line("", format!("aggregator = [{}]", quoted.join(", ")));
-                line("", "publisher = [\"...\"]   a publisher of the same network".to_owned());
+                line(who, "baton --config FILE, with a file of these lines: baton-node share".to_owned());
+                for (number, setting) in self.store.client_settings(&address).into_iter().enumerate() {
+                    line(if number == 0 { "or set once" } else { "" }, setting);
+                }
+                line("", format!("in {CLIENT_SETTINGS}"));
             }
             None => line("Reachable from outside", "no: no address is listened on".to_owned()),
         }
@@ -99,7 +124,11 @@ mod tests {
             peer_id: "ID".to_owned(),
             network: NetworkStatus { nat, external_addrs: texts(external), ..NetworkStatus::default() },
             store_answers: true,
-            aggregators: vec!["https://aggregator.example".to_owned()],
+            store: SharedStore {
+                publishers: vec!["https://publisher.example".to_owned()],
+                aggregators: vec!["https://aggregator.example".to_owned()],
+                shards: 10,
+            },
         }
     }
 
@@ -130,9 +159,11 @@ mod tests {
             let text = summary(nat, external, listen).describe();
             for part in [
                 "Status page             http://127.0.0.1:9464/\n",
-                &format!("baton chat --node {shared}\n"),
+                "baton --config FILE, with a file of these lines: baton-node share\n",
                 &format!("node = [\"{shared}\"]"),
+                "publisher = [\"https://publisher.example\"]",
                 "aggregator = [\"https://aggregator.example\"]",
+                "shards = 10\n",
                 reach,
             ] {
                 assert!(text.contains(part), "{part} is not in {text}");

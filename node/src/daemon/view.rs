@@ -13,7 +13,7 @@ use baton_keys::ids::NodeId;
 use baton_mesh::{MeshHandle, MeshStats, Multiaddr, PeerId, Reachability};
 use baton_proto::node_record::ModelOffer;
 
-use super::start::StartSummary;
+use super::start::{SharedStore, StartSummary};
 use crate::{
     admin::{
         Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Sample, Status, StatusSource,
@@ -90,6 +90,7 @@ pub(super) struct View {
     settings: String,
     publishers: Vec<String>,
     aggregators: Vec<String>,
+    shards: u16,
     configured: Vec<Multiaddr>,
     slots: u32,
     queue: u32,
@@ -108,6 +109,7 @@ impl View {
             settings: settings.running_text(),
             publishers: settings.publishers.clone(),
             aggregators: settings.aggregators.clone(),
+            shards: settings.shards,
             configured: settings.external.clone(),
             slots: settings.slots,
             queue: settings.queue,
@@ -186,7 +188,11 @@ impl View {
             peer_id: running.peer_id.to_string(),
             network: self.network()?,
             store_answers: running.store_answers(),
-            aggregators: self.aggregators.clone(),
+            store: SharedStore {
+                publishers: self.publishers.clone(),
+                aggregators: self.aggregators.clone(),
+                shards: self.shards,
+            },
         })
     }
 

@@ -142,6 +142,21 @@ fn the_log_has_the_time_unless_it_is_compact() {
 }
 
 #[test]
+fn the_settings_for_a_client_name_the_running_node_its_store_and_the_shards() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Node::start(home.path(), &["--shards", "10"]);
+    let shared = output(home.path(), &["share", "--admin", node.admin()]);
+    let file = text(&shared.stdout);
+    assert!(shared.status.success(), "{}", text(&shared.stderr));
+    assert!(file.starts_with("# Only this machine reaches the node"), "{file}");
+    for part in
+        ["\nnode = [\"/ip4/127.0.0.1/", "\npublisher = [\"http", "\naggregator = [\"http", "\nshards = 10\n"]
+    {
+        assert!(file.contains(part), "{part}: {file}");
+    }
+}
+
+#[test]
 fn without_an_admin_port_it_says_so() {
     let home = tempfile::tempdir().unwrap();
     let words: Vec<_> = ECHO.iter().map(|word| if *word == "127.0.0.1:0" { "none" } else { word }).collect();
