@@ -250,8 +250,9 @@ async fn look_for_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Res
     if core.config.store.exists(id).await? {
         core.config.store.note_stored(id);
         storage::note_confirmed(core, session, seq).await;
+        return Ok(());
     }
-    Ok(())
+    storage::check_shards(core, session)
 }
 
 /// Turns whose blob only this client may still have, each with its author's remaining time to store it.

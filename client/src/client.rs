@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use baton_keys::{files::FileSecret, session::SessionRoot};
 use baton_mesh::{DhtHeads, Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
-    ids::{ModelId, SessionId},
+    ids::{ModelId, NodeId, SessionId},
     link::BranchPoint,
     record::Message,
     turn::StoragePolicy,
@@ -27,7 +27,8 @@ use crate::{
     home,
     identities::Identities,
     network::{
-        choose::Wish,
+        choose::{NoChoice, Wish},
+        exchange::answering_nodes,
         heads::{HeadIndexes, NamedIndex, NoHeadIndex},
         nodes::{Directory, NodeExplanation, NodeInfo, Setup},
     },
@@ -48,6 +49,9 @@ use crate::{
 
 /// The shortest time for which a blob is bought.
 const SHORTEST_EPOCHS: u32 = 1;
+
+/// How long a node may take to answer a short request.
+const ANSWER_WAIT: Duration = Duration::from_secs(3);
 
 /// A client. Clones share everything.
 #[derive(Clone)]
@@ -101,11 +105,23 @@ impl Client {
         };
         let named = config.mdns || !config.bootstrap.is_empty() || !config.listen.is_empty();
         let may_find = settings.is_none() || named;
+        let only_named = settings.is_some() && !config.discover && !config.bootstrap.is_empty();
+        let by_session = settings.is_some();
         let identities = Arc::new(Identities::new(mesh.clone(), settings));
         let heads = Arc::new(head_indexes(&config, &mesh, &identities)?);
         let (clock, timeouts, expected) = (config.clock.clone(), config.timeouts, config.bootstrap.len());
         let store = config.store.clone();
-        let setup = Setup { clock, store, timeouts, expected, may_find, reputation, reputation_file };
+        let setup = Setup {
+            clock,
+            store,
+            timeouts,
+            expected,
+            may_find,
+            only_named,
+            by_session,
+            reputation,
+            reputation_file,
+        };
         let directory = Arc::new(Directory::new(mesh, setup));
         let decoys = DecoyAccount::new(config.decoys, decoy_file, decoys);
         let core = Arc::new(Core::new(config, (secret, journals), (directory, identities), heads, decoys));
@@ -180,6 +196,23 @@ impl Client {
         let mut nodes = self.core.directory.refresh().await;
         nodes.sort_by_key(|node| node.record.node);
         nodes
+    }
+
+    /// The number of nodes that the network reports now and that may serve. Asks nobody.
+    #[must_use]
+    pub fn reported_nodes(&self) -> usize {
+        self.core.directory.serving(&self.mesh().peers()).count()
+    }
+
+    /// Those of these nodes that answer a short request now.
+    pub async fn answering(&self, nodes: &[NodeId]) -> Vec<NodeId> {
+        answering_nodes(self.mesh(), nodes, ANSWER_WAIT).await
+    }
+
+    /// Why no node was found, as far as the nodes that may not serve show it.
+    pub async fn why_no_node(&self) -> NoChoice {
+        let directory = &self.core.directory;
+        directory.clock_difference(None).await.map_or_else(|| directory.no_nodes(), NoChoice::ClocksDiffer)
     }
 
     /// Creates a session. A file for it is made with the first attempt at a turn.

@@ -44,10 +44,15 @@ pub struct ClientConfig {
     pub passphrase: Option<Zeroizing<String>>,
     /// Shard count of new sessions' blob IDs: 1000 for Walrus itself.
     pub shards: ShardCount,
+    /// The shard count that the store announced, if it did. The blobs of a session with another count are not put
+    /// there: the store would keep them under other IDs.
+    pub announced_shards: Option<ShardCount>,
     /// Addresses to listen on; none for a client that only dials.
     pub listen: Vec<Multiaddr>,
     /// Bootstrap nodes, best with a `/p2p/` suffix.
     pub bootstrap: Vec<Multiaddr>,
+    /// Whether nodes other than the bootstrap nodes may serve too, if any are named.
+    pub discover: bool,
     /// Whether to find nodes on the local network by multicast.
     pub mdns: bool,
     /// A running mesh to use instead of starting one; `listen`, `bootstrap` and `mdns` are then unused.
@@ -102,8 +107,10 @@ impl ClientConfig {
             home: home.map(Path::to_owned),
             passphrase: None,
             shards,
+            announced_shards: None,
             listen: Vec::new(),
             bootstrap: Vec::new(),
+            discover: true,
             mdns: false,
             mesh: None,
             store,

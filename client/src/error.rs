@@ -142,7 +142,9 @@ pub enum ClientError {
     #[error("{}", store_failure(.0))]
     Store(#[from] StoreError),
     /// The store has another number of shards than the session's blob IDs are for.
-    #[error("the session is for a store of {ours} shards, and this store has {theirs}: it cannot keep the session")]
+    #[error(
+        "the session is for a store of {ours} shards, and this store has {theirs}: it cannot keep the session"
+    )]
     OtherShards {
         /// The session's number.
         ours: u16,
@@ -631,7 +633,11 @@ pub enum NoChoice {
 }
 
 fn not_dialable(nodes: usize) -> String {
-    let (were, them) = if nodes == 1 { ("node of this machine's test network was", "it") } else { ("nodes of this machine's test network were", "them") };
+    let (were, them) = if nodes == 1 {
+        ("node of this machine's test network was", "it")
+    } else {
+        ("nodes of this machine's test network were", "them")
+    };
     format!("{nodes} {were} found, but this client does not dial {them}")
 }
 

@@ -61,6 +61,16 @@ pub(crate) async fn ensure_head_id(session: &Arc<Session>) -> Result<(), ClientE
     }
 }
 
+/// Refuses a store with another number of shards than the session's blob IDs are for: it would sell storage under other
+/// IDs, where no reader looks.
+pub(crate) fn check_shards(core: &Core, session: &Session) -> Result<(), ClientError> {
+    let ours = session.read(|state| state.header.n_shards);
+    match core.config.announced_shards.map(ShardCount::get) {
+        Some(theirs) if theirs != ours => Err(ClientError::OtherShards { ours, theirs }),
+        _ => Ok(()),
+    }
+}
+
 /// Puts a turn's blob, rebuilt from this client's own text.
 pub(crate) async fn put(
     core: &Arc<Core>,
@@ -69,6 +79,7 @@ pub(crate) async fn put(
     id: BlobId,
 ) -> Result<StoredBlob, ClientError> {
     session.check_writable()?;
+    check_shards(core, session)?;
     let (bytes, epochs) =
         session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, epochs_of(core, state, seq))))?;
     let send_object_to = core.config.storage.send_object_to;

@@ -34,6 +34,10 @@ const MIB: u64 = 1024 * 1024;
 
 /// Runs one of the commands.
 pub(crate) async fn run(settings: &Settings, command: BlobCommand, out: &Out) -> Result<(), Failure> {
+    // A set number may be another network's, for an ID alone.
+    if !settings.has_shards() {
+        settings.ask_shards().await?;
+    }
     match command {
         BlobCommand::Put { file, storing } => transfer::put(settings, &file, &storing, out).await,
         BlobCommand::Get { id, out: file, range, object, blake3, sha256, unverified, limit } => {

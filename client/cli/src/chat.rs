@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{Client, ClientError, SessionHandle, TurnOutcome};
+use baton_client::{Client, ClientError, SessionHandle, SessionInfo, TurnOutcome};
 use baton_proto::{
     ids::SessionId,
     record::{Message, Role},
@@ -21,7 +21,7 @@ use super::{
     leave_at_second_interrupt,
     nodes::named_node,
     opening::{OpenedSession, open_session},
-    out::{Out, finish_name, short_session, turn_number},
+    out::{Out, Tone, finish_name, short_session, turn_number},
     repl,
     settings::Settings,
     talk::{Talk, TurnDisplay, while_waiting},
@@ -34,6 +34,10 @@ const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
 const COMPARE_WAIT: Duration = Duration::from_secs(3);
 /// Time to wait until a message's turn is stored.
 const SETTLE_WAIT: Duration = Duration::from_secs(4);
+/// After this long, the wait is mentioned.
+const STORING_REMARK: Duration = Duration::from_millis(700);
+/// Time for further head indexes to take the turn, after one has.
+const INDEX_WAIT: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
     let mut talk = Talk::from(settings, &arguments).await?;
@@ -101,7 +105,7 @@ async fn one_shot(
     if arguments.drop_pending {
         handle.abandon().await?;
     }
-    talk.announce_local_network(out);
+    talk.announce_nodes(out);
     if handle.info().await?.pending {
         out.note("Finishing an earlier message first.");
         let mut view = TurnDisplay::of_single_message(out, session);
@@ -158,15 +162,17 @@ pub(crate) async fn say(
     }
     let outcome = result.map_err(|failure| hint_at(failure, session))?;
     view.finish(&outcome);
-    talk.note_local_network();
+    talk.note_announced();
     talk.remember(&messages, &outcome, out).await;
     // The program is about to end: a blob that no store has yet waits on this device.
-    let stored = handle.wait_settled(SETTLE_WAIT).await?;
-    if !stored && !out.json() {
-        out.warn(&format!(
-            "⚠ Not stored yet: the store did not confirm this turn. Why: baton doctor. Try again: baton session renew {}",
-            short_session(&session)
-        ));
+    let stored = while_storing(handle.wait_settled(SETTLE_WAIT), out).await?;
+    if stored {
+        handle.wait_published(INDEX_WAIT).await?;
+    }
+    if let Some((tone, text)) = storage_remark(&handle.info().await?)
+        && !out.json()
+    {
+        out.say(tone, &text);
     }
     if out.json() {
         let mut summary = summary(&outcome, &view.model);
@@ -177,8 +183,9 @@ pub(crate) async fn say(
         }
         out.value(&summary)?;
     }
-    // Another device may have written in the same place meanwhile.
-    if handle.wait_compared(COMPARE_WAIT).await? {
+    // Another device may have written in the same place meanwhile. An index that did not answer so far is not waited for.
+    let compare_wait = if stored { COMPARE_WAIT } else { Duration::ZERO };
+    if handle.wait_compared(compare_wait).await? {
         match talk.reconcile(client, session, out).await {
             // The message has its answer; the owner decides about the merge.
             Err(Failure::Client(ClientError::Diverged(_))) => {
@@ -201,6 +208,37 @@ async fn is_unused<T>(handle: &SessionHandle, result: &Result<T, Failure>) -> bo
         }
         _ => false,
     }
+}
+
+/// Says that a turn is being stored, if that takes a while.
+async fn while_storing<T>(storing: impl Future<Output = T>, out: &Out) -> T {
+    tokio::pin!(storing);
+    match tokio::time::timeout(STORING_REMARK, &mut storing).await {
+        Ok(stored) => stored,
+        Err(_) => {
+            out.note("Storing …");
+            storing.await
+        }
+    }
+}
+
+/// The place that lacks a part of the session, if one does: the store a blob, or head indexes the head.
+fn storage_remark(info: &SessionInfo) -> Option<(Tone, String)> {
+    let again = format!("Try again: baton session renew {}", short_session(&info.id));
+    if info.unstored > 0 {
+        let text =
+            format!("⚠ Not stored yet: the store did not confirm this turn. Why: baton doctor. {again}");
+        return Some((Tone::Warn, text));
+    }
+    if !info.is_published {
+        let text =
+            "⚠ Stored, but no head index took the turn: other devices do not find it yet. Why: baton doctor.";
+        return Some((Tone::Warn, format!("{text} {again}")));
+    }
+    (!info.lacking_indexes.is_empty()).then(|| {
+        let lacking = info.lacking_indexes.join(" and ");
+        (Tone::Note, format!("Stored. Not yet in {lacking}; another head index has the turn."))
+    })
 }
 
 /// The failure, with the session's id in the next step where it names the session.

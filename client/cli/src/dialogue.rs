@@ -191,7 +191,7 @@ impl Dialogue {
             self.warn_deleted();
             return Ok(());
         }
-        self.talk.announce_local_network(&self.out);
+        self.talk.announce_nodes(&self.out);
         if info.turns > 0 {
             self.compare().await?;
         } else {
@@ -440,7 +440,7 @@ impl Dialogue {
         match result {
             Ok(Some(outcome)) => {
                 view.finish(&outcome);
-                self.talk.note_local_network();
+                self.talk.note_announced();
             }
             Ok(None) => self.out.note("Every message has its answer."),
             // A user who cancels no longer wants the answer.

@@ -2,20 +2,20 @@
 
 use std::{path::Path, time::Duration};
 
-use baton_client::{Client, ClientError, Listing};
+use baton_client::{Client, ClientError, Listing, NodeInfo};
 use baton_proto::{
-    ids::{BlobId, HeadIndexKey},
+    ids::{BlobId, HeadIndexKey, NodeId},
     receipt::EngineKind,
     store::{BlobStore as _, HeadIndex as _},
 };
-use baton_walrus_client::{HttpStore, PutPermission, ShardCount, differing_shards};
+use baton_walrus_client::{HttpStore, PutPermission, ShardCount, differing_shards, http_client};
 use futures::future::join_all;
 use serde::Serialize;
 use serde_json::json;
 
 use super::{
     Failure, clock,
-    out::{Out, count, short_session},
+    out::{Out, count, short, short_session},
     settings::{Environment, Settings},
     talk,
 };
@@ -55,16 +55,18 @@ codes! {
     PUBLISHER_DOWN: "C401" false "a publisher does not answer", "start the store, or name another with `--publisher`";
     AGGREGATOR_DOWN: "C402" false "an aggregator does not answer", "start the store, or name another with `--aggregator`";
     PUT_REFUSED: "C403" true "a publisher refuses this device's blobs", "name its secret or token: `--publisher-secret-file` or `--publisher-token-file`";
-    SHARDS_DIFFER: "C404" false "the store has another number of shards", "set `--shards`, or shards in the settings file, to the number of the store";
+    SHARDS_DIFFER: "C404" false "the store has another number of shards", "leave shards out of the settings, or set it to the number of the store";
     INDEX_DOWN: "C501" true "a head index does not answer", "start it, or name another with `--heads`";
     NODE_UNREACHABLE: "C601" true "a named node cannot be reached", "check that the node runs, and its address";
     NO_NODE: "C602" false "no node was found", "name a node with `--node`, or use a private network: `baton try`";
     ONLY_ECHO: "C603" true "only test engines were found", "name another node; for a test, pass `--allow-echo`";
+    NODE_SILENT: "C604" true "a known node does not answer", "check that it runs; others serve meanwhile";
     RELAYER_DOWN: "C701" false "the relayer does not answer", "start the relayer, or name another with `--relayer`";
     NOT_STORED: "C801" true "turns wait to be stored", "store them: `baton session renew`; keep this device until then";
     EXPIRES_SOON: "C802" true "blobs may expire within 3 days", "renew them: `baton session renew`";
     NOT_ANSWERED: "C803" true "a message has no answer", "continue it: `baton chat -s SESSION`";
     DELETED_ELSEWHERE: "C804" true "another device deleted a session", "remove it here: `baton session delete SESSION`";
+    OTHER_SHARDS: "C805" true "a session is for a store with another number of shards", "go on in a new conversation: `baton session branch SESSION TEXT`";
 }
 
 /// A problem that was found.
@@ -131,6 +133,8 @@ fn settings_seen(named: Option<&Path>, environment: &Environment) -> String {
 
 async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Result<(), Failure> {
     out.note("Looking for nodes and stores …");
+    // A wrong number in the settings is found below.
+    let _ = settings.ask_shards().await;
     let mut home = Check::new("home");
     let opened = match settings.client(true) {
         Ok(config) => Client::open(config).await.map_err(Failure::from),
@@ -158,7 +162,7 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
     }
     let mut sessions = Check::new("sessions");
     match listing {
-        Ok(listing) => sessions_check(&listing, &mut home, &mut sessions),
+        Ok(listing) => sessions_check(&listing, settings.shards().get(), &mut home, &mut sessions),
         Err(error) => home.found(codes::HOME_LOCKED, error.to_string()),
     }
     checks.extend([home, clock, nodes]);
@@ -197,14 +201,26 @@ async fn nodes(client: &Client) -> Check {
         check.found(codes::NODE_UNREACHABLE, line);
     }
     if nodes.is_empty() {
-        check.found(codes::NO_NODE, "no node was found");
+        check.found(codes::NO_NODE, client.why_no_node().await.to_string());
         return check;
     }
+    let ids: Vec<NodeId> = nodes.iter().map(|node| node.record.node).collect();
+    let answering = client.answering(&ids).await;
+    let silent: Vec<&NodeInfo> = nodes.iter().filter(|node| !answering.contains(&node.record.node)).collect();
+    for node in &silent {
+        check.found(codes::NODE_SILENT, format!("node {} does not answer", short(&node.record.node)));
+    }
+    if answering.is_empty() {
+        check.found(codes::NO_NODE, "no node answers");
+        return check;
+    }
+    let nodes: Vec<&NodeInfo> = nodes.iter().filter(|node| answering.contains(&node.record.node)).collect();
     let offers = || nodes.iter().flat_map(|node| &node.record.models);
     let mut models: Vec<&str> = offers().map(|offer| offer.name.as_str()).collect();
     models.sort_unstable();
     models.dedup();
-    check.saw(format!("{} with {}", count(nodes.len() as u64, "node"), models.join(", ")));
+    let answer = if nodes.len() == 1 { "answers" } else { "answer" };
+    check.saw(format!("{} {answer}, with {}", count(nodes.len() as u64, "node"), models.join(", ")));
     if offers().all(|offer| offer.engine == EngineKind::Echo) {
         check.found(codes::ONLY_ECHO, "only test engines were found, which repeat the message");
     }
@@ -267,7 +283,7 @@ async fn stores(settings: &Settings) -> [Check; 2] {
 
 async fn publisher(settings: &Settings, url: &str) -> Check {
     let mut check = Check::new("store");
-    let http = reqwest::Client::builder().timeout(ANSWER_WAIT).build().unwrap_or_default();
+    let http = http_client::builder_for(url).timeout(ANSWER_WAIT).build().unwrap_or_default();
     // Every server of HTTP answers, if only by a refusal.
     match http.get(format!("{}/v1/api", url.trim_end_matches('/'))).send().await {
         Ok(answer) => {
@@ -280,7 +296,9 @@ async fn publisher(settings: &Settings, url: &str) -> Check {
                 );
             }
         }
-        Err(error) => check.found(codes::PUBLISHER_DOWN, format!("publisher {url}: {}", innermost(&error))),
+        Err(error) => {
+            check.found(codes::PUBLISHER_DOWN, format!("publisher {url}: {}", http_client::describe(&error)))
+        }
     }
     check
 }
@@ -301,16 +319,16 @@ async fn asked(
 async fn relayer(settings: &Settings) -> Option<Check> {
     let url = settings.relayer_url.as_ref()?;
     let mut check = Check::new("relayer");
-    let http = reqwest::Client::builder().timeout(ANSWER_WAIT).build().unwrap_or_default();
+    let http = http_client::builder_for(url).timeout(ANSWER_WAIT).build().unwrap_or_default();
     match http.get(format!("{}/health", url.trim_end_matches('/'))).send().await {
         Ok(answer) if answer.status().is_success() => check.saw(url.clone()),
         Ok(answer) => check.found(codes::RELAYER_DOWN, format!("{url}: it answers {}", answer.status())),
-        Err(error) => check.found(codes::RELAYER_DOWN, format!("{url}: {}", innermost(&error))),
+        Err(error) => check.found(codes::RELAYER_DOWN, format!("{url}: {}", http_client::describe(&error))),
     }
     Some(check)
 }
 
-fn sessions_check(listing: &Listing, home: &mut Check, check: &mut Check) {
+fn sessions_check(listing: &Listing, shards: u16, home: &mut Check, check: &mut Check) {
     for journal in &listing.unreadable {
         home.found(codes::JOURNAL_DAMAGED, journal.error.to_string());
     }
@@ -324,7 +342,12 @@ fn sessions_check(listing: &Listing, home: &mut Check, check: &mut Check) {
             check.found(code, format!("{} {what}: {shown}{more}", count(found.len() as u64, "session")));
         }
     };
-    name(codes::NOT_STORED, "with turns that no store confirmed", &|info| info.unstored > 0);
+    let waits = |info: &baton_client::SessionInfo| info.unstored > 0;
+    name(codes::NOT_STORED, "with turns that no store confirmed", &|info| {
+        waits(info) && info.shards == shards
+    });
+    let other = format!("that a store with {shards} shards cannot keep");
+    name(codes::OTHER_SHARDS, &other, &|info| waits(info) && info.shards != shards);
     name(codes::EXPIRES_SOON, "whose blobs may expire within 3 days", &|info| {
         info.kept_until_ms.is_some_and(|until_ms| until_ms < now_ms.saturating_add(SOON_MS))
     });
@@ -362,15 +385,6 @@ fn show(checks: &[Check], out: &Out) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure::Found(problems)),
     }
-}
-
-/// The innermost cause of an error of HTTP, whose outer ones name layers of the library.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut current = error;
-    while let Some(source) = current.source() {
-        current = source;
-    }
-    current.to_string()
 }
 
 fn random() -> [u8; 32] {

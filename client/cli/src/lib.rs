@@ -312,6 +312,9 @@ async fn with_client<T>(
     network: bool,
     work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    if network {
+        settings.ask_shards().await?;
+    }
     let client = Client::open(settings.client(network)?).await?;
     let result = work(&client).await;
     let grace = if network { GRACE } else { Duration::ZERO };

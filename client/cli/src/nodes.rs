@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use baton_client::{
     Client, ClientError, NodeExplanation, NodeInfo, ResumeOptions,
-    choose::{Behind, Exclusion, GOOD_PART, NoChoice, OfferRank, Verdict},
+    choose::{Behind, Exclusion, GOOD_PART, OfferRank, Verdict},
 };
 use baton_proto::ids::NodeId;
 use serde_json::{Value, json};
@@ -67,24 +67,24 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
     if arguments.proofs {
         return proofs::list(settings, out).await;
     }
-    let (nodes, clocks, decoys) = with_client(settings, true, async |client| {
+    let (nodes, answering, decoys) = with_client(settings, true, async |client| {
         let nodes = while_waiting(client, out, Arc::default(), client.nodes()).await;
-        let clocks = if nodes.is_empty() { client.clock_difference().await } else { None };
-        if nodes.is_empty() {
-            unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+        unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+        if nodes.is_empty() && !out.json() {
+            return Err(ClientError::NoNode(client.why_no_node().await).into());
         }
-        Ok((nodes, clocks, client.decoys()))
+        let ids: Vec<NodeId> = nodes.iter().map(|node| node.record.node).collect();
+        Ok((nodes, client.answering(&ids).await, client.decoys()))
     })
     .await?;
+    let answers = |node: &NodeInfo| answering.contains(&node.record.node);
     if out.json() {
-        let list: Vec<_> = nodes.iter().map(describe).collect();
+        let list: Vec<_> = nodes.iter().map(|node| describe(node, answers(node))).collect();
         return Ok(out.value(&json!({ "nodes": list, "decoys": proofs::describe_totals(&decoys) }))?);
     }
-    if nodes.is_empty() {
-        return Err(ClientError::NoNode(clocks.map_or(NoChoice::NoNodes, NoChoice::ClocksDiffer)).into());
-    }
     for node in &nodes {
-        out.line(&node.record.node.to_string())?;
+        let silent = if answers(node) { "" } else { "  does not answer" };
+        out.line(&format!("{}{silent}", node.record.node))?;
         for offer in &node.record.models {
             let engine = offer.engine.name();
             out.line(&clean(&format!(
@@ -107,7 +107,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
     Ok(())
 }
 
-fn describe(node: &NodeInfo) -> Value {
+fn describe(node: &NodeInfo, answers: bool) -> Value {
     let models: Vec<_> = node
         .record
         .models
@@ -134,6 +134,7 @@ fn describe(node: &NodeInfo) -> Value {
         },
         "addresses": node.addrs.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "connected": node.connected,
+        "answers": answers,
         "software": node.record.software,
         "expires_ms": node.record.expires_ms,
     })
@@ -150,16 +151,17 @@ async fn explain(settings: &Settings, arguments: &NodesArguments, out: &Out) -> 
             allow_echo: arguments.allow_echo,
             ..ResumeOptions::default()
         };
-        Ok(client.explain(session, &options).await?)
+        let explained = client.explain(session, &options).await?;
+        if explained.is_empty() && !out.json() {
+            return Err(ClientError::NoNode(client.why_no_node().await).into());
+        }
+        Ok(explained)
     })
     .await?;
     let now = now_ms();
     if out.json() {
         let list: Vec<_> = explained.iter().map(|row| describe_explained(row, now)).collect();
         return Ok(out.value(&json!({ "nodes": list }))?);
-    }
-    if explained.is_empty() {
-        return Err(ClientError::NoNode(NoChoice::NoNodes).into());
     }
     let heading = ["NODE", "MODEL", "SHARE", "SCORE", "SUCCESS", "SPEED", "LOAD", "PRICE", "WARM", "WHY"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];

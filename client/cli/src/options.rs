@@ -68,6 +68,10 @@ options! {
             [global = true, hide = true, num_args = 0..=1, require_equals = true,
              default_missing_value = "true", value_parser = BoolishValueParser::new()]
             mdns: Option<bool> = SWITCH, switch("").in_words("only if no node is named");
+            /// Let nodes answer that the named nodes introduce, too
+            [global = true, hide = true, num_args = 0..=1, require_equals = true,
+             default_missing_value = "true", value_parser = BoolishValueParser::new()]
+            discover: Option<bool> = SWITCH, switch("").in_words("only if no node is named, or with mdns");
             /// Keep session heads in the nodes' DHT, in addition to the head indexes
             [global = true, hide = true, num_args = 0..=1, require_equals = true,
              default_missing_value = "true", value_parser = BoolishValueParser::new()]
@@ -94,7 +98,7 @@ options! {
             [global = true, hide = true] heads: Option<Vec<String>> =
                 words("URL"), one_or_more(MAX_HEAD_INDEXES, ANY_URL).in_words("the first other host among publishers and aggregators that has one, or else the first publisher");
             /// Shards of the Walrus network, which determine blob IDs of new sessions
-            [global = true, hide = true] shards: Option<u16> = number(), range(4, 2048).default("1000");
+            [global = true, hide = true] shards: Option<u16> = number(), range(4, 2048).in_words("the store's number; 1000 if it announces none");
             /// Epochs to store a session's newest blob, so how long a session may rest
             [global = true, hide = true] open_epochs: Option<u32> = number(), range(1, EPOCHS).default("5");
             /// Epochs to store the blob of a full segment

@@ -48,7 +48,7 @@ async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &O
     }
     let (opened, _) = branch(client, old, BranchPlace::default(), None).await?;
     let new = opened.session;
-    talk.announce_local_network(out);
+    talk.announce_nodes(out);
     let stored = Box::pin(chat::say(client, talk, opened, (text, true), out)).await?;
     let (from, to) = (short_session(&old), short_session(&new));
     if !stored {

@@ -171,7 +171,7 @@ async fn watch_nodes(client: &Client, named: usize, out: &Out) {
         }
         tokio::time::sleep(NODES_CHECK).await;
         // The table of peers costs nothing; the nodes are asked only after a change.
-        let present = client.mesh().peers().iter().any(|peer| peer.serves_turns);
+        let present = client.reported_nodes() > 0;
         if were_there != Some(present) {
             nodes = client.nodes().await;
         }

@@ -82,6 +82,7 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
             with_client(settings, false, async |client| storage::show(client, &session, out).await).await
         }
         SessionCommand::Renew { session, within_days } => {
+            settings.ask_shards().await?;
             with_client(settings, false, async |client| {
                 storage::renew(client, session.as_deref(), within_days, out).await
             })
@@ -374,7 +375,7 @@ async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Ou
     }
     match client.session(id).check_head().await {
         Ok(_) => devices::warn_of_indexes(&client.session(id).info().await?, out),
-        Err(error @ ClientError::Store(_)) => out.warn(&format!("The head index was not compared: {error}")),
+        Err(error @ ClientError::Store(_)) => out.warn(&format!("Not compared with other devices: {error}.")),
         Err(error) => return Err(error.into()),
     }
     match (report.is_good(), report.not_stored.is_empty()) {

@@ -1,12 +1,14 @@
 //! Merges flags, environment and settings file: the only module of this crate that reads the environment.
 
+mod answering;
 mod indexes;
 mod relayer;
+mod shards;
 
 use std::{
     io::IsTerminal as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -27,15 +29,12 @@ use super::{
 };
 
 use super::options::ClientOptions;
+pub(crate) use answering::AnsweringNodes;
 use relayer::is_url;
 pub(crate) use relayer::named_relayer;
 
 /// The embedded store's usual address.
 const DEFAULT_STORE: &str = "http://127.0.0.1:31415";
-/// File in the home folder that notes that nodes of the local network were announced.
-const LOCAL_NETWORK_MARK: &str = "local-network.noted";
-/// Walrus's mainnet and testnet.
-const DEFAULT_SHARDS: u16 = 1000;
 
 /// Environment variables beside the flags' own.
 #[derive(Debug, Clone, Default)]
@@ -92,8 +91,13 @@ pub(crate) struct Settings {
     /// Head indexes beside or in place of the first publisher's.
     heads: Vec<String>,
     publisher_token: Option<TokenFile>,
-    shards: ShardCount,
+    /// The number of shards in the settings, if it is there.
+    shards: Option<ShardCount>,
+    /// The number that the store announced.
+    announced: OnceLock<ShardCount>,
     mdns: bool,
+    /// Whether nodes other than the named ones may answer.
+    discover: bool,
     open_epochs: u32,
     closed_epochs: u32,
     epoch: Duration,
@@ -172,12 +176,14 @@ impl Settings {
             home,
             // Without a named node, the client can search only the local network.
             mdns: options.mdns.unwrap_or(false) || nodes.is_empty(),
+            discover: options.discover.or(options.mdns).unwrap_or(false),
             nodes,
             aggregators: options.aggregator.unwrap_or_else(|| publishers.clone()),
             publishers,
             heads: unique(options.heads.unwrap_or_default()),
             publisher_token: token,
-            shards: shards(options.shards.unwrap_or(DEFAULT_SHARDS))?,
+            shards: options.shards.map(shards).transpose()?,
+            announced: OnceLock::new(),
             read_in_use: !matches!(arguments.command, Some(Command::Chat(_) | Command::Serve(_))),
             model: options.model,
             system: options.system,
@@ -206,11 +212,6 @@ impl Settings {
     /// The passphrase of the device key, if there is one.
     pub(crate) fn passphrase(&self) -> Option<&str> {
         self.passphrase.as_deref().map(String::as_str)
-    }
-
-    /// Shards of the store's network.
-    pub(crate) fn shards(&self) -> ShardCount {
-        self.shards
     }
 
     /// Length of the store's epochs.
@@ -251,11 +252,6 @@ impl Settings {
         }
     }
 
-    /// The file that notes that nodes of the local network were announced, if no node is named.
-    pub(crate) fn local_network_mark(&self) -> Option<PathBuf> {
-        self.nodes.is_empty().then(|| self.home.join(LOCAL_NETWORK_MARK))
-    }
-
     /// The aggregators' URLs.
     pub(crate) fn aggregators(&self) -> &[String] {
         &self.aggregators
@@ -268,7 +264,7 @@ impl Settings {
     ) -> Result<HttpStore, Failure> {
         let publishers: Vec<&str> = self.publishers.iter().map(String::as_str).collect();
         let aggregators: Vec<&str> = self.aggregators.iter().map(String::as_str).collect();
-        let mut builder = HttpStore::endpoints(&publishers, &aggregators, self.shards);
+        let mut builder = HttpStore::endpoints(&publishers, &aggregators, self.shards());
         if let Some(heads) = self.heads.first() {
             builder = builder.heads(heads);
         }
@@ -289,6 +285,7 @@ impl Settings {
         for url in self.heads.iter().skip(1) {
             config.more_heads.push(self.index_at(url)?);
         }
+        config.announced_shards = self.announced.get().copied();
         config.heads_in_dht = network && self.dht;
         config.passphrase.clone_from(&self.passphrase);
         config.quota = QuotaHolder::load(&self.home, self.passphrase())?.map(Arc::new);
@@ -306,6 +303,7 @@ impl Settings {
         if network {
             config.bootstrap.clone_from(&self.nodes);
             config.mdns = self.mdns;
+            config.discover = self.discover;
         }
         Ok(config)
     }
@@ -431,13 +429,13 @@ mod tests {
         let settings =
             gather(folder.path(), "publisher = 'http://file'\nshards = 10", &["--shards", "20"]).unwrap();
         assert_eq!(
-            (settings.publishers.as_slice(), settings.shards.get()),
+            (settings.publishers.as_slice(), settings.shards().get()),
             (&["http://file".to_owned()][..], 20)
         );
         assert_eq!(settings.aggregators, ["http://file"]);
         assert_eq!(settings.home, folder.path().join(".local/share/baton"));
         let defaults = gather(folder.path(), "", &[]).unwrap();
-        assert_eq!((defaults.publishers[0].as_str(), defaults.shards.get()), (DEFAULT_STORE, 1000));
+        assert_eq!((defaults.publishers[0].as_str(), defaults.shards().get()), (DEFAULT_STORE, 1000));
     }
 
     #[test]

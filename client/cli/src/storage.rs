@@ -62,12 +62,12 @@ pub(crate) async fn renew(
         match cancellable(client.session(id).renew(within)).await {
             Ok(report) => {
                 show_renewal(id, &report, out)?;
-                worst = report.failed.into_iter().next().map(|(_, error)| error).or(worst);
+                worst = failure_of(id, report, out).or(worst);
             }
             // A session that another process has open does not stop the others.
             Err(Failure::Client(error)) if named.is_none() => {
                 out.warn(&format!("{}  {error}", short_session(&id)));
-                worst = Some(error);
+                worst = Some(error.into());
             }
             Err(failure) => return Err(failure),
         }
@@ -75,7 +75,29 @@ pub(crate) async fn renew(
             client.session(id).release();
         }
     }
-    worst.map_or(Ok(()), |error: ClientError| Err(error.into()))
+    worst.map_or(Ok(()), Err)
+}
+
+/// The failure of a renewal that left something unstored, with the way on.
+fn failure_of(session: SessionId, report: RenewReport, out: &Out) -> Option<Failure> {
+    let id = short_session(&session);
+    match report.failed.into_iter().next() {
+        Some((_, error @ ClientError::OtherShards { .. })) => {
+            let hint = format!(
+                "go on in a new conversation, which begins with all of it: baton session branch {id} TEXT; or name the \
+                 session's own store: --publisher"
+            );
+            return Some(Failure::Hinted { error, hint });
+        }
+        Some((_, error)) => return Some(error.into()),
+        None => {}
+    }
+    let left = report.blobs.iter().find(|blob| !blob.stored)?;
+    out.warn(&format!(
+        "{id}  turn {} is not stored yet: the node that answered has a minute to store it. Then: baton session renew {id}",
+        turn_number(left.seq)
+    ));
+    Some(Failure::NotStored)
 }
 
 fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {

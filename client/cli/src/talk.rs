@@ -14,6 +14,7 @@ use baton_client::{
     Client, ClientError, DeviceEvent, MODEL_OUTPUT_TOKENS, NewSession, OtherNodes, ReconcileReport,
     ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
+use baton_keys::files::replace_private;
 use baton_proto::{
     ErrorCode,
     ids::{NodeId, SessionId},
@@ -30,8 +31,7 @@ use super::{
     out::{Out, Tone, count, memories, role, short, short_session, turn_number},
     random_seed,
     relayer_memory::RelayerMemory,
-    settings::{self, Settings},
-    write_private,
+    settings::{self, AnsweringNodes, Settings},
 };
 
 /// Most characters shown of a recalled item.
@@ -51,7 +51,10 @@ pub(crate) struct Talk {
     seed: Option<u64>,
     /// System text of new sessions.
     pub system: Option<String>,
-    local_network_mark: Option<PathBuf>,
+    answering: AnsweringNodes,
+    announcement_mark: PathBuf,
+    /// Whether the home had a conversation at the start.
+    has_conversations: bool,
 }
 
 impl Talk {
@@ -82,27 +85,53 @@ impl Talk {
             memory,
             seed: arguments.seed,
             system,
-            local_network_mark: settings.local_network_mark(),
+            answering: settings.answering_nodes(),
+            announcement_mark: settings.announcement_mark(),
+            has_conversations: settings.has_conversations(),
         })
     }
 
-    /// Says that any node of the local network may answer, until one has.
-    pub(crate) fn announce_local_network(&self, out: &Out) {
-        if self.local_network_mark.as_ref().is_none_or(|mark| mark.exists()) {
+    /// Says which nodes may answer, until one has.
+    pub(crate) fn announce_nodes(&self, out: &Out) {
+        if self.is_announced() {
             return;
         }
-        out.warn("No node is named, so nodes of the local network answer. They read what you send them.");
-        out.note(
-            "  Name others with --node, or in the settings file. This is said until a node has answered.",
-        );
+        match self.answering {
+            AnsweringNodes::LocalNetwork => {
+                out.warn(
+                    "No node is named, so nodes of the local network answer. They read what you send them.",
+                );
+                out.note(
+                    "  Name others with --node, or in the settings file. This is said until a node has answered.",
+                );
+            }
+            AnsweringNodes::Named(1) => out.note("Your named node answers, and no other."),
+            AnsweringNodes::Named(nodes) => {
+                out.note(&format!("Your {nodes} named nodes answer, and no others."))
+            }
+            AnsweringNodes::Introduced => {
+                out.warn("Nodes that your named nodes introduce may answer. They read what you send them.");
+                out.note(
+                    "  Keep to the named ones with --discover=false. This is said until a node has answered.",
+                );
+            }
+        }
     }
 
-    /// Notes that a node answered, so that [`Talk::announce_local_network`] was heeded or not.
-    pub(crate) fn note_local_network(&self) {
-        if let Some(mark) = self.local_network_mark.as_ref().filter(|mark| !mark.exists()) {
+    /// Notes that a node answered, so that [`Talk::announce_nodes`] was heeded or not.
+    pub(crate) fn note_announced(&self) {
+        if let Some(kind) = self.answering.kind().filter(|_| !self.is_announced()) {
             // Without the mark it is said again.
-            let _ = write_private(mark, b"");
+            let _ = replace_private(&self.announcement_mark, kind.as_bytes());
         }
+    }
+
+    /// Whether these nodes were announced, and one has answered since.
+    fn is_announced(&self) -> bool {
+        let noted = || std::fs::read_to_string(&self.announcement_mark).ok();
+        self.answering
+            .kind()
+            .map_or(self.has_conversations, |kind| noted().is_some_and(|noted| noted == kind))
     }
 
     /// Sets a parameter from `name=value`.

@@ -200,8 +200,7 @@ impl FullScreenView {
     }
 
     async fn tick(&mut self) {
-        let peers = self.client.mesh().peers();
-        let nodes = peers.iter().filter(|peer| peer.serves_turns).count();
+        let nodes = self.client.reported_nodes();
         let mut unstored = None;
         // While a task runs, the session may soon be another one. While idle, it is open, and read from
         // memory.

@@ -90,6 +90,10 @@ pub(crate) struct Directory {
     expected: usize,
     /// Whether nodes can appear at all: without addresses and multicast, none can.
     may_find: bool,
+    /// Whether only the bootstrap nodes may serve.
+    only_named: bool,
+    /// Whether each session dials nodes itself: a node whose addresses it may not dial is of no use.
+    by_session: bool,
     known: Mutex<HashMap<NodeId, NodeEntry>>,
     reputation: Mutex<Reputation>,
     /// File of the reputation; none for a client without a home.
@@ -127,6 +131,10 @@ pub(crate) struct Setup {
     pub(crate) expected: usize,
     /// Whether nodes can appear at all.
     pub(crate) may_find: bool,
+    /// Whether only the bootstrap nodes may serve.
+    pub(crate) only_named: bool,
+    /// Whether each session dials nodes itself.
+    pub(crate) by_session: bool,
     /// The earlier reputation.
     pub(crate) reputation: Reputation,
     /// Its file.
@@ -142,6 +150,8 @@ impl Directory {
             timeouts: setup.timeouts,
             expected: setup.expected.max(1),
             may_find: setup.may_find,
+            only_named: setup.only_named,
+            by_session: setup.by_session,
             known: Mutex::new(HashMap::new()),
             reputation: Mutex::new(setup.reputation),
             reputation_file: setup.reputation_file,
@@ -175,7 +185,7 @@ impl Directory {
         self.wake.notify_one();
     }
 
-    /// The known addresses of a node, those that the client's own network dials first.
+    /// The known addresses of a node that may be dialled, those that the client's own network dials first.
     pub(crate) fn addrs(&self, node: NodeId) -> Vec<Multiaddr> {
         let peer = self.mesh.peers().into_iter().find(|peer| peer.node == node);
         let mut addrs = peer.map_or_else(Vec::new, |peer| peer.addrs);
@@ -189,7 +199,36 @@ impl Directory {
                 }
             }
         }
+        // A record names addresses that nobody checked.
+        addrs.retain(|address| self.mesh.may_dial(address));
         addrs
+    }
+
+    /// Whether a session can dial a peer: at one of its addresses, or because none is known yet.
+    fn is_dialable(&self, peer: &PeerInfo) -> bool {
+        !self.by_session
+            || peer.addrs.is_empty()
+            || peer.addrs.iter().any(|address| self.mesh.may_dial(address))
+    }
+
+    /// Those of the network's peers that may serve: nodes at addresses that are dialled, and only named ones if others
+    /// are not wanted.
+    pub(crate) fn serving<'a>(&'a self, peers: &'a [PeerInfo]) -> impl Iterator<Item = NodeId> + 'a {
+        let named: Option<HashSet<NodeId>> = self
+            .only_named
+            .then(|| self.mesh.network().bootstrap.iter().filter_map(|bootstrap| bootstrap.node).collect());
+        let serving =
+            peers.iter().filter(|peer| peer.serves_turns && self.is_dialable(peer)).map(|peer| peer.node);
+        serving.filter(move |node| named.as_ref().is_none_or(|named| named.contains(node)))
+    }
+
+    /// The failure when no node is known: there may be some at addresses that this client does not dial.
+    pub(crate) fn no_nodes(&self) -> NoChoice {
+        let peers = self.mesh.peers();
+        match peers.iter().filter(|peer| peer.serves_turns && !self.is_dialable(peer)).count() {
+            0 => NoChoice::NoNodes,
+            nodes => NoChoice::NotDialable { nodes },
+        }
     }
 
     /// The addresses at which a session's own network can dial a node. If none is known, the client's network,
@@ -238,9 +277,10 @@ impl Directory {
     fn wants_refresh(&self) -> bool {
         let now = self.now_ms();
         let known = self.lock();
-        let unknown = self.mesh.peers().into_iter().filter(|peer| peer.serves_turns).any(|peer| {
+        let peers = self.mesh.peers();
+        let unknown = self.serving(&peers).any(|node| {
             known
-                .get(&peer.node)
+                .get(&node)
                 .is_none_or(|known| known.presence.may_ask(now) && !is_fresh(known.record.as_ref(), now))
         });
         let has_current =
@@ -282,6 +322,7 @@ impl Directory {
                 }
                 match chosen {
                     Err(why @ (NoChoice::NoNodes | NoChoice::NodeUnknown(_) | NoChoice::NoneCurrent)) => {
+                        let why = if why == NoChoice::NoNodes { self.no_nodes() } else { why };
                         Err(self.clock_difference(wish.node).await.map_or(why, NoChoice::ClocksDiffer))
                     }
                     chosen => chosen,

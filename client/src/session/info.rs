@@ -48,8 +48,14 @@ pub struct SessionInfo {
     pub deleted_elsewhere: bool,
     /// The part of the pending turn's answer that arrived; display only.
     pub pending_text: String,
+    /// The number of shards of the store that its blob IDs are for.
+    pub shards: u16,
     /// Turns whose blob is not confirmed in the store, without the turns that a later blob also holds.
     pub unstored: u64,
+    /// Whether a head index took its head.
+    pub is_published: bool,
+    /// Names of the head indexes that have not taken its head.
+    pub lacking_indexes: Vec<String>,
     /// Earliest end of storage among its blobs, in milliseconds since the Unix epoch; none before anything is
     /// stored.
     pub kept_until_ms: Option<u64>,
@@ -146,7 +152,10 @@ pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<Err
             .and_then(|pending| pending.attempts.last())
             .map(|attempt| attempt.received.clone())
             .unwrap_or_default(),
+        shards: state.header.n_shards,
         unstored,
+        is_published: state.is_published(),
+        lacking_indexes: state.head_unconfirmed.as_ref().map(|(_, names)| names.clone()).unwrap_or_default(),
         kept_until_ms: lifetime::kept_until_ms(state, terms),
         trouble,
         diverged: false,

@@ -11,8 +11,8 @@ use std::{
 };
 
 use baton_client::{
-    Client, ClientConfig, CountersignatureStatus, NodeExplanation, ResumeOptions, TurnInput,
-    choose::{Behind, MAX_SHARE, OfferRank, Verdict},
+    Client, ClientConfig, ClientError, CountersignatureStatus, NodeExplanation, ResumeOptions, TurnInput,
+    choose::{Behind, MAX_SHARE, NoChoice, OfferRank, Verdict},
 };
 use baton_proto::{ErrorCode, ids::NodeId};
 
@@ -311,4 +311,56 @@ async fn a_conversation_keeps_its_model_until_another_is_named() {
     assert_eq!(outcome.node, world.nodes[1].id());
     assert_eq!(say(&client, begun, "three").await.node, world.nodes[1].id(), "the named one stays");
     client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn named_nodes_are_the_set_unless_others_are_wanted_too() {
+    for discover in [false, true] {
+        let world = World::new(2).await;
+        let mut config = world.config(world.home.path());
+        config.bootstrap = world.nodes[0].addrs();
+        config.discover = discover;
+        let client = Client::open(config).await.unwrap();
+        // The other node is known too, as if the named one had introduced it.
+        let other = &world.nodes[1];
+        let until = tokio::time::Instant::now() + GRACE;
+        drop(client.mesh().open(other.id(), &other.addrs(), until).await.unwrap());
+        let both =
+            |peers: &[baton_mesh::PeerInfo]| peers.iter().filter(|peer| peer.serves_turns).count() == 2;
+        client.mesh().wait_for_peers(until, both).await.unwrap();
+        until_listed(&client, if discover { 2 } else { 1 }).await;
+        let session = session(&client).await;
+        let named = TurnInput { node: Some(other.id()), ..TurnInput::user("hello") };
+        assert_eq!(client.session(session).turn(named, |_| {}).await.is_ok(), discover);
+        client.shutdown(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_at_an_address_that_this_client_does_not_dial_is_named_and_never_chosen() {
+    let world = World::new(0).await;
+    let mut config = world.config(world.home.path());
+    config.listen = vec!["/ip4/0.0.0.0/tcp/0".parse().unwrap()];
+    config.timeouts.discovery = Duration::from_millis(200);
+    let client = Client::open(config).await.unwrap();
+    // A node of this machine found the client, and announces loopback addresses alone.
+    let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+    let seed = zeroize::Zeroizing::new(*baton_keys::SecretSigningKey::generate().expose_seed());
+    let (node, _incoming) =
+        baton_mesh::Mesh::spawn(seed, baton_mesh::MeshConfig::server("node", listen)).await.unwrap();
+    let until = tokio::time::Instant::now() + GRACE;
+    let here = client.mesh().listen_addrs();
+    assert!(node.open(client.mesh().node_id(), &here, until).await.is_err(), "clients serve nobody");
+    let found =
+        |peers: &[baton_mesh::PeerInfo]| peers.iter().any(|peer| peer.serves_turns && !peer.addrs.is_empty());
+    client.mesh().wait_for_peers(until, found).await.unwrap();
+    assert_eq!(client.why_no_node().await, NoChoice::NotDialable { nodes: 1 });
+    let session = session(&client).await;
+    let refused = client.session(session).turn(TurnInput::user("hello"), |_| {}).await.unwrap_err();
+    assert!(matches!(refused, ClientError::NoNode(NoChoice::NotDialable { nodes: 1 })), "{refused}");
+    assert_eq!(
+        refused.to_string(),
+        "1 node of this machine's test network was found, but this client does not dial it"
+    );
+    client.shutdown(Duration::ZERO).await;
 }

@@ -5,6 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
 use baton_client::{Client, ClientError, InlinePolicy, NewSession, TurnInput};
 use baton_keys::files::KeyFileError;
 use baton_proto::ErrorCode;
+use baton_walrus_client::ShardCount;
 use zeroize::Zeroizing;
 
 use baton_testkit::{GRACE, World, fake::Act, say, session, store::MemoryStore};
@@ -296,4 +297,24 @@ async fn a_client_without_a_home_keeps_nothing_but_can_go_on_from_the_store() {
     assert_eq!(client.recover(&root).await.unwrap(), session);
     assert_eq!(say(&client, session, "two").await.text, "two (1)");
     client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_with_other_shards_is_paid_for_nothing_and_the_session_says_why() {
+    let world = World::new(1).await;
+    let mut config = world.config(world.home.path());
+    config.announced_shards = Some(ShardCount::MAINNET);
+    let client = Client::open(config).await.unwrap();
+    let session = session(&client).await;
+    world.nodes[0].script([Act::NeverStore]);
+    say(&client, session, "one").await;
+    let report = client.session(session).renew(None).await.unwrap();
+    let (ours, theirs) = (ShardCount::TESTBED.get(), ShardCount::MAINNET.get());
+    let [(0, error @ ClientError::OtherShards { ours: named, theirs: other })] = &report.failed[..] else {
+        panic!("{report:?}")
+    };
+    assert_eq!(((*named, *other), error.exit_code()), ((ours, theirs), 6));
+    assert!(error.hint().unwrap().contains("baton session branch"));
+    client.shutdown(std::time::Duration::ZERO).await;
+    assert_eq!(world.store.puts(), 0);
 }

@@ -62,10 +62,21 @@ impl Fixture {
 }
 
 pub(crate) fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
+    run_in(folder, arguments, stdin, &[])
+}
+
+/// Runs the command with these variables of the environment.
+pub(crate) fn run_in(
+    folder: &Path,
+    arguments: &[String],
+    stdin: &str,
+    environment: &[(&str, &str)],
+) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_baton"))
         .args(arguments)
         .env_clear()
         .env("HOME", folder)
+        .envs(environment.iter().copied())
         .current_dir(folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -3,14 +3,14 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
 use baton_proto::ErrorCode;
 use baton_testkit::fake::Act;
 
-use crate::command::{Fixture, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out, run_in};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
@@ -283,4 +283,62 @@ fn a_server_without_nodes_says_what_it_tried_and_what_to_do() {
     {
         assert!(said.contains(part), "{part} is not in {said}");
     }
+}
+
+/// Runs the command with these arguments alone.
+async fn alone(fixture: &Fixture, arguments: &[&str], environment: &'static [(&str, &str)]) -> Output {
+    let home = fixture.home().display().to_string();
+    let all: Vec<String> = arguments.iter().chain(&["--home", &home]).map(ToString::to_string).collect();
+    let folder = fixture.folder.path().to_owned();
+    tokio::task::spawn_blocking(move || run_in(&folder, &all, "", environment)).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_named_by_a_dns_name_and_the_store_by_its_url_alone() {
+    let fixture = Fixture::new().await;
+    let node = fixture.node.addrs()[0].to_string().replace("/ip4/127.0.0.1/", "/dns4/localhost/");
+    let given = ["--node", &node, "--publisher", &fixture.url, "chat"];
+    let chat = async |more: &[&str]| alone(&fixture, &[&given[..], more].concat(), &[]).await;
+    let first = chat(&["--json", "-m", "hello"]).await;
+    assert_eq!(code(&first), 0, "{}", err(&first));
+    assert_eq!((last(&first)["text"].as_str(), &last(&first)["stored"]), (Some("hello (0)"), &true.into()));
+    assert!(err(&first).contains("Your named node answers, and no other."), "{}", err(&first));
+    assert!(
+        !err(&chat(&["-c", "-m", "again"]).await).contains("named node"),
+        "said until a node has answered"
+    );
+
+    let refused = chat(&["--shards", "1000", "-m", "hello"]).await;
+    assert_eq!(code(&refused), 2);
+    let text = err(&refused);
+    assert!(
+        text.contains("The store has 10 shards, and the settings have 1000.") && text.contains("--shards 10"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_is_for_other_machines_and_is_named_when_it_fails() {
+    let fixture = Fixture::new().await;
+    let node = fixture.node.addrs()[0].to_string();
+    let proxy: &[(&str, &str)] = &[("http_proxy", "http://user:word@127.0.0.1:9")];
+    let stored = alone(
+        &fixture,
+        &["--node", &node, "--publisher", &fixture.url, "chat", "--json", "-m", "hello"],
+        proxy,
+    )
+    .await;
+    assert_eq!((code(&stored), &last(&stored)["stored"]), (0, &true.into()), "{}", err(&stored));
+
+    std::fs::write(fixture.folder.path().join("a"), b"bytes").unwrap();
+    let put = ["blob", "put", "a", "--shards", "10", "--publisher", "http://store.invalid:31415"];
+    let text = err(&alone(&fixture, &put, proxy).await);
+    assert!(text.contains("http://store.invalid:31415 through the proxy http://127.0.0.1:9 "), "{text}");
+    assert!(!text.contains("word"), "{text}");
+    let direct: &[(&str, &str)] = &[("http_proxy", "http://127.0.0.1:9"), ("NO_PROXY", "store.invalid")];
+    let text = err(&alone(&fixture, &put, direct).await);
+    assert!(
+        text.contains("could not connect to http://store.invalid:31415") && !text.contains("proxy"),
+        "{text}"
+    );
 }

@@ -118,7 +118,8 @@ impl Directory {
         for (node, entry) in known.iter_mut() {
             entry.presence.set_connected(connected.contains(node), now);
         }
-        let is_new = |peer: &PeerInfo| peer.serves_turns && !known.contains_key(&peer.node);
+        let serving: HashSet<NodeId> = self.serving(&peers).collect();
+        let is_new = |peer: &PeerInfo| serving.contains(&peer.node) && !known.contains_key(&peer.node);
         let mut forgotten = HashSet::new();
         if known.len() >= MAX_NODES && peers.iter().any(is_new) {
             forgotten = make_room(&mut known, &peers);
@@ -126,7 +127,7 @@ impl Directory {
         for peer in peers {
             let fits = known.contains_key(&peer.node) || known.len() < MAX_NODES;
             // A node removed just now would only take the place of a new one.
-            if !peer.serves_turns || !fits || forgotten.contains(&peer.node) {
+            if !serving.contains(&peer.node) || !fits || forgotten.contains(&peer.node) {
                 continue;
             }
             let entry = known.entry(peer.node).or_default();
@@ -143,18 +144,19 @@ impl Directory {
     pub(super) async fn ask_stale(&self, deadline: Instant) {
         self.sync_peers();
         let now = self.now_ms();
-        let stale: Vec<(NodeId, Vec<Multiaddr>)> = self
+        let stale: Vec<NodeId> = self
             .lock()
             .iter()
             .filter(|(_, known)| known.presence.may_ask(now) && known.is_stale(now))
-            .map(|(node, known)| (*node, known.addrs.clone()))
+            .map(|(node, _)| *node)
             .collect();
         let mut have_some = !self.usable().is_empty();
         // Nodes with an open request.
         let asked = Mutex::new(HashSet::new());
         let mut asks = stream::iter(stale)
-            .map(|(node, addrs)| {
+            .map(|node| {
                 lock(&asked).insert(node);
+                let addrs = self.addrs(node);
                 async move { (node, self.fetch_record(node, &addrs, self.timeouts.open).await) }
             })
             .buffer_unordered(PARALLEL_ASKS);

@@ -1,0 +1,45 @@
+//! The number of shards of the store's network: in the settings, or announced by the store.
+
+use std::time::Duration;
+
+use baton_walrus_client::ShardCount;
+
+use super::Settings;
+use crate::Failure;
+
+/// Time for the store to announce its number of shards.
+const SHARDS_WAIT: Duration = Duration::from_secs(1);
+
+impl Settings {
+    /// Shards of the store's network: the set number, or the one that the store announced.
+    pub(crate) fn shards(&self) -> ShardCount {
+        self.shards.or(self.announced.get().copied()).unwrap_or(ShardCount::MAINNET)
+    }
+
+    /// Asks the store for its number of shards. A store that does not answer soon, or announces none, delays nothing.
+    ///
+    /// # Errors
+    /// A usage error if the settings have another number: the store would keep nothing under the session's IDs.
+    pub(crate) async fn ask_shards(&self) -> Result<(), Failure> {
+        let store = self.store(|builder| builder.base_timeout(SHARDS_WAIT))?;
+        let Some(theirs) = store.announced_shards().await else { return Ok(()) };
+        match self.shards.filter(|ours| *ours != theirs) {
+            Some(ours) => Err(Failure::usage(
+                format!("The store has {} shards, and the settings have {}.", theirs.get(), ours.get()),
+                format!(
+                    "leave shards out, so that the store's number counts; or set it: --shards {}",
+                    theirs.get()
+                ),
+            )),
+            None => {
+                self.announced.get_or_init(|| theirs);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the settings have a number of shards.
+    pub(crate) fn has_shards(&self) -> bool {
+        self.shards.is_some()
+    }
+}
