@@ -71,7 +71,8 @@ impl StreamText {
         self.tokens.push((id, self.held.len()));
         let found = self.stops.iter().filter_map(|stop| find(&self.held, stop.as_bytes())).min();
         if let Some(begin) = found {
-            let text = String::from_utf8_lossy(&self.held[self.shown.min(begin)..begin]).into_owned();
+            let end = begin - incomplete_tail(&self.held[..begin]);
+            let text = String::from_utf8_lossy(&self.held[self.shown.min(end)..end]).into_owned();
             let ids = self.tokens.drain(..).map(|(id, _)| id).collect();
             self.held.zeroize();
             return PushOutcome::Stopped(Piece { ids, text });
@@ -84,9 +85,15 @@ impl StreamText {
         PushOutcome::Emit(self.take(end))
     }
 
-    /// Ends the answer: returns all held text, an incomplete character as U+FFFD.
+    /// Ends the answer: returns all held tokens and their text, without a character that is incomplete at the end.
     pub fn finish(&mut self) -> Piece {
-        self.take(self.held.len())
+        let end = self.held.len() - incomplete_tail(&self.held);
+        for (_, token_end) in &mut self.tokens {
+            *token_end = end.min(*token_end);
+        }
+        let piece = self.take(end);
+        self.held.zeroize();
+        piece
     }
 
     fn take(&mut self, end: usize) -> Piece {
@@ -107,8 +114,8 @@ impl StreamText {
 pub fn shown_text(stops: &[String], bytes: &[u8]) -> String {
     let stop =
         stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| find(bytes, stop.as_bytes())).min();
-    let end = stop.unwrap_or(bytes.len() - incomplete_tail(bytes));
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
+    let end = stop.unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end - incomplete_tail(&bytes[..end])]).into_owned()
 }
 
 /// Index of the first `needle` in `haystack`.
@@ -151,7 +158,22 @@ mod tests {
         assert_eq!(text.push(3, &[0x98]), PushOutcome::Held);
         assert_eq!(text.push(4, &[0x80, b'!']), emit(&[2, 3, 4], "😀!"));
         assert_eq!(text.push(5, &[b'x', 0xC3]), PushOutcome::Held);
-        assert_eq!(text.finish(), Piece { ids: vec![5], text: "x\u{FFFD}".into() });
+        assert_eq!(text.finish(), Piece { ids: vec![5], text: "x".into() });
+    }
+
+    #[test]
+    fn a_character_that_a_limit_or_a_stop_string_cuts_is_not_shown() {
+        let all = "a😀".as_bytes();
+        for cut in 2..all.len() {
+            let mut text = StreamText::new(&["STOP".into()]);
+            assert_eq!(text.push(1, &all[..1]), emit(&[1], "a"));
+            assert_eq!(text.push(2, &all[1..cut]), PushOutcome::Held);
+            assert_eq!(text.finish(), Piece { ids: vec![2], text: String::new() });
+            let mut text = StreamText::new(&["STOP".into()]);
+            let stopped = Piece { ids: vec![1], text: "a".into() };
+            assert_eq!(text.push(1, &[&all[..cut], b"STOP"].concat()), PushOutcome::Stopped(stopped));
+            assert_eq!(shown_text(&["STOP".into()], &[&all[..cut], b"STOP"].concat()), "a");
+        }
     }
 
     #[test]
@@ -210,7 +232,7 @@ mod tests {
             let ids: Vec<u32> = pieces.iter().flat_map(|piece| piece.ids.clone()).collect();
             prop_assert!(ids.iter().copied().eq(0..u32::try_from(ids.len()).unwrap()));
             let all: Vec<u8> = tokens[..ids.len()].concat();
-            let lossy = String::from_utf8_lossy(&all).into_owned();
+            let lossy = String::from_utf8_lossy(&all[..all.len() - incomplete_tail(&all)]).into_owned();
             let shown: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
             prop_assert!(lossy.starts_with(&shown));
             prop_assert!(stops.iter().all(|stop| !shown.contains(stop.as_str())));
