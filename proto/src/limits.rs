@@ -29,8 +29,8 @@ pub const MAX_NODE_FRAME_BYTES: usize = MAX_BLOB_BYTES + 4096;
 
 /// Largest text of one message: room for a 128k-token document, far below a blob.
 pub const MAX_MESSAGE_BYTES: usize = 512 * 1024;
-/// Most messages in one record (user and tool messages and the answer).
-pub const MAX_MESSAGES: usize = 64;
+/// Most messages in one record: short ones of a long conversation that another program began. Bytes bound long ones.
+pub const MAX_MESSAGES: usize = 4096;
 /// Longest name or tool call id of a message.
 pub const MAX_NAME_BYTES: usize = 128;
 /// Smallest padded record.

@@ -195,8 +195,8 @@ fn a_node_refuses_texts_over_their_limits() {
         ("a message a byte too long", with(vec![Message::new(Role::User, long.clone())])),
         ("a message of 1 MB", with(vec![Message::new(Role::User, "x".repeat(1_000_000))])),
         ("a system text too long", Script { system: vec![Message::new(Role::System, long)], ..base.clone() }),
-        ("64 messages and an answer", with(many(MAX_MESSAGES))),
-        ("65 system messages", Script { system: many(MAX_MESSAGES + 1), ..base.clone() }),
+        ("as many messages as a record has, and an answer", with(many(MAX_MESSAGES))),
+        ("one system message too many", Script { system: many(MAX_MESSAGES + 1), ..base.clone() }),
         ("a name too long", with(vec![named(129)])),
         ("a call id too long", with(vec![called(129)])),
         (
