@@ -17,6 +17,9 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 
 /// The way in which a program sends its key.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"baton serve\"");
+/// The codes of errors about threads, in Anthropic's API.
+const THREAD_NOT_FOUND: &str = "thread_not_found";
+const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
 
 /// An error as its reader sees it. Holds no text of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,6 +166,23 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_node", message)
     }
 
+    /// No turn here has the message that a thread continues.
+    pub(super) fn thread_not_found() -> Self {
+        let message = "no message with this id is kept here; send the whole conversation";
+        let api_error = Self::missing(THREAD_NOT_FOUND, message);
+        Self { param: Some("thread.previous_message_id".into()), ..api_error }
+    }
+
+    /// A thread with a wish that is not served.
+    pub(super) fn thread_unsupported(param: &str, message: impl Into<Box<str>>) -> Self {
+        Self::request(THREAD_UNSUPPORTED, param, message)
+    }
+
+    /// The code by which clients of Anthropic's API act on an error of a thread.
+    pub(super) fn thread_code(&self) -> Option<&'static str> {
+        [THREAD_NOT_FOUND, THREAD_UNSUPPORTED].into_iter().find(|code| *code == self.code)
+    }
+
     /// The same error, for a turn of this session.
     pub(super) fn of(self, session: SessionId) -> Self {
         Self { session: Some(session), ..self }
@@ -219,7 +239,13 @@ fn wait(seconds: u64) -> String {
 
 impl From<ClientError> for ApiError {
     fn from(error: ClientError) -> Self {
-        let message = match error.hint() {
+        let hint = match &error {
+            ClientError::NoNode(NoChoice::ModelUnavailable { .. }) => {
+                Some("name one of these, or auto to leave the choice to the client")
+            }
+            error => error.hint(),
+        };
+        let message = match hint {
             Some(hint) => format!("{error} ({hint})"),
             None => error.to_string(),
         };

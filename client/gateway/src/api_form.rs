@@ -20,7 +20,7 @@ pub(super) enum ApiForm {
 impl ApiForm {
     /// The API of a request.
     pub(super) fn of(path: &str, headers: &HeaderMap) -> Self {
-        if ollama::PATHS.contains(&path) {
+        if ollama::is_own(path) {
             Self::Ollama
         } else if messages::is_own(path, headers) {
             Self::Anthropic

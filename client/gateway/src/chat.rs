@@ -23,7 +23,7 @@ use super::{
     session_header::{name_session, named_session},
     steps::{AcceptedAnswer, Step},
     tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
-    wire::{ChatRequest, TextRequest},
+    wire::{read_chat, read_text},
 };
 use baton_client::TokenReport;
 
@@ -37,14 +37,14 @@ enum Form {
 /// A chat completion.
 pub(super) async fn complete(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
-    let request = ChatRequest::read(&body, named_session(&headers)?)?;
+    let request = read_chat(&body, named_session(&headers)?)?;
     respond(gateway, slot, request, Form::Chat).await
 }
 
 /// A text completion.
 pub(super) async fn complete_text(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
-    let request = TextRequest::read(&body)?;
+    let request = read_text(&body)?;
     respond(gateway, slot, request, Form::Text).await
 }
 
@@ -272,15 +272,12 @@ impl Frame {
     fn parts(&self, parts: Vec<AnswerPart>, logprobs: Value) -> Vec<ServerEvent> {
         // The log probabilities go with the first part; if the parts are held back, with a chunk of their
         // own.
-        if parts.is_empty() && !logprobs.is_null() {
+        let deltas: Vec<Value> = parts.into_iter().filter_map(delta).collect();
+        if deltas.is_empty() && !logprobs.is_null() {
             return vec![self.chunk(&self.delta(""), logprobs, None, None)];
         }
         let all = std::iter::once(logprobs).chain(std::iter::repeat(Value::Null));
-        parts
-            .into_iter()
-            .zip(all)
-            .map(|(part, logprobs)| self.chunk(&delta(part), logprobs, None, None))
-            .collect()
+        deltas.iter().zip(all).map(|(delta, logprobs)| self.chunk(delta, logprobs, None, None)).collect()
     }
 
     /// The log probabilities of the waiting reports, which it removes.
@@ -337,16 +334,20 @@ impl Frame {
     }
 }
 
-/// A part as a delta of a stream.
+/// A part as a delta of a stream; the end of a call has none.
 #[expect(clippy::indexing_slicing, reason = "a call is an object")]
-fn delta(part: AnswerPart) -> Value {
+fn delta(part: AnswerPart) -> Option<Value> {
     match part {
-        AnswerPart::Text(text) => json!({ "content": text }),
-        AnswerPart::Call(call) => {
+        AnswerPart::Text(text) => Some(json!({ "content": text })),
+        AnswerPart::CallBegun(call) => {
             let mut object = call_object(&call);
             object["index"] = json!(call.position);
-            json!({ "tool_calls": [object] })
+            Some(json!({ "tool_calls": [object] }))
         }
+        AnswerPart::Arguments { position, text } => {
+            Some(json!({ "tool_calls": [{ "index": position, "function": { "arguments": text } }] }))
+        }
+        AnswerPart::CallEnded(_) => None,
     }
 }
 

@@ -1,7 +1,6 @@
 //! A request in its inner form, into which each API's adapter reads its own.
 
 use baton_proto::{
-    limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
     tools::Definitions,
     turn::{Sampling, TokenBias},
@@ -44,6 +43,10 @@ pub(super) struct CompletionRequest {
     pub(super) is_one_call: bool,
     /// The requested log probabilities.
     pub(super) logprobs: Option<LogprobsRequest>,
+    /// Whether the session's tools stay, where the request has none.
+    pub(super) keeps_tools: bool,
+    /// The names of fields that are skipped.
+    pub(super) ignored: Vec<String>,
     /// Number of answers; all but the first are in sessions of their own.
     pub(super) answers: usize,
     /// How long its session lasts.
@@ -80,6 +83,8 @@ impl CompletionRequest {
             is_forced: false,
             is_one_call: false,
             logprobs: None,
+            keeps_tools: false,
+            ignored: Vec::new(),
             answers: 1,
             retention: Retention::Stored,
         }
@@ -136,15 +141,6 @@ pub(super) fn estimate_tokens(text: &str) -> u64 {
 pub(super) fn split(messages: &[Message]) -> (&[Message], &[Message]) {
     let last = messages.iter().rposition(|message| message.role == Role::Assistant);
     messages.split_at(last.map_or(0, |last| last + 1))
-}
-
-/// Checks the number of tokens that an answer may have.
-pub(super) fn check_max_tokens(max_tokens: Option<u32>) -> Result<(), ApiError> {
-    if max_tokens.is_some_and(|tokens| tokens == 0 || tokens > MAX_OUTPUT_TOKENS) {
-        let message = format!("max_tokens is from 1 to {MAX_OUTPUT_TOKENS}");
-        return Err(ApiError::value("max_tokens", message));
-    }
-    Ok(())
 }
 
 /// The place of a request's messages in the session that it names.

@@ -3,30 +3,21 @@
 use axum::{Json, body::Body};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use baton_proto::{ErrorCode, limits::MAX_EMBED_TEXT_BYTES};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use zeroize::Zeroize as _;
 
 use super::{
     ApiError, Gateway,
     completion::{estimate_tokens, is_any},
+    fields::Fields,
     keys::usage::TokenEstimate,
-    wire,
+    models::bare_name,
+    neutral,
 };
 use baton_client::{ClientError, Embeddings, choose::NoChoice};
 
 /// Most texts of one request, as in OpenAI's API.
 const MAX_INPUTS: usize = 2048;
-
-#[derive(Deserialize)]
-struct Request {
-    input: wire::Texts,
-    model: Option<String>,
-    encoding_format: Option<String>,
-    dimensions: Option<u64>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
 
 /// The encoding of vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,19 +42,21 @@ impl Drop for TextsToEmbed {
 }
 
 impl TextsToEmbed {
-    pub(super) fn new(
-        texts: Vec<String>,
-        model: Option<String>,
-        dimensions: Option<u64>,
-    ) -> Result<Self, ApiError> {
+    /// Takes the texts of this field, and the parameters of their vectors.
+    pub(super) fn take(fields: &mut Fields, name: &str) -> Result<Self, ApiError> {
+        let not_texts =
+            |_| ApiError::unsupported(name, format!("{name} must be a text or a list of texts, not tokens"));
+        let texts = fields.texts(name).map_err(not_texts)?.unwrap_or_default();
+        let model = fields.text("model")?.map(|model| bare_name(&model).to_owned());
+        let dimensions = fields.whole("dimensions", 1..=u64::MAX)?;
         let request = Self { texts, model: model.filter(|model| !is_any(model)), dimensions };
         if request.texts.is_empty() || request.texts.len() > MAX_INPUTS {
-            return Err(ApiError::value("input", format!("input has from 1 to {MAX_INPUTS} texts")));
+            return Err(ApiError::value(name, format!("{name} has from 1 to {MAX_INPUTS} texts")));
         }
         for (index, text) in request.texts.iter().enumerate() {
-            let at = format!("input[{index}]");
+            let at = format!("{name}[{index}]");
             if text.is_empty() {
-                return Err(ApiError::value(&at, "a text of input is empty"));
+                return Err(ApiError::value(&at, "a text to embed is empty"));
             }
             if text.len() > MAX_EMBED_TEXT_BYTES {
                 let message =
@@ -112,17 +105,14 @@ struct EmbeddingsRequest {
 
 impl EmbeddingsRequest {
     fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let parsed: Request = wire::parse(body)?;
-        let not_texts =
-            || ApiError::unsupported("input", "input must be a text or a list of texts, not tokens");
-        let texts = parsed.input.list().ok_or_else(not_texts)?;
-        let input = TextsToEmbed::new(texts, parsed.model, parsed.dimensions)?;
-        parsed.rest.iter().try_for_each(|(name, value)| wire::neutral(name, value))?;
-        let format = match parsed.encoding_format.as_deref() {
+        let mut fields = Fields::of_body(body)?;
+        let input = TextsToEmbed::take(&mut fields, "input")?;
+        let format = match fields.text("encoding_format")?.as_deref() {
             None | Some("float") => VectorEncoding::Float,
             Some("base64") => VectorEncoding::Base64,
             Some(_) => return Err(ApiError::value("encoding_format", "encoding_format is float or base64")),
         };
+        neutral::check_rest(&fields)?;
         Ok(Self { input, format })
     }
 }
@@ -215,7 +205,8 @@ mod tests {
             (json!({ "input": ["a", long] }), "context_length_exceeded", json!("input[1]")),
             (json!({ "input": "a", "encoding_format": "int8" }), "invalid_value", json!("encoding_format")),
             (json!({ "input": "a", "unheard": 1 }), "unknown_parameter", json!("unheard")),
-            (json!({ "model": "m" }), "invalid_body", Value::Null),
+            (json!({ "model": "m" }), "invalid_value", json!("input")),
+            (json!({ "input": "a", "dimensions": "8" }), "invalid_value", json!("dimensions")),
         ] {
             let error = read(&body).err().expect("a refusal");
             assert_eq!((&error["code"], &error["param"]), (&json!(code), &param));

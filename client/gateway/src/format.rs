@@ -1,67 +1,53 @@
 //! `response_format`: the requested form of an answer, as the JSON schema that nodes receive.
 
 use baton_proto::limits::MAX_SCHEMA_BYTES;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::api_error::ApiError;
+use super::{
+    api_error::ApiError,
+    fields::{Fields, without_nulls},
+};
 
 /// The parameter.
 pub(super) const NAME: &str = "response_format";
 /// Longest name of a schema, as in OpenAI's API.
 const MAX_NAME_BYTES: usize = 64;
 
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum Format {
-    Text {},
-    JsonObject {},
-    JsonSchema { json_schema: NamedSchema },
-}
-
-/// A schema with its name. The answer satisfies it, strict or not.
-///
-/// Programs see the text of `expecting` in an error.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "struct Named")]
-struct NamedSchema {
-    name: String,
-    #[serde(rename = "description")]
-    _description: Option<String>,
-    schema: Option<Value>,
-    #[serde(rename = "strict")]
-    _strict: Option<bool>,
-}
-
 /// Takes the parameter out of a request: the schema that the answer must satisfy, if any.
-pub(super) fn take(rest: &mut Map<String, Value>) -> Result<Option<String>, ApiError> {
-    let Some(value) = rest.remove(NAME).filter(|value| !value.is_null()) else { return Ok(None) };
-    let kind = value.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-    if !matches!(kind.as_str(), "text" | "json_object" | "json_schema") {
-        let message = "response_format is of type text, json_object or json_schema";
-        return Err(ApiError::unsupported(NAME, message));
-    }
-    let format: Format = serde_json::from_value(value)
-        .map_err(|error| ApiError::value(NAME, format!("response_format cannot be read: {error}")))?;
-    let schema = match format {
-        Format::Text {} => return Ok(None),
-        Format::JsonObject {} => json!({ "type": "object" }),
-        Format::JsonSchema { json_schema: NamedSchema { name, schema, .. } } => {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-            if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(plain) {
-                let message = "json_schema.name is 1 to 64 of a-z, A-Z, 0-9, underscores and dashes";
-                return Err(ApiError::value("response_format.json_schema.name", message));
-            }
-            match schema {
-                Some(schema @ Value::Object(_)) => schema,
-                _ => {
-                    let message = "json_schema.schema is the schema, an object";
-                    return Err(ApiError::value("response_format.json_schema.schema", message));
-                }
-            }
+pub(super) fn take(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(mut format) = fields.object(NAME)? else { return Ok(None) };
+    let schema = match format.text("type")?.as_deref() {
+        Some("text") => None,
+        Some("json_object") => Some(json!({ "type": "object" }).to_string()),
+        Some("json_schema") => Some(take_schema(&mut format)?),
+        _ => {
+            let message = "response_format is of type text, json_object or json_schema";
+            return Err(ApiError::unsupported(NAME, message));
         }
     };
-    check_length(schema.to_string(), "response_format.json_schema.schema").map(Some)
+    format.refuse_rest(NAME)?;
+    Ok(schema)
+}
+
+/// Takes a schema with its name. The answer satisfies it, strict or not.
+fn take_schema(format: &mut Fields) -> Result<String, ApiError> {
+    let missing =
+        || ApiError::value(&format!("{NAME}.json_schema"), "json_schema is the schema with its name");
+    let mut named = format.object("json_schema")?.ok_or_else(missing)?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let name = named.text("name")?.unwrap_or_default();
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(plain) {
+        let message = "json_schema.name is 1 to 64 of a-z, A-Z, 0-9, underscores and dashes";
+        return Err(ApiError::value(&named.at("name"), message));
+    }
+    named.text("description")?;
+    named.flag("strict")?;
+    let at = named.at("schema");
+    let Some(schema @ Value::Object(_)) = named.take("schema") else {
+        return Err(ApiError::value(&at, "json_schema.schema is the schema, an object"));
+    };
+    named.refuse_rest("json_schema")?;
+    check_length(without_nulls(schema).to_string(), &at)
 }
 
 /// The schema, unless it is too long; `at` names the parameter.
@@ -78,10 +64,9 @@ mod tests {
     use super::*;
 
     fn read(value: Value) -> Result<Option<String>, ApiError> {
-        let mut rest = Map::new();
-        rest.insert(NAME.to_owned(), value);
-        let taken = take(&mut rest);
-        assert!(rest.is_empty());
+        let mut fields = Fields::of(json!({ NAME: value }), String::new())?;
+        let taken = take(&mut fields);
+        assert!(fields.rest().is_empty());
         taken
     }
 

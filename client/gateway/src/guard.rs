@@ -17,12 +17,12 @@ use super::{
     },
 };
 
-/// The headers that a page of an allowed origin may send and read.
-const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session, x-api-key, anthropic-version, \
-    anthropic-beta, anthropic-dangerous-direct-browser-access";
-const EXPOSED_HEADERS: &str = "x-baton-session, x-request-id, request-id, retry-after, x-ratelimit-limit-requests, \
-    x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, \
-    x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
+/// The headers that a page of an allowed origin may read.
+const EXPOSED_HEADERS: &str = "x-baton-session, x-request-id, request-id, retry-after, www-authenticate, \
+    content-disposition, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
+    x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
+/// Longest list of header names that a preflight may ask for.
+const MAX_ASKED_BYTES: usize = 4096;
 /// A random name of each answer, which OpenAI's clients show beside an error.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same for Anthropic's clients.
@@ -31,9 +31,9 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const SCHEME: &[u8] = b"Bearer ";
 /// The header in which Anthropic's clients send the key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-const ALLOWED_METHODS: &str = "GET, POST, PATCH, DELETE, OPTIONS";
+const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 /// Time for which a browser caches the preflight answer, in seconds.
-const PREFLIGHT_SECONDS: &str = "600";
+const PREFLIGHT_SECONDS: HeaderValue = HeaderValue::from_static("600");
 /// Names of this machine.
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
@@ -57,7 +57,7 @@ async fn admit_unnamed(inner: &Inner, mut request: Request, next: Next) -> Respo
     };
     if request.method() == Method::OPTIONS {
         // A browser asks without the key whether the page may use it; so do probes, without an origin.
-        return with_origin(StatusCode::NO_CONTENT.into_response(), origin);
+        return with_origin(preflight(request.headers()), origin);
     }
     let caller = match caller(inner, request.headers()) {
         Ok(caller) => caller,
@@ -140,15 +140,34 @@ pub(super) fn caller(inner: &Inner, headers: &HeaderMap) -> Result<Caller, ApiEr
     }
 }
 
+/// The answer to a browser that asks what an allowed page may send: all header names that it asks for. A page that may
+/// send requests at all does no more harm with one name than with another, and clients add names of their own.
+fn preflight(headers: &HeaderMap) -> Response {
+    let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
+    let is_list = |names: &&HeaderValue| {
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~, ".contains(byte);
+        names.len() <= MAX_ASKED_BYTES && names.as_bytes().iter().all(is_name)
+    };
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let answer = response.headers_mut();
+    if let Some(names) = asked.filter(is_list) {
+        answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+    }
+    answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS);
+    answer.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_SECONDS);
+    if headers.contains_key("access-control-request-private-network") {
+        // A public page asks so before it reaches this machine.
+        answer.insert("access-control-allow-private-network", HeaderValue::from_static("true"));
+    }
+    response
+}
+
 fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response {
     let Some(origin) = origin else { return response };
-    let pairs: [(HeaderName, HeaderValue); 6] = [
+    let pairs: [(HeaderName, HeaderValue); 3] = [
         (header::ACCESS_CONTROL_ALLOW_ORIGIN, origin),
-        (header::VARY, HeaderValue::from_static("origin")),
-        (header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(ALLOWED_HEADERS)),
+        (header::VARY, HeaderValue::from_static("origin, access-control-request-headers")),
         (header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED_HEADERS)),
-        (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(ALLOWED_METHODS)),
-        (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(PREFLIGHT_SECONDS)),
     ];
     response.headers_mut().extend(pairs);
     response

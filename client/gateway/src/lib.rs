@@ -60,6 +60,7 @@ mod document;
 mod embeddings;
 mod ephemeral_sessions;
 mod event_stream;
+mod fields;
 mod format;
 mod guard;
 mod key_usage;
@@ -70,6 +71,7 @@ mod memory_items;
 mod messages;
 mod model_list;
 mod models;
+mod neutral;
 mod ollama;
 mod page;
 #[cfg(not(target_family = "wasm"))]

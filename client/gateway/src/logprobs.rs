@@ -1,9 +1,9 @@
 //! `logprobs`: log probabilities of an answer's tokens, in the two shapes of OpenAI's API.
 
 use baton_proto::limits::MAX_LOGPROBS;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::api_error::ApiError;
+use super::{api_error::ApiError, fields::Fields};
 use baton_client::{LikelyToken, TokenReport};
 
 /// The requested number of alternatives for each token; may be zero.
@@ -14,13 +14,9 @@ pub(super) struct LogprobsRequest {
 
 impl LogprobsRequest {
     /// From a chat request: `logprobs` enables them, `top_logprobs` counts alternatives.
-    pub(super) fn of_chat(rest: &mut Map<String, Value>) -> Result<Option<Self>, ApiError> {
-        let logprobs = match rest.remove("logprobs") {
-            None | Some(Value::Null | Value::Bool(false)) => false,
-            Some(Value::Bool(true)) => true,
-            Some(_) => return Err(ApiError::value("logprobs", "logprobs is true or false")),
-        };
-        let alternatives = count("top_logprobs", rest.remove("top_logprobs"))?;
+    pub(super) fn of_chat(fields: &mut Fields) -> Result<Option<Self>, ApiError> {
+        let logprobs = fields.flag("logprobs")?.unwrap_or(false);
+        let alternatives = fields.whole("top_logprobs", 0..=MAX_LOGPROBS)?;
         match (logprobs, alternatives) {
             (false, Some(1..)) => {
                 Err(ApiError::value("top_logprobs", "top_logprobs needs logprobs to be true"))
@@ -31,13 +27,18 @@ impl LogprobsRequest {
     }
 
     /// From a text request: `logprobs` counts alternatives.
-    pub(super) fn of_text(rest: &mut Map<String, Value>) -> Result<Option<Self>, ApiError> {
-        let alternatives = match rest.remove("logprobs") {
+    pub(super) fn of_text(fields: &mut Fields) -> Result<Option<Self>, ApiError> {
+        if fields.peek("logprobs") == Some(&Value::Bool(false)) {
             // The older chat form of `logprobs`.
-            Some(Value::Bool(false)) => None,
-            other => count("logprobs", other)?,
-        };
+            fields.take("logprobs");
+        }
+        let alternatives = fields.whole("logprobs", 0..=MAX_LOGPROBS)?;
         Ok(alternatives.map(|alternatives| Self { alternatives }))
+    }
+
+    /// The reports alone, without alternatives: they have the bytes of each token.
+    pub(super) fn of_bytes() -> Self {
+        Self { alternatives: 0 }
     }
 
     /// The number to request from a node: nodes report at least one alternative.
@@ -84,15 +85,6 @@ impl LogprobsRequest {
             "text_offset": offsets,
         })
     }
-}
-
-fn count(name: &str, value: Option<Value>) -> Result<Option<u8>, ApiError> {
-    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
-    let count =
-        value.as_u64().and_then(|count| u8::try_from(count).ok()).filter(|count| *count <= MAX_LOGPROBS);
-    count
-        .map(Some)
-        .ok_or_else(|| ApiError::value(name, format!("{name} is a number from 0 to {MAX_LOGPROBS}")))
 }
 
 fn token_json(token: &LikelyToken) -> Value {
@@ -167,10 +159,10 @@ mod tests {
     }
 
     fn read(chat: bool, body: Value) -> Result<Option<u8>, ApiError> {
-        let Value::Object(mut rest) = body else { panic!("an object") };
+        let mut fields = Fields::of(body, String::new())?;
         let wanted =
-            if chat { LogprobsRequest::of_chat(&mut rest) } else { LogprobsRequest::of_text(&mut rest) };
-        assert!(wanted.is_err() || rest.is_empty());
+            if chat { LogprobsRequest::of_chat(&mut fields) } else { LogprobsRequest::of_text(&mut fields) };
+        assert!(wanted.is_err() || fields.rest().is_empty());
         wanted.map(|wanted| wanted.map(|wanted| wanted.alternatives))
     }
 

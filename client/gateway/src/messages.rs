@@ -10,14 +10,18 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
+use baton_proto::tools::Definitions;
 use serde_json::{Value, json};
 
 use super::{
     ApiError, Gateway, GatewayState,
     answer::{KEEP_ALIVE, start},
     clock::rfc3339,
+    completion::{CompletionRequest, RequestPlace},
     event_stream::{self, ServerEvent},
-    models::ModelEntry,
+    logprobs::LogprobsRequest,
+    models::{self, ModelEntry},
+    responses::ResponseId,
     session_header::{name_session, named_session},
 };
 use events::MessageWriter;
@@ -61,6 +65,10 @@ pub(super) fn error_body(api_error: &ApiError, request_id: Option<&str>) -> Valu
         "type": "error",
         "error": { "type": kind, "message": message, "code": api_error.code() },
     });
+    // The API's clients go on without a thread, or begin another.
+    if let (Some(code), Some(Value::Object(error))) = (api_error.thread_code(), body.get_mut("error")) {
+        error.insert("details".to_owned(), json!({ "error_code": code }));
+    }
     if let (Some(id), Value::Object(body)) = (request_id, &mut body) {
         body.insert("request_id".to_owned(), id.into());
     }
@@ -70,13 +78,23 @@ pub(super) fn error_body(api_error: &ApiError, request_id: Option<&str>) -> Valu
 /// A message in answer to the last ones.
 async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
-    let request = read_request(&body, named_session(&headers)?)?;
+    let mut request = read_request(&body, named_session(&headers)?)?;
+    if request.keeps_tools {
+        request.tools = thread_tools(&gateway, &request).await?;
+    }
+    if request.sampling.stop.len() > 1
+        && models::report_probabilities(&gateway, request.model.as_deref()).await
+    {
+        // The bytes of the last tokens say which sequence was met.
+        request.logprobs = Some(LogprobsRequest::of_bytes());
+    }
     let stream = request.stream;
-    let parser = request.answer_parser();
+    let (parser, is_one_call) = (request.answer_parser(), request.is_one_call);
     let mut writer = MessageWriter::new(&request, parser);
     let mut running = start(&gateway, slot, request).await?;
     let session = running.session;
     let named = |api_error: ApiError| api_error.of(session);
+    writer.set_id(ResponseId { session, seq: running.seq, is_one_call });
     let first = running.first_step(&mut writer.model, stream).await.map_err(named)?;
     let mut response = if stream {
         let ping = ServerEvent::named("ping", r#"{"type":"ping"}"#);
@@ -86,6 +104,24 @@ async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Resp
     };
     name_session(&mut response, session);
     Ok(response)
+}
+
+/// The tools of the session in which a thread goes on, whose turn must be there.
+async fn thread_tools(
+    gateway: &Gateway,
+    request: &CompletionRequest,
+) -> Result<Option<Definitions>, ApiError> {
+    let id = request.session.as_deref().and_then(|id| id.parse().ok());
+    let (Some(id), RequestPlace::AfterTurn(seq)) = (id, request.place) else { return Ok(None) };
+    let lost = |api_error: ApiError| {
+        if api_error.status() == StatusCode::NOT_FOUND { ApiError::thread_not_found() } else { api_error }
+    };
+    let session = gateway.session(id).await.map_err(lost)?;
+    let conversation = session.conversation().await.map_err(|error| lost(error.into()))?;
+    if !conversation.turns.iter().any(|turn| turn.seq == seq) {
+        return Err(ApiError::thread_not_found());
+    }
+    Ok(Definitions::pinned(&session.system().await?).flatten())
 }
 
 /// An estimate of a request's tokens. Only a node has the model's vocabulary, and it is not asked.

@@ -94,6 +94,23 @@ pub(super) async fn offered(gateway: &Gateway) -> Result<Vec<(String, ModelEntry
     Ok(talking.into_iter().chain(embedding).collect())
 }
 
+/// A model's name without the tag that Ollama's clients add to a name without one.
+pub(super) fn bare_name(name: &str) -> &str {
+    name.strip_suffix(":latest").unwrap_or(name)
+}
+
+/// Whether each found node that serves this model, or any model without a name, reports token probabilities.
+pub(super) async fn report_probabilities(gateway: &Gateway, model: Option<&str>) -> bool {
+    let nodes = gateway.client().nodes().await;
+    let offers = nodes.iter().flat_map(|node| &node.record.models);
+    let mut engines = offers
+        .filter(|offer| offer.engine != EngineKind::Embedding)
+        .filter(|offer| model.is_none_or(|model| offer.name == model || offer.model.to_string() == model))
+        .map(|offer| offer.engine)
+        .peekable();
+    engines.peek().is_some() && engines.all(|engine| engine == EngineKind::Native)
+}
+
 /// A model by its name.
 pub(super) async fn find(gateway: &Gateway, name: &str) -> Result<ModelEntry, ApiError> {
     let mut models = offered(gateway).await?;

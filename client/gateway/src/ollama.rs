@@ -26,29 +26,15 @@ use super::{
     clock::rfc3339,
     completion::CompletionRequest,
     event_stream::UNBUFFERED,
-    models::{self, ModelEntry},
+    models::{self, ModelEntry, bare_name},
     request_slots::RequestSlot,
     session_header::{name_session, named_session},
 };
 use answer::{AnswerForm, AnswerWriter};
-use request::{ModelName, bare_name, read_chat, read_embed, read_generate};
+use request::{ModelName, read_chat, read_embed, read_generate};
 
-/// The addresses of this API.
-pub(super) const PATHS: [&str; 13] = [
-    "/api/chat",
-    "/api/generate",
-    "/api/embed",
-    "/api/tags",
-    "/api/show",
-    "/api/ps",
-    "/api/version",
-    "/api/pull",
-    "/api/push",
-    "/api/create",
-    "/api/copy",
-    "/api/delete",
-    "/api/blobs",
-];
+/// The addresses below `/api` that are no part of this API: the chat page's, and those of keys.
+const OTHER_ROUTES: [&str; 5] = ["sessions", "nodes", "defaults", "usage", "memory"];
 /// The version of Ollama whose API this follows: clients look for features by it.
 const FOLLOWED_VERSION: &str = "0.12.0";
 /// How long a model is said to stay: nodes keep theirs loaded.
@@ -60,6 +46,7 @@ pub(super) fn routes() -> Router<GatewayState> {
         .route("/api/chat", post(chat))
         .route("/api/generate", post(generate))
         .route("/api/embed", post(embed))
+        .route("/api/embeddings", post(embed_one))
         .route("/api/tags", get(tags))
         .route("/api/show", post(show))
         .route("/api/ps", get(ps))
@@ -69,7 +56,13 @@ pub(super) fn routes() -> Router<GatewayState> {
         .route("/api/create", any(not_here))
         .route("/api/copy", any(not_here))
         .route("/api/delete", any(not_here))
-        .route("/api/blobs", any(not_here))
+        .route("/api/blobs/{*digest}", any(not_here))
+}
+
+/// Whether an address belongs to this API.
+pub(super) fn is_own(path: &str) -> bool {
+    let route = path.strip_prefix("/api/").and_then(|rest| rest.split('/').next());
+    route.is_some_and(|route| !OTHER_ROUTES.contains(&route))
 }
 
 /// An error in this API's form.
@@ -133,7 +126,8 @@ async fn respond(
 async fn embed(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let begun = Instant::now();
     let (_slot, body) = gateway.receive(body).await?;
-    let embedded = read_embed(&body)?.embed(&gateway).await?;
+    let (texts, ignored) = read_embed(&body, "input")?;
+    let embedded = texts.embed(&gateway).await?;
     let vectors: Vec<&[f32]> = embedded.texts.iter().map(|text| text.vector.as_slice()).collect();
     let tokens: u64 = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
     Ok(Json(json!({
@@ -142,7 +136,17 @@ async fn embed(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
         "total_duration": nanoseconds(begun.elapsed()),
         "load_duration": 0,
         "prompt_eval_count": tokens,
+        "baton": { "ignored": ignored },
     })))
+}
+
+/// The vector of one text, as older clients ask for it.
+async fn embed_one(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
+    let (_slot, body) = gateway.receive(body).await?;
+    let (text, ignored) = read_embed(&body, "prompt")?;
+    let embedded = text.embed(&gateway).await?;
+    let vector = embedded.texts.first().map(|text| text.vector.as_slice());
+    Ok(Json(json!({ "embedding": vector, "baton": { "ignored": ignored } })))
 }
 
 /// The models that the found nodes serve.

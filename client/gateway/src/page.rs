@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use axum::{
     Json, Router,
-    extract::{Path, Query, State},
+    body::Body,
+    extract::{Path, State},
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -13,11 +14,12 @@ use baton_proto::{
     ids::SessionId, limits::MAX_OUTPUT_TOKENS, link::BranchPoint, receipt::EngineKind, text::is_same_place,
     tools::is_definitions,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ApiError, Gateway, GatewayState, guard,
+    ApiError, Gateway, GatewayState,
+    fields::Fields,
+    guard,
     page_turns::{describe_turns, messages, replaced_count},
 };
 use baton_client::{ClientError, MODEL_OUTPUT_TOKENS, NewSession};
@@ -91,20 +93,15 @@ fn describe_branch(branch: &BranchPoint) -> Value {
 /// Most characters of the words to search for.
 const MAX_QUERY_CHARS: usize = 200;
 
-#[derive(Deserialize)]
-struct SearchInput {
-    #[serde(default)]
-    q: String,
-}
-
 /// The sessions that have all words, in any of their messages or in their title; last used first. It reads
 /// every journal, so one search runs at a time.
-async fn search(gateway: Gateway, Query(input): Query<SearchInput>) -> Result<Json<Value>, ApiError> {
-    if input.q.chars().count() > MAX_QUERY_CHARS {
+async fn search(gateway: Gateway, mut input: Fields) -> Result<Json<Value>, ApiError> {
+    let words = input.text("q")?.unwrap_or_default();
+    if words.chars().count() > MAX_QUERY_CHARS {
         return Err(ApiError::value("q", format!("q has at most {MAX_QUERY_CHARS} characters")));
     }
     let _slot = gateway.inner.search_slot.lock().await;
-    let found = gateway.client().search(&input.q, gateway.caller.project()).await?;
+    let found = gateway.client().search(&words, gateway.caller.project()).await?;
     let sessions: Vec<Value> = found
         .iter()
         .map(|one| {
@@ -121,37 +118,20 @@ async fn search(gateway: Gateway, Query(input): Query<SearchInput>) -> Result<Js
     Ok(Json(json!({ "sessions": sessions })))
 }
 
-#[derive(Deserialize)]
-struct RenameInput {
-    title: Option<String>,
-}
-
 /// Gives a session a title of its own, or takes it away.
-async fn rename(
-    gateway: Gateway,
-    Path(id): Path<String>,
-    Json(input): Json<RenameInput>,
-) -> Result<Json<Value>, ApiError> {
+async fn rename(gateway: Gateway, Path(id): Path<String>, body: Body) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
-    gateway.session(id).await?.rename(input.title.as_deref()).await?;
+    let (_slot, body) = gateway.read(body).await?;
+    let title = Fields::of_body(&body)?.text("title")?;
+    gateway.session(id).await?.rename(title.as_deref()).await?;
     gateway.note_use(id);
     gateway.learn(id).await?;
     Ok(Json(json!({})))
 }
 
-#[derive(Deserialize)]
-struct ShowInput {
-    /// 1 to have replaced turns too.
-    #[serde(default)]
-    replaced: u8,
-}
-
-/// A conversation, with the node and verification state of each turn.
-async fn show(
-    gateway: Gateway,
-    Path(id): Path<String>,
-    Query(input): Query<ShowInput>,
-) -> Result<Json<Value>, ApiError> {
+/// A conversation, with the node and verification state of each turn; with `replaced`, of replaced turns too.
+async fn show(gateway: Gateway, Path(id): Path<String>, mut input: Fields) -> Result<Json<Value>, ApiError> {
+    let replaced = input.flag("replaced")?.unwrap_or(false);
     let id = id_of(&id)?;
     let session = gateway.session(id).await?;
     let views = session.history().await?;
@@ -162,7 +142,7 @@ async fn show(
     let branch = session.conversation().await?.branch;
     let mut system = session.system().await?;
     system.retain(|message| !is_definitions(message));
-    let turns = describe_turns(&views, &lifetimes, &gateway.model_names(), input.replaced != 0);
+    let turns = describe_turns(&views, &lifetimes, &gateway.model_names(), replaced);
     Ok(Json(json!({
         "id": id.to_string(),
         "created_ms": info.created_ms,
@@ -197,20 +177,15 @@ async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>,
     })))
 }
 
-#[derive(Deserialize)]
-struct VerifyInput {
-    #[serde(default)]
-    full: bool,
-}
-
 /// Checks every link, record, signature and blob against the store.
 async fn verify(
     gateway: Gateway,
     Path(id): Path<String>,
-    Query(input): Query<VerifyInput>,
+    mut input: Fields,
 ) -> Result<Json<Value>, ApiError> {
+    let full = input.flag("full")?.unwrap_or(false);
     let id = id_of(&id)?;
-    let report = gateway.session(id).await?.verify_when_stored(input.full).await?;
+    let report = gateway.session(id).await?.verify_when_stored(full).await?;
     gateway.note_use(id);
     Ok(Json(json!({
         "good": report.is_good(),

@@ -14,14 +14,13 @@ use std::fmt;
 use axum::{
     Json, Router,
     body::Body,
-    extract::{Path, Query},
+    extract::Path,
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use baton_client::{ClientError, SessionHandle, TurnView};
 use baton_proto::{ids::SessionId, record::Role, tools::Definitions};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -29,6 +28,7 @@ use super::{
     answer::{KEEP_ALIVE, start},
     completion::RequestPlace,
     event_stream::{self, ServerEvent},
+    fields::Fields,
     session_header::name_session,
     tool_servers::ServerLabels,
     tools::AnswerParser,
@@ -38,7 +38,7 @@ use object::{ResponseFrame, input_item};
 use request::{RequestDraft, own_name};
 
 /// Most input items in one page of a list, as in OpenAI's API.
-const MAX_LISTED: usize = 100;
+const MAX_LISTED: u8 = 100;
 /// Input items in a page unless the request sets a number.
 const LISTED: usize = 20;
 
@@ -46,6 +46,8 @@ const LISTED: usize = 20;
 pub(super) fn routes() -> Router<GatewayState> {
     Router::new()
         .route("/v1/responses", post(create))
+        .route("/v1/responses/input_tokens", post(count_tokens))
+        .route("/v1/responses/compact", post(compact))
         .route("/v1/responses/{id}", get(retrieve).delete(delete))
         .route("/v1/responses/{id}/input_items", get(input_items))
         .route("/v1/responses/{id}/cancel", post(cancel))
@@ -53,24 +55,33 @@ pub(super) fn routes() -> Router<GatewayState> {
 
 /// The id of a kept response: its session and its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ResponseId {
-    session: SessionId,
-    seq: u64,
+pub(super) struct ResponseId {
+    pub(super) session: SessionId,
+    pub(super) seq: u64,
     /// Whether its program took the first call alone. The turn keeps all that the model wrote.
-    is_one_call: bool,
+    pub(super) is_one_call: bool,
 }
+
+/// Begins the id of a response.
+const RESPONSE_ID: &str = "resp_";
 
 /// Ends the id of a response with one call.
 const ONE_CALL: &str = "_1";
 
 impl ResponseId {
-    /// Reads `resp_` with 64 digits for the session, 16 for the turn, and the mark of one call.
-    fn parse(text: &str) -> Option<Self> {
-        let (session, rest) = text.strip_prefix("resp_")?.split_at_checked(64)?;
+    /// Reads the prefix with 64 digits for the session, 16 for the turn, and the mark of one call.
+    pub(super) fn parse(prefix: &str, text: &str) -> Option<Self> {
+        let (session, rest) = text.strip_prefix(prefix)?.split_at_checked(64)?;
         let seq = rest.strip_suffix(ONE_CALL).unwrap_or(rest);
         let is_number = seq.len() == 16 && seq.bytes().all(|byte| byte.is_ascii_hexdigit());
         let seq = is_number.then(|| u64::from_str_radix(seq, 16).ok())??;
         Some(Self { session: session.parse().ok()?, seq, is_one_call: rest.ends_with(ONE_CALL) })
+    }
+
+    /// The id, after this prefix.
+    pub(super) fn with_prefix(&self, prefix: &str) -> String {
+        let mark = if self.is_one_call { ONE_CALL } else { "" };
+        format!("{prefix}{}{:016x}{mark}", self.session, self.seq)
     }
 
     /// The error for an id that names no kept response.
@@ -82,8 +93,7 @@ impl ResponseId {
 
 impl fmt::Display for ResponseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = if self.is_one_call { ONE_CALL } else { "" };
-        write!(f, "resp_{}{:016x}{mark}", self.session, self.seq)
+        f.write_str(&self.with_prefix(RESPONSE_ID))
     }
 }
 
@@ -176,7 +186,7 @@ async fn visible(
 /// A kept response with its turn.
 async fn find(gateway: &Gateway, text: &str) -> Result<(ResponseId, TurnView), ApiError> {
     let unknown = || ApiError::missing("response_not_found", "no response with this id is kept here");
-    let id = ResponseId::parse(text).ok_or_else(unknown)?;
+    let id = ResponseId::parse(RESPONSE_ID, text).ok_or_else(unknown)?;
     let history = match visible(gateway, id.session, unknown).await?.history().await {
         Err(ClientError::UnknownSession(_) | ClientError::Deleted) => return Err(unknown()),
         history => history?,
@@ -187,7 +197,15 @@ async fn find(gateway: &Gateway, text: &str) -> Result<(ResponseId, TurnView), A
 }
 
 /// A kept response. Parameters that only its request had are absent from it.
-async fn retrieve(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn retrieve(
+    gateway: Gateway,
+    Path(id): Path<String>,
+    mut options: Fields,
+) -> Result<Json<Value>, ApiError> {
+    if options.flag("stream")? == Some(true) {
+        let message = "a kept response is read whole: leave stream out";
+        return Err(ApiError::unsupported("stream", message));
+    }
     let (id, view) = find(&gateway, &id).await?;
     let system = gateway.client().session(id.session).system().await?;
     let tools = Definitions::pinned(&system).flatten();
@@ -204,29 +222,19 @@ async fn retrieve(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value
         echo: serde_json::Map::new(),
         labels: ServerLabels(labels),
     };
-    let parser = tools.map(|tools| AnswerParser::new(tools, id.is_one_call));
+    let parser = tools.map(|tools| AnswerParser::new(tools, id.is_one_call, false));
     Ok(Json(frame.of_turn(&view, parser)))
-}
-
-/// A page of a list.
-#[derive(Deserialize)]
-struct PageOptions {
-    limit: Option<usize>,
-    order: Option<String>,
-    after: Option<String>,
 }
 
 /// The messages that a response answered, without those of earlier turns.
 async fn input_items(
     gateway: Gateway,
     Path(id): Path<String>,
-    Query(options): Query<PageOptions>,
+    mut options: Fields,
 ) -> Result<Json<Value>, ApiError> {
-    let limit = options.limit.unwrap_or(LISTED);
-    if !(1..=MAX_LISTED).contains(&limit) {
-        return Err(ApiError::value("limit", format!("limit is from 1 to {MAX_LISTED}")));
-    }
-    let newest_first = match options.order.as_deref() {
+    let limit = options.whole("limit", 1..=MAX_LISTED)?.map_or(LISTED, usize::from);
+    let order = options.text("order")?;
+    let newest_first = match order.as_deref() {
         None | Some("desc") => true,
         Some("asc") => false,
         Some(_) => return Err(ApiError::value("order", "order is asc or desc")),
@@ -240,7 +248,7 @@ async fn input_items(
     if newest_first {
         items.reverse();
     }
-    if let Some(after) = options.after {
+    if let Some(after) = options.text("after")? {
         let place = items.iter().position(|item| item.get("id").and_then(Value::as_str) == Some(&after));
         let Some(place) = place else {
             return Err(ApiError::value("after", "no item of this list has this id"));
@@ -273,6 +281,27 @@ async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>,
     Ok(Json(json!({ "id": id.to_string(), "object": "response", "deleted": true })))
 }
 
+/// An estimate of a request's tokens, without those of an earlier response. Only a node has the model's vocabulary,
+/// and it is not asked.
+async fn count_tokens(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
+    let (_slot, body) = gateway.read(body).await?;
+    let request = RequestDraft::read(&body)?.with_servers(&[])?;
+    if request.previous.is_some() {
+        let message = "an estimate is of the texts in the request: send the earlier ones as input";
+        return Err(ApiError::unsupported("previous_response_id", message));
+    }
+    let tokens = request.completion.input_estimate();
+    let baton = json!({ "estimate": true });
+    Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens, "baton": baton })))
+}
+
+/// No conversation is made shorter: a session keeps all its turns, and a node reads those that fit its context.
+async fn compact() -> ApiError {
+    let message =
+        "compact is not served: a session keeps its turns, and nodes read those that fit their context";
+    ApiError::unsupported("", message)
+}
+
 /// Only responses in the background can be cancelled, and there are none.
 async fn cancel(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     find(&gateway, &id).await?;
@@ -289,16 +318,16 @@ mod tests {
     fn an_id_names_session_and_turn_and_nothing_else_is_one() {
         let id = ResponseId { session: SessionId([0xab; 32]), seq: 258, is_one_call: false };
         let text = id.to_string();
-        assert_eq!((text.len(), ResponseId::parse(&text)), (85, Some(id)));
+        assert_eq!((text.len(), ResponseId::parse(RESPONSE_ID, &text)), (85, Some(id)));
         let one_call = ResponseId { is_one_call: true, ..id };
-        assert_eq!(ResponseId::parse(&one_call.to_string()), Some(one_call));
+        assert_eq!(ResponseId::parse(RESPONSE_ID, &one_call.to_string()), Some(one_call));
         let upper = text.replace("0102", "01+2");
         for other in
             ["", "resp_", "resp_é", &text[..84], &format!("{text}0"), &text.replace("resp", "rasp"), &upper]
         {
-            assert_eq!(ResponseId::parse(other), None, "{other}");
+            assert_eq!(ResponseId::parse(RESPONSE_ID, other), None, "{other}");
         }
         let ephemeral = format!("resp_{}", hex::encode([7; 40]));
-        assert!(ResponseId::parse(&ephemeral).is_some(), "its session is unknown instead");
+        assert!(ResponseId::parse(RESPONSE_ID, &ephemeral).is_some(), "its session is unknown instead");
     }
 }

@@ -11,14 +11,18 @@ use baton_proto::{
     tools::{
         AnswerReader, Call, CallArguments, CallSchemaError, Definitions, Json, MAX_CALLS, MAX_TOOLS, Piece,
         TOOLS_NAME, call_id, call_id_of, call_or_answer_schema, call_position, call_schema, is_tool_name,
-        write_answer,
+        write_answer, write_call,
     },
 };
 
-use super::{api_error::ApiError, completion::CompletionRequest, format};
+use serde_json::Value;
+
+use super::{api_error::ApiError, completion::CompletionRequest, fields::without_nulls, format};
 
 /// Ends a call in the syntax that nodes tell to models.
 const CALL_END: &str = "</tool_call>";
+/// The part of a written call that follows its arguments, and that a cut call lacks.
+const CUT_END: &str = "}\n</tool_call>";
 
 /// A request's wish about calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,7 +42,7 @@ pub(super) enum ToolChoice {
 #[derive(Default)]
 pub(super) struct ToolRequest {
     /// The tools in the form that a session holds, which is that of OpenAI's chat completions.
-    pub(super) tools: Option<Json>,
+    pub(super) tools: Vec<Value>,
     pub(super) choice: ToolChoice,
     pub(super) parallel_tool_calls: Option<bool>,
 }
@@ -57,10 +61,9 @@ pub(super) struct TurnTools {
 impl ToolRequest {
     /// Checks the tools, and the wishes that nodes can fulfil.
     pub(super) fn read(self) -> Result<TurnTools, ApiError> {
-        let tools = match self.tools {
-            None | Some(Json::Null) => Vec::new(),
-            Some(Json::List(tools)) => tools,
-            Some(_) => return Err(ApiError::value("tools", "tools is a list")),
+        let tools = self.tools.into_iter().map(without_nulls).collect::<Value>();
+        let Some(Json::List(tools)) = Json::parse(&tools.to_string()) else {
+            return Err(ApiError::value("tools", "tools is a list"));
         };
         let is_forced = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
         for (index, tool) in tools.iter().enumerate() {
@@ -141,7 +144,7 @@ impl TurnTools {
 impl CompletionRequest {
     /// The reader of an answer's calls, if the model has tools.
     pub(super) fn answer_parser(&self) -> Option<AnswerParser> {
-        self.tools.clone().map(|tools| AnswerParser::new(tools, self.is_one_call))
+        self.tools.clone().map(|tools| AnswerParser::new(tools, self.is_one_call, self.is_forced))
     }
 }
 
@@ -169,7 +172,8 @@ fn check_tool(index: usize, tool: &Json) -> Result<(), ApiError> {
 pub(super) struct PastCall {
     id: Option<String>,
     name: String,
-    arguments: Json,
+    /// If a limit cut them, their text.
+    arguments: Result<Json, String>,
 }
 
 /// The fault of a call that a program sends back.
@@ -192,14 +196,15 @@ impl CallFault {
 }
 
 impl PastCall {
-    /// A call with the text of its arguments; an empty text stands for none.
+    /// A call with the text of its arguments; an empty text stands for none. A limit may have cut the text.
     pub(super) fn new(id: Option<String>, name: String, arguments: &str) -> Result<Self, CallFault> {
         if !is_tool_name(&name) {
             return Err(CallFault::Name);
         }
         let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
         match Json::parse(arguments) {
-            Some(arguments @ Json::Map(_)) => Ok(Self { id, name, arguments }),
+            Some(map @ Json::Map(_)) => Ok(Self { id, name, arguments: Ok(map) }),
+            None if arguments.starts_with('{') => Ok(Self { id, name, arguments: Err(arguments.to_owned()) }),
             _ => Err(CallFault::Arguments),
         }
     }
@@ -220,18 +225,30 @@ pub(super) struct CallIds(HashMap<String, String>);
 impl CallIds {
     /// Writes an assistant's calls after its text.
     pub(super) fn write(&mut self, content: &str, calls: Vec<PastCall>) -> String {
-        let mut first = None;
-        let written = calls.into_iter().enumerate().map(|(position, PastCall { id, name, arguments })| {
-            if let Some(id) = id {
-                let first: &String = first.get_or_insert_with(|| id.clone());
-                let is_ours = call_position(&id) == Some(position);
-                let ours = if is_ours { id.clone() } else { call_id_of(first, position) };
-                self.0.insert(id, ours);
-            }
-            Call { name, arguments }
-        });
+        let (mut first, mut cut) = (None, None);
+        let written =
+            calls.into_iter().enumerate().filter_map(|(position, PastCall { id, name, arguments })| {
+                if let Some(id) = id {
+                    let first: &String = first.get_or_insert_with(|| id.clone());
+                    let is_ours = call_position(&id) == Some(position);
+                    let ours = if is_ours { id.clone() } else { call_id_of(first, position) };
+                    self.0.insert(id, ours);
+                }
+                match arguments {
+                    Ok(arguments) => Some(Call { name, arguments }),
+                    Err(arguments) => {
+                        cut = Some(write_call(&name, &arguments));
+                        None
+                    }
+                }
+            });
         let written: Vec<Call> = written.collect();
-        write_answer(content, &written).to_string()
+        let mut text = write_answer(content, &written).to_string();
+        if let Some(cut) = cut {
+            text.push_str(if text.is_empty() { "" } else { "\n" });
+            text.push_str(cut.strip_suffix(CUT_END).unwrap_or(&cut));
+        }
+        text
     }
 
     /// Our id for the id in a tool result.
@@ -240,11 +257,11 @@ impl CallIds {
     }
 }
 
-/// Checks a message's name: a system message may not have the definitions' name.
-pub(super) fn check_name(index: usize, role: Role, name: Option<&str>) -> Result<(), ApiError> {
+/// Checks a message's name, of this path: a system message may not have the definitions' name.
+pub(super) fn check_name(at: &str, role: Role, name: Option<&str>) -> Result<(), ApiError> {
     if role == Role::System && name == Some(TOOLS_NAME) {
         let message = "a system message cannot be named tools; send them as the parameter tools";
-        return Err(ApiError::value(&format!("messages[{index}].name"), message));
+        return Err(ApiError::value(at, message));
     }
     Ok(())
 }
@@ -265,6 +282,10 @@ pub(super) struct AnswerParser {
     calls: usize,
     /// Calls that the program wants at most.
     max_calls: usize,
+    /// Whether the answer is a call.
+    is_forced: bool,
+    /// The call that the model is writing.
+    open: Option<OpenCall>,
 }
 
 /// A call of the model.
@@ -274,52 +295,137 @@ pub(super) struct ModelCall {
     pub(super) position: usize,
     pub(super) id: String,
     pub(super) name: String,
-    /// The text of a JSON object.
+    /// The text of a JSON object; of a call that a limit cut, as far as it came.
     pub(super) arguments: String,
 }
 
 /// A part of an answer for a program.
 pub(super) enum AnswerPart {
     Text(String),
-    Call(ModelCall),
+    /// A call begins, with its arguments as far as they are there.
+    CallBegun(ModelCall),
+    /// More of the arguments of the call that began last.
+    Arguments {
+        position: usize,
+        text: String,
+    },
+    /// The call that began last ends: the whole call.
+    CallEnded(ModelCall),
+}
+
+/// A call whose arguments still come.
+struct OpenCall {
+    call: ModelCall,
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl OpenCall {
+    /// Takes the part of a text that belongs to the arguments.
+    fn take<'a>(&mut self, text: &'a str) -> &'a str {
+        let is_ended = self.depth == 0 && !self.call.arguments.is_empty();
+        let end = if is_ended { 0 } else { self.end(text).unwrap_or(text.len()) };
+        let taken = text.get(..end).unwrap_or_default();
+        self.call.arguments.push_str(taken);
+        taken
+    }
+
+    /// The place after the end of the arguments, if it is in this text.
+    fn end(&mut self, text: &str) -> Option<usize> {
+        let place = text.bytes().position(|byte| {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_text => self.escaped = true,
+                b'"' => self.in_text = !self.in_text,
+                b'{' | b'[' if !self.in_text => self.depth += 1,
+                b'}' | b']' if !self.in_text => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+            self.depth == 0
+        });
+        place.map(|place| place + 1)
+    }
 }
 
 impl AnswerParser {
     /// An answer of a model that has these tools. With `is_one_call`, calls after the first are left out.
-    pub(super) fn new(tools: Definitions, is_one_call: bool) -> Self {
+    pub(super) fn new(tools: Definitions, is_one_call: bool, is_forced: bool) -> Self {
         let is_tool: ToolPredicate = Box::new(move |name| tools.has(name));
         let (reader, seed) = (AnswerReader::new(is_tool), baton_keys::secret::random_bytes());
-        Self { reader, seed, calls: 0, max_calls: if is_one_call { 1 } else { MAX_CALLS } }
+        let max_calls = if is_one_call { 1 } else { MAX_CALLS };
+        Self { reader, seed, calls: 0, max_calls, is_forced, open: None }
     }
 
     /// Takes more of the answer.
     pub(super) fn push(&mut self, text: &str) -> Vec<AnswerPart> {
+        let mut parts = Vec::new();
+        if let Some(open) = &mut self.open {
+            let (position, text) = (open.call.position, open.take(text).to_owned());
+            if !text.is_empty() {
+                parts.push(AnswerPart::Arguments { position, text });
+            }
+        }
         let pieces = self.reader.push(text);
-        self.parts(pieces)
+        self.parts(pieces, &mut parts);
+        self.begin_call(&mut parts);
+        parts
     }
 
-    /// The answer ends here.
+    /// The answer ends here. A call that is being written stays a call.
     pub(super) fn finish(&mut self) -> Vec<AnswerPart> {
         let pieces = self.reader.finish();
-        self.parts(pieces)
+        let is_whole = pieces.iter().any(|piece| matches!(piece, Piece::Call(_)));
+        if let Some(open) = self.open.take_if(|_| !is_whole) {
+            return vec![AnswerPart::CallEnded(open.call)];
+        }
+        let mut parts = Vec::new();
+        self.parts(pieces, &mut parts);
+        parts
     }
 
-    fn parts(&mut self, pieces: Vec<Piece>) -> Vec<AnswerPart> {
-        let parts = pieces.into_iter().filter_map(|piece| match piece {
-            Piece::Content(text) => Some(AnswerPart::Text(text.to_string())),
-            Piece::Call(_) if self.calls >= self.max_calls => None,
-            Piece::Call(call) => {
-                let position = self.calls;
-                self.calls += 1;
-                Some(AnswerPart::Call(ModelCall {
-                    position,
-                    id: call_id(self.seed, position),
-                    name: call.name.clone(),
-                    arguments: call.arguments.write().to_string(),
-                }))
+    fn parts(&mut self, pieces: Vec<Piece>, parts: &mut Vec<AnswerPart>) {
+        for piece in pieces {
+            // A call that proves to be none ends as far as it came.
+            let open = self.open.take();
+            let is_known = open.is_some();
+            parts.extend(open.map(|open| AnswerPart::CallEnded(open.call)));
+            match piece {
+                Piece::Content(text) => parts.push(AnswerPart::Text(text.to_string())),
+                Piece::Call(_) if is_known => {}
+                Piece::Call(_) if self.calls >= self.max_calls => {}
+                Piece::Call(call) => {
+                    let arguments = call.arguments.write().to_string();
+                    let call = ModelCall { arguments, ..self.next_call(&call.name) };
+                    parts.push(AnswerPart::CallBegun(call.clone()));
+                    parts.push(AnswerPart::CallEnded(call));
+                }
             }
-        });
-        parts.collect()
+        }
+    }
+
+    /// Begins the call that the model is writing, once its name is there.
+    fn begin_call(&mut self, parts: &mut Vec<AnswerPart>) {
+        if self.open.is_some() || self.calls >= self.max_calls {
+            return;
+        }
+        let begun = self.reader.open_call(self.is_forced);
+        let Some((name, arguments)) = begun.map(|(name, text)| (name.to_owned(), text.to_owned())) else {
+            return;
+        };
+        let call = self.next_call(&name);
+        let mut open = OpenCall { call, depth: 0, in_text: false, escaped: false };
+        open.take(&arguments);
+        parts.push(AnswerPart::CallBegun(open.call.clone()));
+        self.open = Some(open);
+    }
+
+    /// Counts a call; it has no arguments so far.
+    fn next_call(&mut self, name: &str) -> ModelCall {
+        let position = self.calls;
+        self.calls += 1;
+        let id = call_id(self.seed, position);
+        ModelCall { position, id, name: name.to_owned(), arguments: String::new() }
     }
 
     /// The finish reason, given the calls found.
@@ -352,7 +458,8 @@ impl EndedAnswer {
         for part in parser.push(text).into_iter().chain(parser.finish()) {
             match part {
                 AnswerPart::Text(more) => ended.text.push_str(&more),
-                AnswerPart::Call(call) => ended.calls.push(call),
+                AnswerPart::CallEnded(call) => ended.calls.push(call),
+                AnswerPart::CallBegun(_) | AnswerPart::Arguments { .. } => {}
             }
         }
         ended.finish = parser.finish_reason(finish);
@@ -367,17 +474,17 @@ impl EndedAnswer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-    use crate::wire::ChatRequest;
+    use crate::wire::read_chat;
 
     fn chat(more: Value) -> Result<crate::completion::CompletionRequest, ApiError> {
         let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
         }
-        ChatRequest::read(body.to_string().as_bytes(), None)
+        read_chat(body.to_string().as_bytes(), None)
     }
 
     fn tool(name: &str) -> Value {
@@ -481,6 +588,66 @@ mod tests {
     }
 
     #[test]
+    fn a_call_comes_in_pieces_and_one_that_a_limit_cuts_stays_a_call() {
+        let text = "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}{ \\\" é\", \"b\": [1, {}]}}\n</tool_call>";
+        let arguments = "{\"a\": \"}{ \\\" é\", \"b\": [1, {}]}";
+        let request = chat(json!({ "tools": [tool("f")] })).unwrap();
+        for cut in [text.len(), text.len() - 20, text.len() - 30] {
+            let mut parser = request.answer_parser().unwrap();
+            let (mut said, mut came, mut begun, mut ended) = (String::new(), String::new(), 0, Vec::new());
+            let pushed =
+                text[..cut].chars().flat_map(|one| parser.push(&one.to_string())).collect::<Vec<_>>();
+            let deltas = pushed.len();
+            for part in pushed.into_iter().chain(parser.finish()) {
+                match part {
+                    AnswerPart::Text(more) => said.push_str(&more),
+                    AnswerPart::CallBegun(call) => {
+                        assert_eq!(call.name, "f");
+                        begun += 1;
+                        came.push_str(&call.arguments);
+                    }
+                    AnswerPart::Arguments { position: 0, text } => came.push_str(&text),
+                    AnswerPart::Arguments { .. } => panic!("another call"),
+                    AnswerPart::CallEnded(call) => ended.push(call),
+                }
+            }
+            assert!(deltas > 10, "{deltas}");
+            assert_eq!((said.as_str(), begun, ended.len()), ("I look.", 1, 1), "{cut}");
+            assert_eq!(came, ended[0].arguments);
+            assert!(arguments.starts_with(&came) && (cut < text.len() || came == arguments));
+            let whole = EndedAnswer::read(&text[..cut], request.answer_parser(), FinishReason::Length);
+            assert_eq!((whole.text.as_str(), whole.finish), ("I look.", FinishReason::Length));
+            assert_eq!(whole.calls.len(), 1, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_forced_call_comes_in_pieces_and_may_be_cut() {
+        let more = json!({ "tools": [tool("f")], "tool_choice": "required" });
+        let request = chat(more).unwrap();
+        let text = "{\"name\": \"f\", \"arguments\": {\"a\": 1}}";
+        for cut in [text.len(), text.len() - 1, text.len() - 3] {
+            let ended = EndedAnswer::read(&text[..cut], request.answer_parser(), FinishReason::Length);
+            assert_eq!((ended.text.as_str(), ended.calls.len()), ("", 1), "{cut}");
+            assert!("{\"a\": 1}".starts_with(&ended.calls[0].arguments));
+        }
+        let mut parser = request.answer_parser().unwrap();
+        let begun = parser.push("{\"name\": \"f\", \"arguments\": {\"a\"");
+        assert!(matches!(&begun[..], [AnswerPart::CallBegun(call)] if call.arguments == "{\"a\""));
+    }
+
+    #[test]
+    fn a_cut_call_goes_back_into_the_text_of_its_answer() {
+        let cut = json!([{ "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"a\": \"x" } }]);
+        let message = json!({ "role": "assistant", "content": "I look.", "tool_calls": cut });
+        let request = chat(json!({ "messages": [{ "role": "user", "content": "hi" }, message] })).unwrap();
+        assert_eq!(
+            request.messages[1].text,
+            "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x"
+        );
+    }
+
+    #[test]
     fn calls_that_are_none_and_a_message_that_would_be_definitions_are_refused() {
         let call = |function: Value| json!({ "role": "assistant", "tool_calls": [{ "id": "1", "function": function }] });
         let refused = [
@@ -488,7 +655,6 @@ mod tests {
                 call(json!({ "name": "f", "arguments": "[1]" })),
                 "messages[0].tool_calls[0].function.arguments",
             ),
-            (call(json!({ "name": "f", "arguments": "{" })), "messages[0].tool_calls[0].function.arguments"),
             (call(json!({ "name": "a b", "arguments": "{}" })), "messages[0].tool_calls[0].function.name"),
             (json!({ "role": "system", "name": "tools", "content": "[]" }), "messages[0].name"),
             (json!({ "role": "user", "content": "", "tool_calls": [{}] }), "messages[0].tool_calls"),

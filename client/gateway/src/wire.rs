@@ -1,143 +1,26 @@
 //! Requests of OpenAI's API, read strictly: an unsupported parameter is refused by name, never ignored.
 
-use std::collections::BTreeMap;
-
 use baton_proto::{
+    limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
-    tools::Json,
     turn::TokenBias,
 };
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
     api_error::ApiError,
-    completion::{CompletionRequest, RequestPlace, Retention, SamplingRequest, check_max_tokens, is_any},
+    completion::{CompletionRequest, RequestPlace, Retention, SamplingRequest, is_any},
+    fields::{Fields, whole},
     format,
     logprobs::LogprobsRequest,
+    neutral,
     tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count, check_name},
 };
 
-/// A chat completion request.
-#[derive(Deserialize)]
-pub(super) struct ChatRequest {
-    messages: Vec<MessageInput>,
-    /// The session, if the caller knows it.
-    session: Option<String>,
-    /// The turn that the new messages replace, with all later ones; needs a session.
-    replaces: Option<u64>,
-    /// The turn after which the new messages begin a branch; needs a session.
-    branch_after: Option<u64>,
-    /// Whether memory is recalled, where the endpoint has any.
-    memory: Option<bool>,
-    tools: Option<Json>,
-    tool_choice: Option<Value>,
-    parallel_tool_calls: Option<bool>,
-    n: Option<usize>,
-    store: Option<bool>,
-    metadata: Option<Value>,
-    #[serde(flatten)]
-    common: CommonParameters,
-}
-
-/// A text completion request.
-#[derive(Deserialize)]
-pub(super) struct TextRequest {
-    prompt: Texts,
-    #[serde(flatten)]
-    common: CommonParameters,
-}
-
-/// One text or several, as several parameters are; or something else.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum Texts {
-    One(String),
-    Several(Vec<String>),
-    Other(serde::de::IgnoredAny),
-}
-
-impl Texts {
-    /// The texts; none for something else.
-    pub(super) fn list(self) -> Option<Vec<String>> {
-        match self {
-            Self::One(text) => Some(vec![text]),
-            Self::Several(texts) => Some(texts),
-            Self::Other(_) => None,
-        }
-    }
-
-    /// The texts that end an answer.
-    pub(super) fn stop(texts: Option<Self>) -> Result<Vec<String>, ApiError> {
-        let wrong = || ApiError::value("stop", "stop is a text or a list of texts");
-        texts.map_or(Ok(Vec::new()), |texts| texts.list().ok_or_else(wrong))
-    }
-}
-
-#[derive(Deserialize)]
-struct MessageInput {
-    role: String,
-    content: Option<Content>,
-    name: Option<String>,
-    tool_call_id: Option<String>,
-    tool_calls: Option<Vec<CallInput>>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<ContentPart>),
-}
-
-#[derive(Deserialize)]
-struct ContentPart {
-    #[serde(rename = "type")]
-    kind: String,
-    text: Option<String>,
-}
-
-/// The parameters that all kinds of requests share.
-#[derive(Deserialize)]
-pub(super) struct CommonParameters {
-    model: Option<String>,
-    #[serde(default)]
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<u32>,
-    repetition_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    /// Biases by token id, as text.
-    logit_bias: Option<BTreeMap<String, f32>>,
-    seed: Option<i64>,
-    stop: Option<Texts>,
-    max_tokens: Option<u32>,
-    max_completion_tokens: Option<u32>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StreamOptions {
-    #[serde(default)]
-    include_usage: bool,
-    /// Padding that hides the stream's sizes from observers; this connection is a loopback one.
-    #[serde(default, rename = "include_obfuscation")]
-    _include_obfuscation: Option<bool>,
-}
-
 /// The place that a request names.
-fn read_place(
-    session: Option<&str>,
-    replaces: Option<u64>,
-    branch_after: Option<u64>,
-) -> Result<RequestPlace, ApiError> {
+fn read_place(fields: &mut Fields, session: Option<&str>) -> Result<RequestPlace, ApiError> {
+    let replaces = fields.whole("replaces", 0..=u64::MAX)?;
+    let branch_after = fields.whole("branch_after", 0..=u64::MAX)?;
     let (place, name) = match (replaces, branch_after) {
         (None, None) => return Ok(RequestPlace::AfterMessages),
         (Some(seq), None) => (RequestPlace::Replaces(seq), "replaces"),
@@ -154,11 +37,7 @@ fn read_place(
 }
 
 /// Most answers to a request.
-const MAX_ANSWERS: usize = 4;
-
-/// Parameters that describe the caller and not the answer.
-const LABELS: [&str; 6] =
-    ["user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier", "store"];
+const MAX_ANSWERS: u64 = 4;
 
 /// How long the session of a chat request lasts. A title, tags and the like, which Open WebUI has made in the
 /// background after each message, are no conversation: it names the task, or sends a prompt of this form.
@@ -183,171 +62,110 @@ fn retention(
     })
 }
 
-impl ChatRequest {
-    /// Reads a body.
-    ///
-    /// # Parameters
-    /// `session` is the header's session, which takes precedence over the body's.
-    pub(super) fn read(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
-        let mut request: Self = parse(body)?;
-        request.session = session.or(request.session);
-        let place = read_place(request.session.as_deref(), request.replaces, request.branch_after)?;
-        let memory = request.memory.unwrap_or(true);
-        let logprobs = LogprobsRequest::of_chat(&mut request.common.rest)?;
-        if request.messages.is_empty() {
-            return Err(ApiError::value("messages", "messages is empty"));
-        }
-        let mut messages = Vec::with_capacity(request.messages.len());
-        let mut ids = CallIds::default();
-        for (index, message) in request.messages.into_iter().enumerate() {
-            messages.push(message.read(index, &mut ids)?);
-        }
-        let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
-        let rest = messages.split_off(pinned);
-        let retention =
-            retention(request.store, request.metadata.as_ref(), request.session.as_deref(), &rest)?;
-        let tool_request = ToolRequest {
-            tools: request.tools,
-            choice: read_choice(request.tool_choice.as_ref(), "/function/name")?,
-            parallel_tool_calls: request.parallel_tool_calls,
-        };
-        let completion = request.common.into_request(messages, rest, request.session)?;
-        let completion = tool_request.read()?.into_request(completion, format::NAME)?;
-        let answers = request.n.unwrap_or(1);
-        if !(1..=MAX_ANSWERS).contains(&answers) {
-            return Err(ApiError::unsupported("n", format!("n is from 1 to {MAX_ANSWERS}")));
-        }
-        Ok(CompletionRequest { logprobs, place, memory, answers, retention, ..completion })
+/// Reads the body of a chat completion.
+///
+/// # Parameters
+/// `session` is the header's session, which takes precedence over the body's.
+pub(super) fn read_chat(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
+    let mut fields = Fields::of_body(body)?;
+    let session = session.or(fields.text("session")?);
+    let place = read_place(&mut fields, session.as_deref())?;
+    let memory = fields.flag("memory")?.unwrap_or(true);
+    let logprobs = LogprobsRequest::of_chat(&mut fields)?;
+    let inputs = fields.objects("messages")?.unwrap_or_default();
+    if inputs.is_empty() {
+        return Err(ApiError::value("messages", "messages is empty"));
     }
-}
-
-impl TextRequest {
-    /// Reads a body. The text becomes one message of its own conversation: nodes render every prompt by the
-    /// model's chat template.
-    pub(super) fn read(body: &[u8]) -> Result<CompletionRequest, ApiError> {
-        let mut request: Self = parse(body)?;
-        let logprobs = LogprobsRequest::of_text(&mut request.common.rest)?;
-        let not_text = || ApiError::unsupported("prompt", "prompt must be a text, not tokens");
-        let prompts = request.prompt.list().ok_or_else(not_text)?;
-        let one = <[String; 1]>::try_from(prompts);
-        let [prompt] = one.map_err(|_| ApiError::unsupported("prompt", "one prompt at a time is served"))?;
-        let messages = vec![Message::new(Role::User, prompt)];
-        Ok(CompletionRequest {
-            logprobs,
-            retention: Retention::Single,
-            ..request.common.into_request(Vec::new(), messages, None)?
-        })
+    let mut messages = Vec::with_capacity(inputs.len());
+    let mut ids = CallIds::default();
+    for message in inputs {
+        messages.push(read_message(message, &mut ids)?);
     }
-}
-
-pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, ApiError> {
-    let mut json = serde_json::Deserializer::from_slice(body);
-    let read = serde_path_to_error::deserialize(&mut json).map_err(|error| unreadable(&error))?;
-    json.end().map_err(|error| unreadable_body(&error))?;
-    Ok(read)
-}
-
-/// The error of a body, which names the wrong field where it is known.
-pub(super) fn unreadable(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
-    let path = error.path().to_string();
-    // The library writes a question mark where it knows no name.
-    match path.trim_end_matches('?').trim_end_matches('.') {
-        "" => unreadable_body(error.inner()),
-        path => ApiError::request("invalid_body", path, format!("{path} cannot be read: {}", error.inner())),
+    let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
+    let rest = messages.split_off(pinned);
+    let tools = ToolRequest {
+        tools: fields.list("tools")?.unwrap_or_default(),
+        choice: read_choice(fields.take("tool_choice").as_ref(), "/function/name")?,
+        parallel_tool_calls: fields.flag("parallel_tool_calls")?,
+    };
+    let answers = fields.whole("n", 0..=u64::MAX)?.unwrap_or(1);
+    if !(1..=MAX_ANSWERS).contains(&answers) {
+        return Err(ApiError::unsupported("n", format!("n is from 1 to {MAX_ANSWERS}")));
     }
+    let answers = usize::try_from(answers).unwrap_or(1);
+    let store = fields.flag("store")?;
+    let retention = retention(store, fields.peek("metadata"), session.as_deref(), &rest)?;
+    let completion = read_common(fields, messages, rest)?;
+    let completion = tools.read()?.into_request(completion, format::NAME)?;
+    Ok(CompletionRequest { session, logprobs, place, memory, answers, retention, ..completion })
 }
 
-/// A serde error quotes the value; only the request's author reads it.
-fn unreadable_body(error: &serde_json::Error) -> ApiError {
-    ApiError::request("invalid_body", "", format!("the body cannot be read: {error}"))
+/// Reads the body of a text completion. The text becomes one message of its own conversation: nodes render every
+/// prompt by the model's chat template.
+pub(super) fn read_text(body: &[u8]) -> Result<CompletionRequest, ApiError> {
+    let mut fields = Fields::of_body(body)?;
+    let logprobs = LogprobsRequest::of_text(&mut fields)?;
+    let not_text = |_| ApiError::unsupported("prompt", "prompt must be a text, not tokens");
+    let missing = || ApiError::value("prompt", "prompt is a text, and missing");
+    let prompts = fields.texts("prompt").map_err(not_text)?.ok_or_else(missing)?;
+    let one = <[String; 1]>::try_from(prompts);
+    let [prompt] = one.map_err(|_| ApiError::unsupported("prompt", "one prompt at a time is served"))?;
+    let messages = vec![Message::new(Role::User, prompt)];
+    let completion = read_common(fields, Vec::new(), messages)?;
+    Ok(CompletionRequest { logprobs, retention: Retention::Single, ..completion })
 }
 
-impl MessageInput {
-    fn read(self, index: usize, ids: &mut CallIds) -> Result<Message, ApiError> {
-        let at = |field: &str| format!("messages[{index}].{field}");
-        let role = match self.role.as_str() {
-            "system" | "developer" => Role::System,
-            "user" => Role::User,
-            "assistant" => Role::Assistant,
-            "tool" => Role::Tool,
-            other => {
-                let message =
-                    format!("there is no role {other:?}: it is system, developer, user, assistant or tool");
-                return Err(ApiError::value(&at("role"), message));
-            }
-        };
-        // Programs send an assistant's message back with all its original fields, most of them empty.
-        if let Some((field, _)) = self.rest.iter().find(|(_, value)| !is_empty(value)) {
-            return Err(ApiError::unsupported(&at(field), format!("{field} is not supported in a message")));
+fn read_message(mut fields: Fields, ids: &mut CallIds) -> Result<Message, ApiError> {
+    let role = match fields.some_text("role")?.as_str() {
+        "system" | "developer" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        "tool" => Role::Tool,
+        other => {
+            let message =
+                format!("there is no role {other:?}: it is system, developer, user, assistant or tool");
+            return Err(ApiError::value(&fields.at("role"), message));
         }
-        let text = match self.content {
-            None => String::new(),
-            Some(Content::Text(text)) => text,
-            Some(Content::Parts(parts)) => {
-                let mut text = String::new();
-                for part in parts {
-                    match (part.kind.as_str(), part.text) {
-                        ("text", Some(part)) => text.push_str(&part),
-                        ("text", None) => {
-                            return Err(ApiError::value(&at("content"), "a text part has no text"));
-                        }
-                        (kind, _) => {
-                            let message = format!("content of type {kind:?} is not supported; send text");
-                            return Err(ApiError::unsupported(&at("content"), message));
-                        }
-                    }
-                }
-                text
-            }
-        };
-        let text = match self.tool_calls {
-            Some(calls) if role == Role::Assistant => ids.write(&text, read_calls(index, calls)?),
-            Some(calls) if !calls.is_empty() => {
-                return Err(ApiError::value(&at("tool_calls"), "only the assistant calls tools"));
-            }
-            _ => text,
-        };
-        check_name(index, role, self.name.as_deref())?;
-        let call_id = self.tool_call_id.map(|id| ids.ours(id));
-        let message = Message { role, name: self.name, call_id, text };
-        message.check().map_err(|_| ApiError::long_message(&at("content"), &message))?;
-        Ok(message)
-    }
+    };
+    let text = fields.content("content", &["text"], "")?;
+    let calls = fields.objects("tool_calls")?.unwrap_or_default();
+    let text = match calls.len() {
+        0 => text,
+        _ if role != Role::Assistant => {
+            return Err(ApiError::value(&fields.at("tool_calls"), "only the assistant calls tools"));
+        }
+        count => {
+            check_call_count(count, &fields.at("tool_calls"))?;
+            ids.write(&text, calls.into_iter().map(read_call).collect::<Result<_, _>>()?)
+        }
+    };
+    let name = fields.text("name")?;
+    check_name(&fields.at("name"), role, name.as_deref())?;
+    let call_id = fields.text("tool_call_id")?.map(|id| ids.ours(id));
+    // Programs send an assistant's message back with all its original fields, most of them empty.
+    fields.refuse_rest("a message")?;
+    let message = Message { role, name, call_id, text };
+    message.check().map_err(|_| ApiError::long_message(&fields.at("content"), &message))?;
+    Ok(message)
 }
 
 /// A call as a program sends it back.
-#[derive(Deserialize)]
-struct CallInput {
-    id: Option<String>,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    function: Option<FunctionInput>,
-}
-
-#[derive(Deserialize)]
-struct FunctionInput {
-    name: String,
-    #[serde(default)]
-    arguments: String,
-}
-
-fn read_calls(index: usize, calls: Vec<CallInput>) -> Result<Vec<PastCall>, ApiError> {
-    check_call_count(calls.len(), &format!("messages[{index}].tool_calls"))?;
-    let read = |(position, CallInput { id, kind, function }): (usize, CallInput)| {
-        let at = |field: &str| format!("messages[{index}].tool_calls[{position}].{field}");
-        if kind.is_some_and(|kind| kind != "function") {
-            return Err(ApiError::unsupported(&at("type"), "only calls of type function are served"));
+fn read_call(mut fields: Fields) -> Result<PastCall, ApiError> {
+    if fields.text("type")?.is_some_and(|kind| kind != "function") {
+        return Err(ApiError::unsupported(&fields.at("type"), "only calls of type function are served"));
+    }
+    let at = fields.at("function");
+    let id = fields.text("id")?;
+    let (name, arguments) = match fields.object("function")? {
+        None => Default::default(),
+        Some(mut function) => {
+            (function.text("name")?.unwrap_or_default(), function.text("arguments")?.unwrap_or_default())
         }
-        let call = match function {
-            Some(FunctionInput { name, arguments }) => PastCall::new(id, name, &arguments),
-            None => Err(CallFault::Name),
-        };
-        call.map_err(|fault| {
-            let field = if fault == CallFault::Name { "function.name" } else { "function.arguments" };
-            ApiError::value(&at(field), fault.message())
-        })
     };
-    calls.into_iter().enumerate().map(read).collect()
+    PastCall::new(id, name, &arguments).map_err(|fault| {
+        let field = if fault == CallFault::Name { "name" } else { "arguments" };
+        ApiError::value(&format!("{at}.{field}"), fault.message())
+    })
 }
 
 /// Reads `tool_choice`; a choice of one function has its name at `name`, a JSON pointer.
@@ -371,95 +189,86 @@ pub(super) fn read_choice(choice: Option<&Value>, name: &str) -> Result<ToolChoi
     Err(ApiError::unsupported("tool_choice", message))
 }
 
-/// The biases, in ascending order of tokens.
-fn read_biases(biases: BTreeMap<String, f32>) -> Result<Vec<TokenBias>, ApiError> {
-    let wrong = || {
-        ApiError::value(
-            "logit_bias",
-            "logit_bias has token ids of the model's vocabulary, as texts of digits",
-        )
-    };
-    let read = |(token, bias): (String, f32)| Some(TokenBias { token: token.parse().ok()?, bias });
-    let mut biases = biases.into_iter().map(read).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
-    biases.sort_by_key(|bias| bias.token);
-    Ok(biases)
-}
-
-impl CommonParameters {
-    /// The request with these parameters.
-    pub(super) fn into_request(
-        mut self,
-        system: Vec<Message>,
-        messages: Vec<Message>,
-        session: Option<String>,
-    ) -> Result<CompletionRequest, ApiError> {
-        let json_schema = format::take(&mut self.rest)?;
-        self.rest.iter().try_for_each(|(name, value)| neutral(name, value))?;
-        let stop = Texts::stop(self.stop)?;
-        let sampling = SamplingRequest {
-            top_k: self.top_k.unwrap_or(0),
-            repetition_penalty: self.repetition_penalty,
-            presence_penalty: self.presence_penalty.unwrap_or(0.0),
-            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
-            token_biases: read_biases(self.logit_bias.unwrap_or_default())?,
-            seed: self.seed.map(i64::cast_unsigned),
-            stop,
-            ..SamplingRequest::of(self.temperature, self.top_p)
+/// The biases by token id, which is written as text, in ascending order of tokens.
+fn read_biases(fields: &mut Fields) -> Result<Vec<TokenBias>, ApiError> {
+    let Some(mut biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    let tokens: Vec<String> = biases.iter().map(|(token, _)| token.to_owned()).collect();
+    let mut read = Vec::with_capacity(tokens.len());
+    for text in tokens {
+        let Some(bias) = biases.number(&text)? else { continue };
+        let wrong = |_| {
+            let message = "logit_bias has token ids of the model's vocabulary, as texts of digits";
+            ApiError::value("logit_bias", message)
         };
-        sampling.check()?;
-        let max_tokens = self.max_completion_tokens.or(self.max_tokens);
-        check_max_tokens(max_tokens)?;
-        let stream = self.stream.unwrap_or(false);
-        if self.stream_options.is_some() && !stream {
-            return Err(ApiError::value("stream_options", "stream_options needs stream to be true"));
-        }
-        // Programs that must name a model send such placeholders.
-        let model = self.model.filter(|model| !is_any(model));
-        let include_usage = self.stream_options.is_some_and(|options| options.include_usage);
-        Ok(CompletionRequest {
-            session,
-            model,
-            sampling,
-            max_tokens,
-            stream,
-            include_usage,
-            json_schema,
-            ..CompletionRequest::new(system, messages)
-        })
+        read.push(TokenBias { token: text.parse().map_err(wrong)?, bias });
     }
+    read.sort_by_key(|bias| bias.token);
+    Ok(read)
 }
 
-pub(super) fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    }
+/// Reads the seed; any number of 64 bits is one, with or without a sign.
+pub(super) fn read_seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let seed = fields.whole("seed", i128::from(i64::MIN)..=i128::from(u64::MAX))?;
+    let bits = |seed| u64::try_from(seed).ok().or_else(|| i64::try_from(seed).ok().map(i64::cast_unsigned));
+    Ok(seed.and_then(bits))
 }
 
-/// Whether an unsupported parameter of OpenAI's API holds only its default.
-pub(super) fn neutral(name: &str, value: &Value) -> Result<(), ApiError> {
-    // Asked for by its presence, even with no options.
-    let asks = name == "web_search_options" && !value.is_null();
-    if (is_empty(value) && !asks) || LABELS.contains(&name) {
-        return Ok(());
-    }
-    let is = |expected: Value| if *value == expected { Ok(()) } else { Err(()) };
-    let number = |expected: f64| if value.as_f64() == Some(expected) { Ok(()) } else { Err(()) };
-    let (check, why) = match name {
-        "n" | "best_of" => (number(1.0), "one answer is given to a request"),
-        "echo" => (is(Value::Bool(false)), "only the answer is given"),
-        "suffix" | "functions" | "function_call" | "audio" | "prediction" | "reasoning_effort"
-        | "verbosity" | "web_search_options" => (Err(()), "it is not served"),
-        "modalities" => (is(Value::from(vec!["text"])), "only text is served"),
-        "tools" | "tool_choice" | "parallel_tool_calls" => (Err(()), "tools are for chat completions"),
-        _ => {
-            let message = format!("there is no parameter {name}");
-            return Err(ApiError::request("unknown_parameter", name, message));
-        }
+/// Reads the parameters that all kinds of requests share. Those that are left must be neutral.
+pub(super) fn read_common(
+    mut fields: Fields,
+    system: Vec<Message>,
+    messages: Vec<Message>,
+) -> Result<CompletionRequest, ApiError> {
+    let json_schema = format::take(&mut fields)?;
+    let (temperature, top_p) = (fields.number("temperature")?, fields.number("top_p")?);
+    let sampling = SamplingRequest {
+        top_k: read_top_k(&mut fields)?,
+        repetition_penalty: fields.number("repetition_penalty")?,
+        presence_penalty: fields.number("presence_penalty")?.unwrap_or(0.0),
+        frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(0.0),
+        token_biases: read_biases(&mut fields)?,
+        seed: read_seed(&mut fields)?,
+        stop: fields.texts("stop")?.unwrap_or_default(),
+        ..SamplingRequest::of(temperature, top_p)
     };
-    check.map_err(|()| ApiError::unsupported(name, format!("{name} is not supported: {why}")))
+    sampling.check()?;
+    let older = fields.whole("max_tokens", 1..=MAX_OUTPUT_TOKENS)?;
+    let max_tokens = fields.whole("max_completion_tokens", 1..=MAX_OUTPUT_TOKENS)?.or(older);
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    let include_usage = read_stream_options(&mut fields, stream)?;
+    // Programs that must name a model send such placeholders.
+    let model = fields.text("model")?.filter(|model| !is_any(model));
+    neutral::check_rest(&fields)?;
+    Ok(CompletionRequest {
+        model,
+        sampling,
+        max_tokens,
+        stream,
+        include_usage,
+        json_schema,
+        ..CompletionRequest::new(system, messages)
+    })
+}
+
+/// Reads `top_k`; -1 stands for no limit, as servers of open models have it.
+pub(super) fn read_top_k(fields: &mut Fields) -> Result<u32, ApiError> {
+    if fields.peek("top_k").and_then(whole) == Some(-1) {
+        fields.take("top_k");
+    }
+    Ok(fields.whole("top_k", 0..=u32::MAX)?.unwrap_or(0))
+}
+
+/// Reads whether a stream ends with the token counts.
+fn read_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
+    if !stream {
+        return Err(ApiError::value("stream_options", "stream_options needs stream to be true"));
+    }
+    let include_usage = options.flag("include_usage")?.unwrap_or(false);
+    // Padding that hides the stream's sizes from observers; this connection is a loopback one.
+    options.flag("include_obfuscation")?;
+    options.refuse_rest("stream_options")?;
+    Ok(include_usage)
 }
 
 #[cfg(test)]
@@ -474,27 +283,118 @@ mod tests {
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
         }
-        ChatRequest::read(body.to_string().as_bytes(), None)
+        read_chat(body.to_string().as_bytes(), None)
     }
 
     #[test]
     fn a_body_that_cannot_be_read_is_refused_by_the_field() {
         let refused = |body: &str| {
-            let refused = ChatRequest::read(body.as_bytes(), None).unwrap_err().body();
+            let refused = read_chat(body.as_bytes(), None).unwrap_err().body();
             (refused["error"]["param"].clone(), refused["error"]["message"].as_str().unwrap().to_owned())
         };
         let (field, message) = refused(r#"{"messages":1}"#);
         assert_eq!(field, "messages");
-        assert!(
-            message.starts_with("messages cannot be read: ") && message.contains("a sequence"),
-            "{message}"
-        );
+        assert_eq!(message, "messages is a list");
         let (field, message) = refused(r#"{"messages":[{"role":"user","content":"a"},{"role":2}]}"#);
         assert_eq!(field, "messages[1].role", "{message}");
-        for body in ["", "{", "{} 1"] {
+        for body in ["", "{", "{} 1", "[1]"] {
             let (field, message) = refused(body);
-            assert!(field.is_null() && message.starts_with("the body cannot be read: "), "{message}");
+            assert!(
+                field.is_null() && message.starts_with("the body cannot be read: it is no JSON"),
+                "{message}"
+            );
         }
+    }
+
+    #[test]
+    fn a_wrong_type_one_level_down_is_named_by_its_path_and_null_is_absent() {
+        let part = |part: Value| json!([{ "role": "user", "content": [part] }]);
+        for (name, value, param) in [
+            ("max_tokens", json!("8"), "max_tokens"),
+            ("max_completion_tokens", json!(1.5), "max_completion_tokens"),
+            ("temperature", json!("hot"), "temperature"),
+            ("stream", json!("yes"), "stream"),
+            ("seed", json!(1.5), "seed"),
+            ("n", json!("two"), "n"),
+            ("top_k", json!(-2), "top_k"),
+            ("stop", json!(5), "stop"),
+            ("logit_bias", json!({ "5": "x" }), "logit_bias.5"),
+            ("logprobs", json!("yes"), "logprobs"),
+            ("messages", json!({}), "messages"),
+            ("messages", json!(["hi"]), "messages[0]"),
+            ("messages", json!([{ "content": "hi" }]), "messages[0].role"),
+            ("messages", json!([{ "role": "user", "content": 5 }]), "messages[0].content"),
+            ("messages", part(json!(5)), "messages[0].content[0]"),
+            ("messages", part(json!({ "type": "text", "text": 5 })), "messages[0].content[0].text"),
+            ("messages", part(json!({ "type": "image_url" })), "messages[0].content[0].type"),
+            ("messages", json!([{ "role": "assistant", "tool_calls": 1 }]), "messages[0].tool_calls"),
+            (
+                "messages",
+                json!([{ "role": "assistant", "tool_calls": [{ "function": { "name": "f", "arguments": {} } }] }]),
+                "messages[0].tool_calls[0].function.arguments",
+            ),
+            ("response_format", json!({ "type": 5 }), "response_format.type"),
+            (
+                "response_format",
+                json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": 5 } }),
+                "response_format.json_schema.schema",
+            ),
+        ] {
+            let api_error =
+                chat(json!({ name: value.clone() })).err().unwrap_or_else(|| panic!("{name} {value}"));
+            let error = &api_error.body()["error"];
+            assert_eq!(error["param"], param, "{value}");
+            let message = error["message"].as_str().unwrap();
+            let words = ["u32", "i64", "f32", "struct", "untagged", "variant", "line"];
+            assert!(words.iter().all(|word| !message.contains(word)), "{message}");
+        }
+        let options = json!({ "foo": 1, "include_usage": true });
+        let api_error = chat(json!({ "stream": true, "stream_options": options })).unwrap_err();
+        assert_eq!(api_error.param(), Some("stream_options.foo"));
+        let nulls = json!({
+            "stream": true, "stream_options": { "include_usage": null, "include_obfuscation": null },
+            "max_tokens": 77.0, "n": 1.0, "top_k": -1, "seed": 1e3, "metadata": null, "logprobs": null,
+            "tools": [{ "type": "function", "strict": null, "function":
+                { "name": "f", "description": null, "strict": null, "parameters": { "required": null } } }],
+            "response_format": { "type": "json_schema", "text": null, "json_schema":
+                { "name": "n", "strict": null, "description": null, "schema": { "title": null } } },
+            "messages": [
+                { "role": "user", "content": [{ "type": "text", "text": null, "image_url": null }] },
+                { "role": "assistant", "content": null, "tool_calls":
+                    [{ "id": null, "type": null, "function": { "name": "f", "arguments": null } }] },
+                { "role": "tool", "content": null, "tool_call_id": null },
+            ],
+        });
+        let request = chat(nulls).unwrap();
+        assert_eq!(
+            (request.max_tokens, request.sampling.seed, request.sampling.top_k),
+            (Some(77), Some(1000), 0)
+        );
+        assert!(!request.include_usage && !request.tools.unwrap().message().text.contains("null"));
+        assert!(!request.json_schema.unwrap().contains("null"));
+    }
+
+    #[test]
+    fn every_seed_that_an_answer_reports_is_taken() {
+        let seed = |seed: Value| chat(json!({ "seed": seed })).unwrap().sampling.seed;
+        assert_eq!(seed(json!(u64::MAX)), Some(u64::MAX));
+        assert_eq!(seed(json!(1u64 << 63)), Some(1 << 63));
+        assert_eq!(seed(json!(-1)), Some(u64::MAX));
+        assert_eq!(seed(json!(i64::MIN)), Some(1 << 63));
+    }
+
+    #[test]
+    fn empty_results_and_messages_of_a_history_are_taken() {
+        let empty = [json!(""), json!("\n"), json!(null), json!([]), json!([{ "type": "text", "text": "" }])];
+        for content in empty {
+            let request = chat(json!({ "messages": [
+                { "role": "user", "content": content },
+                { "role": "assistant", "content": content },
+                { "role": "tool", "content": content, "tool_call_id": "1" },
+            ]}));
+            assert_eq!(request.unwrap().messages.len(), 3, "{content}");
+        }
+        assert!(chat(json!({ "messages": [{ "role": "tool", "tool_call_id": "1" }] })).is_ok(), "missing");
     }
 
     #[test]
@@ -584,15 +484,13 @@ mod tests {
         ] {
             assert!(chat(json!({ "messages": messages.clone() })).is_err(), "{messages}");
         }
-        assert!(ChatRequest::read(b"{", None).is_err());
+        assert!(read_chat(b"{", None).is_err());
     }
 
     #[test]
     fn sampling_is_as_asked_and_otherwise_as_configured() {
         let sampling = |more| chat(more).unwrap().sampling.with_defaults(0.7, 5);
-        let repetition_penalty = baton_client::MODEL_PENALTY;
-        let configured = Sampling { temperature: 0.7, seed: 5, repetition_penalty, ..Sampling::default() };
-        assert_eq!(sampling(json!({})), configured);
+        assert_eq!(sampling(json!({})), Sampling { temperature: 0.7, seed: 5, ..Sampling::default() });
         let asked = sampling(json!({
             "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "repetition_penalty": 1.1,
             "presence_penalty": 0.5, "frequency_penalty": -2, "logit_bias": { "50256": -100, "9": 1.5 },
@@ -615,7 +513,7 @@ mod tests {
 
     #[test]
     fn a_text_is_asked_by_itself_and_passes() {
-        let request = TextRequest::read(br#"{"model":"any","prompt":["a"],"max_tokens":5}"#).unwrap();
+        let request = read_text(br#"{"model":"any","prompt":["a"],"max_tokens":5}"#).unwrap();
         assert_eq!(
             (request.messages.len(), request.session, request.model, request.retention),
             (1, None, None, Retention::Single)
@@ -624,7 +522,7 @@ mod tests {
         for body in
             ["{\"prompt\":[1,2]}", "{\"prompt\":[\"a\",\"b\"]}", "{\"prompt\":\"a\",\"best_of\":3}", "{}"]
         {
-            assert!(TextRequest::read(body.as_bytes()).is_err(), "{body}");
+            assert!(read_text(body.as_bytes()).is_err(), "{body}");
         }
     }
 }

@@ -131,6 +131,17 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         pieces
     }
 
+    /// The call that is being written after its marker: its name, and the text of its arguments as far as it came. With
+    /// `bare`, also a call without a marker that the whole answer is. A call in another form is none before its end.
+    pub fn open_call(&self, bare: bool) -> Option<(&str, &str)> {
+        match self.state {
+            State::Marked(Marker::Hermes) => {}
+            State::Bare if bare => {}
+            _ => return None,
+        }
+        begun_call(self.held()).filter(|(name, _)| self.state != State::Bare || (self.known)(name))
+    }
+
     /// Ends the answer: the held text is a call that needs no end marker, or text.
     pub fn finish(&mut self) -> Vec<Piece> {
         let mut pieces = Vec::new();
@@ -297,6 +308,20 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         self.calls += if fits { more } else { 0 };
         fits
     }
+}
+
+/// The name and the begun arguments of a call whose fields come in this order; the arguments are a map.
+fn begun_call(text: &str) -> Option<(&str, &str)> {
+    let (name, rest) = skip(text, &["{", "\"name\"", ":", "\""])?.split_once('"')?;
+    let rest = skip(rest, &[","])?;
+    let arguments = skip(rest, &["\"arguments\"", ":"]).or_else(|| skip(rest, &["\"parameters\"", ":"]))?;
+    let arguments = arguments.trim_ascii_start();
+    (is_tool_name(name) && arguments.starts_with('{')).then_some((name, arguments))
+}
+
+/// The text after these tokens, which may have space before them.
+fn skip<'a>(text: &'a str, tokens: &[&str]) -> Option<&'a str> {
+    tokens.iter().try_fold(text, |text, token| text.trim_ascii_start().strip_prefix(*token))
 }
 
 /// The first marker in a text, with its position.

@@ -1,19 +1,24 @@
 //! An answer in the form of Anthropic's Messages API, whole or as events.
 //!
-//! The text is one block. A call is a block of its own, written whole when the model has ended it.
+//! The text is one block. A call is a block of its own, whose input comes as the model writes it.
 
-use baton_proto::{receipt::TokenCounts, record::FinishReason};
+use baton_client::TokenReport;
+use baton_proto::{limits::MAX_STOP_BYTES, receipt::TokenCounts, record::FinishReason};
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
-use super::error_body;
+use super::{error_body, request::MESSAGE_ID};
 use crate::{
     answer::{RunningTurn, WholeAnswer},
     completion::CompletionRequest,
     event_stream::ServerEvent,
+    responses::ResponseId,
     steps::{AcceptedAnswer, Step},
     tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
 };
+
+/// Most bytes of the last tokens that are kept: the longest stop text and the longest token.
+const MAX_TAIL_BYTES: usize = 4 * MAX_STOP_BYTES;
 
 /// Writes a message from the steps of its turn.
 pub(super) struct MessageWriter {
@@ -21,8 +26,10 @@ pub(super) struct MessageWriter {
     /// The model's name.
     pub(super) model: String,
     parser: Option<AnswerParser>,
-    /// The text that ends the answer, if there is one alone: nodes do not report which of several it was.
-    stop: Option<String>,
+    /// The texts that end the answer.
+    stops: Vec<String>,
+    /// The last bytes of the tokens so far: a text that ended the answer is part of them, and not of its text.
+    tail: Vec<u8>,
     /// Blocks so far.
     blocks: usize,
     /// Whether the last block is a text that may go on.
@@ -31,23 +38,26 @@ pub(super) struct MessageWriter {
 
 impl MessageWriter {
     pub(super) fn new(request: &CompletionRequest, parser: Option<AnswerParser>) -> Self {
-        let stop = match request.sampling.stop.as_slice() {
-            [stop] => Some(stop.clone()),
-            _ => None,
-        };
         Self {
-            id: format!("msg_{}", hex::encode(baton_keys::secret::random_bytes::<12>())),
+            id: String::new(),
             model: request.model.clone().unwrap_or_default(),
             parser,
-            stop,
+            stops: request.sampling.stop.clone(),
+            tail: Vec::new(),
             blocks: 0,
             in_text: false,
         }
     }
 
+    /// Names the message by its turn, which a thread continues.
+    pub(super) fn set_id(&mut self, id: ResponseId) {
+        self.id = id.with_prefix(MESSAGE_ID);
+    }
+
     /// The message as a whole.
     pub(super) fn whole(mut self, whole: &WholeAnswer) -> Value {
         let answer = &whole.accepted;
+        self.note_bytes(&whole.reports);
         let ended = EndedAnswer::read(&whole.text, self.parser.take(), answer.outcome.finish);
         let mut content = Vec::new();
         if ended.has_text() {
@@ -73,7 +83,11 @@ impl MessageWriter {
 
     fn step(&mut self, step: Step) -> Vec<ServerEvent> {
         match step {
-            Step::Model(_) | Step::Logprobs(_) => Vec::new(),
+            Step::Model(_) => Vec::new(),
+            Step::Logprobs(reports) => {
+                self.note_bytes(&reports);
+                Vec::new()
+            }
             Step::Text(text) => {
                 let parts = match &mut self.parser {
                     None => vec![AnswerPart::Text(text)],
@@ -93,13 +107,13 @@ impl MessageWriter {
         for part in parts {
             match part {
                 AnswerPart::Text(text) => self.more_text(&text, &mut events),
-                AnswerPart::Call(call) => {
+                AnswerPart::CallBegun(call) => {
                     self.end_text(&mut events);
                     events.push(self.begin_block(&call_block(&call, json!({}))));
-                    let delta = json!({ "type": "input_json_delta", "partial_json": call.arguments });
-                    events.push(self.delta(&delta));
-                    events.push(self.end_block());
+                    events.push(self.more_input(&call.arguments));
                 }
+                AnswerPart::Arguments { text, .. } => events.push(self.more_input(&text)),
+                AnswerPart::CallEnded(_) => events.push(self.end_block()),
             }
         }
         events
@@ -130,6 +144,10 @@ impl MessageWriter {
 
     fn delta(&self, delta: &Value) -> ServerEvent {
         event("content_block_delta", json!({ "index": self.blocks.saturating_sub(1), "delta": delta }))
+    }
+
+    fn more_input(&self, text: &str) -> ServerEvent {
+        self.delta(&json!({ "type": "input_json_delta", "partial_json": text }))
     }
 
     fn end_block(&self) -> ServerEvent {
@@ -177,14 +195,32 @@ impl MessageWriter {
         }
     }
 
+    /// Notes the bytes of tokens, as many as a text that ends an answer may lie in.
+    fn note_bytes(&mut self, reports: &[TokenReport]) {
+        self.tail.extend(reports.iter().flat_map(|report| &report.token.bytes));
+        let surplus = self.tail.len().saturating_sub(MAX_TAIL_BYTES);
+        self.tail.drain(..surplus);
+    }
+
     fn stop_of(&self, finish: FinishReason) -> (&'static str, Value) {
         match finish {
             FinishReason::Length => ("max_tokens", Value::Null),
             FinishReason::ToolCall => ("tool_use", Value::Null),
-            FinishReason::StopString => ("stop_sequence", self.stop.clone().into()),
+            FinishReason::StopString => ("stop_sequence", met_stop(&self.stops, &self.tail).into()),
             FinishReason::Stop | FinishReason::None => ("end_turn", Value::Null),
         }
     }
+}
+
+/// The text that ended an answer, given the last bytes of its tokens: the one that begins first, as for nodes. Without
+/// these bytes it is known if there is one alone.
+fn met_stop(stops: &[String], tail: &[u8]) -> Option<String> {
+    if let [stop] = stops {
+        return Some(stop.clone());
+    }
+    let place = |stop: &String| tail.windows(stop.len().max(1)).position(|window| window == stop.as_bytes());
+    let met = stops.iter().filter_map(|stop| Some(((place(stop)?, stop.len()), stop)));
+    met.min_by_key(|(place, _)| *place).map(|(_, stop)| stop.clone())
 }
 
 fn event(name: &str, mut data: Value) -> ServerEvent {
@@ -209,4 +245,22 @@ fn usage(tokens: &TokenCounts) -> Value {
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stop_sequence_that_was_met_is_named() {
+        let met = |stops: &[&str], tail: &str| {
+            let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+            met_stop(&stops, tail.as_bytes())
+        };
+        assert_eq!(met(&["END"], ""), Some("END".to_owned()));
+        assert_eq!(met(&["zzz", "e", "a"], "th"), None, "its tokens are not known");
+        assert_eq!(met(&["zzz", "e", "a"], "the"), Some("e".to_owned()));
+        assert_eq!(met(&["\n", "END"], "so END\n"), Some("END".to_owned()));
+        assert_eq!(met(&["b", "ab"], "xab"), Some("ab".to_owned()));
+    }
 }

@@ -1,135 +1,109 @@
 //! Requests of Anthropic's Messages API, read strictly: an unsupported parameter is refused by name.
 
 use baton_proto::{
+    limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
-    tools::Json,
 };
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
     api_error::ApiError,
-    completion::{CompletionRequest, SamplingRequest, check_max_tokens, is_any},
-    format,
+    completion::{CompletionRequest, RequestPlace, SamplingRequest, is_any},
+    fields::{Fields, is_empty, without_nulls},
+    format, neutral,
+    responses::ResponseId,
     tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
-    wire::{is_empty, parse},
+    wire::read_top_k,
 };
 
 /// Between the text blocks of a message, which are texts of their own.
 const BETWEEN_BLOCKS: &str = "\n\n";
-
-#[derive(Deserialize)]
-struct MessagesBody {
-    model: Option<String>,
-    max_tokens: Option<u32>,
-    messages: Vec<MessageInput>,
-    system: Option<Content>,
-    stream: Option<bool>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<u32>,
-    stop_sequences: Option<Vec<String>>,
-    tools: Option<Vec<Map<String, Value>>>,
-    tool_choice: Option<Choice>,
-    output_config: Option<OutputConfig>,
-    thinking: Option<Thinking>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct MessageInput {
-    role: String,
-    content: Content,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Blocks(Vec<Map<String, Value>>),
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    #[serde(rename = "type")]
-    kind: String,
-    name: Option<String>,
-    disable_parallel_tool_use: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OutputConfig {
-    format: Option<OutputFormat>,
-    effort: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OutputFormat {
-    #[serde(rename = "type")]
-    kind: String,
-    schema: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Thinking {
-    #[serde(rename = "type")]
-    kind: String,
-}
+/// Begins the id of a message.
+pub(super) const MESSAGE_ID: &str = "msg_";
 
 /// Reads a body.
 ///
 /// # Parameters
 /// `session` is the session that the header names.
 pub(super) fn read_request(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
-    let body: MessagesBody = parse(body)?;
-    body.rest.iter().try_for_each(|(name, value)| neutral(name, value))?;
-    if body.max_tokens.is_none() {
+    let fields = Fields::of_body(body)?;
+    if fields.peek("max_tokens").is_none() {
         return Err(ApiError::value("max_tokens", "max_tokens is missing: a request limits its answer"));
     }
-    check_max_tokens(body.max_tokens)?;
-    // With `adaptive` the model decides whether it thinks, and no model here does.
-    if body.thinking.is_some_and(|thinking| !matches!(thinking.kind.as_str(), "disabled" | "adaptive")) {
-        let message = "thinking is not supported: no model here thinks in blocks of its own";
-        return Err(ApiError::unsupported("thinking", message));
-    }
+    read(fields, session)
+}
+
+fn read(mut fields: Fields, session: Option<String>) -> Result<CompletionRequest, ApiError> {
+    let max_tokens = fields.whole("max_tokens", 1..=MAX_OUTPUT_TOKENS)?;
+    let (temperature, top_p) = (fields.number("temperature")?, fields.number("top_p")?);
     let sampling = SamplingRequest {
-        top_k: body.top_k.unwrap_or(0),
-        stop: body.stop_sequences.unwrap_or_default(),
-        ..SamplingRequest::of(body.temperature, body.top_p)
+        top_k: read_top_k(&mut fields)?,
+        stop: fields.texts("stop_sequences")?.unwrap_or_default(),
+        ..SamplingRequest::of(temperature, top_p)
     };
     sampling.check()?;
-    let system = match body.system {
+    let system = match fields.peek("system") {
         None => Vec::new(),
-        Some(content) => vec![Message::new(Role::System, text_of(content, "system")?)],
+        Some(_) => vec![Message::new(Role::System, fields.content("system", &["text"], BETWEEN_BLOCKS)?)],
     };
-    if body.messages.is_empty() {
+    let inputs = fields.objects("messages")?.unwrap_or_default();
+    if inputs.is_empty() {
         return Err(ApiError::value("messages", "messages is empty"));
     }
-    let mut messages = Vec::with_capacity(body.messages.len());
+    let mut messages = Vec::with_capacity(inputs.len());
     let mut ids = CallIds::default();
-    for (index, message) in body.messages.into_iter().enumerate() {
+    for (index, message) in inputs.into_iter().enumerate() {
         read_message(index, message, &mut ids, &mut messages)?;
     }
     for message in system.iter().chain(&messages) {
         message.check().map_err(|_| ApiError::long_message("messages", message))?;
     }
-    let tools = tool_request(body.tools.unwrap_or_default(), body.tool_choice)?.read()?;
-    let json_schema = body.output_config.map(schema_of).transpose()?.flatten();
+    let tools = read_tools(&mut fields)?.read()?;
+    let json_schema = read_format(&mut fields)?;
+    let previous = read_thread(&mut fields)?;
+    let model = fields.text("model")?.filter(|model| !is_any(model));
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    neutral::check_rest(&fields)?;
     let request = CompletionRequest {
-        session,
-        model: body.model.filter(|model| !is_any(model)),
+        session: previous.map(|previous| previous.session.to_string()).or(session),
+        place: previous.map_or(RequestPlace::AfterMessages, |id| RequestPlace::AfterTurn(id.seq)),
+        // A thread has the tools with which it began.
+        keeps_tools: previous.is_some() && tools.definitions.is_none(),
+        model,
         sampling,
-        max_tokens: body.max_tokens,
-        stream: body.stream.unwrap_or(false),
+        max_tokens,
+        stream,
         json_schema,
         ..CompletionRequest::new(system, messages)
     };
     tools.into_request(request, "output_config.format")
+}
+
+/// Reads `thread`: the message that the request follows, in the session of its turn. Each message begins or continues
+/// a session here, so a thread that begins asks for nothing more.
+fn read_thread(fields: &mut Fields) -> Result<Option<ResponseId>, ApiError> {
+    let Some(mut thread) = fields.object("thread")? else { return Ok(None) };
+    let kind = thread.text("type")?;
+    let previous = match kind.as_deref() {
+        Some("create") => None,
+        Some("continue") => {
+            let id = thread.some_text("previous_message_id")?;
+            Some(ResponseId::parse(MESSAGE_ID, &id).ok_or_else(ApiError::thread_not_found)?)
+        }
+        _ => {
+            return Err(ApiError::thread_unsupported(
+                &thread.at("type"),
+                "a thread is of type create or continue",
+            ));
+        }
+    };
+    match thread.iter().find(|(_, value)| !is_empty(value)) {
+        None => Ok(previous),
+        Some((name, _)) => Err(ApiError::thread_unsupported(
+            &thread.at(name),
+            format!("{name} is not supported in a thread"),
+        )),
+    }
 }
 
 /// A parameter under its name in this API, as in `messages.0.content`.
@@ -143,65 +117,35 @@ pub(super) fn own_param(param: &str) -> String {
     own.replace('[', ".").replace(']', "")
 }
 
-/// Whether an unsupported parameter holds only its default.
-fn neutral(name: &str, value: &Value) -> Result<(), ApiError> {
-    // They describe the caller, or ask for a cache, which changes no answer.
-    if matches!(name, "metadata" | "service_tier" | "cache_control") || is_empty(value) {
-        return Ok(());
-    }
-    if name == "context_management" {
-        return check_context_edits(value);
-    }
-    if matches!(name, "container" | "mcp_servers" | "inference_geo" | "speed") {
-        return Err(ApiError::unsupported(name, format!("{name} is not supported: it is not served")));
-    }
-    Err(ApiError::request("unknown_parameter", name, format!("there is no parameter {name}")))
-}
-
-/// Whether the edits of a context change nothing: there are no thinking blocks that could be cleared.
-fn check_context_edits(value: &Value) -> Result<(), ApiError> {
-    let edits = value.get("edits").and_then(Value::as_array);
-    let edits = edits.ok_or_else(|| ApiError::value("context_management", "it has edits, a list"))?;
-    let clears_thinking = |edit: &Value| {
-        edit.get("type").and_then(Value::as_str).is_some_and(|kind| kind.starts_with("clear_thinking_"))
-    };
-    match edits.iter().position(|edit| !clears_thinking(edit)) {
-        None => Ok(()),
-        Some(index) => {
-            let param = format!("context_management.edits[{index}].type");
-            Err(ApiError::unsupported(&param, "the gateway sends a conversation whole"))
-        }
-    }
-}
-
-fn schema_of(config: OutputConfig) -> Result<Option<String>, ApiError> {
+/// Reads `output_config`: the schema that the answer must satisfy, if any.
+fn read_format(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(mut config) = fields.object("output_config")? else { return Ok(None) };
     // `high` is the API's default.
-    if config.effort.is_some_and(|effort| !effort.is_null() && effort != "high") {
-        return Err(ApiError::unsupported("output_config.effort", "no model here has efforts"));
+    if let Some(effort) = config.take("effort").filter(|effort| effort != "high") {
+        neutral::check("effort", &effort).map_err(|error| error.renamed(|name| config.at(name)))?;
     }
-    match config.format {
-        None => Ok(None),
-        Some(OutputFormat { kind, schema: Some(schema @ Value::Object(_)) }) if kind == "json_schema" => {
-            format::check_length(schema.to_string(), "output_config.format.schema").map(Some)
+    let format = config.object("format")?;
+    config.refuse_rest("output_config")?;
+    let Some(mut format) = format else { return Ok(None) };
+    let kind = format.text("type")?;
+    match (kind.as_deref(), format.take("schema")) {
+        (Some("json_schema"), Some(schema @ Value::Object(_))) => {
+            format.refuse_rest("output_config.format")?;
+            format::check_length(without_nulls(schema).to_string(), &format.at("schema")).map(Some)
         }
-        Some(_) => {
+        _ => {
             let message = "output_config.format is of type json_schema, and has the schema, an object";
-            Err(ApiError::value("output_config.format", message))
+            Err(ApiError::value(format.path(), message))
         }
     }
 }
 
-/// The tools in the form that the session holds.
-fn tool_request(tools: Vec<Map<String, Value>>, choice: Option<Choice>) -> Result<ToolRequest, ApiError> {
-    let mut functions = Vec::with_capacity(tools.len());
-    for (index, mut tool) in tools.into_iter().enumerate() {
-        let at = |field: &str| format!("tools[{index}].{field}");
-        match tool.remove("type") {
-            None | Some(Value::Null) => {}
-            Some(kind) if kind == "custom" => {}
-            Some(_) => {
-                return Err(ApiError::unsupported(&at("type"), "only tools of type custom are served"));
-            }
+/// Reads the tools, in the form that the session holds, and the choice.
+fn read_tools(fields: &mut Fields) -> Result<ToolRequest, ApiError> {
+    let mut tools = Vec::new();
+    for mut tool in fields.objects("tools")?.unwrap_or_default() {
+        if tool.text("type")?.is_some_and(|kind| kind != "custom") {
+            return Err(ApiError::unsupported(&tool.at("type"), "only tools of type custom are served"));
         }
         let mut function = Map::new();
         for (theirs, ours) in [
@@ -210,80 +154,76 @@ fn tool_request(tools: Vec<Map<String, Value>>, choice: Option<Choice>) -> Resul
             ("input_schema", "parameters"),
             ("strict", "strict"),
         ] {
-            if let Some(value) = tool.remove(theirs).filter(|value| !value.is_null()) {
+            if let Some(value) = tool.take(theirs) {
                 function.insert(ours.to_owned(), value);
             }
         }
         // Wishes about caches and streams, which change no answer.
-        tool.retain(|name, value| {
-            !matches!(name.as_str(), "cache_control" | "eager_input_streaming") && !is_empty(value)
-        });
-        if let Some(name) = tool.keys().next() {
-            return Err(ApiError::unsupported(&at(name), format!("{name} is not supported in a tool")));
-        }
-        functions.push(json!({ "type": "function", "function": function }));
+        tool.take("cache_control");
+        tool.take("eager_input_streaming");
+        tool.refuse_rest("a tool")?;
+        tools.push(json!({ "type": "function", "function": function }));
     }
-    let parallel =
-        choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use).map(|disable| !disable);
-    let named = choice.as_ref().and_then(|choice| choice.name.clone());
-    let choice = match choice.as_ref().map(|choice| choice.kind.as_str()) {
+    let mut choice = fields.object("tool_choice")?.unwrap_or_else(Fields::none);
+    let parallel_tool_calls = choice.flag("disable_parallel_tool_use")?.map(|disable| !disable);
+    let kind = choice.text("type")?;
+    let choice = match kind.as_deref() {
         None | Some("auto") => ToolChoice::Auto,
         Some("none") => ToolChoice::Never,
         Some("any") => ToolChoice::Required,
         Some("tool") => {
             let missing =
                 || ApiError::value("tool_choice.name", "a choice of type tool has the name of the tool");
-            ToolChoice::Named(named.ok_or_else(missing)?)
+            ToolChoice::Named(choice.text("name")?.ok_or_else(missing)?)
         }
         Some(_) => return Err(ApiError::value("tool_choice.type", "it is auto, any, tool or none")),
     };
-    let tools = if functions.is_empty() { None } else { Json::parse(&Value::from(functions).to_string()) };
-    Ok(ToolRequest { tools, choice, parallel_tool_calls: parallel })
+    Ok(ToolRequest { tools, choice, parallel_tool_calls })
 }
 
 /// Reads a message. A user's message with results of tools becomes several: each result is a message here.
 fn read_message(
     index: usize,
-    message: MessageInput,
+    mut message: Fields,
     ids: &mut CallIds,
     messages: &mut Vec<Message>,
 ) -> Result<(), ApiError> {
-    let at = |field: &str| format!("messages[{index}].{field}");
-    if let Some((field, _)) = message.rest.iter().find(|(_, value)| !is_empty(value)) {
-        return Err(ApiError::unsupported(&at(field), format!("{field} is not supported in a message")));
-    }
-    let role = match message.role.as_str() {
+    let role = match message.some_text("role")?.as_str() {
         "user" => Role::User,
         "assistant" => Role::Assistant,
         "system" if index > 0 => Role::System,
         _ => {
             return Err(ApiError::value(
-                &at("role"),
+                &message.at("role"),
                 "a message's role is user or assistant, or system after the first; instructions for all turns go into \
                  the parameter system",
             ));
         }
     };
-    let blocks = match message.content {
-        Content::Text(text) => {
+    let at = message.at("content");
+    let blocks = match message.peek("content") {
+        Some(Value::Array(_)) => message.objects("content")?.unwrap_or_default(),
+        _ => {
+            let text = message.content("content", &[], "")?;
+            message.refuse_rest("a message")?;
             messages.push(Message::new(role, text));
             return Ok(());
         }
-        Content::Blocks(blocks) => blocks,
     };
+    message.refuse_rest("a message")?;
     let (mut texts, mut calls) = (Vec::new(), Vec::new());
-    for (place, mut block) in blocks.into_iter().enumerate() {
-        let at = |field: &str| format!("messages[{index}].content[{place}].{field}");
-        let kind = block.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let before = messages.len();
+    for mut block in blocks {
+        let kind = block.text("type")?.unwrap_or_default();
         match (kind.as_str(), role) {
-            ("text", _) => texts.push(take_text(&mut block, &at("text"))?),
-            ("tool_use", Role::Assistant) => calls.push(read_call(&mut block, at)?),
+            ("text", _) => texts.push(block.part_text()?),
+            ("tool_use", Role::Assistant) => calls.push(read_call(&mut block)?),
             ("tool_result", Role::User) => {
                 if !texts.is_empty() {
                     messages.push(Message::new(Role::User, texts.join(BETWEEN_BLOCKS)));
                     texts.clear();
                 }
-                messages.push(read_result(&mut block, ids, at)?);
+                messages.push(read_result(&mut block, ids)?);
             }
             // The API itself drops them before it asks a model.
             ("thinking" | "redacted_thinking", Role::Assistant) => {}
@@ -291,87 +231,45 @@ fn read_message(
                 let message = format!(
                     "a block of type {kind:?} is not supported here; send text, tool_use of the assistant and tool_result of the user"
                 );
-                return Err(ApiError::unsupported(&at("type"), message));
+                return Err(ApiError::unsupported(&block.at("type"), message));
             }
         }
     }
-    check_call_count(calls.len(), &at("content"))?;
+    check_call_count(calls.len(), &at)?;
     if role == Role::Assistant {
         let text = texts.concat();
         let text = if calls.is_empty() { text } else { ids.write(&text, calls) };
         messages.push(Message::new(role, text));
-    } else if !texts.is_empty() {
+    } else if !texts.is_empty() || messages.len() == before {
         messages.push(Message::new(role, texts.join(BETWEEN_BLOCKS)));
     }
     Ok(())
 }
 
-fn read_call(block: &mut Map<String, Value>, at: impl Fn(&str) -> String) -> Result<PastCall, ApiError> {
-    let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_owned));
-    let (id, name) = (text(block.remove("id")), text(block.remove("name")));
-    let Some(id) = id else { return Err(ApiError::value(&at("id"), "a call has an id")) };
-    let input = block.remove("input").unwrap_or_else(|| json!({})).to_string();
-    PastCall::new(Some(id), name.unwrap_or_default(), &input).map_err(|fault| match fault {
-        CallFault::Name => ApiError::value(&at("name"), fault.message()),
-        CallFault::Arguments => ApiError::value(&at("input"), "input is an object"),
+fn read_call(block: &mut Fields) -> Result<PastCall, ApiError> {
+    let missing = ApiError::value(&block.at("id"), "a call has an id");
+    let id = block.text("id")?.ok_or(missing)?;
+    let name = block.text("name")?.unwrap_or_default();
+    let input = block.take("input").unwrap_or_else(|| json!({})).to_string();
+    PastCall::new(Some(id), name, &input).map_err(|fault| match fault {
+        CallFault::Name => ApiError::value(&block.at("name"), fault.message()),
+        CallFault::Arguments => ApiError::value(&block.at("input"), "input is an object"),
     })
 }
 
-fn read_result(
-    block: &mut Map<String, Value>,
-    ids: &CallIds,
-    at: impl Fn(&str) -> String,
-) -> Result<Message, ApiError> {
-    let Some(Value::String(id)) = block.remove("tool_use_id") else {
-        return Err(ApiError::value(&at("tool_use_id"), "a result has the tool_use_id of its call"));
-    };
-    let content = match block.remove("content") {
-        None | Some(Value::Null) => String::new(),
-        Some(content) => {
-            let content = serde_json::from_value(content);
-            let content = content
-                .map_err(|_| ApiError::value(&at("content"), "content is a text or a list of text blocks"))?;
-            text_of(content, &at("content"))?
-        }
-    };
+fn read_result(block: &mut Fields, ids: &CallIds) -> Result<Message, ApiError> {
+    let missing = ApiError::value(&block.at("tool_use_id"), "a result has the tool_use_id of its call");
+    let id = block.text("tool_use_id")?.ok_or(missing)?;
+    let content = block.content("content", &["text"], BETWEEN_BLOCKS)?;
     // Models see a result as text alone.
-    let text = match block.remove("is_error") {
-        Some(Value::Bool(true)) => format!("Error: {content}"),
-        _ => content,
-    };
+    let text = if block.flag("is_error")? == Some(true) { format!("Error: {content}") } else { content };
     Ok(Message { role: Role::Tool, name: None, call_id: Some(ids.ours(id)), text })
 }
 
-/// A text, or the texts of its blocks.
-fn text_of(content: Content, at: &str) -> Result<String, ApiError> {
-    let blocks = match content {
-        Content::Text(text) => return Ok(text),
-        Content::Blocks(blocks) => blocks,
-    };
-    let mut texts = Vec::with_capacity(blocks.len());
-    for (place, mut block) in blocks.into_iter().enumerate() {
-        let at = |field: &str| format!("{at}[{place}].{field}");
-        if block.get("type").and_then(Value::as_str) != Some("text") {
-            return Err(ApiError::unsupported(&at("type"), "only blocks of type text are supported here"));
-        }
-        texts.push(take_text(&mut block, &at("text"))?);
-    }
-    Ok(texts.join(BETWEEN_BLOCKS))
-}
-
-fn take_text(block: &mut Map<String, Value>, at: &str) -> Result<String, ApiError> {
-    match block.remove("text") {
-        Some(Value::String(text)) => Ok(text),
-        _ => Err(ApiError::value(at, "a text block has a text")),
-    }
-}
-
-/// Tokens of a request's texts and tools, by their bytes: more than a model's vocabulary makes of English.
+/// Tokens of a request's texts and tools, by their bytes: more than a model's vocabulary makes of English. The API
+/// counts without a limit of the answer.
 pub(super) fn token_estimate(body: &[u8]) -> Result<u64, ApiError> {
-    let mut body: Map<String, Value> = parse(body)?;
-    // The API counts without a limit of the answer.
-    body.entry("max_tokens").or_insert_with(|| 1.into());
-    Ok(read_request(Value::Object(body).to_string().as_bytes(), None)?.input_estimate())
+    Ok(read(Fields::of_body(body)?, None)?.input_estimate())
 }
 
 #[cfg(test)]
@@ -443,6 +341,58 @@ mod tests {
     }
 
     #[test]
+    fn empty_contents_of_a_history_are_taken_and_null_is_absent() {
+        let result = |more: Value| {
+            let mut block = json!({ "type": "tool_result", "tool_use_id": "toolu_1", "is_error": null });
+            if let (Value::Object(block), Value::Object(more)) = (&mut block, more) {
+                block.extend(more);
+            }
+            block
+        };
+        let empty = [
+            json!({}),
+            json!({ "content": null }),
+            json!({ "content": "" }),
+            json!({ "content": [] }),
+            json!({ "content": [{ "type": "text", "text": "" }] }),
+            json!({ "content": [{ "type": "text", "text": null }] }),
+        ];
+        for more in empty {
+            let request = read(json!({
+                "stop_sequences": null, "temperature": null, "thread": null, "tool_choice": { "type": "auto", "name": null },
+                "tools": [{ "name": "f", "type": null, "description": null, "input_schema": { "required": null } }],
+                "output_config": { "effort": null, "format": null },
+                "messages": [
+                    { "role": "user", "content": [] },
+                    { "role": "assistant", "content": [{ "type": "tool_use", "id": "toolu_1", "name": "f", "input": null }] },
+                    { "role": "user", "content": [result(more)] },
+                ],
+            }))
+            .unwrap();
+            let roles: Vec<Role> = request.messages.iter().map(|message| message.role).collect();
+            assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool]);
+            assert_eq!(request.messages[2].text, "");
+        }
+    }
+
+    #[test]
+    fn a_thread_is_continued_in_the_session_of_its_message() {
+        let begun = read(json!({ "thread": { "type": "create" } })).unwrap();
+        assert_eq!((begun.session, begun.place), (None, RequestPlace::AfterMessages));
+        let id = format!("msg_{}{:016x}", "7".repeat(64), 3);
+        let more = json!({ "thread": { "type": "continue", "previous_message_id": id } });
+        let continued = read(more).unwrap();
+        assert_eq!(continued.session, Some("7".repeat(64)));
+        assert!(continued.place == RequestPlace::AfterTurn(3) && continued.keeps_tools);
+        let code = |thread: Value| {
+            let api_error = read(json!({ "thread": thread })).unwrap_err();
+            error_body(&api_error, None)["error"]["details"]["error_code"].clone()
+        };
+        assert_eq!(code(json!({ "type": "continue", "previous_message_id": "msg_1" })), "thread_not_found");
+        assert_eq!(code(json!({ "type": "fork" })), "thread_unsupported_request");
+    }
+
+    #[test]
     fn wishes_of_coding_agents_that_change_no_answer_are_served() {
         let request = read(json!({
             "thinking": { "type": "adaptive" }, "output_config": { "effort": "high" },
@@ -471,6 +421,13 @@ mod tests {
         for (name, value, param) in [
             ("max_tokens", json!(null), "max_tokens"),
             ("max_tokens", json!(0), "max_tokens"),
+            ("max_tokens", json!("8"), "max_tokens"),
+            ("messages", json!([{ "role": "user", "content": 5 }]), "messages.0.content"),
+            ("messages", json!([5]), "messages.0"),
+            ("tools", json!([{ "name": 5 }]), "tools.0.name"),
+            ("thread", json!({ "type": "fork" }), "thread.type"),
+            ("thread", json!({ "type": "create", "more": 1 }), "thread.more"),
+            ("thread", json!({ "type": "continue" }), "thread.previous_message_id"),
             ("messages", json!([]), "messages"),
             ("messages", json!([{ "role": "system", "content": "x" }]), "messages.0.role"),
             ("messages", said(json!([{ "type": "image", "source": {} }])), "messages.0.content.0.type"),

@@ -71,7 +71,10 @@ impl AnswerWriter {
             Step::Model(_) | Step::Logprobs(_) => {}
             Step::Text(text) => match &mut self.parser {
                 None => put(self.line(&text, &[], false)),
-                Some(parser) => parser.push(&text).into_iter().for_each(|part| put(self.part(part))),
+                Some(parser) => {
+                    let parts = parser.push(&text);
+                    parts.into_iter().filter_map(|part| self.part(part)).for_each(put);
+                }
             },
             Step::Failed(api_error) => {
                 if let Value::Object(line) = error_body(&api_error) {
@@ -85,17 +88,19 @@ impl AnswerWriter {
                     rest = parser.finish();
                     finish = parser.finish_reason(finish);
                 }
-                rest.into_iter().for_each(|part| put(self.part(part)));
+                rest.into_iter().filter_map(|part| self.part(part)).for_each(&mut put);
                 put(self.ended("", &[], (finish, &answer)));
             }
         }
         out
     }
 
-    fn part(&self, part: AnswerPart) -> Map<String, Value> {
+    /// The line of a part: this API has whole calls alone.
+    fn part(&self, part: AnswerPart) -> Option<Map<String, Value>> {
         match part {
-            AnswerPart::Text(text) => self.line(&text, &[], false),
-            AnswerPart::Call(call) => self.line("", &[call], false),
+            AnswerPart::Text(text) => Some(self.line(&text, &[], false)),
+            AnswerPart::CallEnded(call) => Some(self.line("", &[call], false)),
+            AnswerPart::CallBegun(_) | AnswerPart::Arguments { .. } => None,
         }
     }
 

@@ -1,21 +1,24 @@
-//! Requests of Ollama's API, read strictly: an unsupported parameter is refused by name.
+//! Requests of Ollama's API. As Ollama does, they skip fields that nobody here knows; the answer names them.
+//! Known parameters that would change the answer and are not served are refused by name.
 
 use std::collections::VecDeque;
 
 use baton_proto::{
+    limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
-    tools::Json,
 };
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     api_error::ApiError,
-    completion::{CompletionRequest, Retention, SamplingRequest, check_max_tokens, is_any},
+    completion::{CompletionRequest, Retention, SamplingRequest, is_any},
     embeddings::TextsToEmbed,
+    fields::{Fields, is_empty, whole, without_nulls},
     format,
+    models::bare_name,
+    neutral,
     tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
-    wire::{Texts, is_empty, parse},
+    wire::{read_seed, read_top_k},
 };
 
 /// Options about the memory and the processors of Ollama's own server.
@@ -31,80 +34,10 @@ const MACHINE_OPTIONS: [&str; 10] = [
     "numa",
     "low_vram",
 ];
-
-#[derive(Deserialize)]
-struct ChatBody {
-    messages: Option<Vec<MessageInput>>,
-    tools: Option<Vec<Value>>,
-    #[serde(flatten)]
-    common: CommonParameters,
-}
-
-#[derive(Deserialize)]
-struct GenerateBody {
-    prompt: Option<String>,
-    system: Option<String>,
-    #[serde(flatten)]
-    common: CommonParameters,
-}
-
-#[derive(Deserialize)]
-struct EmbedBody {
-    model: Option<String>,
-    input: Texts,
-    dimensions: Option<u64>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct CommonParameters {
-    model: Option<String>,
-    stream: Option<bool>,
-    format: Option<Value>,
-    options: Option<Options>,
-    think: Option<Value>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize, Default)]
-struct Options {
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<u32>,
-    repeat_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    seed: Option<i64>,
-    num_predict: Option<i64>,
-    stop: Option<Texts>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct MessageInput {
-    role: String,
-    content: Option<String>,
-    tool_calls: Option<Vec<CallInput>>,
-    tool_name: Option<String>,
-    tool_call_id: Option<String>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct CallInput {
-    id: Option<String>,
-    function: FunctionInput,
-}
-
-#[derive(Deserialize)]
-struct FunctionInput {
-    name: String,
-    arguments: Option<Value>,
-}
+/// Most names of skipped fields in an answer.
+const MAX_IGNORED: usize = 32;
+/// Most characters of a skipped field's name.
+const MAX_IGNORED_CHARS: usize = 64;
 
 /// The model that a request names.
 pub(super) struct ModelName;
@@ -112,17 +45,12 @@ pub(super) struct ModelName;
 impl ModelName {
     /// Reads it out of a body, where it is `model`, or `name` in older clients.
     pub(super) fn read(body: &[u8]) -> Result<String, ApiError> {
-        let body: Map<String, Value> = parse(body)?;
-        let name = body.get("model").or_else(|| body.get("name")).and_then(Value::as_str);
-        let name = name.filter(|name| !name.is_empty());
+        let mut fields = Fields::of_body(body)?;
+        let (model, name) = (fields.text("model")?, fields.text("name")?);
+        let name = model.or(name).filter(|name| !name.is_empty());
         let missing = || ApiError::value("model", "model is the name of a model");
-        name.map(|name| bare_name(name).to_owned()).ok_or_else(missing)
+        name.map(|name| bare_name(&name).to_owned()).ok_or_else(missing)
     }
-}
-
-/// A model's name without the tag that clients add to a name without one.
-pub(super) fn bare_name(name: &str) -> &str {
-    name.strip_suffix(":latest").unwrap_or(name)
 }
 
 /// A parameter under its name in this API.
@@ -143,49 +71,49 @@ pub(super) fn own_param(param: &str) -> String {
 /// # Parameters
 /// `session` is the session that the header names.
 pub(super) fn read_chat(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
-    let body: ChatBody = parse(body)?;
+    let mut fields = Fields::of_body(body)?;
     let mut reader = MessageReader::default();
-    for (index, message) in body.messages.unwrap_or_default().into_iter().enumerate() {
-        reader.push(index, message)?;
+    for message in fields.objects("messages")?.unwrap_or_default() {
+        reader.push(message)?;
     }
     let mut system = reader.messages;
     let pinned = system.iter().take_while(|message| message.role == Role::System).count();
     let messages = system.split_off(pinned);
-    let tools = match body.tools.filter(|tools| !tools.is_empty()) {
-        Some(tools) => Json::parse(&Value::from(tools).to_string()),
-        None => None,
-    };
+    let tools = fields.list("tools")?.unwrap_or_default();
     let tools = ToolRequest { tools, choice: ToolChoice::Auto, parallel_tool_calls: None }.read()?;
-    let completion = tools.into_request(body.common.into_request(system, messages)?, "format")?;
+    let completion = tools.into_request(read_common(fields, system, messages)?, "format")?;
     Ok(CompletionRequest { session, ..completion })
 }
 
 /// Reads the body of a request without a conversation.
 pub(super) fn read_generate(body: &[u8]) -> Result<CompletionRequest, ApiError> {
-    let body: GenerateBody = parse(body)?;
+    let mut fields = Fields::of_body(body)?;
     let message = |role: Role, text: Option<String>| {
         text.filter(|text| !text.is_empty()).map(|text| Message::new(role, text)).into_iter().collect()
     };
-    let (system, messages) = (message(Role::System, body.system), message(Role::User, body.prompt));
-    Ok(CompletionRequest { retention: Retention::Single, ..body.common.into_request(system, messages)? })
+    let system = message(Role::System, fields.text("system")?);
+    let messages = message(Role::User, fields.text("prompt")?);
+    Ok(CompletionRequest { retention: Retention::Single, ..read_common(fields, system, messages)? })
 }
 
-/// Reads the body of a request for vectors.
-pub(super) fn read_embed(body: &[u8]) -> Result<TextsToEmbed, ApiError> {
-    let body: EmbedBody = parse(body)?;
-    let not_texts = || ApiError::unsupported("input", "input is a text or a list of texts");
-    let texts = body.input.list().ok_or_else(not_texts)?;
-    for (name, value) in &body.rest {
-        // A text beyond the limit is refused, cut or not.
-        if !matches!(name.as_str(), "truncate" | "options" | "keep_alive") && !is_empty(value) {
-            return Err(ApiError::request(
-                "unknown_parameter",
-                name,
-                format!("there is no parameter {name}"),
-            ));
-        }
+/// Reads the body of a request for vectors: of the texts in this field. Also returns the skipped fields.
+pub(super) fn read_embed(body: &[u8], name: &str) -> Result<(TextsToEmbed, Vec<String>), ApiError> {
+    let mut fields = Fields::of_body(body)?;
+    let texts = TextsToEmbed::take(&mut fields, name)?;
+    // A text beyond the limit is refused, cut or not.
+    for known in ["truncate", "options", "keep_alive"] {
+        fields.take(known);
     }
-    TextsToEmbed::new(texts, body.model.map(|name| bare_name(&name).to_owned()), body.dimensions)
+    let mut ignored = Vec::new();
+    note_ignored(fields.iter().filter(|(_, value)| !is_empty(value)).map(|(name, _)| name), "", &mut ignored);
+    Ok((texts, ignored))
+}
+
+/// Notes the names of skipped fields.
+fn note_ignored<'a>(names: impl Iterator<Item = &'a str>, prefix: &str, ignored: &mut Vec<String>) {
+    for name in names.take(MAX_IGNORED.saturating_sub(ignored.len())) {
+        ignored.push(format!("{prefix}{}", name.chars().take(MAX_IGNORED_CHARS).collect::<String>()));
+    }
 }
 
 /// Reads the messages of a chat, with the calls that wait for their results.
@@ -198,49 +126,55 @@ struct MessageReader {
 }
 
 impl MessageReader {
-    fn push(&mut self, index: usize, message: MessageInput) -> Result<(), ApiError> {
-        let at = |field: &str| format!("messages[{index}].{field}");
-        let role = match message.role.as_str() {
+    fn push(&mut self, mut message: Fields) -> Result<(), ApiError> {
+        let role = match message.some_text("role")?.as_str() {
             "system" => Role::System,
             "user" => Role::User,
             "assistant" => Role::Assistant,
             "tool" => Role::Tool,
-            _ => return Err(ApiError::value(&at("role"), "a role is system, user, assistant or tool")),
+            _ => {
+                let wrong = "a role is system, user, assistant or tool";
+                return Err(ApiError::value(&message.at("role"), wrong));
+            }
         };
-        // Programs send thoughts back, which Ollama itself drops.
-        let unserved = |(name, value): &(&String, &Value)| *name != "thinking" && !is_empty(value);
-        if let Some((field, _)) = message.rest.iter().find(unserved) {
-            return Err(ApiError::unsupported(&at(field), format!("{field} is not supported in a message")));
-        }
-        let text = message.content.unwrap_or_default();
-        let calls = message.tool_calls.unwrap_or_default();
+        let text = message.text("content")?.unwrap_or_default();
+        let calls = message.objects("tool_calls")?.unwrap_or_default();
         if !calls.is_empty() && role != Role::Assistant {
-            return Err(ApiError::value(&at("tool_calls"), "only the assistant calls tools"));
+            return Err(ApiError::value(&message.at("tool_calls"), "only the assistant calls tools"));
         }
-        let text = if calls.is_empty() { text } else { self.write_calls(index, &text, calls)? };
-        let call_id = match role {
-            Role::Tool => self.take_call(message.tool_call_id, message.tool_name.as_deref()),
-            _ => None,
+        let text = match calls.len() {
+            0 => text,
+            count => {
+                check_call_count(count, &message.at("tool_calls"))?;
+                self.write_calls(&text, calls)?
+            }
         };
-        let message = Message { role, name: None, call_id, text };
-        message.check().map_err(|_| ApiError::long_message(&at("content"), &message))?;
-        self.messages.push(message);
+        let (id, name) = (message.text("tool_call_id")?, message.text("tool_name")?);
+        let call_id = if role == Role::Tool { self.take_call(id, name.as_deref()) } else { None };
+        if message.take("images").is_some_and(|images| !is_empty(&images)) {
+            let unserved = "images is not supported in a message";
+            return Err(ApiError::unsupported(&message.at("images"), unserved));
+        }
+        let read = Message { role, name: None, call_id, text };
+        read.check().map_err(|_| ApiError::long_message(&message.at("content"), &read))?;
+        self.messages.push(read);
         Ok(())
     }
 
-    fn write_calls(&mut self, index: usize, text: &str, calls: Vec<CallInput>) -> Result<String, ApiError> {
-        check_call_count(calls.len(), &format!("messages[{index}].tool_calls"))?;
+    fn write_calls(&mut self, text: &str, calls: Vec<Fields>) -> Result<String, ApiError> {
         self.waiting.clear();
         let mut past = Vec::with_capacity(calls.len());
-        for (position, CallInput { id, function }) in calls.into_iter().enumerate() {
-            let id = id.unwrap_or_else(|| format!("{index}-{position}"));
-            self.waiting.push_back((id.clone(), function.name.clone()));
-            let arguments = function.arguments.unwrap_or_else(|| json!({})).to_string();
-            let call = PastCall::new(Some(id), function.name, &arguments).map_err(|fault| {
-                let at = |field: &str| format!("messages[{index}].tool_calls[{position}].function.{field}");
-                match fault {
-                    CallFault::Name => ApiError::value(&at("name"), fault.message()),
-                    CallFault::Arguments => ApiError::value(&at("arguments"), "arguments is an object"),
+        for mut call in calls {
+            // Its path is a name of its own.
+            let id = call.text("id")?.unwrap_or_else(|| call.path().to_owned());
+            let mut function = call.object("function")?.unwrap_or_else(Fields::none);
+            let name = function.text("name")?.unwrap_or_default();
+            self.waiting.push_back((id.clone(), name.clone()));
+            let arguments = function.take("arguments").unwrap_or_else(|| json!({})).to_string();
+            let call = PastCall::new(Some(id), name, &arguments).map_err(|fault| match fault {
+                CallFault::Name => ApiError::value(&call.at("function.name"), fault.message()),
+                CallFault::Arguments => {
+                    ApiError::value(&call.at("function.arguments"), "arguments is an object")
                 }
             })?;
             past.push(call);
@@ -258,94 +192,81 @@ impl MessageReader {
     }
 }
 
-impl CommonParameters {
-    fn into_request(
-        self,
-        system: Vec<Message>,
-        messages: Vec<Message>,
-    ) -> Result<CompletionRequest, ApiError> {
-        self.rest.iter().try_for_each(|(name, value)| neutral(name, value))?;
-        if self.think.is_some_and(|think| !matches!(think, Value::Null | Value::Bool(false))) {
-            return Err(ApiError::unsupported("think", "think is not supported: no model here thinks apart"));
+/// Reads the parameters that a chat and a text share.
+fn read_common(
+    mut fields: Fields,
+    system: Vec<Message>,
+    messages: Vec<Message>,
+) -> Result<CompletionRequest, ApiError> {
+    let json_schema = match fields.take("format") {
+        None => None,
+        Some(Value::String(text)) if text.is_empty() => None,
+        Some(Value::String(text)) if text == "json" => Some(json!({ "type": "object" }).to_string()),
+        Some(schema @ Value::Object(_)) => {
+            Some(format::check_length(without_nulls(schema).to_string(), "format")?)
         }
-        let json_schema = match self.format {
-            None | Some(Value::Null) => None,
-            Some(Value::String(text)) if text.is_empty() => None,
-            Some(Value::String(text)) if text == "json" => Some(json!({ "type": "object" }).to_string()),
-            Some(schema @ Value::Object(_)) => Some(format::check_length(schema.to_string(), "format")?),
-            Some(_) => return Err(ApiError::value("format", "format is \"json\" or a schema, an object")),
-        };
-        let options = self.options.unwrap_or_default();
-        options.rest.iter().try_for_each(|(name, value)| neutral_option(name, value))?;
-        let stop = Texts::stop(options.stop)?;
-        let sampling = SamplingRequest {
-            top_k: options.top_k.unwrap_or(0),
-            repetition_penalty: options.repeat_penalty,
-            presence_penalty: options.presence_penalty.unwrap_or(0.0),
-            frequency_penalty: options.frequency_penalty.unwrap_or(0.0),
-            seed: options.seed.map(i64::cast_unsigned),
-            stop,
-            ..SamplingRequest::of(options.temperature, options.top_p)
-        };
-        sampling.check()?;
-        // A negative number stands for no limit of the request's own.
-        let max_tokens = options.num_predict.filter(|tokens| *tokens >= 0);
-        let max_tokens = max_tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
-        check_max_tokens(max_tokens)?;
-        let model = self.model.map(|name| bare_name(&name).to_owned());
-        Ok(CompletionRequest {
-            model: model.filter(|model| !is_any(model)),
-            sampling,
-            max_tokens,
-            stream: self.stream.unwrap_or(true),
-            json_schema,
-            ..CompletionRequest::new(system, messages)
-        })
-    }
-}
-
-/// Whether an unsupported parameter holds only its default.
-fn neutral(name: &str, value: &Value) -> Result<(), ApiError> {
-    let is_default = match name {
-        // Nodes keep their models loaded.
-        "keep_alive" => true,
-        "raw" | "logprobs" => *value == json!(false),
-        "top_logprobs" => *value == json!(0),
-        "suffix" | "template" => *value == json!(""),
-        "images" | "context" => false,
-        _ if is_empty(value) => true,
-        _ => {
-            return Err(ApiError::request(
-                "unknown_parameter",
-                name,
-                format!("there is no parameter {name}"),
-            ));
-        }
+        Some(_) => return Err(ApiError::value("format", "format is \"json\" or a schema, an object")),
     };
-    if is_default || is_empty(value) {
-        return Ok(());
+    let stream = fields.flag("stream")?.unwrap_or(true);
+    let model = fields.text("model")?.map(|name| bare_name(&name).to_owned());
+    let mut options = fields.object("options")?.unwrap_or_else(Fields::none);
+    let (sampling, max_tokens) = read_options(&mut options)?;
+    let mut ignored = Vec::new();
+    let mut unknown = Vec::new();
+    for (name, value) in fields.iter() {
+        match neutral::check(name, value) {
+            Err(error) if REFUSED.contains(&name) => return Err(error),
+            Err(_) => unknown.push(name),
+            Ok(()) => {}
+        }
     }
-    Err(ApiError::unsupported(name, format!("{name} is not supported: it is not served")))
+    note_ignored(unknown.into_iter(), "", &mut ignored);
+    let skipped = options.iter().filter(|(name, value)| !is_default_option(name, value));
+    note_ignored(skipped.map(|(name, _)| name), "options.", &mut ignored);
+    Ok(CompletionRequest {
+        model: model.filter(|model| !is_any(model)),
+        sampling,
+        max_tokens,
+        stream,
+        json_schema,
+        ignored,
+        ..CompletionRequest::new(system, messages)
+    })
 }
 
-fn neutral_option(name: &str, value: &Value) -> Result<(), ApiError> {
-    if MACHINE_OPTIONS.contains(&name) || is_empty(value) {
-        return Ok(());
+/// Parameters of Ollama that would make another answer, or another request, of this one.
+const REFUSED: [&str; 7] = ["think", "images", "template", "raw", "suffix", "context", "logprobs"];
+
+/// Takes the options that are served: the sampling, and the most tokens.
+fn read_options(options: &mut Fields) -> Result<(SamplingRequest, Option<u32>), ApiError> {
+    let (temperature, top_p) = (options.number("temperature")?, options.number("top_p")?);
+    let sampling = SamplingRequest {
+        top_k: read_top_k(options)?,
+        repetition_penalty: options.number("repeat_penalty")?,
+        presence_penalty: options.number("presence_penalty")?.unwrap_or(0.0),
+        frequency_penalty: options.number("frequency_penalty")?.unwrap_or(0.0),
+        seed: read_seed(options)?,
+        stop: options.texts("stop")?.unwrap_or_default(),
+        ..SamplingRequest::of(temperature, top_p)
+    };
+    sampling.check()?;
+    if options.peek("num_predict").and_then(whole).is_some_and(|tokens| tokens < 0) {
+        // It stands for no limit of the request's own.
+        options.take("num_predict");
     }
+    Ok((sampling, options.whole("num_predict", 1..=MAX_OUTPUT_TOKENS)?))
+}
+
+/// Whether skipping an option changes nothing.
+fn is_default_option(name: &str, value: &Value) -> bool {
     let default = match name {
+        _ if MACHINE_OPTIONS.contains(&name) || is_empty(value) => return true,
         "min_p" | "mirostat" => 0.0,
         "typical_p" | "tfs_z" => 1.0,
         "repeat_last_n" => 64.0,
-        _ => {
-            let at = format!("options.{name}");
-            return Err(ApiError::request("unknown_parameter", &at, format!("there is no option {name}")));
-        }
+        _ => return false,
     };
-    if value.as_f64() == Some(default) {
-        return Ok(());
-    }
-    let message = format!("the option {name} is not supported: nodes do not know it");
-    Err(ApiError::unsupported(&format!("options.{name}"), message))
+    value.as_f64() == Some(default)
 }
 
 #[cfg(test)]
@@ -414,6 +335,22 @@ mod tests {
     }
 
     #[test]
+    fn unknown_fields_and_options_are_skipped_and_named() {
+        let request = chat(json!({
+            "max_output_tokens": 20, "temperature": 0.2, "think": false, "keep_alive": -1, "thing": null,
+            "options": { "min_p": 0.1, "mirostat": 0, "warmth": 1, "num_ctx": 9, "seed": 1.0, "top_k": 4.0 },
+            "messages": [{ "role": "user", "content": null, "wings": 1 }, { "role": "tool", "content": "" }],
+        }))
+        .unwrap();
+        assert_eq!(request.ignored, ["max_output_tokens", "temperature", "options.min_p", "options.warmth"]);
+        assert_eq!((request.sampling.seed, request.sampling.top_k), (Some(1), 4));
+        let many: serde_json::Map<String, Value> =
+            (0..100).map(|number| (format!("{number}{}", "x".repeat(100)), json!(1))).collect();
+        let ignored = chat(Value::Object(many)).unwrap().ignored;
+        assert!(ignored.len() == MAX_IGNORED && ignored.iter().all(|name| name.len() <= MAX_IGNORED_CHARS));
+    }
+
+    #[test]
     fn parameters_that_are_not_served_are_refused_by_their_names() {
         for (name, value, param) in [
             ("think", json!("high"), "think"),
@@ -421,8 +358,11 @@ mod tests {
             ("options", json!({ "temperature": 9 }), "temperature"),
             ("options", json!({ "repeat_penalty": 0 }), "options.repeat_penalty"),
             ("options", json!({ "num_predict": 1_000_000 }), "options.num_predict"),
-            ("options", json!({ "min_p": 0.1 }), "options.min_p"),
-            ("options", json!({ "warmth": 1 }), "options.warmth"),
+            ("options", json!({ "num_predict": "9" }), "options.num_predict"),
+            ("options", json!({ "seed": 0.5 }), "options.seed"),
+            ("options", json!(1), "options"),
+            ("stream", json!("yes"), "stream"),
+            ("messages", json!([{ "role": "user", "content": 1 }]), "messages[0].content"),
             ("messages", json!([{ "role": "robot", "content": "" }]), "messages[0].role"),
             ("messages", json!([{ "role": "user", "content": "", "images": ["aa"] }]), "messages[0].images"),
             (
@@ -437,7 +377,6 @@ mod tests {
             ),
             ("template", json!("x"), "template"),
             ("logprobs", json!(true), "logprobs"),
-            ("wings", json!(2), "wings"),
         ] {
             let api_error =
                 chat(json!({ name: value.clone() })).err().unwrap_or_else(|| panic!("{name} {value}"));
@@ -445,12 +384,11 @@ mod tests {
             let message = body["error"].as_str().unwrap();
             assert!(message.contains(param), "{param}: {message}");
         }
-        let texts = read_embed(json!({ "model": "m", "input": [1, 2] }).to_string().as_bytes());
-        assert!(texts.is_err());
-        assert!(
-            read_embed(json!({ "model": "m", "input": "a", "truncate": true }).to_string().as_bytes())
-                .is_ok()
-        );
+        let embed = |body: Value| read_embed(body.to_string().as_bytes(), "input");
+        assert!(embed(json!({ "model": "m", "input": [1, 2] })).is_err());
+        let (_, ignored) =
+            embed(json!({ "model": "m", "input": "a", "truncate": true, "wings": 2 })).unwrap();
+        assert_eq!(ignored, ["wings"]);
         assert_eq!(ModelName::read(br#"{"name":"m:latest"}"#).unwrap(), "m");
         assert!(ModelName::read(b"{}").is_err());
     }

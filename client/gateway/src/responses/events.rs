@@ -1,6 +1,6 @@
 //! The events of a streamed response, in OpenAI's order.
 //!
-//! The text is one message item. A call is an item of its own, written whole when the model has ended it.
+//! The text is one message item. A call is an item of its own, whose arguments come as the model writes them.
 
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -29,6 +29,10 @@ pub(super) struct EventWriter {
     text: Option<String>,
     /// Position of the text's item.
     text_index: usize,
+    /// The place of the call that is being written.
+    call: Option<Value>,
+    /// The state of the calls that end.
+    status: &'static str,
     /// The ended items, in the order of their beginnings.
     output: Vec<Option<Value>>,
     /// Items of servers of tools, which come first.
@@ -42,7 +46,18 @@ impl EventWriter {
         parser: Option<AnswerParser>,
         first: Vec<Value>,
     ) -> Self {
-        Self { frame, kept, parser, sequence: 0, text: None, text_index: 0, output: Vec::new(), first }
+        Self {
+            frame,
+            kept,
+            parser,
+            sequence: 0,
+            text: None,
+            text_index: 0,
+            call: None,
+            status: "completed",
+            output: Vec::new(),
+            first,
+        }
     }
 
     /// The whole response.
@@ -98,7 +113,9 @@ impl EventWriter {
             match part {
                 AnswerPart::Text(text) if text.is_empty() => {}
                 AnswerPart::Text(text) => self.more_text(&text, &mut events),
-                AnswerPart::Call(call) => self.call(&call, &mut events),
+                AnswerPart::CallBegun(call) => self.begin_call(call, &mut events),
+                AnswerPart::Arguments { text, .. } => self.more_arguments(&text, &mut events),
+                AnswerPart::CallEnded(call) => self.end_call(&call, &mut events),
             }
         }
         events
@@ -160,26 +177,44 @@ impl EventWriter {
         self.output.push(Some(item));
     }
 
-    fn call(&mut self, call: &ModelCall, events: &mut Vec<ServerEvent>) {
-        if let Some(item) = self.frame.approval_item(call) {
-            return self.ended_item(item, events);
+    /// Begins the item of a call. That of a server's tool waits for approval, so it comes as a whole.
+    fn begin_call(&mut self, mut call: ModelCall, events: &mut Vec<ServerEvent>) {
+        self.call = None;
+        if self.frame.approval_item(&call).is_some() {
+            return;
         }
-        let index = self.output.len();
-        let item = call_item(&self.frame.id, call, "completed");
-        let mut begun = item.clone();
-        if let Value::Object(begun) = &mut begun {
-            begun.insert("status".to_owned(), "in_progress".into());
-            begun.insert("arguments".to_owned(), "".into());
-        }
-        let place = json!({ "item_id": item.get("id"), "output_index": index });
-        events
-            .push(self.event("response.output_item.added", json!({ "output_index": index, "item": begun })));
-        let delta = json!({ "delta": call.arguments });
-        events.push(self.event_at("response.function_call_arguments.delta", &place, delta));
+        let arguments = std::mem::take(&mut call.arguments);
+        let (index, item) = (self.output.len(), call_item(&self.frame.id, &call, "in_progress"));
+        self.output.push(None);
+        self.call = Some(json!({ "item_id": item.get("id"), "output_index": index }));
+        events.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
+        self.more_arguments(&arguments, events);
+    }
+
+    fn more_arguments(&mut self, text: &str, events: &mut Vec<ServerEvent>) {
+        let Some(place) = self.call.clone() else { return };
+        events.push(self.event_at(
+            "response.function_call_arguments.delta",
+            &place,
+            json!({ "delta": text }),
+        ));
+    }
+
+    fn end_call(&mut self, call: &ModelCall, events: &mut Vec<ServerEvent>) {
+        let Some(place) = self.call.take() else {
+            if let Some(item) = self.frame.approval_item(call) {
+                self.ended_item(item, events);
+            }
+            return;
+        };
+        let item = call_item(&self.frame.id, call, self.status);
         let done = json!({ "arguments": call.arguments, "name": call.name });
         events.push(self.event_at("response.function_call_arguments.done", &place, done));
+        let index = place.get("output_index").cloned().unwrap_or_default();
         events.push(self.event("response.output_item.done", json!({ "output_index": index, "item": item })));
-        self.output.push(Some(item));
+        if let Some(ended) = self.output.iter_mut().rev().find(|ended| ended.is_none()) {
+            *ended = Some(item);
+        }
     }
 
     /// Takes the id from the accepted turn: a merge with another device may have moved it meanwhile.
@@ -190,6 +225,8 @@ impl EventWriter {
     }
 
     fn done(&mut self, answer: &AcceptedAnswer) -> Vec<ServerEvent> {
+        let status = status(answer.outcome.finish);
+        self.status = status;
         let rest = self.rest();
         let mut events = self.parts(rest);
         // An answer without a word is an empty message, as in a whole response.
@@ -197,7 +234,6 @@ impl EventWriter {
             self.begin_text(&mut events);
         }
         self.settle(answer);
-        let status = status(answer.outcome.finish);
         if let Some(text) = self.text.clone() {
             let place = self.text_place();
             let done = json!({ "text": text, "logprobs": [] });

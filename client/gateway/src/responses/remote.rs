@@ -7,11 +7,12 @@ use baton_proto::{
     record::{Message, Role},
     tools::{Definitions, call_position, is_tool_name},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::ResponseId;
 use crate::{
     ApiError, Gateway,
+    fields::Fields,
     keys::caller::Caller,
     tool_servers::{RemoteResult, RemoteTool, ServerLabels, function_name},
     tools::{AnswerParser, EndedAnswer, ModelCall},
@@ -35,40 +36,31 @@ pub(super) struct WantedServer {
 
 impl WantedServer {
     /// Reads a tool of type `mcp`, whose type is removed already.
-    pub(super) fn read(index: usize, mut tool: Map<String, Value>) -> Result<Self, ApiError> {
-        let at = |field: &str| format!("tools[{index}].{field}");
-        tool.retain(|_, value| !value.is_null());
-        let Some(Value::String(label)) = tool.remove("server_label") else {
-            return Err(ApiError::value(&at("server_label"), "a tool of type mcp has a server_label"));
+    pub(super) fn read(index: usize, mut tool: Fields) -> Result<Self, ApiError> {
+        let label = tool.some_text("server_label")?;
+        let url = tool.text("server_url")?;
+        let allowed = match tool.peek("allowed_tools") {
+            Some(Value::Object(_)) => match tool.object("allowed_tools")? {
+                Some(mut filter) => {
+                    let names = filter.texts("tool_names")?;
+                    filter.refuse_rest("allowed_tools")?;
+                    names
+                }
+                None => None,
+            },
+            _ => tool.texts("allowed_tools")?,
         };
-        let url = match tool.remove("server_url") {
-            None => None,
-            Some(Value::String(url)) => Some(url),
-            Some(_) => return Err(ApiError::value(&at("server_url"), "server_url is a text")),
-        };
-        let allowed = match tool.remove("allowed_tools") {
-            None => None,
-            Some(Value::Object(mut filter)) if filter.len() == 1 => filter.remove("tool_names").map(Some),
-            Some(names) => Some(Some(names)),
-        };
-        let allowed = allowed.map(|names| names.map(serde_json::from_value).transpose()).transpose();
-        let wrong = |_| ApiError::value(&at("allowed_tools"), "allowed_tools is a list of names");
-        let allowed = allowed.map_err(wrong)?.flatten();
-        match tool.remove("require_approval") {
-            None => {}
-            Some(wish) if wish == "always" => {}
-            Some(_) => {
-                let message =
-                    "require_approval is always: a call sends text to a server, so a person approves each";
-                return Err(ApiError::unsupported(&at("require_approval"), message));
-            }
+        if tool.take("require_approval").is_some_and(|wish| wish != "always") {
+            let message =
+                "require_approval is always: a call sends text to a server, so a person approves each";
+            return Err(ApiError::unsupported(&tool.at("require_approval"), message));
         }
         // Words for the model, of which the tools have their own.
-        tool.remove("server_description");
-        if let Some((field, _)) = tool.into_iter().next() {
+        tool.take("server_description");
+        if let Some((field, _)) = tool.iter().find(|(_, value)| !value.is_null()) {
             let message =
                 format!("{field} is not supported: the owner names servers with baton serve --tool-server");
-            return Err(ApiError::unsupported(&at(&field), message));
+            return Err(ApiError::unsupported(&tool.at(field), message));
         }
         Ok(Self { index, label, url, allowed })
     }
@@ -243,7 +235,7 @@ async fn calls_of(gateway: &Gateway, previous: ResponseId) -> Result<Vec<ModelCa
     let history = handle.history().await?;
     let view = history.into_iter().find(|view| view.turn.link.seq == previous.seq);
     let Some(record) = view.and_then(|view| view.turn.record) else { return Ok(Vec::new()) };
-    let parser = tools.map(|tools| AnswerParser::new(tools, previous.is_one_call));
+    let parser = tools.map(|tools| AnswerParser::new(tools, previous.is_one_call, false));
     let ended = EndedAnswer::read(record.answer().unwrap_or_default(), parser, record.finish);
     Ok(ended.calls)
 }
@@ -306,7 +298,7 @@ mod tests {
     use super::*;
 
     fn read(tool: Value) -> Result<WantedServer, String> {
-        let Value::Object(tool) = tool else { unreachable!() };
+        let tool = Fields::of(tool, "tools[0]".to_owned()).unwrap();
         WantedServer::read(0, tool).map_err(|error| error.param().unwrap_or_default().to_owned())
     }
 
@@ -325,7 +317,7 @@ mod tests {
         for (more, param) in [
             (json!({}), "tools[0].server_label"),
             (json!({ "server_label": "h", "server_url": 1 }), "tools[0].server_url"),
-            (json!({ "server_label": "h", "allowed_tools": "lamp" }), "tools[0].allowed_tools"),
+            (json!({ "server_label": "h", "allowed_tools": 5 }), "tools[0].allowed_tools"),
             (json!({ "server_label": "h", "require_approval": "never" }), "tools[0].require_approval"),
             (json!({ "server_label": "h", "authorization": "secret" }), "tools[0].authorization"),
             (json!({ "server_label": "h", "connector_id": "x" }), "tools[0].connector_id"),

@@ -1,23 +1,24 @@
 //! Requests of OpenAI's Responses API, read strictly: an unsupported parameter is refused by name.
 
 use baton_proto::{
+    limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
-    tools::Json,
 };
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    ResponseId,
+    RESPONSE_ID, ResponseId,
     input_items::InputItems,
     remote::{Approval, ListedServer, WantedServer},
 };
 use crate::{
     api_error::ApiError,
     completion::{CompletionRequest, Retention},
+    fields::Fields,
+    neutral,
     tool_servers::function_name,
     tools::{ToolChoice, ToolRequest},
-    wire::{CommonParameters, parse, read_choice, unreadable},
+    wire::{read_choice, read_common},
 };
 
 /// Least `max_output_tokens`, as in OpenAI's API.
@@ -38,78 +39,42 @@ pub(super) struct ResponseRequest {
 
 /// A request whose servers of tools are not asked yet.
 pub(super) struct RequestDraft {
-    body: Body,
+    fields: Fields,
     echo: Map<String, Value>,
     /// Functions of the program, in the form of chat completions.
     functions: Vec<Value>,
     pub(super) servers: Vec<WantedServer>,
 }
 
-#[derive(Deserialize)]
-struct Body {
-    input: Option<Input>,
-    instructions: Option<String>,
-    previous_response_id: Option<String>,
-    store: Option<bool>,
-    max_output_tokens: Option<u32>,
-    text: Option<TextOptions>,
-    tools: Option<Vec<Map<String, Value>>>,
-    tool_choice: Option<Value>,
-    parallel_tool_calls: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Input {
-    Text(String),
-    Items(Vec<Map<String, Value>>),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TextOptions {
-    format: Option<Value>,
-    verbosity: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StreamOptions {
-    /// Padding that hides the stream's sizes from observers; this connection is a loopback one.
-    #[serde(default, rename = "include_obfuscation")]
-    _include_obfuscation: Option<bool>,
-}
-
 impl RequestDraft {
     /// Reads a body.
     pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut body: Body = parse(body)?;
-        let echo = body.echo();
-        body.refuse_unserved()?;
-        if body.stream_options.is_some() && body.rest.get("stream").and_then(Value::as_bool) != Some(true) {
-            return Err(ApiError::value("stream_options", "stream_options needs stream to be true"));
+        let mut fields = Fields::of_body(body)?;
+        let echo = echo(&fields);
+        for name in ["messages", "prompt", "max_tokens", "max_completion_tokens", "n", "response_format"] {
+            if fields.has(name) && !(name == "prompt" && fields.peek(name).is_none()) {
+                let message = format!("{name} is a parameter of /v1/chat/completions, not of /v1/responses");
+                return Err(ApiError::request("unknown_parameter", name, message));
+            }
         }
-        let (functions, servers) = body.split_tools()?;
-        Ok(Self { body, echo, functions, servers })
+        let (functions, servers) = split_tools(&mut fields)?;
+        Ok(Self { fields, echo, functions, servers })
     }
 
     /// The request with the tools of these servers.
     pub(super) fn with_servers(self, listed: &[ListedServer]) -> Result<ResponseRequest, ApiError> {
-        let Self { mut body, echo, mut functions, .. } = self;
+        let Self { mut fields, echo, mut functions, .. } = self;
         functions.extend(listed.iter().flat_map(ListedServer::functions));
-        let previous = body
-            .previous_response_id
-            .as_deref()
-            .map(|text| ResponseId::parse(text).ok_or_else(|| ResponseId::unknown("previous_response_id")));
-        let previous = previous.transpose()?;
+        let previous = fields.text("previous_response_id")?;
+        let unknown = || ResponseId::unknown("previous_response_id");
+        let previous =
+            previous.map(|text| ResponseId::parse(RESPONSE_ID, &text).ok_or_else(unknown)).transpose()?;
         let mut items = InputItems::default();
-        match body.input.take() {
-            None => {}
-            Some(Input::Text(text)) => items.messages.push(Message::new(Role::User, text)),
-            Some(Input::Items(input)) => items.read(input)?,
+        match fields.peek("input") {
+            Some(Value::String(_)) => {
+                items.messages.extend(fields.text("input")?.map(|text| Message::new(Role::User, text)));
+            }
+            _ => items.read(fields.objects("input")?.unwrap_or_default())?,
         }
         let InputItems { mut messages, mut approvals, known_servers, .. } = items;
         if messages.is_empty() {
@@ -121,7 +86,7 @@ impl RequestDraft {
         }
         let rest = messages.split_off(pinned);
         let mut system = messages;
-        if let Some(instructions) = body.instructions.take() {
+        if let Some(instructions) = fields.text("instructions")? {
             system.insert(0, Message::new(Role::System, instructions));
         } else if previous.is_some() && system.is_empty() {
             // Instructions of an earlier response do not carry over; an empty text removes the session's.
@@ -130,10 +95,11 @@ impl RequestDraft {
         for message in system.iter().chain(&rest) {
             message.check().map_err(|_| ApiError::long_message("input", message))?;
         }
-        let retention = if body.store == Some(false) { Retention::Brief } else { Retention::Stored };
-        let tools = body.tool_request(functions)?.read().map_err(flat_name)?;
-        let common = body.common()?;
-        let completion = common.into_request(system, rest, None).map_err(own_name)?;
+        let stored = fields.flag("store")?.unwrap_or(true);
+        let retention = if stored { Retention::Stored } else { Retention::Brief };
+        let tools = tool_request(&mut fields, functions)?.read().map_err(flat_name)?;
+        rename_shared(&mut fields)?;
+        let completion = read_common(fields, system, rest).map_err(own_name)?;
         let completion = tools.into_request(completion, "text.format")?;
         let completion = CompletionRequest { retention, ..completion };
         if completion.is_ephemeral() && previous.is_some() {
@@ -145,142 +111,72 @@ impl RequestDraft {
     }
 }
 
-impl Body {
-    /// The parameters that the response object repeats, with the API's defaults.
-    fn echo(&self) -> Map<String, Value> {
-        let rest = |name: &str, default: Value| self.rest.get(name).cloned().unwrap_or(default);
-        let format = self.text.as_ref().and_then(|text| text.format.clone());
-        let echo = json!({
-            "instructions": self.instructions,
-            "max_output_tokens": self.max_output_tokens,
-            "metadata": rest("metadata", json!({})),
-            "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
-            "previous_response_id": self.previous_response_id,
-            "reasoning": { "effort": null, "summary": null },
-            "store": self.store.unwrap_or(true),
-            "temperature": rest("temperature", Value::Null),
-            "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
-            "tool_choice": self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
-            "tools": self.tools.clone().unwrap_or_default(),
-            "top_p": rest("top_p", Value::Null),
-            "truncation": "disabled",
-            "user": rest("user", Value::Null),
-        });
-        match echo {
-            Value::Object(echo) => echo,
-            _ => Map::new(),
-        }
+/// The parameters that the response object repeats, with the API's defaults.
+fn echo(fields: &Fields) -> Map<String, Value> {
+    let field = |name: &str, default: Value| fields.peek(name).cloned().unwrap_or(default);
+    let format = fields.peek("text").and_then(|text| text.get("format")).filter(|format| !format.is_null());
+    let echo = json!({
+        "instructions": field("instructions", Value::Null),
+        "max_output_tokens": field("max_output_tokens", Value::Null),
+        "metadata": field("metadata", json!({})),
+        "parallel_tool_calls": field("parallel_tool_calls", json!(true)),
+        "previous_response_id": field("previous_response_id", Value::Null),
+        "reasoning": { "effort": null, "summary": null },
+        "store": field("store", json!(true)),
+        "temperature": field("temperature", Value::Null),
+        "text": { "format": format.cloned().unwrap_or_else(|| json!({ "type": "text" })) },
+        "tool_choice": field("tool_choice", "auto".into()),
+        "tools": field("tools", json!([])),
+        "top_p": field("top_p", Value::Null),
+        "truncation": "disabled",
+        "user": field("user", Value::Null),
+    });
+    match echo {
+        Value::Object(echo) => echo,
+        _ => Map::new(),
     }
+}
 
-    /// Takes the parameters of this API that have one served value out of the rest.
-    fn refuse_unserved(&mut self) -> Result<(), ApiError> {
-        for (name, served, why) in [
-            ("background", json!([false]), "a response is answered at once"),
-            ("truncation", json!(["disabled"]), "a node cuts no input"),
-            // There is no reasoning to hand out.
-            ("include", json!([[], ["reasoning.encrypted_content"]]), "it is not served"),
-            ("conversation", json!([]), "use previous_response_id"),
-            ("prompt", json!([]), "send the prompt's text as instructions and input"),
-            ("max_tool_calls", json!([]), "a response runs the approved calls alone"),
-            ("top_logprobs", json!([0]), "/v1/chat/completions reports them"),
-        ] {
-            let value = self.rest.remove(name).unwrap_or_default();
-            if !value.is_null() && !served.as_array().is_some_and(|served| served.contains(&value)) {
-                return Err(ApiError::unsupported(name, format!("{name} is not supported: {why}")));
+/// The tools: functions in the form that the session holds, whose fields are a map of their own, and servers.
+fn split_tools(fields: &mut Fields) -> Result<(Vec<Value>, Vec<WantedServer>), ApiError> {
+    let (mut functions, mut servers) = (Vec::new(), Vec::new());
+    for (index, mut tool) in fields.objects("tools")?.unwrap_or_default().into_iter().enumerate() {
+        match tool.text("type")?.as_deref() {
+            None => return Err(ApiError::value(&tool.at("type"), "a tool has a type")),
+            Some("function") => functions.push(json!({ "type": "function", "function": tool.rest() })),
+            Some("mcp") => servers.push(WantedServer::read(index, tool)?),
+            Some(_) => {
+                let message = "only tools of the types function and mcp are served";
+                return Err(ApiError::unsupported(&tool.at("type"), message));
             }
         }
-        self.refuse_reasoning()?;
-        // A label for the server's own logs, which the gateway does not have.
-        if self.rest.remove("client_metadata").is_some_and(|labels| !labels.is_object() && !labels.is_null())
-        {
-            return Err(ApiError::value("client_metadata", "client_metadata is an object"));
-        }
-        let verbosity = self.text.as_ref().and_then(|text| text.verbosity.as_ref());
-        if verbosity.is_some_and(|value| !value.is_null() && *value != json!("medium")) {
-            return Err(ApiError::unsupported("text.verbosity", "text.verbosity is not supported"));
-        }
-        if self.max_output_tokens.is_some_and(|tokens| tokens < LEAST_OUTPUT_TOKENS) {
-            let message = format!("max_output_tokens is at least {LEAST_OUTPUT_TOKENS}");
-            return Err(ApiError::value("max_output_tokens", message));
-        }
-        for name in ["messages", "prompt", "max_tokens", "max_completion_tokens", "n", "response_format"] {
-            if self.rest.contains_key(name) {
-                let message = format!("{name} is a parameter of /v1/chat/completions, not of /v1/responses");
-                return Err(ApiError::request("unknown_parameter", name, message));
-            }
-        }
-        Ok(())
     }
+    Ok((functions, servers))
+}
 
-    /// No model here reasons apart from its answer. So an effort is refused, and a summary of nothing is not.
-    fn refuse_reasoning(&mut self) -> Result<(), ApiError> {
-        let wishes = match self.rest.remove("reasoning") {
-            None | Some(Value::Null) => return Ok(()),
-            Some(Value::Object(wishes)) => wishes,
-            Some(_) => return Err(ApiError::value("reasoning", "reasoning is an object")),
-        };
-        for (name, value) in wishes {
-            let is_served = match name.as_str() {
-                "effort" => value.is_null() || value == "none",
-                "summary" | "generate_summary" => {
-                    value.is_null() || ["auto", "concise", "detailed"].iter().any(|known| value == *known)
-                }
-                _ => value.is_null(),
-            };
-            if !is_served {
-                let message = format!("reasoning.{name} is not supported: no model here reasons");
-                return Err(ApiError::unsupported(&format!("reasoning.{name}"), message));
-            }
-        }
-        Ok(())
-    }
+fn tool_request(fields: &mut Fields, tools: Vec<Value>) -> Result<ToolRequest, ApiError> {
+    let choice = fields.take("tool_choice");
+    let text = |field: &str| choice.as_ref()?.get(field)?.as_str();
+    let choice = match (text("type"), text("server_label"), text("name")) {
+        (Some("mcp"), Some(label), Some(tool)) => ToolChoice::Named(function_name(label, tool)),
+        _ => read_choice(choice.as_ref(), "/name")?,
+    };
+    Ok(ToolRequest { tools, choice, parallel_tool_calls: fields.flag("parallel_tool_calls")? })
+}
 
-    /// The tools: functions in the form that the session holds, whose fields are a map of their own, and servers.
-    fn split_tools(&mut self) -> Result<(Vec<Value>, Vec<WantedServer>), ApiError> {
-        let (mut functions, mut servers) = (Vec::new(), Vec::new());
-        for (index, mut tool) in self.tools.take().unwrap_or_default().into_iter().enumerate() {
-            let kind = tool.remove("type");
-            match kind.as_ref().map(Value::as_str) {
-                None => return Err(ApiError::value(&format!("tools[{index}].type"), "a tool has a type")),
-                Some(Some("function")) => {
-                    tool.retain(|_, value| !value.is_null());
-                    functions.push(json!({ "type": "function", "function": tool }));
-                }
-                Some(Some("mcp")) => servers.push(WantedServer::read(index, tool)?),
-                Some(_) => {
-                    let message = "only tools of the types function and mcp are served";
-                    return Err(ApiError::unsupported(&format!("tools[{index}].type"), message));
-                }
-            }
-        }
-        Ok((functions, servers))
+/// Writes the parameters that all APIs share under their names there.
+fn rename_shared(fields: &mut Fields) -> Result<(), ApiError> {
+    if let Some(tokens) = fields.whole("max_output_tokens", LEAST_OUTPUT_TOKENS..=MAX_OUTPUT_TOKENS)? {
+        fields.put("max_completion_tokens", tokens);
     }
-
-    fn tool_request(&mut self, functions: Vec<Value>) -> Result<ToolRequest, ApiError> {
-        let tools = match functions.is_empty() {
-            true => None,
-            false => Json::parse(&Value::from(functions).to_string()),
-        };
-        let choice = self.tool_choice.take();
-        let text = |field: &str| choice.as_ref()?.get(field)?.as_str();
-        let choice = match (text("type"), text("server_label"), text("name")) {
-            (Some("mcp"), Some(label), Some(tool)) => ToolChoice::Named(function_name(label, tool)),
-            _ => read_choice(choice.as_ref(), "/name")?,
-        };
-        Ok(ToolRequest { tools, choice, parallel_tool_calls: self.parallel_tool_calls })
+    let Some(mut text) = fields.object("text")? else { return Ok(()) };
+    if let Some(format) = text.take("format") {
+        fields.put("response_format", nested_format(format));
     }
-
-    /// The parameters that all APIs share, under their names there.
-    fn common(self) -> Result<CommonParameters, ApiError> {
-        let mut rest = self.rest;
-        if let Some(tokens) = self.max_output_tokens {
-            rest.insert("max_completion_tokens".to_owned(), tokens.into());
-        }
-        if let Some(format) = self.text.and_then(|text| text.format).filter(|format| !format.is_null()) {
-            rest.insert("response_format".to_owned(), nested_format(format));
-        }
-        serde_path_to_error::deserialize(Value::Object(rest)).map_err(|error| unreadable(&error))
+    if let Some(verbosity) = text.take("verbosity") {
+        neutral::check("verbosity", &verbosity).map_err(|error| error.renamed(|name| text.at(name)))?;
     }
+    text.refuse_rest("text")
 }
 
 /// A `text.format` as `response_format` has it: the schema in a map of its own.
@@ -366,6 +262,32 @@ mod tests {
     }
 
     #[test]
+    fn empty_outputs_and_contents_are_taken() {
+        let empty = [
+            json!({}),
+            json!({ "output": null }),
+            json!({ "output": "" }),
+            json!({ "output": [] }),
+            json!({ "output": [{ "type": "input_text", "text": "" }] }),
+        ];
+        for more in empty {
+            let mut output = json!({ "type": "function_call_output", "call_id": "call_x", "status": null });
+            if let (Value::Object(output), Value::Object(more)) = (&mut output, more) {
+                output.extend(more);
+            }
+            let items = json!([
+                { "role": "user", "content": null },
+                { "role": "assistant", "content": [] },
+                { "type": "function_call", "call_id": "call_x", "name": "f", "arguments": null },
+                output,
+            ]);
+            let request =
+                read(json!({ "input": items, "text": null, "tools": null, "store": null })).unwrap();
+            assert_eq!(said(&request).last(), Some(&(Role::Tool, "")));
+        }
+    }
+
+    #[test]
     fn a_follower_names_its_session_and_drops_old_instructions() {
         let id = ResponseId { session: SessionId([7; 32]), seq: 3, is_one_call: false };
         let request = read(json!({ "previous_response_id": id.to_string() })).unwrap();
@@ -405,6 +327,13 @@ mod tests {
             ("include", json!(["message.output_text.logprobs"]), "include"),
             ("reasoning", json!({ "effort": "high" }), "reasoning.effort"),
             ("max_output_tokens", json!(15), "max_output_tokens"),
+            ("max_output_tokens", json!("20"), "max_output_tokens"),
+            ("store", json!("no"), "store"),
+            ("input", json!(5), "input"),
+            ("input", json!([5]), "input[0]"),
+            ("text", json!(5), "text"),
+            ("text", json!({ "more": 1 }), "text.more"),
+            ("tools", json!([5]), "tools[0]"),
             ("max_output_tokens", json!(1_000_000), "max_output_tokens"),
             ("temperature", json!(9), "temperature"),
             ("temprature", json!(1), "temprature"),
@@ -416,7 +345,7 @@ mod tests {
             (
                 "input",
                 json!([{ "role": "user", "content": [{ "type": "input_image" }] }]),
-                "input[0].content",
+                "input[0].content[0].type",
             ),
             ("input", json!([{ "type": "function_call_output", "output": "x" }]), "input[0].call_id"),
             ("text", json!({ "format": { "type": "regex" } }), "text.format"),

@@ -193,3 +193,41 @@ async fn errors_have_the_form_of_the_api_also_those_of_the_guard() {
     assert_eq!(send(&endpoint, "/v1/messages/count_tokens", &count).await.1["input_tokens"], 7);
     endpoint.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thread_goes_on_in_its_session_with_its_tools_and_an_unknown_one_is_refused_as_clients_understand()
+{
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let begin = json!({ "thread": { "type": "create" }, "system": "be brief",
+        "tools": [{ "name": "get_weather", "input_schema": { "type": "object" } }] });
+    world.nodes[0].script([Act::Say(CALL)]);
+    let first = create(&endpoint, json!([user("weather?")]), begin).await;
+    let call = &first["content"][1]["id"];
+    let thread = |id: &Value| json!({ "thread": { "type": "continue", "previous_message_id": id } });
+    let result = json!([{ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": call, "content": "rain" }] }]);
+    world.nodes[0].script([Act::Say(CALL)]);
+    let second = create(&endpoint, result, thread(&first["id"])).await;
+    assert_eq!(
+        (&second["baton"]["session"], &second["baton"]["turn"], &second["stop_reason"]),
+        (&first["baton"]["session"], &json!(2), &json!("tool_use"))
+    );
+    let third = create(&endpoint, json!([user("and?")]), thread(&second["id"])).await;
+    assert!(
+        third["content"][0]["text"].as_str().unwrap().starts_with("be brief"),
+        "the thread's system text"
+    );
+
+    let lost = format!("msg_{}{:016x}", "7".repeat(64), 0);
+    for (thread, code) in [
+        (json!({ "type": "continue", "previous_message_id": lost }), "thread_not_found"),
+        (json!({ "type": "continue", "previous_message_id": "msg_1" }), "thread_not_found"),
+        (json!({ "type": "fork" }), "thread_unsupported_request"),
+    ] {
+        let asked = json!({ "model": "auto", "max_tokens": 5, "messages": [user("x")], "thread": thread });
+        let (status, error) = send(&endpoint, "/v1/messages", &asked).await;
+        assert!(status.is_client_error(), "{error}");
+        assert_eq!(error["error"]["details"]["error_code"], code, "{error}");
+    }
+    endpoint.close().await;
+}

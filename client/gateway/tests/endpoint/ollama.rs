@@ -141,5 +141,25 @@ async fn errors_have_the_form_of_the_api() {
     let refused = endpoint.without_key(Method::GET, "/api/tags").send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
     assert!(refused.json::<Value>().await.unwrap()["error"].is_string());
+    for (method, path) in [
+        (Method::POST, "/api/embeddings"),
+        (Method::POST, "/api/nothing"),
+        (Method::GET, "/api/chat"),
+        (Method::HEAD, "/api/blobs/sha256:00"),
+    ] {
+        let response = endpoint.request(method.clone(), path).json(&json!({})).send().await.unwrap();
+        assert!(response.status().is_client_error(), "{path}");
+        assert!(
+            method == Method::HEAD || response.json::<Value>().await.unwrap()["error"].is_string(),
+            "{path}"
+        );
+    }
+    let skipped = json!({
+        "model": MODEL, "messages": [user("skip")], "stream": false, "max_output_tokens": 20, "temperature": 0.2,
+        "options": { "min_p": 0.5, "warmth": 1, "num_ctx": 64 },
+    });
+    let answer = one(&endpoint, "/api/chat", &skipped).await;
+    let ignored = json!(["max_output_tokens", "temperature", "options.min_p", "options.warmth"]);
+    assert_eq!(answer["baton"]["ignored"], ignored);
     endpoint.close().await;
 }

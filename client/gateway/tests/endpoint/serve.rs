@@ -575,7 +575,8 @@ async fn only_those_with_the_key_are_served_and_only_pages_that_were_allowed() {
         .http
         .request(Method::OPTIONS, &url)
         .header("origin", "https://chat.example")
-        .header("access-control-request-method", "POST");
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "authorization");
     let preflight = preflight.send().await.unwrap();
     assert_eq!(preflight.status(), StatusCode::NO_CONTENT);
     assert!(preflight.headers()["access-control-allow-headers"].to_str().unwrap().contains("authorization"));
