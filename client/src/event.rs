@@ -11,7 +11,7 @@ use baton_proto::{
     memory::{MemoryItem, RecallHint, RecallScope},
     receipt::{EngineKind, Receipt},
     record::{FinishReason, Message, RecordKind, Role},
-    turn::{Sampling, TurnAuth},
+    turn::{Sampling, TurnAuth, json_schema_hash},
 };
 
 use crate::{conflict::ChainConflict, error::ClientError, logprobs::TokenReport};
@@ -116,7 +116,7 @@ pub struct OwnMemory {
 /// A turn as the caller requests it. `TurnInput::user("text")` is an ordinary one.
 #[derive(Debug, Clone)]
 pub struct TurnInput {
-    /// The new messages, at least one with text.
+    /// The new messages: at least one has text, or is the result of a tool.
     pub messages: Vec<Message>,
     /// The kind of turn.
     pub kind: RecordKind,
@@ -188,9 +188,7 @@ impl TurnInput {
     /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::Protocol`] for settings
     /// out of range.
     pub fn check(&self) -> Result<(), ClientError> {
-        if self.messages.iter().all(|message| message.text.trim().is_empty()) {
-            return Err(ClientError::EmptyMessage);
-        }
+        Self::check_messages(&self.messages)?;
         let mut sampling = self.sampling.clone();
         if sampling.repetition_penalty == MODEL_PENALTY {
             sampling.repetition_penalty = 1.0;
@@ -200,7 +198,32 @@ impl TurnInput {
         if bytes > MAX_SCHEMA_BYTES {
             return Err(ClientError::SchemaTooLong { bytes, limit: MAX_SCHEMA_BYTES });
         }
-        check_texts(&self.messages)
+        Ok(())
+    }
+
+    /// Checks the messages of a turn.
+    ///
+    /// # Errors
+    /// As [`TurnInput::check`].
+    pub fn check_messages(messages: &[Message]) -> Result<(), ClientError> {
+        // A tool may have nothing to say; a person who says nothing asks for nothing.
+        let says_nothing = |message: &Message| message.role != Role::Tool && message.text.trim().is_empty();
+        if messages.iter().all(says_nothing) {
+            return Err(ClientError::EmptyMessage);
+        }
+        check_texts(messages)
+    }
+
+    /// The settings that a turn keeps.
+    #[must_use]
+    pub fn settings(&self) -> TurnSettings {
+        let json_schema = self.json_schema.as_deref().map(json_schema_hash);
+        TurnSettings {
+            supersedes_from: self.supersedes_from,
+            sampling: Sampling { json_schema, ..self.sampling.clone() },
+            max_output_tokens: self.max_output_tokens,
+            model: self.model.clone(),
+        }
     }
 
     /// The same, with the length and the repetition penalty that suit the model.
@@ -215,6 +238,31 @@ impl TurnInput {
     #[must_use]
     pub fn user(text: impl Into<String>) -> Self {
         Self::new(vec![Message::new(Role::User, text)])
+    }
+}
+
+/// The settings with which a turn is begun. A pending turn keeps them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TurnSettings {
+    /// As in [`TurnInput`].
+    pub supersedes_from: Option<u64>,
+    /// As in [`TurnInput`], with the hash of its schema.
+    pub sampling: Sampling,
+    /// As in [`TurnInput`].
+    pub max_output_tokens: u32,
+    /// As in [`TurnInput`].
+    pub model: Option<String>,
+}
+
+impl TurnSettings {
+    /// Whether a turn with these settings answers a request for `wanted`. A request that sets no seed takes any: its
+    /// own was drawn.
+    #[must_use]
+    pub fn serve(&self, mut wanted: Self, sets_seed: bool) -> bool {
+        if !sets_seed {
+            wanted.sampling.seed = self.sampling.seed;
+        }
+        *self == wanted
     }
 }
 
@@ -515,7 +563,9 @@ pub struct ReplayedTurn {
 
 /// Checks messages against the limits of a turn, so that only messages that a node can take are journaled.
 pub(crate) fn check_texts(messages: &[Message]) -> Result<(), ClientError> {
-    let bytes: usize = messages.iter().map(|message| message.text.len()).sum();
+    let name = |name: &Option<String>| name.as_ref().map_or(0, String::len);
+    let all = |message: &Message| message.text.len() + name(&message.name) + name(&message.call_id);
+    let bytes: usize = messages.iter().map(all).sum();
     let longest = messages.iter().map(|message| message.text.len()).max().unwrap_or(0);
     if longest > MAX_MESSAGE_BYTES {
         return Err(ClientError::MessageTooLong { bytes: longest, limit: MAX_MESSAGE_BYTES });

@@ -84,7 +84,7 @@ pub use error::{ClientError, StateError};
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MODEL_OUTPUT_TOKENS,
     MODEL_PENALTY, MemoryHint, Omissions, OtherNodes, OwnMemory, Relayer, ReplayedTurn, ResumeOptions,
-    TurnEvent, TurnInput, TurnOutcome,
+    TurnEvent, TurnInput, TurnOutcome, TurnSettings,
 };
 pub use home::{change_passphrase, home_needs_passphrase};
 pub use index_status::{IndexAnswer, IndexStatus};

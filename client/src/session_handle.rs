@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use baton_keys::session::SessionRoot;
-use baton_proto::{ids::SessionId, record::Message, turn::Sampling};
+use baton_proto::{ids::SessionId, record::Message};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -14,14 +14,14 @@ use crate::{
     conflict::ChainSide,
     core::Core,
     error::ClientError,
-    event::{ResumeOptions, TurnEvent, TurnInput, TurnOutcome, check_texts},
+    event::{ResumeOptions, TurnEvent, TurnInput, TurnOutcome, TurnSettings, check_texts},
     evidence::Equivocation,
     session::{
         info::{SessionInfo, TurnView, info, view},
         journal::JournalLocation,
         lifetime::BlobLifetime,
         open_session::Session,
-        state::{Entry, State},
+        state::{Entry, PendingTurn, State},
         title,
     },
     sync::{
@@ -189,13 +189,13 @@ impl SessionHandle {
         Ok(session.read(|state| state.unanswered().map(|turn| turn.messages.clone())))
     }
 
-    /// The sampling of the unfinished turn, if there is one.
+    /// The settings of the unfinished turn, if there is one.
     ///
     /// # Errors
     /// As opening the session.
-    pub async fn pending_sampling(&self) -> Result<Option<Sampling>, ClientError> {
+    pub async fn pending_settings(&self) -> Result<Option<TurnSettings>, ClientError> {
         let session = self.open().await?;
-        Ok(session.read(|state| state.unanswered().map(|turn| turn.sampling.clone())))
+        Ok(session.read(|state| state.unanswered().map(PendingTurn::settings)))
     }
 
     /// Sends a message in a session and waits for the answer, accepted and journaled. Background work
@@ -254,6 +254,18 @@ impl SessionHandle {
     /// [`ClientError::Busy`] while it runs, and as opening the session.
     pub async fn stop_attempts(&self) -> Result<(), ClientError> {
         turn::stop_attempts(&self.core, &self.open().await?)
+    }
+
+    /// Gives up an unanswered message for which no node was asked. Returns whether there was one.
+    ///
+    /// # Errors
+    /// As [`SessionHandle::abandon`].
+    pub async fn abandon_unasked(&self) -> Result<bool, ClientError> {
+        let unasked = self.open().await?.read(State::is_unasked);
+        if unasked {
+            self.abandon().await?;
+        }
+        Ok(unasked)
     }
 
     /// Merges a session with its other devices' turns, and publishes the head. Resolves a fork by the rule,

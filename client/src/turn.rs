@@ -19,7 +19,7 @@ use baton_proto::{
     limits::VERSION,
     record::{RecordKind, check_supersedes},
     tools::is_definitions,
-    turn::{TurnAuth, json_schema_hash},
+    turn::TurnAuth,
 };
 use web_time::Instant;
 
@@ -39,7 +39,7 @@ use crate::{
     error::{ClientError, StateError},
     event::{
         DEFAULT_OUTPUT_TOKENS, InlinePolicy, MODEL_OUTPUT_TOKENS, Omissions, ResumeOptions, TurnEvent,
-        TurnInput, TurnOutcome,
+        TurnInput, TurnOutcome, TurnSettings,
     },
     identities::SessionMesh,
     network::{
@@ -78,8 +78,7 @@ pub(crate) async fn turn(
     }
     let next = session.read(State::next_seq);
     check_supersedes(input.kind, input.supersedes_from, next)?;
-    let mut sampling = input.sampling.clone();
-    sampling.json_schema = input.json_schema.as_deref().map(json_schema_hash);
+    let TurnSettings { supersedes_from, sampling, max_output_tokens, model } = input.settings();
     let mut entries = Vec::new();
     // The schema is journaled once, before the turn that names its hash.
     if let (Some(schema), Some(hash)) = (&input.json_schema, sampling.json_schema)
@@ -90,10 +89,11 @@ pub(crate) async fn turn(
     let pending = PendingTurn {
         turn_id: session.read(State::draw_turn_id),
         kind: input.kind,
-        supersedes_from: input.supersedes_from,
+        supersedes_from,
         messages: input.messages.clone(),
         sampling,
-        max_output_tokens: input.max_output_tokens,
+        max_output_tokens,
+        model,
         begun_ms: core.now_ms(),
     };
     // Displaced turns are replayed before new messages.

@@ -8,6 +8,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     ApiError, Gateway, GatewayMemory,
+    carried_history::{fit, starts},
     completion::{CompletionRequest, Retention, split},
     ephemeral_sessions::{EphemeralSession, History, IDLE_TIME},
     format,
@@ -16,6 +17,7 @@ use super::{
     request_slots::RequestSlot,
     session_choice::{PreparedSession, SessionWork, pinned, prepare_session, record_kind},
     steps::{AcceptedAnswer, Step},
+    unanswered::forget_failed,
 };
 use baton_client::{
     Client, ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MemoryHint, ResumeOptions,
@@ -110,7 +112,8 @@ pub(super) async fn start(
     let mut template = gateway.config().template.clone();
     template.model = request.model.clone().or(template.model);
     template.max_output_tokens = request.max_tokens.unwrap_or(template.max_output_tokens);
-    let seed = u64::from_le_bytes(baton_keys::secret::random_bytes());
+    // Below 2^53: programs whose numbers are floats send it back unchanged.
+    let seed = u64::from_le_bytes(baton_keys::secret::random_bytes()) >> 11;
     template.sampling = request.sampling.with_defaults(template.sampling.temperature, seed);
     template.json_schema = request.json_schema.clone();
     template.sampling.logprobs = request.logprobs.map_or(0, LogprobsRequest::requested_alternatives);
@@ -157,16 +160,21 @@ async fn start_ephemeral(
     let mut continued = None;
     if !new.is_empty() {
         check(new)?;
-        continued = gateway.inner.idle_sessions.take(project, &pinned, before);
+        // A session may have begun without the oldest messages.
+        continued = starts(&request.messages, before.len()).find_map(|start| {
+            Some((start, gateway.inner.idle_sessions.take(project, &pinned, before.get(start..)?)?))
+        });
     }
-    let (mut history, session, messages) = match continued {
-        Some((history, session)) => (history, session, new.to_vec()),
+    let (mut history, session, messages, left_out) = match continued {
+        Some((start, (history, session))) => (history, session, new.to_vec(), start),
         None => {
-            check(&request.messages)?;
+            let mut messages = request.messages.clone();
+            let left_out = fit(&mut messages, before.len());
+            check(&messages)?;
             let session = EphemeralSession::begin(gateway.client(), pinned.clone()).await?;
             let project = project.map(str::to_owned);
             let history = History { project, pinned, messages: Vec::new(), turns: 0 };
-            (history, session, request.messages.clone())
+            (history, session, messages, left_out)
         }
     };
     let (id, seq) = (session.id, history.turns);
@@ -175,7 +183,7 @@ async fn start_ephemeral(
         let project = gateway.caller.project();
         let hint = memory_of(&gateway, &request).map(|memory| memory.hint(project, id, &messages));
         let input = TurnInput { messages: messages.clone(), hint, reconcile: false, ..template };
-        let mut writer = StepWriter::new(input.model.clone(), sender.clone(), charge);
+        let mut writer = StepWriter::new(input.model.clone(), left_out, sender.clone(), charge);
         let handle = session.client.session(id);
         let result = tokio::select! {
             biased;
@@ -213,13 +221,19 @@ struct StepWriter {
     sent_reports: SentReports,
     model: Option<String>,
     devices: Vec<String>,
+    messages_left_out: usize,
     charge: Option<Charge>,
     /// Whether a node admitted an attempt: it computes from then on.
     is_admitted: bool,
 }
 
 impl StepWriter {
-    fn new(model: Option<String>, steps: mpsc::UnboundedSender<Step>, charge: Option<Charge>) -> Self {
+    fn new(
+        model: Option<String>,
+        messages_left_out: usize,
+        steps: mpsc::UnboundedSender<Step>,
+        charge: Option<Charge>,
+    ) -> Self {
         Self {
             charge,
             is_admitted: false,
@@ -228,6 +242,7 @@ impl StepWriter {
             sent_reports: SentReports::default(),
             model,
             devices: Vec::new(),
+            messages_left_out,
         }
     }
 
@@ -289,7 +304,13 @@ impl StepWriter {
             let _ = self.steps.send(Step::Text(rest.to_owned()));
         }
         let model = self.model.unwrap_or_else(|| outcome.receipt.model.to_string());
-        Step::Done(Box::new(AcceptedAnswer { outcome, model, devices: self.devices }))
+        Step::Done(Box::new(AcceptedAnswer {
+            outcome,
+            model,
+            devices: self.devices,
+            messages_left_out: self.messages_left_out,
+            ignored: request.ignored.clone(),
+        }))
     }
 }
 
@@ -322,7 +343,8 @@ async fn run(
 ) {
     let session = prepared.session;
     let memory = memory_of(gateway, request);
-    let mut writer = StepWriter::new(template.model.clone(), steps.clone(), charge);
+    let left_out = prepared.messages_left_out;
+    let mut writer = StepWriter::new(template.model.clone(), left_out, steps.clone(), charge);
     let result = tokio::select! {
         biased;
         result = Box::pin(turn(gateway, prepared, template, memory, |event| writer.event(event))) => Some(result),
@@ -340,11 +362,7 @@ async fn run(
                 tracing::debug!(%error, "a session's words cannot be read");
             }
         }
-        Some(Err(error)) if is_refused(error, request) => {
-            if !discard_unused(gateway, request, session).await {
-                gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session);
-            }
-        }
+        Some(Err(error)) if forget_failed(gateway, request, session, error).await => {}
         Some(Err(_)) | None => {
             gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session)
         }
@@ -363,31 +381,6 @@ async fn stop_attempts(session: &SessionHandle) {
     if let Err(error) = session.stop_attempts().await {
         tracing::debug!(%error, "an answer without a reader was not stopped");
     }
-}
-
-/// Whether no asked node serves the request as it is. The same request would fail again.
-fn is_refused(error: &ClientError, request: &CompletionRequest) -> bool {
-    let lacks_tools = error.code() == Some(ErrorCode::ModelUnavailable) && request.tools.is_some();
-    error.is_refusal_of_request() || lacks_tools
-}
-
-/// Deletes the session that a failed request began, and that has no turn. A session that the request named
-/// stays. Returns whether the session is gone.
-async fn discard_unused(gateway: &Gateway, request: &CompletionRequest, session: SessionId) -> bool {
-    let is_named = request.session.as_deref().is_some_and(|name| name != "new");
-    let handle = gateway.client().session(session);
-    if is_named || !handle.info().await.is_ok_and(|info| info.turns == 0) {
-        return false;
-    }
-    let discarded = async {
-        handle.abandon().await?;
-        handle.delete().await
-    };
-    match discarded.await {
-        Ok(_) => gateway.index().forget(session),
-        Err(error) => tracing::debug!(%error, "a session without a turn was not deleted"),
-    }
-    !gateway.client().session_ids().await.is_ok_and(|ids| ids.contains(&session))
 }
 
 /// If another device wrote in the same place, merges its turns before the next request. The losing device

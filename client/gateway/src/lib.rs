@@ -52,6 +52,7 @@ mod answer;
 mod api_error;
 mod api_form;
 mod body;
+mod carried_history;
 mod chat;
 mod clock;
 mod completion;
@@ -90,6 +91,7 @@ mod steps;
 mod tls;
 mod tool_servers;
 mod tools;
+mod unanswered;
 mod wire;
 
 use std::{

@@ -3,38 +3,17 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    extract::{Path, Query},
-};
+use axum::{Json, body::Body, extract::Path};
 use baton_proto::text::is_same_name;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ApiError, Gateway, GatewayMemory, MemoryFailure, MemoryFilter};
+use super::{ApiError, Gateway, GatewayMemory, MemoryFailure, MemoryFilter, fields::Fields};
 
 /// Most bytes of a query; the relayer takes no longer one.
 const MAX_QUERY_BYTES: usize = 4096;
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct FilterInput {
-    query: Option<String>,
-    kind: Option<String>,
-    project: Option<String>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct EditInput {
-    #[serde(default)]
-    text: String,
-}
-
 /// The memories that a filter leaves, newest first.
-pub(super) async fn list(
-    gateway: Gateway,
-    Query(input): Query<FilterInput>,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list(gateway: Gateway, input: Fields) -> Result<Json<Value>, ApiError> {
     let items = memory_of(&gateway)?.list(&filter(&gateway, input)?).await?;
     Ok(Json(json!({ "items": items })))
 }
@@ -43,12 +22,14 @@ pub(super) async fn list(
 pub(super) async fn edit(
     gateway: Gateway,
     Path(id): Path<String>,
-    Json(input): Json<EditInput>,
+    body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    if input.text.trim().is_empty() {
+    let (_slot, body) = gateway.read(body).await?;
+    let text = Fields::of_body(&body)?.some_text("text")?;
+    if text.trim().is_empty() {
         return Err(ApiError::value("text", "a memory needs words"));
     }
-    let item = memory_of(&gateway)?.edit(gateway.caller.project(), &id, &input.text).await?;
+    let item = memory_of(&gateway)?.edit(gateway.caller.project(), &id, &text).await?;
     Ok(Json(json!(item)))
 }
 
@@ -59,10 +40,7 @@ pub(super) async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<J
 }
 
 /// Deletes all memories of a kind or project for good. A key with a name may name neither: it means its project.
-pub(super) async fn delete_all(
-    gateway: Gateway,
-    Query(input): Query<FilterInput>,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn delete_all(gateway: Gateway, input: Fields) -> Result<Json<Value>, ApiError> {
     let memory = memory_of(&gateway)?;
     let filter = filter(&gateway, input)?;
     if filter.query.is_some() {
@@ -83,19 +61,20 @@ fn memory_of(gateway: &Gateway) -> Result<Arc<dyn GatewayMemory>, ApiError> {
     memory.ok_or_else(|| ApiError::missing("no_memory", "this endpoint, or this key, has no memory"))
 }
 
-fn filter(gateway: &Gateway, input: FilterInput) -> Result<MemoryFilter, ApiError> {
-    if input.query.as_ref().is_some_and(|query| query.len() > MAX_QUERY_BYTES) {
+fn filter(gateway: &Gateway, mut input: Fields) -> Result<MemoryFilter, ApiError> {
+    let (query, kind) = (input.text("query")?, input.text("kind")?);
+    if query.as_ref().is_some_and(|query| query.len() > MAX_QUERY_BYTES) {
         return Err(ApiError::value("query", format!("query has at most {MAX_QUERY_BYTES} bytes")));
     }
     let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
-    let (named, own) = (given(input.project), gateway.caller.project());
+    let (named, own) = (given(input.text("project")?), gateway.caller.project());
     if let (Some(named), Some(own)) = (&named, own)
         && !is_same_name(named, own)
     {
         return Err(ApiError::value("project", "this key sees the memories of its own project alone"));
     }
     let project = own.map(str::to_owned).or(named);
-    Ok(MemoryFilter { project, query: given(input.query), kind: given(input.kind) })
+    Ok(MemoryFilter { project, query: given(query), kind: given(kind) })
 }
 
 impl From<MemoryFailure> for ApiError {

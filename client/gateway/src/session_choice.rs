@@ -7,18 +7,18 @@ use baton_proto::{
     link::BranchPoint,
     record::{Message, RecordKind},
     tools::{Definitions, is_definitions},
-    turn::json_schema_hash,
 };
 
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     ApiError, Gateway,
+    carried_history::{fit, starts},
     completion::{CompletionRequest, RequestPlace, split},
-    logprobs::LogprobsRequest,
     session_index::{agreement, same_messages},
     session_slots::{Holder, SessionSlot},
     steps::Step,
+    unanswered::discard_unused,
 };
 use baton_client::{Client, ClientError, Conversation, NewSession, ResumeOptions, TurnInput};
 
@@ -26,6 +26,8 @@ use baton_client::{Client, ClientError, Conversation, NewSession, ResumeOptions,
 pub(super) struct PreparedSession {
     pub(super) session: SessionId,
     pub(super) work: SessionWork,
+    /// The request's oldest messages that the session does not have: together they are larger than a turn.
+    pub(super) messages_left_out: usize,
 }
 
 /// The work to do in the session.
@@ -41,9 +43,9 @@ pub(super) enum SessionWork {
 enum SessionChoice {
     /// A session that begins with the earlier messages; `replaces` is the seq from which the request replaces
     /// its turns.
-    Session { session: SessionId, replaces: Option<u64> },
-    /// A new session that begins with all messages; it may branch off another. `history` has the parent's
-    /// messages before the branch that the request does not repeat.
+    Session { session: SessionId, replaces: Option<u64>, left_out: usize },
+    /// A new session that begins with all messages that fit a turn; it may branch off another. `history` has the
+    /// parent's messages before the branch that the request does not repeat.
     New { branch: Option<BranchPoint>, history: Vec<Message> },
 }
 
@@ -69,14 +71,14 @@ pub(super) async fn prepare_session(
         && request.session.is_none()
         && client.session(session).info().await.is_ok_and(|info| info.pending)
     {
-        if has_same_form(gateway, session, request).await?
-            && pinned_messages(client, session, request).await? == client.session(session).system().await?
-        {
+        if is_same_request(gateway, session, (request, template), None).await? {
             let slot = take(session).map_err(busy)?;
-            return Ok((PreparedSession { session, work: SessionWork::Resume }, slot));
+            return Ok((PreparedSession::resumed(client, session, request).await?, slot));
         }
-        // The request now has other tools or system text, which the begun turn cannot take any more.
-        client.session(session).abandon().await?;
+        // The request now has other settings, tools or system text, which the begun turn cannot take any more.
+        if !discard_unused(gateway, request, session).await {
+            client.session(session).abandon().await?;
+        }
     }
     let (before, mut new) = split(&request.messages);
     if new.is_empty() {
@@ -92,7 +94,7 @@ pub(super) async fn prepare_session(
     }
     if let Some(name) = request.session.as_deref().filter(|name| *name != "new") {
         let session = conversation(gateway, name).await?.session;
-        if repeats_pending(gateway, session, request).await? {
+        if repeats_pending(gateway, session, (request, template)).await? {
             gateway.note_use(session);
             let slot = match take(session) {
                 Ok(slot) => slot,
@@ -101,12 +103,12 @@ pub(super) async fn prepare_session(
                     return Box::pin(prepare_session(gateway, request, template, steps)).await;
                 }
             };
-            return Ok((PreparedSession { session, work: SessionWork::Resume }, slot));
+            return Ok((PreparedSession::resumed(client, session, request).await?, slot));
         }
     }
     let choice = choose(gateway, request, before, template).await?;
     let (choice, slot) = match choice {
-        SessionChoice::Session { session, replaces } => match take(session) {
+        SessionChoice::Session { session, replaces, .. } => match take(session) {
             Ok(slot) => {
                 // The request that held the session may have ended since: then its turn is part of the session.
                 if choose(gateway, request, before, template).await? != choice {
@@ -114,8 +116,10 @@ pub(super) async fn prepare_session(
                     return Box::pin(prepare_session(gateway, request, template, steps)).await;
                 }
                 let choice = match request.session {
-                    None => beside_running_turn(client, (session, replaces), new).await?,
-                    Some(_) => choice,
+                    None if runs_other_turn(client, session, new).await? => {
+                        branch_beside(client, (session, replaces)).await?
+                    }
+                    _ => choice,
                 };
                 (choice, Some(slot))
             }
@@ -136,7 +140,9 @@ pub(super) async fn prepare_session(
     };
     match choice {
         SessionChoice::New { branch, history } => {
-            let messages = [history.as_slice(), &request.messages].concat();
+            let mut messages = [history.as_slice(), &request.messages].concat();
+            let newest = messages.len() - new.len();
+            let messages_left_out = fit(&mut messages, newest);
             check(template, &messages)?;
             let mut system = pinned(request);
             if request.system.is_empty()
@@ -150,7 +156,8 @@ pub(super) async fn prepare_session(
             let session = client.new_session(begun).await?;
             gateway.note_use(session);
             let slot = take(session).map_err(busy)?;
-            Ok((PreparedSession { session, work: SessionWork::Turn { messages, replaces: None } }, slot))
+            let work = SessionWork::Turn { messages, replaces: None };
+            Ok((PreparedSession { session, work, messages_left_out }, slot))
         }
         SessionChoice::Session { session, .. }
             if client.session(session).info().await?.waiting_replays > 0 =>
@@ -168,25 +175,24 @@ pub(super) async fn prepare_session(
             drop(slot);
             Box::pin(prepare_session(gateway, request, template, steps)).await
         }
-        SessionChoice::Session { session, replaces } => {
+        SessionChoice::Session { session, replaces, left_out } => {
             let slot = slot.ok_or(ClientError::Busy)?;
             check(template, new)?;
             gateway.note_use(session);
             let system = pinned_messages(client, session, request).await?;
             if let Some(pending) = client.session(session).pending_messages().await? {
-                if matches!(request.place, RequestPlace::AfterMessages | RequestPlace::AfterTurn(_))
-                    && same_messages(&pending, new)
-                    && system == client.session(session).system().await?
-                    && has_same_form(gateway, session, request).await?
+                if same_messages(&pending, new)
+                    && is_same_request(gateway, session, (request, template), Some(replaces)).await?
                 {
-                    return Ok((PreparedSession { session, work: SessionWork::Resume }, slot));
+                    let work = SessionWork::Resume;
+                    return Ok((PreparedSession { session, work, messages_left_out: left_out }, slot));
                 }
                 // A different request no longer waits for that answer.
                 client.session(session).abandon().await?;
             }
             client.session(session).set_system(system).await?;
             let work = SessionWork::Turn { messages: new.to_vec(), replaces };
-            Ok((PreparedSession { session, work }, slot))
+            Ok((PreparedSession { session, work, messages_left_out: left_out }, slot))
         }
     }
 }
@@ -220,19 +226,12 @@ async fn wait_if_hung_up(holder: Holder) -> Result<(), ClientError> {
     tokio::time::timeout(HANG_UP_WAIT, holder.ended()).await.map_err(|_| ClientError::Busy)
 }
 
-/// The place of a request in a session that its messages chose. While another turn runs there that no request
-/// began, such as a replay, the request branches off before it. The same messages once more are a retry.
-async fn beside_running_turn(
-    client: &Client,
-    (session, replaces): (SessionId, Option<u64>),
-    new: &[Message],
-) -> Result<SessionChoice, ApiError> {
+/// Whether another turn runs in the session that a request's messages chose, such as a replay. The same messages
+/// once more are a retry.
+async fn runs_other_turn(client: &Client, session: SessionId, new: &[Message]) -> Result<bool, ClientError> {
     let handle = client.session(session);
     let pending = handle.pending_messages().await?;
-    if pending.is_none_or(|pending| same_messages(&pending, new)) || !handle.is_busy().await? {
-        return Ok(SessionChoice::Session { session, replaces });
-    }
-    branch_beside(client, (session, replaces)).await
+    Ok(pending.is_some_and(|pending| !same_messages(&pending, new)) && handle.is_busy().await?)
 }
 
 /// A branch before the turn that runs in a session, so that both requests are answered.
@@ -251,7 +250,7 @@ async fn branch_beside(
 async fn repeats_pending(
     gateway: &Gateway,
     session: SessionId,
-    request: &CompletionRequest,
+    (request, template): (&CompletionRequest, &TurnInput),
 ) -> Result<bool, ApiError> {
     if request.place != RequestPlace::AfterMessages {
         return Ok(false);
@@ -262,20 +261,41 @@ async fn repeats_pending(
     }
     let pending = client.session(session).pending_messages().await?;
     Ok(pending.is_some_and(|pending| same_messages(&pending, &request.messages))
-        && pinned_messages(client, session, request).await? == client.session(session).system().await?
-        && has_same_form(gateway, session, request).await?)
+        && is_same_request(gateway, session, (request, template), None).await?)
 }
 
-/// Whether the request has the form of the pending turn. A turn keeps its form from its beginning.
-async fn has_same_form(
+/// Whether the pending turn was begun with all settings of a request, its system text and its tools. A turn keeps
+/// them from its beginning. A request without a seed takes any.
+///
+/// # Parameters
+/// `replaces` is the seq from which the request replaces turns; none if its messages alone found the turn.
+async fn is_same_request(
     gateway: &Gateway,
     session: SessionId,
-    request: &CompletionRequest,
+    (request, template): (&CompletionRequest, &TurnInput),
+    replaces: Option<Option<u64>>,
 ) -> Result<bool, ApiError> {
-    let sampling = gateway.client().session(session).pending_sampling().await?.unwrap_or_default();
-    let schema = request.json_schema.as_deref().map(json_schema_hash);
-    Ok(sampling.json_schema == schema
-        && sampling.logprobs == request.logprobs.map_or(0, LogprobsRequest::requested_alternatives))
+    let handle = gateway.client().session(session);
+    let Some(pending) = handle.pending_settings().await? else { return Ok(false) };
+    let mut wanted = template.settings();
+    wanted.supersedes_from = replaces.unwrap_or(pending.supersedes_from);
+    Ok(pending.serve(wanted, request.sampling.seed.is_some())
+        && pinned_messages(gateway.client(), session, request).await? == handle.system().await?)
+}
+
+impl PreparedSession {
+    /// A session in which the same request is unanswered.
+    async fn resumed(
+        client: &Client,
+        session: SessionId,
+        request: &CompletionRequest,
+    ) -> Result<Self, ClientError> {
+        let handle = client.session(session);
+        let begun = handle.info().await?.turns == 0;
+        let pending = handle.pending_messages().await?.filter(|_| begun);
+        let left_out = pending.map_or(0, |pending| request.messages.len().saturating_sub(pending.len()));
+        Ok(Self { session, work: SessionWork::Resume, messages_left_out: left_out })
+    }
 }
 
 fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> {
@@ -328,7 +348,7 @@ fn choose_in_named(
         RequestPlace::AfterMessages => {}
     }
     if before.is_empty() {
-        return Ok(SessionChoice::Session { session, replaces: None });
+        return Ok(SessionChoice::Session { session, replaces: None, left_out: 0 });
     }
     let Some(turns) = agreement(&conversation.turns, before) else {
         return Err(ApiError::conflict(
@@ -338,7 +358,7 @@ fn choose_in_named(
         ));
     };
     let replaces = conversation.turns.get(turns).map(|turn| turn.replaced_from);
-    Ok(SessionChoice::Session { session, replaces })
+    Ok(SessionChoice::Session { session, replaces, left_out: 0 })
 }
 
 /// Places new messages at a turn of a session.
@@ -356,10 +376,10 @@ fn choose_at_turn(
         ));
     };
     if matches!(place, RequestPlace::Replaces(_)) {
-        return Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from) });
+        return Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from), left_out: 0 });
     }
     if matches!(place, RequestPlace::AfterTurn(_)) && index + 1 == conversation.turns.len() {
-        return Ok(SessionChoice::Session { session, replaces: None });
+        return Ok(SessionChoice::Session { session, replaces: None, left_out: 0 });
     }
     let shared = conversation.turns.iter().take(index + 1);
     let history = shared.flat_map(|turn| turn.messages.clone()).collect();
@@ -374,23 +394,28 @@ async fn find_by_messages(
     all: &[Message],
     template: &TurnInput,
 ) -> SessionChoice {
-    let proposed = match before {
-        [] => Vec::new(),
-        before => gateway.index().propose(before, gateway.caller.project()),
-    };
-    for session in proposed {
-        match gateway.client().session(session).conversation().await {
-            Ok(conversation) => {
-                let fits = check(template, all).is_ok();
-                if let Some(choice) = match_session(&conversation, before, fits) {
-                    return choice;
+    let fits = check(template, all).is_ok();
+    // A session may have begun without the oldest messages.
+    for start in starts(all, before.len()) {
+        let before = before.get(start..).unwrap_or_default();
+        let proposed = match before {
+            [] => Vec::new(),
+            before => gateway.index().propose(before, gateway.caller.project()),
+        };
+        for session in proposed {
+            match gateway.client().session(session).conversation().await {
+                Ok(conversation) => match match_session(&conversation, before, fits) {
+                    Some(SessionChoice::Session { session, replaces, .. }) => {
+                        return SessionChoice::Session { session, replaces, left_out: start };
+                    }
+                    Some(choice) => return choice,
+                    // Another program continued it; index its present messages.
+                    None => gateway.index().learn(&conversation),
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "a proposed session cannot be read");
+                    gateway.index().forget(session);
                 }
-                // Another program continued it; index its present messages.
-                gateway.index().learn(&conversation);
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a proposed session cannot be read");
-                gateway.index().forget(session);
             }
         }
     }
@@ -404,10 +429,10 @@ fn match_session(conversation: &Conversation, before: &[Message], fits: bool) ->
     let session = conversation.session;
     let turns = agreement(&conversation.turns, before)?;
     let Some(next) = conversation.turns.get(turns) else {
-        return Some(SessionChoice::Session { session, replaces: None });
+        return Some(SessionChoice::Session { session, replaces: None, left_out: 0 });
     };
     if turns + 1 == conversation.turns.len() || !fits {
-        return Some(SessionChoice::Session { session, replaces: Some(next.replaced_from) });
+        return Some(SessionChoice::Session { session, replaces: Some(next.replaced_from), left_out: 0 });
     }
     let shared = conversation.turns.get(turns.checked_sub(1)?)?;
     let branch = BranchPoint { session_id: session, link_hash: shared.link_hash };
@@ -487,13 +512,13 @@ mod tests {
         let three = conversation(3);
         let session = three.session;
         let at = |turns| match_session(&three, &said(turns), true);
-        assert_eq!(at(3), Some(SessionChoice::Session { session, replaces: None }));
-        assert_eq!(at(2), Some(SessionChoice::Session { session, replaces: Some(2) }));
+        assert_eq!(at(3), Some(SessionChoice::Session { session, replaces: None, left_out: 0 }));
+        assert_eq!(at(2), Some(SessionChoice::Session { session, replaces: Some(2), left_out: 0 }));
         let branch = BranchPoint { session_id: session, link_hash: LinkHash([0; 32]) };
         assert_eq!(at(1), Some(SessionChoice::New { branch: Some(branch), history: Vec::new() }));
         assert_eq!(at(4), None);
         let too_much = match_session(&three, &said(1), false);
-        assert_eq!(too_much, Some(SessionChoice::Session { session, replaces: Some(1) }));
+        assert_eq!(too_much, Some(SessionChoice::Session { session, replaces: Some(1), left_out: 0 }));
     }
 
     #[test]
@@ -501,8 +526,11 @@ mod tests {
         let three = conversation(3);
         let session = three.session;
         let choose = |before: &[Message]| choose_in_named(&three, before, RequestPlace::AfterMessages);
-        assert_eq!(choose(&[]).unwrap(), SessionChoice::Session { session, replaces: None });
-        assert_eq!(choose(&said(1)).unwrap(), SessionChoice::Session { session, replaces: Some(1) });
+        assert_eq!(choose(&[]).unwrap(), SessionChoice::Session { session, replaces: None, left_out: 0 });
+        assert_eq!(
+            choose(&said(1)).unwrap(),
+            SessionChoice::Session { session, replaces: Some(1), left_out: 0 }
+        );
         assert!(choose(&said(4)).is_err());
     }
 
@@ -513,7 +541,7 @@ mod tests {
         let choose = |place| choose_in_named(&three, &[], place);
         assert_eq!(
             choose(RequestPlace::Replaces(0)).unwrap(),
-            SessionChoice::Session { session, replaces: Some(0) }
+            SessionChoice::Session { session, replaces: Some(0), left_out: 0 }
         );
         let branch = BranchPoint { session_id: session, link_hash: LinkHash([1; 32]) };
         assert_eq!(
@@ -526,7 +554,7 @@ mod tests {
         );
         assert_eq!(
             choose(RequestPlace::AfterTurn(2)).unwrap(),
-            SessionChoice::Session { session, replaces: None }
+            SessionChoice::Session { session, replaces: None, left_out: 0 }
         );
         assert!(choose(RequestPlace::AfterTurn(3)).is_err(), "no such turn");
         assert!(choose(RequestPlace::Replaces(3)).is_err(), "no such turn");

@@ -26,6 +26,10 @@ pub(super) struct AcceptedAnswer {
     pub(super) model: String,
     /// Events of the session's other devices.
     pub(super) devices: Vec<String>,
+    /// The oldest messages of the request that were left out: together they are larger than a turn.
+    pub(super) messages_left_out: usize,
+    /// The names of the request's fields that were skipped.
+    pub(super) ignored: Vec<String>,
 }
 
 impl AcceptedAnswer {
@@ -64,6 +68,12 @@ impl AcceptedAnswer {
         }
         if !self.devices.is_empty() {
             about["devices"] = json!(self.devices);
+        }
+        if self.messages_left_out > 0 {
+            about["messages_left_out"] = json!(self.messages_left_out);
+        }
+        if !self.ignored.is_empty() {
+            about["ignored"] = json!(self.ignored);
         }
         about
     }

@@ -186,8 +186,13 @@ impl TurnContext<'_> {
         let mut observer = TurnObserver::default();
         let mut earlier = None;
         let session = self.client.session(id);
-        let pending = session.pending_messages().await?;
-        let resumes = pending.as_ref().is_some_and(|messages| same(messages, &self.request.messages));
+        let mut pending = session.pending_messages().await?;
+        let mut resumes = pending.as_ref().is_some_and(|messages| same(messages, &self.request.messages));
+        if resumes && !self.has_settings_of_pending(id).await? {
+            // A request with other settings replaces the one that failed.
+            session.abandon().await?;
+            (pending, resumes) = (None, false);
+        }
         let mut outcome = None;
         if pending.is_some() {
             let options = ResumeOptions { memory: memory.clone(), ..self.options() };
@@ -301,10 +306,23 @@ impl TurnContext<'_> {
         }
         input.sampling = Sampling {
             temperature: self.request.temperature.unwrap_or(DEFAULT_TEMPERATURE),
-            seed: self.request.seed.unwrap_or_else(|| u64::from_le_bytes(baton_keys::secret::random_bytes())),
+            seed: self
+                .request
+                .seed
+                .unwrap_or_else(|| u64::from_le_bytes(baton_keys::secret::random_bytes()) >> 11),
             ..Sampling::default()
         };
         input
+    }
+
+    /// Whether the unanswered turn was begun with the settings and the system text of this request.
+    async fn has_settings_of_pending(&self, id: SessionId) -> Result<bool, ChatError> {
+        let session = self.client.session(id);
+        let pending = session.pending_settings().await?;
+        let sets_seed = self.request.seed.is_some();
+        let system = session.system().await?;
+        Ok(pending.is_some_and(|pending| pending.serve(self.input().settings(), sets_seed))
+            && self.request.system.as_ref().is_none_or(|wanted| *wanted == system))
     }
 
     fn options(&self) -> ResumeOptions {

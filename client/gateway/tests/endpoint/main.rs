@@ -8,6 +8,7 @@ mod features;
 mod keys;
 mod messages;
 mod ollama;
+mod requests;
 mod responses;
 mod serve;
 mod stops;

@@ -40,6 +40,8 @@ pub(crate) struct PendingTurn {
     pub(crate) messages: Vec<Message>,
     pub(crate) sampling: Sampling,
     pub(crate) max_output_tokens: u32,
+    /// The model that the request named.
+    pub(crate) model: Option<String>,
     pub(crate) begun_ms: u64,
 }
 

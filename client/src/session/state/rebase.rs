@@ -16,7 +16,11 @@ use baton_proto::{
 };
 
 use super::{Pending, PendingTurn, State, TurnMeta};
-use crate::{conflict::DisplacedCount, error::StateError, event::DEFAULT_OUTPUT_TOKENS};
+use crate::{
+    conflict::DisplacedCount,
+    error::StateError,
+    event::{DEFAULT_OUTPUT_TOKENS, TurnSettings},
+};
 
 /// Replays to follow when searching for a turn whose entries about its replays the journal lost.
 const MAX_FOLLOWED: usize = 16;
@@ -395,6 +399,12 @@ impl State {
         plain.map(|pending| &pending.turn).or_else(|| Some(&waiting()?.turn))
     }
 
+    /// Whether there is an unanswered message for which no node was asked.
+    pub(crate) fn is_unasked(&self) -> bool {
+        let asks = |pending: &Pending| pending.number.is_none() && !pending.attempts.is_empty();
+        self.unanswered().is_some() && !self.pending.as_ref().is_some_and(asks)
+    }
+
     /// The number of a waiting unanswered message; none if it is pending.
     pub(crate) fn unanswered_number(&self) -> Option<u64> {
         if self.pending.as_ref().is_some_and(|pending| pending.number.is_none()) {
@@ -432,6 +442,16 @@ impl State {
 }
 
 impl PendingTurn {
+    /// The settings with which it was begun.
+    pub(crate) fn settings(&self) -> TurnSettings {
+        TurnSettings {
+            supersedes_from: self.supersedes_from,
+            sampling: self.sampling.clone(),
+            max_output_tokens: self.max_output_tokens,
+            model: self.model.clone(),
+        }
+    }
+
     /// Turns an edit into a plain turn once other turns follow its target: in its old place it would remove
     /// them from the conversation.
     pub(crate) fn follow(&mut self) {
@@ -475,6 +495,7 @@ fn replay_of(turn: &HistoryTurn, asked: AskedTurn) -> Option<PendingTurn> {
         messages,
         sampling: sampling.unwrap_or_default(),
         max_output_tokens: asked_tokens.or(asked.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS),
+        model: None,
         begun_ms: asked.begun_ms,
     })
 }

@@ -149,6 +149,7 @@ fn say(state: &mut State, node: &SecretSigningKey) {
         messages: vec![Message::new(Role::User, "next")],
         sampling: Sampling::default(),
         max_output_tokens: DEFAULT_OUTPUT_TOKENS,
+        model: None,
         begun_ms: 0,
     };
     state.apply(Entry::Pending(pending.clone())).unwrap();

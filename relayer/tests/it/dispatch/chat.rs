@@ -4,6 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use baton_client::SessionRoot;
 use baton_memory::{api::RecallMode, model::MemoryScope};
+use baton_proto::ErrorCode;
 use baton_relayer::{
     chat::{ChatAnswer, ChatError, ChatEvent, ChatRequest},
     delegation::registry::Records as _,
@@ -220,6 +221,20 @@ async fn a_turn_that_was_accepted_when_its_relayer_died_is_answered_and_not_made
     let stale = relayer.try_say(next(&first, "two")).await;
     assert!(matches!(stale, Err(ChatError::Rollback(_))), "it is delivered now");
     assert_eq!(relayer.say(next(&second, "three")).await.content, "three (2)");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_answered_with_its_own_settings_and_not_with_those_of_one_that_failed() {
+    let world = World::new().await;
+    let relayer = world.plain().await;
+    let first = relayer.say(hello("one")).await;
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
+    let failed = ChatRequest { max_tokens: Some(40), ..next(&first, "two") };
+    assert!(relayer.try_say(failed).await.is_err());
+    world.nodes[0].clear_script();
+    let second = relayer.say(ChatRequest { max_tokens: Some(30), ..next(&first, "two") }).await;
+    assert_eq!((second.content.as_str(), second.seq), ("two (1)", 1));
+    assert_eq!(world.nodes[0].seen(|seen| seen.turns.last().unwrap().max_output_tokens), 30);
 }
 
 #[tokio::test(flavor = "multi_thread")]
