@@ -26,7 +26,52 @@ def greet(name: str) -> str:
 \`\`\`
 `;
 
+/** Answers that cost a reader of Markdown much: each fills its length. */
+const COSTLY = [
+  [">", 2_500], [">", 60_000], ["a.", 60_000], ["- ", 60_000], ["1.\n", 32_000], ["[", 60_000], ["![", 4_000], ["*a", 60_000], ["_a ", 32_000],
+  ["**a ", 4_000], ["~a", 4_000], ["`*", 4_000], ["`".repeat(50) + " ", 32_000], ["<a ", 60_000], ["<", 32_000], ["<!--", 32_000], ["|-|\n", 32_000],
+  ["[a]: b \"\n", 32_000], ["\n```", 32_000], ["\n$$", 32_000], ["\\(", 4_000], ["$", 32_000], ["&amp;", 32_000], ["a@", 60_000], ["> - 1. ", 32_000],
+  [`${"|a".repeat(1000)}|\n${"|-".repeat(1000)}|\n${"|\n".repeat(9000)}`, 32_000], ["http://", 60_000], ["\n", 500_000], ["word ", 500_000],
+];
+
 export function answerTests(harness) {
+  test("no answer hides the others or stops the page", async () => {
+    const { page } = harness;
+    await harness.newConversation();
+    await harness.say("a beginning");
+    for (const [part, length] of COSTLY) {
+      const costly = part.repeat(Math.ceil(length / part.length)).slice(0, length);
+      const change = (shown) => {
+        const [turn] = shown.turns;
+        const texts = ["before", `${costly}@`, "after"];
+        shown.turns = texts.map((content, seq) => ({ ...turn, seq, messages: [turn.messages[0], { ...turn.messages.at(-1), content }] }));
+      };
+      await page.addInitScript(() => {
+        globalThis.longest_ms = 0;
+        new PerformanceObserver((list) => { for (const task of list.getEntries()) globalThis.longest_ms = Math.max(globalThis.longest_ms, task.duration); })
+          .observe({ type: "longtask", buffered: true });
+      });
+      await harness.withSession(change, async () => {
+        await page.locator(".answer", { hasText: "after" }).waitFor();
+        const name = JSON.stringify([part.slice(0, 12), length]);
+        assert.equal(await harness.turns.count(), 3, name);
+        const longest_ms = await page.evaluate(() => globalThis.longest_ms);
+        if (process.env.BATON_PAGE_TIMES) console.log(name, longest_ms);
+        assert.ok(longest_ms < 1000, `${name} stopped the page for ${longest_ms} ms`);
+      });
+    }
+  });
+
+  test("formulas keep their signs", async () => {
+    const { page } = harness;
+    const text = "So $a_1\\,b$ and $c_2$ and \\(x_1*y*z\\) for $5 or $10.\n\n$$\n- a_1 \\\\\n$$";
+    await harness.withSession((shown) => { shown.turns[0].messages.at(-1).content = text; }, async () => {
+      const answer = page.locator(".answer").first();
+      assert.equal(await answer.locator("em, li").count(), 0);
+      assert.equal(await answer.evaluate((made) => [...made.children].map((one) => one.textContent).join("\n\n")), text);
+    });
+  });
+
   test("Markdown is shown while it streams, and after", async () => {
     const { page } = harness;
     await harness.message.fill(`**bold words** and \`code\` ${"and more ".repeat(60)}`);

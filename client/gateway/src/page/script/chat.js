@@ -27,9 +27,18 @@ function kept(fresh, key, content, make) {
   const before = views.get(key);
   // A message that is being edited is left alone.
   const same = before?.signature === signature || before?.view.querySelector("form.edit");
-  const entry = same ? before : { signature, view: make() };
+  const entry = same ? before : { signature, view: alone(make) };
   fresh.set(key, entry);
   return entry.view;
+}
+
+/** A view; one that fails does not hide the others. */
+function alone(make) {
+  try {
+    return make();
+  } catch {
+    return element("p", { className: "turn remark", textContent: "This turn cannot be shown. An export has its text." });
+  }
 }
 
 /** All versions of a turn, oldest first: the turn that it replaced first, and all edits of that one. */

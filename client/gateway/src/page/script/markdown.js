@@ -1,20 +1,149 @@
 // Markdown as elements. A model's text is never interpreted as HTML: the library only splits it into tokens, and this
 // module makes an element for each known token.
 
-import { lexer } from "../vendor/marked.esm.js";
+import { Lexer, Tokenizer } from "../vendor/marked.esm.js";
 import { codeBlock } from "./code.js";
 import { element } from "./dom.js";
 
-const OPTIONS = { gfm: true, breaks: true };
 const LINK_PROTOCOLS = ["http:", "https:", "mailto:"];
+/** Characters. A longer text is shown as it is: each frame of a stream splits the whole text anew. */
+const LONGEST_TEXT = 32 * 1024;
+/** Characters of a paragraph, heading or cell. The library's time grows with the square of a longer one. */
+const LONGEST_RUN = 4 * 1024;
+/** Items, cells and paragraphs of a text. A row of a table has as many cells as its first row, also where the text has none. */
+const MOST_PARTS = 4 * 1024;
+/** Blocks in blocks, and emphasis in emphasis. */
+const DEEPEST = 50;
+/** Milliseconds for a text, and for all texts between two pauses of the page. */
+const TEXT_MS = 150, DRAWING_MS = 1000;
 
-/** The blocks in each container, to keep those that a longer text repeats. @type {WeakMap<Element, { raw: string, level?: number, node: Node }[]>} */
+/** A formula; its signs are no emphasis, and its backslashes stay. */
+const FORMULA = /\$\$[^$]+\$\$|\$(?![\s$])(?:[^$\n]*[^\s$\\])?\$(?!\d)|\\\([^\n]*?\\\)|\\\[[^]*?\\\]/;
+const FORMULAS = new RegExp(FORMULA, "g");
+const INLINE_FORMULA = new RegExp(`^(?:${FORMULA.source})`);
+const BLOCK_FORMULA = /^ {0,3}(?:\$\$[^$]+\$\$|\\\[[^]*?\\\])[ \t]*(?:\n+|$)/;
+const REFERENCE = /&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z][a-z\d]{1,30});/gi;
+
+const nearest = (...places) => Math.min(...places.filter((place) => place >= 0));
+const formula = (type, pattern) => (source) => {
+  const raw = pattern.exec(source)?.[0];
+  return raw && { type, raw };
+};
+const EXTENSIONS = {
+  block: [formula("formula", BLOCK_FORMULA)],
+  startBlock: [(source) => nearest(source.indexOf("\n$$") + 1 || -1, source.indexOf("\n\\[") + 1 || -1)],
+  inline: [formula("formula", INLINE_FORMULA)],
+  startInline: [(source) => source.indexOf("$")],
+};
+const HOOKS = { emStrongMask: (source) => source.replace(FORMULAS, (raw) => "+".repeat(raw.length)) };
+
+/** Asks at each step whether the text may cost more. */
+class BoundedTokenizer extends Tokenizer {
+  space(source) {
+    this.lexer.check();
+    return super.space(source);
+  }
+
+  escape(source) {
+    this.lexer.check();
+    return super.escape(source);
+  }
+}
+
+/** The library's lexer with an end: of time, of depth and of parts. */
+class BoundedLexer extends Lexer {
+  depth = 0;
+  parts = 0;
+
+  constructor() {
+    super({ gfm: true, breaks: true, extensions: EXTENSIONS, hooks: HOOKS, tokenizer: new BoundedTokenizer() });
+  }
+
+  check() {
+    checkTime();
+    if (this.depth > DEEPEST || this.parts > MOST_PARTS) throw new RangeError("the text has too many parts");
+  }
+
+  within(work) {
+    this.depth++;
+    try {
+      this.check();
+      return work();
+    } finally {
+      this.depth--;
+    }
+  }
+
+  blockTokens(...given) {
+    this.parts++;
+    return this.within(() => super.blockTokens(...given));
+  }
+
+  inlineTokens(...given) { return this.within(() => super.inlineTokens(...given)); }
+
+  inline(...given) {
+    this.parts++;
+    this.check();
+    return super.inline(...given);
+  }
+
+  /** The blocks of a text. A costly run in one of them stays as it is; a text with costly blocks throws. */
+  lex(text) {
+    this.blockTokens(text.replace(/\r\n?/g, "\n"), this.tokens);
+    for (const { src, tokens } of this.inlineQueue) {
+      this.state.inRawBlock = false;
+      try {
+        this.check();
+        if (src.length > LONGEST_RUN) throw new RangeError("the run is too long");
+        this.inlineTokens(src, tokens);
+      } catch {
+        tokens.splice(0, tokens.length, { type: "plain", raw: src });
+      }
+    }
+    return this.tokens;
+  }
+}
+
+/**
+ * The text in each container; its blocks, to keep those that a longer text repeats, or null where it is plain; and
+ * how long it stays plain while it grows.
+ * @type {WeakMap<Element, { text: string, plain_until: number, blocks: { raw: string, level?: number, node: Node }[] | null }>}
+ */
 const rendered = new WeakMap();
+
+/** Milliseconds that texts took since the page last paused. */
+let spent = 0;
+/** The characters of the references in the text that is drawn. */
+let characters = new Map();
+/** When the text that is drawn has cost enough. */
+let deadline = 0;
+
+/** Ends a text that has cost enough. */
+function checkTime() {
+  if (performance.now() > deadline) throw new RangeError("the text costs too much");
+}
 
 /** Shows a text in a container. A longer version of the same text changes only its last blocks. */
 export function renderMarkdown(container, text) {
-  const before = rendered.get(container) ?? [];
-  const tokens = lexer(text, OPTIONS).filter(isShown);
+  const before = rendered.get(container);
+  const until = before && text.startsWith(before.text) ? before.plain_until : 0;
+  if (text.length > LONGEST_TEXT || text.length < until) return renderPlain(container, text, until);
+  const begun = performance.now();
+  deadline = begun + Math.min(TEXT_MS, DRAWING_MS - spent);
+  try {
+    renderBlocks(container, text, before?.blocks ?? []);
+    checkTime();
+  } catch {
+    // While a costly text grows, it is tried anew a few times, not in each frame.
+    renderPlain(container, text, 2 * text.length);
+  }
+  if (!spent) setTimeout(() => { spent = 0; });
+  spent += performance.now() - begun;
+}
+
+function renderBlocks(container, text, before) {
+  const tokens = new BoundedLexer().lex(text).filter(isShown);
+  characters = charactersOf(text);
   setLevels(tokens.filter((token) => token.type === "heading"));
   const blocks = tokens.map((token, index) => {
     const same = before[index];
@@ -25,7 +154,16 @@ export function renderMarkdown(container, text) {
     if (here !== node) container.insertBefore(node, here ?? null);
   });
   while (container.childNodes.length > blocks.length) container.lastChild.remove();
-  rendered.set(container, blocks);
+  rendered.set(container, { text, plain_until: 0, blocks });
+}
+
+/** Shows a text as it is. */
+function renderPlain(container, text, until) {
+  const before = rendered.get(container);
+  const shown = before?.blocks === null && text.startsWith(before.text) && container.firstChild.firstChild;
+  if (shown) shown.appendData(text.slice(before.text.length));
+  else container.replaceChildren(element("p", { className: "plain", dir: "auto", textContent: text }));
+  rendered.set(container, { text, plain_until: until, blocks: null });
 }
 
 const isShown = (token) => token.type !== "space" && token.type !== "def";
@@ -41,23 +179,24 @@ function setLevels(headings) {
 }
 
 function block(token) {
+  checkTime();
   switch (token.type) {
-    case "heading": return element(token.level ? `h${token.level}` : "p", {}, ...inline(token.tokens));
-    case "paragraph": return element("p", {}, ...inline(token.tokens));
+    case "heading": return element(token.level ? `h${token.level}` : "p", { dir: "auto" }, ...inline(token.tokens));
+    case "paragraph": return element("p", { dir: "auto" }, ...inline(token.tokens));
     case "code": return codeBlock(token.text, token.lang ?? "");
     case "blockquote": return element("blockquote", {}, ...blocksOf(token.tokens));
     case "hr": return element("hr");
     case "list": return list(token);
     case "table": return table(token);
-    case "text": return element("p", {}, ...inline(token.tokens ?? [token]));
-    default: return element("p", { textContent: token.raw.trim() });
+    case "text": return element("p", { dir: "auto" }, ...inline(token.tokens ?? [token]));
+    default: return element("p", { className: "plain", dir: "auto", textContent: token.raw.trim() });
   }
 }
 
 const blocksOf = (tokens) => tokens.filter(isShown).map(block);
 
 function list(token) {
-  const made = element(token.ordered ? "ol" : "ul");
+  const made = element(token.ordered ? "ol" : "ul", { dir: "auto" });
   if (token.ordered && token.start > 1) made.start = token.start;
   for (const item of token.items) {
     const children = item.tokens.flatMap((child) => {
@@ -72,7 +211,7 @@ function list(token) {
 
 function table(token) {
   const cell = (tag) => (one, index) => {
-    const made = element(tag, {}, ...inline(one.tokens));
+    const made = element(tag, { dir: "auto" }, ...inline(one.tokens));
     if (token.align[index]) made.className = token.align[index];
     if (tag === "th") made.scope = "col";
     return made;
@@ -85,6 +224,7 @@ function table(token) {
 
 function inline(tokens = []) {
   return tokens.map((token) => {
+    checkTime();
     switch (token.type) {
       case "strong": return element("strong", {}, ...inline(token.tokens));
       case "em": return element("em", {}, ...inline(token.tokens));
@@ -96,6 +236,7 @@ function inline(tokens = []) {
       case "image": return link(token.href, [`Image: ${token.text || token.href}`]);
       case "text": return token.tokens ? element("span", {}, ...inline(token.tokens)) : decoded(token.text);
       case "escape": return token.text;
+      case "plain": return element("span", { className: "plain", textContent: token.raw });
       default: return token.raw;
     }
   });
@@ -111,7 +252,12 @@ function link(href, children) {
 }
 
 /** A text with its character references as characters. */
-function decoded(text) {
-  return text.replace(/&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z][a-z\d]{1,30});/gi, (reference) =>
-    new DOMParser().parseFromString(reference, "text/html").body.textContent);
+const decoded = (text) => text.replace(REFERENCE, (reference) => characters.get(reference) ?? reference);
+
+/** The characters of all references in a text. */
+function charactersOf(text) {
+  const references = [...new Set(text.match(REFERENCE))];
+  if (!references.length) return new Map();
+  const parsed = new DOMParser().parseFromString(references.map((reference) => `<i>${reference}</i>`).join(""), "text/html");
+  return new Map(references.map((reference, index) => [reference, parsed.body.children[index]?.textContent]));
 }

@@ -30,7 +30,7 @@ export function period(ms) {
 
 /** A title of one short line, without the marks of Markdown. */
 export function shortTitle(text, length = 60) {
-  const line = text.replace(/\*\*|`+|^\s*#+ /gm, "").replace(/\s+/g, " ").trim();
+  const line = text.slice(0, 20 * length).replace(/\*\*|`+|^\s*#+ /gm, "").replace(/\s+/g, " ").trim();
   return [...line].length > length ? `${[...line].slice(0, length).join("").trimEnd()}…` : line;
 }
 
