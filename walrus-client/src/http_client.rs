@@ -16,13 +16,11 @@ const MAX_REDIRECTS: usize = 5;
 static PROXIES: LazyLock<Matcher> = LazyLock::new(Matcher::from_env);
 
 /// Begins a client for requests to the server of this URL.
-#[must_use]
 pub fn builder(url: &Url) -> ClientBuilder {
     if is_loopback(url) { Client::builder().no_proxy() } else { Client::builder() }
 }
 
 /// As [`builder`], for a URL as text. Without a URL, the proxies of the environment apply; a request then fails anyway.
-#[must_use]
 pub fn builder_for(url: &str) -> ClientBuilder {
     Url::parse(url).map_or_else(|_| Client::builder(), |url| builder(&url))
 }
