@@ -1,5 +1,6 @@
 // The log: turns, the answer under way, and the beginning of an empty conversation.
 
+import { direct } from "./api.js";
 import { $, element, textButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 import { branchAfter, remove } from "./session.js";
@@ -75,7 +76,7 @@ function draw() {
     const { pending, pending_text: text } = state.shown;
     nodes.push(kept(fresh, "pending", [pending, text, state.failure], () => pendingView(pending, text, state.failure)));
   }
-  if (!nodes.length) nodes.push(state.current && !state.shown ? element("p", { className: "loading", textContent: "Opening…" }) : kept(fresh, "empty", "", empty));
+  if (!nodes.length) nodes.push(state.current && !state.shown ? element("p", { className: "loading", textContent: "Opening…" }) : kept(fresh, "empty", Boolean(direct), empty));
   views = fresh;
   place(nodes);
 }
@@ -96,12 +97,16 @@ function empty() {
     return button;
   });
   const trust = element("details", { className: "trust" },
-    element("summary", { textContent: "Only the node that answers reads your message. Your history is sealed, and yours. What you trust" }),
+    element("summary", { textContent: direct ? "Only the node that answers reads your message. Your history is sealed, and yours. What you trust"
+      : "The node that answers reads your message. The owner of this endpoint can read your conversations. What you trust" }),
     element("ul", {}, ...[
       "The node that answers sees that turn and the part of the history it needs. It does not know who you are.",
       "Its signed receipt states the model and the tokens, and makes it answerable. It does not prove that the model ran.",
       "The store keeps sealed bytes. It cannot read or change them.",
-      "Your device has the only key to this history. Its 24 recovery words are the other way in.",
+      ...(direct ? ["Your device has the only key to this history. Its 24 recovery words are the other way in."] : [
+        "The keys to this history are on the device that runs this endpoint.",
+        "With memory, the relayer gets words of your message, and the whole exchange if the owner lets it remember.",
+      ]),
     ].map((textContent) => element("li", { textContent }))));
   return element("div", { className: "empty" }, element("h2", { textContent: "What shall we work on?" }),
     element("div", { className: "starters" }, ...starters), trust);

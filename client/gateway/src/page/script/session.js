@@ -261,6 +261,6 @@ export const verify = () => act(async () => {
 });
 
 function inWords(fault) {
-  if (fault.code === "no_node") return "No node was found. Your message is saved.";
+  if (fault.code === "no_node") return "No node was found.";
   return `${fault.message.charAt(0).toUpperCase()}${fault.message.slice(1)}`;
 }

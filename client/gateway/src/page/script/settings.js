@@ -53,7 +53,7 @@ async function open() {
   for (const place of document.querySelectorAll("[data-only]")) place.hidden = place.dataset.only !== (direct ? "direct" : "endpoint");
   $("memory").disabled = !state.defaults?.memory;
   $("memory").checked = Boolean(state.defaults?.memory) && (settings.memory ?? true);
-  $("memoryHint").replaceChildren(...(state.defaults?.memory ? ["The relayer gets search words, never your message."]
+  $("memoryHint").replaceChildren(...(state.defaults?.memory ? ["The relayer gets words of your message, and the whole exchange if the owner lets it remember."]
     : ["This endpoint has no memory. ", element("code", { textContent: "baton serve --memory" }), " adds it."]));
   $("settings").returnValue = "no";
   $("settings").showModal();
