@@ -143,6 +143,22 @@ export function turnTests(harness) {
     await harness.verified.nth(1).waitFor();
   });
 
+  test("a draft survives a reload, and a pasted file is answered", async () => {
+    const { page } = harness;
+    await harness.newConversation();
+    await harness.message.fill("half a thought");
+    await page.reload();
+    await page.getByText("What shall we work on?").waitFor();
+    assert.equal(await harness.message.inputValue(), "half a thought");
+    await harness.message.evaluate((box) => {
+      const clipboardData = new DataTransfer();
+      clipboardData.items.add(new File(["x"], "x.png", { type: "image/png" }));
+      box.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+    });
+    await page.getByText("Baton sends text only.").waitFor();
+    await harness.message.fill("");
+  });
+
   test("settings go with a request", async () => {
     const { page } = harness;
     await harness.newConversation();

@@ -1,11 +1,16 @@
 // The box for the next message.
 
-import { $, icon } from "./dom.js";
+import { $, icon, notice } from "./dom.js";
 import { sendDraft, stop } from "./session.js";
 import { on, state } from "./state.js";
 
+/** The name of the text that a reload of this tab brings back. */
+const DRAFT = "draft";
+
+/** Fits the box to its text, and saves the text for a reload. */
 function fit() {
   const box = $("message");
+  sessionStorage.setItem(DRAFT, box.value);
   box.style.height = "auto";
   box.style.height = `${box.scrollHeight + 2}px`;
   $("send").disabled = !box.value.trim();
@@ -27,8 +32,19 @@ function send() {
   sendDraft(text);
 }
 
+/** Says that files are not sent. */
+function refuseFiles(event, given) {
+  if (!given?.files.length) return;
+  event.preventDefault();
+  notice("Baton sends text only.");
+}
+
 export function setUpComposer() {
   const box = $("message");
+  box.value = sessionStorage.getItem(DRAFT) ?? "";
+  document.addEventListener("paste", (event) => refuseFiles(event, event.clipboardData));
+  document.addEventListener("dragover", (event) => { if (event.dataTransfer?.types.includes("Files")) event.preventDefault(); });
+  document.addEventListener("drop", (event) => refuseFiles(event, event.dataTransfer));
   $("send").append(icon("send"));
   $("stop").append(icon("stop"));
   $("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });

@@ -39,7 +39,7 @@ export const messageViews = (messages) => messages.map((message) => {
   return element("div", { className: "quiet", textContent: `${message.role}: ${message.content}` });
 });
 
-const said = (text) => element("div", { className: "said", textContent: text });
+const said = (text) => element("div", { className: "said", dir: "auto", textContent: text });
 
 function answer(text) {
   const made = element("div", { className: "answer prose" });
