@@ -143,6 +143,23 @@ export function turnTests(harness) {
     await harness.verified.nth(1).waitFor();
   });
 
+  test("a message that another tab has an answer for is not asked again", async () => {
+    const { page } = harness;
+    await harness.newConversation();
+    await harness.say("once");
+    let waits = true, asked = 0;
+    const change = (shown) => {
+      if (waits) Object.assign(shown, { turns: [], pending: [{ role: "user", content: "once" }], pending_text: "" });
+    };
+    page.on("request", (request) => { if (request.url().endsWith("/v1/chat/completions")) asked++; });
+    await harness.withSession(change, async () => {
+      waits = false;
+      await page.getByRole("button", { name: "Retry" }).click();
+      await harness.verified.first().waitFor();
+      assert.deepEqual([asked, await harness.turns.count()], [0, 1]);
+    });
+  });
+
   test("a draft survives a reload, and a pasted file is answered", async () => {
     const { page } = harness;
     await harness.newConversation();

@@ -194,8 +194,17 @@ function watchStored(here, checks) {
 /** Stops the answer under way; its text stays. */
 export const stop = () => state.running?.controller.abort();
 
-/** Asks for the rest of the pending answer. */
-export const resume = () => act(() => say(state.shown.pending));
+/** Asks for the rest of the pending answer, unless another tab has it by now. */
+export const resume = () => act(async () => {
+  const here = step;
+  const { pending, id } = state.shown;
+  const shown = await load(id);
+  if (here !== step || state.running) return;
+  if (JSON.stringify(shown.pending) === JSON.stringify(pending)) return say(pending);
+  state.shown = shown;
+  state.failure = "";
+  emit("session");
+});
 
 /** Gives up the pending message. A conversation without any answer is deleted with it. */
 export const discard = () => act(async () => {
