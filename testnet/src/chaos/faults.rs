@@ -43,7 +43,7 @@ pub(super) async fn wrong_clock(world: &mut World, program: Program, seconds: i6
     }
     let more: &[&str] = if of_node { &[] } else { &[&offset] };
     let (acknowledged, answer) = world.say(&mut device, more, Conditions::default()).await?;
-    if !acknowledged && !answer.stderr.contains("clock") && !answer.stdout.contains("clock") {
+    if !acknowledged && !names_clock(&answer.stderr) && !names_clock(&answer.stdout) {
         world
             .findings
             .undetected(&format!("the clock of the {program:?} is off by {seconds} s: {}", answer.brief()));
@@ -56,17 +56,23 @@ pub(super) async fn wrong_clock(world: &mut World, program: Program, seconds: i6
     world.check(&device).await
 }
 
+/// Whether a message says which clock is wrong and in which direction, or asks to check a clock.
+fn names_clock(text: &str) -> bool {
+    let names_any = |line: &str, wanted: &[&str]| wanted.iter().any(|wanted| line.contains(wanted));
+    text.lines().any(|line| {
+        names_any(line, &["check this machine's clock", "check the clock"])
+            || names_any(line, &["machine's clock is", "clock of node"])
+                && names_any(line, &["ahead of", "behind"])
+    })
+}
+
 /// The store loses a session's newest blob, or all blobs. Verification must detect that, and the device's own
 /// copy must repair it.
 pub(super) async fn forgetful_store(world: &mut World, everything: bool) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, TURNS).await?;
     world.settle(&device).await?;
-    let storage = world.clients().session(&device, "storage", &[]).await?;
-    let storage = storage.json().with_context(|| format!("no list of blobs: {}", storage.brief()))?;
-    let blobs = storage["blobs"].as_array().into_iter().flatten();
-    let newest = blobs.filter_map(|blob| blob["blob_id"].as_str()).next_back();
-    let newest = newest.context("the newest blob has an ID")?.parse()?;
+    let newest = world.newest_blob(&device).await?;
     let forgotten = if everything { world.network.list_blobs().await? } else { vec![newest] };
     for id in forgotten {
         world.network.forget_blob(id).await?;
@@ -76,6 +82,7 @@ pub(super) async fn forgetful_store(world: &mut World, everything: bool) -> anyh
     if verified.is_ok() {
         world.findings.undetected(&format!("the newest blob is gone: {}", verified.brief()));
     }
+    world.settle(&device).await?;
     world.check(&device).await
 }
 
@@ -162,4 +169,25 @@ async fn connect(source: SocketAddr, target: SocketAddr) -> std::io::Result<toki
     let socket = TcpSocket::new_v4()?;
     socket.bind(source)?;
     socket.connect(target).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_message_about_a_wrong_clock_names_it() {
+        for text in [
+            "error: this machine's clock is about 1 h 2 min behind that of http://s",
+            "error: the clock of node 01 is about 20 s ahead of this machine's, which agrees with that of s",
+            "error: the authorisation expired\n  try: check this machine's clock",
+            "error: the authorisation is from the future; check the clock",
+        ] {
+            assert!(names_clock(text), "{text}");
+        }
+        for text in ["it is five o'clock, come again", "the clock struck", "no node was found, clock it", ""]
+        {
+            assert!(!names_clock(text), "{text}");
+        }
+    }
 }

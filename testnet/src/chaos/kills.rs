@@ -1,9 +1,10 @@
 //! `kill -9` at random moments: of client, node and store, of the relayer, and of two devices that write
 //! concurrently.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::Context as _;
+use baton_proto::ids::BlobId;
 
 use super::{
     call::Conditions,
@@ -20,11 +21,41 @@ const STEPS: usize = 4;
 pub(super) async fn kills(world: &mut World, turns: &[Option<Kill>]) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, 1).await?;
+    let mut listed = BTreeSet::new();
     for kill in turns {
         turn(world, &mut device, *kill).await?;
+        find_deleted(world, &mut listed).await?;
     }
+    node_alone(world, &mut device).await?;
+    find_deleted(world, &mut listed).await?;
     world.say_surely(&mut device).await?;
     world.check(&device).await
+}
+
+/// Counts blobs that the store listed before and lists no more.
+async fn find_deleted(world: &mut World, listed: &mut BTreeSet<BlobId>) -> anyhow::Result<()> {
+    let left: BTreeSet<BlobId> = world.network.list_blobs().await?.into_iter().collect();
+    let deleted = listed.difference(&left).count() as u64;
+    world.findings.lost(deleted, &format!("the store lists {deleted} of its blobs no more"));
+    *listed = left;
+    Ok(())
+}
+
+/// A turn while the store is down, then a kill of the node. The node alone must store the turn that it signed.
+async fn node_alone(world: &mut World, device: &mut Device) -> anyhow::Result<()> {
+    world.network.stop_store().await?;
+    let (acknowledged, _) = world.say(device, &[], Conditions::default()).await?;
+    let newest = if acknowledged { Some(world.newest_blob(device).await?) } else { None };
+    let node = world.network.running().next().map(|node| node.node).context("the node runs")?;
+    world.network.kill_node(node).await?;
+    world.network.restart_store().await?;
+    world.start_node(&[]).await?;
+    if let Some(newest) = newest
+        && !world.await_blob(newest).await?
+    {
+        world.findings.lost(1, "the node did not store a turn that it had signed before it was killed");
+    }
+    Ok(())
 }
 
 /// Runs one turn, perhaps with a kill.

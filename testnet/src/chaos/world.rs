@@ -6,12 +6,13 @@ use std::{
 };
 
 use anyhow::Context as _;
+use baton_proto::ids::BlobId;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
     call::{Answer, Caller, Conditions, HANG},
-    ledger::{Exchange, Ledger},
+    ledger::{Exchange, Ledger, Verdict},
     plan::Trial,
     report::Findings,
 };
@@ -351,13 +352,14 @@ impl World {
         Ok((exchanges(answer.json().as_ref()), answer))
     }
 
-    /// Checks that every acknowledged turn is there once and in order: on the device, and on one restored
-    /// from the words.
+    /// Checks that every acknowledged turn is there once and in order: from the words alone, then after a
+    /// repair on the device and on a new one.
     pub(super) async fn check(&mut self, device: &Device) -> anyhow::Result<()> {
-        self.settle(device).await?;
         let words = self.words(device).await?;
+        let mut verdict = self.restored_alone(&words, device).await?;
+        self.settle(device).await?;
         let (own, _) = self.history(device).await?;
-        let mut verdict = self.ledger.judge(&own);
+        verdict.and(self.ledger.judge(&own));
         verdict.and(self.restored(&words, device).await?);
         self.findings.judge(&verdict);
         Ok(())
@@ -370,7 +372,47 @@ impl World {
         Ok(())
     }
 
-    async fn restored(&mut self, words: &Path, of: &Device) -> anyhow::Result<super::ledger::Verdict> {
+    /// Restores from the words with the node down, and before the device can repair the store. The node may
+    /// take a while to store the turns that it signed.
+    async fn restored_alone(&mut self, words: &Path, of: &Device) -> anyhow::Result<Verdict> {
+        let until = Instant::now() + RECOVERY;
+        loop {
+            self.stop_node().await?;
+            let history = match self.restore_once(words, of).await? {
+                Some(fresh) => self.history(&fresh).await?.0,
+                None => Vec::new(),
+            };
+            self.start_node(&[]).await?;
+            let verdict = self.ledger.judge(&history);
+            if verdict.is_good() || Instant::now() >= until {
+                return Ok(verdict);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until the store lists a blob that only the node can store.
+    pub(super) async fn await_blob(&mut self, id: BlobId) -> anyhow::Result<bool> {
+        let until = Instant::now() + RECOVERY;
+        loop {
+            let is_there = self.network.list_blobs().await?.contains(&id);
+            if is_there || Instant::now() >= until {
+                return Ok(is_there);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The ID of the blob with the session's newest turn, once the device has computed it.
+    pub(super) async fn newest_blob(&mut self, device: &Device) -> anyhow::Result<BlobId> {
+        let storage = self.clients().session(device, "storage", &[]).await?;
+        self.inspect(&storage);
+        let listed = storage.json().with_context(|| format!("no list of blobs: {}", storage.brief()))?;
+        let newest = listed["blobs"].as_array().and_then(|blobs| blobs.last()).context("there is a blob")?;
+        Ok(newest["blob_id"].as_str().context("the newest blob has an ID")?.parse()?)
+    }
+
+    async fn restored(&mut self, words: &Path, of: &Device) -> anyhow::Result<Verdict> {
         let history = match self.restore(words, of).await? {
             Some(fresh) => self.history(&fresh).await?.0,
             None => Vec::new(),
