@@ -256,7 +256,7 @@ async fn look_for_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Res
 }
 
 /// Turns whose blob only this client may still have, each with its author's remaining time to store it.
-fn unstored(core: &Arc<Core>, session: &Session) -> Vec<(u64, Duration)> {
+pub(crate) fn unstored(core: &Arc<Core>, session: &Session) -> Vec<(u64, Duration)> {
     let now = core.now_ms();
     let wait = u64::try_from(core.config.timeouts.author_stores.as_millis()).unwrap_or(u64::MAX);
     session.read(|state| {

@@ -87,8 +87,9 @@ pub struct ClientConfig {
     pub decoys: DecoyPolicy,
     /// The quota for turns, at nodes that accept it.
     pub quota: Option<Arc<QuotaHolder>>,
-    /// Whether a session that another process has open is opened to read it. Every change is then refused with
-    /// [`ClientError::InUse`]. Otherwise opening it is refused.
+    /// Whether a session that another process has open, or whose file cannot be written, is opened to read it.
+    /// Every change is then refused, with [`ClientError::InUse`] or the file's error. Otherwise opening it is
+    /// refused.
     pub read_in_use: bool,
     /// How long to wait.
     pub timeouts: Timeouts,

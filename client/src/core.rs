@@ -27,7 +27,7 @@ use crate::{
     session::{
         journal::{self, EXTENSION, JournalLocation, file_error, quarantine},
         lifetime::{self, BlobLifetime},
-        open_session::{self, Session},
+        open_session::{self, ReadOnly, Session},
         state::{Entry, SessionHeader, StorageTerms},
     },
 };
@@ -276,8 +276,9 @@ impl Core {
                 return Ok((session.clone(), false));
             }
             let session = match Session::open(&path, &core.secret) {
-                Err(ClientError::InUse(_)) if core.config.read_in_use => {
-                    Session::open_to_read(&path, &core.secret)?
+                Err(error) if core.config.read_in_use => {
+                    let reason = ReadOnly::of(&error).ok_or(error)?;
+                    Session::open_to_read(&path, &core.secret, reason)?
                 }
                 opened => opened?,
             };

@@ -311,7 +311,7 @@ mod tests {
     async fn steps_hang_below_their_turn_and_end_with_its_drop_or_their_result() {
         let (telemetry, mut spans, _) = telemetry(16);
         let trace = telemetry.turn(Instant::now(), || "5e5510".to_owned());
-        trace.phase("history").count("baton.blobs", 2).around(async { Ok(()) }).await.unwrap();
+        trace.phase("history").count("baton.blobs", 2).around(async { Ok::<(), ErrorCode>(()) }).await.unwrap();
         let refused: Result<(), _> =
             trace.phase("prompt").around(async { Err(ErrorCode::ContextOverflow) }).await;
         assert_eq!(refused, Err(ErrorCode::ContextOverflow));
@@ -356,7 +356,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_collector_nothing_is_made() {
         let trace = Telemetry::default().turn(Instant::now(), || unreachable!("nobody asks for the name"));
-        trace.phase("history").around(async { Ok(()) }).await.unwrap();
+        trace.phase("history").around(async { Ok::<(), ErrorCode>(()) }).await.unwrap();
         assert!(trace.0.is_none());
     }
 }

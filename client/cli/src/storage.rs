@@ -112,11 +112,17 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
                 json!({ "seq": seq, "turn": turn, "error": error.name(), "message": error.to_string() })
             })
             .collect();
+        let waiting: Vec<_> = report
+            .waiting
+            .iter()
+            .map(|(seq, wait)| json!({ "seq": seq, "turn": turn_number(*seq), "wait_ms": wait.as_millis() }))
+            .collect();
         return Ok(out.value(&json!({
             "session": session.to_string(),
             "renewed": report.renewed,
             "put_back": report.put_back,
             "stored": report.stored,
+            "waiting": waiting,
             "published": report.published,
             "failed": failed,
             "kept_until_ms": first,
@@ -134,6 +140,12 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
     }
     for (seq, error) in &report.failed {
         out.warn(&format!("{id}  the blob of turn {} was not stored: {error}", turn_number(*seq)));
+    }
+    for (seq, wait) in &report.waiting {
+        let (turn, seconds) = (turn_number(*seq), wait.as_secs() + 1);
+        out.note(&format!(
+            "{id}  the node still has {seconds} s to store the blob of turn {turn}: wait, then renew again"
+        ));
     }
     let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| remaining_time(first, now_ms()));
     out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?;

@@ -27,6 +27,8 @@ pub struct RenewReport {
     pub put_back: Vec<u64>,
     /// Turns whose blobs no store had confirmed; the store has them now.
     pub stored: Vec<u64>,
+    /// Turns whose blobs their nodes still have this time to store; a renewal after it stores them.
+    pub waiting: Vec<(u64, Duration)>,
     /// Whether the head index lacked this device's head, and has it again.
     pub published: bool,
     /// Turns whose blobs could not be bought, with the errors; they stay due.
@@ -57,6 +59,8 @@ pub(crate) async fn renew(core: &Arc<Core>, session: &Arc<Session>, within: Opti
             Err(error) => report.failed.push((blob.seq, error)),
         }
     }
+    report.waiting = background::unstored(core, session);
+    report.waiting.retain(|(_, wait)| !wait.is_zero());
     report.blobs = core.lifetimes_of(session);
     report
 }

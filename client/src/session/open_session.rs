@@ -5,7 +5,7 @@
 //! twice at once but may run beside each other. A PUT that waits for a store delays no turn.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -17,7 +17,7 @@ use crate::{
     error::ClientError,
     session::{
         index_view::IndexView,
-        journal::{self, Journal, JournalLocation, JournalLog},
+        journal::{self, Journal, JournalLocation, JournalLog, file_error},
         rounds::Rounds,
         state::{Entry, SessionHeader, State, StorageTerms},
     },
@@ -32,12 +32,37 @@ pub(crate) enum AuthorPolicy {
     Skip,
 }
 
+/// Why a session is only read.
+#[derive(Debug)]
+pub(crate) enum ReadOnly {
+    /// Another process writes it.
+    InUse,
+    /// Its file cannot be opened for writing.
+    Unwritable(PathBuf, std::io::ErrorKind),
+}
+
+impl ReadOnly {
+    /// The reason in an error of opening a session for writing, if the session can still be read.
+    pub(crate) fn of(error: &ClientError) -> Option<Self> {
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        match error {
+            ClientError::InUse(_) => Some(Self::InUse),
+            ClientError::File { path, source, .. }
+                if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem) =>
+            {
+                Some(Self::Unwritable(path.clone(), source.kind()))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// An open session.
 pub(crate) struct Session {
     /// Its id.
     pub(crate) id: SessionId,
-    /// Whether another process writes the session, and this one only reads it.
-    read_only: bool,
+    /// Why this process only reads the session, if so.
+    read_only: Option<ReadOnly>,
     /// Held for a whole write, by blocking threads alone.
     journal: Mutex<Option<Journal>>,
     /// Held for moments. Readers never wait for a journal, whose holder may need the reactor's threads to
@@ -94,9 +119,13 @@ impl Session {
         Ok(Self::with(journal, State::new(root, header)))
     }
 
-    /// Opens a session's file for reading, while another process writes it. Every write is refused.
-    pub(crate) fn open_to_read(path: &Path, secret: &FileSecret) -> Result<Self, ClientError> {
-        Ok(Self::with_journal(None, peek(path, secret)?))
+    /// Opens a session's file for reading. Every write is refused, for this reason.
+    pub(crate) fn open_to_read(
+        path: &Path,
+        secret: &FileSecret,
+        reason: ReadOnly,
+    ) -> Result<Self, ClientError> {
+        Ok(Self { read_only: Some(reason), ..Self::with_journal(None, peek(path, secret)?) })
     }
 
     /// Opens a session's log; none if the log is empty.
@@ -133,7 +162,7 @@ impl Session {
     fn with_journal(journal: Option<Journal>, state: State) -> Self {
         Self {
             id: state.session_id,
-            read_only: journal.is_none(),
+            read_only: None,
             journal: Mutex::new(journal),
             facts: Mutex::new(SessionFacts {
                 state,
@@ -215,14 +244,18 @@ impl Session {
         facts.state.is_published() || facts.indexes.unpublished == Some(facts.state.prev_link())
     }
 
-    /// Refuses changes outside of this device, such as a PUT, while another process writes the session.
+    /// Refuses changes outside of this device, such as a PUT, while this process only reads the session.
     pub(crate) fn check_writable(&self) -> Result<(), ClientError> {
-        if self.read_only { Err(ClientError::InUse(self.id)) } else { Ok(()) }
+        match &self.read_only {
+            None => Ok(()),
+            Some(ReadOnly::InUse) => Err(ClientError::InUse(self.id)),
+            Some(ReadOnly::Unwritable(path, kind)) => Err(file_error("write", path, (*kind).into())),
+        }
     }
 
     /// Whether this process only reads the session.
     pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only
+        self.read_only.is_some()
     }
 
     /// Whether background work is left: to store, to publish, or to offer a head record again to an index that
@@ -311,7 +344,7 @@ impl Session {
         if of.is_some_and(|(seq, link)| self.lock().state.link_at(seq) != Some(link)) {
             return Ok(());
         }
-        if !self.read_only {
+        if self.read_only.is_none() {
             let journal = journal.as_mut().ok_or(ClientError::Closed)?;
             // Before the entries, so that none of them is in the journal if the disk is full.
             if entries.iter().any(Entry::needs_file) {
@@ -319,7 +352,7 @@ impl Session {
             }
             journal.append(&encoded, flush)?;
         } else if !entries.iter().all(Entry::is_observation) {
-            return Err(ClientError::InUse(self.id));
+            return self.check_writable();
         }
         // Still under the journal's lock: the state takes entries in the order of the journal.
         let applied = {

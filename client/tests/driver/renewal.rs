@@ -179,6 +179,7 @@ async fn a_renewal_confirms_and_stores_the_blobs_that_wait() {
     // The author still has time: its blob is looked for, and not paid for twice.
     let report = client.session(id).renew(None).await.unwrap();
     assert!(report.stored.is_empty() && report.failed.is_empty(), "{report:?}");
+    assert!(matches!(report.waiting[..], [(0, wait)] if wait > Duration::from_secs(3000)), "{report:?}");
     assert_eq!((world.store.puts(), client.session(id).info().await.unwrap().unstored), (0, 1));
     // Its time is over, and the store is down.
     ahead_ms.store(2 * 3_600_000, Ordering::SeqCst);
@@ -189,6 +190,7 @@ async fn a_renewal_confirms_and_stores_the_blobs_that_wait() {
     let report = client.session(id).renew(None).await.unwrap();
     assert_eq!((report.stored, report.failed.len(), world.store.puts()), (vec![0], 0, 1));
     assert_eq!(client.session(id).info().await.unwrap().unstored, 0);
-    assert!(client.session(id).renew(None).await.unwrap().stored.is_empty());
+    let report = client.session(id).renew(None).await.unwrap();
+    assert!(report.stored.is_empty() && report.waiting.is_empty(), "{report:?}");
     client.shutdown(Duration::from_millis(100)).await;
 }

@@ -258,3 +258,34 @@ fn a_log_holds_what_was_flushed_and_is_cut_where_it_was_torn() {
     *kept.bytes.lock().unwrap().last_mut().unwrap() ^= 1;
     assert!(matches!(Journal::open_log(&log, &root), Err(ClientError::JournalDamaged { entry: 3, .. })));
 }
+
+#[test]
+fn a_session_whose_file_cannot_be_written_is_read_and_refuses_changes_with_that_reason() {
+    use crate::session::{
+        open_session::{ReadOnly, Session},
+        state::SessionHeader,
+    };
+    let denied = |kind: io::ErrorKind| file_error("open", Path::new("x"), kind.into());
+    assert!(ReadOnly::of(&denied(io::ErrorKind::NotFound)).is_none());
+    for kind in [io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::PermissionDenied] {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = FileSecret::generate();
+        let root = SessionRoot::generate();
+        let device_id = baton_proto::ids::DeviceId([1; 16]);
+        let header = SessionHeader {
+            n_shards: 10,
+            branch: None,
+            device_id,
+            created_ms: 0,
+            system: Vec::new(),
+            project: None,
+        };
+        let location = JournalLocation::Folder(folder.path().to_owned());
+        drop(Session::create((&location, &secret), root, header, Vec::new()).unwrap());
+        let path = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let session = Session::open_to_read(&path, &secret, ReadOnly::of(&denied(kind)).unwrap()).unwrap();
+        assert!(session.is_read_only());
+        let refused = session.check_writable().unwrap_err();
+        assert!(matches!(&refused, ClientError::File { source, .. } if source.kind() == kind), "{refused}");
+    }
+}

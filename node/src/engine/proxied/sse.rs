@@ -28,7 +28,7 @@ pub(super) struct Chunk {
     pub(super) text: String,
     pub(super) calls: Vec<CallPart>,
     /// The whole message, which some servers send at the end in place of its parts, or after them.
-    pub(super) message: Option<WireDelta>,
+    pub(super) message: Option<Box<WireDelta>>,
     pub(super) finish: Option<FinishReason>,
     pub(super) usage: Option<(u32, u32)>,
 }
