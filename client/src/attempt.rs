@@ -527,7 +527,7 @@ impl Reply {
             self.unnoted.clear();
         }
         AttemptFailure {
-            partial: PartialAnswer { text: self.text, ids: self.ids, reports: self.reports.taken },
+            partial: Box::new(PartialAnswer { text: self.text, ids: self.ids, reports: self.reports.taken }),
             note: self.note.map(Box::new),
             ..failure
         }

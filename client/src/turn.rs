@@ -214,7 +214,7 @@ async fn drive(
                     progress.probe_others(mesh, auth.audience).await;
                 }
             };
-            let arrived = Some(&failure.partial);
+            let arrived = Some(&*failure.partial);
             let resolving = Box::pin(resolve::resolve_attempt(core, session, &auth, arrived, wait));
             let resolved = match tokio::join!(resolving, Box::pin(probing)).0 {
                 // A second order would read the prompt again, at the same node.

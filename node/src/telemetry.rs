@@ -311,7 +311,12 @@ mod tests {
     async fn steps_hang_below_their_turn_and_end_with_its_drop_or_their_result() {
         let (telemetry, mut spans, _) = telemetry(16);
         let trace = telemetry.turn(Instant::now(), || "5e5510".to_owned());
-        trace.phase("history").count("baton.blobs", 2).around(async { Ok::<(), ErrorCode>(()) }).await.unwrap();
+        trace
+            .phase("history")
+            .count("baton.blobs", 2)
+            .around(async { Ok::<(), ErrorCode>(()) })
+            .await
+            .unwrap();
         let refused: Result<(), _> =
             trace.phase("prompt").around(async { Err(ErrorCode::ContextOverflow) }).await;
         assert_eq!(refused, Err(ErrorCode::ContextOverflow));

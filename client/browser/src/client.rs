@@ -363,7 +363,8 @@ fn say_input(text: String, options: Option<&JsValue>) -> Result<(TurnInput, Opti
     let plain = js_sys::Object::assign(&js_sys::Object::new(), options.unchecked_ref());
     Reflect::delete_property(&plain, &"onEvent".into())?;
     let input: SayInput = read(&plain, "options")?;
-    let turn = TurnInput { allow_echo: input.allow_echo, model: input.model, ..TurnInput::user(text).by_model() };
+    let turn =
+        TurnInput { allow_echo: input.allow_echo, model: input.model, ..TurnInput::user(text).by_model() };
     let turn = match input.max_tokens {
         Some(most) => TurnInput { max_output_tokens: most, ..turn },
         None => turn,

@@ -81,7 +81,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
     })?;
     let address = listener.local_addr()?;
-    with_client(settings, true, async |client| {
+    Box::pin(with_client(settings, true, async |client| {
         template.node = named_node(client, arguments.only.as_deref()).await?;
         let key_file = arguments.key_file.clone().unwrap_or_else(|| settings.home().join(KEY_FILE));
         let key = if arguments.no_key { None } else { Some(key(&key_file)?) };
@@ -116,7 +116,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             served = serving => Ok(served?),
             () = watch_nodes(client, settings.named_nodes(), out) => unreachable!("the watch does not end"),
         }
-    })
+    }))
     .await
 }
 

@@ -499,7 +499,7 @@ mod tests {
             temperature: 0.0,
             top_p: 0.5,
             top_k: 3,
-            repetition_penalty: Some(1.1),
+            repetition_penalty: 1.1,
             seed: u64::MAX,
             stop: vec!["\n".to_owned()],
             presence_penalty: 0.5,

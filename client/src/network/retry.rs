@@ -43,7 +43,7 @@ pub(crate) struct AttemptFailure {
     /// The other known nodes, if none of them answers either.
     pub(crate) silent_others: Option<Box<SilentNodes>>,
     /// The part of the answer that had arrived.
-    pub(crate) partial: PartialAnswer,
+    pub(crate) partial: Box<PartialAnswer>,
     /// The node's last progress note.
     pub(crate) note: Option<Box<SignedObject<ProgressNote>>>,
     /// Whether the node was asked about the turn after its silence, and does not run it.
@@ -160,7 +160,7 @@ impl AttemptFailure {
             status: AttemptStatus::Wrong,
             fault: NodeFailure::Lied,
             silent_others: None,
-            partial: PartialAnswer::default(),
+            partial: Box::default(),
             note: None,
             disowned: false,
         }
@@ -376,8 +376,12 @@ mod tests {
             model: ModelId([2; 32]),
             partial: partial(tokens),
         };
-        let lost = |partial| AttemptFailure { partial, ..AttemptFailure::lost(String::new()) };
-        let wrong = |partial| AttemptFailure { partial, ..AttemptFailure::check(ErrorCode::ReceiptMismatch) };
+        let lost =
+            |partial| AttemptFailure { partial: Box::new(partial), ..AttemptFailure::lost(String::new()) };
+        let wrong = |partial| AttemptFailure {
+            partial: Box::new(partial),
+            ..AttemptFailure::check(ErrorCode::ReceiptMismatch)
+        };
         assert_eq!(carry(None, &lost(partial(0))), Carry::Same);
         assert_eq!(carry(None, &lost(partial(3))), Carry::Longer);
         assert_eq!(carry(Some(&begun(3)), &lost(partial(5))), Carry::Longer);

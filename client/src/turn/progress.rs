@@ -100,7 +100,7 @@ impl Progress {
                     author: auth.audience,
                     attempt: auth.attempt,
                     model: auth.model,
-                    partial: std::mem::take(&mut failure.partial),
+                    partial: std::mem::take(&mut *failure.partial),
                 });
             }
             Carry::Back => {

@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 
 use self::{
     calls::Calls,
-    sse::{Chunk, SseEvent, SseReader, WireDelta},
+    sse::{Chunk, SseEvent, SseReader},
 };
 use super::{
     EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
@@ -388,7 +388,7 @@ impl ProxiedRun {
 
     async fn take(&mut self, chunk: Chunk, calls: &mut Calls) -> Result<(), EngineError> {
         let Chunk { mut text, calls: mut parts, message, .. } = chunk;
-        if let Some((whole, all)) = message.map(WireDelta::split) {
+        if let Some((whole, all)) = message.map(|message| message.split()) {
             // It repeats the parts, if there were any.
             if text.is_empty() && self.chunks == 0 {
                 text = whole;

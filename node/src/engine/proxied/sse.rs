@@ -186,7 +186,7 @@ fn chunk(wire: WireChunk, data: &[u8]) -> Result<SseEvent, EngineError> {
     let mut chunk = Chunk { usage: wire.usage.map(usage), ..Chunk::default() };
     if let Some(choice) = wire.choices.unwrap_or_default().into_iter().next() {
         (chunk.text, chunk.calls) = choice.delta.unwrap_or_default().split();
-        chunk.message = choice.message;
+        chunk.message = choice.message.map(Box::new);
         let finish = choice.finish_reason.filter(|reason| !reason.is_empty());
         chunk.finish = finish.map(|reason| match reason.as_str() {
             "length" => FinishReason::Length,
