@@ -199,7 +199,12 @@ fn a_model_that_never_fits_and_one_that_is_named_twice_are_refused_at_the_start(
     let (code, said) =
         failure(&mut baton_node(home.path(), &[&run[..], &["--more-models", "tiny"]].concat()));
     assert!(code == 2 && said.contains("named twice"), "{said}");
-    // It fits the budget, but has no usable weights.
+    // It fits the budget, but lacks a tensor since it was added.
+    let mut changed = model();
+    let name = b"blk.0.ffn_up.weight";
+    let place = changed.windows(name.len()).position(|part| part == name).unwrap();
+    changed[place + 8] = b'x';
+    fs::write(home.path().join(".cache/baton/models/tiny.gguf"), changed).unwrap();
     let (code, said) =
         failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "2000"]].concat()));
     assert!(code == 5 && said.contains("cannot load the model tiny"), "{said}");
