@@ -392,11 +392,54 @@ pub(crate) fn read_root(path: &Path, secret: &FileSecret) -> Result<SessionRoot,
     open_root(sealed, secret).ok_or_else(damaged)
 }
 
-/// The whole entries, or the position of the damaged entry (0 for the beginning of the file with the root).
-fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
+/// The session's root, and the value of the last entry that has one. Opens all lengths, but only the entries
+/// from that one on: damage before it goes unseen.
+pub(crate) fn read_last<T>(
+    path: &Path,
+    secret: &FileSecret,
+    value: impl Fn(&[u8]) -> Result<Option<T>, ClientError>,
+) -> Result<(SessionRoot, Option<T>), ClientError> {
+    let bytes = read_file(path)?;
+    check_format(path, &bytes)?;
+    let damaged = |entry| ClientError::JournalDamaged { path: path.to_owned(), entry };
+    let (root, mut rest) = split_root(&bytes, secret).map_err(damaged)?;
+    let (session, key) = (root.session_id(), root.journal_key());
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        match next_frame(rest, &key, &session, frames.len() as u64) {
+            Frame::Whole(sealed, after) => {
+                frames.push(sealed);
+                rest = after;
+            }
+            Frame::Torn => break,
+            Frame::Damaged => return Err(damaged(frames.len() as u64 + 1)),
+        }
+    }
+    let count = frames.len();
+    for (position, sealed) in frames.into_iter().enumerate().rev() {
+        match key.open(&associated(&session, position as u64), sealed) {
+            Ok(entry) => {
+                if let Some(found) = value(&entry)? {
+                    return Ok((root, Some(found)));
+                }
+            }
+            Err(_) if position + 1 == count && is_zero_from(sealed, sealed.len()) => {}
+            Err(_) => return Err(damaged(position as u64 + 1)),
+        }
+    }
+    Ok((root, None))
+}
+
+/// The session's root and the frames after it, or 0 for a damaged beginning.
+fn split_root<'a>(bytes: &'a [u8], secret: &FileSecret) -> Result<(SessionRoot, &'a [u8]), u64> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(0u64)?;
     let (sealed, frames) = rest.split_at_checked(ROOT_BYTES).ok_or(0u64)?;
-    let root = open_root(sealed, secret).ok_or(0u64)?;
+    Ok((open_root(sealed, secret).ok_or(0u64)?, frames))
+}
+
+/// The whole entries, or the position of the damaged entry (0 for the beginning of the file with the root).
+fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
+    let (root, frames) = split_root(bytes, secret)?;
     let (entries, whole) = parse_frames(frames, &root)?;
     let torn = (frames.len() - whole) as u64;
     let whole = bytes.len() - frames.len() + whole;
@@ -410,8 +453,12 @@ fn parse_frames(frames: &[u8], root: &SessionRoot) -> Result<(Entries, usize), u
     while !rest.is_empty() {
         let position = entries.len() as u64;
         match next_frame(rest, &key, &session, position) {
-            Frame::Whole(entry, after) => {
-                entries.push(entry);
+            Frame::Whole(sealed, after) => {
+                match key.open(&associated(&session, position), sealed) {
+                    Ok(entry) => entries.push(entry),
+                    Err(_) if is_zero_from(rest, HEAD_BYTES + sealed.len()) => break,
+                    Err(_) => return Err(position + 1),
+                }
                 rest = after;
             }
             Frame::Torn => break,
@@ -423,8 +470,8 @@ fn parse_frames(frames: &[u8], root: &SessionRoot) -> Result<(Entries, usize), u
 
 /// The first frame of the rest of a file.
 enum Frame<'a> {
-    /// An entry and the bytes after it.
-    Whole(Zeroizing<Vec<u8>>, &'a [u8]),
+    /// A sealed entry and the bytes after it.
+    Whole(&'a [u8], &'a [u8]),
     /// The torn end of a file after a crash.
     Torn,
     /// Bytes that differ from the written ones.
@@ -441,12 +488,7 @@ fn next_frame<'a>(rest: &'a [u8], key: &JournalKey, session: &SessionId, positio
     if length > MAX_ENTRY_BYTES {
         return Frame::Damaged;
     }
-    let Some((sealed, after)) = body.split_at_checked(length) else { return Frame::Torn };
-    match key.open(&associated(session, position), sealed) {
-        Ok(entry) => Frame::Whole(entry, after),
-        Err(_) if is_zero_from(rest, HEAD_BYTES + length) => Frame::Torn,
-        Err(_) => Frame::Damaged,
-    }
+    body.split_at_checked(length).map_or(Frame::Torn, |(sealed, after)| Frame::Whole(sealed, after))
 }
 
 /// Whether zeros reach from shortly before `end` to the end of the file.

@@ -407,9 +407,10 @@ pub(crate) fn peek(path: &Path, secret: &FileSecret) -> Result<State, ClientErro
 
 /// The last use and the id of a session, read from its file without replaying it.
 pub(crate) fn last_used(path: &Path, secret: &FileSecret) -> Result<(u64, SessionId), ClientError> {
-    let contents = journal::read(path, secret)?;
-    let damaged = |_| ClientError::JournalDamaged { path: path.to_owned(), entry: 1 };
-    Ok((State::last_used_of(&contents.entries).map_err(damaged)?, contents.root.session_id()))
+    let damaged = || ClientError::JournalDamaged { path: path.to_owned(), entry: 1 };
+    let used_ms = |entry: &[u8]| Entry::decode(entry).map(|entry| entry.used_ms()).map_err(|_| damaged());
+    let (root, used_ms) = journal::read_last(path, secret, used_ms)?;
+    Ok((used_ms.ok_or_else(damaged)?, root.session_id()))
 }
 
 fn replay(path: &Path, contents: journal::Contents) -> Result<State, ClientError> {

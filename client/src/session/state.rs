@@ -230,18 +230,6 @@ impl State {
         self.meta.last().map_or(self.header.created_ms, |meta| meta.accepted_ms)
     }
 
-    /// As [`State::last_used_ms`], from a journal's entries and without replaying them.
-    pub(crate) fn last_used_of(entries: &[Zeroizing<Vec<u8>>]) -> Result<u64, StateError> {
-        for entry in entries.iter().rev() {
-            match Entry::decode(entry)? {
-                Entry::Turn(turn) => return Ok(turn.accepted_ms),
-                Entry::Opened(header) => return Ok(header.created_ms),
-                _ => {}
-            }
-        }
-        Err(StateError::NoHeader)
-    }
-
     /// Applies one entry.
     pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), StateError> {
         match entry {

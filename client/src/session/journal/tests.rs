@@ -289,3 +289,31 @@ fn a_session_whose_file_cannot_be_written_is_read_and_refuses_changes_with_that_
         assert!(matches!(&refused, ClientError::File { source, .. } if source.kind() == kind), "{refused}");
     }
 }
+
+#[test]
+fn the_last_value_is_found_without_opening_the_entries_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, bytes, last) = written(folder.path(), &secret);
+    let second = |entry: &[u8]| Ok((entry == b"second").then(|| entry.len()));
+    let first = |entry: &[u8]| Ok((entry == b"opened").then(|| entry.len()));
+    let found = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        read_last(&path, &secret, second).map(|(_, found)| found)
+    };
+    assert_eq!(found(&bytes).unwrap(), Some(6));
+    assert_eq!(found(&bytes[..bytes.len() - 1]).unwrap(), Some(6), "a torn end");
+    let zeroed = [&bytes[..bytes.len() - TORN_ZEROS], &[0; TORN_ZEROS]].concat();
+    assert_eq!(found(&zeroed).unwrap(), Some(6), "a torn end of zeros");
+    let mut damaged = bytes.clone();
+    damaged[MAGIC.len() + ROOT_BYTES + HEAD_BYTES + 30] ^= 1;
+    assert_eq!(found(&damaged).unwrap(), Some(6), "the first entry is not opened");
+    let refused = read_last(&path, &secret, first).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, ClientError::JournalDamaged { entry: 1, .. }), "{refused}");
+    for at in [last - 1, last + 1, bytes.len() - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        assert!(matches!(found(&damaged), Err(ClientError::JournalDamaged { .. })), "at {at}");
+    }
+    assert_eq!(found(&bytes[..MAGIC.len() + ROOT_BYTES]).unwrap(), None);
+}

@@ -197,6 +197,15 @@ impl Entry {
         )
     }
 
+    /// When the session was used for this entry: a turn or its opening; milliseconds since the Unix epoch.
+    pub(crate) fn used_ms(&self) -> Option<u64> {
+        match self {
+            Self::Turn(turn) => Some(turn.accepted_ms),
+            Self::Opened(header) => Some(header.created_ms),
+            _ => None,
+        }
+    }
+
     /// Whether a session must be on the disk for this entry: others know of it, or it must not be lost. A
     /// message that no node was asked to answer leaves nothing behind.
     pub(crate) fn needs_file(&self) -> bool {
