@@ -21,34 +21,44 @@ const STEPS: usize = 4;
 pub(super) async fn kills(world: &mut World, turns: &[Option<Kill>]) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, 1).await?;
-    let mut listed = BTreeSet::new();
+    let mut served = BTreeSet::new();
     for kill in turns {
         turn(world, &mut device, *kill).await?;
-        find_deleted(world, &mut listed).await?;
+        find_deleted(world, &mut served).await?;
     }
-    node_alone(world, &mut device).await?;
-    find_deleted(world, &mut listed).await?;
+    node_alone(world, &mut device, &mut served).await?;
     world.say_surely(&mut device).await?;
     world.check(&device).await
 }
 
-/// Counts blobs that the store listed before and lists no more.
-async fn find_deleted(world: &mut World, listed: &mut BTreeSet<BlobId>) -> anyhow::Result<()> {
-    let left: BTreeSet<BlobId> = world.network.list_blobs().await?.into_iter().collect();
-    let deleted = listed.difference(&left).count() as u64;
-    world.findings.lost(deleted, &format!("the store lists {deleted} of its blobs no more"));
-    *listed = left;
+/// Counts blobs that the store served before and serves no more. A list alone may name files that are gone.
+async fn find_deleted(world: &mut World, served: &mut BTreeSet<BlobId>) -> anyhow::Result<()> {
+    let mut left = BTreeSet::new();
+    for id in world.network.list_blobs().await? {
+        if world.network.read_blob(id).await.is_ok() {
+            left.insert(id);
+        }
+    }
+    let deleted = served.difference(&left).count() as u64;
+    world.findings.lost(deleted, &format!("the store serves {deleted} of its blobs no more"));
+    *served = left;
     Ok(())
 }
 
 /// A turn while the store is down, then a kill of the node. The node alone must store the turn that it signed.
-async fn node_alone(world: &mut World, device: &mut Device) -> anyhow::Result<()> {
+async fn node_alone(
+    world: &mut World,
+    device: &mut Device,
+    served: &mut BTreeSet<BlobId>,
+) -> anyhow::Result<()> {
     world.network.stop_store().await?;
     let (acknowledged, _) = world.say(device, &[], Conditions::default()).await?;
     let newest = if acknowledged { Some(world.newest_blob(device).await?) } else { None };
     let node = world.network.running().next().map(|node| node.node).context("the node runs")?;
     world.network.kill_node(node).await?;
     world.network.restart_store().await?;
+    // Now, when neither the node nor the device can put a blob back.
+    find_deleted(world, served).await?;
     world.start_node(&[]).await?;
     if let Some(newest) = newest
         && !world.await_blob(newest).await?
