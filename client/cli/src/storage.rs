@@ -93,8 +93,9 @@ fn failure_of(session: SessionId, report: RenewReport, out: &Out) -> Option<Fail
         None => {}
     }
     let left = report.blobs.iter().find(|blob| !blob.stored)?;
+    let wait_s = report.waiting.iter().map(|(_, wait)| wait.as_secs() + 1).max().unwrap_or_default();
     out.warn(&format!(
-        "{id}  turn {} is not stored yet: the node that answered has a minute to store it. Then: baton session renew {id}",
+        "{id}  turn {} is not stored yet: the node that answered has {wait_s} s more to store it. Then: baton session renew {id}",
         turn_number(left.seq)
     ));
     Some(Failure::NotStored)
@@ -140,12 +141,6 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
     }
     for (seq, error) in &report.failed {
         out.warn(&format!("{id}  the blob of turn {} was not stored: {error}", turn_number(*seq)));
-    }
-    for (seq, wait) in &report.waiting {
-        let (turn, seconds) = (turn_number(*seq), wait.as_secs() + 1);
-        out.note(&format!(
-            "{id}  the node still has {seconds} s to store the blob of turn {turn}: wait, then renew again"
-        ));
     }
     let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| remaining_time(first, now_ms()));
     out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?;
