@@ -65,6 +65,7 @@ mod tests {
             messages: Vec::new(),
             sampling: input.sampling.clone(),
             max_output_tokens: input.max_output_tokens,
+            model: None,
             begun_ms: 0,
         }
     }

@@ -182,7 +182,8 @@ async fn a_refusal_that_stays_is_heard_once_from_each_node_with_its_reason() {
             world.nodes.iter().for_each(|node| node.script([act; 2]));
             let asked = || world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum::<usize>();
             let before = asked();
-            let input = TurnInput { max_attempts: 2 * nodes as u32, ..TurnInput::user("hello") };
+            let input =
+                TurnInput { max_attempts: 2 * u32::try_from(nodes).unwrap(), ..TurnInput::user("hello") };
             let error = client.session(session).turn(input, |_| {}).await.unwrap_err();
             assert_eq!(error.code(), Some(code), "{error}");
             assert!(error.to_string().ends_with(": not at /properties/v"), "{error}");

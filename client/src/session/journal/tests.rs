@@ -295,8 +295,8 @@ fn the_last_value_is_found_without_opening_the_entries_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let (path, bytes, last) = written(folder.path(), &secret);
-    let second = |entry: &[u8]| Ok((entry == b"second").then(|| entry.len()));
-    let first = |entry: &[u8]| Ok((entry == b"opened").then(|| entry.len()));
+    let second = |entry: &[u8]| Ok((entry == b"second").then_some(entry.len()));
+    let first = |entry: &[u8]| Ok((entry == b"opened").then_some(entry.len()));
     let found = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         read_last(&path, &secret, second).map(|(_, found)| found)
