@@ -228,7 +228,7 @@ class Failed:
 
     code: U16
     retry_after_ms: U32
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True)
