@@ -186,7 +186,7 @@ fn a_killed_download_is_gone_on_with_and_seen_in_the_list() {
         "url": url, "archive_info": { "hashes": { "sha256": "ab".repeat(32) } },
     } }] });
     let python = format!(
-        "#!/bin/sh\n[ \"$3\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\ncat > \"$2\" <<'END'\n{report}\nEND\n"
+        "#!/bin/sh\n[ \"$4\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\ncat > \"$2\" <<'END'\n{report}\nEND\n"
     );
     write_script(&home.path().join("python3"), &python);
     let path = format!("{}:/usr/bin:/bin", home.path().display());
