@@ -273,6 +273,8 @@ fn read_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiErr
 
 #[cfg(test)]
 mod tests {
+    use baton_client::MODEL_PENALTY;
+
     use baton_proto::turn::Sampling;
     use serde_json::json;
 
@@ -490,7 +492,8 @@ mod tests {
     #[test]
     fn sampling_is_as_asked_and_otherwise_as_configured() {
         let sampling = |more| chat(more).unwrap().sampling.with_defaults(0.7, 5);
-        assert_eq!(sampling(json!({})), Sampling { temperature: 0.7, seed: 5, ..Sampling::default() });
+        let configured = Sampling { temperature: 0.7, seed: 5, ..Sampling::default() };
+        assert_eq!(sampling(json!({})), Sampling { repetition_penalty: MODEL_PENALTY, ..configured });
         let asked = sampling(json!({
             "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "repetition_penalty": 1.1,
             "presence_penalty": 0.5, "frequency_penalty": -2, "logit_bias": { "50256": -100, "9": 1.5 },
