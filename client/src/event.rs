@@ -24,6 +24,10 @@ pub const MODEL_OUTPUT_TOKENS: u32 = 0;
 
 /// In [`TurnInput::sampling`]: the repetition penalty that suits the model that serves the turn.
 pub const MODEL_PENALTY: f32 = 0.0;
+/// Most tokens of a small model's answer, where the model decides.
+pub(crate) const SMALL_OUTPUT_TOKENS: u32 = 512;
+/// The repetition penalty of a small model, where the model decides.
+pub(crate) const SMALL_PENALTY: f32 = 1.1;
 /// Most tokens of added memory by default.
 pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
 
@@ -261,6 +265,16 @@ impl TurnSettings {
     pub fn serve(&self, mut wanted: Self, sets_seed: bool) -> bool {
         if !sets_seed {
             wanted.sampling.seed = self.sampling.seed;
+        }
+        // The turn may have the settings of its model already.
+        let (tokens, penalty) = (&mut wanted.max_output_tokens, &mut wanted.sampling.repetition_penalty);
+        if *tokens == MODEL_OUTPUT_TOKENS
+            && [SMALL_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS].contains(&self.max_output_tokens)
+        {
+            *tokens = self.max_output_tokens;
+        }
+        if *penalty == MODEL_PENALTY && [SMALL_PENALTY, 1.0].contains(&self.sampling.repetition_penalty) {
+            *penalty = self.sampling.repetition_penalty;
         }
         *self == wanted
     }

@@ -43,7 +43,7 @@ async function stop(program) {
   await ended;
 }
 
-const startNode = (name, store, ...more) => start("baton-node", "run", "--json", "--engine", "echo", "--mdns", "false",
+const startNode = (name, store, ...more) => start("baton-node", "run", "--json", "--engine", "echo", "--mdns", "false", "--own-networks", "127.0.0.0/8",
   "--data-dir", join(folder, name), "--listen", "/ip4/127.0.0.1/tcp/0,/ip4/127.0.0.1/udp/0/quic-v1", "--admin", "127.0.0.1:0",
   "--publisher", store, "--shards", "10", ...more);
 

@@ -4,14 +4,9 @@
 //! tokens that just came are less likely. An attempt settles them once the node, and so the model, is chosen.
 
 use crate::{
-    event::{DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MODEL_PENALTY},
+    event::{DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MODEL_PENALTY, SMALL_OUTPUT_TOKENS, SMALL_PENALTY},
     session::state::PendingTurn,
 };
-
-/// Most tokens of a small model's answer.
-const SMALL_OUTPUT_TOKENS: u32 = 512;
-/// The repetition penalty of a small model.
-const SMALL_PENALTY: f32 = 1.1;
 
 /// The turn with the settings that suit a model of this name; none if it leaves nothing to the model.
 pub(crate) fn settled(turn: &PendingTurn, model: &str) -> Option<PendingTurn> {

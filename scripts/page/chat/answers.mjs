@@ -74,6 +74,7 @@ export function answerTests(harness) {
 
   test("Markdown is shown while it streams, and after", async () => {
     const { page } = harness;
+    await harness.newConversation();
     await harness.message.fill(`**bold words** and \`code\` ${"and more ".repeat(60)}`);
     await page.keyboard.press("Enter");
     await page.locator(".running .answer strong", { hasText: "bold words" }).waitFor();
