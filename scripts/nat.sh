@@ -120,7 +120,7 @@ node r2 second --input-price 1000000 --bootstrap "$(address relay 203.0.113.1)"
 node a hidden --bootstrap "$(address relay 203.0.113.1)" --bootstrap "$(address second 203.0.113.2)"
 
 say() { # log, message: one turn of the client's in the second LAN
-  in_ns b "$bin/baton" chat --home "$folder/home-$1" --config /dev/null --message - --json --allow-echo --max-price 0 "${store[@]}" \
+  in_ns b "$bin/baton" chat --home "$folder/home-$1" --config /dev/null --message - --json --allow-echo --max-price 0 --discover "${store[@]}" \
     --node "$(address relay 203.0.113.1)" --node "$(address second 203.0.113.2)" 2>"$folder/$1.err" >"$folder/$1.out"
 }
 direct() { # packets that went from LAN to LAN
