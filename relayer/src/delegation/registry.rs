@@ -1,7 +1,8 @@
 //! Known delegations: registered by the owner, presented with a request, or revoked.
 //!
 //! Each key has one sealed record with its delegations, and one record lists all keys for the owner. A
-//! revoked delegation is kept until its expiry, so that its bearer cannot present it again.
+//! revoked delegation is kept until its expiry, so that its bearer cannot present it again. A revocation of one
+//! that was never seen is kept for ever, since the delegation may begin at any time.
 
 use std::sync::Arc;
 
