@@ -215,7 +215,7 @@ impl Client {
         directory.clock_difference(None).await.map_or_else(|| directory.no_nodes(), NoChoice::ClocksDiffer)
     }
 
-    /// Creates a session. A file for it is made with the first attempt at a turn.
+    /// Creates a session. A file for it is made with its first message.
     ///
     /// # Errors
     /// [`ClientError::SessionExists`] for a root that is already here, [`ClientError::File`],

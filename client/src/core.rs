@@ -246,8 +246,8 @@ impl Core {
         Ok(session)
     }
 
-    /// Begins a session. A file is made with the first attempt at a turn, so that a session without one
-    /// leaves nothing behind.
+    /// Begins a session. A file is made with its first message, so that a session without one leaves nothing
+    /// behind.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         root: SessionRoot,

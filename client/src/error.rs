@@ -313,6 +313,19 @@ impl ClientError {
         matches!(self, Self::TurnFailed { code: Some(code), .. } if code.retry() == Retry::Never)
     }
 
+    /// Whether a turn failed before its message was written: another message waits, or this one cannot be sent.
+    pub(crate) fn is_before_message(&self) -> bool {
+        matches!(
+            self,
+            Self::PendingTurn
+                | Self::Busy
+                | Self::EmptyMessage
+                | Self::MessageTooLong { .. }
+                | Self::TooManyMessages { .. }
+                | Self::SchemaTooLong { .. }
+        )
+    }
+
     /// The pause in whole seconds that the last node asked for, if it asked for one.
     #[must_use]
     pub fn retry_after_s(&self) -> Option<u64> {

@@ -256,16 +256,23 @@ impl SessionHandle {
         turn::stop_attempts(&self.core, &self.open().await?)
     }
 
-    /// Gives up an unanswered message for which no node was asked. Returns whether there was one.
+    /// Whether the message of a failed turn is kept: the one rule by which front ends say so. A kept message is in
+    /// the journal, and [`SessionHandle::resume`] sends it again, also after a restart. Two kinds are given up here,
+    /// and their sender has the text:
+    /// - a message that nodes refused as it is, since it would fail again;
+    /// - with `is_repeatable`, a message for which no node was asked: its sender is a command or a program, which
+    ///   can repeat its call.
+    ///
+    /// A session that is left without a turn or a message leaves no file when it is closed.
     ///
     /// # Errors
     /// As [`SessionHandle::abandon`].
-    pub async fn abandon_unasked(&self) -> Result<bool, ClientError> {
-        let unasked = self.open().await?.read(State::is_unasked);
-        if unasked {
-            self.abandon().await?;
+    pub async fn keeps_message(&self, error: &ClientError, is_repeatable: bool) -> Result<bool, ClientError> {
+        let session = self.open().await?;
+        if error.is_refusal_of_request() || (is_repeatable && session.read(State::is_unasked)) {
+            turn::abandon(&self.core, &session).await?;
         }
-        Ok(unasked)
+        Ok(!error.is_before_message() && session.read(|state| state.unanswered().is_some()))
     }
 
     /// Merges a session with its other devices' turns, and publishes the head. Resolves a fork by the rule,

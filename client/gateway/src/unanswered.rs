@@ -6,38 +6,26 @@ use baton_proto::{ErrorCode, ids::SessionId};
 
 use super::{Gateway, completion::CompletionRequest};
 
-/// Gives up the turn of a failed request if the same request could not resume it. Returns whether it is gone.
+/// Gives up the turn of a failed request if the same request could not resume it, with the session that the request
+/// began. In a session that the request named, as the chat page does, a message stays that a node may still answer.
+/// Returns whether the turn is gone.
 pub(super) async fn forget_failed(
     gateway: &Gateway,
     request: &CompletionRequest,
     session: SessionId,
     error: &ClientError,
 ) -> bool {
-    (is_refused(error, request) && discard_unused(gateway, request, session).await)
-        || drop_unasked(gateway, request, session).await
-}
-
-/// Whether no asked node serves the request as it is. The same request would fail again.
-fn is_refused(error: &ClientError, request: &CompletionRequest) -> bool {
-    let lacks_tools = error.code() == Some(ErrorCode::ModelUnavailable) && request.tools.is_some();
-    error.is_refusal_of_request() || lacks_tools
-}
-
-/// Gives up the turn of a failed request if no node was asked for it, with the session that the request began. In a
-/// session that the request named, as the chat page does, the message stays. Returns whether the turn is gone.
-async fn drop_unasked(gateway: &Gateway, request: &CompletionRequest, session: SessionId) -> bool {
-    if is_named(request) {
-        return false;
-    }
-    match gateway.client().session(session).abandon_unasked().await {
-        Ok(is_gone) => {
-            if is_gone {
-                discard_unused(gateway, request, session).await;
-            }
-            is_gone
+    match gateway.client().session(session).keeps_message(error, !is_named(request)).await {
+        Ok(true) => {
+            let lacks_tools = error.code() == Some(ErrorCode::ModelUnavailable) && request.tools.is_some();
+            lacks_tools && discard_unused(gateway, request, session).await
+        }
+        Ok(false) => {
+            discard_unused(gateway, request, session).await;
+            true
         }
         Err(error) => {
-            tracing::debug!(%error, "a turn that no node was asked for was not given up");
+            tracing::debug!(%error, "a turn that failed was not given up");
             false
         }
     }

@@ -301,6 +301,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether its place is a file, which was made.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.sink, JournalSink::File(_))
+    }
+
     /// Removes the file and the files beside it; on success they are gone from the disk's folder too.
     pub(crate) fn remove(self) -> Result<(), ClientError> {
         let open = match self.sink {

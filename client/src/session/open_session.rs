@@ -388,9 +388,16 @@ impl Session {
         Ok(true)
     }
 
-    /// Closes the file after a running write; later writes are refused. Blocking.
+    /// Closes the file after a running write; later writes are refused. A file without a turn or a message is
+    /// removed. Blocking.
     pub(crate) fn close(&self) {
-        drop(self.lock_journal().take());
+        let Some(journal) = self.lock_journal().take() else { return };
+        if journal.is_file()
+            && self.read(State::is_unused)
+            && let Err(error) = journal.remove()
+        {
+            tracing::warn!(%error, "the file of a session without a turn was not removed");
+        }
     }
 
     /// Removes the session's file; later writes are refused.

@@ -372,3 +372,31 @@ async fn a_node_that_went_away_costs_an_attempt() {
     }
     client.shutdown(GRACE).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_kept_unless_nodes_refuse_it_as_it_is_or_its_sender_can_repeat_it() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let refused = session(&client).await;
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 6]);
+    let error = events_of(&client, refused, TurnInput::user("too long")).await.0.unwrap_err();
+    assert!(!client.session(refused).keeps_message(&error, false).await.unwrap());
+    world.nodes[0].clear_script();
+
+    let kept = session(&client).await;
+    let input = TurnInput { model: Some("nosuch".to_owned()), ..TurnInput::user("keep me") };
+    let error = events_of(&client, kept, input).await.0.unwrap_err();
+    assert!(matches!(error, ClientError::NoNode(_)), "{error}");
+    assert!(client.session(kept).keeps_message(&error, false).await.unwrap());
+    let second = events_of(&client, kept, TurnInput::user("a second one")).await.0.unwrap_err();
+    assert!(!client.session(kept).keeps_message(&second, false).await.unwrap(), "the first one waits");
+    client.shutdown(GRACE).await;
+
+    let client = world.client().await;
+    assert_eq!(client.session_ids().await.unwrap(), [kept], "the refused one left no file");
+    let messages = client.session(kept).pending_messages().await.unwrap().unwrap();
+    assert_eq!(messages[0].text, "keep me");
+    assert!(!client.session(kept).keeps_message(&error, true).await.unwrap(), "a command can be repeated");
+    client.shutdown(GRACE).await;
+    assert!(world.client().await.session_ids().await.unwrap().is_empty());
+}

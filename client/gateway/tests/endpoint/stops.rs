@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton_client::{Client, ClientConfig};
+use baton_proto::ErrorCode;
 use baton_testkit::{World, fake::Act};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -66,4 +67,46 @@ async fn without_a_node_the_list_of_models_is_an_error_that_names_what_was_tried
         assert!(message.contains("/ip4/127.0.0.1/tcp/9") && message.contains("baton doctor"), "{message}");
     }
     endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a_named_session_is_kept_without_a_node_and_found_after_a_restart() {
+    let world = World::new(1).await;
+    let without_nodes = || {
+        let mut config = world.config(world.home.path());
+        let dead = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+        config.bootstrap = vec![dead.parse().unwrap()];
+        config.timeouts.discovery = Duration::from_millis(300);
+        Client::open(config)
+    };
+    let endpoint = Endpoint::over(without_nodes().await.unwrap()).await;
+    let begun = endpoint.request(Method::POST, "/api/sessions").send().await.unwrap();
+    let id = begun.json::<Value>().await.unwrap()["id"].as_str().unwrap().to_owned();
+    let body = json!({ "messages": said(&[("user", "keep me")]) });
+    let refused = endpoint.chat(&body).header("x-baton-session", &id).send().await.unwrap();
+    assert_eq!(refused.status(), 503);
+    // A program that names no session can repeat its request: nothing of it stays.
+    assert_eq!(endpoint.chat(&body).send().await.unwrap().status(), 503);
+    endpoint.close().await;
+    let endpoint = Endpoint::over(without_nodes().await.unwrap()).await;
+    let shown = endpoint.request(Method::GET, &format!("/api/sessions/{id}")).send().await.unwrap();
+    assert_eq!(shown.json::<Value>().await.unwrap()["pending"][0]["content"], "keep me");
+    assert_eq!(endpoint.client.session_ids().await.unwrap().len(), 1);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_no_node_takes_as_it_is_does_not_stay_in_a_named_session() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let begun = endpoint.request(Method::POST, "/api/sessions").send().await.unwrap();
+    let id = begun.json::<Value>().await.unwrap()["id"].as_str().unwrap().to_owned();
+    world.nodes[0].script([Act::Explain(ErrorCode::ContextOverflow, 0, "it needs 5000 tokens"); 6]);
+    let body = json!({ "messages": said(&[("user", "too long")]) });
+    let refused = endpoint.chat(&body).header("x-baton-session", &id).send().await.unwrap();
+    assert!(refused.status().is_client_error(), "{}", refused.status());
+    let shown = endpoint.request(Method::GET, &format!("/api/sessions/{id}")).send().await.unwrap();
+    assert_eq!(shown.json::<Value>().await.unwrap()["pending"], Value::Null);
+    endpoint.close().await;
+    assert!(world.client().await.session_ids().await.unwrap().is_empty(), "and leaves no file");
 }

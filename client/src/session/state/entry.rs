@@ -206,17 +206,12 @@ impl Entry {
         }
     }
 
-    /// Whether a session must be on the disk for this entry: others know of it, or it must not be lost. A
-    /// message that no node was asked to answer leaves nothing behind.
+    /// Whether a session must be on the disk for this entry: others know of it, or it must not be lost, as a
+    /// message.
     pub(crate) fn needs_file(&self) -> bool {
         !matches!(
             self,
-            Self::Opened(_)
-                | Self::System(_)
-                | Self::Pending(_)
-                | Self::Abandoned
-                | Self::Schema(_)
-                | Self::Title(_)
+            Self::Opened(_) | Self::System(_) | Self::Abandoned | Self::Schema(_) | Self::Title(_)
         )
     }
 

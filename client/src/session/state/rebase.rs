@@ -399,6 +399,15 @@ impl State {
         plain.map(|pending| &pending.turn).or_else(|| Some(&waiting()?.turn))
     }
 
+    /// Whether there is neither a turn nor a message, and none was lost: nobody looks for such a session.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.next_seq() == 0
+            && !self.has_open_message()
+            && self.replays.displaced.is_empty()
+            && self.torn_end == 0
+            && !self.deleted_elsewhere
+    }
+
     /// Whether there is an unanswered message for which no node was asked.
     pub(crate) fn is_unasked(&self) -> bool {
         let asks = |pending: &Pending| pending.number.is_none() && !pending.attempts.is_empty();
