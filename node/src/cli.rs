@@ -33,7 +33,8 @@ use baton_command::{
     crash,
     empty_values::refuse_empty,
     manual,
-    variables::name_variable,
+    output::{self, print_line as say},
+    usage,
 };
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{
@@ -369,9 +370,10 @@ fn innermost(matches: &ArgMatches) -> &ArgMatches {
 pub fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
     let matches = command().try_get_matches_from(&given);
-    let matches = matches.unwrap_or_else(|error| name_variable(&command(), &given, error).exit());
-    refuse_empty(&command(), &matches).unwrap_or_else(|error| error.exit());
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let matches =
+        matches.unwrap_or_else(|error| usage::exit(&usage::completed(&command(), &given, error, |_| None)));
+    refuse_empty(&command(), &matches).unwrap_or_else(|error| usage::exit(&error));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| usage::exit(&error));
     let inner = innermost(&matches);
     let result = match cli.command {
         Command::Init(args) => init::run(args),
@@ -390,7 +392,7 @@ pub fn main() -> ExitCode {
         Command::Earnings(args) => earnings::run(args),
         Command::Grants(args) => grants::run(args),
     };
-    match result {
+    match result.and_then(|()| printed(output::check())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // If even standard error is closed, the exit code alone reports the failure.
@@ -423,12 +425,6 @@ fn run(flags: RunFlags) -> Result<(), Failure> {
         }
         result => result,
     }
-}
-
-/// Writes to standard output. A closed reader is no failure.
-fn say(text: impl std::fmt::Display) {
-    let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]

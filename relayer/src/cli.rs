@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use baton_command::{
     empty_values::refuse_empty,
     manual::{CompletionsArguments, ManArguments},
-    variables::name_variable,
+    usage,
 };
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
@@ -58,9 +58,10 @@ impl Cli {
     pub(crate) fn read() -> Self {
         let given: Vec<_> = std::env::args_os().collect();
         let matches = Self::whole().try_get_matches_from(&given);
-        let matches = matches.unwrap_or_else(|error| name_variable(&Self::whole(), &given, error).exit());
+        let matches = matches
+            .unwrap_or_else(|error| usage::exit(&usage::completed(&Self::whole(), &given, error, |_| None)));
         let read = refuse_empty(&Self::whole(), &matches).and_then(|()| Self::from_arg_matches(&matches));
-        read.unwrap_or_else(|error| error.exit())
+        read.unwrap_or_else(|error| usage::exit(&error))
     }
 
     /// The command, with the small commands' help narrowed to their options. They still accept every option

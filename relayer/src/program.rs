@@ -32,7 +32,7 @@ pub fn main() -> ExitCode {
     start_log(&cli.log);
     crash::forbid_memory_dumps();
     end_on_panic();
-    match command(cli) {
+    match command(cli).and_then(|()| Ok(baton_command::output::check()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let mut stderr = std::io::stderr();

@@ -251,7 +251,10 @@ impl Demo {
         output::note("export, and verification from the file alone");
         let report = self.verify_stored().await?;
         self.report.verified = true;
-        output::note(&format!("  {report:?}"));
+        output::note(&format!(
+            "  {} turns verified: {} receipts, {} blobs, {} of {} segments from the store",
+            report.turns, report.receipts_checked, report.blobs_checked, report.from_store, report.segments
+        ));
         let text = self.client.session(self.session).export(false).await?;
         let export: Export = serde_json::from_str(&text)?;
         let checked = baton_proto::export::verify(&export)?;

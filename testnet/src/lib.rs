@@ -42,7 +42,7 @@ mod up;
 
 use std::process::ExitCode;
 
-use baton_command::{log, manual, variables::name_variable};
+use baton_command::{log, manual, output as standard_output, usage};
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command};
@@ -52,7 +52,8 @@ use crate::cli::{Cli, Command};
 pub fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
     let cli = Cli::try_parse_from(&given);
-    let cli = cli.unwrap_or_else(|error| name_variable(&Cli::command(), &given, error).exit());
+    let cli =
+        cli.unwrap_or_else(|error| usage::exit(&usage::completed(&Cli::command(), &given, error, |_| None)));
     if matches!(cli.command, Command::Warden) {
         // Before anything else starts: the warden must outlive the process that started it.
         return process::warden::run();
@@ -80,7 +81,7 @@ pub fn main() -> ExitCode {
             Command::Churn(args) => Box::pin(churn::run(args)).await,
         }
     });
-    match result {
+    match result.and_then(|()| Ok(standard_output::check()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
     }

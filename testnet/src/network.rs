@@ -242,6 +242,12 @@ impl Network {
         self.nodes.iter().flatten()
     }
 
+    /// Takes the nodes whose process has ended out of the network.
+    pub fn take_ended(&mut self) -> Vec<NodeProcess> {
+        let ended = |node: &mut Option<NodeProcess>| node.take_if(|node| node.process.has_ended());
+        self.nodes.iter_mut().filter_map(ended).collect()
+    }
+
     /// TCP addresses of the running nodes.
     #[must_use]
     pub fn addresses(&self) -> Vec<Multiaddr> {

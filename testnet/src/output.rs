@@ -5,9 +5,9 @@ use std::io::Write as _;
 use anyhow::{Context as _, anyhow};
 use baton_command::{signals::StopSignals, terminal::wants_colour};
 
-/// Prints one line on standard output. A closed reader is no error.
+/// Prints one line on standard output.
 pub(crate) fn line(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    baton_command::output::print_line(text);
 }
 
 /// Prints one line of progress on standard error, dimmed on a terminal.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_command::progress;
+use baton_command::{output::shell_word, progress};
 use baton_keys::files::{create_private_folder, replace_private};
 use clap::Args;
 
@@ -15,6 +15,8 @@ use crate::{
     output,
 };
 
+/// Time between two looks at the processes of the nodes.
+const NODE_LOOK: Duration = Duration::from_secs(1);
 /// Where no spinner can be drawn, a line says after each such time that a part is still starting.
 const STILL_STARTING: Duration = Duration::from_secs(5);
 
@@ -72,12 +74,23 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
         },
     };
     let mut signals = output::stop_signals()?;
-    let network = output::unless_stopped(&mut signals, start(&folder, args.nodes, options)).await?;
+    let mut network = output::unless_stopped(&mut signals, start(&folder, args.nodes, options)).await?;
     let config = write_config(&network, &folder)?;
     announce(&network, &args, &config);
-    tokio::select! {
-        () = stdin_closed(), if args.while_stdin_open => {}
-        _ = signals.next() => {}
+    let closed = stdin_closed();
+    tokio::pin!(closed);
+    let mut looks = tokio::time::interval(NODE_LOOK);
+    loop {
+        tokio::select! {
+            () = &mut closed, if args.while_stdin_open => break,
+            _ = signals.next() => break,
+            _ = looks.tick() => {
+                for node in network.take_ended() {
+                    let left = network.running().count();
+                    output::note(&format!("node {} has ended; {left} of the network's nodes run", node.node));
+                }
+            }
+        }
     }
     output::note("stopping");
     output::unless_stopped(&mut signals, network.stop()).await
@@ -157,14 +170,14 @@ fn announce(network: &Network, args: &UpArgs, config: &Path) {
     let echo = if args.engine == crate::network::EngineChoice::Echo { " --allow-echo" } else { "" };
     output::line("\nTalk to it from another terminal:\n");
     // Clients do not dial loopback addresses that multicast announces: the settings name the nodes.
-    output::line(&format!("  export BATON_CONFIG={}", config.display()));
-    output::line(&format!("  {} chat{echo}\n", baton.display()));
+    output::line(&format!("  export BATON_CONFIG={}", shell_word(config)));
+    output::line(&format!("  {} chat{echo}\n", shell_word(&baton)));
     let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
     let relayer = crate::process::sibling("baton-relayer").unwrap_or_else(|_| PathBuf::from("baton-relayer"));
     output::line("A relayer for it, after baton-relayer init:\n");
     output::line(&format!(
         "  {} run --publisher {store} --aggregator {store} --shards {} --bootstrap {}\n",
-        relayer.display(),
+        shell_word(&relayer),
         args.shards,
         nodes.join(",")
     ));

@@ -128,7 +128,7 @@ pub(crate) struct Arguments {
 
 /// The program's command line. The help of the program lists the commands in groups.
 pub(crate) fn command() -> clap::Command {
-    let template = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{options}{after-help}";
+    let template = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Settings of every command:\n{options}{after-help}";
     Arguments::command().help_template(template).mut_subcommands(|command| command.next_help_heading(None))
 }
 

@@ -53,7 +53,12 @@ use std::{
 
 use baton_client::{Client, ClientError, SessionInfo, choose::NoChoice};
 use baton_command::{
-    crash, empty_values::refuse_empty, log, manual, nearest::nearest, variables::name_variable,
+    crash,
+    empty_values::refuse_empty,
+    log, manual,
+    nearest::nearest,
+    output::{self, shell_word},
+    usage,
 };
 use baton_proto::{ids::SessionId, text::searchable};
 use clap::{ArgMatches, FromArgMatches as _};
@@ -201,7 +206,7 @@ pub fn main() -> ExitCode {
         }
     };
     let code = match runtime.block_on(Box::pin(run(arguments, &matches, &environment, &out))) {
-        Ok(()) => 0,
+        Ok(()) => output::check().map_or_else(|error| Failure::Io(error).report(&out), |()| 0),
         Err(failure) => failure.report(&out),
     };
     // A prompt that still waits for a line must not delay the end.
@@ -214,9 +219,8 @@ fn command_of(arguments: &Arguments) -> String {
     let named = [("--config", arguments.config.as_ref()), ("--home", arguments.options.home.as_ref())];
     let mut command = "baton".to_owned();
     for (option, path) in named {
-        let Some(path) = path.map(|path| path.display().to_string()) else { continue };
-        let quote = if path.contains(char::is_whitespace) { "'" } else { "" };
-        command.push_str(&format!(" {option} {quote}{path}{quote}"));
+        let Some(path) = path else { continue };
+        command.push_str(&format!(" {option} {}", shell_word(path)));
     }
     command
 }
@@ -225,20 +229,41 @@ fn command_of(arguments: &Arguments) -> String {
 fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
     let read = |given: &[OsString]| {
         let matches = args::command().try_get_matches_from(given);
-        let matches = matches.map_err(|error| name_variable(&args::command(), given, error))?;
+        let matches =
+            matches.map_err(|error| usage::completed(&args::command(), given, error, command_elsewhere))?;
         refuse_empty(&args::command(), &matches)?;
         Ok((Arguments::from_arg_matches(&matches)?, matches))
     };
     let parsed = read(&given).and_then(|(arguments, matches)| match arguments.command {
         Some(_) => Ok((arguments, matches)),
-        None if chat::at_terminal() => read(&[given, vec!["chat".into()]].concat()),
+        None if chat::at_terminal() => read(&[&given[..], &["chat".into()]].concat()),
         None => {
-            let kind = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-            let help = args::command().render_help();
-            Err(clap::Error::raw(kind, help.ansi()))
+            let message = "Not running at a terminal: give a command.\n\n  tip: baton chat TEXT; all commands: baton --help\n";
+            Err(clap::Error::raw(clap::error::ErrorKind::MissingSubcommand, message))
         }
     });
-    parsed.unwrap_or_else(|error: clap::Error| error.exit())
+    parsed.unwrap_or_else(|error: clap::Error| {
+        if error.use_stderr() && given.iter().any(|word| word == "--json") {
+            let (message, hint) = usage::message_and_hint(&error);
+            Out::new(true, true).error("Usage", &message, hint.as_deref());
+            process::exit(error.exit_code());
+        }
+        usage::exit(&error)
+    })
+}
+
+/// The commands for words that people know from other programs.
+fn command_elsewhere(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "list" | "ls" => "conversations: baton session list; nodes and models: baton nodes",
+        "run" => "baton chat, or on this machine alone: baton try; to serve a model: baton-node run",
+        "pull" => "models are fetched where they are served: baton-node models pull",
+        "ps" => "what runs on the network: baton nodes; a node of this machine: baton-node status",
+        "show" | "rm" | "delete" | "search" | "verify" | "export" => {
+            "conversations have their own commands: baton session --help"
+        }
+        _ => return None,
+    })
 }
 
 /// Runs one call of the command.

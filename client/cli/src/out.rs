@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_client::{TurnEvent, TurnOutcome};
-use baton_command::terminal::can_redraw;
+use baton_command::{output::kept, terminal::can_redraw};
 use baton_proto::{
     ids::{NodeId, SessionId},
     record::{FinishReason, Role},
@@ -145,8 +145,7 @@ impl Out {
     /// A line of JSON.
     pub fn value(&self, value: &serde_json::Value) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        writeln!(out, "{value}")?;
-        out.flush()
+        kept(writeln!(out, "{value}").and_then(|()| out.flush()))
     }
 
     /// A line.
@@ -155,7 +154,7 @@ impl Out {
             screen.remark(Tone::Plain, text);
             return Ok(());
         }
-        writeln!(io::stdout().lock(), "{text}")
+        kept(writeln!(io::stdout().lock(), "{text}"))
     }
 
     /// Rows in columns, the heading first. Columns of numbers are right-aligned.
@@ -172,8 +171,7 @@ impl Out {
             return self.line(text.trim_end_matches('\n'));
         }
         let mut out = io::stdout().lock();
-        out.write_all(clean(text).as_bytes())?;
-        out.flush()
+        kept(out.write_all(clean(text).as_bytes()).and_then(|()| out.flush()))
     }
 
     /// Copies a text to the clipboard of the terminal by its escape sequence OSC 52.
@@ -261,8 +259,8 @@ fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let width = |column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let is_number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || ".%-".contains(c));
-    // The last column is text, and not padded.
-    let right = |column: usize| column + 1 < count && cells(column).skip(1).all(is_number);
+    // The last column is text, and not padded; the first names the row, also where an id has digits alone.
+    let right = |column: usize| column > 0 && column + 1 < count && cells(column).skip(1).all(is_number);
     let shape: Vec<(usize, bool)> = (0..count).map(|column| (width(column), right(column))).collect();
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&shape).map(|(cell, (width, right))| {
@@ -299,6 +297,15 @@ pub(crate) fn turn_number(seq: u64) -> u64 {
     seq.saturating_add(1)
 }
 
+/// The turns that a turn in this place replaces, for the line of its number; empty if it replaces none.
+pub(crate) fn replaces(seq: u64, from: Option<u64>) -> String {
+    match from.map(|from| (turn_number(from), seq)) {
+        Some((first, last)) if first < last => format!(" · replaces turns {first} to {last}"),
+        Some((first, _)) => format!(" · replaces turn {first}"),
+        None => String::new(),
+    }
+}
+
 /// Enough of a node's id to tell nodes apart.
 pub(crate) fn short(node: &NodeId) -> String {
     node.to_string().chars().take(8).collect()
@@ -329,6 +336,20 @@ mod tests {
         let rows =
             [row(&["NODE", "SHARE", "WHY"]), row(&["a\x1b[2Jb", "5.0%", "good"]), row(&["c", "95.0%", ""])];
         assert_eq!(columns(&rows), ["NODE   SHARE  WHY", "a[2Jb   5.0%  good", "c      95.0%"]);
+    }
+
+    #[test]
+    fn a_turn_names_the_turns_that_it_replaces() {
+        assert_eq!(replaces(4, Some(1)), " · replaces turns 2 to 4");
+        assert_eq!(replaces(2, Some(1)), " · replaces turn 2");
+        assert_eq!(replaces(2, None), "");
+    }
+
+    #[test]
+    fn an_id_of_digits_alone_stays_at_the_left() {
+        let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let rows = [row(&["IDENTIFIER", "TURNS", "WHY"]), row(&["14166916", "12", ""])];
+        assert_eq!(columns(&rows), ["IDENTIFIER  TURNS  WHY", "14166916       12"]);
     }
 
     #[test]

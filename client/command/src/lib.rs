@@ -2,9 +2,9 @@
 //!
 //! Each program calls this crate for shell completions and manual pages ([`manual`]), for the signals that
 //! end it ([`signals`]), for its log ([`log`]), for progress bars ([`progress`]), and for questions
-//! ([`prompt`]). [`terminal`] says where escape sequences may go. Daemons share their crash policy ([`crash`]) and the reading of their options ([`config`]).
+//! ([`prompt`]). [`output`] prints, and quotes the paths of printed commands. [`terminal`] says where escape sequences may go. Daemons share their crash policy ([`crash`]) and the reading of their options ([`config`]).
 //! Every program refuses empty values of options ([`empty_values`]), names the variable of a refused value
-//! ([`variables`]), and guesses at mistyped words ([`nearest`]). The embedded store and the relayer, which serve
+//! ([`variables`]), and guesses at mistyped words ([`nearest`], [`usage`]). The embedded store and the relayer, which serve
 //! HTTP to other machines, take their listener from here ([`listen`]). The embedded store shares flushes
 //! ([`group_commit`]). This crate knows no program, no route and no session.
 //!
@@ -28,11 +28,14 @@ pub mod log;
 pub mod manual;
 #[cfg(feature = "program")]
 pub mod nearest;
+pub mod output;
 #[cfg(feature = "program")]
 pub mod progress;
 #[cfg(feature = "prompt")]
 pub mod prompt;
 pub mod signals;
 pub mod terminal;
+#[cfg(feature = "program")]
+pub mod usage;
 #[cfg(feature = "program")]
 pub mod variables;

@@ -13,6 +13,7 @@ mod ports;
 mod report;
 mod store;
 
+use baton_command::output::shell_word;
 use clap::{ArgMatches, Args};
 
 use super::{
@@ -100,7 +101,10 @@ fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Vec<Check>, Fa
                     // The named file is not where `config check` looks by itself.
                     let fix = match named {
                         true => {
-                            format!("run `baton-node config check {}` and mend what it names", path.display())
+                            format!(
+                                "run `baton-node config check {}` and mend what it names",
+                                shell_word(&path)
+                            )
                         }
                         false => codes::CONFIG_BROKEN.fix.to_owned(),
                     };

@@ -8,7 +8,10 @@ use std::{
     path::{Path, PathBuf, absolute},
 };
 
-use baton_command::config::{Origin, Origins, Value};
+use baton_command::{
+    config::{Origin, Origins, Value},
+    output::shell_word,
+};
 
 use super::{Exit, Failure, InitArgs, doctor, say, style::Style};
 use crate::{
@@ -88,8 +91,8 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
 /// The command that starts the node with this folder and file.
 fn next_command(folder: &Path, config: Option<&Path>) -> String {
     match config {
-        Some(config) => format!("baton-node run --config {}", config.display()),
-        None if folder != default_data_dir() => format!("baton-node run --data-dir {}", folder.display()),
+        Some(config) => format!("baton-node run --config {}", shell_word(config)),
+        None if folder != default_data_dir() => format!("baton-node run --data-dir {}", shell_word(folder)),
         None => "baton-node run".to_owned(),
     }
 }
@@ -107,10 +110,10 @@ impl InitReport {
     fn store_commands(&self) -> String {
         let mut init = "baton-node init".to_owned();
         if self.folder != default_data_dir() {
-            init.push_str(&format!(" --data-dir {}", self.folder.display()));
+            init.push_str(&format!(" --data-dir {}", shell_word(&self.folder)));
         }
         if self.config != self.folder.join(CONFIG_FILE) {
-            init.push_str(&format!(" --config {}", self.config.display()));
+            init.push_str(&format!(" --config {}", shell_word(&self.config)));
         }
         let stores = [
             "walrus-testnet --publisher URL --aggregator URL",

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use baton_command::output::shell_word;
 use baton_keys::{
     files::{self, KeyFileError},
     master::MasterKey,
@@ -122,7 +123,7 @@ fn judge(facts: &FileFacts) -> Check {
         Some(error) => check.found(codes::DATA_DIR_BROKEN, format!("{folder}: {error}")),
     }
     for (path, mode) in &facts.open_folders {
-        let fix = format!("chmod 700 {}", path.display());
+        let fix = format!("chmod 700 {}", shell_word(path));
         check.found_with(codes::DATA_DIR_OPEN, format!("{} (mode {mode:o})", path.display()), fix);
     }
     for (name, state) in &facts.keys {

@@ -2,6 +2,7 @@
 
 use std::{fs, io::ErrorKind, os::unix::fs::PermissionsExt as _, path::Path};
 
+use baton_command::output::shell_word;
 use baton_keys::files::KeyFileError;
 
 use super::{Subject, codes, report::Check};
@@ -21,7 +22,7 @@ pub(super) fn check(subject: &Subject) -> Check {
             let mode = metadata.permissions().mode() & 0o777;
             if mode & 0o077 != 0 {
                 let fixed = subject.fix && set_mode(folder, 0o700);
-                let fix = format!("chmod 700 {}", folder.display());
+                let fix = format!("chmod 700 {}", shell_word(folder));
                 check.found_with(
                     codes::DATA_DIR_OPEN,
                     format!("{} (mode {mode:o})", folder.display()),
@@ -67,9 +68,9 @@ fn check_mode(check: &mut Check, subject: &Subject, path: &Path, code: codes::Co
     }
     let fixed = subject.fix && set_mode(path, 0o600);
     let fix = match fixed {
-        true => format!("chmod 600 {}; whoever could read it until now may have", path.display()),
+        true => format!("chmod 600 {}; whoever could read it until now may have", shell_word(path)),
         false if code == codes::KEY_READABLE => {
-            format!("chmod 600 {}, then `baton-node keys rotate`", path.display())
+            format!("chmod 600 {}, then `baton-node keys rotate`", shell_word(path))
         }
         false => code.fix.to_owned(),
     };
