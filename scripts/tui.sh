@@ -118,9 +118,15 @@ see 'echo: never mind,'
 keys Escape
 see 'Stopped: this is not part of the conversation'
 unseen 'No answer'
+run '/continue'
+see '✓ verified · turn 3'
+run "never mind that, $long"
+see 'echo: never mind that,'
+keys Escape
+unseen 'Esc stops it'
 # Alone, it puts the stopped message into the line, where it can be changed.
 run '/edit'
-see '› /edit never mind,'
+see '› /edit never mind that,'
 keys C-c
 unseen '› /edit'
 keys -l '/edti x'
@@ -129,7 +135,7 @@ see 'Did you mean /edit'
 keys C-c
 run '/edit changed'
 see 'echo: changed'
-see '✓ verified · turn 3'
+see '✓ verified · turn 4'
 
 echo "another node goes on when one is killed"
 run "go on, $long $long"
@@ -140,7 +146,12 @@ victim=$(sed -n "s/^node  $node.*(process \([0-9]*\),.*/\1/p" "$work/network")
 kill -9 "$victim"
 see "node $node stopped answering" 30
 see 'continues the answer' 30
-see '✓ verified · turn 4' 60
+until_ended=$((SECONDS + 10))
+until grep -q "node $node.* has ended; 2 of" "$work/network.err"; do
+  [ "$SECONDS" -lt "$until_ended" ] || fail "the network did not say that a node ended"
+  sleep 0.2
+done
+see '✓ verified · turn 5' 60
 
 echo "help, and the list of sessions"
 keys F1
@@ -160,14 +171,26 @@ see 'session [0-9a-f]{8} · /help'
 keys Tab Enter
 see 'echo: go on,'
 
-echo "commands are completed, and act"
+echo "a title is asked for in a box, and goes to no node"
 keys -l '/ren'
 see '/rename TITLE'
 keys Tab
 see '^.*› /rename *$'
-run 'My harbour'
-see 'renamed'
+keys Enter
+see '┌─ title'
+keys C-u
+keys -l 'My harbour'
+keys Enter
+unseen '┌─ title'
 see '• My harbour'
+unseen '› My harbour'
+keys Tab
+keys -l d
+see 'Delete "My harbour"'
+keys Escape
+unseen 'Delete "My harbour"'
+keys Escape
+echo "commands are completed, and act"
 run '/params temperature=0'
 see 'temperature=0 max_tokens=auto'
 run '/model'

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{Client, ClientError, SessionHandle, SessionInfo, TurnOutcome};
+use baton_client::{Client, ClientError, SessionInfo, TurnOutcome};
 use baton_proto::{
     ids::SessionId,
     record::{Message, Role},
@@ -24,7 +24,7 @@ use super::{
     out::{Out, Tone, finish_name, short_session, turn_number},
     repl,
     settings::Settings,
-    talk::{Talk, TurnDisplay, while_waiting},
+    talk::{Talk, TurnDisplay, note_saved, while_waiting},
     tui, with_client,
 };
 
@@ -132,8 +132,8 @@ async fn one_shot(
     say(client, talk, OpenedSession { session, history }, (text, is_new), out).await.map(drop)
 }
 
-/// Sends one message and prints the answer. `is_new` says that without a node that takes the message, the session
-/// leaves nothing behind. Returns whether the store confirmed the turn in time.
+/// Sends one message and prints the answer. `is_new` says that this call began the session, and can be repeated.
+/// Returns whether the store confirmed the turn in time.
 pub(crate) async fn say(
     client: &Client,
     talk: &Talk,
@@ -152,12 +152,12 @@ pub(crate) async fn say(
     if result.is_err() {
         view.end_line();
         leave_at_second_interrupt();
-        let is_kept = !is_new || !is_unused(&handle, &result).await;
-        if is_kept && handle.info().await.is_ok_and(|info| info.pending) {
-            let id = short_session(&session);
-            if let Some(command) = out.continuation(&id) {
-                out.note(&format!("Your message is saved. Continue with: {command}"));
-            }
+        let is_kept = match &result {
+            Err(Failure::Client(error)) => handle.keeps_message(error, is_new).await,
+            _ => handle.info().await.map(|info| info.pending),
+        };
+        if is_kept.unwrap_or(false) {
+            note_saved(session, out);
         }
     }
     let outcome = result.map_err(|failure| hint_at(failure, session))?;
@@ -195,19 +195,6 @@ pub(crate) async fn say(
         }
     }
     Ok(stored)
-}
-
-/// Whether a failed turn leaves its new session without use: no node was asked, or the message would fail again. Then
-/// no file of it stays.
-async fn is_unused<T>(handle: &SessionHandle, result: &Result<T, Failure>) -> bool {
-    match result {
-        Err(Failure::Client(ClientError::NoNode(_))) => true,
-        Err(Failure::Client(error)) if error.is_refusal_of_request() => {
-            let has_turns = handle.info().await.map_or(true, |info| info.turns > 0);
-            !has_turns && handle.abandon().await.is_ok() && handle.delete().await.is_ok()
-        }
-        _ => false,
-    }
 }
 
 /// Says that a turn is being stored, if that takes a while.

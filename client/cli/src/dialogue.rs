@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use baton_client::{Client, ClientError, SessionHandle, TurnInput, TurnOutcome};
+use baton_client::{Client, ClientError, Conversation, SessionHandle, TurnInput, TurnOutcome};
 use baton_command::nearest::nearest;
 use baton_proto::{
     ids::SessionId,
@@ -17,7 +17,7 @@ use super::{
     devices, find_session,
     interrupt::cancellable_at,
     opening::{OpenedSession, open_session},
-    out::{CopyOutcome, MAX_COPY_BYTES, Out, count, short_session},
+    out::{CopyOutcome, MAX_COPY_BYTES, Out, count, role, short, short_session, turn_number},
     session::{note_replaced, show_list, show_report},
     talk::{Talk, TurnDisplay, joined_text, show_memory, while_waiting},
     write_private,
@@ -32,13 +32,13 @@ pub(crate) const HELP: &str = "\
 /delete         delete this conversation, after a question
 /edit [TEXT]    replace your last message; alone, it puts the message into the line
 /regenerate     ask for the last answer again
-/continue       continue an answer that the limit cut
+/continue       continue an answer that was stopped, or that the limit cut
 /retry          send a message again that was not answered
 /drop           discard a message that was not answered
 /model [NAME]   use another model, or show the models
 /system [TEXT]  set the system text, or show it
 /params [..]    set temperature=, max_tokens= or seed=, or show them
-/export FILE    write this conversation to a file that anyone can verify
+/export FILE    write this conversation: as Markdown to FILE.md, otherwise with all proofs
 /verify [full]  check this conversation against the store
 /memory         show the memories of the last turn
 /copy           copy the last answer to the clipboard
@@ -148,6 +148,10 @@ pub(crate) struct Dialogue {
     unanswered: Option<(Vec<Message>, Option<u64>)>,
     /// The parent's messages, which the first turn of a branch repeats.
     history: Vec<Message>,
+    /// Whether the user stopped the last answer. Its message waits for `/continue`, and the next one takes its place.
+    is_stopped: bool,
+    /// The line of a message that is not kept, until it is in the user's line again.
+    given_back: Option<String>,
 }
 
 impl Dialogue {
@@ -165,12 +169,32 @@ impl Dialogue {
         let named = arguments.session.as_ref().filter(|_| arguments.branch.is_none());
         let system = named.and(arguments.system.clone());
         let (client, talk) = (client.clone(), (*talk).clone());
-        Ok(Self { client, talk, out, session, system, unanswered: None, history })
+        Ok(Self {
+            client,
+            talk,
+            out,
+            session,
+            system,
+            unanswered: None,
+            history,
+            is_stopped: false,
+            given_back: None,
+        })
     }
 
     /// The current session.
     pub(crate) fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// Whether a message without an answer is in the journal.
+    pub(crate) async fn has_kept_message(&self) -> bool {
+        self.handle().info().await.is_ok_and(|info| info.pending)
+    }
+
+    /// Takes the line of the last message if it failed and is not kept: the user changes it, or sends it again.
+    pub(crate) fn take_given_back(&mut self) -> Option<String> {
+        self.given_back.take()
     }
 
     /// The output of the dialogue.
@@ -187,6 +211,9 @@ impl Dialogue {
             _ => String::new(),
         };
         self.out.note(&format!("session {}{turns} · /help", short_session(&info.id)));
+        if self.out.screen().is_some() && info.turns == 0 {
+            self.out.note("Type a message, and Enter sends it. / lists the commands, Tab the conversations, F1 the keys.");
+        }
         if info.deleted_elsewhere {
             self.warn_deleted();
             return Ok(());
@@ -253,12 +280,18 @@ impl Dialogue {
                 self.out.warn(&format!("Delete \"{title}\"? Type /delete yes"));
             }
             Line::Delete { sure: true } => return self.delete().await,
+            Line::Continue if self.unanswered.is_some() => self.retry().await?,
             Line::Continue => self.turn(vec![Message::new(Role::User, CONTINUE)], None).await?,
             Line::Model(name) => self.model(name).await?,
             Line::System(text) => self.system(text).await?,
             Line::Params(values) => self.params(values)?,
             Line::Export(file) => {
-                let text = self.handle().export(false).await?;
+                let is_markdown =
+                    Path::new(file).extension().is_some_and(|name| name.eq_ignore_ascii_case("md"));
+                let text = match is_markdown {
+                    true => markdown_of(&self.handle().conversation().await?),
+                    false => self.handle().export(false).await?,
+                };
                 write_private(Path::new(file), text.as_bytes())?;
                 self.out.note(&format!("Written to {file}. The file is as secret as the conversation."));
             }
@@ -285,6 +318,7 @@ impl Dialogue {
         // Opens the new one first, so that a session in use elsewhere leaves the current one as it is.
         self.client.session(session).info().await?;
         if session != self.session {
+            self.close().await;
             self.handle().release();
             self.system = None;
             self.unanswered = None;
@@ -294,12 +328,22 @@ impl Dialogue {
         Ok(DialogueStep::Greet)
     }
 
+    /// Gives up the message of an answer that the user stopped: nobody waits for it any more.
+    pub(crate) async fn close(&mut self) {
+        if std::mem::take(&mut self.is_stopped)
+            && let Err(error) = self.handle().abandon().await
+        {
+            tracing::debug!(%error, "a stopped message was not given up");
+        }
+    }
+
     fn handle(&self) -> SessionHandle {
         self.client.session(self.session)
     }
 
     /// Runs a turn; with a seq, it replaces the turns from there on.
     async fn turn(&mut self, messages: Vec<Message>, replaced: Option<u64>) -> Result<(), Failure> {
+        self.close().await;
         let mut view = TurnDisplay::new(&self.out);
         view.begin(&messages);
         self.unanswered = Some((messages.clone(), replaced));
@@ -319,11 +363,30 @@ impl Dialogue {
         if let Ok(outcome) = &result {
             self.talk.remember(&messages, outcome, &self.out).await;
         }
-        if result.is_ok() {
-            self.unanswered = None;
-            self.history.clear();
+        match &result {
+            Ok(_) => {
+                self.unanswered = None;
+                self.history.clear();
+            }
+            Err(Failure::Client(error)) if !handle.keeps_message(error, false).await? => {
+                let text = joined_text(&messages);
+                let command = match replaced {
+                    Some(_) => "/edit ",
+                    None if text.starts_with('/') => "/",
+                    None => "",
+                };
+                self.given_back = Some(format!("{command}{text}"));
+                // Another message waits, which /retry and /edit are about.
+                if handle.pending_messages().await?.is_some() {
+                    self.unanswered = None;
+                }
+            }
+            Err(_) => {}
         }
-        self.finish_turn(result.map(Some), &mut view).await
+        let is_stopped = matches!(result, Err(Failure::Interrupted));
+        let finished = self.finish_turn(result.map(Some), &mut view).await;
+        self.is_stopped = is_stopped;
+        finished
     }
 
     /// Deletes the session, and begins another.
@@ -335,6 +398,7 @@ impl Dialogue {
             self.out.note("The conversation is deleted.");
         }
         self.unanswered = None;
+        self.is_stopped = false;
         self.history.clear();
         self.session = self.talk.new_session(&self.client).await?;
         Ok(DialogueStep::Greet)
@@ -429,7 +493,15 @@ impl Dialogue {
         }
         let mut view = TurnDisplay::new(&self.out);
         let result = self.talk.finish_pending(&self.client, self.session, &mut view, &self.out).await;
-        self.finish_turn(result, &mut view).await
+        let is_stopped = matches!(result, Err(Failure::Interrupted));
+        let is_answered = result.is_ok();
+        let finished = self.finish_turn(result, &mut view).await;
+        self.is_stopped = is_stopped;
+        if is_answered {
+            self.unanswered = None;
+            self.history.clear();
+        }
+        finished
     }
 
     async fn finish_turn(
@@ -443,13 +515,12 @@ impl Dialogue {
                 self.talk.note_announced();
             }
             Ok(None) => self.out.note("Every message has its answer."),
-            // A user who cancels no longer wants the answer.
             Err(Failure::Interrupted) => {
                 view.end_line();
-                self.handle().abandon().await?;
+                self.handle().stop_attempts().await?;
                 // The full-screen view keeps the part and says so itself.
                 if self.out.screen().is_none() {
-                    self.out.note("Stopped: the part above is no part of the conversation. /edit changes the message, /retry sends it again.");
+                    self.out.note("Stopped: the part above is no part of the conversation. /continue takes it up, /edit changes the message.");
                 }
             }
             Err(failure) => {
@@ -506,6 +577,24 @@ impl Dialogue {
         let from = last.replaced_from;
         self.turn(messages, Some(from)).await
     }
+}
+
+/// A conversation to read, in Markdown: its messages as quotations, then each answer with its node.
+fn markdown_of(conversation: &Conversation) -> String {
+    let mut parts = vec![format!("# {}", conversation.title)];
+    for turn in &conversation.turns {
+        for message in &turn.messages {
+            if message.role == Role::Assistant {
+                parts.push(message.text.clone());
+                continue;
+            }
+            let author = if message.role == Role::User { "You" } else { role(message.role) };
+            let quoted: Vec<String> = message.text.lines().map(|line| format!("> {line}")).collect();
+            parts.push(format!("**{author}:**\n\n{}", quoted.join("\n")));
+        }
+        parts.push(format!("<sub>Turn {}: node {}</sub>", turn_number(turn.seq), short(&turn.node)));
+    }
+    format!("{}\n", parts.join("\n\n"))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::{
     args::ChatArguments,
     dialogue::{Dialogue, DialogueStep, parse},
     out::Out,
-    talk::Talk,
+    talk::{Talk, note_saved},
 };
 
 /// Source of lines: a terminal with editing, or a pipe.
@@ -67,6 +67,13 @@ pub(crate) async fn run(
     out: &Out,
 ) -> Result<(), Failure> {
     let mut dialogue = Dialogue::open(client, talk, arguments, out.clone()).await?;
+    let done = lines(&mut dialogue, out).await;
+    dialogue.close().await;
+    done
+}
+
+/// Runs the lines of the prompt.
+async fn lines(dialogue: &mut Dialogue, out: &Out) -> Result<(), Failure> {
     dialogue.greet().await?;
     let mut input = Input::open();
     let is_pipe = matches!(input, Input::Pipe);
@@ -97,9 +104,20 @@ pub(crate) async fn run(
             Ok(DialogueStep::Prefill(text)) => prefill = text,
             Ok(_) => {}
             // A script must see that a turn failed; a person reads it and continues.
-            Err(failure) if is_pipe => return Err(failure),
+            Err(failure) if is_pipe => {
+                if dialogue.has_kept_message().await {
+                    note_saved(dialogue.session(), out);
+                }
+                return Err(failure);
+            }
             Err(failure) => {
                 failure.report(out);
+                if let Some(text) = dialogue.take_given_back() {
+                    out.note("The message is not kept. It is in the line again.");
+                    prefill = text;
+                } else if dialogue.has_kept_message().await {
+                    out.note("The message is kept: /retry sends it again, /drop discards it.");
+                }
             }
         }
     }

@@ -235,6 +235,13 @@ impl Talk {
     }
 }
 
+/// Says that the message without an answer is in this session's journal.
+pub(crate) fn note_saved(session: SessionId, out: &Out) {
+    if let Some(command) = out.continuation(&short_session(&session)) {
+        out.note(&format!("Your message is saved. Continue with: {command}"));
+    }
+}
+
 /// Shows a turn: a line view prints it, a full-screen view receives its events.
 pub(crate) struct TurnDisplay<'a> {
     out: &'a Out,

@@ -17,6 +17,7 @@ mod markdown;
 mod menu;
 mod palette;
 mod pane;
+mod question;
 pub(crate) mod sidebar;
 mod state;
 mod terminal;
@@ -62,6 +63,9 @@ const TICK: Duration = Duration::from_millis(120);
 /// Ticks between two updates while idle: nodes come and go.
 const IDLE_TICKS: u32 = 8;
 
+/// A view without a node for this long says why.
+const NODES_REMARK: Duration = Duration::from_secs(3);
+
 /// The result of a task.
 enum TaskOutcome {
     /// A line was run.
@@ -73,6 +77,10 @@ enum TaskOutcome {
     },
     /// The list of sessions was read.
     SessionList,
+    /// A session has another title, or is gone.
+    SessionsChanged,
+    /// The lack of nodes was explained, if there is one.
+    NodesExplained,
 }
 
 /// The view, from opening to leaving.
@@ -101,7 +109,11 @@ pub(crate) async fn run(
         began: Instant::now(),
     };
     view.start(Box::new(dialogue), None);
+    view.tasks.spawn(explain_lack_of_nodes(client.clone(), view.inbox.clone()));
     let result = Box::pin(view.follow()).await;
+    if let Some(dialogue) = &mut view.dialogue {
+        dialogue.close().await;
+    }
     // Running tasks are dropped, and their message is kept.
     view.tasks.shutdown().await;
     let session = view.session;
@@ -229,10 +241,17 @@ impl FullScreenView {
     /// Takes a task's result.
     fn finish_task(&mut self, outcome: TaskOutcome) -> Option<Effect> {
         match outcome {
-            TaskOutcome::Line { dialogue, then } => {
+            TaskOutcome::Line { mut dialogue, then } => {
+                let given_back = dialogue.take_given_back();
                 self.dialogue = Some(dialogue);
                 self.list();
+                if given_back.is_some() {
+                    self.state.pane.end(false, false);
+                }
                 let effect = self.state.end(then.is_some());
+                if let Some(text) = given_back {
+                    self.state.give_back(text);
+                }
                 match then {
                     Some(DialogueStep::Leave) => Some(Effect::Leave),
                     Some(DialogueStep::Prefill(text)) => {
@@ -249,6 +268,11 @@ impl FullScreenView {
                 }
                 None
             }
+            TaskOutcome::SessionsChanged => {
+                self.list();
+                None
+            }
+            TaskOutcome::NodesExplained => None,
         }
     }
 
@@ -261,6 +285,8 @@ impl FullScreenView {
                     self.start(dialogue, Some(line));
                 }
             }
+            Effect::Rename(session, title) => self.change(session, Some(title)),
+            Effect::Delete(session) => self.change(session, None),
             Effect::Stop => self.inbox.stop(),
             Effect::Mouse(take) => self.screen.take_mouse(take)?,
             Effect::Redraw => self.screen.clear()?,
@@ -277,6 +303,35 @@ impl FullScreenView {
         self.tasks.spawn(Box::pin(step(client, inbox, dialogue, line)));
     }
 
+    /// Gives a session a title, or deletes it without one, and then lists the sessions again.
+    fn change(&mut self, session: SessionId, title: Option<String>) {
+        let (client, inbox) = (self.client.clone(), self.inbox.clone());
+        let is_here = session == self.session;
+        self.tasks.spawn(async move {
+            let handle = client.session(session);
+            let changed = match &title {
+                Some(title) => handle.rename(Some(title.as_str())).await.map(|()| None),
+                None => handle.delete().await.map(|deletion| deletion.unpublished),
+            };
+            let remark = match changed {
+                Ok(None) if title.is_some() => None,
+                Ok(None) => Some((Tone::Note, "The conversation is deleted.".to_owned())),
+                Ok(Some(error)) => Some((
+                    Tone::Warn,
+                    format!("Deleted on this device. The head index was not informed: {error}"),
+                )),
+                Err(error) => Some((Tone::Bad, format!("error: {error}"))),
+            };
+            if let Some((tone, text)) = remark {
+                inbox.push(ViewMessage::Remark(tone, text));
+            }
+            if !is_here {
+                handle.release();
+            }
+            TaskOutcome::SessionsChanged
+        });
+    }
+
     /// Reads the list of sessions.
     fn list(&mut self) {
         if self.listing {
@@ -289,7 +344,7 @@ impl FullScreenView {
             inbox.push(match sidebar::list(&client, &known).await {
                 Ok(listed) => ViewMessage::Sessions(listed),
                 Err(error) => {
-                    ViewMessage::Remark(Tone::Warn, format!("the sessions cannot be listed: {error}"))
+                    ViewMessage::Remark(Tone::Warn, format!("the conversations cannot be listed: {error}"))
                 }
             });
             TaskOutcome::SessionList
@@ -331,11 +386,24 @@ async fn step(
     TaskOutcome::Line { dialogue, then }
 }
 
+/// Says why there is no node, if there is none after a while.
+async fn explain_lack_of_nodes(client: Client, inbox: Arc<Inbox>) -> TaskOutcome {
+    tokio::time::sleep(NODES_REMARK).await;
+    if client.reported_nodes() == 0 {
+        let error = ClientError::NoNode(client.why_no_node().await);
+        inbox.push(ViewMessage::Remark(Tone::Warn, format!("0 nodes: {error}")));
+        if let Some(hint) = error.hint() {
+            inbox.push(ViewMessage::Remark(Tone::Note, format!("  try: {hint}")));
+        }
+    }
+    TaskOutcome::NodesExplained
+}
+
 /// Sends a session's present state to the view.
 async fn send_session(client: &Client, inbox: &Inbox, session: SessionId) {
     inbox.push(match load(client, session).await {
         Ok(loaded) => ViewMessage::Session(Box::new(loaded)),
-        Err(error) => ViewMessage::Remark(Tone::Bad, format!("the session cannot be read: {error}")),
+        Err(error) => ViewMessage::Remark(Tone::Bad, format!("the conversation cannot be read: {error}")),
     });
 }
 

@@ -32,6 +32,12 @@ pub(super) enum Ink {
     Answer,
     /// Bold text and headings of an answer.
     Strong,
+    /// Emphasised text of an answer.
+    Emphasis,
+    /// Text of an answer that is struck out.
+    Struck,
+    /// The text of a link.
+    Link,
     /// Code of an answer.
     Code,
     /// The frame of a block of code.
@@ -72,8 +78,11 @@ pub(super) enum AnswerStatus {
     Running,
     /// It was verified.
     Verified(Tick),
-    /// The answer is missing or incomplete. The message is kept.
-    Failed,
+    /// The answer is missing or incomplete.
+    Failed {
+        /// Whether the message is in the journal; otherwise it is in the input again.
+        is_kept: bool,
+    },
     /// The user ended it, or gave it up.
     Cancelled,
 }
@@ -153,7 +162,7 @@ impl Turn {
 
     /// Whether it has this text and no answer: then a new attempt replaces it.
     pub(super) fn is_unanswered(&self, message: &str) -> bool {
-        self.status == AnswerStatus::Failed && self.message == wrap::clean(message)
+        matches!(self.status, AnswerStatus::Failed { .. }) && self.message == wrap::clean(message)
     }
 
     /// Takes an event of the turn.
@@ -271,12 +280,17 @@ impl Turn {
                 }
             }
             AnswerStatus::Verified(tick) => put(Ink::Remark(Tone::Good), tick.text(inner), &mut rows),
-            AnswerStatus::Failed => {
+            AnswerStatus::Failed { is_kept: true } => {
                 put(Ink::Remark(Tone::Warn), "No answer. The message is kept: /retry or /drop", &mut rows)
             }
+            AnswerStatus::Failed { is_kept: false } => put(
+                Ink::Remark(Tone::Warn),
+                "No answer. The message is not kept: it is in the line again.",
+                &mut rows,
+            ),
             AnswerStatus::Cancelled => put(
                 Ink::Remark(Tone::Note),
-                "Stopped: this is not part of the conversation. /edit changes the message, /retry sends it again.",
+                "Stopped: this is not part of the conversation. /continue takes it up, /edit changes the message.",
                 &mut rows,
             ),
         }

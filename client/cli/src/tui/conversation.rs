@@ -9,7 +9,7 @@ use baton_proto::{
 };
 
 use crate::{
-    out::{count, memories, short, turn_number},
+    out::{count, memories, replaces, short, turn_number},
     talk,
 };
 
@@ -119,7 +119,9 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
         let added = memories(view.memory.len() as u64);
         notes.push(format!("{added} added; /memory shows those of the last turn"));
     }
-    let mut verified = format!("✓ verified · turn {} · node {}", turn_number(link.seq), short(&link.author));
+    let replaces = replaces(link.seq, record.supersedes_from);
+    let mut verified =
+        format!("✓ verified · turn {}{replaces} · node {}", turn_number(link.seq), short(&link.author));
     if let Some(receipt) = &view.receipt {
         let (tokens, decode_ms) = (receipt.tokens, receipt.timings.decode_ms);
         verified.push_str(&format!(" · {}", count(tokens.output.into(), "token")));

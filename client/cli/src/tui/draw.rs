@@ -9,7 +9,7 @@ use ratatui::{
 
 use super::{
     block::Turn,
-    help,
+    help, question,
     state::State,
     wrap::{fit, show, width},
 };
@@ -53,9 +53,8 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
     }
     let [body, status] = split_bottom(area, 1);
     let wide = area.width >= WIDE;
-    // An empty list beside an empty conversation says nothing.
-    let shown = !state.sidebar.hidden && !state.sidebar.is_empty();
-    let listed = state.sidebar.focused || (wide && shown);
+    // An empty list takes its room too: text must not be laid out anew when the first session is listed.
+    let listed = state.sidebar.focused || (wide && !state.sidebar.hidden);
     let (list, conversation) = match (listed, wide) {
         (false, _) => (Rect::ZERO, body),
         (true, false) => (body, Rect::ZERO),
@@ -72,6 +71,10 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
     draw_status(state, frame.buffer_mut(), status);
     if state.help.is_some() {
         help::draw(state, frame.buffer_mut(), body);
+    } else if state.question.is_some() {
+        if let Some(cursor) = question::draw(state, frame.buffer_mut(), body) {
+            frame.set_cursor_position(cursor);
+        }
     } else if let Some(cursor) = cursor.filter(|_| !state.sidebar.focused) {
         frame.set_cursor_position(cursor);
     }
@@ -241,6 +244,8 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
     put(buffer, inner, (0, 0), &fit(&heading, inner.width.into()), style);
     if sidebar.listed().is_empty() && sidebar.filter().is_some() {
         put(buffer, inner, (0, 1), "  nothing matches", palette.dim());
+    } else if sidebar.is_empty() {
+        put(buffer, inner, (0, 1), "  none yet", palette.dim());
     }
     let rows = usize::from(inner.height).saturating_sub(1);
     let first = (sidebar.selected() + 1).saturating_sub(rows.max(1));
@@ -285,7 +290,7 @@ fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
         parts.push(("1 message not answered".to_owned(), palette.warn()));
     }
     if status.unstored > 0 {
-        parts.push((format!("{} not yet stored", count(status.unstored, "blob")), palette.dim()));
+        parts.push((format!("{} not stored yet", count(status.unstored, "turn")), palette.dim()));
     }
     if let Some(trouble) = status.trouble {
         parts.insert(1, (trouble.to_owned(), palette.warn()));

@@ -10,7 +10,7 @@ Enter           sends; Alt-Enter or Ctrl-J begins a new line
 Esc, Ctrl-C     end a running answer; its text stays on the screen
 Ctrl-C, Ctrl-D  on an empty line leave
 PgUp, PgDn      scroll, and so does the mouse; End follows again
-Tab             goes to the list of sessions; Ctrl-B hides it
+Tab             goes to the list of conversations; Ctrl-B hides it
 in the list     Enter opens, / filters, n new, r renames, d deletes
 in the / menu   Up, Down choose, Tab or Enter takes, Esc closes
 Up, Down        earlier lines

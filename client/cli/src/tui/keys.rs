@@ -4,7 +4,7 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, Mou
 
 use super::{
     editor::{self, Move},
-    state::{Effect, State},
+    state::{BUSY_HINT, Effect, State},
 };
 
 /// Rows that one step of the mouse wheel moves.
@@ -15,6 +15,7 @@ impl State {
     pub(super) fn input(&mut self, event: Event) -> Option<Effect> {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(key),
+            Event::Paste(text) if self.paste_into_question(&text) => None,
             Event::Paste(text) => {
                 self.sidebar.unfocus();
                 self.help = None;
@@ -70,6 +71,9 @@ impl State {
             self.help_key(key);
             return None;
         }
+        if self.question.is_some() {
+            return self.question_key(key);
+        }
         if self.sidebar.focused {
             return self.sidebar_key(key);
         }
@@ -83,8 +87,11 @@ impl State {
         self.editor_key(key, control)
     }
 
-    /// Ctrl-C: ends the running work, or else empties the input, or else leaves.
+    /// Ctrl-C: closes a question, or else ends the running work, or else empties the input, or else leaves.
     fn interrupt(&mut self) -> Option<Effect> {
+        if self.question.take().is_some() {
+            return None;
+        }
         if self.busy.is_some() {
             return self.stop();
         }
@@ -125,8 +132,7 @@ impl State {
             KeyCode::Char('/') => self.sidebar.type_filter(true),
             KeyCode::Char('b') if key.modifiers.contains(KeyModifiers::CONTROL) => self.toggle_sidebar(),
             KeyCode::Char('n') => return self.open("/new".to_owned()),
-            KeyCode::Char('r') => return self.act_on_choice("/rename "),
-            KeyCode::Char('d') => return self.act_on_choice("/delete"),
+            KeyCode::Char(c @ ('r' | 'd')) => self.ask_about_choice(c == 'r'),
             KeyCode::Enter => {
                 let session = self.sidebar.choice()?;
                 if Some(session) == self.status.session {
@@ -152,22 +158,22 @@ impl State {
         true
     }
 
-    /// Opens the selected session, and puts a command about it into the input, where the user completes it.
-    fn act_on_choice(&mut self, command: &str) -> Option<Effect> {
-        let session = self.sidebar.choice()?;
-        let here = Some(session) == self.status.session;
-        let effect = if here { None } else { self.open(format!("/switch {session}")) };
-        if here || effect.is_some() {
-            self.sidebar.unfocus();
-            self.editor.set(command.to_owned());
+    /// Asks for a title of the selected session, or whether to delete it.
+    fn ask_about_choice(&mut self, title: bool) {
+        let Some(session) = self.sidebar.choice() else { return };
+        if self.busy.is_some() {
+            self.hint = Some(BUSY_HINT.to_owned());
+        } else if title {
+            self.ask_title(session);
+        } else {
+            self.ask_deletion(session);
         }
-        effect
     }
 
     /// Opens another session, unless something runs in this one.
     fn open(&mut self, line: String) -> Option<Effect> {
         if self.busy.is_some() {
-            self.hint = Some("An answer is running. Esc here, then Esc stops it.".to_owned());
+            self.hint = Some(BUSY_HINT.to_owned());
             return None;
         }
         self.sidebar.unfocus();

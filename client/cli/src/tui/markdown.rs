@@ -1,5 +1,7 @@
-//! Markdown of an answer as rows of a terminal: headings, lists, quotes, fenced code, bold text and inline code.
-//! Other marks stay as they are. Pure.
+//! Markdown of an answer as rows of a terminal: headings, lists, tasks, quotes, tables, fenced code, links, and
+//! bold, emphasised, struck and code text. Other marks stay as they are. Pure.
+
+mod table;
 
 use std::ops::Range;
 
@@ -7,6 +9,19 @@ use super::{
     block::{Ink, Row},
     wrap,
 };
+
+/// Marks around a part of a line, with the look of the part; longer marks first.
+const MARKS: [(&str, Ink); 7] = [
+    ("***", Ink::Strong),
+    ("**", Ink::Strong),
+    ("__", Ink::Strong),
+    ("~~", Ink::Struck),
+    ("`", Ink::Code),
+    ("*", Ink::Emphasis),
+    ("_", Ink::Emphasis),
+];
+/// Longest part between two marks, so that many marks without a pair cost little.
+const MAX_PART_BYTES: usize = 1000;
 
 /// Text of one line with the look of its parts.
 struct StyledLine {
@@ -23,7 +38,8 @@ struct StyledLine {
 pub(super) fn rows(text: &str, cells: usize) -> Vec<Row> {
     let mut fence: Option<&str> = None;
     let mut rows = Vec::new();
-    for line in text.split('\n') {
+    let mut lines = text.split('\n').peekable();
+    while let Some(line) = lines.next() {
         let trimmed = line.trim_start();
         let mark = ["```", "~~~"].into_iter().find(|mark| trimmed.starts_with(mark));
         match (fence, mark) {
@@ -39,7 +55,17 @@ pub(super) fn rows(text: &str, cells: usize) -> Vec<Row> {
                 let code = wrap::rows(line, cells.saturating_sub(2).max(1)).into_iter();
                 rows.extend(code.map(|row| vec![(Ink::Fence, "│ ".to_owned()), (Ink::Code, row)]));
             }
-            (None, None) => rows.extend(styled(line).rows(cells)),
+            (None, None) => match table::columns(line, lines.peek().copied(), cells) {
+                Some(columns) => {
+                    lines.next();
+                    let mut body = vec![line];
+                    while let Some(row) = lines.next_if(|line| line.contains('|')) {
+                        body.push(row);
+                    }
+                    rows.extend(table::rows(&body, columns, cells));
+                }
+                None => rows.extend(styled(line).rows(cells)),
+            },
         }
     }
     rows
@@ -64,7 +90,10 @@ fn styled(line: &str) -> StyledLine {
         return inline(quoted, Ink::Quote, ("│ ".to_owned(), "│ ".to_owned()));
     }
     if let Some(item) = ["- ", "* ", "+ "].into_iter().find_map(|mark| rest.strip_prefix(mark)) {
-        return inline(item, Ink::Answer, (format!("{indent}• "), format!("{indent}  ")));
+        let tasks = [("[ ] ", "☐"), ("[x] ", "☑"), ("[X] ", "☑")];
+        let mut task = tasks.into_iter().filter_map(|(mark, sign)| Some((item.strip_prefix(mark)?, sign)));
+        let (item, sign) = task.next().unwrap_or((item, "•"));
+        return inline(item, Ink::Answer, (format!("{indent}{sign} "), format!("{indent}  ")));
     }
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     if (1..=3).contains(&digits)
@@ -81,31 +110,73 @@ fn styled(line: &str) -> StyledLine {
 fn inline(line: &str, ink: Ink, lead: (String, String)) -> StyledLine {
     let mut styled = StyledLine { text: String::new(), spans: Vec::new(), ink, lead };
     let mut rest = line;
-    while let Some(at) = rest.find(['`', '*']) {
+    while let Some(at) = rest.find(['`', '*', '_', '~', '[', '\\']) {
         let (before, from) = rest.split_at(at);
         styled.text.push_str(before);
-        let (mark, inner) = if from.starts_with("**") { ("**", Ink::Strong) } else { ("`", Ink::Code) };
-        let body = from.strip_prefix(mark).and_then(|body| Some((body, body.find(mark)?)));
-        match body {
-            Some((body, end)) if end > 0 => {
-                let start = styled.text.len();
-                styled.text.push_str(body.get(..end).unwrap_or_default());
-                styled.spans.push((start..styled.text.len(), inner));
-                rest = body.get(end + mark.len()..).unwrap_or_default();
+        let last = styled.text.chars().next_back();
+        rest = if let Some((text, ink, after)) = marked(from, last) {
+            styled.push(text, ink);
+            after
+        } else if let Some((text, address, after)) = link(from) {
+            styled.push(text, Ink::Link);
+            if text != address {
+                styled.push(&format!(" ({address})"), Ink::Quote);
             }
-            _ => {
-                // No pair: the mark stands for itself.
-                let length = from.chars().next().map_or(1, char::len_utf8);
-                styled.text.push_str(from.get(..length).unwrap_or_default());
-                rest = from.get(length..).unwrap_or_default();
-            }
-        }
+            after
+        } else {
+            // A backslash takes the meaning of the next mark; a mark without a pair stands for itself.
+            let escaped = from.strip_prefix('\\').filter(|next| next.starts_with(['`', '*', '_', '~', '[']));
+            let from = escaped.unwrap_or(from);
+            let length = from.chars().next().map_or(1, char::len_utf8);
+            let (mark, after) = from.split_at(length.min(from.len()));
+            styled.text.push_str(mark);
+            after
+        };
     }
     styled.text.push_str(rest);
     styled
 }
 
+/// The part between a mark at the beginning of a text and its pair, with its look and the text after it. `last` is the
+/// character before.
+fn marked(from: &str, last: Option<char>) -> Option<(&str, Ink, &str)> {
+    let (mark, ink) = MARKS.into_iter().find(|(mark, _)| from.starts_with(mark))?;
+    let body = from.strip_prefix(mark)?;
+    let near = body.get(..body.floor_char_boundary(MAX_PART_BYTES))?;
+    let (is_code, is_line) = (ink == Ink::Code, mark.starts_with('_'));
+    let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    if !is_code && (near.starts_with(char::is_whitespace) || (is_line && is_word(last))) {
+        return None;
+    }
+    let (end, _) = near.match_indices(mark).find(|(at, _)| {
+        let inside = near.get(..*at).unwrap_or_default();
+        let next = body.get(at + mark.len()..).and_then(|after| after.chars().next());
+        let ends = !inside.ends_with(char::is_whitespace) && !(is_line && is_word(next));
+        !inside.is_empty() && (is_code || ends)
+    })?;
+    Some((body.get(..end)?, ink, body.get(end + mark.len()..)?))
+}
+
+/// The text and the address of a link at the beginning of a text, with the text after it.
+fn link(from: &str) -> Option<(&str, &str, &str)> {
+    let body = from.strip_prefix('[')?;
+    let near = body.get(..body.floor_char_boundary(MAX_PART_BYTES))?;
+    let (text, address) = near.split_once("](")?;
+    let end = address.find(')')?;
+    let address = address.get(..end)?;
+    let is_link = !text.is_empty() && !text.contains('[') && !address.is_empty();
+    let after = body.get(text.len() + "](".len() + end + 1..)?;
+    (is_link && !address.contains(char::is_whitespace)).then_some((text, address, after))
+}
+
 impl StyledLine {
+    /// Adds a part with a look of its own.
+    fn push(&mut self, text: &str, ink: Ink) {
+        let start = self.text.len();
+        self.text.push_str(text);
+        self.spans.push((start..self.text.len(), ink));
+    }
+
     fn rows(&self, cells: usize) -> Vec<Row> {
         let room = cells.saturating_sub(wrap::width(&self.lead.0)).max(1);
         let ranges = wrap::wrap(&self.text, room).into_iter().enumerate();
@@ -169,8 +240,61 @@ mod tests {
     }
 
     #[test]
+    fn emphasis_links_and_tasks_become_looks() {
+        let looks = |text: &str| {
+            let pieces = rows(text, 80).concat().into_iter();
+            pieces.filter(|(ink, _)| *ink != Ink::Answer).collect::<Vec<_>>()
+        };
+        let cases: [(&str, &[(Ink, &str)]); 6] = [
+            ("an *italic* word", &[(Ink::Emphasis, "italic")]),
+            ("an _italic_ word", &[(Ink::Emphasis, "italic")]),
+            ("~~gone~~ here", &[(Ink::Struck, "gone")]),
+            ("***both***", &[(Ink::Strong, "both")]),
+            (
+                "see [the page](https://a.example/b)",
+                &[(Ink::Link, "the page"), (Ink::Quote, " (https://a.example/b)")],
+            ),
+            ("[https://a.example](https://a.example)", &[(Ink::Link, "https://a.example")]),
+        ];
+        for (text, expected) in cases {
+            let expected: Vec<_> = expected.iter().map(|(ink, text)| (*ink, (*text).to_owned())).collect();
+            assert_eq!(looks(text), expected, "{text}");
+        }
+        assert_eq!(
+            plain(&rows("- [ ] open\n- [x] done\n- [link](a)", 80)),
+            ["☐ open", "☑ done", "• link (a)"]
+        );
+        assert_eq!(plain(&rows("\\*not this\\*", 80)), ["*not this*"]);
+    }
+
+    #[test]
+    fn tables_are_drawn_in_columns_that_fit() {
+        let text = "| Name | Age |\n|:--|--:|\n| Anna Maria | 7 |\n| Ben | **40** |\nafter";
+        assert_eq!(
+            plain(&rows(text, 40)),
+            ["Name       │ Age", "───────────┼────", "Anna Maria │   7", "Ben        │  40", "after"]
+        );
+        assert_eq!(
+            plain(&rows(text, 12)),
+            ["Name   │ Age", "───────┼────", "Anna   │   7", "Maria  │", "Ben    │  40", "after"]
+        );
+        assert_eq!(plain(&rows("a | b\nno rule | here", 40)), ["a | b", "no rule | here"]);
+    }
+
+    #[test]
+    fn many_marks_without_a_pair_cost_little() {
+        let began = std::time::Instant::now();
+        for mark in ["*a ", "_a ", "[a", "**a ", "~~a ", "|a", "a|-|\n"] {
+            rows(&mark.repeat(20_000), 80);
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    #[test]
     fn marks_without_a_pair_stay() {
-        for text in ["2 * 3 * 4", "**open", "a ` b", "#hash", "****", "-dash"] {
+        for text in
+            ["2 * 3 * 4", "**open", "a ` b", "#hash", "****", "-dash", "snake_case_name", "a[1](", "~1"]
+        {
             assert_eq!(plain(&rows(text, 80)), [text], "{text}");
         }
     }
@@ -197,7 +321,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_of_any_text_fit(text in "(\\PC|[ \n`*#>-]){0,80}", cells in 8usize..40) {
+        fn rows_of_any_text_fit(text in "(\\PC|[ \n`*#>|_~-]){0,80}", cells in 8usize..40) {
             for row in rows(&text, cells) {
                 let shown: String = row.iter().map(|(_, text)| text.as_str()).collect();
                 prop_assert!(wrap::width(shown.trim_end()) <= cells.max(24), "{shown:?}");

@@ -125,10 +125,11 @@ impl Pane {
         }
     }
 
-    /// Nothing runs any more: a turn that was not accepted is unanswered.
-    pub(super) fn end(&mut self, cancelled: bool) {
+    /// Nothing runs any more: a turn that was not accepted is unanswered. `is_kept` says that its message is in the
+    /// journal.
+    pub(super) fn end(&mut self, cancelled: bool, is_kept: bool) {
         if let Some(turn) = self.running_turn_mut() {
-            turn.status = if cancelled { AnswerStatus::Cancelled } else { AnswerStatus::Failed };
+            turn.status = if cancelled { AnswerStatus::Cancelled } else { AnswerStatus::Failed { is_kept } };
         }
     }
 
@@ -136,7 +137,7 @@ impl Pane {
     pub(super) fn give_up(&mut self) {
         for block in &mut self.blocks {
             if let Content::Turn(turn) = &mut block.content
-                && turn.status == AnswerStatus::Failed
+                && matches!(turn.status, AnswerStatus::Failed { .. })
             {
                 turn.status = AnswerStatus::Cancelled;
                 block.laid = None;

@@ -162,6 +162,12 @@ impl Sidebar {
         self.selected = found.unwrap_or(self.selected);
     }
 
+    /// The title of a session; empty if it is not in the list.
+    pub(crate) fn title_of(&self, session: SessionId) -> String {
+        let found = self.all.iter().find(|one| one.session == session);
+        found.map(|one| one.title.clone()).unwrap_or_default()
+    }
+
     /// Moves the mark.
     pub(crate) fn step(&mut self, by: isize) {
         let last = self.listed.len().saturating_sub(1);

@@ -13,16 +13,24 @@ use super::{
     menu::{Menu, commands},
     palette::Palette,
     pane::Pane,
+    question::Question,
     sidebar::Sidebar,
     wrap,
 };
 use crate::dialogue::{Line, command_names, parse};
+
+/// A key that needs an idle session.
+pub(super) const BUSY_HINT: &str = "An answer is running. Esc here, then Esc stops it.";
 
 /// A request to the loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Run a line.
     Act(String),
+    /// Give a session a title.
+    Rename(SessionId, String),
+    /// Delete a session that is not on the screen.
+    Delete(SessionId),
     /// End the running work.
     Stop,
     /// Take the mouse, or leave it to the terminal.
@@ -81,6 +89,8 @@ pub(super) struct State {
     pub busy: Option<RunningWork>,
     /// The text to send as soon as nothing runs.
     pub queued: Option<String>,
+    /// The open question about a session.
+    pub question: Option<Question>,
     /// The first visible row of the help, while it is open.
     pub help: Option<usize>,
     /// Whether the view has the mouse.
@@ -109,6 +119,7 @@ impl State {
             status: Status::default(),
             busy: None,
             queued: None,
+            question: None,
             help: None,
             mouse: true,
             hint: None,
@@ -134,7 +145,7 @@ impl State {
                 ("looking for a node", false)
             }
             Line::Verify { .. } => ("verifying", false),
-            Line::Switch(_) | Line::New | Line::Nothing => ("opening the session", false),
+            Line::Switch(_) | Line::New | Line::Nothing => ("opening the conversation", false),
             Line::Drop => ("discarding", true),
             _ => ("working", false),
         };
@@ -175,7 +186,7 @@ impl State {
     pub(super) fn end(&mut self, good: bool) -> Option<Effect> {
         let busy = self.busy.take();
         let stopped = busy.as_ref().is_some_and(|busy| busy.stopping);
-        self.pane.end(stopped);
+        self.pane.end(stopped, self.status.pending);
         if good && busy.is_some_and(|busy| busy.gives_up) {
             self.pane.give_up();
         }
@@ -196,7 +207,7 @@ impl State {
     }
 
     /// Puts an unsent text back into the input.
-    fn give_back(&mut self, text: String) {
+    pub(super) fn give_back(&mut self, text: String) {
         let written = self.editor.take();
         let gap = if written.is_empty() { "" } else { "\n" };
         self.editor.set(format!("{text}{gap}{written}"));
@@ -222,6 +233,18 @@ impl State {
             }
             Line::Sessions => {
                 self.sidebar.focus(self.status.session);
+                None
+            }
+            Line::Delete { sure: false } => {
+                if let Some(session) = self.session_to_change() {
+                    self.ask_deletion(session);
+                }
+                None
+            }
+            Line::Unknown("/rename") => {
+                if let Some(session) = self.session_to_change() {
+                    self.ask_title(session);
+                }
                 None
             }
             Line::Quit if self.busy.is_none() => Some(Effect::Leave),
@@ -260,6 +283,15 @@ impl State {
             }
             _ => Some(Effect::Act(text)),
         }
+    }
+
+    /// The present session, unless something runs in it.
+    fn session_to_change(&mut self) -> Option<SessionId> {
+        if self.busy.is_some() {
+            self.hint = Some(BUSY_HINT.to_owned());
+            return None;
+        }
+        self.status.session
     }
 
     /// Takes the queued text back; returns whether there was one.

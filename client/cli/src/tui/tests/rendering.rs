@@ -137,3 +137,18 @@ fn a_continued_answer_begins_right_below_its_node() {
     let node = screen.iter().position(|row| row.contains("continues the answer")).unwrap();
     assert_eq!(screen[node + 1], "  two");
 }
+
+#[test]
+fn the_first_conversation_in_the_list_does_not_move_the_text() {
+    let mut stage = Stage::new();
+    stage.ask("some words");
+    stage.text(&"an answer of some words ".repeat(20));
+    let text = |stage: &mut Stage| -> Vec<String> {
+        let rows = stage.screen(120, 30).into_iter();
+        rows.map(|row| row.chars().skip(34).collect::<String>()).collect()
+    };
+    let before = text(&mut stage);
+    let one = SessionEntry { session: SessionId([1; 32]), title: "words".to_owned(), turns: 1, used_ms: 0 };
+    stage.say(ViewMessage::Sessions(vec![one]));
+    assert_eq!(text(&mut stage), before);
+}

@@ -210,3 +210,17 @@ fn turns_before_those_that_are_shown_are_told_of_once() {
     assert!(in_order(&shown, &["7 turns before this: baton session show 01010101", "› one"]));
     assert_eq!(shown.matches("before this").count(), 1);
 }
+
+#[test]
+fn a_message_that_is_not_kept_says_so() {
+    let mut stage = Stage::new();
+    stage.ask("hello");
+    stage.say(ViewMessage::Remark(Tone::Bad, "error: it needs 5000 tokens".to_owned()));
+    stage.say(ViewMessage::Session(Box::new(loaded(1, &[]))));
+    stage.state.end(false);
+    stage.state.give_back("hello".to_owned());
+    let shown = stage.shown();
+    assert!(shown.contains("The message is not kept: it is in the line again."), "{shown}");
+    assert!(!shown.contains("/drop") && !shown.contains("not answered"), "{shown}");
+    assert_eq!(stage.state.editor.text(), "hello");
+}

@@ -205,6 +205,63 @@ fn the_list_of_sessions_is_filtered_by_words_and_shown_whole_again() {
 }
 
 #[test]
+fn a_title_and_a_deletion_are_asked_for_in_a_box_and_never_in_the_message_line() {
+    let mut stage = Stage::new();
+    let listed = |byte: u8| SessionEntry {
+        session: SessionId([byte; 32]),
+        title: format!("title {byte}"),
+        turns: 2,
+        used_ms: 0,
+    };
+    stage.say(ViewMessage::Sessions(vec![listed(1), listed(2)]));
+    stage.types("a draft");
+    stage.press(KeyCode::Tab);
+    stage.press(KeyCode::Down);
+    assert_eq!(stage.press(KeyCode::Char('r')), None, "no other session is opened");
+    assert!(in_order(&stage.shown(), &["┌─ title", "│ title 2", "Enter saves · Esc leaves it"]));
+    stage.control('u');
+    stage.types("My /secret plan");
+    assert_eq!(stage.state.input(Event::Paste("\nB".to_owned())), None);
+    let renamed = Effect::Rename(SessionId([2; 32]), "My /secret plan B".to_owned());
+    assert_eq!(stage.press(KeyCode::Enter), Some(renamed));
+    assert_eq!(stage.state.editor.text(), "a draft");
+    for (key, effect) in [
+        (KeyCode::Char('n'), None),
+        (KeyCode::Esc, None),
+        (KeyCode::Enter, None),
+        (KeyCode::Char('y'), Some(Effect::Delete(SessionId([2; 32])))),
+    ] {
+        stage.press(KeyCode::Char('d'));
+        assert!(stage.shown().contains("Delete \"title 2\"?"));
+        assert_eq!(stage.press(key), effect, "{key:?}");
+        assert!(!stage.shown().contains("Delete"), "{key:?}");
+    }
+    stage.press(KeyCode::Up);
+    stage.press(KeyCode::Char('d'));
+    assert_eq!(
+        stage.press(KeyCode::Char('y')),
+        Some(Effect::Act("/delete yes".to_owned())),
+        "the one on the screen"
+    );
+    stage.press(KeyCode::Tab);
+    stage.control('u');
+    stage.control('k');
+    for (command, box_of) in [("/delete", "┌─ delete"), ("/rename", "┌─ title")] {
+        stage.state.editor.set(command.to_owned());
+        stage.state.close_menu();
+        assert_eq!(stage.press(KeyCode::Enter), None, "{command}");
+        assert!(stage.shown().contains(box_of), "{command}");
+        assert_eq!(stage.control('c'), None);
+    }
+    for (width, height) in [(20, 5), (4, 2), (1, 1), (40, 10), (120, 40)] {
+        stage.state.ask_title(SessionId([1; 32]));
+        stage.screen(width, height);
+        stage.state.ask_deletion(SessionId([1; 32]));
+        stage.screen(width, height);
+    }
+}
+
+#[test]
 fn a_text_for_the_clipboard_waits_for_the_loop_and_changes_nothing_on_the_screen() {
     use crate::{out::FullScreen as _, tui::inbox::Inbox};
     let (inbox, mut stage) = (Inbox::default(), Stage::new());
