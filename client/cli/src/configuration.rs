@@ -53,11 +53,12 @@ fn show(
         let values: Map<String, Value> = shown.iter().map(|one| described(one, &origins)).collect();
         return Ok(out.value(&json!({ "file": read, "settings": values }))?);
     }
-    let mut rows = vec![["SETTING", "VALUE", "ORIGIN"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["SETTING", "ORIGIN", "VALUE"].map(str::to_owned).to_vec()];
     for OptionValue { key, value } in &shown {
         let words = ClientOptions::entry(key).map_or("", |entry| entry.default_words);
         let value = value.as_ref().map_or_else(|| format!("({words})"), ToString::to_string);
-        rows.push(vec![(*key).to_owned(), value, origins.of(key).describe::<ClientOptions>(key)]);
+        // A value may be long: it comes last, so that the origins stay in sight.
+        rows.push(vec![(*key).to_owned(), origins.of(key).describe::<ClientOptions>(key), value]);
     }
     out.table(&rows)?;
     match read {

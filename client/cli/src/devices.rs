@@ -162,9 +162,9 @@ async fn show_merged(
 
 fn name(status: HeadStatus) -> &'static str {
     match status {
-        HeadStatus::Current => "Current",
-        HeadStatus::Unpublished => "Unpublished",
-        HeadStatus::None => "None",
+        HeadStatus::Current => "current",
+        HeadStatus::Unpublished => "unpublished",
+        HeadStatus::None => "none",
     }
 }
 

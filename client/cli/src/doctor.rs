@@ -50,7 +50,6 @@ codes! {
     SETTINGS_BROKEN: "C101" false "the settings cannot be used", "correct the named line; `baton config check` shows all";
     HOME_LOCKED: "C201" false "the home folder or its key cannot be opened", "check the folder, or name another with `--home`";
     JOURNAL_DAMAGED: "C202" false "a session's journal is damaged", "`baton session restore SESSION` restores it from the store";
-    NO_PASSPHRASE: "C203" true "the device key has no passphrase", "set one: `baton passphrase`";
     CLOCK_WRONG: "C301" false "this machine's clock differs from the nodes' or stores'", "set the clock, best by NTP";
     PUBLISHER_DOWN: "C401" false "a publisher does not answer", "start the store, or name another with `--publisher`";
     AGGREGATOR_DOWN: "C402" false "an aggregator does not answer", "start the store, or name another with `--aggregator`";
@@ -158,7 +157,7 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
     client.shutdown(Duration::ZERO).await;
     home.saw(settings.home().display().to_string());
     if settings.passphrase().is_none() {
-        home.found(codes::NO_PASSPHRASE, "the device key has no passphrase");
+        home.saw("the device key has no passphrase; `baton passphrase` sets one");
     }
     let mut sessions = Check::new("sessions");
     match listing {

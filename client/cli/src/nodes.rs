@@ -84,7 +84,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
     }
     for node in &nodes {
         let silent = if answers(node) { "" } else { "  does not answer" };
-        out.line(&format!("{}{silent}", node.record.node))?;
+        out.line(&format!("{}{silent}", short(&node.record.node)))?;
         for offer in &node.record.models {
             let engine = offer.engine.name();
             out.line(&clean(&format!(

@@ -298,7 +298,8 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
         let moved = view.replay_of.map(|from| format!(" · was turn {}, sent again", turn_number(from.seq)));
         let replaced = if replaced { " · replaced by a later turn" } else { "" };
         let (number, node, moved) = (turn_number(link.seq), short(&link.author), moved.unwrap_or_default());
-        out.note(&format!("turn {number} · node {node}{moved}{replaced}"));
+        let replaces = out::replaces(link.seq, record.supersedes_from);
+        out.note(&format!("turn {number} · node {node}{replaces}{moved}{replaced}"));
         for message in &record.messages {
             out.text(&format!("{}: {}\n", role(message.role), message.text))?;
         }

@@ -243,7 +243,7 @@ async fn a_verification_publishes_the_head_that_an_index_lacks() {
     assert_eq!((code(&verified), last(&verified)["error"]["name"].as_str()), (5, Some("RollbackDetected")));
     let checked = check("check").await;
     assert_eq!(code(&checked), 0, "{} {}", out(&checked), err(&checked));
-    assert_eq!((&last(&checked)["status"], &last(&checked)["published"]), (&"Current".into(), &false.into()));
+    assert_eq!((&last(&checked)["status"], &last(&checked)["published"]), (&"current".into(), &false.into()));
 }
 
 #[test]

@@ -56,7 +56,7 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     let told = err(&joined);
     assert!(told.contains("Another device") || told.contains("Both devices"), "{told}");
     let synced = run(&one, with(&["session", "sync", "last", "--json"], &both), "").await;
-    assert_eq!(last(&synced)["status"], "Current", "{}", err(&synced));
+    assert_eq!(last(&synced)["status"], "current", "{}", err(&synced));
 
     let ((here, shown_here), (there, shown_there)) =
         (shown(&fixture, &one).await, shown(&fixture, &two).await);

@@ -342,3 +342,102 @@ async fn a_proxy_is_for_other_machines_and_is_named_when_it_fails() {
         "{text}"
     );
 }
+
+/// A node's address at which nobody listens.
+const NOBODY: &str = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+
+#[test]
+fn a_message_at_the_prompt_is_kept_without_a_node_until_it_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let call = |words: &[&str], stdin: &str| {
+        let home = folder.path().join("home").display().to_string();
+        let shared = ["--home", &home, "--node", NOBODY, "--no-dht", "--shards", "10"];
+        let all: Vec<String> = words.iter().chain(&shared).map(ToString::to_string).collect();
+        run_in(folder.path(), &all, stdin, &[])
+    };
+    let listed = |count: usize| {
+        let list = last(&call(&["session", "list", "--json"], ""));
+        assert_eq!(list["sessions"].as_array().map(Vec::len), Some(count), "{list}");
+        list["sessions"][0].clone()
+    };
+    let failed = call(&["chat"], "keep me\n");
+    assert_eq!(code(&failed), 3, "{}", err(&failed));
+    assert!(err(&failed).contains("Your message is saved. Continue with: "), "{}", err(&failed));
+    let kept = listed(1);
+    assert_eq!((&kept["title"], &kept["pending"]), (&"keep me".into(), &true.into()));
+    // The next call finds it and sends it again.
+    let back = call(&["chat", "-c"], "/edit\n");
+    assert!(err(&back).contains("Your last message: keep me"), "{}", err(&back));
+    listed(1);
+    let dropped = call(&["chat", "-c"], "/drop\n");
+    assert_eq!(code(&dropped), 0, "{}", err(&dropped));
+    listed(0);
+}
+
+#[test]
+fn refused_words_are_answered_in_json_with_one_hint() {
+    let folder = tempfile::tempdir().unwrap();
+    let call = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        run_in(folder.path(), &words, "", &[("BATON_CONFIG", "/nowhere")])
+    };
+    for (words, message, hint) in [
+        (&["sesion"][..], "unrecognized subcommand 'sesion'", "a similar subcommand exists: 'session'"),
+        (&["list"], "unrecognized subcommand 'list'", "baton session list"),
+        (&["run"], "unrecognized subcommand 'run'", "baton try"),
+        (&["pull"], "unrecognized subcommand 'pull'", "baton-node models pull"),
+        (&["ps"], "unrecognized subcommand 'ps'", "baton nodes"),
+        (&[], "Not running at a terminal", "baton chat TEXT"),
+    ] {
+        let refused = call(&[words, &["--json"]].concat());
+        assert_eq!(code(&refused), 2, "{words:?}");
+        let error = &last(&refused)["error"];
+        assert!(error["message"].as_str().unwrap().contains(message), "{error}");
+        assert!(error["hint"].as_str().unwrap().contains(hint), "{error}");
+        let refused = call(words);
+        assert!(
+            err(&refused).contains(hint) && !err(&refused).contains("error: Chat with"),
+            "{}",
+            err(&refused)
+        );
+    }
+    let usage = err(&call(&["session", "delete"]));
+    assert!(usage.contains("Usage: baton session delete [OPTIONS] <SESSION>..."), "{usage}");
+    assert!(!usage.contains("--config"), "{usage}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_standard_output_is_an_error_and_a_closed_one_ends_quietly() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
+    let node = fixture.node.addrs().first().unwrap().to_string();
+    let calls: [&[&str]; 6] = [
+        &["chat", "hello"],
+        &["session", "list"],
+        &["session", "show", "last"],
+        &["--help"],
+        &["man"],
+        &["config"],
+    ];
+    for words in calls {
+        let call = |output: Stdio| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+            command.args(words).args(["--home", home.to_str().unwrap(), "--node", &node, "--shards", "10"]);
+            command.args(["--publisher", &fixture.url]).env_clear().env("HOME", fixture.folder.path());
+            command.current_dir(fixture.folder.path()).stdin(Stdio::null()).stdout(output);
+            let child = command.stderr(Stdio::piped()).spawn().unwrap();
+            tokio::task::spawn_blocking(move || child.wait_with_output().unwrap())
+        };
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let full = call(full.into()).await.unwrap();
+        assert_eq!(code(&full), 1, "{words:?}: {}", err(&full));
+        assert!(err(&full).contains("No space left on device"), "{words:?}: {}", err(&full));
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = call(writer.into()).await.unwrap();
+        assert_eq!(code(&closed), 0, "{words:?}: {}", err(&closed));
+        assert!(!err(&closed).contains("panicked"), "{}", err(&closed));
+    }
+}
