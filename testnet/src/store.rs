@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
+use baton_command::endpoint::listen_address;
 use baton_proto::{Signable as _, SignedObject, head::HeadRecord};
 use baton_walrus_client::{ShardCount, token_file::read_secret};
 use baton_walrus_store::{
@@ -43,8 +44,8 @@ pub(crate) struct StoreArgs {
     /// Folder of the store
     #[arg(long, default_value = "baton-store")]
     data_dir: PathBuf,
-    /// Address to listen on
-    #[arg(long, default_value = "127.0.0.1:31415")]
+    /// Address to listen on; of localhost:PORT and :PORT, this machine alone
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:31415", value_parser = listen_address)]
     listen: SocketAddr,
     /// Shard count for blob IDs (1000 on Walrus's mainnet and testnet)
     #[arg(long, default_value_t = 1000)]
@@ -69,7 +70,7 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "PLAN", default_value = "none", long_help = FAULTS_HELP)]
     faults: FaultPlan,
     /// Loopback address of the interface for damaging stored data, for tests
-    #[arg(long)]
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
     admin: Option<SocketAddr>,
     /// Print one JSON line on standard output when ready
     #[arg(long)]

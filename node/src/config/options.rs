@@ -226,7 +226,7 @@ options! {
         "Operation" {
             /// Address for status and metrics (HTTP, this machine only), or none
             admin: Option<AdminSetting> =
-                ADMIN, text("a loopback address such as \"127.0.0.1:9464\" or \"[::1]:9464\", or \"none\"")
+                ADMIN, text("a loopback address such as \"127.0.0.1:9464\", \"localhost:9464\" or \":9464\", or \"none\"")
                     .default("\"127.0.0.1:9464\"");
             /// Log level on standard error
             log: Option<LogLevel> =

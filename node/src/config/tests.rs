@@ -245,7 +245,8 @@ fn the_admin_port_is_loopback_or_nothing() {
     assert!(
         parse_admin("127.0.0.1:0").is_ok()
             && parse_admin("[::1]:1").is_ok()
-            && parse_admin("localhost:9464").is_ok()
+            && parse_admin("localhost:9464") == parse_admin("127.0.0.1:9464")
+            && parse_admin(":9464") == parse_admin("127.0.0.1:9464")
     );
     for text in ["0.0.0.0:9464", "192.168.0.1:1", "[::]:1", "9464", "example.org:1", ""] {
         assert!(parse_admin(text).is_err(), "{text}");

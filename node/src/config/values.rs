@@ -1,8 +1,11 @@
 //! The types of options that only a node has.
 
-use std::{fmt::Display, net::SocketAddr, str::FromStr};
+use std::{fmt::Display, str::FromStr};
 
-use baton_command::config::{MAX_TEXT_BYTES, OptionEntry, OptionTable as _, OptionType};
+use baton_command::{
+    config::{MAX_TEXT_BYTES, OptionEntry, OptionTable as _, OptionType},
+    endpoint::listen_address,
+};
 use baton_mesh::Multiaddr;
 use clap::ValueEnum;
 
@@ -134,7 +137,7 @@ fn admin(entry: &OptionEntry, text: &str) -> Result<AdminSetting, String> {
     if text == "none" {
         return Ok(AdminSetting::Off);
     }
-    match text.replace("localhost:", "127.0.0.1:").parse::<SocketAddr>() {
+    match listen_address(text) {
         Ok(address) if address.ip().is_loopback() => Ok(AdminSetting::At(address)),
         Ok(_) => Err(format!(
             "expected {}: status and metrics are for this machine only; put a reverse proxy in front to publish them",

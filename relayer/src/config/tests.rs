@@ -43,7 +43,11 @@ fn errors_name_the_line_and_the_allowed_values() {
         assert!(parts.iter().all(|part| error.contains(part)), "{text:?}: {error}");
     };
     check("\nhtpp = \"off\"", &["line 2", "htpp", "http"]);
-    check("http = \"here\"", &["line 1", "127.0.0.1:8000", "off"]);
+    check("http = \"here\"", &["line 1", "localhost:8000 or :8000", "off"]);
+    assert_eq!(
+        resolved("http = \":8001\"").unwrap().http,
+        resolved("http = \"localhost:8001\"").unwrap().http
+    );
     check("storage = \"oracle\"", &["embedded, postgres"]);
     check("embedder = 3", &["line 1"]);
     check("storage = \"postgres\"", &["postgres_url_file"]);

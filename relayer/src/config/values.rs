@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr};
 
+use baton_command::endpoint::listen_address;
 use baton_memory::ids::OwnerId;
 use baton_mesh::IpNetwork;
 use baton_proto::ids::QuotaSerial;
@@ -33,7 +34,7 @@ impl FromStr for HttpSetting {
         if text == "off" {
             return Ok(Self::Off);
         }
-        text.parse().map(Self::At).map_err(|_| "an address like 127.0.0.1:8000, or `off`".to_owned())
+        listen_address(text).map(Self::At).map_err(|expected| format!("{expected}, or `off`"))
     }
 }
 

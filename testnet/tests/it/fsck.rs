@@ -70,7 +70,7 @@ async fn fsck_names_what_is_damaged_and_repairs_it() {
 async fn start(path: &Path) -> String {
     use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
     let mut command = tokio::process::Command::new(PROGRAM);
-    command.args(["store", "--json", "--listen", "127.0.0.1:0", "--shards", "10", "--data-dir"]).arg(path);
+    command.args(["store", "--json", "--listen", "localhost:0", "--shards", "10", "--data-dir"]).arg(path);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

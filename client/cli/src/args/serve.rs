@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use baton_command::endpoint::listen_address;
 use clap::{Args, Subcommand};
 use time::{Date, format_description::well_known::Iso8601};
 
@@ -20,8 +21,14 @@ pub(crate) struct ServeArguments {
     /// The command, instead of serving.
     #[command(subcommand)]
     pub command: Option<ServeCommand>,
-    /// Address to listen on.
-    #[arg(long, value_name = "ADDRESS", env = "BATON_SERVE_LISTEN", default_value = "127.0.0.1:8788")]
+    /// Address to listen on; of localhost:PORT and :PORT, this machine alone.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "BATON_SERVE_LISTEN",
+        default_value = "127.0.0.1:8788",
+        value_parser = listen_address
+    )]
     pub listen: SocketAddr,
     /// File with the bearer key that programs must send; created if missing [default: serve.key in the home
     /// folder].
