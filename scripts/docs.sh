@@ -13,6 +13,6 @@ need_tools
 need_python
 need_programs
 # The documents have homes of their own; the model is fetched once, into the folder of this user.
-export BATON_MODEL_DIR=${BATON_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
+export BATON_NODE_MODEL_DIR=${BATON_NODE_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
 "$bin/baton-node" models pull smollm2-135m-instruct >/dev/null
 exec "$venv/bin/python" scripts/docs_commands.py --bin "$bin" "$@"

@@ -187,8 +187,9 @@ class Machine:
             **keep,
             "HOME": str(home),
             "PATH": f"{bin_folder}:{os.environ['PATH']}",
-            "BATON_MODEL_DIR": os.environ["BATON_MODEL_DIR"],
-            "BATON_NODE_MODEL_DIR": os.environ["BATON_MODEL_DIR"],
+            "BATON_NODE_MODEL_DIR": os.environ["BATON_NODE_MODEL_DIR"],
+            # As in scripts/setup.sh: nodes of other networks on this machine are not found.
+            **{f"{program}_MDNS": "false" for program in ("BATON", "BATON_NODE", "BATON_RELAYER")},
             # Drawn answers may be long, and `baton session rekey` carries a whole conversation on in one message.
             "BATON_MAX_TOKENS": "200",
         }

@@ -127,8 +127,8 @@ async fn main() -> Result<()> {
     let ways = if asked.is_empty() { every.to_vec() } else { asked };
     let marker = hostile["marker"].as_str().context("no marker")?.to_owned();
     let home = std::env::var_os("HOME").map(PathBuf::from).context("set HOME")?;
-    let folder =
-        std::env::var_os("BATON_MODEL_DIR").map_or_else(|| home.join(".cache/baton/models"), PathBuf::from);
+    let folder = std::env::var_os("BATON_NODE_MODEL_DIR")
+        .map_or_else(|| home.join(".cache/baton/models"), PathBuf::from);
     let engine = tokio::task::spawn_blocking(move || {
         let model = Catalogue::built_in().pull(DEFAULT_MODEL, &folder, &mut |_| {})?;
         anyhow::Ok(Arc::new(NativeEngine::load(&NativeConfig::new(DEFAULT_MODEL, model))?))

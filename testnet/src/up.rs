@@ -39,7 +39,7 @@ pub(crate) struct UpArgs {
     #[arg(long, default_value_t = 10)]
     pub(crate) shards: u16,
     /// Folder of downloaded models
-    #[arg(long, env = "BATON_MODEL_DIR")]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR")]
     pub(crate) model_dir: Option<PathBuf>,
     /// Folder of the network [default: a temporary one, removed at the end]
     #[arg(long)]

@@ -128,8 +128,9 @@ fn model_folder() -> String {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let cache =
         || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| format!("{home}/.cache")));
-    let folder = variable("BATON_MODEL_DIR").or_else(|| cache().map(|cache| format!("{cache}/baton/models")));
-    folder.expect("set BATON_MODEL_DIR or HOME")
+    let folder =
+        variable("BATON_NODE_MODEL_DIR").or_else(|| cache().map(|cache| format!("{cache}/baton/models")));
+    folder.expect("set BATON_NODE_MODEL_DIR or HOME")
 }
 
 const FACTS: [&str; 4] = [

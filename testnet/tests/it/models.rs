@@ -20,9 +20,9 @@ const BUDGET_MB: &str = "140";
 fn real_model() -> PathBuf {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-    let folder = variable("BATON_MODEL_DIR").or_else(|| cache().map(|cache| cache.join("baton/models")));
+    let folder = variable("BATON_NODE_MODEL_DIR").or_else(|| cache().map(|cache| cache.join("baton/models")));
     Catalogue::built_in()
-        .pull(DEFAULT_MODEL, &folder.expect("set BATON_MODEL_DIR or HOME"), &mut |_| {})
+        .pull(DEFAULT_MODEL, &folder.expect("set BATON_NODE_MODEL_DIR or HOME"), &mut |_| {})
         .unwrap()
 }
 

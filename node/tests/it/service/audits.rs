@@ -52,8 +52,8 @@ const DRAWN: u64 = 1;
 fn model_file() -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-    let folder = variable("BATON_MODEL_DIR").or_else(|| cache().map(|cache| cache.join("baton/models")));
-    let folder = folder.expect("set BATON_MODEL_DIR or HOME");
+    let folder = variable("BATON_NODE_MODEL_DIR").or_else(|| cache().map(|cache| cache.join("baton/models")));
+    let folder = folder.expect("set BATON_NODE_MODEL_DIR or HOME");
     let catalogue = Catalogue::built_in();
     catalogue.pull(DEFAULT_MODEL, &folder, &mut |_| {}).unwrap();
     folder.join(&catalogue.entry(DEFAULT_MODEL).unwrap().file)

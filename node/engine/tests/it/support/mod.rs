@@ -49,7 +49,8 @@ impl Random {
 pub(crate) fn real_model(file: &str) -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-    let folder = variable("BATON_MODEL_DIR").or_else(|| cache().map(|cache| cache.join("baton/models")))?;
+    let folder =
+        variable("BATON_NODE_MODEL_DIR").or_else(|| cache().map(|cache| cache.join("baton/models")))?;
     let path = folder.join(file);
     if path.exists() {
         return Some(path);
