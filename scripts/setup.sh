@@ -8,6 +8,9 @@ venv=$root/.venv
 # Of the examples, which take minutes to link, one is run.
 test_targets=(--workspace --bins --tests --example blob_ids)
 
+# Programs of tests meet those that the tests start, and no node of another network on this machine.
+export BATON_MDNS=false BATON_NODE_MDNS=false BATON_RELAYER_MDNS=false
+
 fail() {
   printf 'error: %s\n' "$1" >&2
   exit 1

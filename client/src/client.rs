@@ -204,6 +204,12 @@ impl Client {
         self.core.directory.serving(&self.mesh().peers()).count()
     }
 
+    /// Whether nodes of the local network are found by multicast.
+    #[must_use]
+    pub fn uses_multicast(&self) -> bool {
+        self.core.config.mdns
+    }
+
     /// Those of these nodes that answer a short request now.
     pub async fn answering(&self, nodes: &[NodeId]) -> Vec<NodeId> {
         answering_nodes(self.mesh(), nodes, ANSWER_WAIT).await

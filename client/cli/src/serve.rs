@@ -161,7 +161,7 @@ fn note_memory(memory: Option<&RelayerMemory>, hint: HintMode, out: &Out) {
 
 /// Says when there are no nodes, with what was tried and what to do, and when there are some.
 async fn watch_nodes(client: &Client, named: usize, out: &Out) {
-    out.note(&search_line(named));
+    out.note(&search_line(named, client.uses_multicast()));
     let mut nodes = client.nodes().await;
     let mut were_there = None;
     loop {

@@ -174,8 +174,8 @@ impl Settings {
             owner: options.owner,
             delegation: options.delegation,
             home,
-            // Without a named node, the client can search only the local network.
-            mdns: options.mdns.unwrap_or(false) || nodes.is_empty(),
+            // Without a named node, the client can search only the local network, unless that is refused.
+            mdns: options.mdns.unwrap_or(nodes.is_empty()),
             discover: options.discover.or(options.mdns).unwrap_or(false),
             nodes,
             aggregators: options.aggregator.unwrap_or_else(|| publishers.clone()),
@@ -558,6 +558,18 @@ mod tests {
                 assert!(off_ms.abs() < 60_000, "{flags:?}: {off_ms} ms");
             }
         }
+    }
+
+    #[test]
+    fn multicast_is_for_a_client_without_named_nodes_unless_it_is_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |file: &str, flags: &[&str]| {
+            gather(folder.path(), file, flags).unwrap().client(true).unwrap().mdns
+        };
+        let node = "node = ['/ip4/127.0.0.1/tcp/9']";
+        assert!(of("", &[]) && of(node, &["--mdns"]));
+        assert!(!of(node, &[]));
+        assert!(!of("mdns = false", &[]) && !of("", &["--mdns=false"]), "off is off");
     }
 
     #[test]

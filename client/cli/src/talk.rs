@@ -436,17 +436,21 @@ pub(crate) async fn while_waiting<T>(
     }
 }
 
+/// Said of a client that can find no node.
+const NOWHERE: &str = "no node is named, and mdns is off";
+
 /// The places where nodes are looked for.
 pub(crate) fn searching(client: &Client) -> String {
-    search_line(client.mesh().network().bootstrap.len())
+    search_line(client.mesh().network().bootstrap.len(), client.uses_multicast())
 }
 
 /// The places where nodes are looked for, with this many named nodes. The network's own list is empty in its
 /// first moments.
-pub(crate) fn search_line(named: usize) -> String {
-    match named {
-        0 => "Looking for nodes on the local network …".to_owned(),
-        named => format!("Looking for nodes: {} …", count(named as u64, "named node")),
+pub(crate) fn search_line(named: usize, multicast: bool) -> String {
+    match (named, multicast) {
+        (0, true) => "Looking for nodes on the local network …".to_owned(),
+        (0, false) => format!("Looking for nodes: {NOWHERE} …"),
+        (named, _) => format!("Looking for nodes: {} …", count(named as u64, "named node")),
     }
 }
 
@@ -459,10 +463,10 @@ pub(crate) fn tried_places(client: &Client) -> Vec<String> {
         (None, false) => format!("{}: no answer yet", node.address),
     });
     let places: Vec<String> = named.collect();
-    if places.is_empty() {
-        vec!["the local network, by multicast: no node answered".to_owned()]
-    } else {
-        places
+    match (places.is_empty(), client.uses_multicast()) {
+        (false, _) => places,
+        (true, true) => vec!["the local network, by multicast: no node answered".to_owned()],
+        (true, false) => vec![NOWHERE.to_owned()],
     }
 }
 

@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) fn baton_node(home: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton-node"));
     command.args(words).env_clear().env("HOME", home).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    // Nodes of other networks on this machine are not found.
+    command.env("BATON_NODE_MDNS", "false");
     command
 }
 

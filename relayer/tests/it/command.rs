@@ -41,11 +41,9 @@ struct Relayer {
 
 impl Relayer {
     fn start(folder: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
-            .arg("--data-dir")
-            .arg(folder)
+        let mut child = program(folder)
             .args(["run", "--json", "--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0"])
-            .args(["--mdns", "false", "--embedder", "hashing"])
+            .args(["--embedder", "hashing"])
             .args(["--through-nodes", "true", "--through-nodes-model", "some-model"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -282,14 +280,16 @@ fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgot
     assert!(items(&other).iter().all(|(_, author, _)| author == "import"), "{:?}", items(&other));
 }
 
+/// The relayer's own command on a data folder, apart from the nodes of other networks on this machine.
+fn program(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton-relayer"));
+    command.env("BATON_RELAYER_MDNS", "false").arg("--data-dir").arg(folder);
+    command
+}
+
 /// Runs the relayer's own command on a data folder.
 fn relayer_command(folder: &Path, arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
-        .arg("--data-dir")
-        .arg(folder)
-        .args(arguments)
-        .output()
-        .unwrap();
+    let output = program(folder).args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
@@ -332,12 +332,7 @@ fn an_address_that_a_crash_left_behind_names_no_other_relayer() {
     assert!(note.exists(), "it was killed");
     let _running = Relayer::start(other.path());
     std::fs::copy(other.path().join("http.address"), &note).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
-        .arg("--data-dir")
-        .arg(mine.path())
-        .args(["status", "--http", "127.0.0.1:1"])
-        .output()
-        .unwrap();
+    let output = program(mine.path()).args(["status", "--http", "127.0.0.1:1"]).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(
         !output.status.success() && words.contains("no relayer answers at http://127.0.0.1:1"),
@@ -351,12 +346,7 @@ fn status_and_doctor_ask_the_running_relayer() {
     let relayer = Relayer::start(folder.path());
     // Neither command is told the options of `run`: the data folder has them while the relayer runs.
     let ask = |command: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
-            .arg("--data-dir")
-            .arg(folder.path())
-            .args([command, "--json"])
-            .output()
-            .unwrap();
+        let output = program(folder.path()).args([command, "--json"]).output().unwrap();
         let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
         (output.status.code(), json)
     };

@@ -25,7 +25,7 @@ impl RelayerProcess {
             .arg("--data-dir")
             .arg(folder)
             .args(["run", "--json", "--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0"])
-            .args(["--mdns", "true", "--embedder", "hashing", "--requests-per-minute", "100000"])
+            .args(["--mdns", "false", "--embedder", "hashing", "--requests-per-minute", "100000"])
             .args(["--key-requests-per-minute", "100000"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -3,14 +3,14 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
     time::{Duration, Instant},
 };
 
 use baton_proto::ErrorCode;
 use baton_testkit::fake::Act;
 
-use crate::command::{Fixture, code, err, last, out, run_in};
+use crate::command::{Fixture, code, err, last, out, program, run_in};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
@@ -92,8 +92,7 @@ async fn an_empty_value_is_refused_by_its_name() {
         assert_eq!(code(&refused), 2, "{arguments:?}: {}", err(&refused));
         assert!(err(&refused).contains(name), "{arguments:?}: {}", err(&refused));
     }
-    let by_variable = Command::new(env!("CARGO_BIN_EXE_baton"))
-        .env_clear()
+    let by_variable = program()
         .envs([("HOME", fixture.folder.path().as_os_str()), ("BATON_MODEL", "".as_ref())])
         .args(["chat", "hi"])
         .output()
@@ -110,8 +109,7 @@ fn a_wrong_value_of_a_variable_is_refused_with_the_variables_name() {
         ("BATON_MEMORY_HINT", "some"),
         ("BATON_MAX_PRICE", "much"),
     ] {
-        let refused = Command::new(env!("CARGO_BIN_EXE_baton"))
-            .env_clear()
+        let refused = program()
             .envs([("HOME", folder.path().as_os_str()), (name, value.as_ref())])
             .args(["chat", "hi"])
             .output()
@@ -258,10 +256,9 @@ async fn a_message_that_no_node_takes_as_it_is_leaves_no_session_and_the_way_out
 fn a_server_without_nodes_says_what_it_tried_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let node = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
-    let mut server = Command::new(env!("CARGO_BIN_EXE_baton"))
-        .env_clear()
+    let mut server = program()
         .env("HOME", folder.path())
-        .args(["serve", "--listen", "127.0.0.1:0", "--node", node])
+        .args(["serve", "--listen", ":0", "--node", node])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -1,13 +1,13 @@
 //! The `baton` command on a home folder: its passphrase, its damaged journals, and a session that was left
 //! midway.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 use baton_proto::ErrorCode;
 
 use baton_testkit::fake::Act;
 
-use crate::command::{Fixture, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out, program};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
@@ -62,8 +62,7 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
 
 /// The values that a shell is offered after these words.
 fn offered(home: &Path, words: &[&str]) -> Vec<String> {
-    let completed = Command::new(env!("CARGO_BIN_EXE_baton"))
-        .env_clear()
+    let completed = program()
         .envs([("BATON_COMPLETE", "bash"), ("_CLAP_IFS", "\n")])
         .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
         .env("BATON_HOME", home)

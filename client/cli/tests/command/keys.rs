@@ -1,13 +1,15 @@
 //! `baton serve keys`: keys with names, as their owner manages them.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use serde_json::Value;
 
+use crate::command::program;
+
 /// Standard output, standard error and exit code of a call with this home.
 fn baton(home: &Path, arguments: &[&str]) -> (String, String, i32) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-    command.env_clear().env("HOME", home).args(["serve", "keys"]).args(arguments).arg("--home").arg(home);
+    let mut command = program();
+    command.env("HOME", home).args(["serve", "keys"]).args(arguments).arg("--home").arg(home);
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (text(&output.stdout), text(&output.stderr), output.status.code().unwrap())
@@ -92,8 +94,8 @@ fn mistakes_name_their_cause_and_the_next_step() {
 #[test]
 fn plain_http_for_other_machines_must_be_permitted() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-    command.env_clear().args(["serve", "--listen", "0.0.0.0:0", "--home"]).arg(folder.path());
+    let mut command = program();
+    command.args(["serve", "--listen", "0.0.0.0:0", "--home"]).arg(folder.path());
     let output = command.output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{err}");
@@ -106,8 +108,8 @@ fn a_certificate_that_cannot_be_used_stops_the_start() {
     let file = folder.path().join("empty.pem");
     std::fs::write(&file, "").unwrap();
     let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-        command.env_clear().arg("serve").args(arguments).arg("--home").arg(folder.path());
+        let mut command = program();
+        command.arg("serve").args(arguments).arg("--home").arg(folder.path());
         let output = command.output().unwrap();
         (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
     };

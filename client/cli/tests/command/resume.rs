@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 use baton_testkit::{
@@ -10,18 +10,17 @@ use baton_testkit::{
     relayer::{FakeRelayer, Trick},
 };
 
-use crate::command::{Fixture, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out, program};
 
 /// Begins a turn through the relayer, and kills the client while the node makes the answer.
 async fn leave_pending_turn(fixture: &Fixture, home: &Path, relayer: &FakeRelayer, hung: u32) {
     let node = fixture.node.addrs().first().unwrap().to_string();
     let relayer = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
     fixture.node.script([Act::Hang]);
-    let mut child: Child = Command::new(env!("CARGO_BIN_EXE_baton"))
+    let mut child: Child = program()
         .args(["chat", "--message", "where is my harbour", "--memory", "--relayer", &relayer])
         .args(["--node", &node, "--publisher", &fixture.url, "--shards", "10", "--home"])
         .arg(home)
-        .env_clear()
         .env("HOME", fixture.folder.path())
         .current_dir(fixture.folder.path())
         .stdin(Stdio::null())
