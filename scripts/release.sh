@@ -171,7 +171,7 @@ make_deb() {
   gzip -n9 "$root"/usr/share/man/man1/*.1
   { cat LICENSE-MIT && printf '\nor, at your choice:\n\n' && cat LICENSE-APACHE; } >"$docs/copyright"
   rm "$docs"/LICENSE-*
-  # Certificates: the programs make no HTTP client without them. pip: `baton-node models pull` fetches models with it.
+  # Certificates: the programs make no HTTP client without them. pip: `baton-node models pull` asks it for its package index.
   cat >"$root/DEBIAN/control" <<EOF
 Package: baton
 Version: $debian_version

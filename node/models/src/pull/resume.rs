@@ -15,7 +15,7 @@ use std::{
 };
 
 use baton_walrus_client::http_client;
-use reqwest::{Client, Response, StatusCode, header};
+use reqwest::{Certificate, Client, Response, StatusCode, Url, header};
 
 use crate::{WeightsHash, hash_file};
 
@@ -30,9 +30,11 @@ const REPORTS_AHEAD: usize = 16;
 #[derive(Debug, Clone)]
 pub(crate) struct Remote {
     /// Its URL.
-    pub(crate) url: reqwest::Url,
+    pub(crate) url: Url,
     /// SHA-256 of the whole file.
     pub(crate) sha256: WeightsHash,
+    /// Certificates that vouch for its server, beside those of the system.
+    pub(crate) roots: Vec<Certificate>,
 }
 
 /// How long a failing server is retried.
@@ -54,7 +56,7 @@ impl Default for RetryPolicy {
 /// Why a download failed.
 #[derive(Debug)]
 pub(crate) enum FetchError {
-    /// The server refuses the file or serves another one; pip may still get it.
+    /// The server refuses the file or serves another one.
     Refused {
         /// The server's reason.
         reason: String,
@@ -119,6 +121,27 @@ pub(crate) fn fetch(
     })
 }
 
+/// A client for requests to the server of this URL.
+pub(crate) fn client(url: &Url, roots: &[Certificate]) -> reqwest::Result<Client> {
+    let client = http_client::builder(url).tls_certs_merge(roots.iter().cloned());
+    client.connect_timeout(SILENCE_LIMIT).read_timeout(SILENCE_LIMIT).build()
+}
+
+/// Runs a future to its end. A separate thread: the caller's thread may belong to a runtime, which cannot wait for
+/// another one.
+///
+/// # Errors
+/// The system's, if it has no room for a runtime.
+pub(crate) fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            Ok(runtime.block_on(future))
+        });
+        worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 struct Download<'a> {
     remote: &'a Remote,
     target: &'a Path,
@@ -130,9 +153,8 @@ struct Download<'a> {
 
 impl Download<'_> {
     async fn run(self) -> Result<(), FetchError> {
-        let client = http_client::builder_for(self.remote.url.as_str());
-        let client = client.connect_timeout(SILENCE_LIMIT).read_timeout(SILENCE_LIMIT).build();
-        let client = client.map_err(|error| FetchError::Refused { reason: describe(&error) })?;
+        let client = client(&self.remote.url, &self.remote.roots)
+            .map_err(|error| FetchError::Refused { reason: describe(&error) })?;
         let begin = Instant::now();
         let mut from_before = self.present() > 0;
         let mut failures = 0;

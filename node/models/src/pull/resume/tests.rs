@@ -51,7 +51,8 @@ impl Server {
     }
 
     fn remote(&self, content: &[u8]) -> Remote {
-        Remote { url: self.url.clone(), sha256: WeightsHash(Sha256::digest(content).into()) }
+        let sha256 = WeightsHash(Sha256::digest(content).into());
+        Remote { url: self.url.clone(), sha256, roots: Vec::new() }
     }
 
     fn ranges(&self) -> Vec<String> {
@@ -198,7 +199,7 @@ fn an_absent_server_is_reported_as_an_interruption() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = reqwest::Url::parse(&format!("http://{}/x", listener.local_addr().unwrap())).unwrap();
     drop(listener);
-    let remote = Remote { url, sha256: WeightsHash([0; 32]) };
+    let remote = Remote { url, sha256: WeightsHash([0; 32]), roots: Vec::new() };
     let refused = folder.fetch(&remote);
     assert!(matches!(refused, Err(FetchError::Interrupted { bytes: 0, .. })), "{refused:?}");
 }
