@@ -54,7 +54,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReplayable {
     /// The export does not contain the turn.
-    #[error("turn {0} is not in the export")]
+    #[error("turn {} is not in the export", .0.saturating_add(1))]
     NoTurn(u64),
     /// The export lacks a necessary part of the turn.
     #[error("the export has no {0} of the turn: a client that began the turn itself exports it")]

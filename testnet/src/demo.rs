@@ -228,7 +228,7 @@ impl Demo {
         self.nodes_used.insert(outcome.node);
         let node: String = outcome.node.to_string().chars().take(8).collect();
         let answer = outcome.text.split_whitespace().collect::<Vec<_>>().join(" ");
-        output::note(&format!("  {node}: {answer}  [turn {} verified]", outcome.seq));
+        output::note(&format!("  {node}: {answer}  [turn {} verified]", outcome.seq + 1));
     }
 
     fn ask(text: &str) -> TurnInput {

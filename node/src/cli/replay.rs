@@ -51,8 +51,8 @@ const MIN_DIGITS: usize = 6;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct ReplayArgs {
-    /// Turn numbers from 0, or receipt hashes or prefixes of them [default: all]
-    #[arg(value_name = "RECEIPT")]
+    /// Turn numbers from 1, or receipt hashes or prefixes of them [default: all]
+    #[arg(value_name = "TURN")]
     receipts: Vec<String>,
     /// Exported conversation
     #[arg(long, value_name = "FILE")]
@@ -168,8 +168,13 @@ impl ReplayCount {
     }
 }
 
+/// The number of a turn as people and commands name it: from 1.
+fn turn_number(seq: u64) -> u64 {
+    seq.saturating_add(1)
+}
+
 fn tell(seq: u64, verdict: &Verdict, took: Duration, json: bool) {
-    let seconds = took.as_secs_f64();
+    let (turn, seconds) = (turn_number(seq), took.as_secs_f64());
     if json {
         let (result, tokens, at, why) = match verdict {
             Verdict::Same { tokens } => ("same", Some(*tokens), None, None),
@@ -177,21 +182,21 @@ fn tell(seq: u64, verdict: &Verdict, took: Duration, json: bool) {
             Verdict::NotReplayable(why) => ("not-replayable", None, None, Some(why.to_string())),
         };
         return say(json!({
-            "turn": seq, "result": result, "tokens": tokens, "different_at": at, "reason": why, "seconds": seconds,
+            "turn": turn, "seq": seq, "result": result, "tokens": tokens, "different_at": at, "reason": why, "seconds": seconds,
         }));
     }
     let style = Style::stdout();
     say(match verdict {
         Verdict::Same { tokens } => {
-            style.good(&format!("turn {seq}: the same {tokens} tokens ({seconds:.1} s)"))
+            style.good(&format!("turn {turn}: the same {tokens} tokens ({seconds:.1} s)"))
         }
         Verdict::Different { token: Some(token) } => style.bad(&format!(
-            "turn {seq}: different at token {token}, where the model goes on with other words"
+            "turn {turn}: different at token {token}, where the model goes on with other words"
         )),
         Verdict::Different { token: None } => {
-            style.bad(&format!("turn {seq}: different, the model spells these words with other tokens"))
+            style.bad(&format!("turn {turn}: different, the model spells these words with other tokens"))
         }
-        Verdict::NotReplayable(why) => format!("turn {seq}: not replayable, {why}"),
+        Verdict::NotReplayable(why) => format!("turn {turn}: not replayable, {why}"),
     });
 }
 
@@ -241,8 +246,11 @@ impl Bench {
     }
 
     async fn compute(&self, seq: u64, task: &ReplayTask) -> Result<Verdict, Failure> {
-        let spinner =
-            progress::spinner(format!("computing turn {seq} again, of {} tokens", task.input_tokens()));
+        let spinner = progress::spinner(format!(
+            "computing turn {} again, of {} tokens",
+            turn_number(seq),
+            task.input_tokens()
+        ));
         let verdict = replay(&self.engine, task).await.map_err(|error| Failure::new(Exit::Failure, error))?;
         spinner.finish_and_clear();
         Ok(verdict)
@@ -259,10 +267,10 @@ fn memory_of(path: &Path) -> Result<BTreeMap<u64, Vec<MemoryItem>>, Failure> {
 
 /// The sequence number of the named turn.
 fn turn_of(turns: &[OpenTurn], named: &str) -> Result<u64, Failure> {
-    if let Ok(seq) = named.parse::<u64>()
-        && turns.iter().any(|turn| turn.link.seq == seq)
+    if let Ok(number) = named.parse::<u64>()
+        && let Some(turn) = turns.iter().find(|turn| turn_number(turn.link.seq) == number)
     {
-        return Ok(seq);
+        return Ok(turn.link.seq);
     }
     let digits = named.len() >= MIN_DIGITS && named.bytes().all(|digit| digit.is_ascii_hexdigit());
     let is_meant = |turn: &&OpenTurn| {
@@ -274,8 +282,8 @@ fn turn_of(turns: &[OpenTurn], named: &str) -> Result<u64, Failure> {
         [] => Err(Failure::text(
             Exit::Usage,
             format!(
-                "the export has no turn {named}: its turns are 0 to {}; a receipt's hash needs {MIN_DIGITS} digits at least",
-                turns.len().saturating_sub(1)
+                "the export has no turn {named}: its turns are 1 to {}; a receipt's hash needs {MIN_DIGITS} digits at least",
+                turns.len()
             ),
         )),
         _ => Err(Failure::text(

@@ -60,7 +60,7 @@ impl Demo {
             bail!("turn {turn} was expected to be the same: {:?}", report.verdict)
         };
         ensure!(report.node != author, "the node audited itself");
-        output::note(&format!("  turn {turn}: the same {tokens} tokens"));
+        output::note(&format!("  turn {}: the same {tokens} tokens", turn + 1));
         self.report.audited = Some(true);
         Ok(())
     }

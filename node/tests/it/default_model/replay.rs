@@ -79,14 +79,18 @@ fn a_turn_is_named_by_number_or_receipt_and_undisclosed_parts_are_reported() {
     let receipt = turns()[0].receipt.as_ref().unwrap().receipt_hash();
     let digits = hex::encode(receipt.0);
     let output = command(home.path(), &[&digits[..10]]).output().unwrap();
-    assert!(text(&output.stdout).starts_with("turn 0: the same "), "{output:?}");
+    assert!(text(&output.stdout).starts_with("turn 1: the same "), "{output:?}");
 
-    let mut remembered = command(home.path(), &["3", "--json"]);
+    let number = (REMEMBERED + 1).to_string();
+    let mut remembered = command(home.path(), &[&number, "--json"]);
     let output = remembered.output().unwrap();
     assert_eq!(output.status.code(), Some(7));
+    assert_eq!(lines(&output)[0]["turn"], REMEMBERED + 1, "people count from 1");
     assert!(lines(&output)[0]["reason"].as_str().unwrap().contains("memory items"), "{output:?}");
 
-    for (words, wanted) in [("99", "its turns are 0 to"), (&digits[..3], "6 digits")] {
+    for (words, wanted) in
+        [("99", "its turns are 1 to"), ("0", "its turns are 1 to"), (&digits[..3], "6 digits")]
+    {
         let (code, said) = failure(&mut command(home.path(), &[words]));
         assert!(code == 2 && said.contains(wanted), "{said}");
     }
