@@ -1,11 +1,20 @@
-//! `baton-node earnings`: sums up acknowledged receipts from the ledger. Only reads files, so it may run
+//! `baton-node earnings`: sums up acknowledged receipts from the ledger. It writes nothing, so it may run
 //! beside the node.
 
+use std::{collections::BTreeMap, path::Path};
+
+use baton_proto::ids::ModelId;
 use serde_json::{Value, json};
 
-use super::{EarningsArgs, Exit, Failure, say, style::Style};
+use super::{
+    EarningsArgs, Exit, Failure,
+    ask::{Admin, block_on},
+    say,
+    style::Style,
+};
 use crate::{
     config::{Settings, default_data_dir},
+    daemon::data_dir::DataDir,
     identity::load_node_key,
     ledger::{self, Account, Credit, Day, LEDGER_FOLDER},
 };
@@ -27,10 +36,11 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
     let account = ledger::read(&kept, &nodes, since).map_err(|error| {
         Failure::text(Exit::Storage, format!("cannot read the receipts in {}: {error}", kept.display()))
     })?;
+    let names = model_names(&folder);
     if args.json {
-        say(as_json(&account, &own.node_id().to_string(), since));
+        say(as_json(&account, &names, &own.node_id().to_string(), since));
     } else {
-        say(describe(&account, Style::stdout()));
+        say(describe(&account, &names, Style::stdout()));
         if account.credits.is_empty()
             && let Some(Settings { input_price, output_price, storage_price, .. }) = settings
         {
@@ -45,6 +55,14 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The names of models by id. The running node knows those that it serves; a receipt has the id alone.
+fn model_names(folder: &Path) -> BTreeMap<String, String> {
+    let Some(address) = DataDir::running_admin(folder) else { return BTreeMap::new() };
+    let status = Admin::at(address).and_then(|admin| block_on(async { Ok(admin.status().await?) }));
+    let models = status.map(|status| status.models).unwrap_or_default();
+    models.into_iter().map(|model| (model.model, model.name)).collect()
+}
+
 fn credit(credit: &Credit) -> Value {
     json!({
         "turns": credit.turns, "input_tokens": credit.input_tokens, "output_tokens": credit.output_tokens,
@@ -52,12 +70,13 @@ fn credit(credit: &Credit) -> Value {
     })
 }
 
-fn as_json(account: &Account, node: &str, since: Option<Day>) -> Value {
+fn as_json(account: &Account, names: &BTreeMap<String, String>, node: &str, since: Option<Day>) -> Value {
     let mut days = Vec::with_capacity(account.credits.len());
     for ((day, model), sum) in &account.credits {
         let mut line = credit(sum);
         line["day"] = json!(day.to_string());
         line["model"] = json!(model.to_string());
+        line["model_name"] = json!(names.get(&model.to_string()));
         days.push(line);
     }
     let refused: Vec<_> = account
@@ -93,22 +112,33 @@ fn about_prices(input: u64, output: u64, storage: u64) -> String {
     )
 }
 
-fn row(day: &str, model: &str, sum: &Credit) -> String {
-    let units = units(sum.price);
-    let Credit { turns, input_tokens, output_tokens, .. } = sum;
-    format!("{day:<10}  {model:<16}  {turns:>7}  {input_tokens:>10}  {output_tokens:>10}  {units:>16}")
+/// A model's name, or the first digits of its id.
+fn short_name(model: ModelId, names: &BTreeMap<String, String>) -> String {
+    let id = model.to_string();
+    names.get(&id).cloned().unwrap_or_else(|| id.get(..8).unwrap_or(&id).to_owned())
 }
 
-fn describe(account: &Account, style: Style) -> String {
+fn row(day: &str, (model, width): (&str, usize), sum: &Credit) -> String {
+    let units = units(sum.price);
+    let Credit { turns, input_tokens, output_tokens, .. } = sum;
+    format!("{day:<10}  {model:<width$}  {turns:>7}  {input_tokens:>10}  {output_tokens:>10}  {units:>16}")
+}
+
+fn describe(account: &Account, names: &BTreeMap<String, String>, style: Style) -> String {
+    let lines_of_models: Vec<_> = account
+        .credits
+        .iter()
+        .map(|((day, model), sum)| (day.to_string(), short_name(*model, names), sum))
+        .collect();
     let (day, model, turns, input, output) = ("day", "model", "turns", "tokens in", "tokens out");
-    let head =
-        format!("{day:<10}  {model:<16}  {turns:>7}  {input:>10}  {output:>10}  {:>16}", "price in units");
+    let width = lines_of_models.iter().map(|(_, name, _)| name.chars().count()).fold(model.len(), usize::max);
+    let head = format!(
+        "{day:<10}  {model:<width$}  {turns:>7}  {input:>10}  {output:>10}  {:>16}",
+        "price in units"
+    );
     let mut lines = vec![style.strong(&head)];
-    for ((day, model), sum) in &account.credits {
-        let model = model.to_string();
-        lines.push(row(&day.to_string(), model.get(..16).unwrap_or(&model), sum));
-    }
-    lines.push(row("total", "", &account.total));
+    lines.extend(lines_of_models.iter().map(|(day, name, sum)| row(day, (name, width), sum)));
+    lines.push(row("total", ("", width), &account.total));
     for refused in &account.refused {
         let text = format!("{} line {}: {}; not counted", refused.file, refused.line, refused.fault);
         lines.push(style.bad(&text));
@@ -123,6 +153,26 @@ fn describe(account: &Account, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_named_where_the_node_knows_its_name() {
+        let (known, other) = (ModelId([1; 32]), ModelId([2; 32]));
+        let credit = |turns| Credit { turns, ..Credit::default() };
+        let day = Day::parse("2026-11-22").unwrap();
+        let credits = [((day, known), credit(3)), ((day, other), credit(4))].into();
+        let account = Account { credits, ..Account::default() };
+        let names = BTreeMap::from([(known.to_string(), "a-model-with-a-long-name".to_owned())]);
+        let said = describe(&account, &names, Style::stdout());
+        let columns = |part: &str| {
+            let line = said.lines().find(|line| line.contains(part)).unwrap_or_else(|| panic!("{said}"));
+            line.split_whitespace().take(3).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(columns("long-name"), ["2026-11-22", "a-model-with-a-long-name", "3"]);
+        assert_eq!(columns("02020202"), ["2026-11-22", "02020202", "4"]);
+        let json = as_json(&account, &names, "n", None);
+        assert_eq!(json["days"][0]["model_name"], "a-model-with-a-long-name");
+        assert!(json["days"][1]["model_name"].is_null() && json["days"][1]["model"] == other.to_string());
+    }
 
     #[test]
     fn an_operator_without_receipts_learns_how_prices_are_set() {
