@@ -56,7 +56,7 @@ Examples:
   baton-node run --engine echo --listen /ip4/127.0.0.1/tcp/0 --json
                                            a node without a model, for trying things out
   baton-node status --watch                how the running node is, once a second
-  baton-node doctor                        look for what is wrong, and how to mend it
+  baton-node doctor                        look for problems, with the fix of each
   baton-node models list                   models that can be served
   baton-node keys backup --out FILE        a copy of the node key, under a passphrase
   baton-node bench                         how fast this machine computes the model
@@ -168,10 +168,10 @@ enum Command {
 #[derive(Args, Clone, Debug, Default)]
 struct Places {
     /// Folder of keys, journal and models [default: $XDG_DATA_HOME/baton-node or ~/.local/share/baton-node]
-    #[arg(long, env = "BATON_NODE_DATA_DIR", value_name = "DIR")]
+    #[arg(long, env = "BATON_NODE_DATA_DIR", value_name = "DIR", global = true)]
     data_dir: Option<PathBuf>,
     /// Configuration file [default: config.toml in the data directory]
-    #[arg(long, env = "BATON_NODE_CONFIG", value_name = "FILE")]
+    #[arg(long, env = "BATON_NODE_CONFIG", value_name = "FILE", global = true)]
     config: Option<PathBuf>,
 }
 
@@ -434,6 +434,37 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    /// All commands below one, with their paths.
+    fn leaves<'a>(command: &'a clap::Command, path: &str, found: &mut Vec<(String, &'a clap::Command)>) {
+        let path = format!("{path} {}", command.get_name());
+        if command.get_subcommands().next().is_none() {
+            found.push((path.clone(), command));
+        }
+        command.get_subcommands().for_each(|below| leaves(below, &path, found));
+    }
+
+    #[test]
+    fn every_command_takes_the_data_directory_and_names_values_in_one_form() {
+        let mut whole = command();
+        whole.build();
+        let mut all = Vec::new();
+        leaves(&whole, "", &mut all);
+        assert!(all.len() > 20);
+        for (path, command) in all {
+            let about_itself =
+                path.contains(" completions") || path.contains(" man") || path.contains(" help");
+            let has_folder = command.get_arguments().any(|argument| argument.get_long() == Some("data-dir"));
+            assert!(has_folder || about_itself, "{path}");
+            let options = command
+                .get_arguments()
+                .filter(|argument| argument.get_long().is_some() && argument.get_action().takes_values());
+            for name in options.flat_map(|option| option.get_value_names().unwrap_or_default()) {
+                let plain = |c: char| c.is_ascii_uppercase() || c == '|' || c == '-';
+                assert!(name.chars().all(plain), "{path}: {name}");
+            }
+        }
     }
 
     #[test]

@@ -26,13 +26,13 @@ use crate::config::Options;
 pub(crate) struct Cli {
     /// Folder with the relayer's keys and memory [default: $XDG_DATA_HOME/baton-relayer or
     /// ~/.local/share/baton-relayer]
-    #[arg(long, global = true, env = "BATON_RELAYER_DATA_DIR")]
+    #[arg(long, value_name = "DIR", global = true, env = "BATON_RELAYER_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Configuration file [default: config.toml in the data folder]
-    #[arg(long, global = true, env = "BATON_RELAYER_CONFIG")]
+    #[arg(long, value_name = "FILE", global = true, env = "BATON_RELAYER_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Log level, or a tracing filter; info and warn show only errors of libp2p
-    #[arg(long, global = true, env = "BATON_RELAYER_LOG", default_value = "info")]
+    #[arg(long, value_name = "LEVEL", global = true, env = "BATON_RELAYER_LOG", default_value = "info")]
     pub(crate) log: String,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -233,49 +233,49 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 pub(crate) struct McpArgs {
     /// Key file to sign with: the account's own, or a delegate's
-    #[arg(long, env = "BATON_ACCOUNT_KEY")]
+    #[arg(long, value_name = "FILE", env = "BATON_ACCOUNT_KEY")]
     pub(crate) account_key: PathBuf,
     /// File with the key file's passphrase
-    #[arg(long, env = "BATON_ACCOUNT_PASSPHRASE_FILE")]
+    #[arg(long, value_name = "FILE", env = "BATON_ACCOUNT_PASSPHRASE_FILE")]
     pub(crate) passphrase_file: Option<PathBuf>,
     /// URL of the relayer
-    #[arg(long, env = "BATON_RELAYER_URL", default_value = "http://127.0.0.1:8000")]
+    #[arg(long, value_name = "URL", env = "BATON_RELAYER_URL", default_value = "http://127.0.0.1:8000")]
     pub(crate) url: String,
     /// Permit plain http:// to a relayer on another machine: others on the way can read the memories
     #[arg(long, env = "BATON_INSECURE")]
     pub(crate) insecure: bool,
     /// Account to act for [default: the key's own]
-    #[arg(long, env = "BATON_ACCOUNT")]
+    #[arg(long, value_name = "ACCOUNT", env = "BATON_ACCOUNT")]
     pub(crate) account: Option<String>,
     /// File with an unregistered delegation: JSON from baton account delegate, or the header form
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub(crate) delegation: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DelegateArgs {
     /// File of the account key
-    #[arg(long, env = "BATON_ACCOUNT_KEY")]
+    #[arg(long, value_name = "FILE", env = "BATON_ACCOUNT_KEY")]
     pub(crate) account_key: PathBuf,
     /// File with the key file's passphrase
-    #[arg(long, env = "BATON_ACCOUNT_PASSPHRASE_FILE")]
+    #[arg(long, value_name = "FILE", env = "BATON_ACCOUNT_PASSPHRASE_FILE")]
     pub(crate) passphrase_file: Option<PathBuf>,
     /// Public key of the delegate, 64 hex characters
-    #[arg(long)]
+    #[arg(long, value_name = "KEY")]
     pub(crate) key: String,
     /// Scopes, separated by commas: read, write, chat, admin, intimate (intimate items too, where another
     /// scope shows memories)
-    #[arg(long, value_delimiter = ',', default_value = "read")]
+    #[arg(long, value_name = "SCOPE", value_delimiter = ',', default_value = "read")]
     pub(crate) scopes: Vec<String>,
     /// Project that the delegation is limited to [default: all memory of the account]
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     pub(crate) project: Option<String>,
     /// Public key of the only relayer at which the delegation counts, 64 hex characters; /relayer has it
     /// [default: every relayer]
-    #[arg(long)]
+    #[arg(long, value_name = "KEY")]
     pub(crate) relayer: Option<String>,
     /// Days until the delegation expires, at most 366
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=366))]
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=366))]
     pub(crate) days: u64,
     /// Print the value of the x-delegation header instead of JSON
     #[arg(long)]
@@ -287,7 +287,7 @@ pub(crate) struct InviteArgs {
     /// Public key of the account, 64 hex characters; its baton account show has it
     pub(crate) key: String,
     /// Days until the invitation expires
-    #[arg(long, default_value_t = 366, value_parser = clap::value_parser!(u64).range(1..=3660))]
+    #[arg(long, value_name = "N", default_value_t = 366, value_parser = clap::value_parser!(u64).range(1..=3660))]
     pub(crate) days: u64,
     /// Print one JSON line with the serial, by which the invitation can be revoked
     #[arg(long)]
@@ -315,7 +315,7 @@ pub(crate) enum EvalCommand {
     /// Measure recall on dialogues in LoCoMo format
     Locomo {
         /// JSON file with the dialogues
-        #[arg(long)]
+        #[arg(long, value_name = "FILE")]
         data: PathBuf,
         /// Print one JSON line with the figures of all configurations
         #[arg(long)]
@@ -368,6 +368,31 @@ mod tests {
             at = at.find_subcommand_mut(name).expect("a command of that name");
         }
         at.render_long_help().to_string()
+    }
+
+    /// All commands below one, with their paths.
+    fn leaves<'a>(command: &'a clap::Command, path: &str, found: &mut Vec<(String, &'a clap::Command)>) {
+        let path = format!("{path} {}", command.get_name());
+        if command.get_subcommands().next().is_none() {
+            found.push((path.clone(), command));
+        }
+        command.get_subcommands().for_each(|below| leaves(below, &path, found));
+    }
+
+    #[test]
+    fn options_name_their_values_in_one_form() {
+        let mut whole = Cli::whole();
+        whole.build();
+        let mut all = Vec::new();
+        leaves(&whole, "", &mut all);
+        for (path, command) in all {
+            let options = command
+                .get_arguments()
+                .filter(|argument| argument.get_long().is_some() && argument.get_action().takes_values());
+            for name in options.flat_map(|option| option.get_value_names().unwrap_or_default()) {
+                assert!(name.chars().all(|c| c.is_ascii_uppercase()), "{path}: {name}");
+            }
+        }
     }
 
     #[test]
