@@ -320,7 +320,11 @@ fn show_items(answer: &Value, with_projects: bool, out: &Out) -> Result<(), Fail
     }
     let listed = items_of(answer);
     if listed.is_empty() {
-        out.note("Nothing is remembered here. All places: baton memory list --all");
+        out.note(if with_projects {
+            "Nothing is remembered that fits."
+        } else {
+            "Nothing is remembered here. All places: baton memory list --all"
+        });
     }
     for item in listed {
         out.line(&row(item, with_projects))?;

@@ -102,7 +102,7 @@ fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Vec<Check>, Fa
                     let fix = match named {
                         true => {
                             format!(
-                                "run `baton-node config check {}` and mend what it names",
+                                "run `baton-node config check {}` and fix all that it names",
                                 shell_word(&path)
                             )
                         }

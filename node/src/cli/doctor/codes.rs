@@ -41,7 +41,7 @@ macro_rules! codes {
 }
 
 codes! {
-    CONFIG_BROKEN = problem("D101", "the configuration cannot be used", "run `baton-node config check` and mend what it names");
+    CONFIG_BROKEN = problem("D101", "the configuration cannot be used", "run `baton-node config check` and fix all that it names");
     NO_DATA_DIR = problem("D102", "the data directory is missing or cannot be used", "run `baton-node init`, or name another one with --data-dir");
     DATA_DIR_OPEN = warning("D103", "others on this machine can look into the data directory", "run chmod 700 on it (--fix does)");
     KEY_MISSING = problem("D104", "there is no node key", "run `baton-node keys restore FILE` with its copy, or `baton-node init` for a new one");
@@ -102,7 +102,7 @@ codes! {
     BOOTSTRAP_ANONYMOUS = warning("D805", "a bootstrap address does not say whose it is", "add /p2p/ and the peer's name to it");
     BOOTSTRAP_ALL_SILENT = problem("D806", "no bootstrap peer can be reached", "see that this machine reaches the internet, and correct bootstrap");
 
-    NOT_READY = problem("D901", "the running node is not ready", "mend what it names; the findings here may say how");
+    NOT_READY = problem("D901", "the running node is not ready", "fix all that it names; the findings here may say how");
     OTHER_VERSION = warning("D902", "the running node is of another version than this program", "restart the node");
     DRAINING = warning("D903", "the running node takes no new turns, as its operator said", "run `baton-node drain --cancel`, or stop the node");
 }
