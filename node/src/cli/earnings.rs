@@ -137,7 +137,7 @@ fn describe(account: &Account, names: &BTreeMap<String, String>, style: Style) -
         "price in units"
     );
     let mut lines = vec![style.strong(&head)];
-    lines.extend(lines_of_models.iter().map(|(day, name, sum)| row(day, (name, width), sum)));
+    lines.extend(lines_of_models.iter().map(|(day, name, sum)| row(day, (name.as_str(), width), sum)));
     lines.push(row("total", ("", width), &account.total));
     for refused in &account.refused {
         let text = format!("{} line {}: {}; not counted", refused.file, refused.line, refused.fault);
@@ -159,8 +159,8 @@ mod tests {
         let (known, other) = (ModelId([1; 32]), ModelId([2; 32]));
         let credit = |turns| Credit { turns, ..Credit::default() };
         let day = Day::parse("2026-11-22").unwrap();
-        let credits = [((day, known), credit(3)), ((day, other), credit(4))].into();
-        let account = Account { credits, ..Account::default() };
+        let mut account = Account::default();
+        account.credits.extend([((day, known), credit(3)), ((day, other), credit(4))]);
         let names = BTreeMap::from([(known.to_string(), "a-model-with-a-long-name".to_owned())]);
         let said = describe(&account, &names, Style::stdout());
         let columns = |part: &str| {
