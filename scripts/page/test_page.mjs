@@ -14,6 +14,7 @@ import { Harness } from "./chat/harness.mjs";
 import { layoutTests } from "./chat/layout.mjs";
 import { pictures } from "./chat/pictures.mjs";
 import { sessionTests } from "./chat/sessions.mjs";
+import { signInTests } from "./chat/signin.mjs";
 import { turnTests } from "./chat/turns.mjs";
 
 const { values } = parseArgs({
@@ -27,6 +28,7 @@ before(() => harness.open());
 after(() => harness.close());
 
 accessTests(harness);
+signInTests(harness);
 answerTests(harness);
 turnTests(harness);
 sessionTests(harness);

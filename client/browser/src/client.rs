@@ -189,6 +189,7 @@ impl BatonClient {
             origins: Vec::new(),
             hosts: Vec::new(),
             template: TurnInput { allow_echo: options.allow_echo, ..TurnInput::new(Vec::new()).by_model() },
+            relayer: None,
             memory: None,
             keys: None,
             tool_servers: None,

@@ -14,7 +14,12 @@ use baton_walrus_client::http_client;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Failure, authority::RequestAuthority, clock::now_ms, settings::Settings};
+use super::{
+    Failure,
+    authority::RequestAuthority,
+    clock::now_ms,
+    settings::{Settings, relayer_name},
+};
 
 /// Time for a whole answer: an export of a large memory takes a while.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -54,6 +59,11 @@ impl RelayerClient {
     /// The account that owns the memory.
     pub(crate) fn owner(&self) -> &str {
         &self.authority.owner
+    }
+
+    /// The relayer's name for people.
+    pub(crate) fn name(&self) -> String {
+        relayer_name(&self.url)
     }
 
     /// The address of memory's tools for agents.

@@ -3,7 +3,9 @@
 use std::pin::Pin;
 
 use baton_client::{AccountKey, ClientError, MemoryHint, TurnOutcome};
-use baton_gateway::{GatewayMemory, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture};
+use baton_gateway::{
+    GatewayMemory, HintExtent, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture, MemorySharing,
+};
 use baton_proto::{
     ids::{SessionId, SuiAddress},
     limits::MAX_HINT_BYTES,
@@ -124,11 +126,20 @@ impl RelayerMemory {
     }
 }
 
-/// For `baton serve`, whose user sees no prompt: it describes the hints once, at its start.
+/// For `baton serve`, whose user sees no prompt: it says once, at its start, what the relayer gets.
 impl GatewayMemory for RelayerMemory {
     fn hint(&self, project: Option<&str>, session: SessionId, messages: &[Message]) -> MemoryHint {
         let hint = self.hint_of(session, self.words(&user_text(messages)));
         MemoryHint { project: project.map(str::to_owned).or(hint.project), ..hint }
+    }
+
+    fn sharing(&self) -> MemorySharing {
+        let hint = match self.mode {
+            HintMode::None => HintExtent::Nothing,
+            HintMode::Keywords => HintExtent::Keywords,
+            HintMode::Message => HintExtent::Message,
+        };
+        MemorySharing { hint, remembered_at: self.write.as_ref().map(RelayerClient::name) }
     }
 
     fn remember<'a>(

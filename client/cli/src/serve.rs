@@ -16,13 +16,13 @@ use zeroize::Zeroizing;
 
 use super::{
     Failure,
-    args::{HintMode, KeysCommand, ServeArguments, ServeCommand},
+    args::{KeysCommand, ServeArguments, ServeCommand},
     leave_at_second_interrupt,
     nodes::named_node,
     out::{Out, count},
     relayer_memory::RelayerMemory,
     serve_keys,
-    settings::{self, Settings},
+    settings::{self, Settings, relayer_name},
     talk::{DEFAULT_TEMPERATURE, search_line, tried_places},
     tool_servers::NamedServers,
     with_client, write_private,
@@ -72,7 +72,6 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
         ));
     }
-    note_memory(memory.as_ref(), arguments.memory.memory_hint, out);
     let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
     let servers =
         NamedServers::read(&arguments.tool_server, &arguments.tool_server_token, settings.insecure)?;
@@ -90,11 +89,15 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             origins: arguments.allow_origin.clone(),
             hosts: arguments.allow_host.iter().chain(&arguments.acme).cloned().collect(),
             template,
+            relayer: settings.relayer_of_turns(arguments.memory.memory).map(|named| relayer_name(named)),
             memory,
             keys: Some(NamedKeys::open(settings.home()).map_err(serve_keys::failure)?),
             tool_servers,
         };
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
+        for line in gateway.privacy().relayer_lines() {
+            out.note(&line);
+        }
         let mut signals = StopSignals::listen()?;
         let key_file = (!arguments.no_key).then_some(&*key_file);
         let reached =
@@ -144,19 +147,6 @@ fn acme(settings: &Settings, arguments: &ServeArguments) -> Option<AcmeSettings>
         root: arguments.acme_root.clone(),
         home: settings.home().to_owned(),
     })
-}
-
-/// Says once which parts of every message a relayer receives.
-fn note_memory(memory: Option<&RelayerMemory>, hint: HintMode, out: &Out) {
-    let Some(memory) = memory else { return };
-    out.note(match hint {
-        HintMode::Message => "The relayer reads every message, to search memory with it.",
-        HintMode::Keywords => "The relayer gets a few words of every message, to search memory with them.",
-        HintMode::None => "The relayer gets no words of a message. It recalls your profile alone.",
-    });
-    if memory.write.is_some() {
-        out.note("Every exchange is sent to the relayer, to be remembered.");
-    }
 }
 
 /// Says when there are no nodes, with what was tried and what to do, and when there are some.

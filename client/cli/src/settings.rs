@@ -31,7 +31,7 @@ use super::{
 use super::options::ClientOptions;
 pub(crate) use answering::AnsweringNodes;
 use relayer::is_url;
-pub(crate) use relayer::named_relayer;
+pub(crate) use relayer::{named_relayer, relayer_name};
 
 /// The embedded store's usual address.
 const DEFAULT_STORE: &str = "http://127.0.0.1:31415";

@@ -30,6 +30,7 @@
 //!     origins: Vec::new(),
 //!     hosts: Vec::new(),
 //!     template: TurnInput::new(Vec::new()),
+//!     relayer: None,
 //!     memory: None,
 //!     keys: None,
 //!     tool_servers: None,
@@ -78,6 +79,7 @@ mod page;
 #[cfg(not(target_family = "wasm"))]
 mod page_files;
 mod page_turns;
+mod privacy;
 mod request_slots;
 mod responses;
 #[cfg(not(target_family = "wasm"))]
@@ -132,6 +134,7 @@ pub use keys::{
     generate_key,
     usage::{DayUsage, KeyUsage, UsageTable},
 };
+pub use privacy::{HintExtent, MemorySharing, PrivacySettings, Reader};
 #[cfg(not(target_family = "wasm"))]
 pub use tls::{TlsError, TlsIdentity};
 pub use tool_servers::{
@@ -153,6 +156,8 @@ pub struct GatewayConfig {
     pub hosts: Vec<String>,
     /// Defaults for turns where a request sets nothing; its messages are unused.
     pub template: TurnInput,
+    /// The name of the template's relayer for people, such as its host; its id if this is `None`.
+    pub relayer: Option<String>,
     /// Recalls memory for turns at the template's relayer, and remembers exchanges; `None` recalls nothing.
     pub memory: Option<Arc<dyn GatewayMemory>>,
     /// Keys with names beside `key`; `None` admits none.
@@ -161,11 +166,23 @@ pub struct GatewayConfig {
     pub tool_servers: Option<Arc<dyn ToolServers>>,
 }
 
+impl GatewayConfig {
+    /// The name of the relayer through which turns pass.
+    fn relayer_name(&self) -> Option<String> {
+        let relayer = self.template.relayer.as_ref()?;
+        let short = || relayer.node.to_string().chars().take(8).collect();
+        Some(self.relayer.clone().unwrap_or_else(short))
+    }
+}
+
 /// Memory for the turns of an endpoint.
 pub trait GatewayMemory: std::fmt::Debug + Send + Sync {
     /// The hint from which the relayer recalls memory for a turn with these new messages. The project is that
     /// of the caller's key.
     fn hint(&self, project: Option<&str>, session: SessionId, messages: &[Message]) -> MemoryHint;
+
+    /// The parts of a conversation that [`GatewayMemory::hint`] and [`GatewayMemory::remember`] give away.
+    fn sharing(&self) -> MemorySharing;
 
     /// Remembers an accepted exchange if that is wanted. The implementation handles its own failures.
     fn remember<'a>(

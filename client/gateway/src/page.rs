@@ -37,17 +37,20 @@ pub(super) fn routes() -> Router<GatewayState> {
         .route("/api/nodes", get(nodes))
 }
 
-/// The settings that apply where a request sets none.
+/// The settings that apply where a request sets none, and who can read what under them.
 async fn defaults(gateway: Gateway) -> Json<Value> {
     let config = gateway.config();
-    Json(json!({
+    let mut fields = json!({
         "model": config.template.model,
         "temperature": config.template.sampling.temperature,
         // Null where the model decides.
         "max_tokens": Some(config.template.max_output_tokens).filter(|tokens| *tokens != MODEL_OUTPUT_TOKENS),
         "largest_max_tokens": MAX_OUTPUT_TOKENS,
-        "memory": config.memory.is_some() && gateway.caller.may_use_memory(),
-    }))
+    });
+    if let Value::Object(fields) = &mut fields {
+        fields.extend(gateway.privacy().fields().map(|(name, value)| (name.to_owned(), value)));
+    }
+    Json(fields)
 }
 
 fn id_of(text: &str) -> Result<SessionId, ApiError> {

@@ -13,6 +13,17 @@ import { chromium } from "playwright-core";
 const READY_MS = 60_000;
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
+/** Does something in another browser profile, as on another device. */
+export async function inContext(harness, work) {
+  const context = await harness.browser.newContext({ viewport: { width: 1100, height: 720 } });
+  context.setDefaultTimeout(Number(process.env.BATON_PAGE_TIMEOUT_MS ?? 20_000));
+  try {
+    await work(context);
+  } finally {
+    await context.close();
+  }
+}
+
 /** What the tests of the page share. */
 export class Harness {
   /** @param {{ bin?: string, chromium: string, url?: string, key?: string, screenshots?: string }} options */
@@ -130,17 +141,17 @@ export class Harness {
   }
 
   /** No violation of the rules for accessible pages, in light and in dark. */
-  async checkAxe(what) {
-    await this.page.evaluate(AXE);
+  async checkAxe(what, page = this.page) {
+    await page.evaluate(AXE);
     for (const colorScheme of ["dark", "light"]) {
-      await this.page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
-      const violations = await this.page.evaluate(async () => (await globalThis.axe.run()).violations
+      await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+      const violations = await page.evaluate(async () => (await globalThis.axe.run()).violations
         .map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.target} ${node.failureSummary ?? ""}`).join("; ")}`));
       assert.deepEqual(violations, [], `${what}, ${colorScheme}`);
     }
   }
 
-  async screenshot(name) {
-    if (this.options.screenshots) await this.page.screenshot({ path: join(this.options.screenshots, `${name}.png`) });
+  async screenshot(name, page = this.page) {
+    if (this.options.screenshots) await page.screenshot({ path: join(this.options.screenshots, `${name}.png`) });
   }
 }

@@ -20,6 +20,15 @@ pub(super) fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
+/// The name of a relayer for people: the host of its URL or address.
+pub(crate) fn relayer_name(named: &str) -> String {
+    let url = reqwest::Url::parse(named).ok().filter(|_| is_url(named));
+    let host = url.as_ref().and_then(reqwest::Url::host_str);
+    // The parts of an address are its protocols, each with its value.
+    let host = host.or_else(|| named.split('/').nth(2)).filter(|host| !host.is_empty());
+    host.unwrap_or(named).to_owned()
+}
+
 /// Whether an answer from a URL is surely its server's.
 fn is_authentic(url: &str) -> bool {
     reqwest::Url::parse(url).is_ok_and(|url| is_protected(&url))
@@ -106,6 +115,20 @@ mod tests {
         }
         for url in ["http://r.example", "http://192.168.1.2:8000", "http://localhost.example", "http://"] {
             assert!(!is_authentic(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn people_read_the_host_of_a_relayer() {
+        for (named, host) in [
+            ("https://r.example", "r.example"),
+            ("http://127.0.0.1:8000/", "127.0.0.1"),
+            ("http://[::1]:8000", "[::1]"),
+            ("/dns4/r.example/tcp/4001/p2p/ID", "r.example"),
+            ("/ip4/192.0.2.1/udp/4001/quic-v1/p2p/ID", "192.0.2.1"),
+            ("other", "other"),
+        ] {
+            assert_eq!(relayer_name(named), host);
         }
     }
 

@@ -19,6 +19,7 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
             origins: Vec::new(),
             hosts: Vec::new(),
             template,
+            relayer: None,
             memory: None,
             keys: None,
             tool_servers: None,

@@ -3,7 +3,9 @@
 use std::{pin::Pin, sync::Arc};
 
 use baton_client::{AccountKey, MemoryHint, TurnInput, TurnOutcome};
-use baton_gateway::{GatewayMemory, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture};
+use baton_gateway::{
+    GatewayMemory, HintExtent, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture, MemorySharing,
+};
 use baton_proto::{ErrorCode, ids::SessionId, record::Message};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -146,6 +148,10 @@ impl GatewayMemory for Memory {
     fn hint(&self, project: Option<&str>, _session: SessionId, messages: &[Message]) -> MemoryHint {
         let hint = MemoryHint::new(self.0.clone(), format!("{} new", messages.len()));
         MemoryHint { project: project.map(str::to_owned), ..hint }
+    }
+
+    fn sharing(&self) -> MemorySharing {
+        MemorySharing { hint: HintExtent::Keywords, remembered_at: Some("memory.example".to_owned()) }
     }
 
     fn remember<'a>(

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     features::Memory,
-    serve::{Endpoint, said},
+    serve::{Endpoint, KEY, said},
 };
 
 /// A program with a key.
@@ -248,10 +248,63 @@ async fn memory_is_of_the_key_s_project_and_only_where_the_key_has_it() {
     let projects: Vec<_> = relayer.hints.lock().unwrap().iter().map(|hint| hint.project.clone()).collect();
     assert_eq!(projects, [Some("with".to_owned())]);
     assert_eq!(exchanges.recv().await.unwrap().0, "a");
-    assert_eq!(without.get("/api/defaults").await.1["memory"], false);
-    assert_eq!(with.get("/api/defaults").await.1["memory"], true);
     endpoint.close().await;
     assert!(exchanges.recv().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sentences_about_privacy_say_what_a_turn_does_with_the_words_of_a_person() {
+    let sealed = "Each turn passes sealed through the relayer relayer.example, which cannot read it.";
+    let words = "The relayer relayer.example gets a few words of each message, to search memory with them.";
+    let exchange = "Each exchange is sent to the relayer memory.example, which can read it.";
+    let owner_reads = "The owner of this endpoint can read your conversations.";
+    let world = World::new(1).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
+    let (remembered, mut exchanges) = mpsc::unbounded_channel();
+    let memory = Arc::new(Memory(AccountKey::generate(), remembered));
+    let on = KeyChange { memory: Some(true), ..KeyChange::default() };
+    let with = Program::add(&world, "with", &on);
+    let without = Program::add(&world, "without", &KeyChange::default());
+    let template = TurnInput { relayer: Some(relayer.named()), ..TurnInput::new(Vec::new()) };
+    let endpoint = Endpoint::with_keys(&world, template, Some(memory)).await;
+    let owner = Zeroizing::new(KEY.to_owned());
+    // The key, whether its person left memory on, and whether words of it reach a relayer.
+    for (number, (key, is_owner, is_on, gives_words)) in [
+        (owner.clone(), true, true, true),
+        (owner, true, false, false),
+        (with.clone(), false, true, true),
+        (with, false, false, false),
+        (without, false, true, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let program = Program::of(&endpoint, key);
+        let defaults = program.get("/api/defaults").await.1;
+        let said = &defaults[if is_on { "privacy" } else { "privacy_without_memory" }];
+        let lines = if gives_words { json!([sealed, words, exchange]) } else { json!([sealed]) };
+        assert_eq!(said["relayer"], lines, "{defaults}");
+        let summary = said["summary"].as_str().unwrap();
+        assert_eq!(summary.contains(exchange), gives_words, "{summary}");
+        assert_eq!((summary.contains(owner_reads), defaults["owner"] == true), (!is_owner, is_owner));
+        let before = relayer.hints.lock().unwrap().len();
+        let question = said_by_user(number);
+        let body = json!({ "model": MODEL, "messages": question, "memory": is_on });
+        let answered =
+            program.request(Method::POST, "/v1/chat/completions").json(&body).send().await.unwrap();
+        assert_eq!(answered.status(), StatusCode::OK);
+        drop(answered.bytes().await.unwrap());
+        assert_eq!(relayer.hints.lock().unwrap().len() - before, usize::from(gives_words), "{number}");
+        if gives_words {
+            assert_eq!(exchanges.recv().await.unwrap().0, format!("question {number}"));
+        }
+    }
+    endpoint.close().await;
+    assert!(exchanges.recv().await.is_none(), "no other exchange was sent");
+}
+
+fn said_by_user(number: usize) -> Value {
+    said(&[("user", &format!("question {number}"))])
 }
 
 #[tokio::test(flavor = "multi_thread")]

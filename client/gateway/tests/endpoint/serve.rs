@@ -22,7 +22,8 @@ use baton_testkit::{
     fake::{Act, MODEL},
 };
 
-const KEY: &str = "sk-test";
+/// The owner's key.
+pub(crate) const KEY: &str = "sk-test";
 
 /// The events of a stream whose events have names, which must be the types of their data.
 pub(crate) async fn named_events(endpoint: &Endpoint, path: &str, body: &Value) -> Vec<Value> {
@@ -101,6 +102,7 @@ impl Endpoint {
             origins: vec!["https://chat.example".to_owned()],
             hosts: vec!["box.example".to_owned()],
             template,
+            relayer: Some("relayer.example".to_owned()),
             memory,
             keys,
             tool_servers,

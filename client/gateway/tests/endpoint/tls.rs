@@ -31,6 +31,7 @@ async fn a_program_that_trusts_the_certificate_is_served_and_silent_connections_
         origins: Vec::new(),
         hosts: Vec::new(),
         template: TurnInput::new(Vec::new()),
+        relayer: None,
         memory: None,
         keys: None,
         tool_servers: None,

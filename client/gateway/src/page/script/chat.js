@@ -1,9 +1,9 @@
 // The log: turns, the answer under way, and the beginning of an empty conversation.
 
-import { direct } from "./api.js";
 import { $, element, textButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 import { branchAfter, remove } from "./session.js";
+import { privacy } from "./settings.js";
 import { emit, on, presentTurns, state } from "./state.js";
 import { leftOutView, messageViews, pendingView, turnView } from "./turn.js";
 import { nodeColours, seconds, shortTitle } from "./words.js";
@@ -76,7 +76,7 @@ function draw() {
     const { pending, pending_text: text } = state.shown;
     nodes.push(kept(fresh, "pending", [pending, text, state.failure], () => pendingView(pending, text, state.failure)));
   }
-  if (!nodes.length) nodes.push(state.current && !state.shown ? element("p", { className: "loading", textContent: "Opening…" }) : kept(fresh, "empty", Boolean(direct), empty));
+  if (!nodes.length) nodes.push(state.current && !state.shown ? element("p", { className: "loading", textContent: "Opening…" }) : kept(fresh, "empty", privacy(), empty));
   views = fresh;
   place(nodes);
 }
@@ -96,20 +96,12 @@ function empty() {
     button.append(element("strong", { textContent: title }), element("span", { textContent: shortTitle(text, 70) }));
     return button;
   });
-  const trust = element("details", { className: "trust" },
-    element("summary", { textContent: direct ? "Only the node that answers reads your message. Your history is sealed, and yours. What you trust"
-      : "The node that answers reads your message. The owner of this endpoint can read your conversations. What you trust" }),
-    element("ul", {}, ...[
-      "The node that answers sees that turn and the part of the history it needs. It does not know who you are.",
-      "Its signed receipt states the model and the tokens, and makes it answerable. It does not prove that the model ran.",
-      "The store keeps sealed bytes. It cannot read or change them.",
-      ...(direct ? ["Your device has the only key to this history. Its 24 recovery words are the other way in."] : [
-        "The keys to this history are on the device that runs this endpoint.",
-        "With memory, the relayer gets words of your message, and the whole exchange if the owner lets it remember.",
-      ]),
-    ].map((textContent) => element("li", { textContent }))));
+  const said = privacy();
+  const trust = said && element("details", { className: "trust" },
+    element("summary", { textContent: `${said.summary} What you trust` }),
+    element("ul", {}, ...[...said.details, ...said.relayer].map((textContent) => element("li", { textContent }))));
   return element("div", { className: "empty" }, element("h2", { textContent: "What shall we work on?" }),
-    element("div", { className: "starters" }, ...starters), trust);
+    element("div", { className: "starters" }, ...starters), trust ?? "");
 }
 
 function branchNote() {
@@ -156,7 +148,8 @@ function drawStream() {
 
 /** Shows the end of the log, unless the person scrolled away from it. */
 function follow() {
-  if (following) $("log").scrollTop = $("log").scrollHeight;
+  // The beginning of an empty conversation is read from its top.
+  if (following && !document.querySelector("#turns > .empty")) $("log").scrollTop = $("log").scrollHeight;
 }
 
 export function setUpChat() {

@@ -10,7 +10,7 @@ import { openMenu } from "./menu.js";
 import { setUpNetwork, watchNetwork } from "./network.js";
 import { setUpRecovery } from "./recovery.js";
 import { act, open, stop, whenKeyRefused } from "./session.js";
-import { setUpSettings } from "./settings.js";
+import { loadDefaults, setUpSettings } from "./settings.js";
 import { emit, on, state, titleOf } from "./state.js";
 import { shortTitle } from "./words.js";
 
@@ -27,6 +27,7 @@ async function begin() {
     await connect();
     if (!await admitted()) return askKey(hasKey() ? "This key is wrong." : "");
     watchNetwork();
+    loadDefaults();
     // A message may have been sent before this was known.
     if (!state.running) await open(addressed(), { push: false });
   });

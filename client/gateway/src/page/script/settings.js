@@ -2,7 +2,7 @@
 
 import { $, element } from "./dom.js";
 import { direct, json } from "./api.js";
-import { state } from "./state.js";
+import { emit, state } from "./state.js";
 
 const NAME = "settings";
 
@@ -39,8 +39,31 @@ export function requestSettings(shown) {
 export const chosenModel = () => saved().model ?? "";
 export const chooseModel = (model) => save({ model: model || undefined });
 
+/** Whether the endpoint and this key have memory. */
+const hasMemory = () => Boolean(state.defaults) && state.defaults.memory !== "off";
+
+/** Who can read what, as the endpoint says under these settings; null before it said so. */
+export function privacy(memory = saved().memory ?? true) {
+  const { defaults } = state;
+  return defaults && (memory ? defaults.privacy : defaults.privacy_without_memory);
+}
+
+/** Asks for the endpoint's settings. Until then the page says nothing that depends on them. */
+export async function loadDefaults() {
+  state.defaults = await json("/api/defaults").catch(() => state.defaults);
+  emit("session");
+}
+
+function drawMemory() {
+  const own = state.defaults?.owner ?? true;
+  const lines = hasMemory() ? privacy($("memory").checked).relayer
+    : own ? ["This endpoint has no memory. ", element("code", { textContent: "baton serve --memory" }), " adds it."]
+      : ["This key uses no memory. The owner of this endpoint can turn it on."];
+  $("memoryHint").replaceChildren(...lines.map((line) => (typeof line === "string" && hasMemory() ? `${line} ` : line)));
+}
+
 async function open() {
-  state.defaults ??= await json("/api/defaults").catch(() => null);
+  await loadDefaults();
   const settings = saved();
   const own = state.shown?.turns.length;
   $("instructionsLabel").textContent = own ? "Instructions for this conversation" : "Instructions for new conversations";
@@ -51,10 +74,9 @@ async function open() {
   $("maxTokens").placeholder = state.defaults?.max_tokens ?? "default";
   $("maxTokens").max = state.defaults?.largest_max_tokens ?? 32768;
   for (const place of document.querySelectorAll("[data-only]")) place.hidden = place.dataset.only !== (direct ? "direct" : "endpoint");
-  $("memory").disabled = !state.defaults?.memory;
-  $("memory").checked = Boolean(state.defaults?.memory) && (settings.memory ?? true);
-  $("memoryHint").replaceChildren(...(state.defaults?.memory ? ["The relayer gets words of your message, and the whole exchange if the owner lets it remember."]
-    : ["This endpoint has no memory. ", element("code", { textContent: "baton serve --memory" }), " adds it."]));
+  $("memory").disabled = !hasMemory();
+  $("memory").checked = hasMemory() && (settings.memory ?? true);
+  drawMemory();
   $("settings").returnValue = "no";
   $("settings").showModal();
 }
@@ -67,9 +89,12 @@ function close() {
   if (!$("memory").disabled) save({ memory: $("memory").checked });
   if (state.shown?.turns.length) instructions.set(state.current, text);
   else save({ instructions: text || undefined });
+  // What a relayer gets depends on it.
+  emit("session");
 }
 
 export function setUpSettings() {
   $("settingsButton").addEventListener("click", open);
   $("settings").addEventListener("close", close);
+  $("memory").addEventListener("change", drawMemory);
 }

@@ -1,0 +1,292 @@
+//! The sentences about who can read what, made from the settings. The chat page shows them, and `baton serve` prints
+//! them at its start, so that neither says anything that the settings do not make true. Pure.
+
+use serde_json::{Value, json};
+
+use super::{Gateway, keys::caller::Caller};
+
+/// The words of a message that a relayer gets, to search memory with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HintExtent {
+    /// None.
+    Nothing,
+    /// A few of them.
+    Keywords,
+    /// The whole message.
+    Message,
+}
+
+/// The parts of a conversation that memory gives to relayers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemorySharing {
+    /// The words of each message, for the relayer of the turns.
+    pub hint: HintExtent,
+    /// The host of the relayer that gets every exchange, to remember it; `None` remembers nothing.
+    pub remembered_at: Option<String>,
+}
+
+/// The person whose conversations the sentences are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// The owner of the endpoint, by the owner's key.
+    Owner,
+    /// Every program of the endpoint's machine: it asks for no key.
+    Anybody,
+    /// The holder of a key with a name.
+    KeyHolder,
+    /// The user of a page with the client in it: there is no endpoint.
+    PageUser,
+}
+
+/// The settings on which privacy depends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrivacySettings {
+    /// The reader.
+    pub reader: Reader,
+    /// The host of the relayer through which turns pass, if any.
+    pub relayer: Option<String>,
+    /// What memory gives away; `None` without memory.
+    pub memory: Option<MemorySharing>,
+}
+
+impl MemorySharing {
+    fn exchange_line(&self) -> Option<String> {
+        let host = self.remembered_at.as_ref()?;
+        Some(format!("Each exchange is sent to the relayer {host}, which can read it."))
+    }
+}
+
+impl PrivacySettings {
+    /// The mode of memory, as `/api/defaults` names it.
+    fn mode(&self) -> &'static str {
+        match &self.memory {
+            None => "off",
+            Some(MemorySharing { remembered_at: None, .. }) => "recall",
+            Some(_) => "recall and remember",
+        }
+    }
+
+    /// The sentences about relayers, as a front end says them.
+    #[must_use]
+    pub fn relayer_lines(&self) -> Vec<String> {
+        let sealed = self
+            .relayer
+            .as_ref()
+            .map(|host| format!("Each turn passes sealed through the relayer {host}, which cannot read it."));
+        let memory = self.memory.as_ref();
+        let hint = memory.map(|memory| self.hint_line(memory.hint));
+        sealed.into_iter().chain(hint).chain(memory.and_then(MemorySharing::exchange_line)).collect()
+    }
+
+    fn hint_line(&self, hint: HintExtent) -> String {
+        let host = self.relayer.as_deref().unwrap_or("of this endpoint");
+        match hint {
+            HintExtent::Message => {
+                format!("The relayer {host} reads each message, to search memory with it.")
+            }
+            HintExtent::Keywords => {
+                format!("The relayer {host} gets a few words of each message, to search memory with them.")
+            }
+            HintExtent::Nothing => format!("The relayer {host} searches memory without words of a message."),
+        }
+    }
+
+    /// The readers of a message, in a few sentences.
+    fn summary(&self) -> String {
+        let mut sentences = vec!["The node that answers reads your message.".to_owned()];
+        match self.reader {
+            Reader::KeyHolder => {
+                sentences.push("The owner of this endpoint can read your conversations.".to_owned());
+            }
+            Reader::Anybody => {
+                sentences.push("Everybody who reaches this endpoint can read your conversations.".to_owned());
+            }
+            Reader::Owner | Reader::PageUser => {}
+        }
+        if let Some(memory) = &self.memory {
+            // A relayer that gets the exchange gets its words with it.
+            let has_exchange = memory.remembered_at.is_some() && memory.remembered_at == self.relayer;
+            if memory.hint != HintExtent::Nothing && !has_exchange {
+                sentences.push(self.hint_line(memory.hint));
+            }
+            sentences.extend(memory.exchange_line());
+        }
+        sentences.join(" ")
+    }
+
+    /// The node's knowledge, the store's and the keys' place.
+    fn details(&self) -> Vec<String> {
+        let device =
+            if self.reader == Reader::PageUser { "your device" } else { "the device of this endpoint" };
+        let address = match (&self.relayer, &self.memory) {
+            (None, _) => format!("It sees the network address of {device}, and no name."),
+            (Some(_), None) => {
+                format!("It sees the relayer, and neither the network address of {device} nor a name.")
+            }
+            // A turn for which the relayer gives no memory is resumed without the relayer.
+            (Some(_), Some(_)) => format!(
+                "It sees the relayer, and no name. It sees the network address of {device} where the relayer fails."
+            ),
+        };
+        let keys = match self.reader {
+            Reader::PageUser => {
+                "Your device has the only key to this history. Its 24 recovery words are the other way in."
+            }
+            _ => "The keys to this history are on the device of this endpoint.",
+        };
+        let node = "The node that answers reads that turn and the part of the history that it needs.";
+        vec![
+            format!("{node} {address}"),
+            "Its signed receipt states the model and the tokens, and makes it answerable. \
+             It does not prove that the model ran."
+                .to_owned(),
+            "The store keeps sealed bytes. It cannot read or change them.".to_owned(),
+            keys.to_owned(),
+        ]
+    }
+
+    /// The sentences for the page.
+    fn describe(&self) -> Value {
+        json!({ "summary": self.summary(), "details": self.details(), "relayer": self.relayer_lines() })
+    }
+
+    /// The same settings where a person turned memory off.
+    fn without_memory(&self) -> Self {
+        Self { memory: None, ..self.clone() }
+    }
+
+    /// The fields of `/api/defaults`.
+    pub(super) fn fields(&self) -> [(&'static str, Value); 5] {
+        [
+            ("memory", json!(self.mode())),
+            ("relayer", json!(self.relayer)),
+            ("owner", json!(self.reader != Reader::KeyHolder)),
+            ("privacy", self.describe()),
+            ("privacy_without_memory", self.without_memory().describe()),
+        ]
+    }
+}
+
+impl Gateway {
+    /// The settings on which the caller's privacy depends.
+    #[must_use]
+    pub fn privacy(&self) -> PrivacySettings {
+        let config = self.config();
+        let reader = match &self.caller {
+            Caller::Key(_) => Reader::KeyHolder,
+            Caller::Owner if cfg!(target_family = "wasm") => Reader::PageUser,
+            Caller::Owner if config.key.is_none() => Reader::Anybody,
+            Caller::Owner => Reader::Owner,
+        };
+        let memory = config.memory.as_ref().filter(|_| self.caller.may_use_memory());
+        PrivacySettings {
+            reader,
+            relayer: config.relayer_name(),
+            memory: memory.map(|memory| memory.sharing()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(
+        reader: Reader,
+        relayer: Option<&str>,
+        memory: Option<(HintExtent, Option<&str>)>,
+    ) -> PrivacySettings {
+        let memory =
+            memory.map(|(hint, host)| MemorySharing { hint, remembered_at: host.map(str::to_owned) });
+        PrivacySettings { reader, relayer: relayer.map(str::to_owned), memory }
+    }
+
+    const SEALED: &str = "Each turn passes sealed through the relayer r.example, which cannot read it.";
+    const WORDS: &str = "The relayer r.example gets a few words of each message, to search memory with them.";
+    const MESSAGE: &str = "The relayer r.example reads each message, to search memory with it.";
+    const NO_WORDS: &str = "The relayer r.example searches memory without words of a message.";
+    const EXCHANGE: &str = "Each exchange is sent to the relayer m.example, which can read it.";
+
+    #[test]
+    fn the_lines_about_a_relayer_stand_beside_the_settings_that_make_them_true() {
+        use HintExtent::{Keywords, Message, Nothing};
+        // The settings, the mode, all lines, and those of them in the summary.
+        type Case = (
+            Option<&'static str>,
+            Option<(HintExtent, Option<&'static str>)>,
+            &'static str,
+            Vec<&'static str>,
+            Vec<&'static str>,
+        );
+        let (relayer, memories) = (Some("r.example"), Some("m.example"));
+        let same = "Each exchange is sent to the relayer r.example, which can read it.";
+        let all = "recall and remember";
+        let cases: [Case; 9] = [
+            (None, None, "off", vec![], vec![]),
+            (relayer, None, "off", vec![SEALED], vec![]),
+            (relayer, Some((Nothing, None)), "recall", vec![SEALED, NO_WORDS], vec![]),
+            (relayer, Some((Keywords, None)), "recall", vec![SEALED, WORDS], vec![WORDS]),
+            (relayer, Some((Message, None)), "recall", vec![SEALED, MESSAGE], vec![MESSAGE]),
+            (relayer, Some((Nothing, memories)), all, vec![SEALED, NO_WORDS, EXCHANGE], vec![EXCHANGE]),
+            (relayer, Some((Keywords, memories)), all, vec![SEALED, WORDS, EXCHANGE], vec![WORDS, EXCHANGE]),
+            (
+                relayer,
+                Some((Message, memories)),
+                all,
+                vec![SEALED, MESSAGE, EXCHANGE],
+                vec![MESSAGE, EXCHANGE],
+            ),
+            (relayer, Some((Message, relayer)), all, vec![SEALED, MESSAGE, same], vec![same]),
+        ];
+        for reader in [Reader::Owner, Reader::Anybody, Reader::KeyHolder, Reader::PageUser] {
+            for (relayer, memory, mode, lines, in_summary) in &cases {
+                let settings = settings(reader, *relayer, *memory);
+                assert_eq!(
+                    (settings.mode(), settings.relayer_lines()),
+                    (*mode, lines.iter().map(|line| (*line).to_owned()).collect())
+                );
+                let summary = settings.summary();
+                for line in [SEALED, NO_WORDS, WORDS, MESSAGE, EXCHANGE, same] {
+                    assert_eq!(summary.contains(line), in_summary.contains(&line), "{line} in {summary}");
+                }
+                // A person who turns memory off gives a relayer no words.
+                let off = settings.without_memory();
+                let sealed: Vec<_> = relayer.map(|_| SEALED.to_owned()).into_iter().collect();
+                assert_eq!((off.mode(), off.relayer_lines()), ("off", sealed));
+            }
+        }
+    }
+
+    #[test]
+    fn the_readers_of_a_conversation_are_those_of_the_endpoint() {
+        let node = "The node that answers reads your message.";
+        for (reader, said, keys) in [
+            (Reader::Owner, None, "on the device of this endpoint"),
+            (Reader::Anybody, Some("Everybody who reaches this endpoint can read"), "on the device of this"),
+            (
+                Reader::KeyHolder,
+                Some("The owner of this endpoint can read"),
+                "on the device of this endpoint",
+            ),
+            (Reader::PageUser, None, "Your device has the only key"),
+        ] {
+            let settings = settings(reader, None, None);
+            let summary = settings.summary();
+            assert!(summary.starts_with(node), "{summary}");
+            assert_eq!(summary.len() > node.len(), said.is_some(), "{summary}");
+            assert!(said.is_none_or(|said| summary.contains(said)), "{summary}");
+            let details = settings.details().join(" ");
+            assert!(details.contains(keys) && details.contains("the network address of"), "{details}");
+            let device = if reader == Reader::PageUser { "your device" } else { "the device of this" };
+            assert!(details.contains(device), "{details}");
+        }
+        let memory = Some((HintExtent::Keywords, None));
+        let falls_back = settings(Reader::Owner, Some("r.example"), memory).details().join(" ");
+        assert!(falls_back.contains("where the relayer fails"), "{falls_back}");
+        let through = settings(Reader::Owner, Some("r.example"), None).details().join(" ");
+        assert!(
+            through.contains("sees the relayer") && !through.contains("It sees the network"),
+            "{through}"
+        );
+    }
+}
