@@ -16,7 +16,7 @@ export function chainTests(harness) {
     };
     await harness.withSession(change, async () => {
       await page.getByText("abababab stopped after 3 tokens;").waitFor();
-      const all = await page.evaluate(() => fetch(`/api/sessions/${location.pathname.slice(3)}?replaced=1`, { headers: { authorization: `Bearer ${sessionStorage.getItem("key")}` } }).then((got) => got.json()));
+      const all = await page.evaluate(() => fetch(`/api/sessions/${location.pathname.slice(3)}?replaced=1`, { headers: { authorization: `Bearer ${localStorage.getItem("key")}` } }).then((got) => got.json()));
       await page.getByRole("button", { name: "Chain" }).click();
       const marks = harness.chain.locator("button.mark");
       assert.equal(await marks.count(), all.turns.length);

@@ -60,7 +60,7 @@ export function sessionTests(harness) {
     await page.getByRole("heading", { name: "the sea is blue" }).waitFor();
     const id = page.url().slice(-64);
     const served = await page.evaluate(async (path) => {
-      const headers = { authorization: `Bearer ${sessionStorage.getItem("key")}`, "content-type": "application/json" };
+      const headers = { authorization: `Bearer ${localStorage.getItem("key")}`, "content-type": "application/json" };
       return (await fetch(path, { method: "PATCH", headers, body: "{\"title\":null}" })).ok;
     }, `/api/sessions/${id}`);
     if (!served) {

@@ -1,4 +1,4 @@
-// The sentences about privacy.
+// Signing in once per device, the key's end, the sentences about privacy, and the policy of the page as files.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -12,6 +12,83 @@ const withDefaults = (page, change) => page.route("**/api/defaults", async (rout
 });
 
 export function signInTests(harness) {
+  test("a key is asked once per device: a second tab, a bookmark and a link to a conversation open by themselves", async () => {
+    await inContext(harness, async (context) => {
+      const page = await context.newPage();
+      await page.goto(harness.url);
+      const dialog = page.getByRole("dialog", { name: "Open Baton" });
+      assert.ok(await dialog.getByLabel("Keep me signed in on this device").isChecked());
+      await dialog.getByLabel("Key", { exact: true }).fill(harness.key);
+      await page.keyboard.press("Enter");
+      await page.getByText("What shall we work on?").waitFor();
+      for (const path of ["", `c/${"0".repeat(64)}`]) {
+        const second = await context.newPage();
+        await second.goto(`${harness.url}${path}`);
+        await second.getByText("What shall we work on?").waitFor();
+        assert.equal(await second.getByRole("dialog", { name: "Open Baton" }).count(), 0);
+        await second.close();
+      }
+      // No cookie: it would go to every port of this host.
+      assert.deepEqual(await context.cookies(), []);
+    });
+  });
+
+  test("who does not stay signed in is asked again in the next tab", async () => {
+    await inContext(harness, async (context) => {
+      const page = await context.newPage();
+      await page.goto(harness.url);
+      await page.getByLabel("Keep me signed in on this device").uncheck();
+      await page.getByLabel("Key", { exact: true }).fill(harness.key);
+      await page.keyboard.press("Enter");
+      await page.getByText("What shall we work on?").waitFor();
+      await page.reload();
+      await page.getByText("What shall we work on?").waitFor();
+      const second = await context.newPage();
+      await second.goto(harness.url);
+      await second.getByRole("dialog", { name: "Open Baton" }).waitFor();
+    });
+  });
+
+  test("signing out ends all tabs, and leaves nothing in the browser", async () => {
+    await inContext(harness, async (context) => {
+      const [page, second] = [await context.newPage(), await context.newPage()];
+      for (const tab of [page, second]) {
+        await tab.goto(`${harness.url}#key=${harness.key}`);
+        await tab.getByText("What shall we work on?").waitFor();
+      }
+      await page.getByRole("button", { name: "Settings" }).click();
+      await page.getByLabel(/Instructions/).fill("my secret instructions");
+      await page.getByRole("button", { name: "Save", exact: true }).click();
+      await page.getByRole("button", { name: "Settings" }).click();
+      await page.getByRole("button", { name: "Sign out" }).click();
+      for (const tab of [page, second]) {
+        await tab.getByRole("dialog", { name: "Open Baton" }).waitFor();
+        assert.equal(await tab.evaluate(() => localStorage.length), 0);
+      }
+      // A link that is opened in a tab of the page signs in too.
+      await page.goto(`${harness.url}#key=${harness.key}`);
+      await page.getByText("What shall we work on?").waitFor();
+      assert.equal(page.url(), harness.url);
+    });
+  });
+
+  test("a key that was removed ends the wait for an answer, and the message is in the box again", async () => {
+    await inContext(harness, async (context) => {
+      const page = await context.newPage();
+      await page.goto(`${harness.url}#key=${harness.key}`);
+      await page.getByText("What shall we work on?").waitFor();
+      const refuse = (route) => route.fulfill({ status: 401, json: { error: { message: "this is no key", code: "invalid_api_key" } } });
+      for (const path of ["**/v1/chat/completions", "**/api/sessions/**"]) await page.route(path, refuse);
+      // The endpoint keeps no conversation of this test.
+      await page.route("**/api/sessions", (route) => (route.request().method() === "POST" ? route.fulfill({ json: { id: "ab".repeat(32) } }) : route.continue()));
+      await page.getByLabel("Message", { exact: true }).fill("are you there?");
+      await page.keyboard.press("Enter");
+      await page.getByText(/This key is wrong, has ended, or was removed/).waitFor();
+      await page.getByText("Waiting for the answer…").waitFor({ state: "detached" });
+      assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "are you there?");
+    });
+  });
+
   test("the page says what the endpoint's settings make true, and with memory off what holds then", async () => {
     await inContext(harness, async (context) => {
       const page = await context.newPage();

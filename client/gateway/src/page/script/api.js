@@ -1,22 +1,50 @@
-// Requests to the endpoint that serves this page, or to a client in the page. The key stays in this tab.
+// Requests to the endpoint that serves this page, or to a client in the page.
+//
+// The key is saved for this device, in the storage of this origin. A cookie would go to every port of the host, so to
+// other programs of the machine, and pages on those ports could use it.
 
-/** The key: from the link's fragment, which no server sees, then for this tab alone. */
+const savedKey = () => localStorage.getItem("key") ?? sessionStorage.getItem("key") ?? "";
+
+/** Saves the key: on this device, or for this tab alone. */
+function saveKey(given, stays) {
+  localStorage.removeItem("key");
+  (stays ? localStorage : sessionStorage).setItem("key", given);
+}
+
+/** The key: from the link's fragment, which no server sees, or the saved one. */
 function takeKey() {
   const given = new URLSearchParams(location.hash.slice(1)).get("key");
   if (given) {
-    sessionStorage.setItem("key", given);
+    saveKey(given, true);
     history.replaceState(null, "", location.pathname);
   }
-  return sessionStorage.getItem("key") ?? "";
+  return savedKey();
 }
 
 let key = takeKey();
 
 export const hasKey = () => key !== "";
 
-export function setKey(given) {
+export function setKey(given, stays) {
   key = given;
-  sessionStorage.setItem("key", given);
+  saveKey(given, stays);
+}
+
+/** Removes the key and all settings of this page from the browser. Other tabs follow. */
+export function signOut() {
+  localStorage.clear();
+  sessionStorage.clear();
+  location.replace("/");
+}
+
+/** Begins anew where a link or another tab changed the key. */
+export function watchKey() {
+  const follow = () => { if (!direct && savedKey() !== key) location.reload(); };
+  addEventListener("storage", follow);
+  // A page that the browser had put aside hears of no change.
+  addEventListener("pageshow", follow);
+  // A link that is opened in this tab loads nothing by itself.
+  addEventListener("hashchange", () => { if (location.hash.includes("key=")) location.reload(); });
 }
 
 /** The client in this page, where only files are served. @type {import("./direct.js").DirectClient | null} */

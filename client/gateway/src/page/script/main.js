@@ -1,6 +1,6 @@
 // Starts the chat page: that of `baton serve`, which has the sessions, or one with a client in it.
 
-import { admitted, connect, direct, hasKey, setKey } from "./api.js";
+import { admitted, connect, direct, hasKey, setKey, watchKey } from "./api.js";
 import { setUpChain, toggleChain } from "./chain.js";
 import { setUpChat } from "./chat.js";
 import { setUpComposer } from "./composer.js";
@@ -17,6 +17,8 @@ import { shortTitle } from "./words.js";
 /** The session in the address. */
 const addressed = () => location.pathname.match(/^\/c\/([\da-f]{64})$/)?.[1] ?? null;
 
+const WRONG_KEY = "This key is wrong, has ended, or was removed. The owner of this endpoint can give you a link.";
+
 function askKey(error = "") {
   $("keyError").textContent = error;
   if (!$("keyDialog").open) $("keyDialog").showModal();
@@ -25,7 +27,7 @@ function askKey(error = "") {
 async function begin() {
   await act(async () => {
     await connect();
-    if (!await admitted()) return askKey(hasKey() ? "This key is wrong." : "");
+    if (!await admitted()) return askKey(hasKey() ? WRONG_KEY : "");
     watchNetwork();
     loadDefaults();
     // A message may have been sent before this was known.
@@ -65,10 +67,17 @@ setUpList();
 setUpSettings();
 setUpRecovery();
 setUpNetwork();
-whenKeyRefused(() => askKey("This key is wrong."));
+watchKey();
+whenKeyRefused(() => {
+  // The message was not taken: nothing waits for an answer, and the box has the text again.
+  const text = state.running?.messages.at(-1).content;
+  if (text) emit("draft", text);
+  else emit("session");
+  askKey(WRONG_KEY);
+});
 $("more").addEventListener("click", () => openMenu($("more"), entries(state.current)));
 $("keyForm").addEventListener("submit", () => {
-  setKey($("key").value.trim());
+  setKey($("key").value.trim(), $("keyStays").checked);
   $("key").value = "";
   begin();
 });

@@ -1,7 +1,7 @@
 // Settings of this browser, and the instructions of a conversation.
 
 import { $, element } from "./dom.js";
-import { direct, json } from "./api.js";
+import { direct, hasKey, json, signOut } from "./api.js";
 import { emit, state } from "./state.js";
 
 const NAME = "settings";
@@ -76,6 +76,7 @@ async function open() {
   for (const place of document.querySelectorAll("[data-only]")) place.hidden = place.dataset.only !== (direct ? "direct" : "endpoint");
   $("memory").disabled = !hasMemory();
   $("memory").checked = hasMemory() && (settings.memory ?? true);
+  $("signOut").hidden = Boolean(direct) || !hasKey();
   drawMemory();
   $("settings").returnValue = "no";
   $("settings").showModal();
@@ -97,4 +98,5 @@ export function setUpSettings() {
   $("settingsButton").addEventListener("click", open);
   $("settings").addEventListener("close", close);
   $("memory").addEventListener("change", drawMemory);
+  $("signOut").addEventListener("click", signOut);
 }
