@@ -13,6 +13,7 @@ import { chainTests } from "./chat/chain.mjs";
 import { Harness } from "./chat/harness.mjs";
 import { layoutTests } from "./chat/layout.mjs";
 import { pictures } from "./chat/pictures.mjs";
+import { memoryTests } from "./chat/memories.mjs";
 import { sessionTests } from "./chat/sessions.mjs";
 import { signInTests } from "./chat/signin.mjs";
 import { turnTests } from "./chat/turns.mjs";
@@ -29,6 +30,7 @@ after(() => harness.close());
 
 accessTests(harness);
 signInTests(harness);
+memoryTests(harness);
 answerTests(harness);
 turnTests(harness);
 sessionTests(harness);

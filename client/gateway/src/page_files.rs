@@ -40,6 +40,7 @@ const FILES: &[(&str, &str, &str)] = files![
     SCRIPT "script/list.js",
     SCRIPT "script/main.js",
     SCRIPT "script/markdown.js",
+    SCRIPT "script/memories.js",
     SCRIPT "script/menu.js",
     SCRIPT "script/network.js",
     SCRIPT "script/receipt.js",

@@ -10,6 +10,7 @@ import { openMenu } from "./menu.js";
 import { setUpNetwork, watchNetwork } from "./network.js";
 import { setUpRecovery } from "./recovery.js";
 import { act, open, stop, whenKeyRefused } from "./session.js";
+import { setUpMemories } from "./memories.js";
 import { loadDefaults, setUpSettings } from "./settings.js";
 import { emit, on, state, titleOf } from "./state.js";
 import { shortTitle } from "./words.js";
@@ -67,6 +68,7 @@ setUpList();
 setUpSettings();
 setUpRecovery();
 setUpNetwork();
+setUpMemories();
 watchKey();
 whenKeyRefused(() => {
   // The message was not taken: nothing waits for an answer, and the box has the text again.

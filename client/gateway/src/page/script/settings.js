@@ -76,6 +76,7 @@ async function open() {
   for (const place of document.querySelectorAll("[data-only]")) place.hidden = place.dataset.only !== (direct ? "direct" : "endpoint");
   $("memory").disabled = !hasMemory();
   $("memory").checked = hasMemory() && (settings.memory ?? true);
+  $("memoriesButton").hidden = !hasMemory();
   $("signOut").hidden = Boolean(direct) || !hasKey();
   drawMemory();
   $("settings").returnValue = "no";
