@@ -90,3 +90,23 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     ];
     (headers, text).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_its_policy_in_its_text_before_any_file_and_no_script_or_style_in_it() {
+        let policy = PAGE.find("http-equiv=\"content-security-policy\"").unwrap();
+        for file in ["<link rel=\"stylesheet\"", "<script"] {
+            assert!(policy < PAGE.find(file).unwrap(), "{file}");
+        }
+        let own: Vec<&str> = PAGE.split("<script").skip(1).collect();
+        assert!(own.iter().all(|script| script.starts_with(" src=\"/")), "{own:?}");
+        for inline in ["<style", " style=", " onclick=", " onload=", "javascript:"] {
+            assert!(!PAGE.contains(inline), "{inline}");
+        }
+        // Files of nodes and stores elsewhere are reached from the page as files; the endpoint's header is stricter.
+        assert!(PAGE.contains("default-src 'none'; script-src 'self' 'wasm-unsafe-eval'"));
+    }
+}

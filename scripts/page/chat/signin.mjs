@@ -119,4 +119,21 @@ export function signInTests(harness) {
       assert.equal(await page.locator(".trust").count(), 0);
     });
   });
+
+  test("the page as files refuses scripts of other origins and in its text, whatever its server sends", async () => {
+    await inContext(harness, async (context) => {
+      const page = await context.newPage();
+      await page.route(harness.url, async (route) => {
+        const response = await route.fetch();
+        const { "content-security-policy": sent, ...headers } = response.headers();
+        assert.ok(sent.includes("script-src 'self'"), "the endpoint sends it as a header too");
+        const body = (await response.text()).replace("</body>", "<script>document.title = 'injected'</script><p onclick=\"document.title = 'injected'\">click</p></body>");
+        await route.fulfill({ status: 200, headers, body });
+      });
+      await page.goto(harness.url);
+      await page.getByRole("dialog", { name: "Open Baton" }).waitFor();
+      await page.evaluate(() => document.querySelector("[onclick]").click());
+      assert.equal(await page.title(), "Baton");
+    });
+  });
 }
