@@ -38,6 +38,7 @@ mod relayer_memory;
 mod repl;
 mod serve;
 mod serve_keys;
+mod serve_link;
 mod session;
 mod settings;
 mod storage;

@@ -199,6 +199,15 @@ impl Out {
         self.say(Tone::Note, text);
     }
 
+    /// Lines of light blocks on a dark ground, to standard error. Without colour, the terminal's ground is taken for
+    /// dark.
+    pub fn blocks(&self, lines: &[String]) {
+        for line in lines {
+            let line = if self.color { format!("\x1b[97;40m{line}\x1b[0m\n") } else { format!("{line}\n") };
+            let _ = io::stderr().lock().write_all(line.as_bytes());
+        }
+    }
+
     /// A good remark.
     pub fn good(&self, text: &str) {
         self.say(Tone::Good, text);

@@ -22,6 +22,7 @@ use super::{
     out::{Out, count},
     relayer_memory::RelayerMemory,
     serve_keys,
+    serve_link::{self, Listening, PageAddress, link},
     settings::{self, Settings, relayer_name},
     talk::{DEFAULT_TEMPERATURE, search_line, tried_places},
     tool_servers::NamedServers,
@@ -30,8 +31,6 @@ use super::{
 
 /// The key's file in the home folder.
 const KEY_FILE: &str = "serve.key";
-/// Reaches a server that listens at all addresses.
-const LOCALHOST: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// Interval between two looks at the nodes.
 const NODES_CHECK: Duration = Duration::from_secs(3);
 /// The directory of Let's Encrypt.
@@ -40,8 +39,12 @@ const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 const MAX_KEY_BYTES: u64 = 4096;
 
 pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> Result<(), Failure> {
-    if let Some(ServeCommand::Keys { command }) = &arguments.command {
-        return serve_keys::run(settings, command.as_ref().unwrap_or(&KeysCommand::List), out);
+    match &arguments.command {
+        Some(ServeCommand::Keys { command }) => {
+            return serve_keys::run(settings, command.as_ref().unwrap_or(&KeysCommand::List), out);
+        }
+        Some(ServeCommand::Link) => return serve_link::run(settings, out),
+        None => {}
     }
     let address = arguments.listen;
     if arguments.no_key && !is_loopback(&address) {
@@ -100,9 +103,10 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         }
         let mut signals = StopSignals::listen()?;
         let key_file = (!arguments.no_key).then_some(&*key_file);
-        let reached =
-            PublicAddress { address, has_tls: identity.is_some(), name: arguments.acme.first().cloned() };
-        announce(&reached, key_file, config.key.as_ref(), out)?;
+        let listening = Listening { address, has_tls, names: &arguments.allow_host };
+        let page = PageAddress::of(&listening, arguments.acme.first(), key_file);
+        page.save(settings.home())?;
+        announce(&listening, &page, config.key.as_ref(), out)?;
         let stop = async move {
             signals.next().await;
             leave_at_second_interrupt();
@@ -184,56 +188,42 @@ fn say_nodes(client: &Client, nodes: &[NodeInfo], out: &Out) {
     out.note(&format!("{} with {}", count(nodes.len() as u64, "node"), models.join(", ")));
 }
 
+/// The bearer key in a file, if the file exists.
+pub(crate) fn read_key(path: &Path) -> Result<Option<Zeroizing<String>>, Failure> {
+    let read = files::read_secret(path, "bearer key", MAX_KEY_BYTES).map_err(ClientError::from)?;
+    let Some(bytes) = read else { return Ok(None) };
+    let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
+    // A header carries only visible characters, and an empty key would protect nothing.
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Failure::Usage(format!(
+            "the key file {} holds no key: one line of visible characters; remove it, and a new one is made",
+            path.display()
+        )));
+    }
+    Ok(Some(Zeroizing::new(text.to_owned())))
+}
+
 /// The bearer key in a file; a missing file is created.
 fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
-    let read = files::read_secret(path, "bearer key", MAX_KEY_BYTES).map_err(ClientError::from)?;
-    if let Some(bytes) = read {
-        let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
-        // A header carries only visible characters, and an empty key would protect nothing.
-        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Failure::Usage(format!(
-                "the key file {} holds no key: one line of visible characters; remove it, and a new one is made",
-                path.display()
-            )));
-        }
-        return Ok(Zeroizing::new(text.to_owned()));
+    if let Some(key) = read_key(path)? {
+        return Ok(key);
     }
     let key = generate_key();
     write_private(path, format!("{}\n", *key).as_bytes())?;
     Ok(key)
 }
 
-/// How programs reach the endpoint.
-struct PublicAddress {
-    address: std::net::SocketAddr,
-    /// Whether it has the owner's certificate.
-    has_tls: bool,
-    /// The first name of a certificate from an authority.
-    name: Option<String>,
-}
-
 /// Shows the endpoint's address; programs read the JSON line. A person gets the page's link with the key in
 /// its fragment, which browsers do not send.
 fn announce(
-    PublicAddress { address, has_tls, name }: &PublicAddress,
-    key_file: Option<&Path>,
+    Listening { address, has_tls, .. }: &Listening<'_>,
+    page: &PageAddress,
     key: Option<&Zeroizing<String>>,
     out: &Out,
 ) -> Result<(), Failure> {
-    // Nothing can connect to the address that stands for all.
-    let reached = if address.ip().is_unspecified() { (LOCALHOST, address.port()).into() } else { *address };
-    let reached = name.as_ref().map_or_else(
-        || reached.to_string(),
-        |name| match address.port() {
-            443 => name.clone(),
-            port => format!("{name}:{port}"),
-        },
-    );
-    let has_tls = *has_tls || name.is_some();
-    let scheme = if has_tls { "https" } else { "http" };
-    let url = format!("{scheme}://{reached}/v1");
+    let url = format!("{}v1", page.local);
+    let key_file = page.key_file.as_ref().map(|path| path.display().to_string());
     if out.json() {
-        let key_file = key_file.map(|path| path.display().to_string());
         return Ok(out.value(&json!({ "event": "ready", "url": url, "key_file": key_file }))?);
     }
     out.line(&format!("export OPENAI_BASE_URL={url}"))?;
@@ -247,8 +237,12 @@ fn announce(
         ));
     }
     if std::io::stderr().is_terminal() {
-        let key = key.map_or_else(String::new, |key| format!("#key={}", **key));
-        out.note(&format!("chat page: {scheme}://{reached}/{key}\nprograms that speak OpenAI's API need the lines above; Ctrl-C ends this"));
+        let key = key.map(|key| key.as_str());
+        out.note(&format!("chat page: {}", *link(&page.local, key)));
+        if page.shared != page.local {
+            out.note(&format!("from other devices: {}", *page.link(key)));
+        }
+        out.note("programs that speak OpenAI's API need the lines above; Ctrl-C ends this");
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! `baton serve keys`: keys with names for the endpoint.
 
+use std::io::{self, IsTerminal as _};
+
 use baton_gateway::{
     DayUsage, KeyChange, KeyListError, KeyListFile, KeyUsage, NamedKey, UsageTable, read_usage, rfc3339,
 };
@@ -10,6 +12,7 @@ use super::{
     args::{KeyOptions, KeysCommand, Switch, Term},
     clock::{day, now_ms},
     out::{Out, count},
+    serve_link::{PageAddress, show_code},
     settings::Settings,
 };
 
@@ -22,17 +25,10 @@ pub(crate) fn run(settings: &Settings, command: &KeysCommand, out: &Out) -> Resu
         KeysCommand::List => list(&file, &read_usage(settings.home()), now_s, out),
         KeysCommand::Show { name } => show(&file, &read_usage(settings.home()), name, now_s, out),
         KeysCommand::Add { name, options } => {
-            let (key, text) = file.add(name, &change(options, now_s)?, now_s).map_err(failure)?;
-            if out.json() {
-                let mut value = describe(&key, None, now_s);
-                if let Value::Object(fields) = &mut value {
-                    fields.insert("key".to_owned(), text.as_str().into());
-                }
-                return Ok(out.value(&value)?);
-            }
-            out.line(&text)?;
-            out.note(&format!("This is the key of {name}, shown once. {}", rights(&key)));
-            Ok(())
+            let change = change(options, now_s)?;
+            let page = PageAddress::load(settings.home())?;
+            let (key, text) = file.add(name, &change, now_s).map_err(failure)?;
+            show_added(&key, &text, page.as_ref(), now_s, out)
         }
         KeysCommand::Change { name, options } => {
             let change = change(options, now_s)?;
@@ -56,6 +52,37 @@ pub(crate) fn run(settings: &Settings, command: &KeysCommand, out: &Out) -> Resu
             Ok(out.line(&format!("{name} is removed. Its conversations stay: baton session list"))?)
         }
     }
+}
+
+/// Shows a new key, with the link of the page for its holder.
+fn show_added(
+    key: &NamedKey,
+    text: &str,
+    page: Option<&PageAddress>,
+    now_s: u64,
+    out: &Out,
+) -> Result<(), Failure> {
+    let link = page.map(|page| page.link(Some(text)));
+    if out.json() {
+        let mut value = describe(key, None, now_s);
+        if let Value::Object(fields) = &mut value {
+            fields.insert("key".to_owned(), text.into());
+            fields.insert("link".to_owned(), json!(link.as_ref().map(|link| link.as_str())));
+        }
+        return Ok(out.value(&value)?);
+    }
+    out.line(text)?;
+    out.note(&format!("This is the key of {}, shown once. {}", key.name, rights(key)));
+    let (Some(page), Some(link)) = (page, link) else {
+        out.note("Once baton serve has run with this home, a new key is shown with its link.");
+        return Ok(());
+    };
+    // A file that standard error goes to must not have the key.
+    if io::stderr().is_terminal() {
+        out.note(&format!("Its link opens the chat page, and keeps the device signed in:\n{}", *link));
+        show_code(page, &link, out);
+    }
+    Ok(())
 }
 
 fn change(options: &KeyOptions, now_s: u64) -> Result<KeyChange, Failure> {

@@ -128,6 +128,10 @@ pub(crate) struct ServeArguments {
 /// The commands of `baton serve`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServeCommand {
+    /// Print the link of the chat page with your key, and its QR code at a terminal.
+    ///
+    /// It is that of the last `baton serve` with this home, which may run elsewhere, such as under systemd.
+    Link,
     /// Manage keys with names: for the people and programs that share this endpoint.
     ///
     /// Each key sees the conversations of its project alone. A running endpoint learns changes within a second.
@@ -144,7 +148,7 @@ pub(crate) enum KeysCommand {
     /// List the keys with their usage of today.
     #[command(alias = "ls")]
     List,
-    /// Add a key, and show it once.
+    /// Add a key, and show it once, with its link and QR code.
     #[command(after_help = ADD_EXAMPLES)]
     Add {
         /// Its name: letters, digits, hyphens, dots and underscores.

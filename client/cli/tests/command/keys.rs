@@ -1,6 +1,10 @@
 //! `baton serve keys`: keys with names, as their owner manages them.
 
-use std::path::Path;
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use serde_json::Value;
 
@@ -89,6 +93,55 @@ fn mistakes_name_their_cause_and_the_next_step() {
     std::fs::write(home.join("serve.keys.json"), "{").unwrap();
     let (_, err, code) = baton(home, &["list"]);
     assert!(code == 2 && err.contains("is not a list of keys"), "{err}");
+}
+
+#[test]
+fn the_link_of_the_page_is_printed_again_and_with_each_new_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let link = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        command.env_clear().args(["serve", "link"]).args(more).arg("--home").arg(home);
+        let output = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr), output.status.code().unwrap())
+    };
+    let (_, err, code) = link(&[]);
+    assert!(code == 2 && err.contains("start it: baton serve"), "{err}");
+    let (out, err, code) = baton(home, &["add", "early"]);
+    assert!(code == 0 && out.trim().len() == 73 && err.contains("Once baton serve has run"), "{err}");
+    assert_eq!(json(home, &["add", "early2"])["link"], Value::Null);
+
+    // An endpoint without a terminal, as under systemd.
+    let mut server = Command::new(env!("CARGO_BIN_EXE_baton"))
+        .env_clear()
+        .args(["serve", "--listen", "127.0.0.1:0", "--allow-host", "chat.example", "--json"])
+        .args(["--node", "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"])
+        .arg("--home")
+        .arg(home)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(ready.contains("\"event\":\"ready\""), "{ready}");
+
+    let key = std::fs::read_to_string(home.join("serve.key")).unwrap();
+    let expected = format!("https://chat.example/#key={}", key.trim());
+    let (out, err, code) = link(&[]);
+    assert_eq!((out.trim(), code), (expected.as_str(), 0), "{err}");
+    assert!(!err.contains('█'), "a code is for a terminal: {err}");
+    let (out, _, _) = link(&["--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["link"], expected.as_str());
+    let (out, err, code) = baton(home, &["add", "anna"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(!err.contains(out.trim()), "a key is shown to a terminal alone, or on standard output: {err}");
+    let added = json(home, &["add", "ben"]);
+    assert_eq!(added["link"], format!("https://chat.example/#key={}", added["key"].as_str().unwrap()));
 }
 
 #[test]
