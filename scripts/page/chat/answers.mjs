@@ -31,7 +31,7 @@ const COSTLY = [
   [">", 2_500], [">", 60_000], ["a.", 60_000], ["- ", 60_000], ["1.\n", 32_000], ["[", 60_000], ["![", 4_000], ["*a", 60_000], ["_a ", 32_000],
   ["**a ", 4_000], ["~a", 4_000], ["`*", 4_000], ["`".repeat(50) + " ", 32_000], ["<a ", 60_000], ["<", 32_000], ["<!--", 32_000], ["|-|\n", 32_000],
   ["[a]: b \"\n", 32_000], ["\n```", 32_000], ["\n$$", 32_000], ["\\(", 4_000], ["$", 32_000], ["&amp;", 32_000], ["a@", 60_000], ["> - 1. ", 32_000],
-  [`${"|a".repeat(1000)}|\n${"|-".repeat(1000)}|\n${"|\n".repeat(9000)}`, 32_000], ["http://", 60_000], ["\n", 100_000], ["word ", 500_000],
+  [`${"|a".repeat(1000)}|\n${"|-".repeat(1000)}|\n${"|\n".repeat(9000)}`, 32_000], ["http://", 60_000], ["\n", 500_000], ["a\n", 500_000], ["word ", 500_000],
 ];
 
 export function answerTests(harness) {
@@ -58,6 +58,20 @@ export function answerTests(harness) {
         const longest_ms = await page.evaluate(() => globalThis.longest_ms);
         if (process.env.BATON_PAGE_TIMES) console.log(name, longest_ms);
         assert.ok(longest_ms < 1000, `${name} stopped the page for ${longest_ms} ms`);
+      });
+    }
+  });
+
+  test("long code stays plain: its colours would stop the page", async () => {
+    const { page } = harness;
+    const code = (lines) => `\`\`\`rust\n${"let text = r#\"'a\"#;\n".repeat(lines)}\`\`\``;
+    for (const [lines, isColoured] of [[20, true], [1500, false]]) {
+      await harness.withSession((shown) => { shown.turns[0].messages.at(-1).content = code(lines); }, async () => {
+        await page.locator("pre code").waitFor();
+        if (isColoured) await page.locator("pre .hljs-keyword").first().waitFor();
+        await page.waitForTimeout(200);
+        assert.equal(await page.locator("pre .hljs-keyword").count() > 0, isColoured, `${lines} lines`);
+        assert.equal((await page.locator("pre code").textContent()).split("\n").filter(Boolean).length, lines);
       });
     }
   });

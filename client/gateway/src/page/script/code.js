@@ -11,8 +11,13 @@ const FILES = {
   rs: "rust", rust: "rust", sql: "sql", svg: "xml", ts: "typescript", tsx: "typescript", typescript: "typescript",
   xml: "xml", yaml: "yaml", yml: "yaml",
 };
-/** Longer code stays plain: colouring it would stall the page. */
-const MOST_COLOURED = 50_000;
+/** Characters. Longer code stays plain: each frame of a stream colours the last block anew. */
+const MOST_COLOURED = 10_000;
+/** Milliseconds of colouring between two pauses of the page; the code after it stays plain. */
+const COLOURING_MS = 300;
+
+/** Milliseconds of colouring since the page last paused. */
+let spent = 0;
 
 /** @param {string} code @param {string} info The text after the fence, which begins with the language. */
 export function codeBlock(code, info) {
@@ -35,9 +40,13 @@ function colour(place, code, file) {
 }
 
 function paint(place, code, language) {
+  if (spent > COLOURING_MS) return;
+  const begun = performance.now();
   const { value } = highlighter.highlight(code, { language, ignoreIllegals: true });
   const parsed = new DOMParser().parseFromString(value, "text/html");
   place.replaceChildren(...plain(parsed.body));
+  if (!spent) setTimeout(() => { spent = 0; });
+  spent += performance.now() - begun;
 }
 
 /** Copies only text, and spans with the library's class names. */

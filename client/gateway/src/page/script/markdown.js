@@ -14,6 +14,8 @@ const LONGEST_RUN = 4 * 1024;
 const MOST_PARTS = 4 * 1024;
 /** Blocks in blocks, and emphasis in emphasis. */
 const DEEPEST = 50;
+/** Lines of a plain text in one piece. The browser lays out only the pieces in sight. */
+const PIECE_LINES = 1000;
 /** Milliseconds for a text, and for all texts between two pauses of the page. */
 const TEXT_MS = 150, DRAWING_MS = 1000;
 
@@ -157,13 +159,36 @@ function renderBlocks(container, text, before) {
   rendered.set(container, { text, plain_until: 0, blocks });
 }
 
-/** Shows a text as it is. */
+/** Shows a text as it is. Of a text that grows, all pieces but the last stay. */
 function renderPlain(container, text, until) {
   const before = rendered.get(container);
-  const shown = before?.blocks === null && text.startsWith(before.text) && container.firstChild.firstChild;
-  if (shown) shown.appendData(text.slice(before.text.length));
-  else container.replaceChildren(element("p", { className: "plain", dir: "auto", textContent: text }));
+  const grows = before?.blocks === null && text.startsWith(before.text);
+  if (!grows) container.replaceChildren(element("div", { className: "plain", dir: "auto" }));
+  const plain = container.firstChild;
+  const pieces = piecesOf(text);
+  pieces.slice(Math.max(plain.childElementCount - 1, 0)).forEach((piece, index) => {
+    const first = index === 0 && plain.lastElementChild?.firstChild;
+    if (first) first.appendData(piece.slice(first.length));
+    else plain.append(element("div", { textContent: piece }));
+  });
+  plain.classList.toggle("pieces", pieces.length > 1);
   rendered.set(container, { text, plain_until: until, blocks: null });
+}
+
+/** A text in pieces of some lines, each with its last line's end. */
+function piecesOf(text) {
+  const pieces = [];
+  for (let begin = 0, end = 0; begin < text.length; begin = end) {
+    for (let lines = 0; lines < PIECE_LINES && end < text.length; lines++) end = text.indexOf("\n", end) + 1 || text.length;
+    pieces.push(text.slice(begin, end));
+  }
+  return pieces;
+}
+
+/** Shows a text without Markdown in a container. */
+export function showPlain(container, text) {
+  renderPlain(container, text, 0);
+  return container;
 }
 
 const isShown = (token) => token.type !== "space" && token.type !== "def";

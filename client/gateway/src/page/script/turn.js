@@ -1,7 +1,7 @@
 // One turn of the conversation: the message, the answer, and a line on who answered.
 
 import { copy, element, icon, iconButton, textButton } from "./dom.js";
-import { renderMarkdown } from "./markdown.js";
+import { renderMarkdown, showPlain } from "./markdown.js";
 import { openMenu } from "./menu.js";
 import { showReceipt } from "./receipt.js";
 import { branchAfter, discard, regenerate, replace, resume, sendDraft } from "./session.js";
@@ -36,10 +36,10 @@ function draw(view, turn, { colours, versions, last }, shownVersion = turn) {
 export const messageViews = (messages) => messages.map((message) => {
   if (message.role === "user") return said(message.content);
   if (message.role === "assistant") return answer(message.content);
-  return element("div", { className: "quiet", textContent: `${message.role}: ${message.content}` });
+  return showPlain(element("div", { className: "quiet" }), `${message.role}: ${message.content}`);
 });
 
-const said = (text) => element("div", { className: "said", dir: "auto", textContent: text });
+const said = (text) => showPlain(element("div", { className: "said" }), text);
 
 function answer(text) {
   const made = element("div", { className: "answer prose" });
