@@ -38,7 +38,18 @@ export function sessionTests(harness) {
     await harness.newConversation();
     await harness.say("a very long beginning ".repeat(20));
     assert.ok((await page.locator("#title").textContent()).length <= 61);
-    assert.ok((await harness.list.locator("[aria-current] .name").textContent()).length <= 61);
+    const name = harness.list.locator("[aria-current] .name");
+    assert.ok((await name.textContent()).length <= 61);
+    assert.equal(await name.getAttribute("dir"), "auto");
+    // A title has the whole width until its button is seen.
+    await harness.newConversation();
+    await harness.message.hover();
+    const long = harness.list.getByRole("listitem").filter({ hasText: "a very long beginning" });
+    const width = (place) => place.evaluate((shown) => shown.getBoundingClientRect().width);
+    const whole = await width(long);
+    assert.ok(await width(long.locator(".name")) > whole - 24);
+    await long.hover();
+    assert.ok(await width(long.locator(".name")) < whole - 32);
   });
 
   test("a search finds the texts of conversations", async () => {
@@ -86,6 +97,7 @@ export function sessionTests(harness) {
     };
     const [name, text] = await saved("Export as Markdown");
     assert.equal(name, "the-sea-is-blue.md");
+    assert.match(text, /\nExported on [^\n]*\b20\d\d\b[^\n]* from session/);
     assert.match(text, /^# the sea is blue\n[^]*\*\*You:\*\*\n\n> the sea is blue\n\n[^]*the sea is blue\n\n<sub>Turn 1: node [\da-f]{8}, .*receipt [\da-f]{8}<\/sub>\n$/);
     const exported = JSON.parse((await saved("Export with proofs"))[1]);
     assert.ok(!("root" in exported) || exported.root === null, "an export is evidence, and not the key");

@@ -2,7 +2,7 @@
 
 import { ask, json } from "./api.js";
 import { element } from "./dom.js";
-import { day, modelName, short, shortTitle } from "./words.js";
+import { modelName, short, shortTitle } from "./words.js";
 
 function download(blob, name) {
   const link = element("a", { href: URL.createObjectURL(blob), download: name });
@@ -18,7 +18,7 @@ export function markdownOf(session, title) {
       : `**${message.role === "user" ? "You" : message.role}:**\n\n${message.content.replace(/^/gm, "> ")}`)),
     `<sub>Turn ${turn.seq + 1}: node ${short(turn.node)}, ${modelName(turn)}${turn.receipt ? `, receipt ${short(turn.receipt.hash)}` : ""}</sub>`,
   ]);
-  return `${[`# ${title}`, `Exported on ${day(Date.now())} from session ${session.id}.`, ...parts].join("\n\n")}\n`;
+  return `${[`# ${title}`, `Exported on ${new Date().toLocaleDateString([], { dateStyle: "long" })} from session ${session.id}.`, ...parts].join("\n\n")}\n`;
 }
 
 export async function exportMarkdown(id, title) {

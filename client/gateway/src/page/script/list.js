@@ -29,11 +29,11 @@ function draw() {
 
 function item(session) {
   const title = shortTitle(titleFor(session));
-  const link = element("a", { href: `/c/${session.id}`, title: plural(session.turns, "turn") }, element("span", { className: "name", textContent: title }));
+  const link = element("a", { href: `/c/${session.id}`, title: plural(session.turns, "turn") }, element("span", { className: "name", dir: "auto", textContent: title }));
   if (session.branch_of) link.firstChild.prepend(icon("branch"), element("span", { className: "hidden", textContent: "Branch: " }));
   // The owner sees the conversations of all projects.
   if (session.project) link.append(element("span", { className: "snippet", textContent: session.project }));
-  if (session.snippet) link.append(element("span", { className: "snippet", textContent: session.snippet }));
+  if (session.snippet) link.append(element("span", { className: "snippet", dir: "auto", textContent: session.snippet }));
   if (session.id === state.current) link.setAttribute("aria-current", "page");
   link.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;

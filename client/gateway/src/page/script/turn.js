@@ -101,7 +101,7 @@ function marks(turn, { colours, replaced, last, answered }) {
 
 /** A box in place of the message. */
 function edit(view, turn, text, cancel) {
-  const box = element("textarea", { value: text, rows: Math.min(8, text.split("\n").length + 1), aria: { label: "Edited message" } });
+  const box = element("textarea", { value: text, dir: "auto", rows: Math.min(8, text.split("\n").length + 1), aria: { label: "Edited message" } });
   const form = element("form", { className: "edit" }, box, element("div", { className: "row" },
     element("span", { className: "hint", textContent: "Replaces this turn and all later ones. They stay in the chain." }),
     textButton("Cancel", cancel), element("button", { type: "submit", className: "primary", textContent: "Send" })));
