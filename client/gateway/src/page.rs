@@ -20,7 +20,7 @@ use super::{
     ApiError, Gateway, GatewayState,
     fields::Fields,
     guard,
-    page_turns::{describe_turns, messages, replaced_count},
+    page_turns::{describe_turns, id_of, messages, replaced_count},
 };
 use baton_client::{ClientError, MODEL_OUTPUT_TOKENS, NewSession};
 
@@ -51,10 +51,6 @@ async fn defaults(gateway: Gateway) -> Json<Value> {
         fields.extend(gateway.privacy().fields().map(|(name, value)| (name.to_owned(), value)));
     }
     Json(fields)
-}
-
-fn id_of(text: &str) -> Result<SessionId, ApiError> {
-    text.parse().map_err(|_| ApiError::missing("session_not_found", "this is no session's id"))
 }
 
 /// The sessions, last used first. Reads sessions again that other programs changed.

@@ -5,12 +5,18 @@ use std::collections::{HashMap, HashSet};
 use baton_client::{BlobLifetime, TurnView};
 use baton_proto::{
     SignedObject,
+    ids::SessionId,
     receipt::Receipt,
     record::{FinishReason, Message, Record, RecordKind, Role},
 };
 use serde_json::{Value, json};
 
-use super::models::ModelNames;
+use super::{ApiError, models::ModelNames, steps::memories};
+
+/// The session that a path names.
+pub(super) fn id_of(text: &str) -> Result<SessionId, ApiError> {
+    text.parse().map_err(|_| ApiError::missing("session_not_found", "this is no session's id"))
+}
 
 /// The turns, oldest first: the present ones, and with `replaced` also those that a later turn replaced.
 #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
@@ -21,6 +27,11 @@ pub(super) fn describe_turns(
     replaced: bool,
 ) -> Vec<Value> {
     let replacements = replacements(views);
+    let present: Vec<u64> = views
+        .iter()
+        .filter(|view| view.turn.record.is_some() && !replacements.contains_key(&view.turn.link.seq))
+        .map(|view| view.turn.link.seq)
+        .collect();
     let wanted = views.iter().filter(|view| {
         view.turn.record.is_some() && (replaced || !replacements.contains_key(&view.turn.link.seq))
     });
@@ -28,9 +39,22 @@ pub(super) fn describe_turns(
         .map(|view| {
             let mut turn = describe(view, lifetimes, names);
             turn["replaced_by"] = json!(replacements.get(&view.turn.link.seq));
+            if !replacements.contains_key(&view.turn.link.seq) {
+                turn["omitted_turns"] = json!(omitted_turns(view, &present));
+            }
             turn
         })
         .collect()
+}
+
+/// Number of earlier turns of the conversation that the prompt of a present turn did not have, by its receipt.
+fn omitted_turns(view: &TurnView, present: &[u64]) -> usize {
+    let Some(receipt) = &view.receipt else { return 0 };
+    let record = view.turn.record.as_ref();
+    // A summary reads the turns that it replaces.
+    let replaced = record.filter(|record| record.kind != RecordKind::Summary);
+    let replaced = replaced.and_then(|record| record.supersedes_from).unwrap_or(view.turn.link.seq);
+    present.partition_point(|seq| *seq < receipt.window_from.min(replaced))
 }
 
 /// The number of turns that are not part of the conversation any more.
@@ -81,6 +105,7 @@ fn describe(view: &TurnView, lifetimes: &[BlobLifetime], names: &ModelNames) -> 
         "acked": view.acked,
         "moved_from": view.replay_of.map(|from| from.seq),
         "took_over": took_over(view),
+        "memories": memories(&view.memory),
         "receipt": view.receipt.as_ref().map(describe_receipt),
     })
 }

@@ -1,6 +1,7 @@
 //! The steps of an answer, from the turn to the adapter of the program's API.
 
 use baton_client::{TokenReport, TurnOutcome};
+use baton_proto::memory::MemoryItem;
 use serde_json::{Value, json};
 
 use super::{ApiError, rfc3339};
@@ -32,6 +33,16 @@ pub(super) struct AcceptedAnswer {
     pub(super) ignored: Vec<String>,
 }
 
+/// Memories that an answer used.
+pub(super) fn memories(items: &[MemoryItem]) -> Value {
+    items
+        .iter()
+        .map(
+            |item| json!({ "text": item.text, "kind": item.source, "created": rfc3339(item.time_ms / 1000) }),
+        )
+        .collect()
+}
+
 impl AcceptedAnswer {
     /// Data about the turn for which no API has a field.
     #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
@@ -53,10 +64,7 @@ impl AcceptedAnswer {
         });
         // The relayer recalled them for this caller, in its project alone.
         if !outcome.memory.is_empty() {
-            let memories = outcome.memory.iter();
-            about["memories"] = memories
-                .map(|item| json!({ "text": item.text, "kind": item.source, "created": rfc3339(item.time_ms / 1000) }))
-                .collect();
+            about["memories"] = memories(&outcome.memory);
         }
         if !outcome.omitted.is_nothing() {
             let omitted = &outcome.omitted;

@@ -228,6 +228,9 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
     assert_eq!(first["baton"]["session"], second["baton"]["session"]);
     let memories = first["baton"]["memories"].as_array().unwrap();
     assert!(!memories.is_empty() && memories.iter().all(|one| one["text"].is_string()), "{first}");
+    let at = format!("/api/sessions/{}", first["baton"]["session"].as_str().unwrap());
+    let shown: Value = endpoint.request(Method::GET, &at).send().await.unwrap().json().await.unwrap();
+    assert_eq!(shown["turns"][0]["memories"], first["baton"]["memories"], "the page has them after a reload");
     let words: Vec<String> = relayer.hints.lock().unwrap().iter().map(|hint| hint.hint.clone()).collect();
     assert_eq!(words, ["1 new", "1 new"]);
     for expected in [("a", "a (0)"), ("b", "b (1)")] {

@@ -23,6 +23,12 @@ export const state = {
   leftOut: [],
   /** The turn after which the next message begins a branch. @type {number | null} */
   branchAfter: null,
+  /** The turn that replaced the version that is shown; null for the newest version. @type {number | null} */
+  before: null,
+  /** What was left out of answers that came in this tab, by receipt. @type {Map<string, any>} */
+  answers: new Map(),
+  /** Whether the endpoint does not answer at all. */
+  unreachable: false,
   /** All sessions of this device. */
   listed: [],
   /** The nodes found; null before the first answer. */

@@ -64,6 +64,7 @@ function versionSwitch(versions, shownVersion, show) {
 function remarks(turn, last) {
   const lines = (turn.took_over ?? []).map((begun) => element("p", { className: "remark" },
     icon("branch"), `${short(begun.node)} stopped after ${plural(begun.tokens, "token")}; ${short(turn.node)} continued.`));
+  lines.push(...leftOut(turn), ...memories(turn));
   if (turn.finish === "length") {
     const tokens = turn.receipt ? ` of ${plural(turn.receipt.output_tokens, "token")}` : "";
     const line = element("p", { className: "remark" }, `The answer stopped at its limit${tokens}.`);
@@ -71,6 +72,28 @@ function remarks(turn, last) {
     lines.push(line);
   }
   return lines;
+}
+
+/** Says which parts of the conversation the answer was made without. */
+function leftOut(turn) {
+  const { omitted, messages_left_out: messages } = state.answers.get(turn.receipt?.hash) ?? {};
+  const turns = turn.omitted_turns;
+  const lines = [omitted?.message ? `${omitted.message}.`
+    : turns && `${plural(turns, "earlier turn")} ${turns === 1 ? "was" : "were"} left out: the conversation is longer than the model's context.`,
+  messages && `The oldest ${plural(messages, "message")} of this conversation did not fit into the branch.`];
+  return lines.filter(Boolean).map((textContent) => element("p", { className: "remark", textContent }));
+}
+
+/** The memories that the answer used. */
+function memories(turn) {
+  const used = turn.memories ?? [];
+  const known = used.length || turn.receipt?.memory_items;
+  if (!known) return [];
+  const count = known === 1 ? "1 memory" : `${known} memories`;
+  if (!used.length) return [element("p", { className: "remark", textContent: `Answered with ${count}; their text is not on this device.` })];
+  return [element("details", { className: "memories" }, element("summary", { textContent: `Answered with ${count}` }),
+    element("ul", {}, ...used.map(({ text, kind, created }) => element("li", { dir: "auto" }, text,
+      element("span", { className: "hint", textContent: ` ${kind}, ${day(Date.parse(created))}` })))))];
 }
 
 function marks(turn, { colours, replaced, last, answered }) {
