@@ -16,6 +16,7 @@ import { pictures } from "./chat/pictures.mjs";
 import { memoryTests } from "./chat/memories.mjs";
 import { sessionTests } from "./chat/sessions.mjs";
 import { signInTests } from "./chat/signin.mjs";
+import { tabTests } from "./chat/tabs.mjs";
 import { turnTests } from "./chat/turns.mjs";
 
 const { values } = parseArgs({
@@ -33,6 +34,7 @@ signInTests(harness);
 memoryTests(harness);
 answerTests(harness);
 turnTests(harness);
+tabTests(harness);
 sessionTests(harness);
 chainTests(harness);
 layoutTests(harness);

@@ -72,6 +72,7 @@ impl RunningTurn {
             };
             match step {
                 Some(Step::Model(name)) => *model = name,
+                Some(Step::Note(_)) => {}
                 Some(Step::Failed(api_error)) => return Err(api_error),
                 Some(first) => return Ok(first),
                 None => return Err(ClientError::TaskEnded.into()),
@@ -85,7 +86,7 @@ impl RunningTurn {
         let mut next = Some(first);
         loop {
             match next {
-                Some(Step::Model(_)) => {}
+                Some(Step::Model(_) | Step::Note(_)) => {}
                 Some(Step::Logprobs(more)) => reports.extend(more),
                 Some(Step::Text(more)) => text.push_str(&more),
                 Some(Step::Done(accepted)) => return Ok(WholeAnswer { text, reports, accepted }),
@@ -249,12 +250,23 @@ impl StepWriter {
     fn event(&mut self, event: TurnEvent) {
         let steps = &self.steps;
         match event {
-            TurnEvent::Attempt { model: name, .. } => {
+            TurnEvent::Attempt { model: name, node, continues, .. } => {
+                if continues > 0 {
+                    let _ =
+                        steps.send(Step::Note(format!("node {:.8} continues the answer", node.to_string())));
+                }
                 let _ = steps.send(Step::Model(name.clone()));
                 self.model = Some(name);
                 if let Some(charge) = &mut self.charge {
                     charge.note_asked();
                 }
+            }
+            TurnEvent::AttemptFailed { node, code, reason, .. } => {
+                let failure = match code {
+                    Some(ErrorCode::StreamTruncated) => "stopped answering".to_owned(),
+                    _ => format!("failed: {reason}"),
+                };
+                let _ = steps.send(Step::Note(format!("node {:.8} {failure}", node.to_string())));
             }
             TurnEvent::Admitted => self.is_admitted = true,
             TurnEvent::Logprobs(reports) => {

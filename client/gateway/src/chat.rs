@@ -232,7 +232,7 @@ impl Frame {
         let rest = running.steps(first).flat_map(move |step| {
             stream::iter(
                 match step {
-                    Step::Model(_) => Vec::new(),
+                    Step::Model(_) | Step::Note(_) => Vec::new(),
                     Step::Logprobs(reports) => {
                         waiting.extend(reports);
                         Vec::new()

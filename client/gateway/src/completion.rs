@@ -110,7 +110,7 @@ impl CompletionRequest {
             _ if !named => None,
             RequestPlace::BranchAfter(after) | RequestPlace::AfterTurn(after) => Some(after),
             RequestPlace::Replaces(seq) => seq.checked_sub(1),
-            RequestPlace::AfterMessages => seq.checked_sub(1),
+            RequestPlace::AfterMessages | RequestPlace::Pending => seq.checked_sub(1),
         };
         let Some(after) = after else {
             return Self {
@@ -155,6 +155,8 @@ pub(super) enum RequestPlace {
     /// After this turn, wherever that is possible: at the end of the session if the turn is the last one and no
     /// other request runs there, else in a branch. All messages of the request are new.
     AfterTurn(u64),
+    /// The messages of the session's unanswered turn once more; without that turn the request is refused.
+    Pending,
 }
 
 /// A request's sampling parameters; the gateway's apply where it sets none.

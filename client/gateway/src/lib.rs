@@ -68,6 +68,7 @@ mod guard;
 mod key_usage;
 #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "a page has no file of keys"))]
 mod keys;
+mod live_turns;
 mod logprobs;
 mod memory_items;
 mod messages;
@@ -119,6 +120,7 @@ use api_error::ApiError;
 use baton_client::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
 use ephemeral_sessions::IdleSessions;
 use keys::caller::Caller;
+use live_turns::LiveTurns;
 use models::ModelNames;
 use request_slots::RequestSlots;
 use session_index::{MAX_SESSIONS, SessionIndex};
@@ -299,6 +301,7 @@ struct Inner {
     /// The sessions in which requests take turns.
     session_slots: SessionSlots,
     approved_calls: ApprovedCalls,
+    live_turns: LiveTurns,
     /// Time of the last scan of the home, in milliseconds since the Unix epoch, less [`FILE_TIME_SLACK_MS`].
     scanned_ms: AtomicU64,
     turns: TaskTracker,
@@ -321,6 +324,7 @@ impl Gateway {
             idle_sessions: IdleSessions::default(),
             session_slots: SessionSlots::default(),
             approved_calls: ApprovedCalls::default(),
+            live_turns: LiveTurns::default(),
             scanned_ms: AtomicU64::new(0),
             turns: TaskTracker::new(),
         });

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{
     ApiError, Gateway, GatewayState,
     fields::Fields,
-    guard,
+    guard, live_turns,
     page_turns::{describe_turns, id_of, messages, replaced_count},
 };
 use baton_client::{ClientError, MODEL_OUTPUT_TOKENS, NewSession};
@@ -31,6 +31,9 @@ pub(super) fn routes() -> Router<GatewayState> {
         .route("/api/sessions", get(list).post(begin))
         .route("/api/sessions/search", get(search))
         .route("/api/sessions/{id}", get(show).patch(rename).delete(delete))
+        .route("/api/sessions/{id}/turns", post(live_turns::begin))
+        .route("/api/sessions/{id}/answer", get(live_turns::follow))
+        .route("/api/sessions/{id}/stop", post(live_turns::stop))
         .route("/api/sessions/{id}/abandon", post(abandon))
         .route("/api/sessions/{id}/verify", post(verify))
         .route("/api/sessions/{id}/export", get(export))
@@ -70,6 +73,7 @@ async fn list(gateway: Gateway) -> Result<Json<Value>, ApiError> {
                 "turns": one.turns,
                 "used_ms": one.used_ms,
                 "branch_of": one.branch.as_ref().map(describe_branch),
+                "running": gateway.reader_of(one.session),
             })
         })
         .collect();
@@ -152,11 +156,23 @@ async fn show(gateway: Gateway, Path(id): Path<String>, mut input: Fields) -> Re
         // The part of the answer that arrived before it stopped; no part of the conversation.
         "pending_text": pending.is_some().then_some(info.pending_text),
         "pending": pending.as_deref().map(messages),
+        // For whom the pending message is being answered.
+        "running": gateway.reader_of(id),
         "deleted_elsewhere": info.deleted_elsewhere,
         "unstored": info.unstored,
         "kept_until_ms": info.kept_until_ms,
         "trouble": info.trouble.map(|code| code.name()),
     })))
+}
+
+impl Gateway {
+    /// For whom a message of a session is being answered here: for the page, whose tabs can follow, or a program.
+    fn reader_of(&self, session: SessionId) -> Option<&'static str> {
+        if self.inner.live_turns.has(session) {
+            return Some("page");
+        }
+        self.inner.session_slots.is_held(session).then_some("program")
+    }
 }
 
 /// Gives up an unanswered message.

@@ -180,7 +180,14 @@ pub(super) async fn prepare_session(
             check(template, new)?;
             gateway.note_use(session);
             let system = pinned_messages(client, session, request).await?;
-            if let Some(pending) = client.session(session).pending_messages().await? {
+            let pending = client.session(session).pending_messages().await?;
+            if request.place == RequestPlace::Pending
+                && !pending.as_ref().is_some_and(|pending| same_messages(pending, new))
+            {
+                let message = "this message was answered or dropped meanwhile; read the session again";
+                return Err(ApiError::conflict("message_not_pending", message));
+            }
+            if let Some(pending) = pending {
                 if same_messages(&pending, new)
                     && is_same_request(gateway, session, (request, template), Some(replaces)).await?
                 {
@@ -252,7 +259,7 @@ async fn repeats_pending(
     session: SessionId,
     (request, template): (&CompletionRequest, &TurnInput),
 ) -> Result<bool, ApiError> {
-    if request.place != RequestPlace::AfterMessages {
+    if !matches!(request.place, RequestPlace::AfterMessages | RequestPlace::Pending) {
         return Ok(false);
     }
     let client = gateway.client();
@@ -345,6 +352,7 @@ fn choose_in_named(
         RequestPlace::Replaces(seq) | RequestPlace::BranchAfter(seq) | RequestPlace::AfterTurn(seq) => {
             return choose_at_turn(conversation, place, seq);
         }
+        RequestPlace::Pending => return Ok(SessionChoice::Session { session, replaces: None, left_out: 0 }),
         RequestPlace::AfterMessages => {}
     }
     if before.is_empty() {
@@ -554,6 +562,10 @@ mod tests {
         );
         assert_eq!(
             choose(RequestPlace::AfterTurn(2)).unwrap(),
+            SessionChoice::Session { session, replaces: None, left_out: 0 }
+        );
+        assert_eq!(
+            choose(RequestPlace::Pending).unwrap(),
             SessionChoice::Session { session, replaces: None, left_out: 0 }
         );
         assert!(choose(RequestPlace::AfterTurn(3)).is_err(), "no such turn");

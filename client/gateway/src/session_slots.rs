@@ -49,6 +49,16 @@ impl SessionSlots {
         holders.insert(session, Holder { steps, held });
         Ok(SessionSlot { slots: self.clone(), session, _held: sender })
     }
+
+    /// The request that holds a session.
+    pub(super) fn holder(&self, session: SessionId) -> Option<Holder> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&session).cloned()
+    }
+
+    /// Whether a request is being answered in a session.
+    pub(super) fn is_held(&self, session: SessionId) -> bool {
+        self.holder(session).is_some_and(|holder| !holder.has_hung_up())
+    }
 }
 
 impl Holder {

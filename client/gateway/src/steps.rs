@@ -10,6 +10,8 @@ use super::{ApiError, rfc3339};
 pub(super) enum Step {
     /// The client asks a node, by this name of the model.
     Model(String),
+    /// A remark about the nodes of the answer, such as a takeover; the APIs of programs have no place for it.
+    Note(String),
     /// Log probabilities of the tokens whose text comes next.
     Logprobs(Vec<TokenReport>),
     /// More of the text.

@@ -39,7 +39,7 @@ export function accessTests(harness) {
   test("while no node was found the page says so at once, and everything else works", async () => {
     const { page } = harness;
     await page.route("**/api/nodes", (route) => route.fulfill({ json: { nodes: [] } }));
-    await page.route("**/v1/chat/completions", async (route) => {
+    await page.route("**/api/sessions/*/turns", async (route) => {
       await new Promise((done) => setTimeout(done, 4500));
       await route.fulfill({ status: 503, json: { error: { message: "no node was found", code: "no_node" } } });
     });
@@ -56,7 +56,7 @@ export function accessTests(harness) {
     assert.equal(page.url(), harness.url);
     await harness.message.fill("");
     await page.unroute("**/api/nodes");
-    await page.unroute("**/v1/chat/completions");
+    await page.unroute("**/api/sessions/*/turns");
     harness.errors.length = 0;
     await page.reload();
     await page.getByText("3 nodes").waitFor();

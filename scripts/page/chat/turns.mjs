@@ -147,16 +147,18 @@ export function turnTests(harness) {
     const { page } = harness;
     await harness.newConversation();
     await harness.say("once");
-    let waits = true, asked = 0;
+    let waits = true;
+    const refused = [];
     const change = (shown) => {
       if (waits) Object.assign(shown, { turns: [], pending: [{ role: "user", content: "once" }], pending_text: "" });
     };
-    page.on("request", (request) => { if (request.url().endsWith("/v1/chat/completions")) asked++; });
+    page.on("response", (response) => { if (response.url().endsWith("/turns?pending=1")) refused.push(response.status()); });
     await harness.withSession(change, async () => {
       waits = false;
       await page.getByRole("button", { name: "Retry" }).click();
       await harness.verified.first().waitFor();
-      assert.deepEqual([asked, await harness.turns.count()], [0, 1]);
+      assert.deepEqual([refused, await harness.turns.count()], [[409], 1]);
+      harness.errors.length = 0;
     });
   });
 
@@ -187,7 +189,7 @@ export function turnTests(harness) {
     await dialog.getByLabel("Longest answer").fill("64");
     await harness.checkAxe("settings");
     await dialog.getByRole("button", { name: "Save" }).click();
-    const sent = page.waitForRequest("**/v1/chat/completions");
+    const sent = page.waitForRequest("**/api/sessions/*/turns");
     await harness.say("a question with settings");
     const body = JSON.parse((await sent).postData());
     assert.deepEqual([body.temperature, body.max_tokens, body.messages[0]], [0.2, 64, { role: "system", content: "be brief" }]);

@@ -83,7 +83,7 @@ impl MessageWriter {
 
     fn step(&mut self, step: Step) -> Vec<ServerEvent> {
         match step {
-            Step::Model(_) => Vec::new(),
+            Step::Model(_) | Step::Note(_) => Vec::new(),
             Step::Logprobs(reports) => {
                 self.note_bytes(&reports);
                 Vec::new()

@@ -68,7 +68,7 @@ impl AnswerWriter {
             out.push('\n');
         };
         match step {
-            Step::Model(_) | Step::Logprobs(_) => {}
+            Step::Model(_) | Step::Note(_) | Step::Logprobs(_) => {}
             Step::Text(text) => match &mut self.parser {
                 None => put(self.line(&text, &[], false)),
                 Some(parser) => {

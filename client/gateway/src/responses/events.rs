@@ -86,7 +86,7 @@ impl EventWriter {
 
     fn step(&mut self, step: Step) -> Vec<ServerEvent> {
         match step {
-            Step::Model(_) | Step::Logprobs(_) => Vec::new(),
+            Step::Model(_) | Step::Note(_) | Step::Logprobs(_) => Vec::new(),
             Step::Text(text) => {
                 let parts = self.push(&text);
                 self.parts(parts)

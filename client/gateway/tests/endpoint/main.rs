@@ -8,6 +8,7 @@ mod features;
 mod keys;
 mod messages;
 mod ollama;
+mod page_turns;
 mod requests;
 mod responses;
 mod serve;

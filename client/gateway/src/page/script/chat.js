@@ -1,8 +1,8 @@
 // The log: turns, the answer under way, and the beginning of an empty conversation.
 
-import { $, element, textButton } from "./dom.js";
+import { $, element, icon, textButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
-import { branchAfter, remove } from "./session.js";
+import { branchAfter, remove, setUpLooks } from "./session.js";
 import { privacy } from "./settings.js";
 import { emit, on, presentTurns, state } from "./state.js";
 import { leftOutView, messageViews, pendingView, turnView } from "./turn.js";
@@ -70,11 +70,11 @@ function draw() {
     nodes.splice(left.after + index, 0, kept(fresh, `left ${index}`, left, () => leftOutView(left)));
   });
   if (state.shown?.deleted_elsewhere) nodes.push(deletedNote());
-  if (state.branchAfter !== null && !state.running) nodes.push(branchNote());
-  if (state.running) nodes.push(kept(fresh, "running", state.running.begun_ms, () => runningView(state.running)));
-  else if (state.shown?.pending && state.branchAfter === null) {
-    const { pending, pending_text: text } = state.shown;
-    nodes.push(kept(fresh, "pending", [pending, text, state.failure], () => pendingView(pending, text, state.failure)));
+  if (!state.running && (state.branchAfter !== null || state.before !== null)) nodes.push(branchNote());
+  if (state.running) nodes.push(kept(fresh, "running", [state.running.from, state.running.messages], () => runningView(state.running)));
+  else if (state.shown?.pending && state.branchAfter === null && state.before === null) {
+    const { pending, pending_text: text, running } = state.shown;
+    nodes.push(kept(fresh, "pending", [pending, text, state.failure, running], () => pendingView(pending, text, state.failure, running)));
   }
   if (!nodes.length) nodes.push(state.current && !state.shown ? element("p", { className: "loading", textContent: "Opening…" }) : kept(fresh, "empty", privacy(), empty));
   views = fresh;
@@ -119,7 +119,7 @@ function deletedNote() {
 function runningView(running) {
   const text = element("div", { className: "answer prose" });
   return element("article", { className: "turn running", aria: { label: "Answer under way" } }, ...messageViews(running.messages),
-    text, element("p", { className: "waiting", role: "status" }));
+    text, element("div", { className: "notes", role: "status" }), element("p", { className: "waiting", role: "status" }));
 }
 
 /** Shows that something happens before the first token. */
@@ -128,8 +128,8 @@ function drawWaiting() {
   if (!line || !state.running) return;
   const waited = Date.now() - state.running.begun_ms;
   const found = state.nodes?.length;
-  const text = found ? "Waiting for the answer" : "Looking for nodes";
-  line.hidden = state.running.text !== "";
+  const text = state.unreachable ? "baton serve does not answer; looking again" : found ? "Waiting for the answer" : "Looking for nodes";
+  line.hidden = state.running.text !== "" && !state.unreachable;
   line.textContent = `${text}…${waited >= 2000 ? ` ${seconds(Math.floor(waited / 1000) * 1000).replace(".0", "")}` : ""}`;
 }
 
@@ -142,6 +142,10 @@ function drawStream() {
     if (!place || !state.running) return;
     place.classList.add("working");
     renderMarkdown(place, state.running.text);
+    const notes = document.querySelector(".running .notes");
+    for (const note of state.running.notes.slice(notes.childElementCount)) {
+      notes.append(element("p", { className: "remark" }, icon("branch"), `${note.charAt(0).toUpperCase()}${note.slice(1)}.`));
+    }
     drawWaiting();
   });
 }
@@ -167,6 +171,7 @@ export function setUpChat() {
   on("session", (change) => {
     draw();
     drawWaiting();
+    if (state.running?.text || state.running?.notes.length) drawStream();
     $("log").setAttribute("aria-busy", String(Boolean(state.running)));
     if (change?.opened || change?.sent) following = true;
     follow();
@@ -174,6 +179,7 @@ export function setUpChat() {
   on("stream", drawStream);
   on("network", drawWaiting);
   setInterval(drawWaiting, 1000);
+  setUpLooks();
 }
 
 /** Brings a turn into view. */

@@ -3,7 +3,7 @@
 import { json } from "./api.js";
 import { $, element } from "./dom.js";
 import { chooseModel, chosenModel } from "./settings.js";
-import { emit, state } from "./state.js";
+import { emit, on, state } from "./state.js";
 import { plural } from "./words.js";
 
 const NEXT_LOOK_MS = 30_000;
@@ -11,10 +11,10 @@ const NEXT_LOOK_WITHOUT_NODE_MS = 3_000;
 let next = 0;
 
 function draw() {
-  const { nodes } = state;
+  const { nodes, unreachable } = state;
   const place = $("network");
-  place.textContent = nodes === null ? "Looking for nodes…" : nodes.length ? plural(nodes.length, "node") : "No node found; still looking";
-  place.className = nodes?.length ? "found" : "";
+  place.textContent = unreachable ? "baton serve does not answer. Is it running?" : nodes === null ? "Looking for nodes…" : nodes.length ? plural(nodes.length, "node") : "No node found; still looking";
+  place.className = nodes?.length && !unreachable ? "found" : "";
 }
 
 function drawModels() {
@@ -30,20 +30,22 @@ function drawModels() {
 /** Looks for nodes, now and then. */
 export async function watchNetwork() {
   clearTimeout(next);
-  draw();
   try {
     state.nodes = (await json("/api/nodes")).nodes;
+    state.unreachable = false;
     drawModels();
-  } catch {
-    // The next request of the person says what is wrong.
+  } catch (fault) {
+    // The next request of the person says what else is wrong.
+    state.unreachable = fault.code === "unreachable";
     state.nodes ??= [];
   }
   draw();
   emit("network");
-  next = setTimeout(watchNetwork, state.nodes.length ? NEXT_LOOK_MS : NEXT_LOOK_WITHOUT_NODE_MS);
+  next = setTimeout(watchNetwork, state.nodes.length && !state.unreachable ? NEXT_LOOK_MS : NEXT_LOOK_WITHOUT_NODE_MS);
 }
 
 export function setUpNetwork() {
   draw();
+  on("network", draw);
   $("model").addEventListener("change", () => chooseModel($("model").value));
 }

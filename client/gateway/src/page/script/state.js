@@ -3,10 +3,13 @@
 /**
  * @typedef {object} Running An answer under way.
  * @property {string | null} session
+ * @property {string | null} from The conversation in which it was asked.
+ * @property {boolean} own Whether this tab asked.
  * @property {{ role: string, content: string }[]} messages
  * @property {{ replaces?: number, branch_after?: number }} place
  * @property {string} text
- * @property {AbortController} controller
+ * @property {string[]} notes Remarks about its nodes.
+ * @property {AbortController} controller Ends the reading, not the answer.
  * @property {number} begun_ms
  */
 
@@ -51,5 +54,19 @@ export function titleOf(id) {
   return title || state.shown?.pending?.at(-1)?.content || "";
 }
 
-/** The turns of the conversation, without replaced ones. */
-export const presentTurns = () => (state.shown?.turns ?? []).filter((turn) => turn.replaced_by == null);
+/** The turns of the version that is shown. A replaced turn replaces nothing. */
+export function presentTurns() {
+  const { shown, before } = state;
+  let from = Infinity;
+  const present = [];
+  for (const turn of [...(shown?.turns ?? [])].reverse()) {
+    if ((before !== null && turn.seq >= before) || turn.seq >= from) continue;
+    from = Math.min(from, turn.replaces_from ?? Infinity);
+    present.unshift(turn);
+  }
+  return present;
+}
+
+/** The turn that replaced another one; null for a turn of the newest version. */
+export const replacementOf = (turn) => state.shown.turns
+  .find((later) => later.seq > turn.seq && later.replaces_from != null && later.replaces_from <= turn.seq)?.seq ?? null;

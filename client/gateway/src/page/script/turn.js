@@ -141,10 +141,11 @@ function edit(view, turn, text, cancel) {
 }
 
 /** A message whose answer stopped or failed, with the part of the answer that came. */
-export function pendingView(messages, text, failure) {
+export function pendingView(messages, text, failure, running) {
   const view = element("article", { className: "turn pending", aria: { label: "Unanswered message" } }, ...messageViews(messages));
   if (text) view.append(answer(text));
-  view.append(element("div", { className: "stopped", role: "status" },
+  if (running) view.append(element("p", { className: "waiting", role: "status", textContent: "Another program has this answered…" }));
+  else view.append(element("div", { className: "stopped", role: "status" },
     element("span", { className: failure ? "bad" : "", textContent: failure || (text ? "Stopped. This text is not part of the conversation yet." : "Stopped before the answer began.") }),
     textButton(text ? "Continue" : "Retry", resume, { className: "pill" }),
     textButton("Discard", discard, { className: "pill" })));

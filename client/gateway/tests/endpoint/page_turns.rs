@@ -1,0 +1,142 @@
+//! Turns of the chat page: they go on without a tab, and each tab follows them.
+
+use std::time::Duration;
+
+use baton_client::{Client, ClientConfig};
+use baton_proto::ErrorCode;
+use baton_testkit::{World, fake::Act};
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+
+use crate::serve::{Endpoint, events, hung, said};
+
+/// Begins a session, as the page does before its first turn.
+async fn session(endpoint: &Endpoint) -> String {
+    let begun = endpoint.request(Method::POST, "/api/sessions").send().await.unwrap();
+    let begun: Value = begun.json().await.unwrap();
+    begun["id"].as_str().unwrap().to_owned()
+}
+
+fn turn(endpoint: &Endpoint, id: &str, text: &str) -> RequestBuilder {
+    let body = json!({ "messages": said(&[("user", text)]) });
+    endpoint.request(Method::POST, &format!("/api/sessions/{id}/turns")).json(&body)
+}
+
+fn at(endpoint: &Endpoint, method: Method, id: &str, place: &str) -> RequestBuilder {
+    endpoint.request(method, &format!("/api/sessions/{id}{place}"))
+}
+
+async fn shown(endpoint: &Endpoint, id: &str) -> Value {
+    at(endpoint, Method::GET, id, "").send().await.unwrap().json().await.unwrap()
+}
+
+/// The events of a tab, to the end.
+async fn followed(response: Response) -> Vec<Value> {
+    assert_eq!(response.status(), 200);
+    let text = response.text().await.unwrap();
+    events(&text).iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+}
+
+fn text(events: &[Value]) -> String {
+    events.iter().filter_map(|event| event["text"].as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_goes_on_without_its_tab_and_another_tab_sees_all_of_it() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let id = session(&endpoint).await;
+    let (same, first) = hung(&world, turn(&endpoint, &id, "a")).await;
+    assert_eq!(same, id);
+    drop(first);
+    let running = shown(&endpoint, &id).await;
+    assert_eq!((&running["running"], &running["pending"][0]["content"]), (&json!("page"), &json!("a")));
+    let listed: Value =
+        endpoint.request(Method::GET, "/api/sessions").send().await.unwrap().json().await.unwrap();
+    let entry = listed["sessions"].as_array().unwrap().iter().find(|one| one["id"] == *id);
+    assert!(entry.is_none_or(|entry| entry["running"] == "page"), "{listed}");
+    // The same question once more, as from a tab that does not know: it is not asked twice.
+    assert_eq!(endpoint.refused(turn(&endpoint, &id, "a")).await, (409, "session_busy".to_owned()));
+    let seen = followed(at(&endpoint, Method::GET, &id, "/answer").send().await.unwrap()).await;
+    assert_eq!(seen[0]["messages"], json!([{ "role": "user", "content": "a" }]));
+    assert_eq!(text(&seen), "a (0)");
+    let notes: Vec<&Value> = seen.iter().filter_map(|event| event["notes"].as_array()).flatten().collect();
+    assert!(notes.iter().any(|note| note.as_str().unwrap().ends_with("continues the answer")), "{notes:?}");
+    assert_eq!(seen.last().unwrap()["end"]["answer"]["verified"], true);
+    let done = shown(&endpoint, &id).await;
+    assert_eq!((done["turns"].as_array().unwrap().len(), &done["running"]), (1, &Value::Null));
+    let over = endpoint.refused(at(&endpoint, Method::GET, &id, "/answer")).await;
+    assert_eq!(over, (404, "no_answer".to_owned()));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_tab_stops_a_turn_and_its_message_is_answered_once() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let id = session(&endpoint).await;
+    let (_, first) = hung(&world, turn(&endpoint, &id, "a")).await;
+    assert_eq!(at(&endpoint, Method::POST, &id, "/stop").send().await.unwrap().status(), 200);
+    assert!(first.text().await.unwrap().contains(r#""stopped":true"#));
+    let stopped = shown(&endpoint, &id).await;
+    assert_eq!((&stopped["running"], &stopped["pending"][0]["content"]), (&Value::Null, &json!("a")));
+    assert!(!stopped["pending_text"].as_str().unwrap().is_empty(), "its text stays");
+    let again = |text: &str| turn(&endpoint, &id, text).query(&[("pending", "1")]);
+    let not_pending = (409, "message_not_pending".to_owned());
+    assert_eq!(endpoint.refused(again("b")).await, not_pending);
+    assert_eq!(text(&followed(again("a").send().await.unwrap()).await), "a (0)");
+    assert_eq!(endpoint.refused(again("a")).await, not_pending, "it is answered");
+    assert_eq!(shown(&endpoint, &id).await["turns"].as_array().unwrap().len(), 1);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_no_node_was_asked_for_is_given_back_and_leaves_nothing() {
+    let world = World::new(1).await;
+    let mut config = ClientConfig { home: None, ..world.config(std::path::Path::new("unused")) };
+    let dead = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+    config.bootstrap = vec![dead.parse().unwrap()];
+    config.timeouts.discovery = Duration::from_millis(500);
+    let endpoint = Endpoint::over(Client::open(config).await.unwrap()).await;
+    let id = session(&endpoint).await;
+    let seen = followed(turn(&endpoint, &id, "a").send().await.unwrap()).await;
+    let end = &seen.last().unwrap()["end"];
+    assert_eq!((&end["error"]["code"], &end["given_back"]), (&json!("no_node"), &json!(true)));
+    let gone = endpoint.refused(at(&endpoint, Method::GET, &id, "")).await;
+    assert_eq!(gone, (404, "session_not_found".to_owned()));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_too_long_for_the_model_is_given_back() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let id = session(&endpoint).await;
+    followed(turn(&endpoint, &id, "a").send().await.unwrap()).await;
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
+    let seen = followed(turn(&endpoint, &id, "long").send().await.unwrap()).await;
+    let end = &seen.last().unwrap()["end"];
+    assert_eq!(
+        (&end["error"]["code"], &end["given_back"]),
+        (&json!("context_length_exceeded"), &json!(true))
+    );
+    let left = shown(&endpoint, &id).await;
+    assert_eq!((&left["pending"], left["turns"].as_array().unwrap().len()), (&Value::Null, 1));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_says_how_many_earlier_ones_its_prompt_left_out() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let id = session(&endpoint).await;
+    // Two of them fill the window of the node's model.
+    for _ in 0..4 {
+        followed(turn(&endpoint, &id, &"word ".repeat(900)).send().await.unwrap()).await;
+    }
+    let turns = shown(&endpoint, &id).await["turns"].take();
+    let left_out: Vec<u64> =
+        turns.as_array().unwrap().iter().map(|one| one["omitted_turns"].as_u64().unwrap()).collect();
+    assert_eq!(left_out, [0, 0, 0, 1]);
+    endpoint.close().await;
+}
