@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton_proto::{
+    chain::{HistoryTurn, effective},
     ids::SessionId,
     link::BranchPoint,
     record::{Message, RecordKind},
@@ -20,7 +21,9 @@ use super::{
     steps::Step,
     unanswered::discard_unused,
 };
-use baton_client::{Client, ClientError, Conversation, NewSession, ResumeOptions, TurnInput};
+use baton_client::{
+    Client, ClientError, Conversation, ConversationTurn, NewSession, ResumeOptions, TurnInput,
+};
 
 /// A session, ready for the turn.
 pub(super) struct PreparedSession {
@@ -219,9 +222,41 @@ async fn choose(
 ) -> Result<SessionChoice, ApiError> {
     match request.session.as_deref() {
         Some("new") => Ok(SessionChoice::New { branch: None, history: Vec::new() }),
-        Some(name) => choose_in_named(&conversation(gateway, name).await?, before, request.place),
+        Some(name) => {
+            let conversation = conversation(gateway, name).await?;
+            let conversation = match request.place {
+                RequestPlace::BranchAfter(seq) => conversation_until(gateway, conversation, seq).await?,
+                _ => conversation,
+            };
+            choose_in_named(&conversation, before, request.place)
+        }
         None => Ok(find_by_messages(gateway, before, &request.messages, template).await),
     }
+}
+
+/// A conversation as it stood after a turn, if later turns replaced that one.
+async fn conversation_until(
+    gateway: &Gateway,
+    conversation: Conversation,
+    seq: u64,
+) -> Result<Conversation, ClientError> {
+    if conversation.turns.iter().any(|turn| turn.seq == seq) {
+        return Ok(conversation);
+    }
+    let views = gateway.client().session(conversation.session).history().await?;
+    let until: Vec<HistoryTurn> =
+        views.into_iter().map(|view| view.turn).take_while(|turn| turn.link.seq <= seq).collect();
+    let turns = effective(&until).into_iter().filter_map(|position| {
+        let turn = until.get(position)?;
+        Some(ConversationTurn {
+            seq: turn.link.seq,
+            replaced_from: turn.link.seq,
+            link_hash: turn.link.link_hash(),
+            node: turn.link.author,
+            messages: turn.record.as_ref()?.messages.clone(),
+        })
+    });
+    Ok(Conversation { turns: turns.collect(), ..conversation })
 }
 
 /// Waits for the end of a turn whose program has hung up, as before a retry, or after a stop. Other turns are
@@ -483,7 +518,6 @@ mod tests {
     };
 
     use super::*;
-    use baton_client::ConversationTurn;
 
     fn said(turns: u8) -> Vec<Message> {
         (0..turns)

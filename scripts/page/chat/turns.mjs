@@ -90,6 +90,59 @@ export function turnTests(harness) {
     assert.equal(await harness.turns.count(), 2);
   });
 
+  test("an earlier version brings back all turns that followed it, and goes on as a branch", async () => {
+    const { page } = harness;
+    const said = () => page.locator(".said").allTextContents();
+    await harness.newConversation();
+    for (const text of ["one way", "to the left", "and on"]) await harness.say(text);
+    await harness.turns.nth(1).getByRole("button", { name: "Edit message" }).click();
+    const box = page.getByLabel("Edited message");
+    assert.equal(await box.getAttribute("dir"), "auto");
+    await box.fill("to the right");
+    await page.keyboard.press("Enter");
+    await page.getByText("2 of 2").waitFor();
+    await harness.verified.nth(1).waitFor();
+    await harness.say("and stop");
+    assert.deepEqual(await said(), ["one way", "to the right", "and stop"]);
+    await page.getByRole("button", { name: "Earlier version" }).click();
+    await page.getByText("This is an earlier version.").waitFor();
+    assert.deepEqual(await said(), ["one way", "to the left", "and on"]);
+    await harness.checkAxe("earlier version with its turns");
+    await page.getByRole("button", { name: "Show the newest" }).click();
+    assert.deepEqual(await said(), ["one way", "to the right", "and stop"]);
+    // The chain leads to the words of a replaced turn.
+    await page.getByRole("button", { name: "Chain" }).click();
+    await harness.chain.getByRole("button", { name: /^3\. and on/ }).click();
+    assert.deepEqual(await said(), ["one way", "to the left", "and on"]);
+    await page.getByRole("button", { name: "Close the chain" }).click();
+    const parent = page.url();
+    await harness.message.fill("and further");
+    await page.keyboard.press("Enter");
+    await page.waitForURL((url) => url.href !== parent);
+    await harness.verified.first().waitFor();
+    assert.deepEqual(await said(), ["one way", "to the left", "and on", "and further"]);
+    await page.goto(parent);
+    await harness.verified.nth(2).waitFor();
+    assert.deepEqual(await said(), ["one way", "to the right", "and stop"]);
+    await harness.list.getByRole("link", { name: "first question" }).first().click();
+    await harness.verified.nth(1).waitFor();
+  });
+
+  test("an answer says what its prompt left out, and which memories it used", async () => {
+    const { page } = harness;
+    const memories = [{ text: "You drink tea.", kind: "fact", created: "2026-11-01T08:00:00Z" }];
+    await harness.withSession((shown) => Object.assign(shown.turns[0], { memories, omitted_turns: 2 }), async () => {
+      const turn = harness.turns.first();
+      await turn.getByText("2 earlier turns were left out: the conversation is longer than the model's context.").waitFor();
+      await turn.getByText("Answered with 1 memory").click();
+      await turn.getByText("You drink tea.").waitFor();
+      await harness.checkAxe("memories");
+    });
+    await harness.withSession((shown) => { shown.turns[0].receipt.memory_items = 2; }, async () => {
+      await harness.turns.first().getByText("Answered with 2 memories; their text is not on this device.").waitFor();
+    });
+  });
+
   test("the first message is edited too", { skip: process.env.BATON_PAGE_PROXY ? "the endpoint behind the page cannot" : false }, async () => {
     const { page } = harness;
     await harness.newConversation();

@@ -126,6 +126,29 @@ async fn a_message_that_is_too_long_for_the_model_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_branch_begins_after_a_replaced_turn_with_all_that_led_to_it() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let id = session(&endpoint).await;
+    for text in ["a", "b", "c"] {
+        followed(turn(&endpoint, &id, text).send().await.unwrap()).await;
+    }
+    let body = |place: &str, seq: u64, text: &str| json!({ "messages": said(&[("user", text)]), place: seq });
+    let place = format!("/api/sessions/{id}/turns");
+    let send = |body| endpoint.request(Method::POST, &place).json(&body).send();
+    followed(send(body("replaces", 1, "B")).await.unwrap()).await;
+    let branched = send(body("branch_after", 2, "d")).await.unwrap();
+    let branch = branched.headers()["x-baton-session"].to_str().unwrap().to_owned();
+    assert_ne!(branch, id);
+    followed(branched).await;
+    let turns = shown(&endpoint, &branch).await["turns"].take();
+    let asked: Vec<&Value> =
+        turns[0]["messages"].as_array().unwrap().iter().step_by(2).map(|one| &one["content"]).collect();
+    assert_eq!(asked, ["a", "b", "c", "d"]);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_turn_says_how_many_earlier_ones_its_prompt_left_out() {
     let world = World::new(1).await;
     let endpoint = Endpoint::open(&world).await;

@@ -4,8 +4,8 @@ import { $, element, icon, textButton } from "./dom.js";
 import { revealTurn } from "./chat.js";
 import { narrow } from "./list.js";
 import { showReceipt } from "./receipt.js";
-import { open, verify } from "./session.js";
-import { on, state, titleOf } from "./state.js";
+import { open, showVersion, verify } from "./session.js";
+import { on, presentTurns, state, titleOf } from "./state.js";
 import { day, modelName, nodeColours, plural, short, shortTitle } from "./words.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
@@ -85,12 +85,18 @@ function row(turn, turns, colours) {
   const replaces = turn.replaces_from == null ? "" : `replaces turn ${turn.replaces_from + 1}`;
   const states = [replaced ? `replaced by turn ${turn.replaced_by + 1}` : "verified", replaces, turn.stored ? "" : "not stored yet"];
   const status = states.filter(Boolean).join(", ");
-  const button = element("button", { type: "button", className: `mark${replaced ? " replaced" : ""}`, title: `${modelName(turn)}. Show the receipt` },
+  const button = element("button", { type: "button", className: `mark${replaced ? " replaced" : ""}`, title: `${modelName(turn)}. ${replaced ? "Show this version" : "Show the receipt"}` },
     picture(turn, turns, colours),
     element("span", { className: "text" },
       element("span", { className: "asked", textContent: `${turn.seq + 1}. ${shortTitle(asked, 48)}` }),
       element("span", { className: "by", textContent: `${begun}${short(turn.node)}, ${status}` })));
-  button.addEventListener("click", () => { revealTurn(turn.seq); showReceipt(turn, colours); });
+  button.addEventListener("click", () => {
+    if (!presentTurns().includes(turn)) showVersion(turn);
+    // The words of a replaced turn are in the log, with the turns that followed it; its receipt is there too.
+    if (replaced && narrow.matches) toggleChain(false);
+    revealTurn(turn.seq);
+    if (!replaced) showReceipt(turn, colours);
+  });
   return button;
 }
 

@@ -42,11 +42,14 @@ function alone(make) {
   }
 }
 
-/** All versions of a turn, oldest first: the turn that it replaced first, and all edits of that one. */
-function versionsOf(turn, turns) {
-  if (turn.replaces_from == null) return [turn];
-  return turns.filter((one) => one === turn || (one.replaced_by != null && (one.seq === turn.replaces_from || one.replaces_from === turn.replaces_from)));
+/** All versions of each turn, oldest first, by the place that they share: that of the turn that was replaced first. */
+function versionsOf(turns) {
+  const versions = new Map();
+  for (const turn of turns) versions.set(placeOf(turn), [...(versions.get(placeOf(turn)) ?? []), turn]);
+  return versions;
 }
+
+const placeOf = (turn) => turn.replaces_from ?? turn.seq;
 
 /** The turns before the answer under way: an edit replaces some, and a branch leaves some. */
 function turnsBefore(turns) {
@@ -60,10 +63,11 @@ function draw() {
   const all = state.shown?.turns ?? [];
   const colours = nodeColours(all);
   const turns = turnsBefore(presentTurns());
+  const allVersions = versionsOf(all);
   const nodes = turns.map((turn, index) => {
-    const versions = versionsOf(turn, all);
+    const versions = allVersions.get(placeOf(turn));
     const last = index === turns.length - 1 && !state.running && !state.shown.pending;
-    const content = [turn, versions, last, turn.node && colours.get(turn.node)];
+    const content = [turn, versions.map((version) => version.seq), last, turn.node && colours.get(turn.node), state.answers.has(turn.receipt?.hash)];
     return kept(fresh, `${state.current} ${turn.seq}`, content, () => turnView(turn, { colours, versions, last }));
   });
   state.leftOut.forEach((left, index) => {
@@ -105,6 +109,10 @@ function empty() {
 }
 
 function branchNote() {
+  if (state.branchAfter === null) {
+    return element("p", { className: "branch-note" }, "This is an earlier version. Your next message goes on from it in a branch. ",
+      textButton("Show the newest", () => { state.before = null; emit("session"); }, { className: "pill" }));
+  }
   return element("p", { className: "branch-note" },
     `Your next message begins a branch after turn ${state.branchAfter + 1}. This conversation stays as it is. `,
     textButton("Cancel", () => branchAfter(null), { className: "pill" }));

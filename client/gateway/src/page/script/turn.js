@@ -4,7 +4,7 @@ import { copy, element, icon, iconButton, textButton } from "./dom.js";
 import { renderMarkdown, showPlain } from "./markdown.js";
 import { openMenu } from "./menu.js";
 import { showReceipt } from "./receipt.js";
-import { branchAfter, discard, regenerate, replace, resume, sendDraft } from "./session.js";
+import { branchAfter, discard, regenerate, replace, resume, sendDraft, showVersion } from "./session.js";
 import { state } from "./state.js";
 import { day, modelName, plural, short } from "./words.js";
 
@@ -15,21 +15,21 @@ export function turnView(turn, { colours, versions, last }) {
   return view;
 }
 
-function draw(view, turn, { colours, versions, last }, shownVersion = turn) {
-  const replaced = shownVersion !== turn;
-  const asked = shownVersion.messages.findLast((message) => message.role === "user");
-  const parts = messageViews(shownVersion.messages);
+function draw(view, turn, { colours, versions, last }) {
+  const replaced = turn.replaced_by != null;
+  const asked = turn.messages.findLast((message) => message.role === "user");
+  const parts = messageViews(turn.messages);
   const tools = element("div", { className: "tools" });
-  if (versions.length > 1) tools.append(versionSwitch(versions, shownVersion, (version) => draw(view, turn, { colours, versions, last }, version)));
+  if (versions.length > 1) tools.append(versionSwitch(versions, turn));
   if (asked) {
     const button = iconButton("copy", "Copy message", () => copy(asked.content, button));
     tools.append(button);
     if (!replaced) tools.append(iconButton("edit", "Edit message", () => edit(view, turn, asked.content, () => draw(view, turn, { colours, versions, last }))));
   }
-  const answered = shownVersion.messages.at(-1)?.role === "assistant" ? shownVersion.messages.at(-1).content : null;
+  const answered = turn.messages.at(-1)?.role === "assistant" ? turn.messages.at(-1).content : null;
   parts.splice(parts.length - (answered === null ? 0 : 1), 0, tools);
   view.classList.toggle("replaced", replaced);
-  view.replaceChildren(...parts, ...remarks(shownVersion, last && !replaced), marks(shownVersion, { colours, replaced, last, answered }));
+  view.replaceChildren(...parts, ...remarks(turn, last && !replaced), marks(turn, { colours, replaced, last, answered }));
 }
 
 /** Messages as a turn shows them. */
@@ -47,10 +47,15 @@ function answer(text) {
   return made;
 }
 
-function versionSwitch(versions, shownVersion, show) {
+/** Leads to the other versions, each with all turns that followed it. */
+function versionSwitch(versions, shownVersion) {
   const at = versions.indexOf(shownVersion);
   const step = (name, label, to) => {
-    const button = iconButton(name, label, () => show(versions[to]));
+    const button = iconButton(name, label, () => {
+      showVersion(versions[to]);
+      const buttons = [...document.querySelectorAll(`.turn[data-seq="${versions[to].seq}"] .versions button`)];
+      (buttons.find((other) => !other.disabled && other.title === label) ?? buttons.find((other) => !other.disabled))?.focus();
+    });
     button.disabled = to < 0 || to >= versions.length;
     return button;
   };
