@@ -250,10 +250,10 @@ impl StepWriter {
     fn event(&mut self, event: TurnEvent) {
         let steps = &self.steps;
         match event {
-            TurnEvent::Attempt { model: name, node, continues, .. } => {
-                if continues > 0 {
-                    let _ =
-                        steps.send(Step::Note(format!("node {:.8} continues the answer", node.to_string())));
+            TurnEvent::Attempt { attempt, model: name, node, continues, .. } => {
+                if attempt > 0 {
+                    let act = if continues > 0 { "continues the answer" } else { "answers now" };
+                    let _ = steps.send(Step::Note(format!("node {:.8} {act}", node.to_string())));
                 }
                 let _ = steps.send(Step::Model(name.clone()));
                 self.model = Some(name);

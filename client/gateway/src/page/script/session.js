@@ -260,9 +260,9 @@ export async function look() {
   try {
     await refreshList();
     setUnreachable(false);
-    if (here !== step || !state.shown || entryOf(state.current) === seen) return;
+    if (here !== step || !state.shown || entryOf(state.current) === seen || document.querySelector("form.edit")) return;
     const shown = await load(state.current);
-    if (here !== step || document.querySelector("form.edit")) return;
+    if (here !== step) return;
     shown.pending_text ||= JSON.stringify(shown.pending) === JSON.stringify(state.shown.pending) ? state.shown.pending_text : "";
     state.shown = shown;
     emit("session");
