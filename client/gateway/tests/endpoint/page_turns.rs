@@ -157,7 +157,7 @@ async fn a_branch_begins_after_a_replaced_turn_with_all_that_led_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_says_how_many_earlier_ones_its_prompt_left_out() {
+async fn a_turn_says_how_many_earlier_turns_its_prompt_omitted() {
     let world = World::new(1).await;
     let endpoint = Endpoint::open(&world).await;
     let id = session(&endpoint).await;
