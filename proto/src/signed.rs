@@ -132,8 +132,11 @@ impl<T: Signable> SignedObject<T> {
     }
 
     /// As [`SignedObject::verify`], for bytes whose signature was verified before: this very body
-    /// with this very signature.
-    pub(crate) fn of_verified(bytes: SignedBytes) -> Result<Self, ErrorCode> {
+    /// with this very signature. The caller must have kept them where nobody else can change them.
+    ///
+    /// # Errors
+    /// As [`SignedObject::peek`] and [`Signable::check`].
+    pub fn of_verified(bytes: SignedBytes) -> Result<Self, ErrorCode> {
         let value = Self::peek(&bytes)?;
         value.check()?;
         Ok(Self { bytes, value })

@@ -102,6 +102,7 @@ impl Session {
         first.extend(entries.iter().map(Entry::encode));
         let mut state = State::new(root.clone(), header);
         for entry in entries {
+        entries.iter().try_for_each(Entry::verify_signatures)?;
             state.apply(entry)?;
         }
         let journal = Journal::create(journals, secret, &root, &first)?;
@@ -355,6 +356,8 @@ impl Session {
             return self.check_writable();
         }
         // Still under the journal's lock: the state takes entries in the order of the journal.
+        // Before they are sealed: a replay trusts the signatures.
+        entries.iter().try_for_each(Entry::verify_signatures)?;
         let applied = {
             let state = &mut self.lock().state;
             entries.into_iter().try_for_each(|entry| state.apply(entry))

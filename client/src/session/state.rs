@@ -230,7 +230,7 @@ impl State {
         self.meta.last().map_or(self.header.created_ms, |meta| meta.accepted_ms)
     }
 
-    /// Applies one entry.
+    /// Applies one entry, whose signatures were verified before it was sealed ([`Entry::verify_signatures`]).
     pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), StateError> {
         match entry {
             Entry::Opened(_) => return Err(StateError::OutOfPlace),
@@ -238,7 +238,7 @@ impl State {
             Entry::Title(title) => self.title = title,
             Entry::Pending(turn) => self.set_pending(turn),
             Entry::Attempt(entry) => {
-                let auth = SignedObject::<TurnAuth>::verify(entry.auth)?;
+                let auth = SignedObject::<TurnAuth>::of_verified(entry.auth)?;
                 let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;
                 pending.attempts.push(PendingAttempt {
                     auth,
@@ -271,7 +271,7 @@ impl State {
                 }
             }
             Entry::Note { attempt, note } => {
-                let note = SignedObject::<ProgressNote>::verify(note)?;
+                let note = SignedObject::<ProgressNote>::of_verified(note)?;
                 if let Some(attempt) = self.attempt_mut(attempt) {
                     attempt.note = Some(note);
                 }
@@ -333,7 +333,7 @@ impl State {
             Entry::Conflict(conflict) => self.conflict = Some(conflict),
             Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
             Entry::SignedTwice { seq, link } => {
-                let link = SignedObject::<Link>::verify(link)?;
+                let link = SignedObject::<Link>::of_verified(link)?;
                 self.meta_mut(seq)?.signed_twice = Some(link);
             }
             Entry::TornEnd { bytes } => self.torn_end = bytes,
@@ -349,7 +349,7 @@ impl State {
     }
 
     fn push_turn(&mut self, mut turn: TurnEntry) -> Result<(), StateError> {
-        let link = SignedObject::<Link>::verify(turn.entry.link.clone())?;
+        let link = SignedObject::<Link>::of_verified(turn.entry.link.clone())?;
         if link.seq != self.next_seq() || link.prev_link != self.prev_link() {
             return Err(StateError::ChainBroken);
         }
@@ -357,9 +357,9 @@ impl State {
         let record = turn.entry.record.open(&self.root.record_key(&identity), &identity)?;
         let (mut auth, mut receipt, mut ack) = (None, None, None);
         if let Some(proof) = turn.proof.take() {
-            auth = Some(SignedObject::verify(proof.auth)?);
-            receipt = Some(SignedObject::verify(proof.receipt)?);
-            ack = proof.ack.map(SignedObject::verify).transpose()?;
+            auth = Some(SignedObject::of_verified(proof.auth)?);
+            receipt = Some(SignedObject::of_verified(proof.receipt)?);
+            ack = proof.ack.map(SignedObject::of_verified).transpose()?;
         }
         self.push_opened(link, record, turn, (auth, receipt, ack));
         Ok(())

@@ -3,16 +3,18 @@
 //! [`super::State`] applies them. A new kind of entry goes to the end of [`Entry`]: its place is its code on the disk.
 
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject, codec,
+    ErrorCode, SignedBytes, SignedObject,
+    ack::TurnAck,
+    codec,
     head::{DeviceLease, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, TurnId},
     limits::MAX_OBJECT_BYTES,
     link::{BranchPoint, Link},
     memory::MemoryItem,
-    receipt::OfferTerms,
+    receipt::{OfferTerms, ProgressNote, Receipt},
     record::{Message, RecordKind},
     segment,
-    turn::{Sampling, StoragePolicy},
+    turn::{Sampling, StoragePolicy, TurnAuth},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -183,6 +185,26 @@ impl Entry {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
         codec::decode(bytes, MAX_OBJECT_BYTES)
+    }
+
+    /// Verifies all signatures in the entry. An entry is sealed in the journal only after this, so a replay trusts
+    /// them: only this device has the key of the seal.
+    pub(crate) fn verify_signatures(&self) -> Result<(), ErrorCode> {
+        let link = |bytes: &SignedBytes| SignedObject::<Link>::verify(bytes.clone()).map(drop);
+        match self {
+            Self::Attempt(entry) => SignedObject::<TurnAuth>::verify(entry.auth.clone()).map(drop),
+            Self::Note { note, .. } => SignedObject::<ProgressNote>::verify(note.clone()).map(drop),
+            Self::Turn(turn) => {
+                link(&turn.entry.link)?;
+                let Some(proof) = &turn.proof else { return Ok(()) };
+                SignedObject::<TurnAuth>::verify(proof.auth.clone())?;
+                SignedObject::<Receipt>::verify(proof.receipt.clone())?;
+                proof.ack.clone().map(SignedObject::<TurnAck>::verify).transpose().map(drop)
+            }
+            Self::OthersTurn(entry) | Self::TakenOut(entry) | Self::BeforeGap(entry) => link(&entry.link),
+            Self::SignedTwice { link: bytes, .. } => link(bytes),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the entry only notes what this device computed or saw, so that a reader can do without it.

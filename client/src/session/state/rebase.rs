@@ -317,7 +317,7 @@ impl State {
         entry: &segment::Entry,
         by: DisplacedBy,
     ) -> Result<(), StateError> {
-        let link = SignedObject::<Link>::verify(entry.link.clone())?;
+        let link = SignedObject::<Link>::of_verified(entry.link.clone())?;
         if self.replays.find(&link.link_hash()).is_some() {
             return Ok(());
         }
