@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -43,6 +43,8 @@ pub(crate) struct Core {
     /// Location of the journals.
     pub(crate) journals: JournalLocation,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
+    /// The sessions of the journals that were read. A journal's name is random and its root never changes.
+    journal_ids: Mutex<HashMap<PathBuf, SessionId>>,
     pub(crate) directory: Arc<Directory>,
     /// Tasks that no shutdown waits for before it cancels: the maintenance of the directory and the identities,
     /// and the task that sends decoys. They end with `cancel`.
@@ -96,6 +98,7 @@ impl Core {
             secret,
             journals,
             open: Mutex::default(),
+            journal_ids: Mutex::default(),
             directory,
             endless: Mutex::new(vec![maintenance]),
             decoys: Some(Arc::new(decoys)),
@@ -120,6 +123,7 @@ impl Core {
             secret,
             journals,
             open: Mutex::default(),
+            journal_ids: Mutex::default(),
             directory: self.directory.clone(),
             // The client that opened the directory maintains it, and sends decoys.
             endless: Mutex::default(),
@@ -323,8 +327,8 @@ impl Core {
     /// The journal of a session. Blocking.
     pub(crate) fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
         for path in self.journal_files()? {
-            match journal::read_root(&path, &self.secret) {
-                Ok(root) if root.session_id() == *id => return Ok(Some(path)),
+            match self.session_of(&path) {
+                Ok(session) if session == *id => return Ok(Some(path)),
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "a journal cannot be read"),
             }
@@ -334,6 +338,18 @@ impl Core {
         Ok(open)
     }
 
+    /// The session of a journal. Reads each file once: a search among many sessions costs each of them little.
+    /// Blocking.
+    pub(crate) fn session_of(&self, path: &Path) -> Result<SessionId, ClientError> {
+        let lock = || self.journal_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(session) = lock().get(path) {
+            return Ok(*session);
+        }
+        let session = journal::read_root(path, &self.secret)?.session_id();
+        lock().insert(path.to_owned(), session);
+        Ok(session)
+    }
+
     /// The files of the journals. Blocking.
     pub(crate) fn journal_files(&self) -> Result<Vec<PathBuf>, ClientError> {
         let Some(folder) = self.journals.folder() else { return Ok(Vec::new()) };
@@ -341,6 +357,10 @@ impl Core {
         let mut paths: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
         paths.sort();
+        let mut known = self.journal_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() > paths.len() {
+            known.retain(|path, _| paths.binary_search(path).is_ok());
+        }
         Ok(paths)
     }
 

@@ -58,7 +58,7 @@ pub(crate) fn list(core: &Core) -> Result<Listing, ClientError> {
     let mut listing = Listing { sessions, unreadable: Vec::new() };
     let is_open = |id: &SessionId| open.iter().any(|session| session.id == *id);
     for path in core.journal_files()? {
-        let id = journal::read_root(&path, &core.secret).map(|root| root.session_id()).ok();
+        let id = core.session_of(&path).ok();
         if id.as_ref().is_some_and(is_open) {
             continue;
         }
@@ -77,9 +77,7 @@ pub(crate) fn list(core: &Core) -> Result<Listing, ClientError> {
 pub(crate) fn session_ids(core: &Core) -> Result<Vec<SessionId>, ClientError> {
     let mut ids: Vec<SessionId> = core.lock().keys().copied().collect();
     for path in core.journal_files()? {
-        if let Ok(root) = journal::read_root(&path, &core.secret) {
-            ids.push(root.session_id());
-        }
+        ids.extend(core.session_of(&path));
     }
     ids.sort();
     ids.dedup();
