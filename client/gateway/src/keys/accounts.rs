@@ -55,16 +55,17 @@ pub(crate) enum KeyMatch {
     Expired(Arc<NamedKey>),
 }
 
-/// The held tokens of a running request. Dropping it counts all of them once a node was asked: nobody knows how many
-/// the node computed. Before that, it counts none.
+/// The tokens of a running request. They are held until a node is asked, and all of them are counted then: nobody knows
+/// how many the node computes until its receipt comes. So a request whose end the endpoint does not live to see is
+/// counted too. Dropping a charge for which no node was asked counts nothing.
 #[derive(Debug)]
 pub(crate) struct Charge {
     keys: NamedKeys,
     name: String,
     held: TokenEstimate,
+    /// When a node was asked, in seconds since the Unix epoch.
+    asked_s: Option<u64>,
     now_s: u64,
-    is_asked: bool,
-    is_settled: bool,
 }
 
 impl NamedKeys {
@@ -128,7 +129,7 @@ impl NamedKeys {
     ) -> Result<Charge, SpentQuota> {
         let held = self.state().usage.hold(key, wanted, now_s)?;
         let name = key.name.clone();
-        Ok(Charge { keys: self.clone(), name, held, now_s, is_asked: false, is_settled: false })
+        Ok(Charge { keys: self.clone(), name, held, asked_s: None, now_s })
     }
 
     /// Reads the list again if its file changed, and writes new usage. Blocking.
@@ -199,30 +200,33 @@ impl Charge {
         self.held
     }
 
-    /// Notes that a node is asked: from now on it may compute.
+    /// Counts all tokens, since a node is asked: from now on it may compute.
     pub(crate) fn note_asked(&mut self) {
-        self.is_asked = true;
+        if self.asked_s.is_none() {
+            self.asked_s = Some(self.now_s);
+            self.change(|usage, charge| usage.settle(&charge.name, charge.held, charge.held, charge.now_s));
+        }
     }
 
     /// Counts the tokens that the request used.
     pub(crate) fn settle(mut self, used: TokenEstimate, now_s: u64) {
-        self.now_s = now_s;
-        self.count(used);
+        self.note_asked();
+        let asked_s = self.asked_s.unwrap_or(now_s);
+        self.change(|usage, charge| usage.correct(&charge.name, (charge.held, asked_s), (used, now_s)));
     }
 
-    fn count(&mut self, used: TokenEstimate) {
+    fn change(&self, change: impl FnOnce(&mut UsageTable, &Self)) {
         let mut state = self.keys.state();
-        state.usage.settle(&self.name, self.held, used, self.now_s);
+        change(&mut state.usage, self);
         state.is_unsaved = true;
-        drop(state);
-        self.is_settled = true;
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if !self.is_settled {
-            self.count(if self.is_asked { self.held } else { TokenEstimate::default() });
+        if self.asked_s.is_none() {
+            let none = TokenEstimate::default();
+            self.change(|usage, charge| usage.settle(&charge.name, charge.held, none, charge.now_s));
         }
     }
 }
@@ -282,6 +286,13 @@ mod tests {
         drop(charge);
         assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(10), "one that a node may have computed counts all");
         assert_eq!(read_usage(home.path()).of("anna").unwrap().day(NOW_S).requests, 1);
+        // Killed while a request runs: the next process counts what the node may have computed.
+        let mut charge = keys.hold(&anna, TokenEstimate { input: 3, output: 2 }, NOW_S).unwrap();
+        charge.note_asked();
+        keys.synchronise();
+        assert_eq!(NamedKeys::open(home.path()).unwrap().rest(&anna, NOW_S).tokens, Some(5));
+        charge.settle(TokenEstimate { input: 1, output: 1 }, NOW_S);
+        assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(8), "a receipt says less");
         files::replace_private(&home.path().join(USAGE_FILE), b"[]").unwrap();
         assert_eq!(NamedKeys::open(home.path()).unwrap().rest(&anna, NOW_S).tokens, Some(100));
     }

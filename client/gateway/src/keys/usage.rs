@@ -38,7 +38,7 @@ pub struct KeyUsage {
     hour_requests: u64,
     /// Usage by day, in days since the Unix epoch.
     days: BTreeMap<u64, DayUsage>,
-    /// Tokens that running turns may still use. No restart ends with a running turn.
+    /// Tokens of requests for which no node was asked yet. A restart ends them unasked.
     #[serde(skip)]
     held_tokens: u64,
 }
@@ -183,6 +183,22 @@ impl UsageTable {
         // A key that was removed meanwhile has no usage any more.
         let Some(usage) = self.0.get_mut(name) else { return };
         usage.held_tokens = usage.held_tokens.saturating_sub(held.input.saturating_add(held.output));
+        let day = usage.day_mut(now_s);
+        day.input_tokens = day.input_tokens.saturating_add(used.input);
+        day.output_tokens = day.output_tokens.saturating_add(used.output);
+    }
+
+    /// Replaces the tokens of a request that were counted at `counted_s`, when its node was asked, by those that it used.
+    pub(crate) fn correct(
+        &mut self,
+        name: &str,
+        (counted, counted_s): (TokenEstimate, u64),
+        (used, now_s): (TokenEstimate, u64),
+    ) {
+        let Some(usage) = self.0.get_mut(name) else { return };
+        let day = usage.day_mut(counted_s);
+        day.input_tokens = day.input_tokens.saturating_sub(counted.input);
+        day.output_tokens = day.output_tokens.saturating_sub(counted.output);
         let day = usage.day_mut(now_s);
         day.input_tokens = day.input_tokens.saturating_add(used.input);
         day.output_tokens = day.output_tokens.saturating_add(used.output);

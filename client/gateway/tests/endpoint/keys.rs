@@ -385,12 +385,25 @@ fn counted(world: &World, name: &str) -> (u64, u64) {
     })
 }
 
+/// Reads a stream until the answer's first text.
+async fn first_text(mut response: Response) -> Response {
+    let mut seen = String::new();
+    while !seen.contains(r#""content":"a"#) {
+        seen.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    response
+}
+
 /// How a program meets its answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Reader {
     Whole,
     HangsUpBeforeText,
     HangsUpAfterText,
+    /// The server stops after the first text, and waits for the end.
+    ServerStops,
+    /// The server is killed: only the usage that is saved by then counts.
+    ServerIsKilled,
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -405,6 +418,8 @@ async fn however_a_request_ends_its_node_s_tokens_are_counted() {
         (Act::Truncate, Reader::Whole, INPUT + LIMIT, INPUT + LIMIT),
         (Act::AdmitAndHang, Reader::HangsUpBeforeText, INPUT + LIMIT, INPUT + LIMIT),
         (Act::Hang, Reader::HangsUpAfterText, INPUT + LIMIT, INPUT + LIMIT),
+        (Act::Serve, Reader::ServerStops, 1, INPUT + LIMIT),
+        (Act::AdmitAndHang, Reader::ServerIsKilled, INPUT + LIMIT, INPUT + LIMIT),
     ] {
         let world = World::new(1).await;
         let key = Program::add(&world, "anna", &KeyChange::default());
@@ -412,7 +427,7 @@ async fn however_a_request_ends_its_node_s_tokens_are_counted() {
         let endpoint = Endpoint::with_keys(&world, template, None).await;
         let anna = Program::of(&endpoint, key);
         world.nodes[0].script([act; 8]);
-        let streams = reader == Reader::HangsUpAfterText;
+        let streams = matches!(reader, Reader::HangsUpAfterText | Reader::ServerStops);
         let body = json!({
             "model": MODEL, "messages": said(&[("user", "a")]), "max_tokens": LIMIT, "stream": streams,
         });
@@ -423,12 +438,26 @@ async fn however_a_request_ends_its_node_s_tokens_are_counted() {
                 _ = asked => panic!("nothing is answered"),
                 () = world.nodes[0].hangs() => {}
             },
-            Reader::HangsUpAfterText => {
-                let mut response = asked.await.unwrap();
-                let mut seen = String::new();
-                while !seen.contains(r#""content":"a"#) {
-                    seen.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
+            Reader::HangsUpAfterText => drop(first_text(asked.await.unwrap()).await),
+            Reader::ServerStops => {
+                let mut response = first_text(asked.await.unwrap()).await;
+                let rest = async { while response.chunk().await.unwrap().is_some() {} };
+                tokio::join!(endpoint.close(), rest);
+                let (_, tokens) = counted(&world, "anna");
+                assert!((least..=most).contains(&tokens), "{act:?}, {reader:?}: {tokens}");
+                continue;
+            }
+            Reader::ServerIsKilled => {
+                let saved = async {
+                    while counted(&world, "anna").1 == 0 {
+                        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    }
+                };
+                tokio::select! {
+                    _ = asked => panic!("nothing is answered"),
+                    saved = tokio::time::timeout(baton_testkit::GRACE, saved) => saved.unwrap(),
                 }
+                assert_eq!(counted(&world, "anna"), (1, most), "{act:?}, {reader:?}");
             }
         }
         endpoint.close().await;
@@ -436,7 +465,11 @@ async fn however_a_request_ends_its_node_s_tokens_are_counted() {
         assert_eq!(requests, 1, "{act:?}");
         assert!((least..=most).contains(&tokens), "{act:?}, {reader:?}: {tokens}");
         let aborts = world.nodes[0].seen(|seen| seen.aborts.len());
-        assert_eq!(aborts > 0, streams, "an answer without a reader is stopped: {act:?}");
+        assert_eq!(
+            aborts > 0,
+            reader == Reader::HangsUpAfterText,
+            "an answer without a reader is stopped: {act:?}"
+        );
     }
 }
 
