@@ -558,7 +558,7 @@ impl State {
         self.root.next_turn_id(&self.header.device_id.0, turn_id)
     }
 
-    /// Number of another chain's turns that this device wrote and has lost.
+    /// Number of another chain's turns that this device wrote and has lost. A turn whose replay is here is not lost.
     pub(crate) fn lost_turns<'a>(&self, theirs: impl Iterator<Item = &'a SignedObject<Link>>) -> u64 {
         let is_lost = |link: &&SignedObject<Link>| {
             let hash = link.link_hash();
@@ -567,6 +567,7 @@ impl State {
                 && self.is_own(&link.turn_id)
                 && self.link_at(link.seq) != Some(hash)
                 && self.replays.find(&hash).is_none()
+                && self.replay_here(&link.turn_id).is_none()
         };
         theirs.filter(is_lost).count() as u64
     }

@@ -457,7 +457,7 @@ fn describe(state: &State, one: &DisplacedRecord) -> Option<DisplacedTurn> {
         DisplacedFate::Replayed(to) => {
             position_of_replay(state, to).map_or(TurnFate::Waits, |to| TurnFate::Replayed { to })
         }
-        // Its device draws another turn id, so the replay is found by its messages.
+        // Another device draws another turn id, so the replay is found by its messages.
         DisplacedFate::Theirs(_) | DisplacedFate::TakenOut => {
             let new = |messages: &[Message]| messages.split_last().map(|(_, new)| new.to_vec());
             let wanted = new(&record.messages);
@@ -466,7 +466,8 @@ fn describe(state: &State, one: &DisplacedRecord) -> Option<DisplacedTurn> {
                 later.find(|turn| turn.record.as_ref().is_some_and(|record| new(&record.messages) == wanted));
             let unseen =
                 if one.fate == DisplacedFate::TakenOut { TurnFate::TakenOut } else { TurnFate::Theirs };
-            found.map_or(unseen, |turn| TurnFate::Replayed { to: turn.link.seq })
+            let found = found.map(|turn| turn.link.seq).or_else(|| state.replay_here(&one.turn.link.turn_id));
+            found.map_or(unseen, |to| TurnFate::Replayed { to })
         }
     };
     let messages = record.messages.clone();

@@ -92,6 +92,62 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     second.shutdown(GRACE).await;
 }
 
+async fn said(client: &Client, id: SessionId) -> Vec<String> {
+    let history = client.session(id).history().await.unwrap();
+    history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_was_sent_again_is_not_doubled_by_an_index_that_shows_its_first_place() {
+    // Which of the chains wins is random.
+    for trial in 0..6 {
+        let all = Indexes::new().await;
+        all.gates[2].away();
+        let home = tempfile::tempdir().unwrap();
+        let client = all.client(&home).await;
+        let id = session(&client).await;
+        say(&client, id, "one").await;
+        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+        let first = all.stores[0].heads();
+        tokio::time::timeout(GRACE, all.gates[1].has(&first)).await.unwrap();
+        client.shutdown(GRACE).await;
+        let files = std::fs::read_dir(home.path().join("sessions")).unwrap();
+        let mut journals = files.map(|file| file.unwrap().path());
+        let journal = journals.find(|path| path.extension().is_some_and(|end| end == "journal")).unwrap();
+        let older = std::fs::read(&journal).unwrap();
+        // Each turn is in another index, and the journal lost the first.
+        for (text, away) in [("two", 1), ("three", 0)] {
+            std::fs::write(&journal, &older).unwrap();
+            all.gates[1 - away].open();
+            all.gates[away].away();
+            let client = all.client(&home).await;
+            let input = TurnInput { reconcile: true, ..TurnInput::user(text) };
+            client.session(id).turn(input, |_| {}).await.unwrap();
+            assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+            client.shutdown(GRACE).await;
+        }
+        // The turn follows the other, and an index keeps its first place.
+        all.gates[0].open();
+        all.gates[1].read_only();
+        let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+        let client = all.client(&home).await;
+        client.session(id).reconcile(&options, |_| {}).await.unwrap();
+        assert_eq!(said(&client, id).await, ["one", "two", "three"], "trial {trial}");
+        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+        client.shutdown(GRACE).await;
+        // The journal loses all notes of that.
+        std::fs::write(&journal, &older).unwrap();
+        let client = all.client(&home).await;
+        for _ in 0..2 {
+            client.session(id).reconcile(&options, |_| {}).await.unwrap();
+            let mut texts = said(&client, id).await;
+            texts.sort();
+            assert_eq!(texts, ["one", "three", "two"], "trial {trial}");
+        }
+        client.shutdown(GRACE).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     let all = Indexes::new().await;

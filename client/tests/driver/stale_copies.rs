@@ -255,6 +255,51 @@ async fn no_cut_of_a_journal_displaces_an_acknowledged_turn() {
     }
 }
 
+/// Sessions with repeated cuts, of which some turns are sent without an index, and the rounds of each.
+const DARK_SESSIONS: [usize; 2] = [6, 200];
+const DARK_ROUNDS: usize = 8;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_cuts_without_an_index_double_no_turn() {
+    let first: u64 = std::env::var("BATON_SEED").map_or(0, |seed| seed.parse().unwrap());
+    for seed in first..first + trials(DARK_SESSIONS) as u64 {
+        let world = World::new(1).await;
+        let mut draw = SeededRng(seed * 7919 + 3);
+        let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+        let (id, root) = written(&world, home.path(), &gate, 3).await;
+        for round in 0..DARK_ROUNDS {
+            let what = format!("seed {seed}, round {round}");
+            let is_dark = round + 1 < DARK_ROUNDS && draw.below(3) == 0;
+            let (path, bytes) = backup(home.path());
+            let start = JOURNAL_START + draw.below(bytes.len() - JOURNAL_START);
+            fs::write(&path, &bytes[..start]).unwrap();
+            if is_dark {
+                gate.away();
+            } else {
+                gate.open();
+            }
+            let client = open(&world, home.path(), &gate).await;
+            if matches!(client.session(id).info().await, Err(ClientError::JournalDamaged { .. })) {
+                gate.open();
+                assert_eq!(client.recover(&root).await.unwrap(), id, "{what}");
+            }
+            let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+            client.session(id).resume(options.clone(), |_| {}).await.unwrap();
+            say_next(&client, id, &format!("message {round}")).await;
+            if !is_dark {
+                client.session(id).reconcile(&options, |_| {}).await.unwrap();
+                let mut texts = said(&client, id).await;
+                texts.sort();
+                let all = texts.len();
+                texts.dedup();
+                assert_eq!(texts.len(), all, "{what}: {:?}", said(&client, id).await);
+                assert!(client.session(id).wait_settled(GRACE).await.unwrap(), "{what}");
+            }
+            client.shutdown(GRACE).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_older_copy_of_a_home_displaces_an_acknowledged_turn() {
     let world = World::new(1).await;

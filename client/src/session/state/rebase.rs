@@ -218,14 +218,15 @@ impl State {
     }
 
     /// Takes a waiting message off the list if the chain already has its turn, as this link. It was answered,
-    /// and the journal lost the answer. Returns the displaced turn that it replays.
+    /// and the journal lost the answer; or it replays this very turn, which another chain still has in its first place.
+    /// Returns the displaced turn that it replays.
     pub(super) fn mark_answered(&mut self, turn_id: &TurnId, link: LinkHash) -> Option<LinkHash> {
         let own = self.is_own(turn_id);
         let others: Vec<DeviceId> = self.makers_of(turn_id).collect();
         let answered = |waiting: &&QueuedMessage| {
             let first = &waiting.turn.turn_id;
             first == turn_id
-                || (own && self.becomes(first, turn_id))
+                || (own && (self.becomes(first, turn_id) || self.becomes(turn_id, first)))
                 || others.iter().any(|device| {
                     let replays = |origin| self.root.next_turn_id(&device.0, &origin) == *turn_id;
                     self.origins(waiting).into_iter().any(replays)
@@ -304,6 +305,17 @@ impl State {
     fn becomes(&self, first: &TurnId, turn_id: &TurnId) -> bool {
         let ids = std::iter::successors(Some(*first), |id| Some(self.next_turn_id(id)));
         ids.take(MAX_FOLLOWED).any(|id| id == *turn_id)
+    }
+
+    /// The turn here that replays another turn of this device, as their ids show. The journal may have lost all else that
+    /// connects them.
+    pub(crate) fn replay_here(&self, turn_id: &TurnId) -> Option<u64> {
+        if !self.is_own(turn_id) {
+            return None;
+        }
+        let ids = std::iter::successors(Some(self.next_turn_id(turn_id)), |id| Some(self.next_turn_id(id)));
+        let ids: Vec<TurnId> = ids.take(MAX_FOLLOWED).collect();
+        self.history.iter().rev().find(|turn| ids.contains(&turn.link.turn_id)).map(|turn| turn.link.seq)
     }
 
     fn take_waiting(&mut self, number: u64) -> Option<Option<LinkHash>> {
