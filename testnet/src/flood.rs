@@ -1,5 +1,6 @@
 //! `baton-testnet flood`: the service that honest clients get while one node is flooded. The requests are
-//! forged, or signed ones of new sessions and identities, from one subnet and from many.
+//! forged, or signed ones of new sessions and identities, from one subnet and from many. Two further attacks send packets
+//! over WebRTC that no browser sends.
 //!
 //! Node, store and attacker are processes. The attacker is one thread of the lowest priority, since on one
 //! machine it competes for the processors, unlike an attacker over a network. To measure that cost alone, a
@@ -17,6 +18,7 @@ pub mod relayer;
 pub(crate) mod relayer_attack;
 mod shots;
 pub mod watch;
+mod webrtc;
 mod wire;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
@@ -34,7 +36,7 @@ use crate::{
 };
 use attack::{Attack, AttackReport};
 use clients::{Honest, Until, granted_quota, honest, open_client};
-use watch::{Memory, NodeCounts, NodeWatch, cpu_seconds};
+use watch::{Memory, NodeCounts, NodeWatch};
 
 /// Arguments of `baton-testnet flood`.
 #[derive(Debug, Args)]
@@ -45,13 +47,13 @@ pub(crate) struct FloodArgs {
     /// Attack a relayer instead of a node: its HTTP and its sealed endpoint
     #[arg(long)]
     pub(crate) relayer: bool,
-    /// Seconds of each part: quiet, four attacks, and the attacker's processor time alone
+    /// Seconds of each part: quiet, six attacks, and the attacker's processor time alone
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=900))]
     pub(crate) seconds: u64,
     /// Attacks to run, separated by commas; the quiet part always runs
     #[arg(long, value_delimiter = ',', value_name = "PART",
-        value_parser = ["forged", "signed", "forged-many", "signed-many", "burner", "slow-bodies", "idle", "fresh-keys",
-            "idle-streams"])]
+        value_parser = ["forged", "signed", "forged-many", "signed-many", "tiny-pieces", "empty-chunks", "burner",
+            "slow-bodies", "idle", "fresh-keys", "idle-streams"])]
     pub(crate) parts: Vec<String>,
     /// Requests a second that the attacker offers
     #[arg(long, default_value_t = 5000)]
@@ -148,7 +150,7 @@ pub struct FloodReport {
     pub seconds: u64,
     /// Whether the node's defence was on.
     pub defence: bool,
-    /// By name: `quiet`, `forged`, `signed`, `forged-many`, `signed-many`, `burner`.
+    /// By name: `quiet`, `forged`, `signed`, `forged-many`, `signed-many`, `tiny-pieces`, `empty-chunks`, `burner`.
     pub parts: BTreeMap<&'static str, Part>,
     /// Violations other than slowness; empty if the defence held.
     pub breaches: Vec<String>,
@@ -175,6 +177,8 @@ fn waves(options: &FloodOptions) -> Vec<Wave> {
         wave("signed", Attack::Signed, 2, 1, 1),
         wave("forged-many", Attack::Forged, 3, many, u64::MAX),
         wave("signed-many", Attack::Signed, 4, many, EACH_OF_MANY),
+        wave("tiny-pieces", Attack::TinyPieces, 0, 1, 0),
+        wave("empty-chunks", Attack::EmptyChunks, 0, 1, 0),
     ];
     waves.retain(|wave| wave.subnets > 0 && options.has(wave.name));
     waves
@@ -302,6 +306,7 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
         ("--own-networks", NO_MACHINE),
         ("--defence", defence),
         ("--listen", "/ip6/::1/tcp/0"),
+        ("--listen", "/ip4/127.0.0.1/udp/0/webrtc-direct"),
         ("--cache-mb", CACHE_MB),
     ];
     let node_options = NodeOptions {
@@ -411,8 +416,9 @@ impl Bench<'_> {
     async fn attacker(&self, wave: Wave, duty: f64) -> anyhow::Result<Process> {
         let node = self.network.running().next().context("the node runs")?;
         let mut addresses = node.addresses.iter().map(ToString::to_string);
-        let tcp = addresses.find(|address| address.starts_with("/ip4/") && address.contains("/tcp/"));
-        let target = tcp.context("the node has a TCP address")?;
+        let protocol = if wave.attack.shape().is_some() { "/webrtc-direct" } else { "/tcp/" };
+        let target = addresses.find(|address| address.starts_with("/ip4/") && address.contains(protocol));
+        let target = target.with_context(|| format!("the node has an address with {protocol}"))?;
         let mut args: Vec<String> = vec!["flood-attack".into(), wave.attack.name().into()];
         for (flag, value) in [
             ("--target", target),

@@ -25,6 +25,8 @@ use warden::Ward;
 
 /// Event lines waiting to be read. Our processes print a handful, so the reader drops none.
 const EVENT_QUEUE: usize = 64;
+/// Linux counts processor time in hundredths of a second.
+const TICKS_PER_SECOND: f64 = 100.0;
 /// Time for a process to become ready: a node loads its model first.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -227,4 +229,12 @@ pub fn sibling(program: &str) -> anyhow::Result<PathBuf> {
         }
     }
     bail!("{program} is not beside {}: build it with `cargo build --bins`", own.display())
+}
+
+/// Processor time of a process so far (fields 14 and 15 of `/proc/PID/stat`, counted after its name).
+pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, rest) = stat.rsplit_once(')').context("a process has a name")?;
+    let ticks = rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
+    Ok(ticks.sum::<f64>() / TICKS_PER_SECOND)
 }

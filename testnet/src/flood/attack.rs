@@ -29,11 +29,12 @@ use tokio::{
 };
 
 use super::{
-    AttackEvent, cpu_seconds,
+    AttackEvent,
     shots::{Numbers, Target, forged, signed},
+    webrtc::{self, Shape},
     wire::{Piece, RefusalStage, connect, first_frame, handshake, next_piece, open_and_send, socket_address},
 };
-use crate::{output, raw};
+use crate::{output, process::cpu_seconds, raw};
 
 /// Arguments of the attacker.
 #[derive(Debug, Args)]
@@ -78,7 +79,7 @@ const SHOTS: u32 = 8000;
 const MOST_ASKED: u32 = 40;
 const ASK_PAUSE: Duration = Duration::from_millis(500);
 /// Time for a connection and its handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for the last answers on a connection that sends no more.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Period of the burner's work and sleep.
@@ -94,6 +95,12 @@ pub enum Attack {
     Forged,
     /// Signed requests, each of a fresh session.
     Signed,
+    /// Packets of SCTP over WebRTC with fragments of a byte, of messages that never end.
+    #[serde(rename = "tiny-pieces")]
+    TinyPieces,
+    /// Packets of SCTP over WebRTC with chunks without data.
+    #[serde(rename = "empty-chunks")]
+    EmptyChunks,
 }
 
 impl Attack {
@@ -104,6 +111,17 @@ impl Attack {
             Self::Burner => "burner",
             Self::Forged => "forged",
             Self::Signed => "signed",
+            Self::TinyPieces => "tiny-pieces",
+            Self::EmptyChunks => "empty-chunks",
+        }
+    }
+
+    /// The shape of its packets, if it sends no requests but packets over WebRTC.
+    pub(super) fn shape(self) -> Option<Shape> {
+        match self {
+            Self::TinyPieces => Some(Shape::TinyPieces),
+            Self::EmptyChunks => Some(Shape::EmptyChunks),
+            Self::Burner | Self::Forged | Self::Signed => None,
         }
     }
 }
@@ -135,18 +153,18 @@ pub struct AttackReport {
 }
 
 #[derive(Default)]
-struct Counts {
+pub(super) struct AttackCounts {
     offered: AtomicU64,
-    sent: AtomicU64,
+    pub(super) sent: AtomicU64,
     before_handshake: AtomicU64,
-    during_handshake: AtomicU64,
+    pub(super) during_handshake: AtomicU64,
     behind: AtomicU64,
-    identities: AtomicU64,
+    pub(super) identities: AtomicU64,
     answers: Mutex<BTreeMap<String, u64>>,
 }
 
-impl Counts {
-    fn answered(&self, what: &str) {
+impl AttackCounts {
+    pub(super) fn answered(&self, what: &str) {
         let mut answers = lock(&self.answers);
         match answers.get_mut(what) {
             Some(count) => *count += 1,
@@ -172,7 +190,7 @@ struct Plan {
     each: u64,
     /// Time between two requests of one lane.
     gap: Duration,
-    counts: Counts,
+    counts: AttackCounts,
     over: AtomicBool,
 }
 
@@ -180,7 +198,7 @@ struct Plan {
 pub(crate) async fn run(args: AttackArgs) -> anyhow::Result<()> {
     let target = socket_address(&args.target)?;
     let shots = match args.kind {
-        Attack::Burner => Vec::new(),
+        Attack::Burner | Attack::TinyPieces | Attack::EmptyChunks => Vec::new(),
         kind => make(&args, kind).await?,
     };
     output::line("{\"event\":\"ready\"}");
@@ -192,10 +210,13 @@ pub(crate) async fn run(args: AttackArgs) -> anyhow::Result<()> {
         let _ = rustix::process::nice(19);
         if args.kind == Attack::Burner {
             burn(duty, seconds);
-            return anyhow::Ok(Counts::default());
+            return anyhow::Ok(AttackCounts::default());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(attack(&args, target, shots))
+        match args.kind.shape() {
+            Some(shape) => runtime.block_on(webrtc::attack(&args, target, shape)),
+            None => runtime.block_on(attack(&args, target, shots)),
+        }
     });
     let counts = tokio::task::spawn_blocking(move || attacking.join()).await?;
     let counts = counts.ok().context("the attacker panicked")??;
@@ -206,12 +227,13 @@ pub(crate) async fn run(args: AttackArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report(counts: &Counts, seconds: f64, cpus: f64) -> AttackReport {
+fn report(counts: &AttackCounts, seconds: f64, cpus: f64) -> AttackReport {
     let per_second = |counts: &[&AtomicU64]| {
         let count: u64 = counts.iter().map(|count| count.load(Relaxed)).sum();
         (f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / seconds).round()
     };
-    let Counts { offered, sent, before_handshake, during_handshake, behind, identities, answers } = counts;
+    let AttackCounts { offered, sent, before_handshake, during_handshake, behind, identities, answers } =
+        counts;
     AttackReport {
         offered_per_second: per_second(&[offered]),
         at_node_per_second: per_second(&[sent, before_handshake, during_handshake]),
@@ -266,7 +288,7 @@ async fn make(args: &AttackArgs, kind: Attack) -> anyhow::Result<Vec<Vec<u8>>> {
     (0..SHOTS).map(|_| build(&target, &mut numbers)).collect()
 }
 
-async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> anyhow::Result<Counts> {
+async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> anyhow::Result<AttackCounts> {
     let lanes = if args.subnets > 1 { args.subnets } else { LANES };
     let count = u32::try_from(lanes)?;
     let plan = Arc::new(Plan {
@@ -277,7 +299,7 @@ async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> a
         seed: args.seed,
         each: args.each,
         gap: Duration::from_secs(1) * count / args.rate.max(1),
-        counts: Counts::default(),
+        counts: AttackCounts::default(),
         over: AtomicBool::new(false),
     });
     let mut tasks = JoinSet::new();
@@ -289,7 +311,8 @@ async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> a
         let client = Ipv4Addr::new(10, second.context("too many subnets")?, third, 1);
         let begins = now + plan.gap * number / count;
         let numbers = Numbers::new(plan.seed ^ u64::from(number + 1).rotate_left(40));
-        tasks.spawn(Lane { plan: plan.clone(), client, next: begins, numbers }.run());
+        let pace = Pace { next: begins, gap: plan.gap };
+        tasks.spawn(Lane { plan: plan.clone(), client, pace, numbers }.run());
     }
     sleep_until(now + Duration::from_secs(args.seconds)).await;
     plan.over.store(true, Relaxed);
@@ -302,14 +325,35 @@ async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> a
 struct Lane {
     plan: Arc<Plan>,
     client: Ipv4Addr,
-    next: Instant,
+    pace: Pace,
     numbers: Numbers,
+}
+
+/// The times of a lane's requests.
+pub(super) struct Pace {
+    pub(super) next: Instant,
+    pub(super) gap: Duration,
+}
+
+impl Pace {
+    /// Waits until the next request is due. Requests missed meanwhile are counted but not sent.
+    pub(super) async fn due(&mut self, counts: &AttackCounts) {
+        let now = Instant::now();
+        while self.next + self.gap * 4 < now {
+            self.next += self.gap;
+            counts.offered.fetch_add(1, Relaxed);
+            counts.behind.fetch_add(1, Relaxed);
+        }
+        sleep_until(self.next).await;
+        self.next += self.gap;
+        counts.offered.fetch_add(1, Relaxed);
+    }
 }
 
 impl Lane {
     async fn run(mut self) {
         while !self.plan.over.load(Relaxed) {
-            self.due().await;
+            self.pace.due(&self.plan.counts).await;
             // A due request without a connection makes one connection attempt.
             let connecting = async {
                 let stream = connect(self.client, self.plan.target).await?;
@@ -332,20 +376,6 @@ impl Lane {
         }
     }
 
-    /// Waits until the next request is due. Requests missed meanwhile are counted but not sent.
-    async fn due(&mut self) {
-        let now = Instant::now();
-        let counts = &self.plan.counts;
-        while self.next + self.plan.gap * 4 < now {
-            self.next += self.plan.gap;
-            counts.offered.fetch_add(1, Relaxed);
-            counts.behind.fetch_add(1, Relaxed);
-        }
-        sleep_until(self.next).await;
-        self.next += self.plan.gap;
-        counts.offered.fetch_add(1, Relaxed);
-    }
-
     /// Sends on one connection, within its identity's share, until it ends. The first request is due already.
     async fn talk(
         &mut self,
@@ -364,7 +394,7 @@ impl Lane {
             let mut stream = 1u32;
             while sent < plan.each && !plan.over.load(Relaxed) {
                 if sent > 0 {
-                    self.due().await;
+                    self.pace.due(&plan.counts).await;
                 }
                 let shot = if open.count() < IN_FLIGHT { lock(&plan.fresh).pop_front() } else { None };
                 let Some((shot, frame)) = shot.and_then(|shot| Some((shot, plan.shots.get(shot)?))) else {
@@ -449,7 +479,7 @@ impl OpenStreams {
         }
     }
 
-    /// Counts a refusal. The request is reused if the node refused it before learning of its session.
+    /// AttackCounts a refusal. The request is reused if the node refused it before learning of its session.
     fn count_refusal(&self, shot: usize, what: &str) {
         self.plan.counts.answered(what);
         if self.plan.reusable || matches!(what, "none" | "RateLimited" | "Busy") {

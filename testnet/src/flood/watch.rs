@@ -9,12 +9,10 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use crate::network::NodeProcess;
+use crate::{network::NodeProcess, process::cpu_seconds};
 
 /// How often memory is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Linux counts processor time in hundredths of a second.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The node's counters from its admin port; for a part, their increase. They include honest clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,14 +169,6 @@ impl NodeWatch {
         let cpus = (cpu_seconds(pid)? - began.1) / began.0.elapsed().as_secs_f64();
         Ok((Memory::of(&samples), (cpus * 100.0).round() / 100.0))
     }
-}
-
-/// Processor time of a process so far (fields 14 and 15 of `/proc/PID/stat`, counted after its name).
-pub(super) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, rest) = stat.rsplit_once(')').context("a process has a name")?;
-    let ticks = rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
-    Ok(ticks.sum::<f64>() / TICKS_PER_SECOND)
 }
 
 fn resident_mib(pid: u32) -> anyhow::Result<f64> {

@@ -50,8 +50,10 @@ pub(super) enum RefusalStage {
 pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> {
     let mut parts = address.iter();
     match (parts.next(), parts.next()) {
-        (Some(Protocol::Ip4(ip)), Some(Protocol::Tcp(port))) => Ok(SocketAddrV4::new(ip, port).into()),
-        _ => anyhow::bail!("the attacker needs an address of the form /ip4/../tcp/.."),
+        (Some(Protocol::Ip4(ip)), Some(Protocol::Tcp(port) | Protocol::Udp(port))) => {
+            Ok(SocketAddrV4::new(ip, port).into())
+        }
+        _ => anyhow::bail!("the attacker needs an address of the form /ip4/../tcp/.. or /ip4/../udp/.."),
     }
 }
 
