@@ -1,10 +1,11 @@
 //! `baton-testnet bench`: the network's overhead on a turn, against the bare engine in the same run; the cost of a
-//! turn at each length of a session; and what each API of the gateway adds to a turn.
+//! turn at each length of a session, and beside many open sessions; and what each API of the gateway adds to a turn.
 
 mod apis;
 mod growth;
 mod overhead;
 mod proxy;
+mod sessions;
 
 use std::path::PathBuf;
 
@@ -20,6 +21,22 @@ pub(crate) enum BenchCommand {
     Turn(BenchTurnArgs),
     /// Measure the first-token time of each API of `baton serve`, beside that of a bare session
     Apis(BenchApisArgs),
+    /// Measure a client's processor time for a turn with few open sessions, and with many
+    Sessions(BenchSessionsArgs),
+}
+
+/// Arguments of `baton-testnet bench sessions`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchSessionsArgs {
+    /// Print the figures as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Sessions that are open in the end
+    #[arg(long, default_value_t = 500)]
+    pub(crate) open: usize,
+    /// Turns of each measurement
+    #[arg(long, default_value_t = 200)]
+    pub(crate) turns: u32,
 }
 
 /// Arguments of `baton-testnet bench apis`.
@@ -103,6 +120,15 @@ pub(crate) async fn run(command: BenchCommand) -> anyhow::Result<()> {
     let args = match command {
         BenchCommand::Turn(args) => args,
         BenchCommand::Apis(args) => return run_apis(&args).await,
+        BenchCommand::Sessions(args) => {
+            let cost = sessions::measure(&args).await?;
+            if args.json {
+                output::line(&serde_json::to_string(&cost)?);
+            } else {
+                sessions::print(&cost);
+            }
+            return Ok(());
+        }
     };
     let figures = measure(&args).await?;
     if args.json {

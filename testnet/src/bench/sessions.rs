@@ -1,0 +1,118 @@
+//! Processor time of a client's turn while few sessions are open, and while many are.
+//!
+//! The node and the store are processes of their own, so the processor time of this process is the client's.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use baton_client::{Client, ClientConfig, NewSession, TurnInput};
+use baton_proto::ids::SessionId;
+use serde::Serialize;
+
+use super::BenchSessionsArgs;
+use crate::{
+    network::{EngineChoice, Network, NodeOptions},
+    output,
+    process::cpu_seconds,
+};
+
+/// Sessions of the comparison with few: more than have a network identity at a time, so that each turn makes one, as among
+/// many.
+const FEW: usize = 16;
+/// Turns a minute that the node allows: more than a machine can do.
+const TURNS_PER_MINUTE: &str = "1000000";
+/// Time limit of the background work after a turn.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Milliseconds of processor time for a turn with its background work.
+#[derive(Debug, Serialize)]
+pub(super) struct SessionsCost {
+    /// Sessions that are open in the end.
+    open: usize,
+    /// Of a turn in one session, while few are open.
+    one_of_few_ms: f64,
+    /// Of a turn in the same session, while all are open.
+    one_of_many_ms: f64,
+    /// Of turns in few sessions, one after the other.
+    around_few_ms: f64,
+    /// Of turns in all sessions, one after the other.
+    around_many_ms: f64,
+    /// The greater of both costs with many over that with few.
+    ratio: f64,
+}
+
+/// Measures on one echo node.
+pub(super) async fn measure(args: &BenchSessionsArgs) -> anyhow::Result<SessionsCost> {
+    let folder = tempfile::tempdir()?;
+    let options = NodeOptions {
+        engine: EngineChoice::Echo,
+        shards: 10,
+        store_faults: None,
+        context_tokens: None,
+        echo_delay_ms: 0,
+        model_dir: None,
+        extra: ["--turns-per-minute", TURNS_PER_MINUTE].map(str::to_owned).to_vec(),
+    };
+    let network = Network::start(folder.path(), 1, options).await?;
+    let url = network.store_url().to_owned();
+    let mut config =
+        ClientConfig::with_http(Some(&folder.path().join("client")), &url, &url, Some(&url), 10)?;
+    config.bootstrap = network.addresses();
+    let client = Client::open(config).await?;
+    let mut sessions = Vec::new();
+    open(&client, &mut sessions, FEW).await?;
+    let first = sessions.first().copied().into_iter().collect::<Vec<_>>();
+    let one_of_few_ms = per_turn(&client, &first, args.turns).await?;
+    let around_few_ms = per_turn(&client, &sessions, args.turns).await?;
+    open(&client, &mut sessions, args.open.max(FEW)).await?;
+    let one_of_many_ms = per_turn(&client, &first, args.turns).await?;
+    let around_many_ms = per_turn(&client, &sessions, args.turns).await?;
+    client.shutdown(Duration::from_secs(5)).await;
+    network.stop().await?;
+    let ratio = (one_of_many_ms / one_of_few_ms).max(around_many_ms / around_few_ms);
+    Ok(SessionsCost {
+        open: sessions.len(),
+        one_of_few_ms,
+        one_of_many_ms,
+        around_few_ms,
+        around_many_ms,
+        ratio,
+    })
+}
+
+/// Opens further sessions, each with a turn.
+async fn open(client: &Client, sessions: &mut Vec<SessionId>, count: usize) -> anyhow::Result<()> {
+    while sessions.len() < count {
+        let session = client.new_session(NewSession::default()).await?;
+        say(client, session).await?;
+        sessions.push(session);
+    }
+    output::note(&format!("  {count} sessions are open"));
+    Ok(())
+}
+
+/// Milliseconds of processor time of a turn, over turns in these sessions by turns.
+async fn per_turn(client: &Client, sessions: &[SessionId], turns: u32) -> anyhow::Result<f64> {
+    let before = cpu_seconds(std::process::id())?;
+    let mut next = sessions.iter().cycle();
+    for _ in 0..turns {
+        say(client, *next.next().context("a session is open")?).await?;
+    }
+    Ok((cpu_seconds(std::process::id())? - before) * 1000.0 / f64::from(turns.max(1)))
+}
+
+/// One turn with its background work.
+async fn say(client: &Client, session: SessionId) -> anyhow::Result<()> {
+    let input = TurnInput { allow_echo: true, ..TurnInput::user("a few words") };
+    client.session(session).turn(input, |_| {}).await?;
+    ensure!(client.session(session).wait_settled(SETTLE_TIMEOUT).await?, "background work did not end");
+    Ok(())
+}
+
+pub(super) fn print(cost: &SessionsCost) {
+    let SessionsCost { open, one_of_few_ms, one_of_many_ms, around_few_ms, around_many_ms, ratio } = cost;
+    output::line(&format!("processor time of a turn, with {FEW} and with {open} open sessions:"));
+    output::line(&format!("  in one session:        {one_of_few_ms:.1} ms, {one_of_many_ms:.1} ms"));
+    output::line(&format!("  in all, by turns:      {around_few_ms:.1} ms, {around_many_ms:.1} ms"));
+    output::line(&format!("  at most {ratio:.2} times as much"));
+}
