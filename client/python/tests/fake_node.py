@@ -99,6 +99,7 @@ class Behaviour:
     store_state: Any = None
     # The record offers this exchange key in place of the node's own.
     exchange_key: bytes | None = None
+    storage_price: int = 0
 
 
 class FakeNode:
@@ -131,7 +132,7 @@ class FakeNode:
             ],
             models=[ModelOffer(MODEL, "words", Engine.NATIVE, 4096, 1000, 2000)],
             limits=NodeLimits(1, 1, 100, 1000),
-            storage=StorageOffer(0, 5, 5),
+            storage=StorageOffer(self.behaviour.storage_price, 5, 5),
             versions=[1],
             software="fake",
             issued_ms=now,

@@ -71,6 +71,22 @@ class Sync(unittest.TestCase):
             events.close()
             session.abandon()
 
+    def test_a_turn_costs_at_most_ten_units_unless_the_caller_allows_more(self) -> None:
+        from dataclasses import replace
+
+        def dear() -> Behaviour:
+            return Behaviour(storage_price=10**7, receipt=lambda receipt: replace(receipt, price=10_000_001))
+
+        with self.open(dear()) as client:
+            session = client.new_session()
+            events = session.events("hello")
+            refused = next(event for event in events if type(event).__name__ in ("Takeover", "Finished"))
+            self.assertEqual(getattr(refused, "cause", None) and refused.cause.code, "ReceiptMismatch")
+            events.close()
+            session.abandon()
+        with self.open(dear()) as client:
+            self.assertEqual(client.new_session().turn("hello", max_price=10**9).receipt.price, 10_000_001)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -80,6 +80,8 @@ MAX_HTTP_TEXT_BYTES: Final = 64 * 1024
 # Places of a head record that are looked in at once: the two newest periods first, then eight at a time (section 12).
 FIRST_PLACES: Final = 2
 LATER_PLACES: Final = 8
+# Most that a turn may cost, in millionths of the node's unit: ten units. A node's offer alone never decides it.
+DEFAULT_MAX_PRICE: Final = 10_000_000
 # Attempts at one turn before the error goes to the caller.
 MAX_ATTEMPTS: Final = 6
 # A small file of this client's own: a root or a device id.

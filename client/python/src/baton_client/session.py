@@ -177,8 +177,8 @@ class Session:
     ) -> AsyncGenerator[Event, None]:
         """Sends a turn and yields its events; the last one is `Finished`, after the turn was verified and journaled.
 
-        `node` (a peer id) is asked first. `max_price` bounds the price, in millionths of the node's unit; without it,
-        the node's own offer does. A caller that stops reading leaves the turn waiting: `resume` goes on.
+        `node` (a peer id) is asked first. `max_price` bounds the price, in millionths of the node's unit: by
+        default ten units. A caller that stops reading leaves the turn waiting: `resume` goes on.
         """
         if isinstance(message, str):
             message = Message.user(message)

@@ -264,7 +264,7 @@ class TurnDriver:
             model=choice.offer.model,
             sampling=sampling_digest(own.commitment_key, queued.sampling),
             max_output_tokens=most,
-            max_price=min(price, 2**64 - 1 if queued.max_price is None else queued.max_price),
+            max_price=min(price, limits.DEFAULT_MAX_PRICE if queued.max_price is None else queued.max_price),
             memory_from=None,
             memory_tokens=0,
             grant_hash=kdf("grant-hash", encode(payload.grant)),
