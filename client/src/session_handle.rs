@@ -269,10 +269,24 @@ impl SessionHandle {
     /// As [`SessionHandle::abandon`].
     pub async fn keeps_message(&self, error: &ClientError, is_repeatable: bool) -> Result<bool, ClientError> {
         let session = self.open().await?;
-        if error.is_refusal_of_request() || (is_repeatable && session.read(State::is_unasked)) {
+        if error.is_refusal_of_request() {
             turn::abandon(&self.core, &session).await?;
+        } else if is_repeatable {
+            self.abandon_unasked().await?;
         }
         Ok(!error.is_before_message() && session.read(|state| state.unanswered().is_some()))
+    }
+
+    /// Gives up an unanswered message for which no node was asked. Returns whether there was one.
+    ///
+    /// # Errors
+    /// As [`SessionHandle::abandon`].
+    pub async fn abandon_unasked(&self) -> Result<bool, ClientError> {
+        let unasked = self.open().await?.read(State::is_unasked);
+        if unasked {
+            self.abandon().await?;
+        }
+        Ok(unasked)
     }
 
     /// Merges a session with its other devices' turns, and publishes the head. Resolves a fork by the rule,

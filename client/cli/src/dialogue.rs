@@ -289,7 +289,7 @@ impl Dialogue {
                 let is_markdown =
                     Path::new(file).extension().is_some_and(|name| name.eq_ignore_ascii_case("md"));
                 let text = match is_markdown {
-                    true => markdown_of(&self.handle().conversation().await?),
+                    true => markdown_of(&self.handle().conversation().await?).into(),
                     false => self.handle().export(false).await?,
                 };
                 write_private(Path::new(file), text.as_bytes())?;

@@ -3,7 +3,7 @@
 use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
 use baton_client::{Client, ClientError, NodeInfo, TurnInput};
-use baton_command::{output::shell_word, signals::StopSignals};
+use baton_command::{output::quoted, signals::StopSignals};
 use baton_gateway::{
     AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, ToolServers, generate_key,
     is_loopback,
@@ -228,7 +228,7 @@ fn announce(
     }
     out.line(&format!("export OPENAI_BASE_URL={url}"))?;
     match key_file {
-        Some(path) => out.line(&format!("export OPENAI_API_KEY=\"$(cat {})\"", shell_word(path)))?,
+        Some(path) => out.line(&format!("export OPENAI_API_KEY=\"$(cat {})\"", quoted(&path)))?,
         None => out.line("export OPENAI_API_KEY=none")?,
     }
     if !is_loopback(address) && !has_tls {

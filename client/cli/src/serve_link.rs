@@ -12,7 +12,7 @@ use std::{
 use baton_client::ClientError;
 use baton_gateway::is_loopback;
 use baton_keys::files;
-use qrcode::{EcLevel, QrCode};
+use qrcode::{Color, EcLevel, QrCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -154,10 +154,10 @@ pub(crate) fn show_code(page: &PageAddress, link: &str, out: &Out) {
 /// A text as QR code: lines of half blocks, which are the light modules. No lines for a text that is too long.
 fn code(text: &str) -> Vec<String> {
     let Ok(code) = QrCode::with_error_correction_level(text, EcLevel::L) else { return Vec::new() };
-    let (width, dark) = (code.width(), code.to_vec());
+    let (width, colors) = (code.width(), code.to_colors());
     let is_light = |x: usize, y: usize| {
         let (Some(x), Some(y)) = (x.checked_sub(MARGIN), y.checked_sub(MARGIN)) else { return true };
-        x >= width || dark.get(y * width + x).is_none_or(|dark| !dark)
+        x >= width || colors.get(y * width + x).is_none_or(|color| *color == Color::Light)
     };
     let whole = width + 2 * MARGIN;
     let half = |x, y| match (is_light(x, y), is_light(x, y + 1)) {
@@ -236,7 +236,7 @@ mod tests {
                 let cell = cells[y / 2][x];
                 let is_light = cell == '█' || cell == if y % 2 == 0 { '▀' } else { '▄' };
                 let inside = |at: usize| (MARGIN..MARGIN + qr.width()).contains(&at);
-                let is_dark = inside(x) && inside(y) && qr.to_vec()[(y - MARGIN) * qr.width() + x - MARGIN];
+                let is_dark = inside(x) && inside(y) && qr[(x - MARGIN, y - MARGIN)] == Color::Dark;
                 assert_eq!(is_light, !is_dark, "{x} {y}");
             }
         }

@@ -101,8 +101,8 @@ impl Session {
         let mut first = vec![Entry::Opened(header.clone()).encode()];
         first.extend(entries.iter().map(Entry::encode));
         let mut state = State::new(root.clone(), header);
-        for entry in entries {
         entries.iter().try_for_each(Entry::verify_signatures)?;
+        for entry in entries {
             state.apply(entry)?;
         }
         let journal = Journal::create(journals, secret, &root, &first)?;

@@ -26,7 +26,9 @@ use baton_proto::{
     },
     link::BranchPoint,
     receipt::audit_root,
+    record::{FinishReason, Record, RecordKind},
     segment::{SEGMENT_HEADER_LEN, Segment},
+    signed::Signable,
     turn::ResumePrefix,
 };
 use serde::Serialize;
@@ -82,6 +84,78 @@ fn the_contexts_and_labels_are_the_code() {
     check("contexts", &rows(&contexts));
     let labels: Vec<_> = ALL_LABELS.iter().map(|(name, label)| (*name, label.as_str())).collect();
     check("labels", &rows(&labels));
+}
+
+/// Objects of the page's tables with the version that each row `version` gives, in the page's order.
+fn versions_of_the_page() -> Vec<(String, u8)> {
+    let mut found = Vec::new();
+    let mut heading = "";
+    let mut header: Option<Vec<&str>> = None;
+    for line in PAGE.lines() {
+        if let Some(title) = line.strip_prefix("### ") {
+            heading = title.split([' ', ',']).next().unwrap();
+        }
+        let Some(row) = line.strip_prefix('|').and_then(|line| line.strip_suffix('|')) else {
+            header = None;
+            continue;
+        };
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let header = header.get_or_insert_with(|| cells.clone());
+        // Tables beside each other have an empty column between them.
+        for (names, group) in header.split(|cell| cell.is_empty()).zip(cells.split(|cell| cell.is_empty())) {
+            let [first, rest @ ..] = group else { continue };
+            if first.split(' ').next() != Some("version") {
+                continue;
+            }
+            let text = if first.contains(", ") { first } else { rest.last().unwrap() };
+            let version = text.rsplit(' ').next().unwrap().parse();
+            let name = if names[0] == "field" { heading } else { names[0] };
+            found.push((name.to_owned(), version.unwrap_or_else(|_| panic!("no version: {line}"))));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_versions_of_the_object_tables_are_the_code() {
+    macro_rules! signed {
+        ($($path:ident::$object:ident),* $(,)?) => {
+            vec![$((stringify!($object), <baton_proto::$path::$object as Signable>::VERSION)),*]
+        };
+    }
+    let mut expected = signed![
+        link::Link,
+        turn::TurnAuth,
+        receipt::Receipt,
+        receipt::ProgressNote,
+        ack::TurnAck,
+        ack::Abort,
+        ack::StatusRequest,
+        head::HeadRecord,
+        memory::MemEnvelope,
+        memory::RecallHint,
+        node_record::NodeRecord,
+        quota::QuotaGrant,
+        quota::QuotaProof,
+        export::ExportStatement,
+        embed::EmbedAuth,
+        embed::EmbedReply,
+        audit::AuditReport,
+    ];
+    expected.extend([
+        ("Record", Record::of_turn(RecordKind::Turn, None, &[], "", FinishReason::Stop).version),
+        ("Payload", PAYLOAD_VERSION),
+        ("Segment", Segment::empty(SessionId([0; 32]), 0).version),
+        ("ModelManifest", MODEL_MANIFEST_VERSION),
+        ("EmbedTexts", baton_proto::embed::EmbedTexts::new(Vec::new()).version),
+        ("AuditRequest", AUDIT_REQUEST_VERSION),
+    ]);
+    let mut found = versions_of_the_page();
+    found.sort();
+    let mut expected: Vec<(String, u8)> =
+        expected.into_iter().map(|(name, version)| (name.to_owned(), version)).collect();
+    expected.sort();
+    assert_eq!(found, expected);
 }
 
 macro_rules! limits {

@@ -151,7 +151,7 @@ fn marked(from: &str, last: Option<char>) -> Option<(&str, Ink, &str)> {
     let (end, _) = near.match_indices(mark).find(|(at, _)| {
         let inside = near.get(..*at).unwrap_or_default();
         let next = body.get(at + mark.len()..).and_then(|after| after.chars().next());
-        let ends = !inside.ends_with(char::is_whitespace) && !(is_line && is_word(next));
+        let ends = !(inside.ends_with(char::is_whitespace) || is_line && is_word(next));
         !inside.is_empty() && (is_code || ends)
     })?;
     Some((body.get(..end)?, ink, body.get(end + mark.len()..)?))

@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    process::{Output, Stdio},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 

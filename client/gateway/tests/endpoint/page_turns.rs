@@ -89,7 +89,10 @@ async fn each_tab_stops_a_turn_and_its_message_is_answered_once() {
     }
     assert_eq!((&stopped["running"], &stopped["pending"][0]["content"]), (&Value::Null, &json!("a")));
     assert!(!stopped["pending_text"].as_str().unwrap().is_empty(), "its text stays");
-    let again = |text: &str| turn(&endpoint, &id, text).query(&[("pending", "1")]);
+    let again = |text: &str| {
+        let body = json!({ "messages": said(&[("user", text)]) });
+        at(&endpoint, Method::POST, &id, "/turns?pending=1").json(&body)
+    };
     let not_pending = (409, "message_not_pending".to_owned());
     assert_eq!(endpoint.refused(again("b")).await, not_pending);
     assert_eq!(text(&followed(again("a").send().await.unwrap()).await), "a (0)");

@@ -5,6 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::PathBuf,
     sync::{Arc, Mutex},
+    thread,
 };
 
 use sha2::{Digest as _, Sha256};
