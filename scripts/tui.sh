@@ -176,7 +176,12 @@ keys -l '/ren'
 see '/rename TITLE'
 keys Tab
 see '^.*› /rename *$'
-keys Enter
+# The opened conversation is compared with its head first; until then the command goes back into the line.
+for _ in {1..60}; do
+  keys Enter
+  sleep 0.5
+  ! grep -q '┌─ title' <<<"$(screen)" || break
+done
 see '┌─ title'
 keys C-u
 keys -l 'My harbour'

@@ -259,7 +259,7 @@ impl SessionHandle {
     /// Whether the message of a failed turn is kept: the one rule by which front ends say so. A kept message is in
     /// the journal, and [`SessionHandle::resume`] sends it again, also after a restart. Two kinds are given up here,
     /// and their sender has the text:
-    /// - a message that nodes refused as it is, since it would fail again;
+    /// - a message that nodes refused as it is, or of a session that another device deleted, since it would fail again;
     /// - with `is_repeatable`, a message for which no node was asked: its sender is a command or a program, which
     ///   can repeat its call.
     ///
@@ -269,7 +269,7 @@ impl SessionHandle {
     /// As [`SessionHandle::abandon`].
     pub async fn keeps_message(&self, error: &ClientError, is_repeatable: bool) -> Result<bool, ClientError> {
         let session = self.open().await?;
-        if error.is_refusal_of_request() {
+        if error.is_refusal_of_request() || matches!(error, ClientError::Deleted) {
             turn::abandon(&self.core, &session).await?;
         } else if is_repeatable {
             self.abandon_unasked().await?;

@@ -461,7 +461,7 @@ mod tests {
                 .get_arguments()
                 .filter(|argument| argument.get_long().is_some() && argument.get_action().takes_values());
             for name in options.flat_map(|option| option.get_value_names().unwrap_or_default()) {
-                let plain = |c: char| c.is_ascii_uppercase() || c == '|' || c == '-';
+                let plain = |c: char| c.is_ascii_uppercase() || "|,-".contains(c);
                 assert!(name.chars().all(plain), "{path}: {name}");
             }
         }

@@ -217,7 +217,7 @@ async fn a_session_open_in_another_client_can_be_read_and_not_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_has_a_file_from_its_first_attempt_on() {
+async fn a_session_has_a_file_from_its_first_message_on() {
     let world = World::new(1).await;
     let client = world.client().await;
     let files = || {
@@ -225,10 +225,11 @@ async fn a_session_has_a_file_from_its_first_attempt_on() {
         listing.filter(|entry| entry.as_ref().unwrap().path().extension().is_some()).count()
     };
     let session = session(&client).await;
+    assert_eq!(files(), 0);
     let nobody = TurnInput { model: Some("no such model".to_owned()), ..TurnInput::user("lost") };
     let refused = client.session(session).turn(nobody, |_| ()).await;
     assert!(matches!(refused, Err(ClientError::NoNode(_))), "{refused:?}");
-    assert_eq!(files(), 0, "no node was asked");
+    assert_eq!(files(), 1, "no node was asked, and the message is kept");
     client.session(session).abandon().await.unwrap();
     client.session(session).rename(Some("a title")).await.unwrap();
     say(&client, session, "one").await;

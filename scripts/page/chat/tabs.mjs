@@ -32,7 +32,7 @@ export function tabTests(harness) {
     await text(page).waitFor();
     assert.equal(await page.getByRole("button", { name: "Retry" }).count(), 0);
     await harness.verified.first().waitFor();
-    assert.equal((await page.locator(".answer").textContent()).trim(), "word ".repeat(300).trim());
+    assert.equal((await page.locator(".answer").textContent()).trim(), `echo: ${"word ".repeat(300).trim()}`);
     assert.equal(await harness.turns.count(), 1);
   });
 

@@ -236,14 +236,16 @@ impl State {
                 None
             }
             Line::Delete { sure: false } => {
-                if let Some(session) = self.session_to_change() {
-                    self.ask_deletion(session);
+                match self.session_to_change() {
+                    Some(session) => self.ask_deletion(session),
+                    None => self.give_back(text),
                 }
                 None
             }
             Line::Unknown("/rename") => {
-                if let Some(session) = self.session_to_change() {
-                    self.ask_title(session);
+                match self.session_to_change() {
+                    Some(session) => self.ask_title(session),
+                    None => self.give_back(text),
                 }
                 None
             }

@@ -26,9 +26,10 @@ fn listed(home: &Path) -> Value {
 #[test]
 fn a_licence_is_shown_and_nothing_is_fetched_before_it_is_accepted() {
     let home = tempfile::tempdir().unwrap();
-    // There is no terminal. There is no Python either, so nothing can be fetched.
+    // There is no terminal. No setting names an index, and there is no pip to ask, so nothing can be fetched.
     let pull = ["models", "pull", "gemma3-270m"];
-    let (code, said) = failure(baton_node(home.path(), &pull).env("PATH", "/nowhere"));
+    let (code, said) =
+        failure(baton_node(home.path(), &pull).env("PATH", "/nowhere").env("PIP_CONFIG_FILE", "/dev/null"));
     assert_eq!(code, 2, "{said}");
     for part in ["Gemma Terms of Use", "https://ai.google.dev/gemma/terms", "--accept-licence"] {
         assert!(said.contains(part), "{part}: {said}");
@@ -36,12 +37,15 @@ fn a_licence_is_shown_and_nothing_is_fetched_before_it_is_accepted() {
     let note = home.path().join(".cache/baton/models/gemma-3-270m-q4_k_m.gguf.accepted.json");
     assert!(!note.exists());
     let accepting = [&pull[..], &["--accept-licence"]].concat();
-    let (code, said) = failure(baton_node(home.path(), &accepting).env("PATH", "/nowhere"));
-    assert!(code == 5 && said.contains("install Python 3"), "{said}");
+    let (code, said) = failure(
+        baton_node(home.path(), &accepting).env("PATH", "/nowhere").env("PIP_CONFIG_FILE", "/dev/null"),
+    );
+    assert!(code == 5 && said.contains("PIP_INDEX_URL"), "{said}");
     let noted: Value = serde_json::from_slice(&fs::read(&note).unwrap()).unwrap();
     assert_eq!(noted["licence"], "Gemma Terms of Use");
     // The second run does not request acceptance.
-    let (code, said) = failure(baton_node(home.path(), &pull).env("PATH", "/nowhere"));
+    let (code, said) =
+        failure(baton_node(home.path(), &pull).env("PATH", "/nowhere").env("PIP_CONFIG_FILE", "/dev/null"));
     assert!(code == 5 && !said.contains("Full text"), "{said}");
 }
 
