@@ -461,8 +461,12 @@ mod tests {
                 .get_arguments()
                 .filter(|argument| argument.get_long().is_some() && argument.get_action().takes_values());
             for name in options.flat_map(|option| option.get_value_names().unwrap_or_default()) {
-                let plain = |c: char| c.is_ascii_uppercase() || "|,-".contains(c);
-                assert!(name.chars().all(plain), "{path}: {name}");
+                // A place for a value in capitals, or a word as it is typed.
+                let plain = |part: &str| {
+                    part.chars().all(|c| c.is_ascii_uppercase() || ",-".contains(c))
+                        || part.chars().all(|c| c.is_ascii_lowercase())
+                };
+                assert!(name.split('|').all(plain), "{path}: {name}");
             }
         }
     }

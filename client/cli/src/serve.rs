@@ -22,7 +22,7 @@ use super::{
     out::{Out, count},
     relayer_memory::RelayerMemory,
     serve_keys,
-    serve_link::{self, Listening, PageAddress, link},
+    serve_link::{self, Listening, PageAddress, link, read_key},
     settings::{self, Settings, relayer_name},
     talk::{DEFAULT_TEMPERATURE, search_line, tried_places},
     tool_servers::NamedServers,
@@ -35,8 +35,6 @@ const KEY_FILE: &str = "serve.key";
 const NODES_CHECK: Duration = Duration::from_secs(3);
 /// The directory of Let's Encrypt.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
-/// Largest key file.
-const MAX_KEY_BYTES: u64 = 4096;
 
 pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> Result<(), Failure> {
     match &arguments.command {
@@ -186,21 +184,6 @@ fn say_nodes(client: &Client, nodes: &[NodeInfo], out: &Out) {
     models.sort_unstable();
     models.dedup();
     out.note(&format!("{} with {}", count(nodes.len() as u64, "node"), models.join(", ")));
-}
-
-/// The bearer key in a file, if the file exists.
-pub(crate) fn read_key(path: &Path) -> Result<Option<Zeroizing<String>>, Failure> {
-    let read = files::read_secret(path, "bearer key", MAX_KEY_BYTES).map_err(ClientError::from)?;
-    let Some(bytes) = read else { return Ok(None) };
-    let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
-    // A header carries only visible characters, and an empty key would protect nothing.
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Failure::Usage(format!(
-            "the key file {} holds no key: one line of visible characters; remove it, and a new one is made",
-            path.display()
-        )));
-    }
-    Ok(Some(Zeroizing::new(text.to_owned())))
 }
 
 /// The bearer key in a file; a missing file is created.

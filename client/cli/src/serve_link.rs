@@ -17,7 +17,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::{Failure, out::Out, serve::read_key, settings::Settings};
+use super::{Failure, out::Out, settings::Settings};
+
+/// Largest key file.
+const MAX_KEY_BYTES: u64 = 4096;
 
 /// The file of the page's address in the home folder.
 const PAGE_FILE: &str = "serve.page.json";
@@ -167,6 +170,21 @@ fn code(text: &str) -> Vec<String> {
         (false, false) => ' ',
     };
     (0..whole).step_by(2).map(|y| (0..whole).map(|x| half(x, y)).collect()).collect()
+}
+
+/// The bearer key in a file, if the file exists.
+pub(crate) fn read_key(path: &Path) -> Result<Option<Zeroizing<String>>, Failure> {
+    let read = files::read_secret(path, "bearer key", MAX_KEY_BYTES).map_err(ClientError::from)?;
+    let Some(bytes) = read else { return Ok(None) };
+    let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
+    // A header carries only visible characters, and an empty key would protect nothing.
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Failure::Usage(format!(
+            "the key file {} holds no key: one line of visible characters; remove it, and a new one is made",
+            path.display()
+        )));
+    }
+    Ok(Some(Zeroizing::new(text.to_owned())))
 }
 
 #[cfg(test)]
