@@ -2,13 +2,12 @@
 
 use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientError, NodeInfo, TurnInput};
+use baton_client::{Client, NodeInfo, TurnInput};
 use baton_command::{output::quoted, signals::StopSignals};
 use baton_gateway::{
     AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, ToolServers, generate_key,
     is_loopback,
 };
-use baton_keys::files;
 use baton_proto::turn::Sampling;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -232,6 +231,9 @@ fn announce(
 
 #[cfg(test)]
 mod tests {
+    use baton_client::ClientError;
+    use baton_keys::files;
+
     use super::*;
 
     #[test]
