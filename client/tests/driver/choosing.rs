@@ -349,7 +349,9 @@ async fn a_node_at_an_address_that_this_client_does_not_dial_is_named_and_never_
     let (node, _incoming) =
         baton_mesh::Mesh::spawn(seed, baton_mesh::MeshConfig::server("node", listen)).await.unwrap();
     let until = tokio::time::Instant::now() + GRACE;
-    let here = client.mesh().listen_addrs();
+    // Over another way, an announced loopback address counts for nothing.
+    let mut here = client.mesh().listen_addrs();
+    here.retain(|address| address.to_string().starts_with("/ip4/127."));
     assert!(node.open(client.mesh().node_id(), &here, until).await.is_err(), "clients serve nobody");
     let found =
         |peers: &[baton_mesh::PeerInfo]| peers.iter().any(|peer| peer.serves_turns && !peer.addrs.is_empty());
