@@ -354,6 +354,7 @@ async fn run(
     (steps, charge): (mpsc::UnboundedSender<Step>, Option<Charge>),
 ) {
     let session = prepared.session;
+    let is_resumed = matches!(prepared.work, SessionWork::Resume);
     let memory = memory_of(gateway, request);
     let left_out = prepared.messages_left_out;
     let mut writer = StepWriter::new(template.model.clone(), left_out, steps.clone(), charge);
@@ -374,7 +375,7 @@ async fn run(
                 tracing::debug!(%error, "a session's words cannot be read");
             }
         }
-        Some(Err(error)) if forget_failed(gateway, request, session, error).await => {}
+        Some(Err(error)) if forget_failed(gateway, request, (session, is_resumed), error).await => {}
         Some(Err(_)) | None => {
             gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session)
         }

@@ -7,15 +7,16 @@ use baton_proto::{ErrorCode, ids::SessionId};
 use super::{Gateway, completion::CompletionRequest};
 
 /// Gives up the turn of a failed request if the same request could not resume it, with the session that the request
-/// began. In a session that the request named, as the chat page does, a message stays that a node may still answer.
-/// Returns whether the turn is gone.
+/// began. In a session that the request named, as the chat page does, a message stays that a node may still answer; so
+/// does a message that waited there before a request took it up. Returns whether the turn is gone.
 pub(super) async fn forget_failed(
     gateway: &Gateway,
     request: &CompletionRequest,
-    session: SessionId,
+    (session, is_resumed): (SessionId, bool),
     error: &ClientError,
 ) -> bool {
-    match gateway.client().session(session).keeps_message(error, !is_named(request)).await {
+    let is_repeatable = !is_named(request) && !is_resumed;
+    match gateway.client().session(session).keeps_message(error, is_repeatable).await {
         Ok(true) => {
             let lacks_tools = error.code() == Some(ErrorCode::ModelUnavailable) && request.tools.is_some();
             lacks_tools && discard_unused(gateway, request, session).await

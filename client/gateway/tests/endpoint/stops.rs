@@ -85,6 +85,8 @@ async fn a_message_of_a_named_session_is_kept_without_a_node_and_found_after_a_r
     let body = json!({ "messages": said(&[("user", "keep me")]) });
     let refused = endpoint.chat(&body).header("x-baton-session", &id).send().await.unwrap();
     assert_eq!(refused.status(), 503);
+    // A program that says the same takes the message up, and does not take it away.
+    assert_eq!(endpoint.chat(&body).send().await.unwrap().status(), 503);
     // A program that names no session can repeat its request: nothing of it stays.
     let other = json!({ "messages": said(&[("user", "drop me")]) });
     assert_eq!(endpoint.chat(&other).send().await.unwrap().status(), 503);
