@@ -4,10 +4,14 @@
 //! The environment's variables are those of curl: `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`. A proxy is
 //! for other machines: this machine's own servers are always asked directly.
 
+mod system_roots;
+
 use std::{net::IpAddr, sync::LazyLock};
 
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::{Client, ClientBuilder, Response, Url, header, redirect::Policy};
+
+use self::system_roots::TLS;
 
 /// Most redirects in a row.
 const MAX_REDIRECTS: usize = 5;
@@ -17,12 +21,17 @@ static PROXIES: LazyLock<Matcher> = LazyLock::new(Matcher::from_env);
 
 /// Begins a client for requests to the server of this URL.
 pub fn builder(url: &Url) -> ClientBuilder {
-    if is_loopback(url) { Client::builder().no_proxy() } else { Client::builder() }
+    if is_loopback(url) { for_any_server().no_proxy() } else { for_any_server() }
 }
 
 /// As [`builder`], for a URL as text. Without a URL, the proxies of the environment apply; a request then fails anyway.
 pub fn builder_for(url: &str) -> ClientBuilder {
-    Url::parse(url).map_or_else(|_| Client::builder(), |url| builder(&url))
+    Url::parse(url).map_or_else(|_| for_any_server(), |url| builder(&url))
+}
+
+/// Begins a client that trusts the system's certificates, and uses the proxies of the environment for every server.
+pub(crate) fn for_any_server() -> ClientBuilder {
+    Client::builder().tls_backend_preconfigured(TLS.clone())
 }
 
 /// Whether the server of a URL is on this machine, by its address or the name `localhost`.

@@ -314,7 +314,7 @@ impl HttpStoreBuilder {
         };
         let clients = Clients {
             here: client(http_client::builder_for("http://localhost"))?,
-            elsewhere: client(ClientBuilder::new())?,
+            elsewhere: client(http_client::for_any_server())?,
         };
         let token = self.token;
         let publishers = publishers.into_iter().map(|(url, own)| (url, own.or_else(|| token.clone())));

@@ -123,7 +123,10 @@ pub(crate) fn fetch(
 
 /// A client for requests to the server of this URL.
 pub(crate) fn client(url: &Url, roots: &[Certificate]) -> reqwest::Result<Client> {
-    let client = http_client::builder(url).tls_certs_merge(roots.iter().cloned());
+    let mut client = http_client::builder(url);
+    if !roots.is_empty() {
+        client = client.tls_backend_rustls().tls_certs_merge(roots.iter().cloned());
+    }
     client.connect_timeout(SILENCE_LIMIT).read_timeout(SILENCE_LIMIT).build()
 }
 
