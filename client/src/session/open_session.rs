@@ -339,6 +339,8 @@ impl Session {
         flush: bool,
         of: Option<(u64, LinkHash)>,
     ) -> Result<(), ClientError> {
+        // Before they are sealed: a replay trusts the signatures.
+        entries.iter().try_for_each(Entry::verify_signatures)?;
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
         let mut journal = self.lock_journal();
         // The chain changes only under the journal's lock.
@@ -356,8 +358,6 @@ impl Session {
             return self.check_writable();
         }
         // Still under the journal's lock: the state takes entries in the order of the journal.
-        // Before they are sealed: a replay trusts the signatures.
-        entries.iter().try_for_each(Entry::verify_signatures)?;
         let applied = {
             let state = &mut self.lock().state;
             entries.into_iter().try_for_each(|entry| state.apply(entry))

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use baton_keys::SecretSigningKey;
+use baton_keys::{SecretSigningKey, files::FileSecret};
 use baton_proto::{
     ids::{AuthHash, DeviceId, ExchangeKey, ModelId, ReceiptHash, RecordHash},
     limits::{SEGMENT_TURNS, VERSION},
@@ -18,7 +18,11 @@ use crate::{
     attempt::request,
     event::{DEFAULT_OUTPUT_TOKENS, InlinePolicy},
     network::choose::Choice,
-    session::state::StorageTerms,
+    session::{
+        journal::JournalLocation,
+        open_session::{Session, peek},
+        state::StorageTerms,
+    },
 };
 
 const DAY_MS: u64 = 24 * 3600 * 1000;
@@ -288,14 +292,19 @@ impl State {
     }
 }
 
-#[test]
-fn own_turns_that_a_compacted_log_omits_are_not_lost() {
-    let node = SecretSigningKey::generate();
-    let mut state = empty();
-    let any = next_turn(&state, &node).0;
-    let own = (0..4).map(|seq| Link { seq, turn_id: state.draw_turn_id(), ..(*any).clone() });
-    let links: Vec<SignedObject<Link>> = own.map(|link| SignedObject::sign(link, &node)).collect();
-    assert_eq!(state.lost_turns(links.iter()), 4);
-    state.apply(Entry::Compacted { seq: 2, prev_link: links[1].link_hash() }).unwrap();
-    assert_eq!(state.lost_turns(links.iter()), 2);
+/// A replay trusts the signatures of sealed entries.
+#[tokio::test]
+async fn a_turn_with_a_wrong_signature_is_never_in_the_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (location, secret) = (JournalLocation::Folder(folder.path().to_owned()), FileSecret::generate());
+    let state = empty();
+    let (link, sealed, _) = next_turn(&state, &SecretSigningKey::generate());
+    let mut turn = turn_entry(&link, sealed);
+    turn.entry.link.signature.0[0] ^= 1;
+    let session = Session::create((&location, &secret), root(), state.header, Vec::new()).unwrap();
+    let session = Arc::new(session);
+    session.record(vec![Entry::Turn(Box::new(turn))]).await.unwrap_err();
+    drop(session);
+    let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(peek(&file, &secret).unwrap().next_seq(), 0);
 }
