@@ -326,12 +326,17 @@ STATUS = Struct(
 HEAD = Struct(
     ("version", "u8"), ("head_key", ID), ("sequence", "u64"), ("issued_ms", "u64"), ("expires_ms", "u64"),
     ("outer", "bytes"), ("inner", "bytes"))
+SEGMENT_REF = Struct(("segment", "u64"), ("blob", BLOB_REF))
 HEAD_OUTER = Struct(
     ("n_shards", "u16"), ("branch", Option(BRANCH)), ("seq", "u64"), ("link_hash", ID),
-    ("blobs", List(Struct(("segment", "u64"), ("blob", BLOB_REF)))))
+    ("blobs", List(SEGMENT_REF)))
+BRANCH_HEAD = Struct(
+    ("seq", "u64"), ("link_hash", ID), ("turn_id", ID16), ("attempt", "u32"), ("author", ID),
+    ("end", SEGMENT_REF))
 HEAD_INNER = Struct(
     ("turn_id", ID16), ("attempt", "u32"), ("author", ID),
-    ("devices", List(Struct(("device", ID16), ("expires_ms", "u64")))), ("tombstone", "bool"))
+    ("devices", List(Struct(("device", ID16), ("expires_ms", "u64")))), ("branches", List(BRANCH_HEAD)),
+    ("tombstone", "bool"))
 ENVELOPE = Struct(
     ("version", "u8"), ("auth_hash", ID), ("relayer", ID), ("node", ID), ("encapsulation", Fixed(ENCAPSULATION)),
     ("sealed", "bytes"), ("budget_tokens", "u32"), ("issued_ms", "u64"), ("expires_ms", "u64"))

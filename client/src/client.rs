@@ -326,7 +326,7 @@ impl Client {
     /// As [`Client::recover`]. But if neither the store nor a node has some of the session's blobs, it recovers
     /// the newest turns that can be read, and names the lost ones. If the newest blob is lost, an earlier head
     /// that an index shows may name its predecessor. Turns before a gap stay readable
-    /// ([`SessionHandle::displaced`]).
+    /// ([`SessionHandle::branches`]).
     ///
     /// Another device with the lost turns can still restore them; [`SessionHandle::publish_over`] continues
     /// without lost turns at the end.

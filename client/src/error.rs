@@ -11,7 +11,7 @@ use baton_proto::{
     store::StoreError,
 };
 
-use crate::{clocks::ClockDifference, conflict::ChainConflict};
+use crate::clocks::ClockDifference;
 
 /// An error of the client.
 #[derive(Debug, thiserror::Error)]
@@ -164,9 +164,9 @@ pub enum ClientError {
         /// Whether this device wrote that turn and lost it; otherwise another device continued the session.
         own: bool,
     },
-    /// A merge waits for the owner's decision.
-    #[error("the session is {0}")]
-    Diverged(Box<ChainConflict>),
+    /// The session has no branch with this name.
+    #[error("the session has no branch {0}")]
+    UnknownBranch(String),
     /// The network could not be started.
     #[error(transparent)]
     Mesh(#[from] MeshError),
@@ -339,7 +339,7 @@ impl ClientError {
     /// forked it.
     #[must_use]
     pub fn is_divergence(&self) -> bool {
-        matches!(self, Self::Behind { .. } | Self::Diverged(_) | Self::Protocol(ErrorCode::ForkDetected))
+        matches!(self, Self::Behind { .. } | Self::Protocol(ErrorCode::ForkDetected))
     }
 
     /// A stable name for machines.
@@ -373,7 +373,7 @@ impl ClientError {
             Self::OtherShards { .. } => "OtherShards",
             Self::HeadMissing => "HeadMissing",
             Self::Behind { .. } => "Behind",
-            Self::Diverged(_) => "Diverged",
+            Self::UnknownBranch(_) => "UnknownBranch",
             Self::Mesh(_) => "Mesh",
             Self::Config(_) => "Config",
             Self::Words(_) => "Words",
@@ -456,10 +456,7 @@ impl ClientError {
             }
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
             Self::Behind { .. } => "merge these turns: baton session sync SESSION",
-            Self::Diverged(_) => {
-                "decide: baton session resolve SESSION --take theirs, which sends the turns of this device again after the \
-                 others, or --take ours"
-            }
+            Self::UnknownBranch(_) => "baton session show SESSION names the branches",
             Self::Mesh(_) => "check the listen addresses and the --node addresses",
             Self::Config(_) => "baton --help shows the settings",
             Self::TitleTooLong { .. } => "choose a shorter title",
@@ -503,12 +500,12 @@ impl ClientError {
             Self::ExportTooLarge { .. }
             | Self::NotAuditable { .. }
             | Self::UnknownSession(_)
+            | Self::UnknownBranch(_)
             | Self::SessionExists(_)
             | Self::Busy
             | Self::PendingTurn
             | Self::InUse(_)
             | Self::Behind { .. }
-            | Self::Diverged(_)
             | Self::Closed
             | Self::Deleted => 7,
             Self::KeyFile(_)

@@ -14,7 +14,7 @@ use baton_proto::{
     turn::{Sampling, TurnAuth, json_schema_hash},
 };
 
-use crate::{conflict::ChainConflict, error::ClientError, logprobs::TokenReport};
+use crate::{error::ClientError, logprobs::TokenReport};
 
 /// Most tokens of an answer by default.
 pub const DEFAULT_OUTPUT_TOKENS: u32 = 2048;
@@ -156,8 +156,8 @@ pub struct TurnInput {
     pub inline: InlinePolicy,
     /// Most attempts; at least 1.
     pub max_attempts: u32,
-    /// Whether to merge other devices' turns first and replay this device's displaced turns. If no other
-    /// device is known, no index is asked and a turn takes no longer.
+    /// Whether to merge other devices' turns first. If no other device is known, no index is asked and a turn takes no
+    /// longer.
     pub reconcile: bool,
 }
 
@@ -479,23 +479,7 @@ pub enum DeviceEvent {
         own: u64,
     },
     /// Another device wrote turns at the same positions.
-    Forked {
-        /// The first turn that differs.
-        at: u64,
-        /// Whether this device's turns keep their positions. Otherwise they are replayed after the other's.
-        won: bool,
-        /// Number of displaced turns.
-        turns: u64,
-        /// Turns of the other chain that this device itself wrote and had lost: then the chain is not another
-        /// device's, and stays.
-        own: u64,
-        /// Most that the turns cost that this device sends again, in millionths of the node's unit.
-        highest_price: u64,
-    },
-    /// A merge waits for the owner's decision.
-    Diverged(ChainConflict),
-    /// A displaced turn was replayed.
-    Replayed(Box<ReplayedTurn>),
+    Forked(Fork),
     /// The head index showed less than it took; this device's head is published again.
     ShownLess,
     /// The head index could not be compared, or the result not applied; the turn continues without it.
@@ -523,31 +507,7 @@ impl std::fmt::Display for DeviceEvent {
                  this device.",
                 many(*turns)
             ),
-            Self::Forked { at, turns, own, .. } if *own > 0 => write!(
-                f,
-                "This home is an older copy, or its journal lost its end. Restored {} of this device from turn {} on; {} \
-                 written since will be sent again after them.",
-                many(*own),
-                at + 1,
-                many(*turns)
-            ),
-            Self::Forked { at, won: true, turns, .. } => write!(
-                f,
-                "Both devices wrote turn {}. This device's was kept; the other device sends its {} again.",
-                at + 1,
-                many(*turns)
-            ),
-            Self::Forked { at, won: false, turns, highest_price, .. } => write!(
-                f,
-                "Both devices wrote turn {}. The other one's was kept; your {} will be sent again, for at most \
-                 {highest_price} millionths of a node's unit.",
-                at + 1,
-                many(*turns)
-            ),
-            Self::Diverged(conflict) => write!(f, "This session is {conflict}."),
-            Self::Replayed(turn) => {
-                write!(f, "Turn {} was sent again as turn {}.", turn.from + 1, turn.to + 1)
-            }
+            Self::Forked(fork) => fork.fmt(f),
             Self::ShownLess => {
                 f.write_str("The head index lost the newest head; this device publishes it again.")
             }
@@ -558,21 +518,31 @@ impl std::fmt::Display for DeviceEvent {
     }
 }
 
-/// A displaced turn after its replay.
+/// Two devices that wrote at the same position. Its text is for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReplayedTurn {
-    /// Its former position.
-    pub from: u64,
-    /// Its new position.
-    pub to: u64,
-    /// The messages.
-    pub messages: Vec<Message>,
-    /// The former answer.
-    pub first_answer: String,
-    /// The new answer.
-    pub answer: String,
-    /// The node of the new answer.
-    pub node: NodeId,
+pub struct Fork {
+    /// The first turn that differs.
+    pub at: u64,
+    /// Whether this device's turns stay in the conversation.
+    pub won: bool,
+    /// Number of turns that are in the branch.
+    pub turns: u64,
+    /// The name of the branch.
+    pub branch: String,
+}
+
+impl std::fmt::Display for Fork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { at, won, turns, branch } = self;
+        let many = if *turns == 1 { "turn is" } else { "turns are" };
+        let (stays, other) = if *won {
+            ("This device's stays", "the other device's")
+        } else {
+            ("The other one's stays", "your")
+        };
+        write!(f, "Two devices wrote turn {}. {stays} in the conversation; {other} {turns} {many} ", at + 1)?;
+        write!(f, "in branch {branch}. Nothing is sent again.")
+    }
 }
 
 /// Checks messages against the limits of a turn, so that only messages that a node can take are journaled.

@@ -45,7 +45,6 @@ mod client;
 mod clock;
 mod clocks;
 mod config;
-mod conflict;
 mod core;
 mod decoy_ledger;
 mod decoys;
@@ -76,15 +75,14 @@ pub use client::{Client, NewSession};
 pub use clock::{Clock, system_clock};
 pub use clocks::{ClockDifference, WrongClock};
 pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS};
-pub use conflict::{ChainConflict, ChainSide, MAX_DISPLACED_UNASKED, MAX_REPLAYS_UNASKED};
 pub use decoy_ledger::file::{MAX_PROOF_BYTES, read_proof};
 pub use decoy_ledger::{DEFAULT_DECOY_SHARE, DecoyPolicy, DecoyTotals, MAX_DECOY_SHARE};
 pub use decoys::DecoyReport;
 pub use error::{ClientError, StateError};
 pub use event::{
-    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MODEL_OUTPUT_TOKENS,
-    MODEL_PENALTY, MemoryHint, Omissions, OtherNodes, OwnMemory, Relayer, ReplayedTurn, ResumeOptions,
-    TurnEvent, TurnInput, TurnOutcome, TurnSettings,
+    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, Fork, InlinePolicy, MODEL_OUTPUT_TOKENS,
+    MODEL_PENALTY, MemoryHint, Omissions, OtherNodes, OwnMemory, Relayer, ResumeOptions, TurnEvent,
+    TurnInput, TurnOutcome, TurnSettings,
 };
 pub use home::{change_passphrase, home_needs_passphrase};
 pub use index_status::{IndexAnswer, IndexStatus};
@@ -94,7 +92,7 @@ pub use network::heads::{FirstIndex, HeadIndexes, MAX_HEAD_INDEXES, NamedIndex};
 pub use network::nodes::{NodeExplanation, NodeInfo};
 pub use network::quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
 pub use restore::RecoveryReport;
-pub use session::info::{ReplayOrigin, SessionInfo, TurnView};
+pub use session::info::{SessionInfo, TurnView};
 pub use session::journal::JournalLog;
 pub use session::lifetime::BlobLifetime;
 pub use session::title::{MAX_TITLE_CHARS, beginning as title_of};
@@ -103,10 +101,9 @@ pub use sync::audit::{AuditOutcome, AuditWish};
 pub use sync::conversation::{Conversation, ConversationTurn};
 pub use sync::head::HeadStatus;
 pub use sync::receipts::{CountersignatureStatus, TurnReceipt};
-pub use sync::reconcile::{DisplacedTurn, TurnFate};
+pub use sync::reconcile::{BranchedTurn, ReconcileReport, SessionBranch};
 pub use sync::search::{MAX_MATCHES, SearchMatch};
 pub use sync::sessions::{Deletion, Listing, UnreadableSession};
 pub use sync::transfer;
 pub use sync::verify::{Problem, STORING_GRACE, VerifyReport};
 pub use timeouts::Timeouts;
-pub use turn::queue::ReconcileReport;

@@ -32,7 +32,7 @@ pub struct RecoveryReport {
     /// The session.
     pub session: SessionId,
     /// Unreadable turns, oldest first: the store does not have their blobs. The session here consists of the
-    /// newest readable turns. Readable turns before lost ones are in [`SessionHandle::displaced`](crate::SessionHandle::displaced).
+    /// newest readable turns. Readable turns before lost ones are in [`SessionHandle::branches`](crate::SessionHandle::branches).
     pub lost: Vec<RangeInclusive<u64>>,
 }
 
@@ -97,6 +97,12 @@ async fn recover_with(
     entries.push(Entry::Leases { devices: found.inner.devices.clone() });
     let session = core.create(root.clone(), header, entries, true).await?;
     session.indexes(|view| view.note_look(now, true));
+    // An index may show the chain of a device that lost a fork, or never heard of it.
+    let mode = reconcile::MergeMode::ResolveForks;
+    if let Err(error) = Box::pin(reconcile::merge_all(core, &session, mode, older, &mut |_| {})).await {
+        tracing::warn!(%error, "the chain of another head record was not merged");
+    }
+    reconcile::keep_branches_of(core, &session, &heads).await;
     // A log client is no device: it is new with every request.
     if !matches!(core.journals, JournalLocation::Log(_)) {
         head::spawn_lease(core, session);
@@ -158,9 +164,10 @@ impl ReadableChain {
             let before = head.blobs.iter().filter(|end| end.segment < first.link.segment);
             entries.push(Entry::SegmentsBefore { blobs: before.copied().collect() });
         }
-        for segment in self.before_gaps.iter().rev().flatten() {
-            entries
-                .extend(segment.segment.entries.iter().map(|turn| Entry::BeforeGap(Box::new(turn.clone()))));
+        for part in self.before_gaps.iter().rev() {
+            entries.push(Entry::Branch { head: None });
+            let turns = part.iter().flat_map(|segment| &segment.segment.entries);
+            entries.extend(turns.map(|turn| Entry::BranchTurn(Box::new(turn.clone()))));
         }
         entries.extend(transfer::entries(root, &self.newest, &Default::default(), now_ms)?);
         Ok(entries)

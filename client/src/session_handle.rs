@@ -11,7 +11,6 @@ use crate::{
         self,
         renewal::{self, RenewReport},
     },
-    conflict::ChainSide,
     core::Core,
     error::ClientError,
     event::{ResumeOptions, TurnEvent, TurnInput, TurnOutcome, TurnSettings, check_texts},
@@ -21,7 +20,7 @@ use crate::{
         journal::JournalLocation,
         lifetime::BlobLifetime,
         open_session::Session,
-        state::{Entry, PendingTurn, State},
+        state::{Entry, State},
         title,
     },
     sync::{
@@ -29,16 +28,12 @@ use crate::{
         conversation::{self, Conversation},
         head::HeadStatus,
         receipts::{self, TurnReceipt},
-        reconcile::{self, DisplacedTurn},
+        reconcile::{self, ReconcileReport, SessionBranch},
         sessions::{self, Deletion},
         transfer,
         verify::{self, STORING_GRACE, VerifyReport},
     },
-    turn::{
-        self,
-        queue::{self, ReconcileReport},
-    },
-    wait,
+    turn, wait,
 };
 
 /// One session of a client, from [`Client::session`](crate::Client::session). Nothing is opened before the
@@ -98,7 +93,7 @@ impl SessionHandle {
         let session = self.open().await?;
         Ok(session.read(|state| {
             let turns = state.history.iter().zip(&state.meta);
-            turns.map(|turn| view(state, turn)).collect()
+            turns.map(view).collect()
         }))
     }
 
@@ -107,7 +102,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn last_turn(&self) -> Result<Option<TurnView>, ClientError> {
-        Ok(self.open().await?.read(|state| state.last().map(|turn| view(state, turn))))
+        Ok(self.open().await?.read(|state| state.last().map(view)))
     }
 
     /// Turn reads from memory since the session was opened, repeated reads included. The reads that one more
@@ -146,12 +141,21 @@ impl SessionHandle {
         Ok(turns.into_iter().filter_map(|turn| turn.equivocation).collect())
     }
 
-    /// Turns displaced from the chain by another device's, oldest first.
+    /// The branches of a session: turns that forks left beside its conversation, or that lie before a gap of it.
     ///
     /// # Errors
     /// As opening the session.
-    pub async fn displaced(&self) -> Result<Vec<DisplacedTurn>, ClientError> {
-        Ok(self.open().await?.read(reconcile::displaced))
+    pub async fn branches(&self) -> Result<Vec<SessionBranch>, ClientError> {
+        Ok(self.open().await?.read(reconcile::branches))
+    }
+
+    /// The conversation that ends with a branch: the turns before it, and its own.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownBranch`], and as opening the session.
+    pub async fn branch_conversation(&self, name: &str) -> Result<Conversation, ClientError> {
+        let found = self.open().await?.read(|state| Conversation::of_branch(state, name));
+        found.ok_or_else(|| ClientError::UnknownBranch(name.chars().take(64).collect()))
     }
 
     /// The pinned system text of a session, with the definitions of its tools ([`baton_proto::tools`]).
@@ -174,7 +178,7 @@ impl SessionHandle {
             return Ok(());
         }
         let _permit = session.begin()?;
-        if session.read(State::has_open_message) {
+        if session.read(|state| state.pending.is_some()) {
             return Err(ClientError::PendingTurn);
         }
         session.record(vec![Entry::System(system)]).await
@@ -186,7 +190,7 @@ impl SessionHandle {
     /// As opening the session.
     pub async fn pending_messages(&self) -> Result<Option<Vec<Message>>, ClientError> {
         let session = self.open().await?;
-        Ok(session.read(|state| state.unanswered().map(|turn| turn.messages.clone())))
+        Ok(session.read(|state| state.pending.as_ref().map(|pending| pending.turn.messages.clone())))
     }
 
     /// The settings of the unfinished turn, if there is one.
@@ -195,7 +199,7 @@ impl SessionHandle {
     /// As opening the session.
     pub async fn pending_settings(&self) -> Result<Option<TurnSettings>, ClientError> {
         let session = self.open().await?;
-        Ok(session.read(|state| state.unanswered().map(PendingTurn::settings)))
+        Ok(session.read(|state| state.pending.as_ref().map(|pending| pending.turn.settings())))
     }
 
     /// Sends a message in a session and waits for the answer, accepted and journaled. Background work
@@ -238,8 +242,7 @@ impl SessionHandle {
         turn::resume(&self.core, &self.open().await?, options, on_event).await
     }
 
-    /// Gives up an unanswered message, if there is one; its attempts are aborted in the background. If there
-    /// is none, gives up the displaced turns that wait for replay; they stay readable.
+    /// Gives up an unanswered message, if there is one; its attempts are aborted in the background.
     ///
     /// # Errors
     /// [`ClientError::Busy`] while it runs, and as opening the session.
@@ -274,7 +277,7 @@ impl SessionHandle {
         } else if is_repeatable {
             self.abandon_unasked().await?;
         }
-        Ok(!error.is_before_message() && session.read(|state| state.unanswered().is_some()))
+        Ok(!error.is_before_message() && session.read(|state| state.pending.is_some()))
     }
 
     /// Gives up an unanswered message for which no node was asked. Returns whether there was one.
@@ -289,42 +292,22 @@ impl SessionHandle {
         Ok(unasked)
     }
 
-    /// Merges a session with its other devices' turns, and publishes the head. Resolves a fork by the rule,
-    /// and replays this device's displaced turns. A merge that displaces more than
-    /// [`MAX_DISPLACED_UNASKED`](crate::MAX_DISPLACED_UNASKED) turns of other devices, or any turn of a device without
-    /// a lease, waits for [`SessionHandle::resolve`]; so do more than
-    /// [`MAX_REPLAYS_UNASKED`](crate::MAX_REPLAYS_UNASKED) replays. Harmless if there is no other device.
+    /// Merges a session with its other devices' turns, and publishes the head. A fork is resolved by the rule, and the
+    /// chain that loses becomes a branch ([`SessionHandle::branches`]). Harmless if there is no other device.
     ///
     /// Cancel safe: completed steps are in the journal, and the next call continues from there.
     ///
     /// # Errors
     /// - [`ClientError::Busy`] while a turn runs.
     /// - [`ClientError::Deleted`].
-    /// - [`ClientError::Diverged`] when the merge waits for the owner's decision.
-    /// - [`ClientError::Store`] when no index answers, or the other device's blobs cannot be read.
+    /// - [`ClientError::Store`] when no index answers, the other device's blobs cannot be read, or a turn here cannot be
+    ///   stored before it leaves the chain.
     /// - The chain's codes if they do not verify.
-    /// - As [`SessionHandle::turn`] if a turn cannot be replayed; it stays waiting.
     pub async fn reconcile(
         &self,
-        options: &ResumeOptions,
         on_event: impl FnMut(TurnEvent) + Send,
     ) -> Result<ReconcileReport, ClientError> {
-        queue::reconcile(&self.core, &self.open().await?, options, on_event).await
-    }
-
-    /// Decides a conflict ([`SessionInfo::conflict`]): which of both chains stays. Then as
-    /// [`SessionHandle::reconcile`]; without a conflict it is the same. The decision holds for the two chains of
-    /// that conflict: if one of them has grown since, the new conflict is the error.
-    ///
-    /// # Errors
-    /// [`ClientError::Diverged`], and as [`SessionHandle::reconcile`].
-    pub async fn resolve(
-        &self,
-        side: ChainSide,
-        options: &ResumeOptions,
-        on_event: impl FnMut(TurnEvent) + Send,
-    ) -> Result<ReconcileReport, ClientError> {
-        queue::resolve(&self.core, &self.open().await?, side, options, on_event).await
+        reconcile::reconcile(&self.core, &self.open().await?, on_event).await
     }
 
     /// Publishes this device's head over another device's whose blobs are gone for good, so that it cannot be

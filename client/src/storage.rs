@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use baton_proto::{
     ErrorCode,
+    head::BranchHead,
     ids::BlobId,
     store::{PutOptions, StoreError},
     turn::StoragePolicy,
@@ -78,10 +79,33 @@ pub(crate) async fn put(
     seq: u64,
     id: BlobId,
 ) -> Result<StoredBlob, ClientError> {
-    session.check_writable()?;
-    check_shards(core, session)?;
     let (bytes, epochs) =
         session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, epochs_of(core, state, seq))))?;
+    put_bytes(core, session, (bytes, id), epochs).await
+}
+
+/// Puts the last blob of a branch, if the store lacks it. Returns whether it did.
+pub(crate) async fn keep_branch(
+    core: &Arc<Core>,
+    session: &Session,
+    head: &BranchHead,
+) -> Result<bool, ClientError> {
+    let id = head.end.blob.blob_id;
+    if is_there(core, id).await? {
+        return Ok(false);
+    }
+    let bytes = session.read(|state| state.rebuild_branch(head))?;
+    put_bytes(core, session, (bytes, id), core.config.storage.closed_epochs).await.map(|_| true)
+}
+
+async fn put_bytes(
+    core: &Arc<Core>,
+    session: &Session,
+    (bytes, id): (Vec<u8>, BlobId),
+    epochs: u32,
+) -> Result<StoredBlob, ClientError> {
+    session.check_writable()?;
+    check_shards(core, session)?;
     let send_object_to = core.config.storage.send_object_to;
     let options = PutOptions { epochs, permanent: false, send_object_to };
     let stored_ms = core.now_ms();

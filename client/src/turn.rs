@@ -6,7 +6,6 @@
 mod decoy_shape;
 mod model_defaults;
 mod progress;
-pub(crate) mod queue;
 
 use std::{sync::Arc, time::Duration};
 
@@ -72,8 +71,7 @@ pub(crate) async fn turn(
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<TurnOutcome, ClientError> {
     let _permit = session.begin()?;
-    let (unanswered, waits) = session.read(|state| (state.unanswered().is_some(), state.has_open_message()));
-    if unanswered || (waits && !input.reconcile) {
+    if session.read(|state| state.pending.is_some()) {
         return Err(ClientError::PendingTurn);
     }
     let next = session.read(State::next_seq);
@@ -96,14 +94,10 @@ pub(crate) async fn turn(
         model,
         begun_ms: core.now_ms(),
     };
-    // Displaced turns are replayed before new messages.
-    entries.push(if waits { Entry::Queued(pending) } else { Entry::Pending(pending) });
+    entries.push(Entry::Pending(pending));
     session.record(entries).await?;
     let options = ResumeOptions::of(&input);
-    reconcile::reconcile_before(core, session, &options, &mut on_event).await?;
-    let sent =
-        Box::pin(queue::send_queued(core, session, &options, queue::QueueFilter::All, &mut on_event)).await?;
-    sent.last.ok_or(StateError::NothingPending.into())
+    answer(core, session, &options, &mut on_event).await?.ok_or(StateError::NothingPending.into())
 }
 
 /// As [`SessionHandle::resume`](crate::SessionHandle::resume).
@@ -114,13 +108,36 @@ pub(crate) async fn resume(
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<Option<TurnOutcome>, ClientError> {
     let _permit = session.begin()?;
-    if !session.read(State::has_open_message) {
+    answer(core, session, &options, &mut on_event).await
+}
+
+/// Finishes the pending turn after a look at other devices' turns; none if it is answered already.
+async fn answer(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    options: &ResumeOptions,
+    events: &mut Events<'_>,
+) -> Result<Option<TurnOutcome>, ClientError> {
+    let is_pending = || session.read(|state| state.pending.is_some());
+    if !is_pending() {
         return Ok(None);
     }
-    reconcile::reconcile_before(core, session, &options, &mut on_event).await?;
-    let sent =
-        Box::pin(queue::send_queued(core, session, &options, queue::QueueFilter::All, &mut on_event)).await?;
-    Ok(sent.last)
+    reconcile::reconcile_before(core, session, options, events).await?;
+    if !is_pending() {
+        return Ok(None);
+    }
+    match Box::pin(finish_pending(core, session, options, events)).await {
+        // A node or the index revealed a newer head midway.
+        Err(error) if error.is_divergence() && options.reconcile => {
+            let mode = reconcile::MergeMode::ResolveForks;
+            Box::pin(reconcile::compare_and_merge(core, session, mode, Duration::MAX, events)).await?;
+            if !is_pending() {
+                return Ok(None);
+            }
+            Box::pin(finish_pending(core, session, options, events)).await.map(Some)
+        }
+        result => result.map(Some),
+    }
 }
 
 /// Finishes the pending turn: with a sealed attempt, or by new attempts.
@@ -149,11 +166,9 @@ pub(crate) async fn finish_pending(
 /// As [`SessionHandle::abandon`](crate::SessionHandle::abandon).
 pub(crate) async fn abandon(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
     let _permit = session.begin()?;
-    let (entries, attempts) = session.read(given_up);
-    if entries.is_empty() {
-        return Ok(());
-    }
-    session.record(entries).await?;
+    let attempts = session.read(|state| state.pending.as_ref().map(|_| attempt::open_attempts(state)));
+    let Some(attempts) = attempts else { return Ok(()) };
+    session.record(vec![Entry::Abandoned]).await?;
     delivery::spawn_aborts(core, session, attempts, None);
     Ok(())
 }
@@ -587,19 +602,4 @@ fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError 
     };
     let (code, retry_after_ms) = (failure.code, failure.retry_after_ms);
     ClientError::TurnFailed { attempts, node, code, reason, relayed, retry_after_ms }
-}
-
-/// The entries that give up the unanswered message, or else the waiting replays, and the attempts to abort.
-fn given_up(state: &State) -> (Vec<Entry>, Vec<SignedObject<TurnAuth>>) {
-    let pending = state.pending.as_ref();
-    if pending.is_some_and(|pending| pending.number.is_none()) {
-        return (vec![Entry::Abandoned], attempt::open_attempts(state));
-    }
-    let numbers: Vec<u64> = match state.unanswered_number() {
-        Some(number) => vec![number],
-        None => state.replays.waiting().iter().map(|waiting| waiting.number).collect(),
-    };
-    let begun = pending.and_then(|pending| pending.number).is_some_and(|number| numbers.contains(&number));
-    let attempts = if begun { attempt::open_attempts(state) } else { Vec::new() };
-    (numbers.into_iter().map(|number| Entry::Dropped { number }).collect(), attempts)
 }

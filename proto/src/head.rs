@@ -15,8 +15,9 @@ use crate::{
     error::ErrorCode,
     ids::{DeviceId, HeadIndexKey, LinkHash, NodeId, PublicKey, TurnId},
     limits::{
-        HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, HEAD_PERIOD_MS, HEAD_RECORD_VERSION, MAX_CLOCK_SKEW_MS,
-        MAX_DEVICES, MAX_HEAD_BYTES, MAX_HEAD_LIFETIME_MS, MAX_HEAD_PERIODS, MAX_READ_BLOBS,
+        HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, HEAD_PERIOD_MS, HEAD_RECORD_VERSION, MAX_BRANCHES,
+        MAX_CLOCK_SKEW_MS, MAX_DEVICES, MAX_HEAD_BYTES, MAX_HEAD_LIFETIME_MS, MAX_HEAD_PERIODS,
+        MAX_READ_BLOBS,
     },
     link::{BlobRef, BranchPoint},
     signed::{Signable, SignedObject},
@@ -26,7 +27,7 @@ use crate::{
 /// the blobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadRecord {
-    /// Format version, 2.
+    /// Format version, 3.
     pub version: u8,
     /// The period's head public key, which signs; the index key is its hash.
     pub head_key: PublicKey,
@@ -78,6 +79,24 @@ pub struct DeviceLease {
     pub expires_ms: u64,
 }
 
+/// The end of a branch: turns that a fork left beside the session's chain. Each turn's link names the blob before it, so
+/// the last blob leads to all turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BranchHead {
+    /// The last turn.
+    pub seq: u64,
+    /// Its link.
+    pub link_hash: LinkHash,
+    /// Its id.
+    pub turn_id: TurnId,
+    /// Its attempt.
+    pub attempt: u32,
+    /// The node that served it.
+    pub author: NodeId,
+    /// Its blob.
+    pub end: SegmentRef,
+}
+
 /// The part for the client's own devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadInner {
@@ -89,6 +108,8 @@ pub struct HeadInner {
     pub author: NodeId,
     /// Devices that may write.
     pub devices: Vec<DeviceLease>,
+    /// The newest branches that forks left, oldest first.
+    pub branches: Vec<BranchHead>,
     /// Whether the session was deleted.
     pub tombstone: bool,
 }
@@ -209,7 +230,8 @@ impl HeadRecord {
             .open(&self.head_key, &self.inner)
             .map_err(|OpenError| ErrorCode::PayloadRejected)?;
         let inner: HeadInner = codec::decode(codec::unpad_block(&opened, HEAD_INNER_BLOCK)?, MAX_HEAD_BYTES)?;
-        if inner.devices.len() > MAX_DEVICES { Err(ErrorCode::FrameTooLarge) } else { Ok(inner) }
+        let too_many = inner.devices.len() > MAX_DEVICES || inner.branches.len() > MAX_BRANCHES;
+        if too_many { Err(ErrorCode::FrameTooLarge) } else { Ok(inner) }
     }
 }
 

@@ -15,8 +15,8 @@ pub const PAYLOAD_VERSION: u8 = 4;
 pub const MEM_ENVELOPE_VERSION: u8 = 2;
 /// Version of authorisations of embeddings: 2 names the exchange key by its id.
 pub const EMBED_AUTH_VERSION: u8 = 2;
-/// Version of head records: 2 has keys that change with the period.
-pub const HEAD_RECORD_VERSION: u8 = 2;
+/// Version of head records: 3 names the branches that forks left.
+pub const HEAD_RECORD_VERSION: u8 = 3;
 /// Version of an [`AuditRequest`](crate::audit::AuditRequest).
 pub const AUDIT_REQUEST_VERSION: u8 = 2;
 
@@ -111,6 +111,8 @@ pub const MAX_HEAD_PERIODS: usize = 60;
 
 /// Largest body of a head record; in the DHT, of the whole encoded record.
 pub const MAX_HEAD_BYTES: usize = 4096;
+/// Most branches in a head record.
+pub const MAX_BRANCHES: usize = 8;
 /// Most device leases in a head record.
 pub const MAX_DEVICES: usize = 16;
 

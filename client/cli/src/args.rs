@@ -18,7 +18,7 @@ use blob::BlobCommand;
 pub(crate) use grants::{GrantsCommand, NarrowArguments};
 pub(crate) use memory::{ContextArguments, ItemKind, MemoryCommand, OtherHolders, Switch};
 pub(crate) use serve::{KeyOptions, KeysCommand, ServeArguments, ServeCommand, Term};
-pub(crate) use session::{RekeyArguments, SessionCommand, Side};
+pub(crate) use session::{RekeyArguments, SessionCommand};
 
 /// The commands in groups, in the order of a newcomer's needs.
 const GROUPS: &str = "\
@@ -345,8 +345,10 @@ pub(crate) struct ChatArguments {
 }
 
 /// The place at which a branch leaves its parent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BranchPlace {
+    /// The branch that a fork left, from whose end it goes on; none for the conversation.
+    pub of: Option<String>,
     /// The last common turn, counted from 1; none for the last of all.
     pub after_turn: Option<u64>,
 }

@@ -186,13 +186,7 @@ pub(crate) async fn say(
     // Another device may have written in the same place meanwhile. An index that did not answer so far is not waited for.
     let compare_wait = if stored { COMPARE_WAIT } else { Duration::ZERO };
     if handle.wait_compared(compare_wait).await? {
-        match talk.reconcile(client, session, out).await {
-            // The message has its answer; the owner decides about the merge.
-            Err(Failure::Client(ClientError::Diverged(_))) => {
-                super::devices::show_conflict(&handle.info().await?, out);
-            }
-            merged => drop(merged?),
-        }
+        talk.reconcile(client, session, out).await?;
     }
     Ok(stored)
 }

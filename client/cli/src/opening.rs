@@ -36,7 +36,7 @@ pub(crate) async fn open_session(
         (Some(named), None) => find_session(client, named).await?,
         (Some(named), Some(place)) => {
             let parent = find_session(client, named).await?;
-            let (opened, seq) = branch(client, parent, *place, arguments.system.as_deref()).await?;
+            let (opened, seq) = branch(client, parent, place, arguments.system.as_deref()).await?;
             out.note(&format!(
                 "A branch of {} after turn {}. That conversation stays as it is.",
                 short_session(&parent),
@@ -53,11 +53,14 @@ pub(crate) async fn open_session(
 pub(crate) async fn branch(
     client: &Client,
     parent: SessionId,
-    place: BranchPlace,
+    place: &BranchPlace,
     own_system: Option<&str>,
 ) -> Result<(OpenedSession, u64), Failure> {
-    let conversation = client.session(parent).conversation().await?;
-    let (point, history) = shared_part(&conversation, place)?;
+    let conversation = match &place.of {
+        Some(name) => client.session(parent).branch_conversation(name).await?,
+        None => client.session(parent).conversation().await?,
+    };
+    let (point, history) = shared_part(&conversation, place.after_turn)?;
     let mut system = client.session(parent).system().await?;
     system.retain(|message| !is_definitions(message));
     if let Some(text) = own_system {
@@ -72,16 +75,16 @@ pub(crate) async fn branch(
 /// The position and the point of the branch, and the messages up to it.
 fn shared_part(
     conversation: &Conversation,
-    place: BranchPlace,
+    after_turn: Option<u64>,
 ) -> Result<((u64, BranchPoint), Vec<Message>), Failure> {
     let turns = &conversation.turns;
-    let found = match place.after_turn {
+    let found = match after_turn {
         None => turns.len().checked_sub(1),
         Some(number) => turns.iter().position(|turn| turn_number(turn.seq) == number),
     };
     let Some((index, turn)) = found.and_then(|index| Some((index, turns.get(index)?))) else {
         let session = short_session(&conversation.session);
-        return Err(match place.after_turn {
+        return Err(match after_turn {
             None => Failure::usage(
                 "There is no turn to branch after.",
                 "send a message first: baton chat -s SESSION",
@@ -126,7 +129,7 @@ mod tests {
             branch: None,
             turns: vec![turn(0), turn(2)],
         };
-        let at = |after_turn| shared_part(&conversation, BranchPlace { after_turn });
+        let at = |after_turn| shared_part(&conversation, after_turn);
         for (after_turn, seq, messages) in [(None, 2, 4), (Some(3), 2, 4), (Some(1), 0, 2)] {
             let ((found, point), history) = at(after_turn).unwrap();
             assert_eq!((found, history.len()), (seq, messages));
@@ -134,6 +137,6 @@ mod tests {
         }
         assert!(at(Some(2)).is_err_and(|failure| failure.is_usage()), "a replaced turn");
         let empty = Conversation { turns: Vec::new(), ..conversation };
-        assert!(shared_part(&empty, BranchPlace::default()).is_err());
+        assert!(shared_part(&empty, None).is_err());
     }
 }

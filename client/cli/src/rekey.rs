@@ -46,7 +46,7 @@ async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &O
     if let Some(file) = &arguments.export {
         write(&handle.export(false).await?, file, out)?;
     }
-    let (opened, _) = branch(client, old, BranchPlace::default(), None).await?;
+    let (opened, _) = branch(client, old, &BranchPlace::default(), None).await?;
     let new = opened.session;
     talk.announce_nodes(out);
     let stored = Box::pin(chat::say(client, talk, opened, (text, true), out)).await?;
@@ -92,7 +92,7 @@ async fn whole_session(handle: &SessionHandle) -> Result<SessionInfo, Failure> {
             format!("finish it first: baton chat -s {id} TEXT"),
         ));
     }
-    if info.diverged || info.conflict.is_some() {
+    if info.diverged {
         return Err(Failure::usage(
             format!("The head index has turns of {id} that are not here."),
             format!(

@@ -3,8 +3,7 @@
 use std::{collections::HashSet, path::Path};
 
 use baton_client::{
-    ChainSide, Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport,
-    transfer,
+    Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport, transfer,
 };
 use baton_command::prompt;
 use baton_proto::{export::ExportMemory, ids::SessionId};
@@ -14,7 +13,7 @@ use zeroize::Zeroizing;
 use super::{
     Failure,
     account::words,
-    args::{SessionCommand, Side},
+    args::SessionCommand,
     backup, clock, devices, find_session, graph,
     interrupt::cancellable,
     out::{self, Out, count, role, short, short_session, turn_number},
@@ -91,23 +90,8 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         SessionCommand::Check { session } => {
             with_client(settings, false, async |client| devices::check(client, &session, out).await).await
         }
-        SessionCommand::Sync { session, model, allow_echo, over } => {
-            let options = devices::options(settings, model, allow_echo);
-            with_client(settings, true, async |client| {
-                devices::sync(client, &session, &options, over, out).await
-            })
-            .await
-        }
-        SessionCommand::Resolve { session, take, model, allow_echo } => {
-            let options = devices::options(settings, model, allow_echo);
-            let side = match take {
-                Side::Ours => ChainSide::Ours,
-                Side::Theirs => ChainSide::Theirs,
-            };
-            with_client(settings, true, async |client| {
-                devices::resolve(client, &session, side, &options, out).await
-            })
-            .await
+        SessionCommand::Sync { session, over } => {
+            with_client(settings, true, async |client| devices::sync(client, &session, over, out).await).await
         }
         SessionCommand::Delete { sessions, yes } => {
             with_client(settings, true, async |client| delete(client, &sessions, yes, out).await).await
@@ -262,7 +246,7 @@ async fn show_graph(client: &Client, named: &str, out: &Out) -> Result<(), Failu
 async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let handle = client.session(id);
-    let (history, displaced) = (handle.history().await?, handle.displaced().await?);
+    let (history, branches) = (handle.history().await?, handle.branches().await?);
     let info = handle.info().await?;
     let effective: HashSet<u64> = handle.conversation().await?.turns.iter().map(|turn| turn.seq).collect();
     let mut turns = Vec::new();
@@ -289,17 +273,14 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
                 "receipt": view.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
                 "stored": view.stored,
                 "replaced": replaced,
-                "moved_from": view.replay_of.map(|from| from.seq),
-                "was_turn": view.replay_of.map(|from| turn_number(from.seq)),
                 "messages": messages,
             }));
             continue;
         }
-        let moved = view.replay_of.map(|from| format!(" · was turn {}, sent again", turn_number(from.seq)));
         let replaced = if replaced { " · replaced by a later turn" } else { "" };
-        let (number, node, moved) = (turn_number(link.seq), short(&link.author), moved.unwrap_or_default());
+        let (number, node) = (turn_number(link.seq), short(&link.author));
         let replaces = out::replaces(link.seq, record.supersedes_from);
-        out.note(&format!("turn {number} · node {node}{replaces}{moved}{replaced}"));
+        out.note(&format!("turn {number} · node {node}{replaces}{replaced}"));
         for message in &record.messages {
             out.text(&format!("{}: {}\n", role(message.role), message.text))?;
         }
@@ -309,9 +290,8 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
             "session": id.to_string(),
             "turns": turns,
             "torn_end_bytes": info.torn_end_bytes,
-            "displaced": displaced.iter().map(devices::describe_displaced).collect::<Vec<_>>(),
+            "branches": branches.iter().map(devices::describe_branch).collect::<Vec<_>>(),
             "devices": devices::describe_devices(&info),
-            "diverged": info.conflict.as_ref().map(devices::describe_conflict),
         }))?;
         return Ok(());
     }
@@ -319,9 +299,8 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
     if hidden > 0 && !all {
         out.note(&format!("{} replaced by an edit; --all shows them too", count(hidden, "turn")));
     }
-    devices::show_displaced(&displaced, out)?;
+    devices::show_branches(&info, &branches, out)?;
     devices::show_devices(&info, out);
-    devices::show_conflict(&info, out);
     if info.torn_end_bytes > 0 {
         out.warn(&format!(
             "the end of this session's journal was cut off ({}): turns that followed may be missing here",

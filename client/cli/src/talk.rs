@@ -216,16 +216,15 @@ impl Talk {
         result
     }
 
-    /// Merges other devices' turns, replays displaced ones, and shows both.
+    /// Merges other devices' turns, and says so.
     pub(crate) async fn reconcile(
         &self,
         client: &Client,
         session: SessionId,
         out: &Out,
     ) -> Result<ReconcileReport, Failure> {
-        let options = ResumeOptions::of(&self.template);
         let mut view = TurnDisplay::new(out);
-        cancellable_at(out, client.session(session).reconcile(&options, |event| view.show(event))).await
+        cancellable_at(out, client.session(session).reconcile(|event| view.show(event))).await
     }
 
     /// Begins a session.
@@ -355,19 +354,8 @@ impl<'a> TurnDisplay<'a> {
 fn show_device_event(event: &DeviceEvent, out: &Out) {
     match event {
         DeviceEvent::CaughtUp { own, .. } if *own > 0 => out.warn(&event.to_string()),
-        DeviceEvent::Forked { .. }
-        | DeviceEvent::Diverged(_)
-        | DeviceEvent::ShownLess
-        | DeviceEvent::NotCompared { .. } => {
+        DeviceEvent::Forked(_) | DeviceEvent::ShownLess | DeviceEvent::NotCompared { .. } => {
             out.warn(&event.to_string());
-        }
-        DeviceEvent::Replayed(moved) => {
-            out.note(&event.to_string());
-            for message in &moved.messages {
-                out.note(&format!("  {}: {}", role(message.role), message.text));
-            }
-            // The answer to the replayed turn; `baton session show` has the first one.
-            out.note(&format!("  {}: {}", role(Role::Assistant), moved.answer));
         }
         _ => out.note(&event.to_string()),
     }

@@ -139,10 +139,9 @@ pub(super) async fn start(
     let seq = gateway.client().session(session).info().await?.turns;
     let gateway = gateway.clone();
     gateway.clone().spawn(async move {
-        let options = ResumeOptions::of(&template);
         run(&gateway, prepared, template, &request, (sender, charge)).await;
         drop((slot, session_slot));
-        settle_devices(&gateway, session, &options).await;
+        settle_devices(&gateway, session).await;
     });
     Ok(RunningTurn { session, seq, steps })
 }
@@ -396,14 +395,13 @@ async fn stop_attempts(session: &SessionHandle) {
     }
 }
 
-/// If another device wrote in the same place, merges its turns before the next request. The losing device
-/// replays its turn.
-async fn settle_devices(gateway: &Gateway, session: SessionId, options: &ResumeOptions) {
+/// If another device wrote in the same place, merges its turns before the next request.
+async fn settle_devices(gateway: &Gateway, session: SessionId) {
     let handle = gateway.client().session(session);
     if !handle.wait_compared(COMPARE_WAIT).await.unwrap_or(false) {
         return;
     }
-    let settled = handle.reconcile(options, |event| {
+    let settled = handle.reconcile(|event| {
         if let TurnEvent::Devices(event) = event {
             tracing::warn!(%session, "{event}");
         }

@@ -265,7 +265,6 @@ impl From<ClientError> for ApiError {
             ClientError::UnknownSession(_) => Self::missing("session_not_found", message),
             ClientError::Busy | ClientError::InUse(_) => Self::conflict("session_busy", message),
             ClientError::Behind { .. } => Self::conflict("session_behind", message),
-            ClientError::Diverged(_) => Self::conflict("session_diverged", message),
             ClientError::Deleted => Self::missing("session_deleted", message),
             _ => match error.code() {
                 Some(ErrorCode::ContextOverflow) => {

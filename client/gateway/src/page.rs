@@ -22,7 +22,7 @@ use super::{
     guard, live_turns,
     page_turns::{describe_turns, id_of, messages, replaced_count},
 };
-use baton_client::{ClientError, MODEL_OUTPUT_TOKENS, NewSession};
+use baton_client::{ClientError, MODEL_OUTPUT_TOKENS, NewSession, SessionBranch};
 
 /// The routes that the page calls.
 pub(super) fn routes() -> Router<GatewayState> {
@@ -88,6 +88,13 @@ async fn begin(gateway: Gateway) -> Result<Json<Value>, ApiError> {
     Ok(Json(json!({ "id": id.to_string() })))
 }
 
+/// Turns that a fork left beside the conversation.
+fn describe_fork(branch: &SessionBranch) -> Value {
+    let turns =
+        branch.turns.iter().map(|turn| json!({ "seq": turn.seq, "messages": messages(&turn.messages) }));
+    json!({ "name": branch.name, "turns": turns.collect::<Vec<_>>() })
+}
+
 /// The parent of a branch, and its last shared link.
 fn describe_branch(branch: &BranchPoint) -> Value {
     json!({ "session": branch.session_id.to_string(), "link": branch.link_hash.to_string() })
@@ -143,6 +150,7 @@ async fn show(gateway: Gateway, Path(id): Path<String>, mut input: Fields) -> Re
     let pending = session.pending_messages().await?;
     let lifetimes = session.lifetimes().await?;
     let branch = session.conversation().await?.branch;
+    let branches = session.branches().await?;
     let mut system = session.system().await?;
     system.retain(|message| !is_definitions(message));
     let turns = describe_turns(&views, &lifetimes, &gateway.model_names(), replaced);
@@ -153,6 +161,7 @@ async fn show(gateway: Gateway, Path(id): Path<String>, mut input: Fields) -> Re
         "replaced": replaced_count(&views),
         "system": messages(&system),
         "branch_of": branch.as_ref().map(describe_branch),
+        "branches": branches.iter().map(describe_fork).collect::<Vec<_>>(),
         // The part of the answer that arrived before it stopped; no part of the conversation.
         "pending_text": pending.is_some().then_some(info.pending_text),
         "pending": pending.as_deref().map(messages),

@@ -103,7 +103,6 @@ fn describe(view: &TurnView, lifetimes: &[BlobLifetime], names: &ModelNames) -> 
         "stored": view.stored,
         "kept_until_ms": kept_until_ms(link.seq, lifetimes),
         "acked": view.acked,
-        "moved_from": view.replay_of.map(|from| from.seq),
         "took_over": took_over(view),
         "memories": memories(&view.memory),
         "receipt": view.receipt.as_ref().map(describe_receipt),

@@ -21,9 +21,7 @@ use super::{
     steps::Step,
     unanswered::discard_unused,
 };
-use baton_client::{
-    Client, ClientError, Conversation, ConversationTurn, NewSession, ResumeOptions, TurnInput,
-};
+use baton_client::{Client, ClientError, Conversation, ConversationTurn, NewSession, TurnInput};
 
 /// A session, ready for the turn.
 pub(super) struct PreparedSession {
@@ -55,6 +53,9 @@ enum SessionChoice {
 /// Time for a turn to end whose program has hung up.
 const HANG_UP_WAIT: Duration = Duration::from_secs(5);
 
+/// Times that a request chooses its session. It chooses anew if another request or device changed the session meanwhile.
+const MAX_CHOICES: usize = 16;
+
 /// Finds or begins the session of a request, makes it ready, and takes it until the request is answered.
 ///
 /// # Parameters
@@ -64,25 +65,7 @@ pub(super) async fn prepare_session(
     request: &CompletionRequest,
     template: &TurnInput,
     steps: &UnboundedSender<Step>,
-) -> Result<(PreparedSession, SessionSlot), ApiError> {
-    let client = gateway.client();
-    let take = |session| gateway.inner.session_slots.take(session, steps.downgrade());
-    let busy = |_| ClientError::Busy;
-    let project = gateway.caller.project();
-    let unanswered = gateway.index().take_unanswered(&request.messages, project);
-    if let Some(session) = unanswered
-        && request.session.is_none()
-        && client.session(session).info().await.is_ok_and(|info| info.pending)
-    {
-        if is_same_request(gateway, session, (request, template), None).await? {
-            let slot = take(session).map_err(busy)?;
-            return Ok((PreparedSession::resumed(client, session, request).await?, slot));
-        }
-        // The request now has other settings, tools or system text, which the begun turn cannot take any more.
-        if !discard_unused(gateway, request, session).await {
-            client.session(session).abandon().await?;
-        }
-    }
+) -> Result<ReadySession, ApiError> {
     let (before, mut new) = split(&request.messages);
     if new.is_empty() {
         let message = if request.messages.is_empty() {
@@ -95,115 +78,223 @@ pub(super) async fn prepare_session(
     if request.place != RequestPlace::AfterMessages {
         new = &request.messages;
     }
-    if let Some(name) = request.session.as_deref().filter(|name| *name != "new") {
-        let session = conversation(gateway, name).await?.session;
-        if repeats_pending(gateway, session, (request, template)).await? {
-            gateway.note_use(session);
-            let slot = match take(session) {
-                Ok(slot) => slot,
-                Err(holder) => {
-                    wait_if_hung_up(holder).await?;
-                    return Box::pin(prepare_session(gateway, request, template, steps)).await;
-                }
-            };
-            return Ok((PreparedSession::resumed(client, session, request).await?, slot));
+    let seeker = Seeker { gateway, client: gateway.client(), request, template, steps, before, new };
+    for _ in 0..MAX_CHOICES {
+        if let Some(ready) = seeker.prepare().await? {
+            return Ok(ready);
         }
     }
-    let choice = choose(gateway, request, before, template).await?;
-    let (choice, slot) = match choice {
-        SessionChoice::Session { session, replaces, .. } => match take(session) {
-            Ok(slot) => {
-                // The request that held the session may have ended since: then its turn is part of the session.
-                if choose(gateway, request, before, template).await? != choice {
-                    drop(slot);
-                    return Box::pin(prepare_session(gateway, request, template, steps)).await;
-                }
-                let choice = match request.session {
-                    None if runs_other_turn(client, session, new).await? => {
-                        branch_beside(client, (session, replaces)).await?
-                    }
-                    _ => choice,
-                };
-                (choice, Some(slot))
+    Err(ClientError::Busy.into())
+}
+
+/// A prepared session, taken until the request is answered.
+type ReadySession = (PreparedSession, SessionSlot);
+
+/// A request that looks for its session.
+struct Seeker<'a> {
+    gateway: &'a Gateway,
+    client: &'a Client,
+    request: &'a CompletionRequest,
+    template: &'a TurnInput,
+    steps: &'a UnboundedSender<Step>,
+    /// The earlier messages, which the session has.
+    before: &'a [Message],
+    /// The messages to answer.
+    new: &'a [Message],
+}
+
+impl Seeker<'_> {
+    /// Chooses a session and makes it ready; none if it changed meanwhile.
+    async fn prepare(&self) -> Result<Option<ReadySession>, ApiError> {
+        if let Some(ready) = self.resume_unanswered().await? {
+            return Ok(Some(ready));
+        }
+        if let Some(session) = self.named_with_same_request().await? {
+            self.gateway.note_use(session);
+            return match self.take(session) {
+                Ok(slot) => Ok(Some((self.resumed(session).await?, slot))),
+                Err(holder) => wait_if_hung_up(holder).await.map(|()| None).map_err(Into::into),
+            };
+        }
+        let choice = self.choose().await?;
+        let (session, replaces, left_out) = match choice {
+            SessionChoice::New { branch, history } => return self.begin(branch, history).await.map(Some),
+            SessionChoice::Session { session, replaces, left_out } => (session, replaces, left_out),
+        };
+        let unnamed = self.request.session.is_none();
+        match self.take(session) {
+            // The request that held the session may have ended since: then its turn is part of the session.
+            Ok(_) if self.choose().await? != choice => Ok(None),
+            Ok(_) if unnamed && runs_other_turn(self.client, session, self.new).await? => {
+                self.begin_beside(session, replaces).await.map(Some)
             }
+            Ok(slot) => self.continue_session((session, slot), replaces, left_out).await.map(Some),
             Err(holder) if holder.has_hung_up() => {
                 wait_if_hung_up(holder).await?;
-                return Box::pin(prepare_session(gateway, request, template, steps)).await;
+                Ok(None)
             }
-            Err(_) => match request.place {
-                _ if request.session.is_none() => (branch_beside(client, (session, replaces)).await?, None),
-                RequestPlace::AfterTurn(seq) => {
-                    let conversation = client.session(session).conversation().await?;
-                    (choose_at_turn(&conversation, RequestPlace::BranchAfter(seq), seq)?, None)
-                }
-                _ => return Err(ClientError::Busy.into()),
-            },
-        },
-        choice @ SessionChoice::New { .. } => (choice, None),
-    };
-    match choice {
-        SessionChoice::New { branch, history } => {
-            let mut messages = [history.as_slice(), &request.messages].concat();
-            let newest = messages.len() - new.len();
-            let messages_left_out = fit(&mut messages, newest);
-            check(template, &messages)?;
-            let mut system = pinned(request);
-            if request.system.is_empty()
-                && let (Some(branch), RequestPlace::BranchAfter(_)) = (&branch, request.place)
-            {
-                let own = own_system(client, branch.session_id).await?;
-                system.splice(0..0, own.into_iter().filter(|message| !message.text.is_empty()));
+            Err(_) if unnamed => self.begin_beside(session, replaces).await.map(Some),
+            Err(_) => {
+                let RequestPlace::AfterTurn(seq) = self.request.place else {
+                    return Err(ClientError::Busy.into());
+                };
+                let conversation = self.client.session(session).conversation().await?;
+                let (branch, history) = branch_at_turn(&conversation, seq)?;
+                self.begin(Some(branch), history).await.map(Some)
             }
-            let project = project.map(str::to_owned);
-            let begun = NewSession { system, branch, project, root: None };
-            let session = client.new_session(begun).await?;
-            gateway.note_use(session);
-            let slot = take(session).map_err(busy)?;
-            let work = SessionWork::Turn { messages, replaces: None };
-            Ok((PreparedSession { session, work, messages_left_out }, slot))
         }
-        SessionChoice::Session { session, .. }
-            if client.session(session).info().await?.waiting_replays > 0 =>
+    }
+
+    fn take(&self, session: SessionId) -> Result<SessionSlot, Holder> {
+        self.gateway.inner.session_slots.take(session, self.steps.downgrade())
+    }
+
+    /// Takes up the unanswered turn with the same messages and settings, in whichever session it is.
+    async fn resume_unanswered(&self) -> Result<Option<ReadySession>, ApiError> {
+        let project = self.gateway.caller.project();
+        let found = self.gateway.index().take_unanswered(&self.request.messages, project);
+        let Some(session) = found.filter(|_| self.request.session.is_none()) else { return Ok(None) };
+        if !self.client.session(session).info().await.is_ok_and(|info| info.pending) {
+            return Ok(None);
+        }
+        if self.is_same_request(session, None).await? {
+            let slot = self.take(session).map_err(|_| ClientError::Busy)?;
+            return Ok(Some((self.resumed(session).await?, slot)));
+        }
+        // The request now has other settings, tools or system text, which the begun turn cannot take any more.
+        if !discard_unused(self.gateway, self.request, session).await {
+            self.client.session(session).abandon().await?;
+        }
+        Ok(None)
+    }
+
+    /// The session that the request names, if its unanswered turn has all of the request's messages and settings: so the
+    /// chat page resumes a turn. The turn that begins a branch holds its history too.
+    async fn named_with_same_request(&self) -> Result<Option<SessionId>, ApiError> {
+        let name = self.request.session.as_deref().filter(|name| *name != "new");
+        let Some(name) = name else { return Ok(None) };
+        let session = conversation(self.gateway, name).await?.session;
+        if !matches!(self.request.place, RequestPlace::AfterMessages | RequestPlace::Pending) {
+            return Ok(None);
+        }
+        let pending = self.client.session(session).pending_messages().await?;
+        let repeats = pending.is_some_and(|pending| same_messages(&pending, &self.request.messages));
+        Ok((repeats && self.is_same_request(session, None).await?).then_some(session))
+    }
+
+    /// Whether the pending turn was begun with all settings of the request, its system text and its tools. A turn keeps
+    /// them from its beginning. A request without a seed takes any.
+    ///
+    /// # Parameters
+    /// `replaces` is the seq from which the request replaces turns; none if its messages alone found the turn.
+    async fn is_same_request(
+        &self,
+        session: SessionId,
+        replaces: Option<Option<u64>>,
+    ) -> Result<bool, ApiError> {
+        let handle = self.client.session(session);
+        let Some(pending) = handle.pending_settings().await? else { return Ok(false) };
+        let mut wanted = self.template.settings();
+        wanted.supersedes_from = replaces.unwrap_or(pending.supersedes_from);
+        Ok(pending.serve(wanted, self.request.sampling.seed.is_some())
+            && pinned_messages(self.client, session, self.request).await? == handle.system().await?)
+    }
+
+    /// A session in which the same request is unanswered.
+    async fn resumed(&self, session: SessionId) -> Result<PreparedSession, ClientError> {
+        let handle = self.client.session(session);
+        let begun = handle.info().await?.turns == 0;
+        let pending = handle.pending_messages().await?.filter(|_| begun);
+        let messages_left_out =
+            pending.map_or(0, |pending| self.request.messages.len().saturating_sub(pending.len()));
+        Ok(PreparedSession { session, work: SessionWork::Resume, messages_left_out })
+    }
+
+    /// The place of the request, as the sessions are now.
+    async fn choose(&self) -> Result<SessionChoice, ApiError> {
+        match self.request.session.as_deref() {
+            Some("new") => Ok(SessionChoice::New { branch: None, history: Vec::new() }),
+            Some(name) => {
+                let conversation = conversation(self.gateway, name).await?;
+                let conversation = match self.request.place {
+                    RequestPlace::BranchAfter(seq) => {
+                        conversation_until(self.gateway, conversation, seq).await?
+                    }
+                    _ => conversation,
+                };
+                choose_in_named(&conversation, self.before, self.request.place)
+            }
+            None => {
+                Ok(find_by_messages(self.gateway, self.before, &self.request.messages, self.template).await)
+            }
+        }
+    }
+
+    /// Begins a session, which may branch off another.
+    async fn begin(
+        &self,
+        branch: Option<BranchPoint>,
+        history: Vec<Message>,
+    ) -> Result<ReadySession, ApiError> {
+        let mut messages = [history.as_slice(), &self.request.messages].concat();
+        let newest = messages.len() - self.new.len();
+        let messages_left_out = fit(&mut messages, newest);
+        check(self.template, &messages)?;
+        let mut system = pinned(self.request);
+        if self.request.system.is_empty()
+            && let (Some(branch), RequestPlace::BranchAfter(_)) = (&branch, self.request.place)
         {
-            // Another device's chain displaced turns: replay them first, then place the request in the
-            // result.
-            client.session(session).reconcile(&ResumeOptions::of(template), |_| {}).await?;
-            gateway.learn(session).await?;
-            if request.place != RequestPlace::AfterMessages {
-                return Err(ApiError::conflict(
-                    "turn_moved",
-                    "another device's turns were merged, so the turn may have another seq; read the session again",
-                ));
-            }
-            drop(slot);
-            Box::pin(prepare_session(gateway, request, template, steps)).await
+            let own = own_system(self.client, branch.session_id).await?;
+            system.splice(0..0, own.into_iter().filter(|message| !message.text.is_empty()));
         }
-        SessionChoice::Session { session, replaces, left_out } => {
-            let slot = slot.ok_or(ClientError::Busy)?;
-            check(template, new)?;
-            gateway.note_use(session);
-            let system = pinned_messages(client, session, request).await?;
-            let pending = client.session(session).pending_messages().await?;
-            if request.place == RequestPlace::Pending
-                && !pending.as_ref().is_some_and(|pending| same_messages(pending, new))
-            {
-                let message = "this message was answered or dropped meanwhile; read the session again";
-                return Err(ApiError::conflict("message_not_pending", message));
-            }
-            if let Some(pending) = pending {
-                if same_messages(&pending, new)
-                    && is_same_request(gateway, session, (request, template), Some(replaces)).await?
-                {
-                    let work = SessionWork::Resume;
-                    return Ok((PreparedSession { session, work, messages_left_out: left_out }, slot));
-                }
+        let project = self.gateway.caller.project().map(str::to_owned);
+        let session = self.client.new_session(NewSession { system, branch, project, root: None }).await?;
+        self.gateway.note_use(session);
+        let slot = self.take(session).map_err(|_| ClientError::Busy)?;
+        let work = SessionWork::Turn { messages, replaces: None };
+        Ok((PreparedSession { session, work, messages_left_out }, slot))
+    }
+
+    /// Begins a branch before the turn that runs in a session, so that both requests are answered.
+    async fn begin_beside(
+        &self,
+        session: SessionId,
+        replaces: Option<u64>,
+    ) -> Result<ReadySession, ApiError> {
+        let turns = self.client.session(session).conversation().await?.turns;
+        let shared = turns.iter().take_while(|turn| replaces.is_none_or(|from| turn.seq < from)).last();
+        let branch = shared.map(|turn| BranchPoint { session_id: session, link_hash: turn.link_hash });
+        self.begin(branch, Vec::new()).await
+    }
+
+    /// Makes the taken session ready for the request.
+    async fn continue_session(
+        &self,
+        (session, slot): (SessionId, SessionSlot),
+        replaces: Option<u64>,
+        messages_left_out: usize,
+    ) -> Result<ReadySession, ApiError> {
+        let handle = self.client.session(session);
+        check(self.template, self.new)?;
+        self.gateway.note_use(session);
+        let system = pinned_messages(self.client, session, self.request).await?;
+        let pending = handle.pending_messages().await?;
+        let is_pending = pending.as_ref().is_some_and(|pending| same_messages(pending, self.new));
+        if self.request.place == RequestPlace::Pending && !is_pending {
+            let message = "this message was answered or dropped meanwhile; read the session again";
+            return Err(ApiError::conflict("message_not_pending", message));
+        }
+        let mut work = SessionWork::Turn { messages: self.new.to_vec(), replaces };
+        if is_pending && self.is_same_request(session, Some(replaces)).await? {
+            work = SessionWork::Resume;
+        } else {
+            if pending.is_some() {
                 // A different request no longer waits for that answer.
-                client.session(session).abandon().await?;
+                handle.abandon().await?;
             }
-            client.session(session).set_system(system).await?;
-            let work = SessionWork::Turn { messages: new.to_vec(), replaces };
-            Ok((PreparedSession { session, work, messages_left_out: left_out }, slot))
+            handle.set_system(system).await?;
         }
+        Ok((PreparedSession { session, work, messages_left_out }, slot))
     }
 }
 
@@ -211,27 +302,6 @@ pub(super) async fn prepare_session(
 pub(super) fn pinned(request: &CompletionRequest) -> Vec<Message> {
     let texts = request.system.iter().filter(|message| !message.text.is_empty()).cloned();
     texts.chain(request.tools.as_ref().map(Definitions::message)).collect()
-}
-
-/// The place of a request, as the sessions are now.
-async fn choose(
-    gateway: &Gateway,
-    request: &CompletionRequest,
-    before: &[Message],
-    template: &TurnInput,
-) -> Result<SessionChoice, ApiError> {
-    match request.session.as_deref() {
-        Some("new") => Ok(SessionChoice::New { branch: None, history: Vec::new() }),
-        Some(name) => {
-            let conversation = conversation(gateway, name).await?;
-            let conversation = match request.place {
-                RequestPlace::BranchAfter(seq) => conversation_until(gateway, conversation, seq).await?,
-                _ => conversation,
-            };
-            choose_in_named(&conversation, before, request.place)
-        }
-        None => Ok(find_by_messages(gateway, before, &request.messages, template).await),
-    }
 }
 
 /// A conversation as it stood after a turn, if later turns replaced that one.
@@ -274,70 +344,6 @@ async fn runs_other_turn(client: &Client, session: SessionId, new: &[Message]) -
     let handle = client.session(session);
     let pending = handle.pending_messages().await?;
     Ok(pending.is_some_and(|pending| !same_messages(&pending, new)) && handle.is_busy().await?)
-}
-
-/// A branch before the turn that runs in a session, so that both requests are answered.
-async fn branch_beside(
-    client: &Client,
-    (session, replaces): (SessionId, Option<u64>),
-) -> Result<SessionChoice, ApiError> {
-    let turns = client.session(session).conversation().await?.turns;
-    let shared = turns.iter().take_while(|turn| replaces.is_none_or(|from| turn.seq < from)).last();
-    let branch = shared.map(|turn| BranchPoint { session_id: session, link_hash: turn.link_hash });
-    Ok(SessionChoice::New { branch, history: Vec::new() })
-}
-
-/// Whether a request for a named session repeats all messages of its unanswered turn, as the chat page does to
-/// resume it. The turn that begins a branch holds its history too.
-async fn repeats_pending(
-    gateway: &Gateway,
-    session: SessionId,
-    (request, template): (&CompletionRequest, &TurnInput),
-) -> Result<bool, ApiError> {
-    if !matches!(request.place, RequestPlace::AfterMessages | RequestPlace::Pending) {
-        return Ok(false);
-    }
-    let client = gateway.client();
-    if client.session(session).info().await?.waiting_replays > 0 {
-        return Ok(false);
-    }
-    let pending = client.session(session).pending_messages().await?;
-    Ok(pending.is_some_and(|pending| same_messages(&pending, &request.messages))
-        && is_same_request(gateway, session, (request, template), None).await?)
-}
-
-/// Whether the pending turn was begun with all settings of a request, its system text and its tools. A turn keeps
-/// them from its beginning. A request without a seed takes any.
-///
-/// # Parameters
-/// `replaces` is the seq from which the request replaces turns; none if its messages alone found the turn.
-async fn is_same_request(
-    gateway: &Gateway,
-    session: SessionId,
-    (request, template): (&CompletionRequest, &TurnInput),
-    replaces: Option<Option<u64>>,
-) -> Result<bool, ApiError> {
-    let handle = gateway.client().session(session);
-    let Some(pending) = handle.pending_settings().await? else { return Ok(false) };
-    let mut wanted = template.settings();
-    wanted.supersedes_from = replaces.unwrap_or(pending.supersedes_from);
-    Ok(pending.serve(wanted, request.sampling.seed.is_some())
-        && pinned_messages(gateway.client(), session, request).await? == handle.system().await?)
-}
-
-impl PreparedSession {
-    /// A session in which the same request is unanswered.
-    async fn resumed(
-        client: &Client,
-        session: SessionId,
-        request: &CompletionRequest,
-    ) -> Result<Self, ClientError> {
-        let handle = client.session(session);
-        let begun = handle.info().await?.turns == 0;
-        let pending = handle.pending_messages().await?.filter(|_| begun);
-        let left_out = pending.map_or(0, |pending| request.messages.len().saturating_sub(pending.len()));
-        Ok(Self { session, work: SessionWork::Resume, messages_left_out: left_out })
-    }
 }
 
 fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> {
@@ -411,23 +417,37 @@ fn choose_at_turn(
     seq: u64,
 ) -> Result<SessionChoice, ApiError> {
     let session = conversation.session;
-    let found = conversation.turns.iter().enumerate().find(|(_, turn)| turn.seq == seq);
-    let Some((index, turn)) = found else {
-        return Err(ApiError::conflict(
-            "turn_not_found",
-            format!("the session has no present turn with seq {seq}; read the session again"),
-        ));
-    };
-    if matches!(place, RequestPlace::Replaces(_)) {
-        return Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from), left_out: 0 });
+    let (index, turn) = turn_at(conversation, seq)?;
+    match place {
+        RequestPlace::Replaces(_) => {
+            Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from), left_out: 0 })
+        }
+        RequestPlace::AfterTurn(_) if index + 1 == conversation.turns.len() => {
+            Ok(SessionChoice::Session { session, replaces: None, left_out: 0 })
+        }
+        _ => {
+            let (branch, history) = branch_at_turn(conversation, seq)?;
+            Ok(SessionChoice::New { branch: Some(branch), history })
+        }
     }
-    if matches!(place, RequestPlace::AfterTurn(_)) && index + 1 == conversation.turns.len() {
-        return Ok(SessionChoice::Session { session, replaces: None, left_out: 0 });
-    }
+}
+
+/// A branch after a turn of a session, and the messages up to it.
+fn branch_at_turn(conversation: &Conversation, seq: u64) -> Result<(BranchPoint, Vec<Message>), ApiError> {
+    let (index, turn) = turn_at(conversation, seq)?;
     let shared = conversation.turns.iter().take(index + 1);
     let history = shared.flat_map(|turn| turn.messages.clone()).collect();
-    let branch = BranchPoint { session_id: session, link_hash: turn.link_hash };
-    Ok(SessionChoice::New { branch: Some(branch), history })
+    Ok((BranchPoint { session_id: conversation.session, link_hash: turn.link_hash }, history))
+}
+
+/// A present turn, with its index.
+fn turn_at(conversation: &Conversation, seq: u64) -> Result<(usize, &ConversationTurn), ApiError> {
+    conversation.turns.iter().enumerate().find(|(_, turn)| turn.seq == seq).ok_or_else(|| {
+        ApiError::conflict(
+            "turn_not_found",
+            format!("the session has no present turn with seq {seq}; read the session again"),
+        )
+    })
 }
 
 /// Places a request in a session with the same earlier messages, if there is one.

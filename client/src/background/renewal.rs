@@ -59,6 +59,12 @@ pub(crate) async fn renew(core: &Arc<Core>, session: &Arc<Session>, within: Opti
             Err(error) => report.failed.push((blob.seq, error)),
         }
     }
+    for branch in session.read(|state| state.branch_heads(&[])) {
+        match storage::keep_branch(core, session, &branch).await {
+            Ok(is_new) => report.put_back.extend(is_new.then_some(branch.seq)),
+            Err(error) => report.failed.push((branch.seq, error)),
+        }
+    }
     report.waiting = background::unstored(core, session);
     report.waiting.retain(|(_, wait)| !wait.is_zero());
     report.blobs = core.lifetimes_of(session);

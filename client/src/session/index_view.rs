@@ -30,7 +30,6 @@ impl IndexView {
     pub(crate) fn note_comparison<T>(&mut self, result: &Result<T, ClientError>) {
         self.trouble = match result {
             Err(ClientError::Protocol(code)) => Some(*code),
-            Err(ClientError::Diverged(_)) => Some(ErrorCode::ForkDetected),
             _ => None,
         };
         self.diverged = result.as_ref().is_err_and(ClientError::is_divergence);

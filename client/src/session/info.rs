@@ -11,7 +11,6 @@ use baton_proto::{
 };
 
 use crate::{
-    conflict::ChainConflict,
     index_status::IndexStatus,
     session::{
         lifetime,
@@ -63,13 +62,11 @@ pub struct SessionInfo {
     pub trouble: Option<ErrorCode>,
     /// Whether the head index had turns that are missing here: [`SessionHandle::reconcile`](crate::SessionHandle::reconcile) merges them.
     pub diverged: bool,
-    /// A merge that waits for the owner's decision: [`SessionHandle::resolve`](crate::SessionHandle::resolve).
-    pub conflict: Option<ChainConflict>,
     /// Incomplete bytes at the journal's end, until the session is next compared with the head index: turns
     /// may be missing here.
     pub torn_end_bytes: u64,
-    /// Turns displaced by another device's that wait to be replayed.
-    pub waiting_replays: u64,
+    /// Branches that forks left beside the conversation ([`SessionHandle::branches`](crate::SessionHandle::branches)).
+    pub branches: u64,
     /// This device's id in the session.
     pub device: DeviceId,
     /// Other devices that may be writing the session, as the head index reported.
@@ -95,24 +92,9 @@ pub struct TurnView {
     pub stored: bool,
     /// Whether the author has the acknowledgement.
     pub acked: bool,
-    /// The displaced turn that this turn replays.
-    pub replay_of: Option<ReplayOrigin>,
 }
 
-/// The former position of a displaced turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplayOrigin {
-    /// Its former position in the chain.
-    pub seq: u64,
-    /// Its link.
-    pub link_hash: LinkHash,
-}
-
-pub(crate) fn view(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
-    let replay_of = meta.replay_of.and_then(|link_hash| {
-        let seq = state.replays.find(&link_hash)?.turn.link.seq;
-        Some(ReplayOrigin { seq, link_hash })
-    });
+pub(crate) fn view((turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
     TurnView {
         turn: turn.clone(),
         receipt: meta.receipt.clone(),
@@ -121,7 +103,6 @@ pub(crate) fn view(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta)) -> Tu
         memory: meta.memory.clone(),
         stored: meta.stored,
         acked: meta.acked,
-        replay_of,
     }
 }
 
@@ -146,7 +127,7 @@ pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<Err
         created_ms: state.header.created_ms,
         last_ms: state.meta.last().map(|meta| meta.accepted_ms),
         last_node: state.history.last().map(|turn| turn.link.author),
-        pending: state.has_open_message() && !state.deleted_elsewhere,
+        pending: state.pending.is_some() && !state.deleted_elsewhere,
         deleted_elsewhere: state.deleted_elsewhere,
         pending_text: pending
             .and_then(|pending| pending.attempts.last())
@@ -159,9 +140,8 @@ pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<Err
         kept_until_ms: lifetime::kept_until_ms(state, terms),
         trouble,
         diverged: false,
-        conflict: state.conflict.clone(),
         torn_end_bytes: state.torn_end,
-        waiting_replays: state.replays.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64,
+        branches: state.branches.len() as u64,
         device: state.header.device_id,
         others: state.leases.clone(),
         indexes: Vec::new(),

@@ -37,11 +37,12 @@ use zeroize::Zeroizing;
 use crate::error::ClientError;
 
 /// First bytes of a journal, with its version.
-const MAGIC: &[u8; 16] = b"baton-journal-3\n";
-/// First bytes of earlier formats: lengths of the first were not sealed, and the second had no projects.
-const OLD_MAGICS: [&[u8; 16]; 2] = [b"baton-journal-1\n", b"baton-journal-2\n"];
+const MAGIC: &[u8; 16] = b"baton-journal-4\n";
+/// First bytes of earlier formats: lengths of the first were not sealed, the second had no projects, and the third sent
+/// turns again after a fork.
+const OLD_MAGICS: [&[u8; 16]; 3] = [b"baton-journal-1\n", b"baton-journal-2\n", b"baton-journal-3\n"];
 /// First bytes of a log: frames as in a file follow, and no root.
-const LOG_MAGIC: &[u8; 16] = b"baton-chat-log2\n";
+const LOG_MAGIC: &[u8; 16] = b"baton-chat-log3\n";
 /// Bytes that may wait before a log is written: in larger pieces than a file.
 const MAX_WAITING_BYTES: usize = 256 * 1024;
 /// The root as sealed under the device key: nonce, root and tag.

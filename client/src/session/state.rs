@@ -4,11 +4,11 @@
 //! Pure: no I/O. [`crate::session::open_session`] applies an entry only after it is in the journal, so memory never runs
 //! ahead of the disk.
 
+mod branches;
 mod compact;
 mod due;
 mod entry;
 mod log;
-mod rebase;
 mod segments;
 #[cfg(test)]
 mod tests;
@@ -36,18 +36,16 @@ use baton_proto::{
 use zeroize::Zeroizing;
 
 use crate::{
-    conflict::ChainConflict,
     error::StateError,
     session::fork::{Chain, ChainLink},
 };
 
+pub(crate) use branches::Branch;
 pub(crate) use due::{DueWatch, StorageTerms};
 pub(crate) use entry::{
     AttemptEntry, Entry, OrderTerms, PendingTurn, Proof, Purchase, SessionHeader, TurnEntry,
 };
 pub(crate) use log::TurnLog;
-use rebase::DisplacedBy;
-pub(crate) use rebase::{DisplacedFate, DisplacedRecord, Replays};
 
 /// Bytes of text estimated per prompt token: fewer than most tokenizers need for most languages.
 const PROMPT_BYTES_PER_TOKEN: u64 = 3;
@@ -81,8 +79,6 @@ pub(crate) struct TurnMeta {
     pub(crate) asked: Option<(Sampling, u32)>,
     /// The storage of its blob that its author was ordered, if this journal has the order.
     pub(crate) ordered: Option<StoragePolicy>,
-    /// The displaced turn that it replays.
-    pub(crate) replay_of: Option<LinkHash>,
     /// A second link that its author signed for it.
     pub(crate) signed_twice: Option<SignedObject<Link>>,
 }
@@ -108,8 +104,6 @@ pub(crate) struct PendingAttempt {
 pub(crate) struct Pending {
     pub(crate) turn: PendingTurn,
     pub(crate) attempts: Vec<PendingAttempt>,
-    /// Its number if it waited.
-    pub(crate) number: Option<u64>,
 }
 
 /// The last head record known to be published.
@@ -155,10 +149,8 @@ pub(crate) struct State {
     pub(crate) head_unconfirmed: Option<(Vec<u8>, Vec<String>)>,
     /// Other devices that may write the session.
     pub(crate) leases: Vec<DeviceLease>,
-    /// Displaced turns and waiting messages.
-    pub(crate) replays: Replays,
-    /// A merge that waits for the owner's decision.
-    pub(crate) conflict: Option<ChainConflict>,
+    /// Turns that forks left beside the chain, or that lie before a gap of it.
+    pub(crate) branches: Vec<Branch>,
     /// Turns whose blob is not confirmed in the store, without turns that a later blob also holds.
     pub(crate) unstored: BTreeSet<u64>,
     /// Turns whose author lacks the acknowledgement and may still want it.
@@ -193,8 +185,7 @@ impl State {
             head: None,
             head_unconfirmed: None,
             leases: Vec::new(),
-            replays: Replays::default(),
-            conflict: None,
+            branches: Vec::new(),
             unstored: BTreeSet::new(),
             unacked: BTreeSet::new(),
             torn_end: 0,
@@ -236,7 +227,7 @@ impl State {
             Entry::Opened(_) => return Err(StateError::OutOfPlace),
             Entry::System(system) => self.system = Arc::new(system),
             Entry::Title(title) => self.title = title,
-            Entry::Pending(turn) => self.set_pending(turn),
+            Entry::Pending(turn) => self.pending = Some(Pending { turn, attempts: Vec::new() }),
             Entry::Attempt(entry) => {
                 let auth = SignedObject::<TurnAuth>::of_verified(entry.auth)?;
                 let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;
@@ -315,22 +306,15 @@ impl State {
                 self.head = Some(PublishedHead { sequence, seq, link_hash });
                 self.head_missing = false;
                 self.head_unconfirmed = None;
-                self.conflict = None;
             }
             Entry::HeadUnconfirmed { record, names } => {
                 self.head_unconfirmed = (!names.is_empty()).then_some((record, names));
             }
             Entry::Leases { devices } => self.leases = devices,
             Entry::Rebase { at } => self.rebase(at)?,
-            Entry::Queued(turn) => self.queue(turn),
-            Entry::Replaying { number, turn_id } => self.begin_waiting(number, turn_id)?,
-            Entry::Dropped { number } => self.drop_waiting(number),
-            Entry::OthersTurn(entry) => self.keep_displaced(&entry, DisplacedBy::Rule)?,
-            Entry::TakenOut(entry) => self.keep_displaced(&entry, DisplacedBy::Owner)?,
+            Entry::Branch { head } => self.begin_branch(head),
+            Entry::BranchTurn(entry) => self.push_branch_turn(*entry)?,
             Entry::SegmentsBefore { blobs } => self.segments_before = blobs,
-            Entry::BeforeGap(entry) => self.keep_displaced(&entry, DisplacedBy::Gap)?,
-            Entry::ReplayForOther { link } => self.replay_for_other(&link),
-            Entry::Conflict(conflict) => self.conflict = Some(conflict),
             Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
             Entry::SignedTwice { seq, link } => {
                 let link = SignedObject::<Link>::of_verified(link)?;
@@ -380,17 +364,12 @@ impl State {
         }
         let acked = ack.is_none();
         let seq = link.seq;
-        let pending = self.pending.take().filter(|pending| pending.turn.turn_id == link.turn_id);
-        let number = pending.as_ref().and_then(|pending| pending.number);
+        let pending = if self.answers_pending(&link.turn_id) { self.pending.take() } else { None };
         let ordered = pending.as_ref().zip(auth.as_ref()).and_then(|(pending, auth)| {
             let attempt = pending.attempts.iter().find(|known| known.auth.attempt == auth.attempt)?;
             Some(attempt.terms.storage)
         });
         let asked = pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens));
-        let replay_of = match number {
-            Some(number) => self.mark_replayed(number, link.link_hash()),
-            None => self.mark_answered(&link.turn_id, link.link_hash()),
-        };
         if self.history.last().is_some_and(|last| last.link.segment == link.segment) {
             self.unstored.remove(&seq.saturating_sub(1));
         }
@@ -429,7 +408,6 @@ impl State {
             system,
             asked,
             ordered,
-            replay_of,
             signed_twice: None,
         });
     }
@@ -551,25 +529,6 @@ impl State {
     /// A fresh id for a turn of this device.
     pub(crate) fn draw_turn_id(&self) -> TurnId {
         self.root.draw_turn_id(&self.header.device_id.0)
-    }
-
-    /// The id under which this device replays a turn.
-    pub(crate) fn next_turn_id(&self, turn_id: &TurnId) -> TurnId {
-        self.root.next_turn_id(&self.header.device_id.0, turn_id)
-    }
-
-    /// Number of another chain's turns that this device wrote and has lost. A turn whose replay is here is not lost.
-    pub(crate) fn lost_turns<'a>(&self, theirs: impl Iterator<Item = &'a SignedObject<Link>>) -> u64 {
-        let is_lost = |link: &&SignedObject<Link>| {
-            let hash = link.link_hash();
-            // Turns that a compacted log omits are unknown here, not lost.
-            link.seq >= self.first_seq()
-                && self.is_own(&link.turn_id)
-                && self.link_at(link.seq) != Some(hash)
-                && self.replays.find(&hash).is_none()
-                && self.replay_here(&link.turn_id).is_none()
-        };
-        theirs.filter(is_lost).count() as u64
     }
 
     /// Whether the head index has the last turn, as far as known; true for an empty session.

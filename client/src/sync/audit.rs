@@ -81,7 +81,7 @@ pub(crate) async fn audit(
             Some(seq) => turns.find(|(turn, _)| turn.link.seq == seq),
             None => state.last(),
         };
-        turn.map(|turn| (view(state, turn), journaled_schema(state, turn.1)))
+        turn.map(|turn| (view(turn), journaled_schema(state, turn.1)))
     });
     let (view, schema) = view.ok_or_else(|| match wish.turn {
         Some(seq) => not(format!("the session has no turn {}", seq + 1)),

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use baton_proto::{
-    chain::effective,
+    chain::{HistoryTurn, effective},
     ids::{LinkHash, NodeId, SessionId},
     link::BranchPoint,
     record::{Message, Record, RecordKind},
@@ -12,8 +12,12 @@ use baton_proto::{
 use crate::{
     core::Core,
     error::ClientError,
-    session::{open_session, state::State, title},
-    sync::sessions::journals_by_use,
+    session::{
+        open_session,
+        state::{Branch, State},
+        title,
+    },
+    sync::{reconcile::name_of, sessions::journals_by_use},
 };
 
 /// An effective turn with its messages.
@@ -50,8 +54,22 @@ pub struct Conversation {
 
 impl Conversation {
     fn of(state: &State) -> Self {
-        let turns = effective(state.history.all()).into_iter().filter_map(|position| {
-            let turn = state.history.get(position)?;
+        Self::with(state, state.history.all())
+    }
+
+    /// The conversation that ends with the branch of this name; none without such a branch.
+    pub(crate) fn of_branch(state: &State, name: &str) -> Option<Self> {
+        let ends = |branch: &&Branch| {
+            branch.turns.last().is_some_and(|last| name_of(&last.turn.link.link_hash()) == name)
+        };
+        let branch = state.branches.iter().find(ends)?;
+        let turns: Vec<HistoryTurn> = state.turns_until_end_of(branch).into_iter().cloned().collect();
+        Some(Self::with(state, &turns))
+    }
+
+    fn with(state: &State, all: &[HistoryTurn]) -> Self {
+        let turns = effective(all).into_iter().filter_map(|position| {
+            let turn = all.get(position)?;
             let record = turn.record.as_ref()?;
             Some(ConversationTurn {
                 seq: turn.link.seq,

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
     ErrorCode, SignedObject,
-    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, head_period, head_places},
+    head::{BranchHead, DeviceLease, HeadInner, HeadOuter, HeadRecord, head_period, head_places},
     ids::SessionId,
     limits::{MAX_CLOCK_SKEW_MS, MAX_DEVICES},
     store::StoreError,
@@ -88,6 +88,18 @@ impl FoundHead {
         })
     }
 
+    /// Its end as the end of a branch.
+    pub(crate) fn branch_head(&self) -> Result<BranchHead, ErrorCode> {
+        Ok(BranchHead {
+            seq: self.outer.seq,
+            link_hash: self.outer.link_hash,
+            turn_id: self.inner.turn_id,
+            attempt: self.inner.attempt,
+            author: self.inner.author,
+            end: *self.outer.blobs.first().ok_or(ErrorCode::BadSequence)?,
+        })
+    }
+
     /// The entry that records it as the last known head record.
     pub(crate) fn entry(&self) -> Entry {
         Entry::Head { sequence: self.sequence, seq: self.outer.seq, link_hash: self.outer.link_hash }
@@ -118,6 +130,10 @@ impl HeadSnapshot {
 
     fn devices(&self) -> Vec<DeviceLease> {
         self.heads.iter().flat_map(|head| &head.inner.devices).copied().collect()
+    }
+
+    fn branches(&self) -> Vec<BranchHead> {
+        self.heads.iter().flat_map(|head| &head.inner.branches).copied().collect()
     }
 
     /// The names of the indexes that take no head of this device now: those that did not answer, since they may
@@ -270,7 +286,7 @@ async fn publish_alone(
         let before = look_before(core, session, why).await?;
         let now = core.now_ms();
         let tombstone = why == PublishReason::Tombstone;
-        let next = session.read(|state| next_record(state, tombstone, before.sequence, &before.devices, now));
+        let next = session.read(|state| next_record(state, tombstone, &before, now));
         let Some((record, published)) = next else { return Ok(()) };
         let record = record.encode();
         let PublishedHead { sequence, seq, link_hash } = published;
@@ -312,6 +328,7 @@ struct Predecessors {
     /// The highest sequence.
     sequence: u64,
     devices: Vec<DeviceLease>,
+    branches: Vec<BranchHead>,
     /// The indexes that the record does not go to.
     closed: Vec<String>,
 }
@@ -356,7 +373,7 @@ async fn look_before(
         return Err(ClientError::Deleted);
     }
     let sequence = snapshot.heads.first().map_or(0, |newest| newest.sequence);
-    Ok(Predecessors { sequence, devices: snapshot.devices(), closed })
+    Ok(Predecessors { sequence, devices: snapshot.devices(), branches: snapshot.branches(), closed })
 }
 
 /// Offers the last head record again to the indexes that have not accepted it. A later head does not wait for them.
@@ -451,27 +468,27 @@ fn open_all(look: &HeadLookup, root: &SessionRoot) -> Result<Vec<FoundHead>, Cli
     Err(wrong.map_or_else(|| look.no_answer().into(), ClientError::Protocol))
 }
 
-/// The next head record of a session, above this sequence; none without a turn whose blob ID is known.
+/// The next head record of a session, above those that the indexes show; none without a turn whose blob ID is known.
 fn next_record(
     state: &State,
     tombstone: bool,
-    above: u64,
-    devices: &[DeviceLease],
+    before: &Predecessors,
     now_ms: u64,
 ) -> Option<(SignedObject<HeadRecord>, PublishedHead)> {
     let outer = state.head_outer()?;
     let (turn, _) = state.last()?;
     let own = DeviceLease { device: state.header.device_id, expires_ms: now_ms.saturating_add(LEASE_MS) };
-    let others = state.leases_of_others(devices, MAX_DEVICES - 1, now_ms);
+    let others = state.leases_of_others(&before.devices, MAX_DEVICES - 1, now_ms);
     let inner = HeadInner {
         turn_id: turn.link.turn_id,
         attempt: turn.link.attempt,
         author: turn.link.author,
         devices: std::iter::once(own).chain(others).collect(),
+        branches: state.branch_heads(&before.branches),
         tombstone,
     };
     let known = state.head.map(|head| head.sequence);
-    let sequence = next_sequence(known.into_iter().chain([above]), now_ms);
+    let sequence = next_sequence(known.into_iter().chain([before.sequence]), now_ms);
     let expires = now_ms.saturating_add(HEAD_LIFETIME_MS);
     let record = HeadRecord::seal(&state.root, &outer, &inner, sequence, now_ms, expires);
     Some((record, PublishedHead { sequence, seq: outer.seq, link_hash: outer.link_hash }))
@@ -541,12 +558,12 @@ fn compare_chains(state: &State, snapshot: &HeadSnapshot) -> Result<(), ClientEr
     snapshot.heads.iter().try_for_each(|head| compare_chain(state, head))
 }
 
-/// Checks that a head names a turn of this chain, or a turn displaced for good.
+/// Checks that a head names a turn of this chain, or of a branch.
 pub(crate) fn compare_chain(state: &State, found: &FoundHead) -> Result<(), ClientError> {
     let outer = &found.outer;
     match state.link_at(outer.seq) {
         Some(link) if link == outer.link_hash => Ok(()),
-        _ if state.replays.find(&outer.link_hash).is_some() => Ok(()),
+        _ if state.is_in_branch(&outer.link_hash) => Ok(()),
         Some(_) => Err(ErrorCode::ForkDetected.into()),
         // A turn that a compacted log omits: its sequence number shows that it is old.
         None if outer.seq < state.first_seq() => Ok(()),

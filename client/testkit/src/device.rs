@@ -40,7 +40,7 @@ impl Device {
     }
 
     pub async fn sync(&self, id: SessionId) -> ReconcileReport {
-        self.client.session(id).reconcile(&options(), |_| {}).await.unwrap()
+        self.client.session(id).reconcile(|_| {}).await.unwrap()
     }
 
     pub async fn links(&self, id: SessionId) -> Vec<LinkHash> {

@@ -3,10 +3,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use baton_client::{
-    Client, ClientError, DEFAULT_MAX_PRICE, DeviceEvent, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent,
-    TurnFate, TurnInput,
-};
+use baton_client::{Client, ClientError, DeviceEvent, Fork, HeadStatus, InlinePolicy, TurnEvent, TurnInput};
 use baton_proto::{
     ErrorCode,
     ids::{LinkHash, SessionId},
@@ -53,44 +50,76 @@ async fn is_whole(world: &World, device: &Device, id: SessionId) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_turns_at_one_position_the_lower_authorisation_stays_and_the_other_is_replayed() {
+async fn of_two_turns_at_one_position_the_lower_authorisation_stays_and_the_other_is_a_branch() {
     for first_publishes_first in [true, false] {
         let world = World::new(1).await;
         let (first, second, id) = apart(&world).await;
         say(&first.client, id, "hello").await;
         say(&second.client, id, "hello").await;
         let (winner, loser) = by_rule(&first, &second, id).await;
-        let kept = winner.links(id).await;
-        let lost = loser.links(id).await[1];
+        let (kept, lost) = (winner.links(id).await, loser.links(id).await[1]);
         sync_until_equal(if first_publishes_first { [&first, &second] } else { [&second, &first] }, id).await;
 
-        assert_eq!(loser.links(id).await[..2], kept[..]);
-        assert_eq!(
-            loser.user_messages(id).await,
-            ["common", "hello", "hello"],
-            "the same words are two turns"
-        );
-        let history = loser.client.session(id).history().await.unwrap();
-        assert_eq!(history[2].replay_of.map(|from| (from.seq, from.link_hash)), Some((1, lost)));
-        assert!(history[0].replay_of.is_none() && history[1].replay_of.is_none());
-        // The first answer stays readable, on both.
-        let displaced = loser.client.session(id).displaced().await.unwrap();
-        assert_eq!((displaced.len(), displaced[0].seq, displaced[0].link_hash), (1, 1, lost));
-        assert_eq!(displaced[0].fate, TurnFate::Replayed { to: 2 });
-        assert_eq!(displaced[0].messages[1].text, "hello (1)");
-        assert!(displaced[0].receipt.is_some());
-        assert!(winner.client.session(id).displaced().await.unwrap().len() <= 1);
-        assert_eq!(history[2].turn.record.as_ref().unwrap().messages[1].text, "hello (2)");
-        for device in [&first, &second] {
+        // A third device, with the words alone, has both too.
+        let third = Device::second(&world, &winner.client.session(id).backup().await.unwrap()).await;
+        for device in [&first, &second, &third] {
+            assert_eq!(device.links(id).await, kept, "nothing is sent again");
+            let handle = device.client.session(id);
+            let branches = handle.branches().await.unwrap();
+            let [branch] = &branches[..] else { panic!("{branches:?}") };
+            let [turn] = &branch.turns[..] else { panic!("{branch:?}") };
+            assert_eq!((turn.seq, turn.link_hash, branch.is_before_gap), (1, lost, false));
+            assert_eq!(turn.messages[1].text, "hello (1)");
+            let whole = handle.branch_conversation(&branch.name).await.unwrap();
+            let said: Vec<&str> = whole.turns.iter().map(|turn| &*turn.messages[0].text).collect();
+            assert_eq!(said, ["common", "hello"]);
+            assert!(handle.branch_conversation("other").await.is_err());
             is_whole(&world, device, id).await;
-            assert_eq!(device.client.session(id).info().await.unwrap().trouble, None);
+            assert_eq!(handle.info().await.unwrap().trouble, None);
+        }
+        assert!(loser.client.session(id).branches().await.unwrap()[0].turns[0].receipt.is_some());
+        for device in [&first, &second, &third] {
             device.client.shutdown(GRACE).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follows() {
+async fn a_turn_of_a_device_that_is_gone_is_found_by_the_words_and_stored_again() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    second.gate.open();
+    say(&second.client, id, "gone").await;
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
+    second.client.shutdown(GRACE).await;
+    say(&first.client, id, "here").await;
+    first.gate.open();
+    let report = first.sync(id).await;
+    let fork = report.fork.unwrap();
+    assert_eq!((report.status, fork.at, fork.turns), (HeadStatus::Current, 1, 1));
+    first.client.session(id).wait_settled(GRACE).await.unwrap();
+    // The store forgets: a renewal stores the branch too.
+    world.store.forget_blobs();
+    let handle = first.client.session(id);
+    let lost = handle.verify(true).await.unwrap().not_stored;
+    handle.put_back_blobs(&lost).await.unwrap();
+    let renewed = handle.renew(None).await.unwrap();
+    assert_eq!((renewed.put_back, renewed.failed.len()), (vec![1], 0));
+    let root = handle.backup().await.unwrap();
+    let third = Device::second(&world, &root).await;
+    let mut said = third.user_messages(id).await;
+    for branch in third.client.session(id).branches().await.unwrap() {
+        assert_eq!(branch.name, fork.branch);
+        said.extend(branch.turns.iter().map(|turn| turn.messages[0].text.clone()));
+    }
+    said.sort();
+    assert_eq!(said, ["common", "gone", "here"]);
+    third.client.shutdown(GRACE).await;
+    first.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_is_a_branch() {
     for loser_publishes_first in [true, false] {
         let world = World::new(2).await;
         let (first, second, id) = apart(&world).await;
@@ -107,23 +136,42 @@ async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follo
         order[0].gate.open();
         assert_eq!(order[0].sync(id).await.status, HeadStatus::Current);
         sync_until_equal(order, id).await;
-        let said = ["common", "one", "winner two", "one", "loser two", "loser three"];
-        assert_eq!(winner.user_messages(id).await, said);
-        assert_eq!(winner.links(id).await[..3], kept[..]);
-        let history = loser.client.session(id).history().await.unwrap();
-        let from: Vec<Option<u64>> = history.iter().map(|view| view.replay_of.map(|from| from.seq)).collect();
-        assert_eq!(from, [None, None, None, Some(1), Some(2), Some(3)]);
-        // The winner can also show the part of the loser's chain that it saw.
-        let seen = winner.client.session(id).displaced().await.unwrap();
-        let expected = if loser_publishes_first { 3 } else { 0 };
-        assert_eq!(seen.len(), expected);
-        assert!(seen.iter().all(|one| matches!(one.fate, TurnFate::Replayed { to } if to >= 3)), "{seen:?}");
         for device in [winner, loser] {
+            assert_eq!(device.links(id).await, kept);
+            let branches = device.client.session(id).branches().await.unwrap();
+            let said = branches.iter().flat_map(|branch| &branch.turns);
+            let said: Vec<&str> = said.map(|turn| &*turn.messages[0].text).collect();
+            assert_eq!(said, ["one", "loser two", "loser three"]);
             is_whole(&world, device, id).await;
         }
         first.client.shutdown(GRACE).await;
         second.client.shutdown(GRACE).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_grew_on_its_device_takes_the_place_of_its_beginning() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    say(&first.client, id, "one").await;
+    say(&second.client, id, "one").await;
+    let (winner, loser) = by_rule(&first, &second, id).await;
+    loser.gate.open();
+    assert!(loser.client.session(id).wait_settled(GRACE).await.unwrap());
+    winner.gate.open();
+    winner.sync(id).await;
+    // The loser does not look, and goes on.
+    loser.gate.away();
+    say(&loser.client, id, "two").await;
+    sync_until_equal([loser, winner], id).await;
+    for device in [winner, loser] {
+        let branches = device.client.session(id).branches().await.unwrap();
+        let [branch] = &branches[..] else { panic!("{branches:?}") };
+        let said: Vec<&str> = branch.turns.iter().map(|turn| &*turn.messages[0].text).collect();
+        assert_eq!(said, ["one", "two"]);
+    }
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,7 +211,7 @@ async fn a_turn_first_merges_other_devices_turns_and_a_lone_device_asks_no_index
     let (result, events) = events_of(&second.client, id, input("second again")).await;
     assert_eq!(result.unwrap().text, "second again (3)");
     assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1, own: 0 }]);
-    assert!(second.client.session(id).displaced().await.unwrap().is_empty());
+    assert!(second.client.session(id).branches().await.unwrap().is_empty());
     is_whole(&world, &second, id).await;
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -193,16 +241,12 @@ async fn a_fork_is_seen_when_its_head_is_published_and_settled_before_the_next_t
     assert_eq!(world.store.heads(), published, "a head that does not continue another is not published");
     let mine = loser.user_messages(id).await.pop().unwrap();
     let (result, events) = events_of(&loser.client, id, input("next")).await;
-    assert_eq!(result.unwrap().text, "next (3)");
-    let told = device_events(&events);
-    assert_eq!(
-        told[0],
-        DeviceEvent::Forked { at: 1, won: false, turns: 1, own: 0, highest_price: DEFAULT_MAX_PRICE }
-    );
-    assert!(matches!(&told[1], DeviceEvent::Replayed(moved) if (moved.from, moved.to) == (1, 2)), "{told:?}");
-    let texts = events.iter().filter(|event| matches!(event, TurnEvent::Text(_))).count();
-    assert_eq!(texts, 2, "of what is said again nothing is shown as the answer");
-    assert_eq!(loser.user_messages(id).await[2..], [mine, "next".to_owned()]);
+    assert_eq!(result.unwrap().text, "next (2)");
+    let branches = loser.client.session(id).branches().await.unwrap();
+    assert_eq!(branches[0].turns[0].messages[0].text, mine);
+    let fork = Fork { at: 1, won: false, turns: 1, branch: branches[0].name.clone() };
+    assert_eq!(device_events(&events), [DeviceEvent::Forked(fork)]);
+    assert_eq!(loser.user_messages(id).await[2..], ["next"]);
     is_whole(&world, loser, id).await;
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -252,63 +296,7 @@ async fn a_node_that_knows_a_newer_head_makes_the_client_look_and_go_on_from_the
     let (result, events) = events_of(&first.client, id, stale).await;
     assert_eq!(result.unwrap().text, "first (2)");
     assert!(device_events(&events).contains(&DeviceEvent::CaughtUp { turns: 1, own: 0 }), "{events:?}");
-    assert!(first.client.session(id).displaced().await.unwrap().is_empty());
-    first.client.shutdown(GRACE).await;
-    second.client.shutdown(GRACE).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_merge_resumes_at_any_step_and_replays_each_turn_once() {
-    let world = World::new(1).await;
-    let (mut first, mut second, id) = apart(&world).await;
-    for text in ["one", "two"] {
-        say(&first.client, id, text).await;
-        say(&second.client, id, text).await;
-    }
-    let first_wins = first.auth_hash(id, 1).await < second.auth_hash(id, 1).await;
-    let (winner, loser) = if first_wins { (&mut first, &mut second) } else { (&mut second, &mut first) };
-    winner.gate.open();
-    winner.sync(id).await;
-    loser.gate.open();
-
-    // No node answers: the other device's turns are merged, and its own wait.
-    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
-    let once = ResumeOptions { max_attempts: 1, ..options() };
-    let error = loser.client.session(id).reconcile(&once, |_| {}).await.unwrap_err();
-    assert!(matches!(error, ClientError::TurnFailed { .. }), "{error}");
-    loser.restart(&world).await;
-    let info = loser.client.session(id).info().await.unwrap();
-    assert_eq!((info.waiting_replays, info.turns, info.pending), (2, 3, true));
-    assert_eq!(loser.links(id).await, winner.links(id).await);
-    let fates: Vec<TurnFate> =
-        loser.client.session(id).displaced().await.unwrap().iter().map(|one| one.fate).collect();
-    assert_eq!(fates, [TurnFate::Waits, TurnFate::Waits]);
-    // A caller that does not ask for the merge sends no message before them, and gives none up by mistake.
-    let refused = loser.client.session(id).turn(TurnInput::user("new"), |_| {}).await;
-    assert!(matches!(refused, Err(ClientError::PendingTurn)));
-
-    // The node seals the first of them, but its reply is lost. At the next start it is asked, and the turn is
-    // not repeated.
-    world.nodes[0].clear_script();
-    world.nodes[0].script([Act::Hang]);
-    let hanging = {
-        let (client, node) = (loser.client.clone(), world.nodes[0].clone());
-        let work = tokio::spawn(async move { client.session(id).reconcile(&options(), |_| {}).await });
-        node.hangs().await;
-        work
-    };
-    hanging.abort();
-    assert!(hanging.await.unwrap_err().is_cancelled());
-    loser.restart(&world).await;
-    assert_eq!(loser.client.session(id).info().await.unwrap().waiting_replays, 2);
-    world.nodes[0].clear_script();
-    let (result, events) = events_of(&loser.client, id, input("new")).await;
-    assert_eq!(result.unwrap().seq, 5);
-    assert_eq!(device_events(&events).len(), 2, "{events:?}");
-    loser.restart(&world).await;
-    assert_eq!(loser.user_messages(id).await, ["common", "one", "two", "one", "two", "new"]);
-    assert_eq!(loser.client.session(id).info().await.unwrap().waiting_replays, 0);
-    is_whole(&world, loser, id).await;
+    assert!(first.client.session(id).branches().await.unwrap().is_empty());
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
 }
@@ -332,12 +320,9 @@ async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good(
     };
     let before = std::fs::read(journal(loser.home.path())).unwrap();
     loser.gate.open();
-    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
-    let once = ResumeOptions { max_attempts: 1, ..options() };
     let client = open(&world, loser.home.path(), &loser.gate).await;
-    client.session(id).reconcile(&once, |_| {}).await.unwrap_err();
+    client.session(id).reconcile(|_| {}).await.unwrap();
     client.shutdown(GRACE).await;
-    world.nodes[0].clear_script();
     let after = std::fs::read(journal(loser.home.path())).unwrap();
     assert_eq!(after[..before.len()], before[..]);
 
@@ -348,38 +333,18 @@ async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good(
         // Every cut begins with the same index.
         let heads = world.store.heads();
         let client = open(&world, loser.home.path(), &loser.gate).await;
-        client.session(id).reconcile(&options(), |_| {}).await.unwrap();
+        client.session(id).reconcile(|_| {}).await.unwrap();
         let history = client.session(id).history().await.unwrap();
         let links: Vec<LinkHash> = history.iter().map(|view| view.turn.link.link_hash()).collect();
-        assert_eq!(links[..3], kept[..], "cut {step}");
-        let from: Vec<Option<u64>> = history.iter().map(|view| view.replay_of.map(|from| from.seq)).collect();
-        assert_eq!(from, [None, None, None, Some(1), Some(2)], "cut {step}");
+        assert_eq!(links, kept, "cut {step}");
+        let branches = client.session(id).branches().await.unwrap();
+        let said = branches.iter().flat_map(|branch| &branch.turns);
+        let said: Vec<&str> = said.map(|turn| &*turn.messages[0].text).collect();
+        assert_eq!(said, ["one", "two"], "cut {step}");
         client.shutdown(GRACE).await;
         world.store.set_heads(heads);
     }
     winner.client.shutdown(GRACE).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn waiting_replays_can_be_dropped_and_stay_readable() {
-    let world = World::new(1).await;
-    let (first, second, id) = apart(&world).await;
-    say(&first.client, id, "one").await;
-    say(&second.client, id, "one").await;
-    let (winner, loser) = by_rule(&first, &second, id).await;
-    winner.gate.open();
-    winner.sync(id).await;
-    loser.gate.open();
-    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
-    loser.client.session(id).reconcile(&options(), |_| {}).await.unwrap_err();
-    loser.client.session(id).abandon().await.unwrap();
-    let info = loser.client.session(id).info().await.unwrap();
-    assert_eq!((info.waiting_replays, info.pending, info.turns), (0, false, 2));
-    let displaced = loser.client.session(id).displaced().await.unwrap();
-    assert_eq!((displaced[0].fate, displaced[0].messages[1].text.as_str()), (TurnFate::Dropped, "one (1)"));
-    assert_eq!(say(&loser.client, id, "next").await.text, "next (2)");
-    first.client.shutdown(GRACE).await;
-    second.client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -424,7 +389,7 @@ async fn unreadable_turns_of_another_device_block_neither_turns_nor_the_head_for
     assert!(matches!(device_events(&events)[..], [DeviceEvent::NotCompared { .. }]), "{events:?}");
     assert!(first.client.session(id).wait_compared(GRACE).await.unwrap());
     assert_eq!(world.store.heads(), theirs, "nothing is published over it without being told to");
-    assert!(first.client.session(id).reconcile(&options(), |_| {}).await.is_err());
+    assert!(first.client.session(id).reconcile(|_| {}).await.is_err());
     first.client.session(id).publish_over().await.unwrap();
     assert_eq!(first.client.session(id).check_head().await.unwrap(), HeadStatus::Current);
 
@@ -433,8 +398,8 @@ async fn unreadable_turns_of_another_device_block_neither_turns_nor_the_head_for
     config.bootstrap = world.nodes[0].addrs();
     let client = Client::open(config).await.unwrap();
     assert_eq!(client.session(id).check_head().await.unwrap_err().code(), Some(ErrorCode::ForkDetected));
-    let done = client.session(id).reconcile(&options(), |_| {}).await.unwrap();
-    assert_eq!(done.fork.map(|(at, _)| at), Some(1));
+    let done = client.session(id).reconcile(|_| {}).await.unwrap();
+    assert_eq!(done.fork.map(|fork| fork.at), Some(1));
     client.shutdown(GRACE).await;
     first.client.shutdown(GRACE).await;
 }

@@ -9,7 +9,6 @@ mod clocks;
 mod damage;
 mod decoys;
 mod devices;
-mod diverged;
 mod embeddings;
 mod failures;
 mod heads;

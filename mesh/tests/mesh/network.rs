@@ -111,6 +111,7 @@ fn head(root: &SessionRoot, sequence: u64) -> SignedObject<HeadRecord> {
         attempt: 0,
         author: NodeId([5; 32]),
         devices: vec![],
+        branches: vec![],
         tombstone: false,
     };
     HeadRecord::seal(root, &outer, &inner, sequence, sequence, sequence + 3_600_000)

@@ -10,7 +10,7 @@ use baton_proto::{
     ack::{Abort, StatusRequest},
     codec,
     export::ExportStatement,
-    head::{DeviceLease, HeadInner, HeadRecord},
+    head::{BranchHead, DeviceLease, HeadInner, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, QuotaSerial, SessionId, SuiAddress},
     limits::{MODEL_MANIFEST_VERSION, NODE_RECORD_VERSION, VERSION},
     link::BranchPoint,
@@ -116,6 +116,19 @@ pub(crate) fn status(made: &Session) -> SignedObject<StatusRequest> {
     SignedObject::sign(request, &root().signing_key())
 }
 
+/// A branch that ends with turn 7.
+fn branches(made: &Session) -> Vec<BranchHead> {
+    let last = turn(made, 7);
+    vec![BranchHead {
+        seq: last.identity.seq,
+        link_hash: last.accepted.link.link_hash(),
+        turn_id: last.identity.turn_id,
+        attempt: last.identity.attempt,
+        author: last.identity.author,
+        end: SegmentRef { segment: last.identity.segment, blob: last.blob },
+    }]
+}
+
 fn head_inner(made: &Session) -> HeadInner {
     let last = turn(made, 19);
     HeadInner {
@@ -123,6 +136,7 @@ fn head_inner(made: &Session) -> HeadInner {
         attempt: last.identity.attempt,
         author: last.identity.author,
         devices: vec![DeviceLease { device: DeviceId([0xd0; 16]), expires_ms: START_MS + 7_200_000 }],
+        branches: branches(made),
         tombstone: false,
     }
 }

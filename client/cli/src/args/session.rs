@@ -2,18 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use super::{BranchPlace, ChatArguments};
-
-/// A chain of a session whose devices diverged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Side {
-    /// The chain of this device. The other's turns leave it, and stay readable here.
-    Ours,
-    /// The chain in the head index. Displaced turns of this device are sent again after it.
-    Theirs,
-}
 
 /// Arguments of `baton session branch`.
 #[derive(Debug, Args)]
@@ -25,6 +16,9 @@ pub(crate) struct BranchArguments {
     /// The last common turn, counted from 1 [default: the last turn].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     turn: Option<u64>,
+    /// Go on from this branch, which a fork left; `baton session show` names the branches.
+    #[arg(long, value_name = "BRANCH", conflicts_with = "turn")]
+    of: Option<String>,
     /// Model to use, by name or id [default: any; a node's own engine is preferred].
     #[arg(long, env = "BATON_MODEL")]
     model: Option<String>,
@@ -45,7 +39,7 @@ impl BranchArguments {
         ChatArguments {
             message: self.text,
             session: Some(self.session),
-            branch: Some(BranchPlace { after_turn: self.turn }),
+            branch: Some(BranchPlace { after_turn: self.turn, of: self.of }),
             model: self.model,
             system: self.system,
             allow_echo: self.allow_echo,
@@ -186,39 +180,17 @@ pub(crate) enum SessionCommand {
         /// Session id, a prefix of it, or `last`.
         session: String,
     },
-    /// Merge turns that are not here, replay displaced turns on top, and publish the head.
+    /// Merge turns that are not here, and publish the head.
     ///
     /// The turns are another device's, or this device's own if its home is an older copy or its journal lost
-    /// its end.
+    /// its end. Where two devices wrote the same turn, one stays in the conversation and the other becomes a branch.
     Sync {
         /// Session id, a prefix of it, or `last`.
         session: String,
-        /// Model name or id for replayed turns [default: any, preferably on a node's own engine].
-        #[arg(long, env = "BATON_MODEL")]
-        model: Option<String>,
-        /// Allow test engines, which only repeat the message.
-        #[arg(long, env = "BATON_ALLOW_ECHO")]
-        allow_echo: bool,
         /// Publish this device's head even if the other's turns cannot be read, as when their blobs are lost
         /// for good.
         #[arg(long)]
         over: bool,
-    },
-    /// Decide which of two chains stays, where a merge would take turns of another device out of the chain.
-    ///
-    /// `baton session show` names the turns of both. No turn is lost: turns that leave the chain stay readable.
-    Resolve {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-        /// The chain that stays.
-        #[arg(long, value_enum)]
-        take: Side,
-        /// Model name or id for replayed turns [default: any, preferably on a node's own engine].
-        #[arg(long, env = "BATON_MODEL")]
-        model: Option<String>,
-        /// Allow test engines, which only repeat the message.
-        #[arg(long, env = "BATON_ALLOW_ECHO")]
-        allow_echo: bool,
     },
     /// Delete sessions for all devices: their 24 words open them no more.
     ///

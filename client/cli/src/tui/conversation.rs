@@ -108,9 +108,6 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
     let messages: Vec<_> =
         record.messages.iter().filter(|message| message.role != Role::Assistant).cloned().collect();
     let mut notes = Vec::new();
-    if let Some(from) = view.replay_of {
-        notes.push(format!("was turn {}, sent again", turn_number(from.seq)));
-    }
     if let Some(begun) = &view.resumed {
         let author = short(&begun.author);
         notes.push(format!("node {author} began the answer, the first {} tokens", begun.token_count));

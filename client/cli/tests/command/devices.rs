@@ -48,76 +48,37 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
 
     let synced = run(&one, with(&["session", "sync", "last"], &both), "").await;
     assert_eq!(code(&synced), 0, "{}", err(&synced));
-    assert!(err(&synced).contains("Both devices wrote turn 2"), "{}", err(&synced));
+    assert!(err(&synced).contains("Two devices wrote turn 2"), "{}", err(&synced));
     assert!(err(&synced).contains("is up to date"), "{}", err(&synced));
     // The other home's prompt reports it at its start.
     let joined = run(&two, with(&["chat", "last"], &both), "/quit\n").await;
     assert_eq!(code(&joined), 0, "{}", err(&joined));
     let told = err(&joined);
-    assert!(told.contains("Another device") || told.contains("Both devices"), "{told}");
+    assert!(told.contains("Another device") || told.contains("Two devices"), "{told}");
     let synced = run(&one, with(&["session", "sync", "last", "--json"], &both), "").await;
     assert_eq!(last(&synced)["status"], "current", "{}", err(&synced));
 
     let ((here, shown_here), (there, shown_there)) =
         (shown(&fixture, &one).await, shown(&fixture, &two).await);
-    assert_eq!((here.len(), &here), (3, &there));
-    assert!(here.contains(&"from one".to_owned()) && here.contains(&"from two".to_owned()));
-    let moved = [&shown_here, &shown_there].map(|shown| shown["turns"][2]["moved_from"].as_u64());
-    assert_eq!(moved.iter().flatten().count(), 1, "one of them said it again: {moved:?}");
-    let loser = if moved[0].is_some() { &shown_here } else { &shown_there };
-    assert_eq!(loser["displaced"][0]["moved_to"], 2, "{loser}");
-    assert_eq!(loser["devices"].as_array().unwrap().len(), 2, "{loser}");
+    assert_eq!((here.len(), &here), (2, &there));
+    let branch = &shown_here["branches"][0];
+    let beside = branch["turns"][0]["messages"][0]["text"].as_str().unwrap();
+    assert_eq!(branch["name"], shown_there["branches"][0]["name"], "{shown_there}");
+    assert!(["from one", "from two"].contains(&beside) && here[1] != beside, "{shown_here}");
+    assert_eq!(shown_here["devices"].as_array().unwrap().len(), 2, "{shown_here}");
     let check = run(&two, with(&["session", "check", "last"], &both), "").await;
     assert_eq!(out(&check).matches("has the newest record").count(), 2, "{}", out(&check));
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_merge_that_costs_many_turns_waits_for_the_owner_and_says_how_to_decide() {
-    let (fixture, other) = (Fixture::new().await, Fixture::new().await);
-    let (one, two) = (fixture.folder.path().join("one"), fixture.folder.path().join("two"));
-    let both = ["--heads", &fixture.url, "--heads", &other.url, "--no-dht"];
-    let (here, there) = (["--heads", &fixture.url, "--no-dht"], ["--heads", &other.url, "--no-dht"]);
-    let run = async |home: &Path, arguments: &[&str], heads: &[&str], stdin: &str| {
-        fixture.baton(home, &[arguments, heads].concat(), stdin).await
-    };
-    let begun = run(&one, &["chat", "--message", "common", "--json"], &both, "").await;
-    assert_eq!(code(&begun), 0, "{}", err(&begun));
-    assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
-    let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
-    let restored = run(&two, &["session", "restore", "--json"], &both, &words).await;
-    assert_eq!(code(&restored), 0, "{}", err(&restored));
-
-    // If the first home's turns lose, it would replay 17; if they win, they displace 4 of the second home.
-    let lines = |name: &str, count: u32| -> String {
-        (1..=count).map(|turn| format!("{name} {turn}\n")).chain(["/quit\n".to_owned()]).collect()
-    };
-    let said = run(&one, &["chat", "last", "--plain"], &here, &lines("one", 17)).await;
-    assert_eq!(code(&said), 0, "{}", err(&said));
-    let said = run(&two, &["chat", "last", "--plain"], &there, &lines("two", 4)).await;
-    assert_eq!(code(&said), 0, "{}", err(&said));
-
-    let synced = run(&one, &["session", "sync", "last"], &both, "").await;
-    assert_eq!(code(&synced), 7, "{}", err(&synced));
-    assert!(err(&synced).contains("diverged at turn 2"), "{}", err(&synced));
-    assert!(err(&synced).contains("baton session resolve"), "{}", err(&synced));
-    let refused = run(&one, &["chat", "last", "--message", "next"], &both, "").await;
-    assert_eq!(code(&refused), 7, "{}", err(&refused));
-    let shown = run(&one, &["session", "show", "last"], &here, "").await;
-    assert!(err(&shown).contains("diverged at turn 2"), "{}", err(&shown));
-    assert!(err(&shown).contains("--take theirs"), "{}", err(&shown));
-    let (_, shown) = self::shown(&fixture, &one).await;
-    assert_eq!(
-        (shown["diverged"]["ours"].as_u64(), shown["diverged"]["theirs"].as_u64()),
-        (Some(17), Some(4))
-    );
-
-    let resolved = run(&one, &["session", "resolve", "last", "--take", "theirs"], &both, "").await;
-    assert_eq!(code(&resolved), 0, "{}", err(&resolved));
-    let (said, shown) = self::shown(&fixture, &one).await;
-    assert_eq!((said.len(), said[1].as_str(), said[5].as_str()), (22, "two 1", "one 1"));
-    assert!(shown["diverged"].is_null(), "{shown}");
-    let again = run(&one, &["session", "resolve", "last", "--take", "ours"], &both, "").await;
-    assert_eq!(code(&again), 2, "{}", err(&again));
+    // The branch goes on as a conversation of its own.
+    let name = branch["name"].as_str().unwrap();
+    let mut on = with(&["session", "branch", "last", "and on", "--of"], &both);
+    on.insert(5, name.to_owned());
+    let answered = run(&one, on, "").await;
+    assert_eq!((code(&answered), out(&answered).as_str()), (0, "and on (0)\n"), "{}", err(&answered));
+    let (_, gone_on) = shown(&fixture, &one).await;
+    let texts = gone_on["turns"][0]["messages"].as_array().unwrap();
+    let texts: Vec<&str> = texts.iter().filter_map(|message| message["text"].as_str()).collect();
+    assert_eq!((texts[0], texts[2], texts[4]), ("common", beside, "and on"), "{gone_on}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

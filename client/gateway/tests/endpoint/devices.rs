@@ -42,18 +42,20 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     let answer = ask("first").await;
     assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
     let settled = first.client.session(id).info().await.unwrap();
-    assert_eq!((settled.diverged, settled.waiting_replays), (false, 0));
+    assert_eq!((settled.diverged, settled.branches), (false, 1));
     second.sync(id).await;
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     say(&second.client, id, "later").await;
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     let answer = ask("last").await;
-    assert_eq!(answer["choices"][0]["message"]["content"], "last (4)", "{answer}");
+    assert_eq!(answer["choices"][0]["message"]["content"], "last (3)", "{answer}");
     let told = answer["baton"]["devices"][0].as_str().unwrap();
     assert!(told.contains("Another device continued"), "{answer}");
     let said = first.user_messages(id).await;
-    assert_eq!((said.len(), said[3].as_str(), said[4].as_str()), (5, "later", "last"));
-    assert!(said.contains(&"first".to_owned()) && said.contains(&"second".to_owned()));
+    let branches = first.client.session(id).branches().await.unwrap();
+    let beside = branches[0].turns[0].messages[0].text.as_str();
+    assert_eq!((said.len(), said[2].as_str(), said[3].as_str()), (4, "later", "last"));
+    assert!([said[1].as_str(), beside].contains(&"first") && [said[1].as_str(), beside].contains(&"second"));
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
 }

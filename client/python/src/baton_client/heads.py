@@ -60,6 +60,18 @@ class Lease:
 
 
 @dataclass(frozen=True)
+class BranchHead:
+    """The end of a branch: turns that a fork left beside the session's chain."""
+
+    seq: U64
+    link_hash: Id32
+    turn_id: Id16
+    attempt: U32
+    author: Id32
+    end: SegmentBlob
+
+
+@dataclass(frozen=True)
 class HeadInner:
     """What the root opens."""
 
@@ -67,6 +79,7 @@ class HeadInner:
     attempt: U32
     author: Id32
     devices: list[Lease]
+    branches: list[BranchHead]
     tombstone: Bool
 
 
@@ -182,4 +195,6 @@ def open_record(keys: SessionKeys, encoded: bytes, period: int) -> Head:
         raise VerificationError("BadGenesis", "shard count of a head record")
     if len(inner.devices) > limits.MAX_DEVICES:
         raise VerificationError("FrameTooLarge", "devices of a head record")
+    if len(inner.branches) > limits.MAX_BRANCHES:
+        raise VerificationError("FrameTooLarge", "branches of a head record")
     return Head(record.sequence, record.expires_ms, outer, inner)

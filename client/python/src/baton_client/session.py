@@ -427,7 +427,8 @@ class Session:
             known = [self._head_sequence] if self._head_sequence else []
             sequence = heads.next_sequence([*known, found.sequence] if found else known, now)
             outer = heads.HeadOuter(self.n_shards, None, last.link.seq, last.link_hash, self._segment_blobs())
-            inner = heads.HeadInner(last.link.turn_id, last.link.attempt, last.link.author, leases, False)
+            branches = found.inner.branches if found else []
+            inner = heads.HeadInner(last.link.turn_id, last.link.attempt, last.link.author, leases, branches, False)
             await self.store.put_head(heads.make(self.keys, sequence, now, HEAD_LIFETIME_MS, outer, inner))
             self.note(Published(sequence, last.link.seq))
 

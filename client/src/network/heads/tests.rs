@@ -26,6 +26,7 @@ fn record(root: &SessionRoot, sequence: u64, seq: u64) -> SignedObject<HeadRecor
         attempt: 0,
         author: NodeId([5; 32]),
         devices: Vec::new(),
+        branches: Vec::new(),
         tombstone: false,
     };
     HeadRecord::seal(root, &outer, &inner, sequence, 1, 2)

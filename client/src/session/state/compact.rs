@@ -14,10 +14,7 @@ impl State {
     /// pending.
     pub(crate) fn compacted_entries(&self) -> Option<Vec<Entry>> {
         let signed = self.meta.iter().filter(|meta| meta.receipt.is_some()).count();
-        let busy = self.has_open_message()
-            || self.conflict.is_some()
-            || !self.is_published()
-            || !self.unacked.is_empty();
+        let busy = self.pending.is_some() || !self.is_published() || !self.unacked.is_empty();
         if signed <= COMPACT_FROM || busy {
             return None;
         }

@@ -6,7 +6,7 @@ use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     ack::TurnAck,
     codec,
-    head::{DeviceLease, SegmentRef},
+    head::{BranchHead, DeviceLease, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, TurnId},
     limits::MAX_OBJECT_BYTES,
     link::{BranchPoint, Link},
@@ -18,8 +18,6 @@ use baton_proto::{
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
-
-use crate::conflict::ChainConflict;
 
 /// How a session was created here.
 #[derive(Clone, Serialize, Deserialize)]
@@ -133,17 +131,13 @@ pub(crate) enum Entry {
     Leases { devices: Vec<DeviceLease> },
     /// A published head record that these indexes have not accepted yet.
     HeadUnconfirmed { record: Vec<u8>, names: Vec<String> },
-    /// Another device's turns displace the turns from this one on, and follow. This device's displaced turns
-    /// wait for replay.
+    /// The turns from this one on leave the chain and become a branch. The turns that take their place follow.
     Rebase { at: u64 },
-    /// A message to send after the waiting messages.
-    Queued(PendingTurn),
-    /// The waiting message with this number becomes the pending turn.
-    Replaying { number: u64, turn_id: TurnId },
-    /// The waiting message with this number is dropped.
-    Dropped { number: u64 },
-    /// Another device's turn that one of ours displaced.
-    OthersTurn(Box<segment::Entry>),
+    /// A branch of another chain's turns begins: its end, or none for turns before a gap of the chain that a recovery
+    /// found.
+    Branch { head: Option<BranchHead> },
+    /// The next turn of the branch that began last.
+    BranchTurn(Box<segment::Entry>),
     /// A JSON schema that later turns name by its hash.
     Schema(String),
     /// A second link that the author of a turn signed for it.
@@ -155,14 +149,6 @@ pub(crate) enum Entry {
     Confirmed { seq: u64, at_ms: u64 },
     /// The user's title of the session; none for the beginning of the first message.
     Title(Option<String>),
-    /// A merge waits for the owner's decision, until the next [`Entry::Head`].
-    Conflict(ChainConflict),
-    /// Another device's turn that the owner took out of the chain.
-    TakenOut(Box<segment::Entry>),
-    /// This device replays the displaced turn with this link, because its own device does not.
-    ReplayForOther { link: LinkHash },
-    /// A turn before a gap of the chain that a recovery found. It is readable, and no part of the chain here.
-    BeforeGap(Box<segment::Entry>),
     /// The blobs of segments before the first turn here, newest first, as a recovered head names them.
     SegmentsBefore { blobs: Vec<SegmentRef> },
     /// The head index showed that another device deleted the session.
@@ -201,7 +187,7 @@ impl Entry {
                 SignedObject::<Receipt>::verify(proof.receipt.clone())?;
                 proof.ack.clone().map(SignedObject::<TurnAck>::verify).transpose().map(drop)
             }
-            Self::OthersTurn(entry) | Self::TakenOut(entry) | Self::BeforeGap(entry) => link(&entry.link),
+            Self::BranchTurn(entry) => link(&entry.link),
             Self::SignedTwice { link: bytes, .. } => link(bytes),
             _ => Ok(()),
         }

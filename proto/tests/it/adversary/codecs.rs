@@ -15,7 +15,7 @@ use baton_proto::{
     codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts},
     export::ExportStatement,
-    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
+    head::{BranchHead, DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::LinkHash,
     limits::{
         HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, MAX_OBJECT_BYTES, MAX_SEGMENT_BUCKET, MIN_SEGMENT_BUCKET,
@@ -125,6 +125,7 @@ wire_types!(
     Abort,
     AuditLeaf,
     BlobRef,
+    BranchHead,
     BranchPoint,
     ClientFrame,
     Committed,

@@ -506,6 +506,7 @@ impl Session {
             attempt: last.attempt,
             author: last.author,
             devices: vec![DeviceLease { device: DeviceId([3; 16]), expires_ms: EPOCH_MS + 1000 }],
+            branches: Vec::new(),
             tombstone: false,
         };
         let outer = self.head_outer(turns);

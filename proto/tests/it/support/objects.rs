@@ -8,7 +8,7 @@ use baton_proto::{
         EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedReply, SealedTexts,
     },
     export::ExportStatement,
-    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
+    head::{BranchHead, DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{
         AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, Encapsulation, ExchangeKey,
         ExchangeKeyId, FetchProof, GrantHash, HeadIndexKey, LinkHash, ModelId, NodeId, PayloadHash,
@@ -169,7 +169,8 @@ random_structs! {
     SegmentRef { segment, blob }
     HeadOuter { n_shards, branch, seq, link_hash, blobs }
     DeviceLease { device, expires_ms }
-    HeadInner { turn_id, attempt, author, devices, tombstone }
+    BranchHead { seq, link_hash, turn_id, attempt, author, end }
+    HeadInner { turn_id, attempt, author, devices, branches, tombstone }
     KeyWindow { key, from_ms, until_ms }
     ModelManifest { version, architecture, weights_sha256, tokenizer_hash, template_hash, engine_revision }
     ModelOffer { model, name, engine, context_tokens, input_price, output_price }

@@ -73,6 +73,7 @@ function draw() {
   state.leftOut.forEach((left, index) => {
     nodes.splice(left.after + index, 0, kept(fresh, `left ${index}`, left, () => leftOutView(left)));
   });
+  for (const branch of state.shown?.branches ?? []) nodes.push(kept(fresh, `beside ${branch.name}`, branch, () => besideView(branch)));
   if (state.shown?.deleted_elsewhere) nodes.push(deletedNote());
   if (!state.running && (state.branchAfter !== null || state.before !== null)) nodes.push(branchNote());
   if (state.running) nodes.push(kept(fresh, "running", [state.running.from, state.running.messages], () => runningView(state.running)));
@@ -116,6 +117,14 @@ function branchNote() {
   return element("p", { className: "branch-note" },
     `Your next message begins a branch after turn ${state.branchAfter + 1}. This conversation stays as it is. `,
     textButton("Cancel", () => branchAfter(null), { className: "pill" }));
+}
+
+/** Turns that two devices wrote at once, and that are beside the conversation. */
+function besideView({ turns }) {
+  const name = `Turn ${turns[0].seq + 1} was written on two devices. This version is beside the conversation.`;
+  const words = turns.flatMap((turn) => turn.messages).map(({ role, text }) =>
+    element("p", {}, element("strong", { textContent: role === "assistant" ? "Answer: " : "You: " }), text));
+  return element("details", { className: "beside" }, element("summary", { textContent: name }), ...words);
 }
 
 function deletedNote() {

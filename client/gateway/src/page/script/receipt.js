@@ -10,7 +10,6 @@ export function showReceipt(turn, colours) {
   const lines = [answered(turn, colours), ...takeovers(turn, colours), signed(turn), stored(turn)];
   if (turn.replaced_by != null) lines.push(line("again", `Turn ${turn.replaced_by + 1} replaced this one. It stays in the chain.`));
   if (turn.replaces_from != null) lines.push(line("again", `It replaced turn ${turn.replaces_from + 1}.`));
-  if (turn.moved_from != null) lines.push(line("branch", `It was turn ${turn.moved_from + 1} before another device's turns were merged.`));
   const details = element("details", {}, element("summary", { textContent: "Hashes and numbers" }), facts(turn));
   $("receiptBody").replaceChildren(element("ul", { className: "lines" }, ...lines), details);
   if (!receipt) $("receiptBody").prepend(element("p", { className: "remark", textContent: "The session was recovered from its words, and receipts are not in the store." }));

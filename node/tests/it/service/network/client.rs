@@ -309,6 +309,7 @@ impl Session {
             attempt: last.attempt,
             author: last.author,
             devices: Vec::new(),
+            branches: Vec::new(),
             tombstone: false,
         };
         let now = now_ms();
