@@ -37,7 +37,7 @@ lint-plain:
 docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
-# Count module cycles, measure the prose, check names, and look for dependencies that nothing uses for files that are not there, and for messages that no program says
+# Count module cycles and the size of the tree, measure the prose, check names, and look for unused dependencies, missing files and messages that no program says
 structure:
     python3 scripts/crates.py
     python3 scripts/cycles.py
@@ -46,6 +46,7 @@ structure:
     python3 scripts/unused_deps.py
     python3 scripts/paths.py
     python3 scripts/messages.py
+    python3 scripts/size.py
 
 # Check licences, bans and sources of the dependencies
 deny:

@@ -67,7 +67,7 @@ demo_with_faults() {
 
 verify_vectors() {
   "$venv/bin/python" scripts/verify_export.py --vectors proto/vectors
-  (cd scripts && "$venv/bin/python" -m unittest -q test_verify_export)
+  (cd scripts && "$venv/bin/python" -m unittest -q test_verify_export test_size)
 }
 
 tests() {
