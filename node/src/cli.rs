@@ -20,7 +20,6 @@ mod speed;
 mod status;
 mod style;
 mod time;
-mod watch;
 
 use std::{
     io::{self, Write as _},
@@ -55,7 +54,7 @@ Examples:
   baton-node run                           serve the default model; the first start fetches it
   baton-node run --engine echo --listen /ip4/127.0.0.1/tcp/0 --json
                                            a node without a model, for trying things out
-  baton-node status --watch                how the running node is, once a second
+  baton-node status                        how the running node is
   baton-node doctor                        look for problems, with the fix of each
   baton-node models list                   models that can be served
   baton-node keys backup --out FILE        a copy of the node key, under a passphrase
@@ -131,9 +130,8 @@ enum Command {
     Replay(Box<replay::ReplayArgs>),
     /// Show the status of the running node
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
-        With --watch: a table in place on a terminal, a line each time elsewhere, with --json one object a line.\n\n\
         Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json\n  \
-        baton-node status --watch | tee node.log")]
+        watch baton-node status")]
     Status(StatusArgs),
     /// Print the settings that a client needs for this node: its address, its store and the number of shards
     #[command(after_help = share::AFTER_HELP)]
@@ -272,13 +270,6 @@ struct StatusArgs {
     /// Print the status as JSON
     #[arg(long)]
     json: bool,
-    /// Repeat until interrupted
-    #[arg(long)]
-    watch: bool,
-    /// With --watch: seconds between updates
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch",
-        value_parser = clap::value_parser!(u32).range(1..=3600))]
-    interval: u32,
 }
 
 #[derive(Args, Clone, Debug)]

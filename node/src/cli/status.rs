@@ -6,7 +6,6 @@ use super::{
     say,
     style::Style,
     time::span,
-    watch,
 };
 use crate::{
     admin::{
@@ -20,9 +19,6 @@ pub(super) fn run(args: StatusArgs) -> Result<(), Failure> {
     let is_given = args.node.admin.is_some();
     let settings = Settings::load(args.node.flags()?)?;
     let admin = Admin::at(admin_address(&settings, is_given)?)?;
-    if args.watch {
-        return block_on(watch::run(&admin, args.json, args.interval));
-    }
     let status = block_on(async { Ok(admin.status().await?) })?;
     if args.json {
         say(as_json(&status));
@@ -40,7 +36,7 @@ pub(super) fn as_json(status: &Status) -> String {
     serde_json::to_string(status).expect("a status has nothing that JSON cannot hold")
 }
 
-pub(super) fn describe(status: &Status, style: Style) -> String {
+fn describe(status: &Status, style: Style) -> String {
     let state = match (status.ready, &status.drain) {
         (_, Some(_)) => style.bad("draining"),
         (true, None) => style.good("ready"),
@@ -188,29 +184,6 @@ pub(super) fn describe_network(network: &NetworkStatus) -> String {
         parts.push(format!("through {relays} relays{}", limits.unwrap_or_default()));
     }
     parts.join(", ")
-}
-
-/// One line for a log.
-pub(super) fn one_line(status: &Status) -> String {
-    let state = match (status.ready, &status.drain) {
-        (_, Some(_)) => "draining",
-        (true, None) => "ready",
-        (false, None) => "not-ready",
-    };
-    let turns = status.turns;
-    format!(
-        "{state} running={}/{} waiting={}/{} committed={} failed={} refused={} tokens_per_second={:.1} peers={} store={}",
-        turns.running,
-        status.slots,
-        turns.waiting,
-        status.queue,
-        turns.committed,
-        turns.failed,
-        turns.refused,
-        status.speed.tokens_per_second(),
-        status.peers.connected,
-        if status.store.reachable { "ok" } else { "silent" },
-    )
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
         (&["keys", "--help"], &["show", "backup", "restore", "rotate"]),
         (&["keys", "rotate", "--help"], &["--identity", "--yes", "Examples:"]),
         (&["models", "pull", "--help"], &["NAME", "--accept-licence", "HF_ENDPOINT", "Examples:"]),
-        (&["status", "--help"], &["--json", "--watch", "Examples:", "Exit code 0"]),
+        (&["status", "--help"], &["--json", "Examples:", "Exit code 0"]),
         (&["completions", "--help"], &["bash", "zsh", "fish", "Example:"]),
         (&["man", "--help"], &["--out", "Examples:"]),
     ] {

@@ -1,11 +1,6 @@
-//! `baton-node drain` and `status --watch` against a node that serves turns.
+//! `baton-node drain` against a node that serves turns.
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::Stdio,
-};
+use std::{fs, path::Path};
 
 use baton_proto::ErrorCode;
 use serde_json::Value;
@@ -88,35 +83,4 @@ async fn only_the_nodes_own_user_changes_something_and_no_page_does() {
     fs::write(&token_file, format!("{}\n", "1".repeat(64))).unwrap();
     let (code, said) = failure(&mut baton_node(home.path(), &["drain", "--admin", node.admin()]));
     assert!(code == 1 && said.contains("the token does not fit"), "{said}");
-}
-
-#[test]
-fn a_watch_writes_a_line_each_time_and_says_when_the_node_has_gone() {
-    let home = tempfile::tempdir().unwrap();
-    let mut node = Node::start(home.path(), &[]);
-    let watch = |words: &[&str]| {
-        let words = [&["status", "--watch", "--admin", node.admin()], words].concat();
-        let mut child = baton_node(home.path(), &words).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        (child, lines.map(Result::unwrap))
-    };
-    let (mut child, mut lines) = watch(&["--json"]);
-    for _ in 0..2 {
-        let status: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
-        assert_eq!((&status["healthy"], &status["slots"]), (&true.into(), &8.into()));
-    }
-    let (mut plain, mut plain_lines) = watch(&[]);
-    let line = plain_lines.next().unwrap();
-    assert!(line.starts_with("20") && line.contains("not-ready running=0/8 waiting=0/16"), "{line}");
-    assert!(!line.contains('\x1b'));
-    node.stop();
-    let gone = lines
-        .map(|line| serde_json::from_str::<Value>(&line).unwrap())
-        .find(|status| status["healthy"] == false);
-    assert!(gone.unwrap()["error"].as_str().unwrap().contains("no node answers"));
-    assert!(plain_lines.any(|line| line.contains("no answer")));
-    for child in [&mut child, &mut plain] {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
 }
