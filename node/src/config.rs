@@ -169,8 +169,6 @@ pub(crate) struct Settings {
     pub(crate) log: LogLevel,
     /// The log format.
     pub(crate) log_format: LogFormat,
-    /// Base URL of the collector for traces of turns, if any.
-    pub(crate) otlp_endpoint: Option<String>,
     /// Whether to print events on standard output, one JSON object a line.
     pub(crate) json: bool,
     /// Seconds for running turns to finish at shutdown.
@@ -300,7 +298,6 @@ impl Settings {
             admin: chosen.admin.unwrap_or(AdminSetting::Off),
             log: chosen.log.unwrap_or(LogLevel::Info),
             log_format: chosen.log_format.unwrap_or(LogFormat::Pretty),
-            otlp_endpoint: chosen.otlp_endpoint,
             json: chosen.json.unwrap_or_default(),
             drain_seconds: chosen.drain_seconds.unwrap_or_default(),
             echo_delay_ms: chosen.echo_delay_ms.unwrap_or_default(),

@@ -48,7 +48,6 @@ use crate::{
     journal::Journal,
     lock::lock,
     observer::ServiceObserver,
-    telemetry::Telemetry,
 };
 use accounts::Accounts;
 use cache::BlobCache;
@@ -129,7 +128,6 @@ pub(crate) struct Core {
     pub(crate) peers: Option<MeshHandle>,
     pub(crate) log_key: LogKey,
     pub(crate) pause: PausePoints,
-    pub(crate) telemetry: Telemetry,
     /// This node's ID.
     pub(crate) node: NodeId,
     /// Rates and bans of peers.

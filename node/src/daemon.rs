@@ -19,7 +19,6 @@ use std::{
 };
 
 use baton_command::signals::StopSignals;
-use baton_keys::ids::NodeId;
 use baton_mesh::{
     AUDIT_PROTOCOL, EMBED_PROTOCOL, Incoming, Mesh, MeshClock, MeshConfig, MeshError, MeshExit, MeshHandle,
     MeshLimits, StreamProtocol,
@@ -49,7 +48,6 @@ use crate::{
         ClockMs, EmbeddingModel, LogKey, NodeService, PausePoints, Price, QuotaPolicy, ServiceDeps,
         ServiceError, ServiceLimits,
     },
-    telemetry::{self, Telemetry},
 };
 use data_dir::DataDir;
 use events::EventPrinter;
@@ -110,9 +108,7 @@ async fn live(
             return Ok(());
         }
     };
-    let (telemetry, exporter) = traces(&settings, &engines, key.node_id(), &metrics)?;
-    let node =
-        Box::pin(Node::start(&settings, &home, (engines, embeddings), metrics, pause, telemetry)).await?;
+    let node = Box::pin(Node::start(&settings, &home, (engines, embeddings), metrics, pause)).await?;
     view.running(node.running.clone());
     events.ready(&node.running, admin.as_ref().map(|admin| admin.address));
     let running = &node.running;
@@ -121,9 +117,6 @@ async fn live(
     let summary = start_summary(&settings, &view, admin.as_ref().map(|admin| admin.address));
 
     let result = node.serve(&settings, &mut signals, &view, summary).await;
-    if let Some(exporter) = exporter {
-        exporter.close().await;
-    }
     if let Some(admin) = admin {
         admin.close().await?;
     }
@@ -145,25 +138,6 @@ fn start_summary(
     Box::new(move || view.start_summary(admin).filter(|_| is_shown))
 }
 
-/// The telemetry handle, and the exporter of traces if there is a collector.
-fn traces(
-    settings: &Settings,
-    engines: &[Arc<dyn Engine>],
-    node: NodeId,
-    metrics: &Arc<Metrics>,
-) -> Result<(Telemetry, Option<telemetry::Exporter>), Failure> {
-    let (Some(endpoint), Some(main)) = (&settings.otlp_endpoint, engines.first()) else {
-        return Ok((Telemetry::default(), None));
-    };
-    let info = main.info();
-    let about =
-        telemetry::About { node: node.to_string(), model: info.name.clone(), engine: info.kind.name() };
-    let (telemetry, exporter) = telemetry::start(endpoint, about, metrics.clone())
-        .map_err(|error| Failure::new(Exit::Usage, error))?;
-    tracing::info!(endpoint, "traces of turns go to a collector");
-    Ok((telemetry, Some(exporter)))
-}
-
 /// The parts of a node that serve.
 struct Node {
     running: Arc<ServingNode>,
@@ -179,7 +153,6 @@ impl Node {
         (engines, embeddings): (Vec<Arc<dyn Engine>>, Option<EmbeddingModel>),
         metrics: Arc<Metrics>,
         pause: PausePoints,
-        telemetry: Telemetry,
     ) -> Result<Self, Failure> {
         let mesh_clock = MeshClock::shifted(settings.clock_offset);
         let of_service = mesh_clock.clone();
@@ -210,7 +183,6 @@ impl Node {
             peers: Some(mesh.clone()),
             log_key: LogKey::random(),
             pause,
-            telemetry,
         };
         let service = NodeService::offering(deps, embeddings);
         let running =

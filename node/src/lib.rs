@@ -57,10 +57,8 @@ mod progress;
 pub mod prompt;
 pub mod replay;
 pub mod service;
-mod telemetry;
 mod turn;
 
 pub use cli::main;
 pub use config::{RunFlags, default_model_dir};
 pub use metrics::{Metrics, Snapshot};
-pub use telemetry::Telemetry;

@@ -107,7 +107,6 @@ pub struct Metrics {
     models: ModelSeries,
     resident: Level,
     uptime: Level,
-    spans: Family<Labels, Count>,
     committed_total: Count,
     failed_total: Count,
     refused_total: Count,
@@ -156,7 +155,6 @@ impl Metrics {
             models: ModelSeries::default(),
             resident: Gauge::default(),
             uptime: Gauge::default(),
-            spans: Family::default(),
             committed_total: Counter::default(),
             failed_total: Counter::default(),
             refused_total: Counter::default(),
@@ -271,11 +269,6 @@ impl Metrics {
             self.store_bytes.clone(),
         );
         registry.register("store_calls", "Calls of the store, by kind and result", self.store_calls.clone());
-        registry.register(
-            "spans",
-            "Spans of turns for the collector of traces, by result",
-            self.spans.clone(),
-        );
         registry.register("store_up", "1 when the store answered lately", self.store_up.clone());
         registry.register("ready", "1 when the node takes turns", self.ready.clone());
         registry.register("peers", "Peers known and connected", self.peers.clone());
@@ -323,9 +316,6 @@ impl Metrics {
             for content in totals::CONTENTS {
                 drop(self.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]));
             }
-        }
-        for result in ["sent", "failed", "dropped"] {
-            drop(self.spans.get_or_create(&[("result", result)]));
         }
     }
 
@@ -375,11 +365,6 @@ impl Metrics {
         self.store_calls.get_or_create(&[("call", call), ("result", result)]).inc();
         let direction = if call == "put" { "up" } else { "down" };
         self.store_bytes.get_or_create(&[("direction", direction)]).inc_by(bytes as u64);
-    }
-
-    /// Spans were sent to the collector, failed there, or were dropped because the queue was full.
-    pub(crate) fn spans_ended(&self, result: &'static str, count: usize) {
-        self.spans.get_or_create(&[("result", result)]).inc_by(count as u64);
     }
 
     fn blob(&self, source: BlobSource, content: &'static str) {
@@ -446,7 +431,6 @@ mod tests {
         metrics.blob_missing(BlobSource::Store);
         metrics.blob_failed(BlobSource::Author);
         metrics.tokens_made(3);
-        metrics.spans_ended("dropped", 4);
         metrics.stored(&StoreState::GivenUp, Duration::from_secs(60));
         metrics.store_called("put", "ok", 4096);
         let text = render(&metrics);
@@ -468,7 +452,6 @@ mod tests {
             "baton_blobs_total{source=\"store\",content=\"missing\"} 1",
             "baton_blobs_total{source=\"author\",content=\"failed\"} 1",
             "baton_tokens_made_total 3",
-            "baton_spans_total{result=\"dropped\"} 4",
             "baton_stored_total{state=\"given_up\"} 1",
             "baton_store_transfer_bytes_total{direction=\"up\"} 4096",
             "baton_peers{state=\"connected\"} 3",

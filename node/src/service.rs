@@ -41,7 +41,6 @@ use crate::{
     engine::Engine,
     journal::Journal,
     lock::lock,
-    telemetry::Telemetry,
 };
 
 /// The dependencies of a service.
@@ -68,8 +67,6 @@ pub struct ServiceDeps {
     pub log_key: LogKey,
     /// Pause points of a turn, for tests that kill the process.
     pub pause: PausePoints,
-    /// Receiver of turn traces.
-    pub telemetry: Telemetry,
 }
 
 /// Work in progress of a service.
@@ -135,7 +132,6 @@ impl NodeService {
             peers: deps.peers,
             log_key: deps.log_key,
             pause: deps.pause,
-            telemetry: deps.telemetry,
             node,
             identity,
             guard: Mutex::new(Guard::new(&limits.guard())),

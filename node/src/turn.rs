@@ -45,7 +45,6 @@ use crate::{
     },
     engine::{Constraint, Hold},
     journal::SealedEntry,
-    telemetry::TurnTrace,
 };
 use admission::{AdmissionOutcome, AdmittedTurn, RepeatedTurn};
 use events::ReplyWriter;
@@ -83,7 +82,6 @@ pub(crate) async fn serve(
     request: TurnRequest,
     quota: Option<QuotaUse>,
 ) -> Result<(), FrameError> {
-    let arrived = Instant::now();
     let outcome = Box::pin(admission::admit(core, who, request, quota)).await;
     let reply = match outcome {
         Err(refusal) => return frames::refuse(core, stream, who, refusal).await,
@@ -98,9 +96,7 @@ pub(crate) async fn serve(
         Ok(AdmissionOutcome::New(admitted, ticket)) => {
             let reply = admitted.guard.job.reply.clone();
             let reader = reply.attach();
-            let trace = core.telemetry.turn(arrived, || core.log_key.short(&admitted.auth.session_id));
-            trace.past("admit", arrived, Instant::now());
-            core.spawn_turn(Box::pin(run(core.clone(), *admitted, Arc::new(ticket), trace)));
+            core.spawn_turn(Box::pin(run(core.clone(), *admitted, Arc::new(ticket))));
             return reader.follow(stream, core.limits.reader_stall).await;
         }
     };
@@ -125,7 +121,7 @@ fn say_sealed(events: &mut ReplyWriter, sealed: &SealedEntry) -> Result<(), Erro
 }
 
 /// The spine of a turn.
-async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>, trace: TurnTrace) {
+async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>) {
     let job = admitted.guard.job.clone();
     let session = core.log_key.short(&admitted.auth.session_id);
     let accepted = tokio::select! {
@@ -135,9 +131,8 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>, trace
     };
     let (opened, mut events) = match accepted {
         Ok(Some(accepted)) => accepted,
-        Ok(None) => return trace.outcome("answered before"),
+        Ok(None) => return,
         Err(refusal) => {
-            trace.outcome(refusal.code.name());
             core.observer.refused(refusal.code);
             core.note_refusal(&admitted.charge.who(), refusal.code);
             tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
@@ -153,15 +148,15 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>, trace
     let answered = tokio::select! {
         biased;
         code = stopped(&core, &job) => Err(code.into()),
-        answered = answer(&core, &admitted, &ticket, &opened, &mut events, &trace) => answered,
+        answered = answer(&core, &admitted, &ticket, &opened, &mut events) => answered,
     };
     // Frees the engine for the next turn, however long the storing of this blob takes.
     drop(ticket);
     // From here on the turn is not stopped: signed means journaled, and journaled means sent.
     let committed = match answered {
-        Ok(answered) => commit::commit(&core, &admitted, &opened, answered, &mut events, &trace)
-            .await
-            .map_err(Refusal::from),
+        Ok(answered) => {
+            commit::commit(&core, &admitted, &opened, answered, &mut events).await.map_err(Refusal::from)
+        }
         Err(refusal) => Err(refusal),
     };
     // The store may take seconds. A turn that waits for it keeps neither its request nor its answer.
@@ -181,7 +176,6 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>, trace
     drop(guard);
     if let Some(code) = failed {
         core.observer.failed(code);
-        trace.outcome(code.name());
         tracing::info!(session, code = code.name(), "a turn failed");
     }
     let (running, waiting) = core.slots.load();
@@ -310,17 +304,12 @@ async fn answer(
     ticket: &Arc<Ticket>,
     opened: &Arc<DecryptedRequest>,
     events: &mut ReplyWriter,
-    trace: &TurnTrace,
 ) -> Result<commit::AnsweredTurn, Refusal> {
-    let ready = async {
-        wait_for_slot(core, ticket, events).await?;
-        let hold = model::hold(&admitted.engine, ticket).await?;
-        // During a wait for the model, another turn may have taken the slot.
-        wait_for_slot(core, ticket, events).await?;
-        Ok::<_, Refusal>(hold)
-    };
-    let hold = trace.phase("queue").around(ready).await?;
-    let answering = answer_in_slot(core, admitted, (ticket, &hold), opened, events, trace);
+    wait_for_slot(core, ticket, events).await?;
+    let hold = model::hold(&admitted.engine, ticket).await?;
+    // During a wait for the model, another turn may have taken the slot.
+    wait_for_slot(core, ticket, events).await?;
+    let answering = answer_in_slot(core, admitted, (ticket, &hold), opened, events);
     // A slow model, store or reader must not hold a slot for ever.
     let limit = core.limits.max_turn_time;
     timeout(limit, answering).await.unwrap_or_else(|_| {
@@ -335,25 +324,13 @@ async fn answer_in_slot(
     kept: (&Arc<Ticket>, &Hold),
     opened: &Arc<DecryptedRequest>,
     events: &mut ReplyWriter,
-    trace: &TurnTrace,
 ) -> Result<commit::AnsweredTurn, Refusal> {
     let grant = opened.payload.grant.clone();
-    let phase = trace.phase("history").count("baton.blobs", grant.blobs.len() as u64);
-    let history = phase.around(history::load(core, &admitted.auth, grant, &admitted.inline)).await?;
+    let history = history::load(core, &admitted.auth, grant, &admitted.inline).await?;
     core.pause.pass(Step::Fetched).await;
-    let turns = history.turns;
-    let turn_prompt =
-        trace.phase("prompt").around(window::build_prompt(core, admitted, kept, opened, turns)).await?;
-    let phase = trace.phase("generate");
+    let turn_prompt = window::build_prompt(core, admitted, kept, opened, history.turns).await?;
     let started = Instant::now();
-    let answer = generate::generate(core, admitted, opened, &turn_prompt, events).await;
-    if let Ok(Some(first)) = answer.as_ref().map(|answer| answer.first_token_at) {
-        phase.past("prefill", started, first);
-        phase.past("decode", first, Instant::now());
-    }
-    let cached = answer.as_ref().map_or(0, |answer| answer.stats.cached_tokens);
-    phase.count("baton.cached_tokens", cached.into()).end(&answer);
-    let answer = answer?;
+    let answer = generate::generate(core, admitted, opened, &turn_prompt, events).await?;
     Ok(commit::AnsweredTurn {
         base: history.base,
         prev_blob: history.prev_blob,

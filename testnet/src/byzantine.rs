@@ -27,7 +27,6 @@ use baton_mesh::{
     FrameError, Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, Networks, TURN_PROTOCOL, TurnStream,
 };
 use baton_node::{
-    Telemetry,
     engine::{
         Engine,
         echo::{EchoConfig, EchoEngine},
@@ -257,7 +256,6 @@ fn deps(
         peers: Some(peers),
         log_key: LogKey::random(),
         pause: PausePoints::default(),
-        telemetry: Telemetry::default(),
     })
 }
 

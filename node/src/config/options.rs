@@ -235,9 +235,6 @@ options! {
             /// Log format
             log_format: Option<LogFormat> =
                 choice("FORMAT"), text("\"pretty\", \"compact\" or \"json\"").default("\"pretty\"");
-            /// Base URL of an OpenTelemetry collector for traces of turns (OTLP over HTTP): times and counts,
-            /// never text
-            otlp_endpoint: Option<String> = URL, text(ANY_URL).in_words("none");
             /// Print events (ready, stopped) on standard output, one JSON object a line
             [num_args = 0..=1, require_equals = true, default_missing_value = "true"] json: Option<bool> =
                 SWITCH, switch("false");

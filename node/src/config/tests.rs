@@ -226,7 +226,6 @@ fn every_option_has_a_default_or_may_be_absent() {
         "proxied_key_file",
         "threads",
         "max_memory_mb",
-        "otlp_endpoint",
     ];
     assert_eq!(absent, allowed);
 }
@@ -266,7 +265,7 @@ fn urls_carry_no_secrets_and_name_a_host() {
 fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
     let text = "publisher_token_file = \"/t\"\nengine = \"proxied\"\nproxied_url = \"http://h\"\n\
                 proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\nmax_memory_mb = 900\n\
-                otlp_endpoint = \"http://t\"\nembedding_model = \"all-minilm-l6-v2\"";
+                embedding_model = \"all-minilm-l6-v2\"";
     let given = parse(Path::new("c"), text).unwrap();
     let settings = Settings::resolve(RunFlags::default(), given, None).unwrap();
     let mut written = String::new();

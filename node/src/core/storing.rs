@@ -11,10 +11,7 @@ use baton_walrus_client::{ShardCount, blob_id};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{Core, pause::Step, store_queue::StorePlace};
-use crate::{
-    journal::{JournalError, PutPlan, TurnKey},
-    telemetry::Phase,
-};
+use crate::journal::{JournalError, PutPlan, TurnKey};
 
 /// Longest wait between two tries.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
@@ -36,8 +33,8 @@ pub(crate) struct StoreTask {
     pub(crate) unknown: bool,
 }
 
-/// Stores a blob in its own task. The receiver gets the resulting state, and `phase` ends with it.
-pub(crate) fn start(core: &Arc<Core>, task: StoreTask, phase: Phase) -> oneshot::Receiver<StoreState> {
+/// Stores a blob in its own task. The receiver gets the resulting state.
+pub(crate) fn start(core: &Arc<Core>, task: StoreTask) -> oneshot::Receiver<StoreState> {
     let (sender, receiver) = oneshot::channel();
     let (owner, place) = (core.clone(), core.store_queue.enter(task.unknown));
     core.spawn_storing(async move {
@@ -47,11 +44,6 @@ pub(crate) fn start(core: &Arc<Core>, task: StoreTask, phase: Phase) -> oneshot:
             tracing::error!(%error, "cannot note that a blob is stored");
         }
         owner.observer.stored(&state, began.elapsed());
-        match state {
-            StoreState::Stored { .. } => phase.end_as("stored", false),
-            StoreState::Pending => phase.end_as("pending", false),
-            StoreState::GivenUp => phase.end_as("given_up", true),
-        }
         // The receiver may be gone.
         let _ = sender.send(state);
     });
@@ -67,7 +59,7 @@ pub(crate) async fn store_again(core: &Arc<Core>) -> Result<(), JournalError> {
     for (key, sealed) in unstored {
         let digest = sealed.committed.blob_digest;
         let task = StoreTask { key, digest, plan: sealed.plan, uncertain: true, unknown: false };
-        drop(start(core, task, Phase::none()));
+        drop(start(core, task));
     }
     Ok(())
 }

@@ -37,7 +37,6 @@ use crate::{
     journal::{PutPlan, SealedEntry},
     ledger::ReceiptKind,
     observer::TurnSummary,
-    telemetry::TurnTrace,
 };
 
 /// An answer, and its position in the chain.
@@ -69,9 +68,7 @@ pub(crate) async fn commit(
     opened: &Arc<DecryptedRequest>,
     answered: AnsweredTurn,
     events: &mut ReplyWriter,
-    trace: &TurnTrace,
 ) -> Result<oneshot::Receiver<StoreState>, ErrorCode> {
-    let phase = trace.phase("commit");
     let receipt = receipt(core, admitted, opened, &answered);
     let sealed = seal(core, admitted, opened, answered, receipt).await?;
     let receipt = &sealed.receipt;
@@ -105,14 +102,10 @@ pub(crate) async fn commit(
     let committed = Box::new(entry.committed.clone());
     let journaled = core.journal.seal(key, admitted.auth.auth_hash(), entry, sealed.blob).await;
     journaled.map_err(|error| Refusal::of_journal(error).code)??;
-    phase.end_as("journaled", false);
     core.pause.pass(Step::Journaled).await;
 
     // The turn is done, even if its reader is gone.
     core.observer.finished(&summary);
-    trace.count("baton.input_tokens", summary.input_tokens.into());
-    trace.count("baton.output_tokens", summary.output_tokens.into());
-    trace.outcome("committed");
     admitted.charge.served(units);
     tracing::info!(
         session = core.log_key.short(&admitted.auth.session_id),
@@ -130,7 +123,7 @@ pub(crate) async fn commit(
         core.pause.pass(Step::ReceiptSent).await;
     }
     let storing = storing::StoreTask { key, digest, plan, uncertain: false, unknown: admitted.unknown };
-    Ok(storing::start(core, storing, trace.phase("store").asking()))
+    Ok(storing::start(core, storing))
 }
 
 /// Sends the store's answer, or that it is still to come.

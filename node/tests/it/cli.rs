@@ -8,4 +8,3 @@ mod harness;
 mod keys;
 mod models;
 mod run;
-mod telemetry;

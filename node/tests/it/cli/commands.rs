@@ -56,7 +56,7 @@ fn completions_and_manual_pages_have_every_command() {
     let commands = ["init", "run", "models", "bench", "status", "completions", "man"];
     for shell in ["bash", "zsh", "fish"] {
         let script = text(&output(home.path(), &["completions", shell]).stdout);
-        for word in commands.iter().chain(&["pull", "otlp-endpoint"]) {
+        for word in commands.iter().chain(&["pull", "drain-seconds"]) {
             assert!(script.contains(word), "{shell} lacks {word}");
         }
     }

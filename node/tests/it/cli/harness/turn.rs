@@ -217,12 +217,6 @@ fn first_auth(
 }
 
 impl Turn {
-    /// Session and turn secrets that must never leak: IDs and keys.
-    pub(crate) fn secrets(&self) -> Vec<[u8; 32]> {
-        let auth = &self.auth;
-        vec![auth.session_id.0, auth.session_key.0, auth.prev_link.0, auth.auth_hash().0, auth.grant_hash.0]
-    }
-
     /// Reads until the predicate holds or the stream ends, whichever comes first.
     pub(crate) async fn read_until(&mut self, enough: impl Fn(&Reply) -> bool) -> Reply {
         let mut reply = Reply::default();

@@ -13,7 +13,6 @@ use std::{
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{AUDIT_PROTOCOL, EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Networks};
 use baton_node::{
-    Telemetry,
     engine::{
         Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount,
         echo::{EchoConfig, EchoEngine},
@@ -264,7 +263,6 @@ impl TestNode {
             peers: Some(mesh.clone()),
             log_key: LogKey::random(),
             pause: setup.pause,
-            telemetry: Telemetry::default(),
         };
         let service = NodeService::offering(deps, setup.embeddings);
         let shutdown = CancellationToken::new();
