@@ -68,6 +68,8 @@ mod status;
 mod stream_quotas;
 mod subnet;
 mod transport;
+#[cfg(not(target_family = "wasm"))]
+mod trial_dial;
 mod turn_protocol;
 mod turn_stream;
 
@@ -93,5 +95,7 @@ pub use relays::{CircuitLimits, RelayInfo};
 pub use stats::{DhtStats, DialStats, GossipStats, InboundStats, MeshStats, RelayStats, TransportStats};
 pub use status::{BootstrapStatus, NetworkStatus, Reachability};
 pub use subnet::{IpNetwork, Networks, NotANetwork, Origin, Subnet};
+#[cfg(not(target_family = "wasm"))]
+pub use trial_dial::DialOutcome;
 pub use turn_protocol::{AUDIT_PROTOCOL, EMBED_PROTOCOL, TURN_PROTOCOL};
 pub use turn_stream::{TurnReceiver, TurnSender, TurnStream};

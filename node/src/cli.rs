@@ -18,7 +18,6 @@ mod replay;
 mod share;
 mod speed;
 mod status;
-mod style;
 mod time;
 
 use std::{
@@ -33,6 +32,7 @@ use baton_command::{
     empty_values::refuse_empty,
     manual,
     output::{self, print_line as say},
+    terminal::Style,
     usage,
 };
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
@@ -46,7 +46,6 @@ use crate::{
     config::{LogFormat, RunFlags, Settings, parse_admin, parse_store_url},
     daemon, logging,
 };
-use style::Style;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -2,7 +2,9 @@
 //!
 //! Each program calls this crate for shell completions and manual pages ([`manual`]), for the signals that
 //! end it ([`signals`]), for its log ([`log`]), for progress bars ([`progress`]), and for questions
-//! ([`prompt`]). [`output`] prints, and quotes the paths of printed commands. [`terminal`] says where escape sequences may go. Daemons share their crash policy ([`crash`]) and the reading of their options ([`config`]).
+//! ([`prompt`]). [`output`] prints, and quotes the paths of printed commands. [`terminal`] says where escape
+//! sequences may go. Every `doctor` reports by [`doctor`]. Daemons share their crash policy ([`crash`]) and the reading of
+//! their options ([`config`]).
 //! Every program refuses empty values of options ([`empty_values`]), names the variable of a refused value
 //! ([`variables`]), and guesses at mistyped words ([`nearest`], [`usage`]). The embedded store and the relayer, which serve
 //! HTTP to other machines, take their listener from here ([`listen`]). The embedded store shares flushes
@@ -15,6 +17,8 @@
 pub mod config;
 #[cfg(feature = "program")]
 pub mod crash;
+#[cfg(feature = "program")]
+pub mod doctor;
 #[cfg(feature = "program")]
 pub mod empty_values;
 #[cfg(feature = "program")]

@@ -1,4 +1,4 @@
-//! Standard output of the programs, and paths in the commands that they print.
+//! Standard output of the programs, and the forms of paths and times that they print.
 //!
 //! A reader that closed its pipe ends nothing and is no failure. Every other failure, such as a full disk, is kept until
 //! the program ends, which then reports it: a daemon goes on serving meanwhile.
@@ -61,9 +61,27 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
+/// A length of time in its largest relevant units.
+#[must_use]
+pub fn span(seconds: u64) -> String {
+    match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, minutes) => format!("{minutes} min {} s", seconds % 60),
+        (0, hours, minutes) => format!("{hours} h {minutes} min"),
+        (days, hours, _) => format!("{days} d {hours} h"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_has_its_two_largest_units() {
+        for (seconds, text) in [(0, "0 s"), (61, "1 min 1 s"), (3_660, "1 h 1 min"), (90_000, "1 d 1 h")] {
+            assert_eq!(span(seconds), text);
+        }
+    }
 
     #[test]
     fn a_printed_path_is_one_word_for_a_shell() {

@@ -19,9 +19,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{
-    Exit, Failure, Places, say,
+    Exit, Failure, Places, Style, say,
     speed::{self, ModelSpeed},
-    style::Style,
 };
 use crate::{config::Settings, models::Catalogue};
 

@@ -6,7 +6,7 @@ use baton_command::config::{OptionValue, Origin, Origins};
 use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value};
 
-use super::{Exit, Failure, RunLike, say, style::Style};
+use super::{Exit, Failure, RunLike, Style, say};
 use crate::{
     config::{ConfigError, EngineChoice, RunFlags, Settings, config_path, read_config_text},
     models::Catalogue,

@@ -10,17 +10,18 @@ mod model;
 mod network;
 mod peers;
 mod ports;
-mod report;
 mod store;
 
-use baton_command::output::shell_word;
+use baton_command::{
+    doctor::{Check, Report},
+    output::{shell_word, span},
+};
 use clap::{ArgMatches, Args};
 
 use super::{
-    Exit, Failure, RunLike,
+    Exit, Failure, RunLike, Style,
     ask::{Admin, AskError, admin_address},
     say,
-    style::Style,
     time::now_ms,
 };
 use crate::{
@@ -29,7 +30,6 @@ use crate::{
     daemon::data_dir::DataDir,
     identity::load_node_key,
 };
-use report::Check;
 
 pub(super) const AFTER_HELP: &str = "\
 It asks the running node, where there is one, also for its options, and looks at the rest itself. Takes every option of `run`
@@ -73,17 +73,26 @@ struct Subject {
 
 pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure> {
     let (flags, _, json) = args.run.given(matches)?;
-    tell(&check_all(flags, args.fix, args.offline)?, json)
+    let report = check_all(flags, args.fix, args.offline)?;
+    match json {
+        true => say(serde_json::json!(report)),
+        false => say(report.describe(Style::stdout())),
+    }
+    match report.problems {
+        0 => Ok(()),
+        1 => Err(Failure::text(Exit::Failure, "there is 1 problem")),
+        count => Err(Failure::text(Exit::Failure, format!("there are {count} problems"))),
+    }
 }
 
 /// Checks everything, prints it, and returns the number of problems.
 pub(super) fn check_and_print(flags: RunFlags, style: Style) -> Result<usize, Failure> {
-    let checks = check_all(flags, false, false)?;
-    print(&checks, style);
-    Ok(problems(&checks))
+    let report = check_all(flags, false, false)?;
+    say(report.describe(style));
+    Ok(report.problems)
 }
 
-fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Vec<Check>, Failure> {
+fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Report, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
     let mut config = Check::new("config");
@@ -123,7 +132,7 @@ fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Vec<Check>, Fa
             checked?;
         }
         Err(error) => {
-            if checks.iter().all(|check| check.findings().is_empty())
+            if checks.iter().all(|check| check.findings.is_empty())
                 && let Some(config) = checks.first_mut()
             {
                 config.found(codes::CONFIG_BROKEN, error.to_string());
@@ -131,38 +140,7 @@ fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Vec<Check>, Fa
         }
     }
     runtime.shutdown_background();
-    Ok(checks)
-}
-
-fn problems(checks: &[Check]) -> usize {
-    checks.iter().flat_map(Check::findings).filter(|finding| finding.is_problem()).count()
-}
-
-fn print(checks: &[Check], style: Style) {
-    for check in checks {
-        say(check.describe(style).join("\n"));
-    }
-    say("");
-    match (problems(checks), checks.iter().flat_map(Check::findings).count()) {
-        (0, 0) => say(style.good("Nothing is wrong.")),
-        (0, _) => say("No problem."),
-        _ => {}
-    }
-}
-
-fn tell(checks: &[Check], json: bool) -> Result<(), Failure> {
-    let problems = problems(checks);
-    if json {
-        let ok = problems == 0;
-        say(serde_json::json!({ "ok": ok, "problems": problems, "checks": checks }));
-    } else {
-        print(checks, Style::stdout());
-    }
-    match problems {
-        0 => Ok(()),
-        1 => Err(Failure::text(Exit::Failure, "there is 1 problem")),
-        count => Err(Failure::text(Exit::Failure, format!("there are {count} problems"))),
-    }
+    Ok(Report::new(checks))
 }
 
 impl Subject {
@@ -230,7 +208,7 @@ impl Subject {
         };
         let mut check = Check::new("node");
         let node = status.node.get(..16).unwrap_or(&status.node);
-        check.saw(format!("{node}... runs, up {}", super::time::span(status.uptime_seconds)));
+        check.saw(format!("{node}... runs, up {}", span(status.uptime_seconds)));
         if !self.differences.is_empty() {
             check.saw(format!(
                 "its own options count here: {} (by flags or environment at its start, or the file changed since)",
@@ -238,7 +216,7 @@ impl Subject {
             ));
         }
         if let Some(drain) = &status.drain {
-            check.found(codes::DRAINING, format!("for {}", super::time::span(drain.seconds)));
+            check.found(codes::DRAINING, format!("for {}", span(drain.seconds)));
         } else if !status.ready {
             check.found(codes::NOT_READY, status.not_ready.join("; "));
         }

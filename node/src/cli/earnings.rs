@@ -7,10 +7,9 @@ use baton_proto::ids::ModelId;
 use serde_json::{Value, json};
 
 use super::{
-    EarningsArgs, Exit, Failure,
+    EarningsArgs, Exit, Failure, Style,
     ask::{Admin, block_on},
     say,
-    style::Style,
 };
 use crate::{
     config::{Settings, default_data_dir},

@@ -22,8 +22,7 @@ use baton_proto::{
 };
 
 use super::{
-    Exit, Failure, GrantsArgs, GrantsCommand, IssueArgs, say,
-    style::Style,
+    Exit, Failure, GrantsArgs, GrantsCommand, IssueArgs, Style, say,
     time::{now_ms, utc},
 };
 use crate::config::{Settings, default_data_dir};

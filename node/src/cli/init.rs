@@ -13,7 +13,7 @@ use baton_command::{
     output::shell_word,
 };
 
-use super::{Exit, Failure, InitArgs, doctor, say, style::Style};
+use super::{Exit, Failure, InitArgs, Style, doctor, say};
 use crate::{
     config::{CONFIG_FILE, RunFlags, Settings, default_data_dir},
     daemon::data_dir::{self, PrepareReport},

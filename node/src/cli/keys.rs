@@ -10,10 +10,9 @@ use baton_keys::{files, ids::NodeId};
 use clap::{Args, Subcommand};
 
 use super::{
-    Exit, Failure, NodeArgs,
+    Exit, Failure, NodeArgs, Style,
     ask::{Admin, admin_address, block_on, token},
     passphrase, say,
-    style::Style,
     time::{now_ms, utc},
 };
 use zeroize::Zeroizing;

@@ -11,9 +11,8 @@ use std::{
 use baton_embed::models::{self as embeddings, EmbeddingModel};
 
 use super::{
-    Exit, Failure, ask, say,
+    Exit, Failure, Style, ask, say,
     speed::{self, ModelSpeed},
-    style::Style,
 };
 use crate::progress::Progress;
 use crate::{

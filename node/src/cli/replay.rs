@@ -18,7 +18,7 @@ use clap::Args;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::{Exit, Failure, Places, bench::model_file, say, style::Style};
+use super::{Exit, Failure, Places, Style, bench::model_file, say};
 use crate::{
     config::Settings,
     engine::native::{NativeConfig, NativeEngine},

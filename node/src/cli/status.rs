@@ -1,11 +1,11 @@
 //! `baton-node status`: reads the status from a node's admin port.
 
+use baton_command::output::span;
+
 use super::{
-    Exit, Failure, StatusArgs,
+    Exit, Failure, StatusArgs, Style,
     ask::{Admin, admin_address, block_on},
     say,
-    style::Style,
-    time::span,
 };
 use crate::{
     admin::{

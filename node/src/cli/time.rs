@@ -19,16 +19,6 @@ pub(super) fn utc(ms: u64) -> String {
     time.format(&Rfc3339).unwrap_or_default()
 }
 
-/// A length of time in its largest relevant units.
-pub(super) fn span(seconds: u64) -> String {
-    match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, minutes) => format!("{minutes} min {} s", seconds % 60),
-        (0, hours, minutes) => format!("{hours} h {minutes} min"),
-        (days, hours, _) => format!("{days} d {hours} h"),
-    }
-}
-
 /// A short time, in milliseconds or in tenths of a second.
 pub(super) fn short(time: Duration) -> String {
     if time < Duration::from_secs(1) {

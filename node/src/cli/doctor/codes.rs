@@ -1,46 +1,9 @@
 //! All problems that `doctor` can find: code, title and fix. Codes are stable: a code never gets a new
 //! meaning. docs/OPERATING.md lists them.
 
-/// Severity of a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Severity {
-    /// The node works, but not as well or as safely as it could.
-    Warning,
-    /// Turns are not served or not stored, or will not be after the next start.
-    Problem,
-}
+use baton_command::problem_codes;
 
-/// One problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Code {
-    /// The code.
-    pub(super) id: &'static str,
-    /// Its severity.
-    pub(super) severity: Severity,
-    /// Its title, in one line.
-    pub(super) title: &'static str,
-    /// The fix.
-    pub(super) fix: &'static str,
-}
-
-const fn warning(id: &'static str, title: &'static str, fix: &'static str) -> Code {
-    Code { id, severity: Severity::Warning, title, fix }
-}
-
-const fn problem(id: &'static str, title: &'static str, fix: &'static str) -> Code {
-    Code { id, severity: Severity::Problem, title, fix }
-}
-
-macro_rules! codes {
-    ($($name:ident = $make:ident($id:literal, $title:literal, $fix:literal);)*) => {
-        $(pub(super) const $name: Code = $make($id, $title, $fix);)*
-        /// All codes.
-        #[cfg(test)]
-        pub(super) const ALL: &[Code] = &[$($name),*];
-    };
-}
-
-codes! {
+problem_codes! {
     CONFIG_BROKEN = problem("D101", "the configuration cannot be used", "run `baton-node config check` and fix all that it names");
     NO_DATA_DIR = problem("D102", "the data directory is missing or cannot be used", "run `baton-node init`, or name another one with --data-dir");
     DATA_DIR_OPEN = warning("D103", "others on this machine can look into the data directory", "run chmod 700 on it (--fix does)");
@@ -109,21 +72,13 @@ codes! {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use baton_command::doctor::undocumented;
+
+    use super::ALL;
 
     #[test]
     fn codes_are_unique_and_documented_word_by_word() {
-        let page = include_str!("../../../../docs/OPERATING.md");
-        for (index, code) in ALL.iter().enumerate() {
-            assert!(ALL[..index].iter().all(|other| other.id != code.id), "{}", code.id);
-            let severity = match code.severity {
-                Severity::Warning => "warning",
-                Severity::Problem => "problem",
-            };
-            let row = format!("| {} | {severity} | {} | {} |", code.id, code.title, code.fix);
-            assert!(page.contains(&row), "docs/OPERATING.md lacks this row:\n{row}");
-        }
-        let rows = page.lines().filter(|line| line.starts_with("| D")).count();
-        assert_eq!(rows, ALL.len(), "a code of the page is none of the program's");
+        let wrong = undocumented(ALL, include_str!("../../../../docs/OPERATING.md"));
+        assert!(wrong.is_empty(), "docs/OPERATING.md: {}", wrong.join("\n"));
     }
 }

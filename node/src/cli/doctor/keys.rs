@@ -2,10 +2,10 @@
 
 use std::{fs, io::ErrorKind, os::unix::fs::PermissionsExt as _, path::Path};
 
-use baton_command::output::shell_word;
+use baton_command::{doctor::Code, output::shell_word};
 use baton_keys::files::KeyFileError;
 
-use super::{Subject, codes, report::Check};
+use super::{Check, Subject, codes};
 use crate::{
     admin::control::TOKEN_FILE,
     cli::time::utc,
@@ -60,7 +60,7 @@ fn set_mode(path: &Path, mode: u32) -> bool {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).is_ok()
 }
 
-fn check_mode(check: &mut Check, subject: &Subject, path: &Path, code: codes::Code) {
+fn check_mode(check: &mut Check, subject: &Subject, path: &Path, code: Code) {
     let Ok(metadata) = fs::metadata(path) else { return };
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 == 0 {

@@ -1,31 +1,22 @@
 //! Checks disk, files and clock.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
+use baton_command::doctor::{
+    ClockCodes, ClockReading, Disk, check_clock as compare, check_space, try_to_write,
+};
 use baton_proto::limits::MAX_CLOCK_SKEW_MS;
 use rustix::process::{Resource, getrlimit};
 
-use super::{Subject, codes, peers::PeerRecord, report::Check, store::StoreDate};
+use super::{Check, Subject, codes, peers::PeerRecord};
 use crate::{cli::time::utc, models::Catalogue};
 
-/// Free space below which the journal soon fails: each turn of a burst takes a few megabytes, and sled
-/// rewrites its log.
-const FULL_BYTES: u64 = 256 << 20;
-/// Free space below which `doctor` warns.
-const LOW_BYTES: u64 = 2 << 30;
 /// Bytes of the journal besides its blobs: entries, and sled's uncollected garbage.
 const JOURNAL_EXCESS_BYTES: u64 = 512 << 20;
 /// Open files besides peer connections: journal, model, log, the store's connections.
 const OTHER_FILES: u64 = 256;
 /// Maximum folder depth in the journal; sled has two levels.
 const MAX_DEPTH: u32 = 4;
-/// Earliest plausible time, before this program existed: 2025-01-01.
-const EARLIEST_MS: u64 = 1_735_689_600_000;
-/// Latest plausible time: 2100-01-01.
-const LATEST_MS: u64 = 4_102_444_800_000;
 
 pub(super) fn check_disk(subject: &Subject) -> Check {
     let (settings, mut check) = (&subject.settings, Check::new("disk"));
@@ -40,13 +31,12 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
     let missing = fetched.iter().find(|model| model.entry.name == settings.model && !model.is_installed());
     // A wheel and its unpacked file exist side by side for a while.
     let needed = missing.map_or(0, |model| 2 * model.entry.size);
-    let (data, models) = (Space::at(folder), Space::at(&settings.model_dir));
-    let same_disk = data.as_ref().zip(models.as_ref()).is_some_and(|(data, models)| data.disk == models.disk);
-    if same_disk {
-        check_space(&mut check, data, needed);
-    } else {
-        check_space(&mut check, data, 0);
-        check_space(&mut check, models, needed);
+    let (data, models) = (Disk::of(folder), Disk::of(&settings.model_dir));
+    let same_disk = data.as_ref().zip(models.as_ref()).is_some_and(|(data, models)| data.id == models.id);
+    let models = models.filter(|_| !same_disk).map(|disk| (disk, needed));
+    let data = data.map(|disk| (disk, if same_disk { needed } else { 0 }));
+    for (disk, needed) in data.into_iter().chain(models) {
+        check_space(&mut check, (codes::DISK_FULL, codes::DISK_LOW), &disk, needed);
     }
     let journal = folder_bytes(&folder.join("journal"), 0);
     let limit = u64::from(settings.resources.journal_mb) << 20;
@@ -69,50 +59,6 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
     check
 }
 
-fn try_to_write(folder: &Path) -> io::Result<()> {
-    let path = folder.join(format!(".doctor-{}", std::process::id()));
-    let written = fs::write(&path, b"a test by baton-node doctor\n");
-    // A failed write leaves no file.
-    let removed = fs::remove_file(&path);
-    written.and(removed)
-}
-
-fn check_space(check: &mut Check, space: Option<Space>, needed: u64) {
-    let Some(Space { folder, free, .. }) = space else { return };
-    let detail = format!("{} MB free at {}", free / 1_000_000, folder.display());
-    if free < FULL_BYTES.saturating_add(needed) {
-        let detail = match needed {
-            0 => detail,
-            needed => format!("{detail}, and the model needs {} MB", needed / 1_000_000),
-        };
-        check.found(codes::DISK_FULL, detail);
-    } else if free < LOW_BYTES {
-        check.found(codes::DISK_LOW, detail);
-    } else {
-        check.saw(detail);
-    }
-}
-
-/// Free space on a disk.
-struct Space {
-    /// An existing folder on it.
-    folder: PathBuf,
-    /// The disk's ID.
-    disk: u64,
-    /// Free bytes for users other than root.
-    free: u64,
-}
-
-impl Space {
-    /// The space at a folder, or at its nearest existing ancestor.
-    fn at(place: &Path) -> Option<Self> {
-        let folder = place.ancestors().find(|folder| folder.is_dir())?;
-        let stat = rustix::fs::statvfs(folder).ok()?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        Some(Self { folder: folder.to_owned(), disk: stat.f_fsid, free })
-    }
-}
-
 fn folder_bytes(folder: &Path, depth: u32) -> u64 {
     if depth > MAX_DEPTH {
         return 0;
@@ -127,25 +73,12 @@ fn folder_bytes(folder: &Path, depth: u32) -> u64 {
         .sum()
 }
 
-pub(super) fn check_clock(subject: &Subject, dates: &[StoreDate], records: &[PeerRecord]) -> Check {
-    let mut check = Check::new("clock");
-    check.saw(utc(subject.now_ms));
-    if !(EARLIEST_MS..LATEST_MS).contains(&subject.now_ms) {
-        check.found(codes::CLOCK_ABSURD, utc(subject.now_ms));
+pub(super) fn check_clock(subject: &Subject, dates: &[ClockReading], records: &[PeerRecord]) -> Check {
+    let (mut check, now) = (Check::new("clock"), utc(subject.now_ms));
+    check.saw(now.clone());
+    let codes = ClockCodes { absurd: codes::CLOCK_ABSURD, off: codes::CLOCK_OFF_STORE };
+    if !compare(&mut check, codes, (subject.now_ms, &now), dates, MAX_CLOCK_SKEW_MS) {
         return check;
-    }
-    for StoreDate { url, ahead_ms, margin_ms } in dates {
-        let off = ahead_ms.unsigned_abs().saturating_sub(*margin_ms);
-        if off > MAX_CLOCK_SKEW_MS {
-            let which = if *ahead_ms > 0 { "ahead of" } else { "behind" };
-            let detail = format!("it is {} s {which} that of {url}", off / 1000);
-            check.found(
-                codes::CLOCK_OFF_STORE,
-                format!("{detail}; {} s are allowed", MAX_CLOCK_SKEW_MS / 1000),
-            );
-        } else {
-            check.saw(format!("within {} s of {url}", (off + margin_ms).div_ceil(1000)));
-        }
     }
     for record in records {
         // Records are old by design. Only a record from the future, or an expired one, shows a wrong clock.
@@ -176,14 +109,11 @@ pub(super) fn check_clock(subject: &Subject, dates: &[StoreDate], records: &[Pee
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cli::doctor::report::Finding,
-        config::{RunFlags, Settings},
-    };
+    use crate::config::{RunFlags, Settings};
 
     const NOW: u64 = 1_800_000_000_000;
 
-    fn codes_of(now_ms: u64, dates: &[StoreDate], records: &[PeerRecord]) -> Vec<String> {
+    fn codes_of(now_ms: u64, dates: &[ClockReading], records: &[PeerRecord]) -> Vec<&'static str> {
         let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
         let subject = Subject {
             settings,
@@ -195,20 +125,15 @@ mod tests {
             offline: false,
             now_ms,
         };
-        let check = check_clock(&subject, dates, records);
-        let code =
-            |finding: &Finding| serde_json::to_value(finding).unwrap()["code"].as_str().unwrap().to_owned();
-        check.findings().iter().map(code).collect()
+        check_clock(&subject, dates, records).codes()
     }
 
     #[test]
     fn a_clock_is_wrong_beyond_what_the_protocol_allows() {
-        let date = |ahead_ms| StoreDate { url: "http://s".to_owned(), ahead_ms, margin_ms: 1500 };
-        assert_eq!(codes_of(NOW, &[], &[]), ["D204"], "what nobody confirms is not well");
         let skew = i64::try_from(MAX_CLOCK_SKEW_MS).unwrap();
-        assert!(codes_of(NOW, &[date(skew + 1500), date(-skew)], &[]).is_empty());
-        assert_eq!(codes_of(NOW, &[date(skew + 1501)], &[]), ["D201"]);
-        assert_eq!(codes_of(NOW, &[date(-skew - 1501)], &[]), ["D201"]);
+        let date = ClockReading { url: "http://s".to_owned(), ahead_ms: skew + 1, margin_ms: 0 };
+        assert_eq!(codes_of(NOW, &[], &[]), ["D204"], "what nobody confirms is not well");
+        assert_eq!(codes_of(NOW, &[date], &[]), ["D201"]);
         assert_eq!(codes_of(0, &[], &[]), ["D203"]);
         let record =
             |issued_ms, expires_ms| PeerRecord { peer: "p".to_owned(), issued_ms, expires_ms, asked_ms: NOW };

@@ -10,7 +10,7 @@ use baton_walrus_client::http_client;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{Subject, codes, report::Check};
+use super::{Check, Subject, codes};
 use crate::{
     cli::Failure,
     config::{EngineChoice, Settings},

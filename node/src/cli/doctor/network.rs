@@ -3,7 +3,9 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use super::{Subject, codes, ports::socket_of, report::Check};
+use baton_command::doctor::socket_of;
+
+use super::{Check, Subject, codes};
 use crate::{
     admin::network::{Nat, NetworkStatus, RelayLimits, is_public},
     cli::status::describe_network,
@@ -18,13 +20,13 @@ pub(super) fn check(subject: &Subject) -> Check {
     let mut check = Check::new("network");
     let settings = &subject.settings;
     for address in &settings.external {
-        if socket_of(address).is_some_and(|(_, at)| !is_public(at.ip())) {
+        if socket_of(&address.to_string()).is_some_and(|socket| !is_public(socket.address().ip())) {
             check.found(codes::EXTERNAL_PRIVATE, address.to_string());
         }
     }
-    let loopback = |ip: IpAddr| ip.is_loopback();
-    let all_loopback =
-        settings.listen.iter().all(|address| socket_of(address).is_some_and(|(_, at)| loopback(at.ip())));
+    let all_loopback = settings.listen.iter().all(|address| {
+        socket_of(&address.to_string()).is_some_and(|socket| socket.address().ip().is_loopback())
+    });
     if all_loopback {
         check.found(codes::LOOPBACK_ONLY, "listen has only loopback addresses");
         return check;
@@ -103,11 +105,10 @@ fn outgoing(here: &str, there: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn codes_of(network: &NetworkStatus) -> Vec<String> {
+    fn codes_of(network: &NetworkStatus) -> Vec<&'static str> {
         let mut check = Check::new("network");
         judge(&mut check, network);
-        let found = serde_json::to_value(check.findings()).unwrap();
-        found.as_array().unwrap().iter().map(|one| one["code"].as_str().unwrap().to_owned()).collect()
+        check.codes()
     }
 
     #[test]

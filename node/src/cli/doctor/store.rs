@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use baton_command::doctor::{ClockReading, Code};
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{HeadIndex as _, StoreError},
@@ -10,7 +11,7 @@ use baton_proto::{
 use baton_walrus_client::{HttpStore, PutPermission, differing_shards, http_client, http_date};
 use reqwest::{Method, header};
 
-use super::{Subject, codes, report::Check};
+use super::{Check, Subject, codes};
 use crate::{
     cli::{
         Failure,
@@ -24,21 +25,8 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Threshold for a slow answer without content: every turn waits for some of them.
 const SLOW: Duration = Duration::from_secs(2);
-/// A date has a resolution of one second.
-const DATE_MARGIN_MS: u64 = 1000;
 
-/// A store's clock compared with this machine's.
-#[derive(Clone, Debug)]
-pub(super) struct StoreDate {
-    /// The store's URL.
-    pub(super) url: String,
-    /// How far this machine is ahead, in milliseconds.
-    pub(super) ahead_ms: i64,
-    /// Uncertainty of that, in milliseconds.
-    pub(super) margin_ms: u64,
-}
-
-pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<StoreDate>), Failure> {
+pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<ClockReading>), Failure> {
     if subject.offline {
         return Ok((Check::skipped("store", "offline"), Vec::new()));
     }
@@ -117,10 +105,10 @@ async fn ask(
     url: &str,
     path: &str,
     kind: &str,
-    silent: codes::Code,
+    silent: Code,
     shards: u16,
     check: &mut Check,
-    dates: &mut Vec<StoreDate>,
+    dates: &mut Vec<ClockReading>,
 ) {
     let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
     let mut full = format!("{}/{path}", base.trim_end_matches('/'));
@@ -150,31 +138,6 @@ async fn ask(
     }
     let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok()).and_then(http_date);
     if let Some(seconds) = date {
-        dates.push(compare(base, seconds, asked_ms, took));
-    }
-}
-
-/// The server's second lies between request and answer.
-fn compare(url: &str, seconds: u64, asked_ms: u64, took: Duration) -> StoreDate {
-    let half_ms = u64::try_from(took.as_millis() / 2).unwrap_or(u64::MAX);
-    let here = i64::try_from(asked_ms.saturating_add(half_ms)).unwrap_or(i64::MAX);
-    let there =
-        i64::try_from(seconds.saturating_mul(1000).saturating_add(DATE_MARGIN_MS / 2)).unwrap_or(i64::MAX);
-    let margin_ms = half_ms.saturating_add(DATE_MARGIN_MS / 2);
-    StoreDate { url: url.to_owned(), ahead_ms: here.saturating_sub(there), margin_ms }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clocks_are_compared_within_the_time_that_the_answer_took() {
-        let date = compare("u", 1_800_000_000, 1_800_000_000_200, Duration::from_millis(600));
-        assert_eq!((date.ahead_ms, date.margin_ms), (0, 800));
-        let date = compare("u", 1_800_000_000, 1_800_000_090_500, Duration::ZERO);
-        assert_eq!((date.ahead_ms, date.margin_ms), (90_000, 500));
-        let date = compare("u", 1_800_000_000, 1_799_999_000_500, Duration::ZERO);
-        assert_eq!(date.ahead_ms, -1_000_000);
+        dates.push(ClockReading::new(base, seconds, asked_ms, took));
     }
 }
