@@ -10,7 +10,6 @@ mod models;
 mod nodes;
 mod ports;
 mod relayer;
-mod report;
 mod stores;
 
 use std::path::Path;
@@ -25,8 +24,11 @@ use crate::{
     time::now_ms,
 };
 use anyhow::bail;
+use baton_command::{
+    doctor::{Check, Report},
+    terminal::Style,
+};
 use baton_memory::storage::embedded::EmbeddedStorage;
-use report::{Check, Style};
 
 /// The subject of the checks.
 struct Subject {
@@ -49,7 +51,7 @@ pub(crate) async fn run(folder: &Path, config: Option<&Path>, args: DoctorArgs) 
     let mut config_check = check_config(folder, config, &args);
     let settings = Settings::load(folder, config, args.options.clone());
     if let Err(error) = &settings
-        && config_check.findings().is_empty()
+        && config_check.findings.is_empty()
     {
         config_check.found(codes::CONFIG_BROKEN, error.to_string());
     }
@@ -58,7 +60,16 @@ pub(crate) async fn run(folder: &Path, config: Option<&Path>, args: DoctorArgs) 
         let subject = Subject::look(settings, args.options, args.offline).await;
         subject.check(&mut checks).await;
     }
-    print(&checks, args.json)
+    let report = Report::new(checks);
+    match args.json {
+        true => println(&serde_json::json!(report).to_string()),
+        false => println(&report.describe(Style::stdout())),
+    }
+    match report.problems {
+        0 => Ok(()),
+        1 => bail!("there is 1 problem; its fix is above"),
+        count => bail!("there are {count} problems; their fixes are above"),
+    }
 }
 
 fn check_config(folder: &Path, config: Option<&Path>, args: &DoctorArgs) -> Check {
@@ -72,32 +83,6 @@ fn check_config(folder: &Path, config: Option<&Path>, args: &DoctorArgs) -> Chec
         check.found(codes::CONFIG_BROKEN, problem.to_string());
     }
     check
-}
-
-fn print(checks: &[Check], json: bool) -> anyhow::Result<()> {
-    let findings = || checks.iter().flat_map(Check::findings);
-    let problems = findings().filter(|finding| finding.is_problem()).count();
-    if json {
-        let ok = problems == 0;
-        let report = serde_json::json!({ "ok": ok, "problems": problems, "checks": checks });
-        println(&report.to_string());
-    } else {
-        let style = Style::stdout();
-        for check in checks {
-            println(&check.describe(style).join("\n"));
-        }
-        println("");
-        match (problems, findings().count()) {
-            (0, 0) => println(&style.paint("ok", "Nothing is wrong.")),
-            (0, _) => println("No problem."),
-            _ => {}
-        }
-    }
-    match problems {
-        0 => Ok(()),
-        1 => bail!("there is 1 problem; its fix is above"),
-        count => bail!("there are {count} problems; their fixes are above"),
-    }
 }
 
 impl Subject {

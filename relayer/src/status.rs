@@ -1,6 +1,7 @@
 //! `baton-relayer status`: asks the running relayer, and shows it with the stores and models of these settings.
 
 use anyhow::bail;
+use baton_command::output::span;
 use serde_json::{Value, json};
 
 use crate::{
@@ -86,26 +87,9 @@ fn without_query(url: &str) -> &str {
     url.split_once('?').map_or(url, |(base, _)| base)
 }
 
-/// A length of time in its largest relevant units.
-pub(crate) fn span(seconds: u64) -> String {
-    match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, minutes) => format!("{minutes} min {} s", seconds % 60),
-        (0, hours, minutes) => format!("{hours} h {minutes} min"),
-        (days, hours, _) => format!("{days} d {hours} h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_span_has_its_two_largest_units() {
-        for (seconds, text) in [(0, "0 s"), (61, "1 min 1 s"), (3_660, "1 h 1 min"), (90_000, "1 d 1 h")] {
-            assert_eq!(span(seconds), text);
-        }
-    }
 
     #[test]
     fn a_status_has_the_relayers_answer_and_no_secret_of_the_settings() {

@@ -1,55 +1,9 @@
 //! All problems that `doctor` can find: code, title and fix. Codes are stable: a code never gets a new
 //! meaning. docs/MEMORY.md lists them.
 
-/// Severity of a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Severity {
-    /// The relayer works, but not as well or as safely as it could.
-    Warning,
-    /// A configured part does not work, or will not after the next start.
-    Problem,
-}
+use baton_command::problem_codes;
 
-impl Severity {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Warning => "warning",
-            Self::Problem => "problem",
-        }
-    }
-}
-
-/// One problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Code {
-    /// The code.
-    pub(super) id: &'static str,
-    /// Its severity.
-    pub(super) severity: Severity,
-    /// Its title, in one line.
-    pub(super) title: &'static str,
-    /// The fix.
-    pub(super) fix: &'static str,
-}
-
-const fn warning(id: &'static str, title: &'static str, fix: &'static str) -> Code {
-    Code { id, severity: Severity::Warning, title, fix }
-}
-
-const fn problem(id: &'static str, title: &'static str, fix: &'static str) -> Code {
-    Code { id, severity: Severity::Problem, title, fix }
-}
-
-macro_rules! codes {
-    ($($name:ident = $make:ident($id:literal, $title:literal, $fix:literal);)*) => {
-        $(pub(super) const $name: Code = $make($id, $title, $fix);)*
-        /// All codes.
-        #[cfg(test)]
-        pub(super) const ALL: &[Code] = &[$($name),*];
-    };
-}
-
-codes! {
+problem_codes! {
     CONFIG_BROKEN = problem("R101", "the configuration cannot be used", "correct the named line or option; config.toml explains each");
     NO_DATA_DIR = warning("R102", "there is no data folder yet", "run `baton-relayer init`, or name another folder with --data-dir");
     DATA_DIR_BROKEN = problem("R103", "the data folder cannot be used", "give the relayer's user the folder (chown), or name another one with --data-dir");
@@ -112,17 +66,13 @@ codes! {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use baton_command::doctor::undocumented;
+
+    use super::ALL;
 
     #[test]
     fn codes_are_unique_and_documented_word_by_word() {
-        let page = include_str!("../../../docs/MEMORY.md");
-        for (index, code) in ALL.iter().enumerate() {
-            assert!(ALL[..index].iter().all(|other| other.id != code.id), "{}", code.id);
-            let row = format!("| {} | {} | {} | {} |", code.id, code.severity.name(), code.title, code.fix);
-            assert!(page.contains(&row), "docs/MEMORY.md lacks this row:\n{row}");
-        }
-        let rows = page.lines().filter(|line| line.starts_with("| R")).count();
-        assert_eq!(rows, ALL.len(), "a code of the page is none of the program's");
+        let wrong = undocumented(ALL, include_str!("../../../docs/MEMORY.md"));
+        assert!(wrong.is_empty(), "docs/MEMORY.md: {}", wrong.join("\n"));
     }
 }

@@ -8,7 +8,7 @@ use baton_memory::storage::{
     embedded::{CheckReport, EmbeddedConfig, EmbeddedStorage},
 };
 
-use super::{Subject, codes, report::Check};
+use super::{Check, Subject, codes};
 use crate::{running::RelayerAnswer, setup};
 
 /// Owners per read from the storage.
@@ -159,7 +159,7 @@ fn judge(state: DatabaseState) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::report::codes_of, *};
+    use super::*;
 
     #[test]
     fn each_state_of_the_database_has_its_code() {
@@ -181,7 +181,7 @@ mod tests {
             (DatabaseState::Offline, vec![]),
         ] {
             let name = format!("{state:?}");
-            assert_eq!(codes_of(&judge(state)), codes, "{name}");
+            assert_eq!(judge(state).codes(), codes, "{name}");
         }
     }
 

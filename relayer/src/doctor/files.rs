@@ -4,23 +4,21 @@ use std::{
     fs,
     io::{self, ErrorKind},
     os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
-use baton_command::output::shell_word;
+use baton_command::{
+    doctor::{Disk, check_space, try_to_write},
+    output::shell_word,
+};
 use baton_keys::{
     files::{self, KeyFileError},
     master::MasterKey,
 };
 use baton_memory::vault::Vault;
 
-use super::{Subject, codes, report::Check};
+use super::{Check, Subject, codes};
 use crate::data_folder::{KEY_FILE, KEY_KIND, MASTER_FILE};
-
-/// Free space below which writes soon fail: the database has a log of its own.
-const FULL_BYTES: u64 = 256 << 20;
-/// Free space below which `doctor` warns.
-const LOW_BYTES: u64 = 2 << 30;
 
 /// The state of a key's file.
 #[derive(Debug)]
@@ -48,7 +46,7 @@ struct FileFacts {
     keys_match: Option<bool>,
     /// Why owners' key files do not open.
     unreadable: Vec<String>,
-    free_bytes: Option<u64>,
+    disk: Option<Disk>,
 }
 
 pub(super) fn check(subject: &Subject) -> Check {
@@ -84,7 +82,7 @@ fn look(subject: &Subject) -> FileFacts {
             Err(error) => vec![error.to_string()],
         },
         keys_match: keys_match.and_then(Result::ok).flatten(),
-        free_bytes: free_bytes(folder),
+        disk: Disk::of(folder),
     }
 }
 
@@ -95,21 +93,6 @@ fn key_state(loaded: Result<(), KeyFileError>) -> KeyState {
         Err(error @ KeyFileError::Permissions { .. }) => KeyState::Readable(error.to_string()),
         Err(error) => KeyState::Broken(error.to_string()),
     }
-}
-
-fn try_to_write(folder: &Path) -> io::Result<()> {
-    let path = folder.join(format!(".doctor-{}", std::process::id()));
-    let written = fs::write(&path, b"a test by baton-relayer doctor\n");
-    // A failed write leaves no file.
-    let removed = fs::remove_file(&path);
-    written.and(removed)
-}
-
-/// The free bytes at a folder, or at its nearest existing ancestor.
-fn free_bytes(place: &Path) -> Option<u64> {
-    let folder = place.ancestors().find(|folder| folder.is_dir())?;
-    let stat = rustix::fs::statvfs(folder).ok()?;
-    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 fn judge(facts: &FileFacts) -> Check {
@@ -124,7 +107,7 @@ fn judge(facts: &FileFacts) -> Check {
     }
     for (path, mode) in &facts.open_folders {
         let fix = format!("chmod 700 {}", shell_word(path));
-        check.found_with(codes::DATA_DIR_OPEN, format!("{} (mode {mode:o})", path.display()), fix);
+        check.found_with(codes::DATA_DIR_OPEN, format!("{} (mode {mode:o})", path.display()), fix, false);
     }
     for (name, state) in &facts.keys {
         match state {
@@ -145,20 +128,15 @@ fn judge(facts: &FileFacts) -> Check {
     for reason in &facts.unreadable {
         check.found(codes::OWNER_KEY_BROKEN, reason.clone());
     }
-    if let Some(free) = facts.free_bytes {
-        let detail = format!("{} MB free", free / 1_000_000);
-        match free {
-            ..FULL_BYTES => check.found(codes::DISK_FULL, detail),
-            FULL_BYTES..LOW_BYTES => check.found(codes::DISK_LOW, detail),
-            _ => check.saw(detail),
-        }
+    if let Some(disk) = &facts.disk {
+        check_space(&mut check, (codes::DISK_FULL, codes::DISK_LOW), disk, 0);
     }
     check
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::report::codes_of, *};
+    use super::*;
 
     fn facts() -> FileFacts {
         FileFacts {
@@ -170,7 +148,7 @@ mod tests {
             keys_dir: "/d/keys".into(),
             keys_match: Some(true),
             unreadable: Vec::new(),
-            free_bytes: Some(u64::MAX),
+            disk: None,
         }
     }
 
@@ -179,7 +157,7 @@ mod tests {
         let codes = |change: &dyn Fn(&mut FileFacts)| {
             let mut facts = facts();
             change(&mut facts);
-            codes_of(&judge(&facts))
+            judge(&facts).codes()
         };
         assert!(codes(&|_| {}).is_empty());
         assert_eq!(codes(&|f| f.folder_error = Some(ErrorKind::NotFound.into())), ["R102"]);
@@ -190,8 +168,6 @@ mod tests {
         assert_eq!(codes(&|f| f.keys[0].1 = KeyState::Broken(String::new())), ["R107"]);
         assert_eq!(codes(&|f| f.keys_match = Some(false)), ["R108"]);
         assert_eq!(codes(&|f| f.unreadable = vec![String::new()]), ["R111"]);
-        assert_eq!(codes(&|f| f.free_bytes = Some(FULL_BYTES - 1)), ["R109"]);
-        assert_eq!(codes(&|f| f.free_bytes = Some(LOW_BYTES - 1)), ["R110"]);
         let new = |f: &mut FileFacts| {
             f.has_memory = false;
             f.keys[1].1 = KeyState::Missing;

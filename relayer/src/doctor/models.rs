@@ -3,16 +3,13 @@
 
 use std::{path::Path, time::Duration};
 
+use baton_command::doctor::Code;
 use baton_embed::models::{ALL_MINILM_L6_V2, EmbeddingModel, POTION_BASE_8M, verify};
 use baton_memory::extraction::read_key;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 
-use super::{
-    Subject,
-    codes::{self, Code},
-    report::Check,
-};
+use super::{Check, Subject, codes};
 use crate::{
     config::{EmbedderSetting, ModelSettings},
     running::{read_json, root_cause},
@@ -112,6 +109,7 @@ fn judge_files(check: &mut Check, setting: EmbedderSetting, name: &str, state: F
             codes::EMBEDDER_DAMAGED,
             format!("{name}: {reason}"),
             format!("remove the file, and {pull}"),
+            false,
         ),
         FilesState::Missing if setting == EmbedderSetting::Auto => {
             check.saw("hashing: words, without a model");
@@ -121,6 +119,7 @@ fn judge_files(check: &mut Check, setting: EmbedderSetting, name: &str, state: F
             codes::EMBEDDER_MISSING,
             name.to_owned(),
             format!("{pull}, or set embedder = \"auto\""),
+            false,
         ),
     }
 }
@@ -201,14 +200,14 @@ fn judge_endpoint(
 
 #[cfg(test)]
 mod tests {
-    use super::{super::report::codes_of, *};
+    use super::*;
 
     #[test]
     fn a_missing_model_is_a_problem_where_it_was_asked_for() {
         let codes = |setting, state| {
             let mut check = Check::new("embedder");
             judge_files(&mut check, setting, "m", state);
-            codes_of(&check)
+            check.codes()
         };
         assert_eq!(codes(EmbedderSetting::Auto, FilesState::Missing), ["R302"]);
         assert_eq!(codes(EmbedderSetting::Static, FilesState::Missing), ["R301"]);
@@ -222,7 +221,7 @@ mod tests {
         let codes = |answer| {
             let mut check = Check::new("model");
             judge_endpoint(&mut check, &LANGUAGE_MODEL, &endpoint, answer);
-            codes_of(&check)
+            check.codes()
         };
         let models = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         assert!(codes(EndpointAnswer::Offline).is_empty());

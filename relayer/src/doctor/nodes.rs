@@ -2,27 +2,18 @@
 
 use std::time::Duration;
 
-use baton_keys::SecretSigningKey;
-use baton_mesh::{Mesh, MeshConfig, Multiaddr, OpenError, PeerId, Reach, node_id_of};
+use baton_keys::secret::random_bytes;
+use baton_mesh::{DialOutcome, Mesh, Multiaddr};
 use futures::future::join_all;
-use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::{Subject, codes, report::Check};
+use super::{Check, Subject, codes};
 use crate::config::{HttpSetting, Settings};
 
 /// Timeout of one node.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// The software name of this command towards nodes.
 const SOFTWARE: &str = concat!("baton/", env!("CARGO_PKG_VERSION"), " (relayer doctor)");
-
-/// Outcome of one dial.
-#[derive(Debug)]
-enum DialOutcome {
-    Answered(Duration),
-    Other,
-    Silent(String),
-}
 
 pub(super) async fn check(subject: &Subject) -> Check {
     let settings = &subject.settings;
@@ -39,8 +30,12 @@ pub(super) async fn check(subject: &Subject) -> Check {
         check.saw("offline: bootstrap nodes were not dialled");
         return check;
     }
-    let dialled = join_all(settings.bootstrap.iter().map(|address| Box::pin(dial(address)))).await;
-    let dialled: Vec<_> = settings.bootstrap.iter().map(Multiaddr::to_string).zip(dialled).collect();
+    let dialled = join_all(settings.bootstrap.iter().map(|address| {
+        let seed = Zeroizing::new(random_bytes());
+        Box::pin(Mesh::try_dial(seed, SOFTWARE, address, DIAL_TIMEOUT, async |_, _| ()))
+    }));
+    let addresses = settings.bootstrap.iter().map(Multiaddr::to_string);
+    let dialled: Vec<_> = addresses.zip(dialled.await).collect();
     judge_dials(&mut check, &dialled);
     check
 }
@@ -67,14 +62,14 @@ fn judge_sources(check: &mut Check, settings: &Settings, needs: Vec<&str>) {
     }
 }
 
-fn judge_dials(check: &mut Check, dialled: &[(String, DialOutcome)]) {
+fn judge_dials(check: &mut Check, dialled: &[(String, DialOutcome<()>)]) {
     let mut answered = 0;
     for (address, outcome) in dialled {
         if !address.contains("/p2p/") {
             check.found(codes::BOOTSTRAP_ANONYMOUS, address.clone());
         }
         match outcome {
-            DialOutcome::Answered(took) => {
+            DialOutcome::Answered(took, _) => {
                 answered += 1;
                 check.saw(format!("{address} answers in {} ms", took.as_millis()));
             }
@@ -89,50 +84,10 @@ fn judge_dials(check: &mut Check, dialled: &[(String, DialOutcome)]) {
     }
 }
 
-/// The address without its last part, and the peer in that part.
-fn named_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
-    let text = address.to_string();
-    let (place, peer) = text.rsplit_once("/p2p/")?;
-    Some((place.parse().ok()?, peer.parse().ok()?))
-}
-
-async fn dial(address: &Multiaddr) -> DialOutcome {
-    let named = named_peer(address);
-    // The operator named the address, so any range is allowed, even loopback.
-    let mut config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer(SOFTWARE) };
-    if named.is_none() {
-        config.bootstrap = vec![address.clone()];
-    }
-    let seed = Zeroizing::new(*SecretSigningKey::generate().expose_seed());
-    let (mesh, _incoming) = match Box::pin(Mesh::spawn(seed, config)).await {
-        Ok(mesh) => mesh,
-        Err(error) => return DialOutcome::Silent(error.to_string()),
-    };
-    let begin = Instant::now();
-    let deadline = begin + DIAL_TIMEOUT;
-    let outcome = match named {
-        Some((place, peer)) => match node_id_of(&peer) {
-            Some(node) => match mesh.open(node, &[place], deadline).await {
-                // Without the turn protocol, it is a relay or only a bootstrap peer.
-                Ok(_) | Err(OpenError::ProtocolUnsupported) => DialOutcome::Answered(begin.elapsed()),
-                Err(OpenError::WrongIdentity { .. }) => DialOutcome::Other,
-                Err(error) => DialOutcome::Silent(error.to_string()),
-            },
-            None => DialOutcome::Silent("its name is not that of an Ed25519 key".to_owned()),
-        },
-        None => match mesh.wait_for_peers(deadline, |peers| peers.iter().any(|peer| peer.connected)).await {
-            Some(_) => DialOutcome::Answered(begin.elapsed()),
-            None => DialOutcome::Silent(format!("no connection within {} s", DIAL_TIMEOUT.as_secs())),
-        },
-    };
-    mesh.shutdown().await;
-    outcome
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{report::codes_of, running_relayer, subject},
+        super::{running_relayer, subject},
         *,
     };
     use crate::running::RelayerAnswer;
@@ -141,7 +96,7 @@ mod tests {
         let subject = subject(text, RelayerAnswer::NoAddress("a test"));
         let mut check = Check::new("nodes");
         judge_sources(&mut check, &subject.settings, needs(&subject.settings));
-        codes_of(&check)
+        check.codes()
     }
 
     #[test]
@@ -160,24 +115,24 @@ mod tests {
 
     #[test]
     fn dials_are_judged_one_by_one_and_together() {
-        let codes = |outcomes: Vec<DialOutcome>| {
+        let codes = |outcomes: Vec<DialOutcome<()>>| {
             let dialled: Vec<_> = outcomes
                 .into_iter()
                 .map(|outcome| ("/ip4/192.0.2.1/tcp/1/p2p/P".to_owned(), outcome))
                 .collect();
             let mut check = Check::new("nodes");
             judge_dials(&mut check, &dialled);
-            codes_of(&check)
+            check.codes()
         };
         let silent = || DialOutcome::Silent(String::new());
-        let answered = || DialOutcome::Answered(Duration::ZERO);
+        let answered = || DialOutcome::Answered(Duration::ZERO, None);
         assert!(codes(vec![]).is_empty() && codes(vec![answered()]).is_empty());
         assert_eq!(codes(vec![silent(), answered()]), ["R703"]);
         assert_eq!(codes(vec![DialOutcome::Other, answered()]), ["R704"]);
         assert_eq!(codes(vec![silent()]), ["R703", "R705"]);
         let mut check = Check::new("nodes");
         judge_dials(&mut check, &[("/ip4/192.0.2.1/tcp/1".to_owned(), answered())]);
-        assert_eq!(codes_of(&check), ["R707"]);
+        assert_eq!(check.codes(), ["R707"]);
     }
 
     #[tokio::test]
@@ -185,6 +140,6 @@ mod tests {
         let mut relayer = running_relayer(&[]);
         relayer.identity.peers = crate::http::PeerCounts::default();
         let subject = subject("", RelayerAnswer::Relayer(Box::new(relayer)));
-        assert_eq!(codes_of(&super::check(&subject).await), ["R706"]);
+        assert_eq!(super::check(&subject).await.codes(), ["R706"]);
     }
 }

@@ -1,7 +1,9 @@
 //! Checks the running relayer: its health, readiness, version and settings.
 
-use super::{Subject, codes, report::Check};
-use crate::{running::RelayerAnswer, serve::memory_facts, status::span};
+use baton_command::output::span;
+
+use super::{Check, Subject, codes};
+use crate::{running::RelayerAnswer, serve::memory_facts};
 
 pub(super) fn check(subject: &Subject) -> Check {
     let Some(relayer) = subject.running() else {
@@ -51,14 +53,14 @@ pub(super) fn check(subject: &Subject) -> Check {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{report::codes_of, running_relayer, subject},
+        super::{running_relayer, subject},
         *,
     };
 
     fn codes_with(text: &str, change: impl FnOnce(&mut crate::running::RunningRelayer)) -> Vec<&'static str> {
         let mut relayer = running_relayer(&[]);
         change(&mut relayer);
-        codes_of(&check(&subject(text, RelayerAnswer::Relayer(Box::new(relayer)))))
+        check(&subject(text, RelayerAnswer::Relayer(Box::new(relayer)))).codes()
     }
 
     #[test]
