@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use baton_client::{Client, ClientError, Listing, NodeInfo};
+use baton_command::doctor::{Check, Code, Finding, Report, Severity};
 use baton_proto::{
     ids::{BlobId, HeadIndexKey, NodeId},
     receipt::EngineKind,
@@ -10,7 +11,6 @@ use baton_proto::{
 };
 use baton_walrus_client::{HttpStore, PutPermission, ShardCount, differing_shards, http_client};
 use futures::future::join_all;
-use serde::Serialize;
 use serde_json::json;
 
 use super::{
@@ -28,77 +28,28 @@ const MAX_CLOCK_DIFFERENCE_MS: u64 = 30_000;
 const SOON_MS: u64 = 3 * 24 * 60 * 60 * 1000;
 const MAX_SHOWN: usize = 5;
 
-/// Code of a problem, whether it is only a warning, its meaning, and the fix.
-#[derive(Clone, Copy)]
-struct Code(&'static str, bool, &'static str, &'static str);
-
-macro_rules! codes {
-    ($($name:ident: $code:literal $warning:literal $meaning:literal, $fix:literal;)*) => {
-        /// Every problem that is found. docs/TROUBLESHOOTING.md lists them.
-        mod codes {
-            use super::Code;
-
-            $(pub(super) const $name: Code = Code($code, $warning, $meaning, $fix);)*
-            /// All of them, in order.
-            #[cfg(test)]
-            pub(super) const ALL: &[Code] = &[$($name),*];
-        }
-    };
-}
-
-codes! {
-    SETTINGS_BROKEN: "C101" false "the settings cannot be used", "correct the named line; `baton config check` shows all";
-    HOME_LOCKED: "C201" false "the home folder or its key cannot be opened", "check the folder, or name another with `--home`";
-    JOURNAL_DAMAGED: "C202" false "a session's journal is damaged", "`baton session restore SESSION` restores it from the store";
-    CLOCK_WRONG: "C301" false "this machine's clock differs from the nodes' or stores'", "set the clock, best by NTP";
-    PUBLISHER_DOWN: "C401" false "a publisher does not answer", "start the store, or name another with `--publisher`";
-    AGGREGATOR_DOWN: "C402" false "an aggregator does not answer", "start the store, or name another with `--aggregator`";
-    PUT_REFUSED: "C403" true "a publisher refuses this device's blobs", "name its secret or token: `--publisher-secret-file` or `--publisher-token-file`";
-    SHARDS_DIFFER: "C404" false "the store has another number of shards", "leave shards out of the settings, or set it to the number of the store";
-    INDEX_DOWN: "C501" true "a head index does not answer", "start it, or name another with `--heads`";
-    NODE_UNREACHABLE: "C601" true "a named node cannot be reached", "check that the node runs, and its address";
-    NO_NODE: "C602" false "no node was found", "name a node with `--node`, or use a private network: `baton try`";
-    ONLY_ECHO: "C603" true "only test engines were found", "name another node; for a test, pass `--allow-echo`";
-    NODE_SILENT: "C604" true "a known node does not answer", "check that it runs; others serve meanwhile";
-    RELAYER_DOWN: "C701" false "the relayer does not answer", "start the relayer, or name another with `--relayer`";
-    NOT_STORED: "C801" true "turns wait to be stored", "store them: `baton session renew`; keep this device until then";
-    EXPIRES_SOON: "C802" true "blobs may expire within 3 days", "renew them: `baton session renew`";
-    NOT_ANSWERED: "C803" true "a message has no answer", "continue it: `baton chat -s SESSION`";
-    DELETED_ELSEWHERE: "C804" true "another device deleted a session", "remove it here: `baton session delete SESSION`";
-    OTHER_SHARDS: "C805" true "a session is for a store with another number of shards", "go on in a new conversation: `baton session branch SESSION TEXT`";
-}
-
-/// A problem that was found.
-#[derive(Debug, Serialize)]
-struct Finding {
-    code: &'static str,
-    level: &'static str,
-    meaning: &'static str,
-    message: String,
-    fix: &'static str,
-}
-
-/// The checks of one subject.
-#[derive(Debug, Serialize)]
-struct Check {
-    subject: &'static str,
-    /// The facts without a problem.
-    seen: Vec<String>,
-    findings: Vec<Finding>,
-}
-
-impl Check {
-    fn new(subject: &'static str) -> Self {
-        Self { subject, seen: Vec::new(), findings: Vec::new() }
-    }
-
-    fn saw(&mut self, fact: impl Into<String>) {
-        self.seen.push(fact.into());
-    }
-
-    fn found(&mut self, Code(code, warning, meaning, fix): Code, message: impl Into<String>) {
-        let level = if warning { "warning" } else { "problem" };
-        self.findings.push(Finding { code, level, meaning, message: message.into(), fix });
+/// Every problem that is found. docs/TROUBLESHOOTING.md lists them.
+mod codes {
+    baton_command::problem_codes! {
+        SETTINGS_BROKEN = problem("C101", "the settings cannot be used", "correct the named line; `baton config check` shows all");
+        HOME_LOCKED = problem("C201", "the home folder or its key cannot be opened", "check the folder, or name another with `--home`");
+        JOURNAL_DAMAGED = problem("C202", "a session's journal is damaged", "`baton session restore SESSION` restores it from the store");
+        CLOCK_WRONG = problem("C301", "this machine's clock differs from the nodes' or stores'", "set the clock, best by NTP");
+        PUBLISHER_DOWN = problem("C401", "a publisher does not answer", "start the store, or name another with `--publisher`");
+        AGGREGATOR_DOWN = problem("C402", "an aggregator does not answer", "start the store, or name another with `--aggregator`");
+        PUT_REFUSED = warning("C403", "a publisher refuses this device's blobs", "name its secret or token: `--publisher-secret-file` or `--publisher-token-file`");
+        SHARDS_DIFFER = problem("C404", "the store has another number of shards", "leave shards out of the settings, or set it to the number of the store");
+        INDEX_DOWN = warning("C501", "a head index does not answer", "start it, or name another with `--heads`");
+        NODE_UNREACHABLE = warning("C601", "a named node cannot be reached", "check that the node runs, and its address");
+        NO_NODE = problem("C602", "no node was found", "name a node with `--node`, or use a private network: `baton try`");
+        ONLY_ECHO = warning("C603", "only test engines were found", "name another node; for a test, pass `--allow-echo`");
+        NODE_SILENT = warning("C604", "a known node does not answer", "check that it runs; others serve meanwhile");
+        RELAYER_DOWN = problem("C701", "the relayer does not answer", "start the relayer, or name another with `--relayer`");
+        NOT_STORED = warning("C801", "turns wait to be stored", "store them: `baton session renew`; keep this device until then");
+        EXPIRES_SOON = warning("C802", "blobs may expire within 3 days", "renew them: `baton session renew`");
+        NOT_ANSWERED = warning("C803", "a message has no answer", "continue it: `baton chat -s SESSION`");
+        DELETED_ELSEWHERE = warning("C804", "another device deleted a session", "remove it here: `baton session delete SESSION`");
+        OTHER_SHARDS = warning("C805", "a session is for a store with another number of shards", "go on in a new conversation: `baton session branch SESSION TEXT`");
     }
 }
 
@@ -120,7 +71,7 @@ pub(crate) async fn run(
             checks.push(first);
         }
     }
-    show(&checks, out)
+    show(&Report::new(checks), out)
 }
 
 fn settings_seen(named: Option<&Path>, environment: &Environment) -> String {
@@ -247,10 +198,7 @@ async fn stores(settings: &Settings) -> [Check; 2] {
     }));
     let (publishers, permissions, aggregators, indexes) =
         tokio::join!(publishers, permissions, aggregators, indexes);
-    for check in publishers {
-        store.seen.extend(check.seen);
-        store.findings.extend(check.findings);
-    }
+    publishers.into_iter().for_each(|check| store.extend(check));
     for (url, permission) in permissions {
         if let PutPermission::Refused { reason } = permission {
             store.found(codes::PUT_REFUSED, format!("publisher {url}: {reason}"));
@@ -355,34 +303,29 @@ fn sessions_check(listing: &Listing, shards: u16, home: &mut Check, check: &mut 
     check.saw(count(listing.sessions.len() as u64, "session"));
 }
 
-fn show(checks: &[Check], out: &Out) -> Result<(), Failure> {
-    let findings = || checks.iter().flat_map(|check| &check.findings);
-    let problems = findings().filter(|finding| finding.level == "problem").count() as u64;
+fn show(report: &Report, out: &Out) -> Result<(), Failure> {
     if out.json() {
-        out.value(&json!({ "ok": problems == 0, "problems": problems, "checks": checks }))?;
+        out.value(&json!(report))?;
     } else {
-        for check in checks {
+        for check in &report.checks {
             for fact in &check.seen {
-                out.good(&format!("✓ {:<11} {fact}", check.subject));
+                out.good(&format!("✓ {:<11} {fact}", check.name));
             }
-            for finding in &check.findings {
-                let (mark, problem) = if finding.level == "problem" { ("✗", true) } else { ("!", false) };
-                let line = format!("{mark} {:<11} {} {}", check.subject, finding.code, finding.message);
-                if problem {
-                    out.problem_line(&line)
-                } else {
-                    out.warn(&line)
+            for Finding { code, severity, detail, fix, .. } in &check.findings {
+                match severity {
+                    Severity::Problem => out.problem_line(&format!("✗ {:<11} {code} {detail}", check.name)),
+                    Severity::Warning => out.warn(&format!("! {:<11} {code} {detail}", check.name)),
                 }
-                out.note(&format!("              fix: {}", finding.fix.replace('`', "")));
+                out.note(&format!("              fix: {}", fix.replace('`', "")));
             }
         }
-        if problems == 0 {
+        if report.problems == 0 {
             out.good("No problem was found.");
         }
     }
-    match problems {
+    match report.problems {
         0 => Ok(()),
-        _ => Err(Failure::Found(problems)),
+        problems => Err(Failure::Found(problems as u64)),
     }
 }
 
@@ -408,15 +351,13 @@ impl Failure {
 
 #[cfg(test)]
 mod tests {
+    use baton_command::doctor::undocumented;
+
     use super::*;
 
     #[test]
     fn the_page_of_troubles_lists_every_code() {
-        let page = include_str!("../../../docs/TROUBLESHOOTING.md");
-        for Code(code, warning, meaning, fix) in codes::ALL {
-            let level = if *warning { "warning" } else { "problem" };
-            let row = format!("| {code} | {level} | {meaning} | {fix} |");
-            assert!(page.contains(&row), "docs/TROUBLESHOOTING.md lacks this row:\n{row}");
-        }
+        let wrong = undocumented(codes::ALL, include_str!("../../../docs/TROUBLESHOOTING.md"));
+        assert!(wrong.is_empty(), "docs/TROUBLESHOOTING.md: {}", wrong.join("\n"));
     }
 }
