@@ -32,6 +32,9 @@ pub struct Timeouts {
     pub second_look: Duration,
     /// For a head index to answer; all are queried at once.
     pub heads: Duration,
+    /// The most that a turn waits for a precautionary look at the head indexes, so that a silent index does not
+    /// delay it.
+    pub first_look: Duration,
     /// Delay before a failed store or publication is retried in the background; doubled up to five minutes
     /// while it fails.
     pub store_retry: Duration,
@@ -62,6 +65,7 @@ impl Default for Timeouts {
             author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
             second_look: Duration::from_secs(3),
             heads: Duration::from_secs(5),
+            first_look: Duration::from_secs(1),
             store_retry: Duration::from_secs(5),
         }
     }

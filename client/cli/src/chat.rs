@@ -3,7 +3,7 @@
 use std::{
     io::{IsTerminal as _, Read as _},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use baton_client::{Client, ClientError, SessionInfo, TurnOutcome};
@@ -14,7 +14,7 @@ use baton_proto::{
 use serde_json::json;
 
 use super::{
-    Failure,
+    Failure, GRACE,
     args::ChatArguments,
     find_session,
     interrupt::cancellable,
@@ -30,10 +30,6 @@ use super::{
 
 /// Most bytes read from standard input as one message; the library names the exact limit.
 const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
-/// Time to wait for a message's head, so that another device's turn in its place is reported at once.
-const COMPARE_WAIT: Duration = Duration::from_secs(3);
-/// Time to wait until a message's turn is stored.
-const SETTLE_WAIT: Duration = Duration::from_secs(4);
 /// After this long, the wait is mentioned.
 const STORING_REMARK: Duration = Duration::from_millis(700);
 /// Time for further head indexes to take the turn, after one has.
@@ -129,18 +125,25 @@ async fn one_shot(
         handle.set_system(vec![Message::new(Role::System, system)]).await?;
     }
     let is_new = arguments.session.is_none() || arguments.branch.is_some();
-    say(client, talk, OpenedSession { session, history }, (text, is_new), out).await.map(drop)
+    let (_, until) = say(client, talk, OpenedSession { session, history }, (text, is_new), out).await?;
+    client.shutdown(left(until)).await;
+    Ok(())
+}
+
+/// The time until then.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 /// Sends one message and prints the answer. `is_new` says that this call began the session, and can be repeated.
-/// Returns whether the store confirmed the turn in time.
+/// Returns whether the store confirmed the turn in time, and the end of the time for the turn's background work.
 pub(crate) async fn say(
     client: &Client,
     talk: &Talk,
     OpenedSession { session, history }: OpenedSession,
     (text, is_new): (String, bool),
     out: &Out,
-) -> Result<bool, Failure> {
+) -> Result<(bool, Instant), Failure> {
     let handle = client.session(session);
     let mut view = TurnDisplay::of_single_message(out, session);
     let messages = vec![Message::new(Role::User, text)];
@@ -162,12 +165,13 @@ pub(crate) async fn say(
     }
     let outcome = result.map_err(|failure| hint_at(failure, session))?;
     view.finish(&outcome);
+    let until = Instant::now() + GRACE;
     talk.note_announced();
     talk.remember(&messages, &outcome, out).await;
     // The program is about to end: a blob that no store has yet waits on this device.
-    let stored = while_storing(handle.wait_settled(SETTLE_WAIT), out).await?;
+    let stored = while_storing(handle.wait_settled(left(until)), out).await?;
     if stored {
-        handle.wait_published(INDEX_WAIT).await?;
+        handle.wait_published(INDEX_WAIT.min(left(until))).await?;
     }
     if let Some((tone, text)) = storage_remark(&handle.info().await?)
         && !out.json()
@@ -184,11 +188,11 @@ pub(crate) async fn say(
         out.value(&summary)?;
     }
     // Another device may have written in the same place meanwhile. An index that did not answer so far is not waited for.
-    let compare_wait = if stored { COMPARE_WAIT } else { Duration::ZERO };
+    let compare_wait = if stored { left(until) } else { Duration::ZERO };
     if handle.wait_compared(compare_wait).await? {
         talk.reconcile(client, session, out).await?;
     }
-    Ok(stored)
+    Ok((stored, until))
 }
 
 /// Says that a turn is being stored, if that takes a while.

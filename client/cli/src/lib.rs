@@ -68,8 +68,8 @@ use args::{Arguments, Command, SessionCommand};
 use out::Out;
 use settings::{Environment, Settings};
 
-/// Time at the program's end for acknowledgements, the head and the node's report on storing. The journal
-/// holds the unfinished rest.
+/// Time after a single message's answer, or at the program's end, for acknowledgements, the head and the node's report
+/// on storing. The journal holds the unfinished rest.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Shortest part of a title that is looked for when no session has the given name.

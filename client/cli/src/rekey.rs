@@ -49,7 +49,7 @@ async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &O
     let (opened, _) = branch(client, old, &BranchPlace::default(), None).await?;
     let new = opened.session;
     talk.announce_nodes(out);
-    let stored = Box::pin(chat::say(client, talk, opened, (text, true), out)).await?;
+    let (stored, _) = Box::pin(chat::say(client, talk, opened, (text, true), out)).await?;
     let (from, to) = (short_session(&old), short_session(&new));
     if !stored {
         out.warn(&format!("The store did not confirm the new session {to}, so {from} is not deleted."));

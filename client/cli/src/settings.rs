@@ -95,6 +95,8 @@ pub(crate) struct Settings {
     shards: Option<ShardCount>,
     /// The number that the store announced.
     announced: OnceLock<ShardCount>,
+    /// Set once a store was silent when it was asked for that number.
+    silence: OnceLock<()>,
     mdns: bool,
     /// Whether nodes other than the named ones may answer.
     discover: bool,
@@ -184,6 +186,7 @@ impl Settings {
             publisher_token: token,
             shards: options.shards.map(shards).transpose()?,
             announced: OnceLock::new(),
+            silence: OnceLock::new(),
             read_in_use: !matches!(arguments.command, Some(Command::Chat(_) | Command::Serve(_))),
             model: options.model,
             system: options.system,
@@ -286,6 +289,9 @@ impl Settings {
             config.more_heads.push(self.index_at(url)?);
         }
         config.announced_shards = self.announced.get().copied();
+        if self.silence.get().is_some() {
+            config.timeouts.first_look = shards::LOOK_AFTER_SILENCE;
+        }
         config.heads_in_dht = network && self.dht;
         config.passphrase.clone_from(&self.passphrase);
         config.quota = QuotaHolder::load(&self.home, self.passphrase())?.map(Arc::new);

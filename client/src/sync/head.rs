@@ -17,11 +17,11 @@ use baton_proto::{
 };
 
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     core::Core,
-    error::ClientError,
+    error::{ClientError, NO_INDEX_ANSWERS},
     index_status::{IndexAnswer, IndexStatus},
     network::heads::{HeadLookup, OfferAnswer, tally},
     session::{
@@ -106,10 +106,6 @@ impl FoundHead {
     }
 }
 
-/// How long a turn waits for a precautionary look at the head indexes, so that an unavailable index does not
-/// delay it.
-pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(1);
-
 /// How long a publication waits for an index to show what it has: a caller may wait for the head.
 const PUBLISH_LOOK: Duration = Duration::from_secs(2);
 
@@ -171,14 +167,15 @@ pub(crate) async fn publish_missing(core: &Arc<Core>, session: &Arc<Session>) ->
 /// # Errors
 /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
 pub(crate) async fn check_for_newer(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
-    match look_and_compare(core, session, FIRST_LOOK).await {
+    match look_and_compare(core, session, core.config.timeouts.first_look).await {
         Ok((_, Err(error))) if error.is_divergence() => Err(error),
         _ => Ok(()),
     }
 }
 
 /// Looks at the head indexes and compares, while this device publishes nothing: a result older than its
-/// own record would look like a rollback. Each index has at most `wait`.
+/// own record would look like a rollback. Each index has at most `wait`, and a publication under way delays the look
+/// by no more.
 ///
 /// # Errors
 /// Only those of the look; the result holds the comparison's.
@@ -187,9 +184,14 @@ pub(crate) async fn look_and_compare(
     session: &Arc<Session>,
     wait: Duration,
 ) -> Result<(HeadSnapshot, Result<HeadStatus, ClientError>), ClientError> {
-    let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let begun = Instant::now();
+    let Ok(permit) = timeout(wait, session.heads.acquire()).await else {
+        let reason = format!("{NO_INDEX_ANSWERS} yet");
+        return Err(StoreError::Unavailable { reason, retry_after: None }.into());
+    };
+    let _permit = permit.map_err(|_| ClientError::TaskEnded)?;
     session.indexes(|view| view.note_look(core.now_ms(), false));
-    let snapshot = snapshot(core, session, wait).await?;
+    let snapshot = snapshot(core, session, wait.saturating_sub(begun.elapsed())).await?;
     session.indexes(|view| view.note_look(core.now_ms(), true));
     let status = session.compare(|state| {
         let status = compare(state, &snapshot);

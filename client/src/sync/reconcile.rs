@@ -31,7 +31,7 @@ use crate::{
     },
     storage,
     sync::{
-        head::{self, FIRST_LOOK, FoundHead, HeadStatus, PublishReason},
+        head::{self, FoundHead, HeadStatus, PublishReason},
         transfer, verify,
     },
 };
@@ -193,7 +193,7 @@ pub(crate) async fn reconcile_before(
     let wait = match (wanted, is_look_due(core, session, now)) {
         (true, _) => Duration::MAX,
         // This device may have lost turns that it wrote: a moment to find out is worth it.
-        (false, true) => FIRST_LOOK,
+        (false, true) => core.config.timeouts.first_look,
         (false, false) => return Ok(()),
     };
     if !options.reconcile {

@@ -1,14 +1,16 @@
 //! The number of shards of the store's network: in the settings, or announced by the store.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use baton_walrus_client::ShardCount;
 
 use super::Settings;
 use crate::Failure;
 
-/// Time for the store to announce its number of shards.
-const SHARDS_WAIT: Duration = Duration::from_secs(1);
+/// Time for the store to announce its number of shards: three round trips to the other side of the world.
+const SHARDS_WAIT: Duration = Duration::from_millis(750);
+/// Time for a precautionary look at the head indexes if a store was silent. A turn thus waits one second in all.
+pub(super) const LOOK_AFTER_SILENCE: Duration = Duration::from_millis(250);
 
 impl Settings {
     /// Shards of the store's network: the set number, or the one that the store announced.
@@ -22,7 +24,12 @@ impl Settings {
     /// A usage error if the settings have another number: the store would keep nothing under the session's IDs.
     pub(crate) async fn ask_shards(&self) -> Result<(), Failure> {
         let store = self.store(|builder| builder.base_timeout(SHARDS_WAIT))?;
-        let Some(theirs) = store.announced_shards().await else { return Ok(()) };
+        let asked = Instant::now();
+        let announced = store.announced_shards().await;
+        if asked.elapsed() >= SHARDS_WAIT {
+            self.silence.get_or_init(|| ());
+        }
+        let Some(theirs) = announced else { return Ok(()) };
         match self.shards.filter(|ours| *ours != theirs) {
             Some(ours) => Err(Failure::usage(
                 format!("The store has {} shards, and the settings have {}.", theirs.get(), ours.get()),

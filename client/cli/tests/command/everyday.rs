@@ -3,6 +3,7 @@
 
 use std::{
     io::{BufRead as _, BufReader},
+    net::TcpListener,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -312,6 +313,41 @@ async fn a_node_is_named_by_a_dns_name_and_the_store_by_its_url_alone() {
         text.contains("The store has 10 shards, and the settings have 1000.") && text.contains("--shards 10"),
         "{text}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_store_delays_neither_the_answer_nor_the_end_for_long() {
+    let fixture = Fixture::new().await;
+    let node = fixture.node.addrs()[0].to_string();
+    // The system completes its connections, and nobody reads them.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", listener.local_addr().unwrap());
+    // The times until the answer and from there to the end.
+    let timed = async |home: &str, store: &str, words: &[&str]| {
+        let mut command = program();
+        command.args(words).args(["--home", home, "--node", &node, "--shards", "10", "--publisher", store]);
+        command.env("HOME", fixture.folder.path()).current_dir(fixture.folder.path()).stdin(Stdio::null());
+        let begun = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = tokio::task::spawn_blocking(move || {
+            let mut answer = String::new();
+            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut answer).unwrap();
+            let answered = begun.elapsed();
+            let said = err(&child.wait_with_output().unwrap());
+            (answer, said, answered, begun.elapsed().saturating_sub(answered))
+        });
+        ended.await.unwrap()
+    };
+    let (.., usual, _) = timed("usual", &fixture.url, &["chat", "hello"]).await;
+    for (words, answer) in
+        [(&["chat", "hello"][..], "hello (0)\n"), (&["chat", "-c", "again"], "again (1)\n")]
+    {
+        let (text, said, before, after) = timed("home", &silent, words).await;
+        assert_eq!(text, answer, "{said}");
+        assert!(before < usual + Duration::from_millis(2500), "{before:?}, usually {usual:?}: {said}");
+        assert!(after < Duration::from_millis(5500), "{after:?}: {said}");
+        assert!(said.contains("⚠ Not stored yet") && said.contains("baton session renew "), "{said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
