@@ -147,7 +147,7 @@ impl Owners {
     pub(crate) fn warning(&self) -> Option<&'static str> {
         self.state().refuses_some.then_some(
             "some owners are refused: their key files are damaged, or their database is behind; the log names the files, and \
-             `baton-relayer doctor` the remedy",
+             `baton-relayer doctor` the fix",
         )
     }
 

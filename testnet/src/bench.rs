@@ -49,7 +49,7 @@ pub(crate) struct BenchApisArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub(crate) samples: usize,
     /// Folder of downloaded models
-    #[arg(long, env = "BATON_NODE_MODEL_DIR")]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct BenchTurnArgs {
     #[arg(long, default_value_t = 10)]
     pub(crate) shards: u16,
     /// Folder of downloaded models
-    #[arg(long, env = "BATON_NODE_MODEL_DIR")]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value_t = 10)]
     pub(crate) shards: u16,
     /// Folder of downloaded models
-    #[arg(long, env = "BATON_NODE_MODEL_DIR")]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
     /// Inject random faults during the whole demo
     #[arg(long, value_enum, value_name = "WHAT")]

@@ -42,7 +42,7 @@ pub(crate) struct StoreArgs {
     #[command(subcommand)]
     command: Option<StoreCommand>,
     /// Folder of the store
-    #[arg(long, default_value = "baton-store")]
+    #[arg(long, default_value = "baton-store", value_name = "DIR")]
     data_dir: PathBuf,
     /// Address to listen on; of localhost:PORT and :PORT, this machine alone
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:31415", value_parser = listen_address)]
@@ -87,7 +87,7 @@ enum StoreCommand {
 #[derive(Debug, Args)]
 struct FsckArgs {
     /// Folder of the store
-    #[arg(long, default_value = "baton-store")]
+    #[arg(long, default_value = "baton-store", value_name = "DIR")]
     data_dir: PathBuf,
     /// Repair damage where possible
     #[arg(long)]

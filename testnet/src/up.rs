@@ -39,10 +39,10 @@ pub(crate) struct UpArgs {
     #[arg(long, default_value_t = 10)]
     pub(crate) shards: u16,
     /// Folder of downloaded models
-    #[arg(long, env = "BATON_NODE_MODEL_DIR")]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
     /// Folder of the network [default: a temporary one, removed at the end]
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Print the addresses as one JSON line when ready
     #[arg(long)]

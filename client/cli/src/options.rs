@@ -47,7 +47,7 @@ options! {
         "Settings of every command" {
             /// Folder of the device key and the sessions [default: ~/.local/share/baton]
             [global = true] home: Option<PathBuf> =
-                path("FOLDER"), text("a folder").in_words("~/.local/share/baton");
+                path("DIR"), text("a folder").in_words("~/.local/share/baton");
             /// Address of a node, such as /ip4/192.0.2.1/tcp/4001/p2p/ID; may be repeated
             [global = true] node: Option<Vec<Multiaddr>> =
                 ADDRESS, one_or_more(MAX_ADDRESSES, ANY_ADDRESS).in_words("nodes of the local network");

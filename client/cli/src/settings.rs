@@ -154,8 +154,7 @@ impl Settings {
         };
         let options = given.or(file);
         let home = options.home.or_else(|| environment.data_folder());
-        let home =
-            home.ok_or_else(|| Failure::usage("There is no home folder.", "name one: --home FOLDER"))?;
+        let home = home.ok_or_else(|| Failure::usage("There is no home folder.", "name one: --home DIR"))?;
         let nodes = options.node.unwrap_or_default();
         let publishers = options.publisher.unwrap_or_else(|| vec![DEFAULT_STORE.to_owned()]);
         let hours = options.epoch_hours.map(|hours| Duration::from_secs(u64::from(hours) * 3600));

@@ -36,7 +36,7 @@ pub struct CompletionsArguments {
 #[derive(Args, Clone, Debug)]
 pub struct ManArguments {
     /// Write this page and one of each command into this folder, such as ~/.local/share/man/man1.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
 

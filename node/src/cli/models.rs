@@ -139,8 +139,8 @@ struct HashCheck {
     /// The expected hash; `None` for a file that was copied into the folder by hand.
     expected: Option<WeightsHash>,
     actual: WeightsHash,
-    /// The remedy for a wrong hash.
-    remedy: String,
+    /// The fix for a wrong hash.
+    fix: String,
 }
 
 fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> {
@@ -181,7 +181,7 @@ fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> 
                 Some(expected) => format!(
                     "{name}  {}  SHA-256 {actual}, expected {expected}: {}",
                     style.error("wrong"),
-                    file.remedy
+                    file.fix
                 ),
                 None => format!("{name}  your own  SHA-256 {actual}"),
             });
@@ -211,7 +211,7 @@ fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<HashC
         verified => verified.map_err(model_failure)?,
     };
     let (path, expected, actual) = (verified.path, Some(verified.expected), verified.actual);
-    Ok(HashCheck { name: name.to_owned(), path, expected, actual, remedy: pull_again(name) })
+    Ok(HashCheck { name: name.to_owned(), path, expected, actual, fix: pull_again(name) })
 }
 
 /// Hashes the files of the embedding model.
@@ -232,7 +232,7 @@ fn hash_embeddings(folder: &Path) -> Result<Vec<HashCheck>, Failure> {
         path: file.path,
         expected: Some(file.expected),
         actual: file.actual,
-        remedy: pull_again(&name),
+        fix: pull_again(&name),
     });
     Ok(hashed.collect())
 }
@@ -260,13 +260,13 @@ fn hash_own(own: &Own) -> Result<HashCheck, Failure> {
     let path = own.path.clone();
     let actual = hashed.map_err(|source| model_failure(ModelError::Io { path: path.clone(), source }))?;
     let source = own.origin.as_ref().map(|origin| origin.source.as_str()).unwrap_or_default();
-    let remedy = format!("remove it, then take it from {source} again");
+    let fix = format!("remove it, then take it from {source} again");
     Ok(HashCheck {
         name: own.name.clone(),
         path,
         expected: own.origin.as_ref().and_then(Origin::hash),
         actual,
-        remedy,
+        fix,
     })
 }
 

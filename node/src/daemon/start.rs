@@ -75,7 +75,7 @@ impl StartSummary {
             (Audience::Everyone, Nat::Public) => "yes, as others confirm".to_owned(),
             (_, Nat::Private) if !self.network.relayed_via.is_empty() => "through a relay".to_owned(),
             (_, Nat::Private) => {
-                "no, the node is behind a NAT without a relay: baton-node doctor has the remedy".to_owned()
+                "no, the node is behind a NAT without a relay: baton-node doctor has the fix".to_owned()
             }
             (Audience::LocalNetwork, _) => {
                 "not known yet; the address below is for your own network: baton-node status".to_owned()

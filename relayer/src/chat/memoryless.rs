@@ -33,7 +33,7 @@ pub(super) fn reason(error: &MemoryError) -> Option<String> {
                 .to_owned(),
         ),
         MemoryError::Unavailable(_) => Some(
-            "memory is unavailable for now: the operator finds the reason and the remedy at /readyz and in the log"
+            "memory is unavailable for now: the operator finds the reason and the fix at /readyz and in the log"
                 .to_owned(),
         ),
         MemoryError::NotFound(_)

@@ -134,7 +134,7 @@ struct MemoryJson {
     /// Kind of search: `full`, `lexical` (words only) or `none`.
     #[schema(value_type = String)]
     mode: RecallMode,
-    /// Reason for a search that was not full, with any remedy. If memory is lost, the turn continues without
+    /// Reason for a search that was not full, with any fix. If memory is lost, the turn continues without
     /// it.
     degraded: Option<String>,
     /// Number of matches that were left out.

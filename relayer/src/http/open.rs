@@ -54,7 +54,7 @@ fn about() -> Value {
 
 /// Reports the health of the relayer and of memory; always 200.
 ///
-/// `status` is `ok`, or `degraded` with the reason and the remedy in `memory`.
+/// `status` is `ok`, or `degraded` with the reason and the fix in `memory`.
 #[utoipa::path(get, path = "/health", tag = "open", responses((status = 200, body = Object)))]
 pub(super) async fn health(State(app): State<AppState>) -> Json<Value> {
     let mut about = about();
@@ -66,7 +66,7 @@ pub(super) async fn health(State(app): State<AppState>) -> Json<Value> {
     Json(about)
 }
 
-/// Reports whether memory is usable: 200, or 503 with the reason and the remedy. A `warning` says that some owners are
+/// Reports whether memory is usable: 200, or 503 with the reason and the fix. A `warning` says that some owners are
 /// refused, while all others are served.
 #[utoipa::path(get, path = "/readyz", tag = "open", responses((status = 200, body = Object), (status = 503, body = ApiErrorJson)))]
 pub(super) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, ApiError> {

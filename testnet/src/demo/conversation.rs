@@ -43,7 +43,7 @@ impl Demo {
     async fn say_on(&mut self, index: usize, question: &str) -> anyhow::Result<TurnOutcome> {
         let node = self.node_at(index)?;
         let outcome = self.say(TurnInput { node: Some(node), ..Self::ask(question) }).await?;
-        ensure!(outcome.node == node, "turn {index} was served by another node than asked");
+        ensure!(outcome.node == node, "turn {} was served by another node than asked", outcome.seq + 1);
         Ok(outcome)
     }
 

@@ -51,7 +51,8 @@ impl Demo {
         ensure!(!settled, "everything counts as stored without a store");
         for view in self.client.session(self.session).history().await? {
             let seq = view.turn.link.seq;
-            ensure!(!(view.stored && turns.contains(&seq)), "turn {seq} counts as stored without a store");
+            let is_wrong = view.stored && turns.contains(&seq);
+            ensure!(!is_wrong, "turn {} counts as stored without a store", seq + 1);
         }
         Ok(())
     }
