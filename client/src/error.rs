@@ -258,12 +258,17 @@ impl From<ErrorCode> for ClientError {
     }
 }
 
-/// The beginning of the reason when no head index answered: a sentence of its own, which names each index.
+/// The beginning of the reason when no head index answered.
 pub(crate) const NO_INDEX_ANSWERS: &str = "no head index answers";
 
+/// The failure in words. A reason that names its server, or the indexes, is a sentence of its own.
 fn store_failure(error: &StoreError) -> String {
     match error {
-        StoreError::Unavailable { reason, .. } if reason.starts_with(NO_INDEX_ANSWERS) => reason.clone(),
+        StoreError::Unavailable { reason, .. }
+            if reason.starts_with(NO_INDEX_ANSWERS) || reason.contains("://") =>
+        {
+            reason.clone()
+        }
         error => error.to_string(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use baton_command::progress::{self, BarStyle, ProgressBar};
 use baton_keys::master::MasterKey;
 use baton_memory::backup::{self, BackupReport};
@@ -85,9 +85,8 @@ fn master(settings: &Settings) -> anyhow::Result<MasterKey> {
         bail!("memory is in Postgres: use pg_dump and pg_restore, and copy {}", settings.keys_dir.display());
     }
     let path = settings.data_dir.join(MASTER_FILE);
-    MasterKey::load(&path, None).with_context(|| {
-        format!("the master key {} cannot be used: name the folder with --data-dir", path.display())
-    })
+    MasterKey::load(&path, None)
+        .map_err(|error| anyhow!("{error}; name the folder of the master key with --data-dir"))
 }
 
 fn bar(json: bool, text: &'static str) -> ProgressBar {

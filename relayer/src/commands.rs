@@ -46,8 +46,7 @@ fn delegation_header(path: &Path) -> anyhow::Result<String> {
 
 fn account_key(path: &Path, passphrase_file: Option<&Path>) -> anyhow::Result<AccountKey> {
     let passphrase = passphrase_file.map(small_file).transpose()?;
-    let loaded = AccountKey::load(path, passphrase.as_ref().map(|text| text.as_str()));
-    loaded.with_context(|| format!("the account key {} cannot be used", path.display()))
+    Ok(AccountKey::load(path, passphrase.as_ref().map(|text| text.as_str()))?)
 }
 
 /// Serves the tools to an agent.

@@ -7,7 +7,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Context as _;
 use baton_command::{
     crash::{self, Panic, PanicEnd},
-    log, manual,
+    log, manual, output,
 };
 
 use crate::{
@@ -32,11 +32,12 @@ pub fn main() -> ExitCode {
     start_log(&cli.log);
     crash::forbid_memory_dumps();
     end_on_panic();
-    match command(cli).and_then(|()| Ok(baton_command::output::check()?)) {
+    match command(cli).and_then(|()| Ok(output::check()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let mut stderr = std::io::stderr();
-            let _ = std::io::Write::write_fmt(&mut stderr, format_args!("error: {error:#}\n"));
+            let text = output::error_chain(error.chain());
+            let _ = std::io::Write::write_fmt(&mut stderr, format_args!("error: {text}\n"));
             ExitCode::FAILURE
         }
     }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use baton_client::Client;
 use baton_command::signals::StopSignals;
 use baton_keys::{SecretSigningKey, account::sign_relayer_url};
@@ -138,8 +138,10 @@ impl Conversations {
 
 async fn listen(setting: HttpSetting) -> anyhow::Result<Option<TcpListener>> {
     let HttpSetting::At(address) = setting else { return Ok(None) };
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!("cannot serve HTTP at {address}; give another --http address (port 0 takes a free one), or `--http off`")
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        anyhow!(
+            "cannot serve HTTP at {address}: {error}; give another --http address (port 0 takes a free one), or `--http off`"
+        )
     })?;
     if !address.ip().is_loopback() {
         tracing::warn!(%address, "HTTP is served without TLS to other machines: put a TLS proxy in front");

@@ -82,9 +82,7 @@ pub(crate) async fn vault(settings: &Settings) -> anyhow::Result<Vault> {
 }
 
 async fn vault_on(settings: &Settings, storage: Arc<dyn Storage>) -> anyhow::Result<Vault> {
-    let master_path = settings.data_dir.join(MASTER_FILE);
-    let master = MasterKey::load_or_create(&master_path, None)
-        .with_context(|| format!("the master key {} cannot be used", master_path.display()))?;
+    let master = MasterKey::load_or_create(&settings.data_dir.join(MASTER_FILE), None)?;
     Vault::new(storage, &settings.keys_dir, master).await.with_context(|| {
         format!("the owners' keys in {} do not open this memory", settings.keys_dir.display())
     })
@@ -154,8 +152,7 @@ pub(crate) fn store(walrus: &WalrusSettings) -> anyhow::Result<HttpStore> {
 async fn postgres(path: &Path) -> anyhow::Result<Arc<dyn Storage>> {
     use baton_memory::storage::postgres::{PostgresConfig, PostgresStorage};
     let url = read_key(path).context("postgres_url_file")?;
-    let storage = PostgresStorage::open(&PostgresConfig::new(url.to_string())).await;
-    Ok(Arc::new(storage.context("the Postgres database cannot be used")?))
+    Ok(Arc::new(PostgresStorage::open(&PostgresConfig::new(url.to_string())).await?))
 }
 
 #[cfg(not(feature = "postgres"))]

@@ -88,6 +88,6 @@ pub fn main() -> ExitCode {
 }
 
 fn report(error: &anyhow::Error) -> ExitCode {
-    output::note(&format!("error: {error:#}"));
+    output::note(&format!("error: {}", standard_output::error_chain(error.chain())));
     ExitCode::FAILURE
 }

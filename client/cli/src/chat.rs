@@ -30,8 +30,6 @@ use super::{
 
 /// Most bytes read from standard input as one message; the library names the exact limit.
 const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
-/// After this long, the wait is mentioned.
-const STORING_REMARK: Duration = Duration::from_millis(700);
 /// Time for further head indexes to take the turn, after one has.
 const INDEX_WAIT: Duration = Duration::from_millis(500);
 
@@ -169,7 +167,7 @@ pub(crate) async fn say(
     talk.note_announced();
     talk.remember(&messages, &outcome, out).await;
     // The program is about to end: a blob that no store has yet waits on this device.
-    let stored = while_storing(handle.wait_settled(left(until)), out).await?;
+    let stored = out.while_slow("Storing …", handle.wait_settled(left(until))).await?;
     if stored {
         handle.wait_published(INDEX_WAIT.min(left(until))).await?;
     }
@@ -193,18 +191,6 @@ pub(crate) async fn say(
         talk.reconcile(client, session, out).await?;
     }
     Ok((stored, until))
-}
-
-/// Says that a turn is being stored, if that takes a while.
-async fn while_storing<T>(storing: impl Future<Output = T>, out: &Out) -> T {
-    tokio::pin!(storing);
-    match tokio::time::timeout(STORING_REMARK, &mut storing).await {
-        Ok(stored) => stored,
-        Err(_) => {
-            out.note("Storing …");
-            storing.await
-        }
-    }
 }
 
 /// The place that lacks a part of the session, if one does: the store a blob, or head indexes the head.

@@ -207,7 +207,9 @@ async fn stores(settings: &Settings) -> [Check; 2] {
     for (url, answer) in aggregators {
         match answer {
             Ok(()) => store.saw(format!("aggregator {url}")),
-            Err(reason) => store.found(codes::AGGREGATOR_DOWN, format!("aggregator {url}: {reason}")),
+            Err(reason) => {
+                store.found(codes::AGGREGATOR_DOWN, format!("aggregator: {}", failure_of(url, &reason)))
+            }
         }
     }
     let mut failed = Vec::new();
@@ -221,7 +223,7 @@ async fn stores(settings: &Settings) -> [Check; 2] {
                     break;
                 }
             }
-            Err(reason) => failed.push(format!("{url}: {reason}")),
+            Err(reason) => failed.push(failure_of(url, &reason)),
         }
     }
     failed.into_iter().for_each(|reason| index.found(codes::INDEX_DOWN, reason));
@@ -244,10 +246,16 @@ async fn publisher(settings: &Settings, url: &str) -> Check {
             }
         }
         Err(error) => {
-            check.found(codes::PUBLISHER_DOWN, format!("publisher {url}: {}", http_client::describe(&error)))
+            let reason = http_client::describe(&error);
+            check.found(codes::PUBLISHER_DOWN, format!("publisher: {}", failure_of(url, &reason)));
         }
     }
     check
+}
+
+/// The failure of a server. Its URL is named once: most reasons have it.
+fn failure_of(url: &str, reason: &str) -> String {
+    if reason.contains(url.trim_end_matches('/')) { reason.to_owned() } else { format!("{url}: {reason}") }
 }
 
 /// Asks one server.
@@ -258,7 +266,7 @@ async fn asked(
 ) -> Result<(), String> {
     let store = HttpStore::builder(url, url, shards).heads(url).build().map_err(|error| error.to_string())?;
     match tokio::time::timeout(ANSWER_WAIT, ask(&store)).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Ok(answer) => answer.map_err(|error| ClientError::from(error).to_string()),
         Err(_) => Err(format!("no answer within {} s", ANSWER_WAIT.as_secs())),
     }
 }
@@ -270,7 +278,9 @@ async fn relayer(settings: &Settings) -> Option<Check> {
     match http.get(format!("{}/health", url.trim_end_matches('/'))).send().await {
         Ok(answer) if answer.status().is_success() => check.saw(url.clone()),
         Ok(answer) => check.found(codes::RELAYER_DOWN, format!("{url}: it answers {}", answer.status())),
-        Err(error) => check.found(codes::RELAYER_DOWN, format!("{url}: {}", http_client::describe(&error))),
+        Err(error) => {
+            check.found(codes::RELAYER_DOWN, failure_of(url, &http_client::describe(&error)));
+        }
     }
     Some(check)
 }

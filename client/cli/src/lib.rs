@@ -310,7 +310,7 @@ async fn run(
         Command::Session { command: SessionCommand::Rekey(arguments) } => {
             rekey::run(&settings, &arguments, out).await
         }
-        Command::Session { command } => session::run(&settings, command, out).await,
+        Command::Session { command } => Box::pin(session::run(&settings, command, out)).await,
         Command::Account { command } => account::run(&settings, &command, out).await,
         Command::Memory { command } => memory::run(&settings, &command, out).await,
         Command::Nodes(arguments) => nodes::run(&settings, &arguments, out).await,

@@ -1,6 +1,6 @@
 //! `baton nodes`: the nodes found, and the reasons to choose each.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use baton_client::{
     Client, ClientError, NodeExplanation, NodeInfo, ResumeOptions,
@@ -17,7 +17,7 @@ use super::{
     out::{Out, clean, short},
     proofs,
     settings::Settings,
-    talk::{unreachable_nodes, while_waiting},
+    talk::{FAILURE_REMARK, unreachable_nodes, while_waiting},
     with_client,
 };
 
@@ -68,8 +68,12 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
         return proofs::list(settings, out).await;
     }
     let (nodes, answering, decoys) = with_client(settings, true, async |client| {
+        let begun = Instant::now();
         let nodes = while_waiting(client, out, Arc::default(), client.nodes()).await;
-        unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+        // After a longer wait they are said already.
+        if begun.elapsed() < FAILURE_REMARK {
+            unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+        }
         if nodes.is_empty() && !out.json() {
             return Err(ClientError::NoNode(client.why_no_node().await).into());
         }

@@ -6,6 +6,7 @@
 use std::{
     io::{self, Write as _},
     sync::Arc,
+    time::Duration,
 };
 
 use baton_client::{TurnEvent, TurnOutcome};
@@ -67,6 +68,9 @@ pub enum Tone {
     /// An error.
     Bad,
 }
+
+/// After this long, a wait is mentioned.
+const SLOW: Duration = Duration::from_millis(700);
 
 /// Longest text for a terminal's clipboard: many terminals ignore a sequence of more than 100,000 bytes.
 pub(crate) const MAX_COPY_BYTES: usize = 72 * 1024;
@@ -205,6 +209,18 @@ impl Out {
         for line in lines {
             let line = if self.color { format!("\x1b[97;40m{line}\x1b[0m\n") } else { format!("{line}\n") };
             let _ = io::stderr().lock().write_all(line.as_bytes());
+        }
+    }
+
+    /// Does work, and makes a remark if it takes a while.
+    pub async fn while_slow<T>(&self, remark: &str, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        match tokio::time::timeout(SLOW, &mut work).await {
+            Ok(done) => done,
+            Err(_) => {
+                self.note(remark);
+                work.await
+            }
         }
     }
 

@@ -212,9 +212,9 @@ impl RelayerClient {
     }
 }
 
-/// Leaves out the request's URL, which reveals the request.
+/// Leaves out the path of the request's URL, which reveals the request.
 fn unreachable(error: reqwest::Error) -> Failure {
-    let message = format!("the relayer cannot be reached: {}", error.without_url());
+    let message = format!("the relayer cannot be reached: {}", http_client::describe(&error));
     refused("Unreachable", &message, Some("check --relayer, and that the relayer runs"))
 }
 

@@ -61,7 +61,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
     let identity = match (&arguments.tls_cert, &arguments.tls_key) {
         (Some(certificate), Some(key)) => {
             let read = TlsIdentity::read(certificate, key);
-            Some(read.map_err(|error| Failure::Usage(format!("the certificate cannot be used: {error}")))?)
+            Some(read.map_err(|error| Failure::Usage(error.to_string()))?)
         }
         _ => None,
     };

@@ -24,6 +24,9 @@ use super::{
 /// Characters of a title in the list.
 const TITLE_CHARS: usize = 48;
 
+/// Said while stores or head indexes do not answer at once.
+const ASKING: &str = "Asking the stores …";
+
 pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
     match command {
         SessionCommand::List => {
@@ -55,7 +58,10 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
             let named = session.ok_or_else(|| {
                 Failure::usage("No session is named.", "name one, or last: baton session list shows them")
             })?;
-            with_client(settings, true, async |client| verify(client, &named, full, repair, out).await).await
+            with_client(settings, true, async |client| {
+                out.while_slow(ASKING, verify(client, &named, full, repair, out)).await
+            })
+            .await
         }
         SessionCommand::Export { session, out: file, with_root } => {
             with_client(settings, false, async |client| {
@@ -83,15 +89,21 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         SessionCommand::Renew { session, within_days } => {
             settings.ask_shards().await?;
             with_client(settings, false, async |client| {
-                storage::renew(client, session.as_deref(), within_days, out).await
+                out.while_slow(ASKING, storage::renew(client, session.as_deref(), within_days, out)).await
             })
             .await
         }
         SessionCommand::Check { session } => {
-            with_client(settings, false, async |client| devices::check(client, &session, out).await).await
+            with_client(settings, false, async |client| {
+                out.while_slow(ASKING, devices::check(client, &session, out)).await
+            })
+            .await
         }
         SessionCommand::Sync { session, over } => {
-            with_client(settings, true, async |client| devices::sync(client, &session, over, out).await).await
+            with_client(settings, true, async |client| {
+                out.while_slow(ASKING, devices::sync(client, &session, over, out)).await
+            })
+            .await
         }
         SessionCommand::Delete { sessions, yes } => {
             with_client(settings, true, async |client| delete(client, &sessions, yes, out).await).await
@@ -105,14 +117,17 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         SessionCommand::Restore { session: Some(session), .. } => {
             with_client(settings, true, async |client| {
                 let root = client.session(find_session(client, &session).await?).backup().await?;
-                restore(client, &root, out).await
+                out.while_slow(ASKING, restore(client, &root, out)).await
             })
             .await
         }
         SessionCommand::Restore { session: None, words_file } => {
             let words = words(words_file.as_deref())?;
             let root = SessionRoot::from_words(&words).map_err(ClientError::from)?;
-            with_client(settings, true, async |client| restore(client, &root, out).await).await
+            with_client(settings, true, async |client| {
+                out.while_slow(ASKING, restore(client, &root, out)).await
+            })
+            .await
         }
     }
 }
@@ -490,7 +505,7 @@ async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Resu
 pub(crate) async fn delete_all(client: &Client, ids: &[SessionId], out: &Out) -> Result<(), Failure> {
     let mut unpublished = None;
     for id in ids {
-        match client.session(*id).delete().await?.unpublished {
+        match out.while_slow(ASKING, client.session(*id).delete()).await?.unpublished {
             None => out.note(&format!("Deleted: {}", short_session(id))),
             Some(error) => {
                 let id = short_session(id);

@@ -39,7 +39,7 @@ const SHOWN_CHARS: usize = 120;
 /// A turn without an event for this long is said to look for nodes.
 const SEARCH_REMARK: Duration = Duration::from_millis(700);
 /// A turn without an event for this long names the nodes that cannot be reached.
-const FAILURE_REMARK: Duration = Duration::from_secs(3);
+pub(crate) const FAILURE_REMARK: Duration = Duration::from_secs(3);
 /// Lively, and still on the subject.
 pub(crate) const DEFAULT_TEMPERATURE: f32 = 0.7;
 

@@ -45,6 +45,18 @@ pub fn check() -> io::Result<()> {
     }
 }
 
+/// An error and its causes as one text. A cause that the text has already is left out.
+pub fn error_chain(messages: impl IntoIterator<Item = impl Display>) -> String {
+    messages.into_iter().fold(String::new(), |text, message| {
+        let message = message.to_string();
+        match text.is_empty() {
+            true => message,
+            false if text.contains(&message) => text,
+            false => format!("{text}: {message}"),
+        }
+    })
+}
+
 /// A path as a word of a printed command, which a person pastes into a shell.
 #[must_use]
 pub fn shell_word(path: &Path) -> String {
@@ -109,6 +121,18 @@ mod tests {
                 .unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn a_cause_is_named_once() {
+        assert_eq!(
+            error_chain(["cannot read a: no file; name another", "no file"]),
+            "cannot read a: no file; name another"
+        );
+        assert_eq!(
+            error_chain(["no backup", "cannot read a", "no file"]),
+            "no backup: cannot read a: no file"
+        );
     }
 
     #[test]

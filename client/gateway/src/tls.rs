@@ -39,7 +39,7 @@ pub(crate) const PROOF_PROTOCOL: &[u8] = b"acme-tls/1";
 
 /// A certificate's file or its key's that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{path}: {reason}")]
+#[error("{path} cannot be used: {reason}")]
 pub struct TlsError {
     /// The file.
     path: PathBuf,

@@ -60,7 +60,10 @@ async fn ask_relayer(url: &str) -> Result<Relayer, Failure> {
     let http = http.map_err(|error| failed(error.to_string()))?;
     let answer =
         http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
-    let mut answer = answer.map_err(|error| failed(error.to_string()))?;
+    let mut answer = answer.map_err(|error| match error.status() {
+        Some(status) => failed(format!("it answers {status}")),
+        None => failed(http_client::describe(&error)),
+    })?;
     let mut body = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(|error| failed(error.to_string()))? {
         if body.len() + piece.len() > MAX_IDENTITY_BYTES {

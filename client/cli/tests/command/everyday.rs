@@ -348,6 +348,8 @@ async fn a_silent_store_delays_neither_the_answer_nor_the_end_for_long() {
         assert!(after < Duration::from_millis(5500), "{after:?}: {said}");
         assert!(said.contains("⚠ Not stored yet") && said.contains("baton session renew "), "{said}");
     }
+    let (_, said, ..) = timed("home", &silent, &["session", "check", "last", "--no-dht"]).await;
+    assert!(said.starts_with("Asking the stores …\nerror: no head index answers"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -371,7 +373,7 @@ async fn a_proxy_is_for_other_machines_and_is_named_when_it_fails() {
     let direct: &[(&str, &str)] = &[("http_proxy", "http://127.0.0.1:9"), ("NO_PROXY", "store.invalid")];
     let text = err(&alone(&fixture, &put, direct).await);
     assert!(
-        text.contains("could not connect to http://store.invalid:31415") && !text.contains("proxy"),
+        text.starts_with("error: could not connect to http://store.invalid:31415") && !text.contains("proxy"),
         "{text}"
     );
 }

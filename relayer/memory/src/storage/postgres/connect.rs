@@ -50,7 +50,11 @@ pub(super) async fn probe(config: &PostgresConfig) -> Result<(String, bool), Sto
     let mut connection = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return Err(describe(&error)),
-        Err(_) => return Err(unavailable("the database cannot be reached: is it up, and is the URL right?")),
+        Err(_) => {
+            return Err(unavailable(
+                "the Postgres database cannot be reached; is it up, and is its URL right?",
+            ));
+        }
     };
     let found = sqlx::query_as(
         "select current_setting('server_version'),
@@ -100,7 +104,7 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StorageErro
             Err(_) => break,
         }
     }
-    Err(unavailable("the database cannot be reached: is it up, and is the URL right?"))
+    Err(unavailable("the Postgres database cannot be reached; is it up, and is its URL right?"))
 }
 
 /// Migrates the tables; returns whether the session's role must be replaced.
