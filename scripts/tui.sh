@@ -228,7 +228,7 @@ keys C-u
 
 echo "the journal's escape sequences stay text"
 keys C-d
-see 'Continue with: baton'
+see 'Continue with:'
 restored
 title=$(mux display-message -p -t t '#{pane_title}')
 printf 'nice \033]0;owned\007\033[2J\302\233text' |
@@ -242,7 +242,7 @@ echo "a signal gives the terminal back, and keeps the message"
 run "be quick, $long"
 see 'echo: be quick,'
 kill -TERM "$(pgrep -f "^$bin/baton --home $work/home" | head -n 1)"
-see 'the message without an answer is sent again first'
+see 'is sent again first'
 restored
 run "clear; $chat last"
 see 'An earlier message has no answer yet'

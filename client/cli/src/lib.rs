@@ -29,6 +29,7 @@ mod opening;
 mod options;
 mod out;
 mod passphrase;
+mod printable;
 mod private_network;
 mod proofs;
 mod receipts;
@@ -45,6 +46,7 @@ mod storage;
 mod talk;
 mod tool_servers;
 mod tui;
+mod wrap;
 
 use std::{
     ffi::OsString,

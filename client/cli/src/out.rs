@@ -17,6 +17,9 @@ use baton_proto::{
 };
 use futures::future::BoxFuture;
 
+pub(crate) use super::printable::clean;
+use super::{printable::acts, wrap};
+
 /// A full-screen view, which takes the output of commands in place of the terminal's lines.
 pub trait FullScreen: std::fmt::Debug + Send + Sync {
     /// Shows a remark beside the conversation.
@@ -71,6 +74,8 @@ pub enum Tone {
 
 /// After this long, a wait is mentioned.
 const SLOW: Duration = Duration::from_millis(700);
+/// The narrowest terminal for which remarks are broken between words.
+const LEAST_CELLS: usize = 20;
 
 /// Longest text for a terminal's clipboard: many terminals ignore a sequence of more than 100,000 bytes.
 pub(crate) const MAX_COPY_BYTES: usize = 72 * 1024;
@@ -271,9 +276,19 @@ impl Out {
             Tone::Warn => "33",
             Tone::Bad => "31",
         };
+        let text = match stderr_width() {
+            Some(cells) => wrap::remark_rows(&text, cells).join("\n"),
+            None => text,
+        };
         let line = if self.color { format!("\x1b[{code}m{text}\x1b[0m\n") } else { format!("{text}\n") };
         let _ = io::stderr().lock().write_all(line.as_bytes());
     }
+}
+
+/// The width of the terminal that shows standard error, if there is one.
+fn stderr_width() -> Option<usize> {
+    let size = can_redraw(&io::stderr()).then(crossterm::terminal::size)?.ok()?;
+    Some(usize::from(size.0)).filter(|cells| *cells >= LEAST_CELLS)
 }
 
 /// Rows as lines of columns, without control characters.
@@ -294,27 +309,6 @@ fn columns(rows: &[Vec<String>]) -> Vec<String> {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect()
-}
-
-/// Removes characters that act on a terminal or on the order of a line, except line ends and tabs.
-pub(crate) fn clean(text: &str) -> String {
-    text.chars().filter(|c| !acts(*c) || matches!(c, '\n' | '\t')).collect()
-}
-
-/// Whether a character shows nothing, but acts:
-/// - C0 and C1 controls;
-/// - changes of text direction, which can make a line read as another;
-/// - characters that hide text.
-pub(crate) fn acts(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            // Marks, embeddings, overrides and isolates of direction.
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
-            // Line and paragraph separators, and characters of no width; joiners stay, since scripts need
-            // them.
-            | '\u{2028}' | '\u{2029}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-            // Tags, which can hide whole sentences.
-            | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The number of a turn for people, who count from 1.
@@ -375,16 +369,5 @@ mod tests {
         let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
         let rows = [row(&["IDENTIFIER", "TURNS", "WHY"]), row(&["14166916", "12", ""])];
         assert_eq!(columns(&rows), ["IDENTIFIER  TURNS  WHY", "14166916       12"]);
-    }
-
-    #[test]
-    fn an_answer_cannot_drive_the_terminal() {
-        assert_eq!(clean("a\x1b[2Jb\r\u{9b}31mc\n\td\u{7}"), "a[2Jb31mc\n\td");
-        assert_eq!(clean("pay \u{202e}001\u{202c} \u{2067}now\u{2069}\u{e0041}"), "pay 001 now");
-        assert_eq!(
-            clean("\u{646}\u{200c}\u{647} 👩\u{200d}👧"),
-            "\u{646}\u{200c}\u{647} 👩\u{200d}👧",
-            "joiners stay"
-        );
     }
 }

@@ -21,7 +21,6 @@ mod question;
 pub(crate) mod sidebar;
 mod state;
 mod terminal;
-mod wrap;
 
 #[cfg(test)]
 mod tests;
@@ -54,6 +53,7 @@ use super::{
     leave_at_second_interrupt,
     out::{Out, Tone, short_session},
     talk::Talk,
+    wrap,
 };
 
 /// Shortest time between two frames.

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     admin::{
         Status,
-        network::{Audience, Nat, NetworkStatus, Traffic, audience},
+        network::{Audience, Nat, NetworkStatus, PeerStatus, Traffic, audience},
     },
     config::Settings,
 };
@@ -62,8 +62,8 @@ fn describe(status: &Status, style: Style) -> String {
     if let Some(traffic) = status.network.as_ref().map(|network| network.traffic) {
         lines.extend(describe_traffic(&traffic).map(|text| format!("          {text}")));
     }
-    let peers = status.network.iter().flat_map(|network| &network.peers).filter(|peer| peer.connected);
-    for peer in peers.take(MAX_PEERS_LISTED) {
+    let peers = status.network.iter().flat_map(|network| &network.peers);
+    for peer in peers.filter(|peer| peer.connected && !is_client(peer)).take(MAX_PEERS_LISTED) {
         lines.push(format!(
             "          {}... {} {}",
             peer.node.get(..16).unwrap_or(&peer.node),
@@ -112,7 +112,12 @@ fn describe(status: &Status, style: Style) -> String {
     lines.join("\n")
 }
 
-/// Maximum listed peers; `--json` has more.
+/// Whether a peer calls itself a client: a client has a new id for each session, which tells an operator nothing.
+fn is_client(peer: &PeerStatus) -> bool {
+    peer.agent.as_deref().is_some_and(|agent| agent.ends_with("(client)"))
+}
+
+/// Maximum listed peers; `--json` has more, and the clients.
 const MAX_PEERS_LISTED: usize = 8;
 
 fn describe_speed(status: &Status) -> String {
@@ -189,6 +194,22 @@ pub(super) fn describe_network(network: &NetworkStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_of_peers_leaves_out_clients() {
+        let peer = |agent: &str| PeerStatus {
+            node: "ab".repeat(32),
+            agent: Some(agent.to_owned()),
+            address: None,
+            connected: true,
+            serves_turns: false,
+        };
+        let peers = vec![peer("baton/1 (client)"), peer("baton/1 (relayer)"), peer("other")];
+        let network = NetworkStatus { peers, ..NetworkStatus::default() };
+        let shown = describe(&Status { network: Some(network), ..Status::default() }, Style::stdout());
+        assert!(!shown.contains("(client)"), "{shown}");
+        assert!(shown.contains("(relayer)") && shown.contains("other"), "{shown}");
+    }
 
     #[test]
     fn a_loopback_address_is_not_called_reachable_by_others() {

@@ -7,7 +7,7 @@ use crossterm::event::{MouseEvent, MouseEventKind};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{out, out::Tone, tui::sidebar::SessionEntry};
+use crate::{out::Tone, printable, tui::sidebar::SessionEntry};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -118,7 +118,7 @@ fn take(stage: &mut Stage, step: Step) {
 
 fn check(stage: &mut Stage, width: u16, height: u16) {
     for cell in stage.buffer(width, height).content() {
-        assert!(!cell.symbol().chars().any(out::acts), "{:?}", cell.symbol());
+        assert!(!cell.symbol().chars().any(printable::acts), "{:?}", cell.symbol());
     }
 }
 

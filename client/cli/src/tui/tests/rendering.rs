@@ -4,7 +4,7 @@ use baton_client::TurnEvent;
 use ratatui::style::Color;
 
 use super::*;
-use crate::{out, out::Tone, tui::sidebar::SessionEntry};
+use crate::{out::Tone, printable, tui::sidebar::SessionEntry};
 
 #[test]
 fn a_conversation_of_wide_characters_keeps_its_columns() {
@@ -105,7 +105,7 @@ fn nothing_that_came_from_elsewhere_drives_the_terminal() {
     for _ in 0..2 {
         let buffer = stage.buffer(110, 60);
         for cell in buffer.content() {
-            assert!(!cell.symbol().chars().any(out::acts), "{:?}", cell.symbol());
+            assert!(!cell.symbol().chars().any(printable::acts), "{:?}", cell.symbol());
         }
         stage.press(KeyCode::Enter);
     }
