@@ -294,6 +294,25 @@ fn relayer_command(folder: &Path, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_standard_output_is_an_error_and_a_closed_one_ends_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    for words in [&["--help"][..], &["man"], &["completions", "bash"], &["models", "list"], &["openapi"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let full = program(folder.path()).args(words).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&full.stderr);
+        assert!(
+            full.status.code() == Some(1) && said.contains("No space left on device"),
+            "{words:?}: {said}"
+        );
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = program(folder.path()).args(words).stdout(writer).output().unwrap();
+        assert!(closed.status.success() && closed.stderr.is_empty(), "{words:?}: {closed:?}");
+    }
+}
+
 #[test]
 fn a_backup_beside_the_running_relayer_brings_memory_to_a_new_machine() {
     let folder = tempfile::tempdir().unwrap();

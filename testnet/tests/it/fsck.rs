@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use baton_proto::store::{BlobStore as _, PutOptions};
@@ -113,4 +113,25 @@ async fn a_first_start_on_a_full_disk_ends_with_cause_and_next_step() {
     let errors = text(&full.stderr);
     let last = errors.lines().last().unwrap();
     assert!(last.contains("has no room") && last.contains("then start the store again"), "{errors}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_full_standard_output_is_an_error_and_a_closed_one_ends_quietly() {
+    let (_folder, path) = filled().await;
+    let path = path.display().to_string();
+    let fsck = ["store", "fsck", "--data-dir", &path];
+    for words in [&["--help"][..], &["man"], &["completions", "bash"], &fsck] {
+        let call = |output: Stdio| Command::new(PROGRAM).args(words).stdout(output).output().unwrap();
+        let full = call(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+        let said = text(&full.stderr);
+        assert!(
+            full.status.code() == Some(1) && said.contains("No space left on device"),
+            "{words:?}: {said}"
+        );
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = call(writer.into());
+        assert!(closed.status.success() && closed.stderr.is_empty(), "{words:?}: {closed:?}");
+    }
 }

@@ -304,6 +304,23 @@ fn an_address_in_use_ends_with_code_3_and_names_it() {
     assert!(code == 3 && said.contains(&admin) && said.contains("--admin none"), "{code}: {said}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_standard_output_is_an_error_and_a_closed_one_ends_quietly() {
+    let home = tempfile::tempdir().unwrap();
+    for words in
+        [&["--help"][..], &["man"], &["completions", "bash"], &["models", "list"], &["config", "show"]]
+    {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, said) = failure(baton_node(home.path(), words).stdout(full));
+        assert!(code == 1 && said.contains("No space left on device"), "{words:?}: {code}: {said}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = baton_node(home.path(), words).stdout(writer).output().unwrap();
+        assert!(closed.status.success() && closed.stderr.is_empty(), "{words:?}: {}", text(&closed.stderr));
+    }
+}
+
 #[test]
 fn status_without_a_node_says_so_with_code_1() {
     let home = tempfile::tempdir().unwrap();
