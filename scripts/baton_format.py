@@ -516,7 +516,7 @@ SIGNED_TYPES = {
 
 
 # Section 17: the objects of another version than 1.
-VERSIONS = {"NodeRecord": 3, "TurnAuth": 3, "HeadRecord": 2, "MemEnvelope": 2, "EmbedAuth": 2}
+VERSIONS = {"NodeRecord": 3, "TurnAuth": 3, "HeadRecord": 3, "MemEnvelope": 2, "EmbedAuth": 2}
 
 
 def open_signed(kind, signed):

@@ -194,7 +194,7 @@ pub(crate) mod tests {
             attempt: 0,
             author: NodeId([5; 32]),
             devices: vec![],
-        branches: vec![],
+            branches: vec![],
             tombstone: false,
         };
         let record = HeadRecord::seal(root, &outer, &inner, sequence, sequence, sequence + lifetime_ms);
