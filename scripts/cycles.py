@@ -24,7 +24,7 @@ LIMITS = {
 # lowest layer, values without I/O, may import each other.
 LAYERS = {
     "baton-client": [
-        "clock clocks conflict error event evidence index_status logprobs stack_wipe timeouts",
+        "clock clocks error event evidence index_status logprobs stack_wipe timeouts",
         "identities network session decoy_ledger",
         "config home",
         "core",
