@@ -541,7 +541,7 @@ impl std::fmt::Display for Fork {
             ("The other one's stays", "your")
         };
         write!(f, "Two devices wrote turn {}. {stays} in the conversation; {other} {turns} {many} ", at + 1)?;
-        write!(f, "in branch {branch}. Nothing is sent again.")
+        write!(f, "in branch {branch}: baton session show has it. Nothing is sent again.")
     }
 }
 

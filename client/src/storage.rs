@@ -81,7 +81,7 @@ pub(crate) async fn put(
 ) -> Result<StoredBlob, ClientError> {
     let (bytes, epochs) =
         session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, epochs_of(core, state, seq))))?;
-    put_bytes(core, session, (bytes, id), epochs).await
+    put_bytes(core, session, bytes, id, epochs).await
 }
 
 /// Puts the last blob of a branch, if the store lacks it. Returns whether it did.
@@ -95,13 +95,14 @@ pub(crate) async fn keep_branch(
         return Ok(false);
     }
     let bytes = session.read(|state| state.rebuild_branch(head))?;
-    put_bytes(core, session, (bytes, id), core.config.storage.closed_epochs).await.map(|_| true)
+    put_bytes(core, session, bytes, id, core.config.storage.closed_epochs).await.map(|_| true)
 }
 
 async fn put_bytes(
     core: &Arc<Core>,
     session: &Session,
-    (bytes, id): (Vec<u8>, BlobId),
+    bytes: Vec<u8>,
+    id: BlobId,
     epochs: u32,
 ) -> Result<StoredBlob, ClientError> {
     session.check_writable()?;

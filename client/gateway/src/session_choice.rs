@@ -128,7 +128,7 @@ impl Seeker<'_> {
             Ok(_) if unnamed && runs_other_turn(self.client, session, self.new).await? => {
                 self.begin_beside(session, replaces).await.map(Some)
             }
-            Ok(slot) => self.continue_session((session, slot), replaces, left_out).await.map(Some),
+            Ok(slot) => self.continue_session(session, slot, replaces, left_out).await.map(Some),
             Err(holder) if holder.has_hung_up() => {
                 wait_if_hung_up(holder).await?;
                 Ok(None)
@@ -270,7 +270,8 @@ impl Seeker<'_> {
     /// Makes the taken session ready for the request.
     async fn continue_session(
         &self,
-        (session, slot): (SessionId, SessionSlot),
+        session: SessionId,
+        slot: SessionSlot,
         replaces: Option<u64>,
         messages_left_out: usize,
     ) -> Result<ReadySession, ApiError> {

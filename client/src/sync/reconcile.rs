@@ -4,7 +4,7 @@
 //! become a branch beside it. Nothing is lost, sent again or paid for twice. Each merge is one list of entries, so a kill
 //! leaves the state before or after it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -147,9 +147,15 @@ pub(crate) async fn publish_over(core: &Arc<Core>, session: &Arc<Session>) -> Re
     Ok(())
 }
 
-/// The branches of a session, oldest first.
+/// The branches of a session, oldest first. A turn that several have is in the first of them alone.
 pub(crate) fn branches(state: &State) -> Vec<SessionBranch> {
-    state.branches.iter().filter_map(describe).collect()
+    let mut seen = HashSet::new();
+    let mut branches: Vec<SessionBranch> = state.branches.iter().filter_map(describe).collect();
+    for branch in &mut branches {
+        branch.turns.retain(|turn| seen.insert(turn.link_hash));
+    }
+    branches.retain(|branch| !branch.turns.is_empty());
+    branches
 }
 
 fn describe(branch: &Branch) -> Option<SessionBranch> {

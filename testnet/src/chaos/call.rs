@@ -62,11 +62,6 @@ impl Answer {
         self.status.success()
     }
 
-    /// Whether a merge waits for the owner's decision.
-    pub(super) fn has_diverged(&self) -> bool {
-        self.stderr.contains("diverged at turn")
-    }
-
     pub(super) fn has_panicked(&self) -> bool {
         self.status.code() == Some(PANIC_CODE) || self.stderr.contains("panicked at")
     }

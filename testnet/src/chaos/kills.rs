@@ -150,7 +150,7 @@ pub(super) async fn two_devices(world: &mut World, rounds: &[[Option<u64>; 2]]) 
     Ok(())
 }
 
-/// Synchronises both devices until their heads are equal. Each time, one of them may replay displaced turns.
+/// Synchronises both devices until their heads are equal.
 async fn come_into_step(world: &mut World, devices: [&Device; 2]) -> anyhow::Result<()> {
     let mut heads = [String::new(), String::new()];
     for _ in 0..STEPS {

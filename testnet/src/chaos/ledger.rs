@@ -22,6 +22,8 @@ pub(super) struct Ledger {
 pub(super) struct Exchange {
     pub(super) said: String,
     pub(super) answer: String,
+    /// Whether it is in a branch that a fork left.
+    pub(super) is_beside: bool,
 }
 
 /// Violations of the promises.
@@ -82,8 +84,10 @@ impl Ledger {
                 verdict.wrong.insert(what);
             }
         }
+        // A branch has an order of its own.
+        let chain = history.iter().enumerate().filter(|(_, exchange)| !exchange.is_beside);
         let places: BTreeMap<&str, usize> =
-            history.iter().enumerate().map(|(place, exchange)| (exchange.said.as_str(), place)).collect();
+            chain.map(|(place, exchange)| (exchange.said.as_str(), place)).collect();
         let mut last: BTreeMap<usize, (usize, &str)> = BTreeMap::new();
         for message in self.messages.iter().filter(|message| message.acknowledged) {
             let Some(place) = places.get(message.text.as_str()).copied() else { continue };
@@ -147,7 +151,8 @@ mod tests {
     }
 
     fn history(texts: &[&str]) -> Vec<Exchange> {
-        let exchange = |text: &&str| Exchange { said: (*text).to_owned(), answer: echo(text) };
+        let exchange =
+            |text: &&str| Exchange { said: (*text).to_owned(), answer: echo(text), is_beside: false };
         texts.iter().map(exchange).collect()
     }
 

@@ -257,20 +257,8 @@ impl World {
                 self.findings.unserved(&answer.brief());
                 return Ok(false);
             }
-            self.decide(device, &answer).await?;
             tokio::time::sleep(PAUSE).await;
         }
-    }
-
-    /// Decides as an owner does who wants to lose nothing: the other device's turns stay, and this one's
-    /// follow.
-    async fn decide(&mut self, device: &Device, answer: &Answer) -> anyhow::Result<()> {
-        if answer.has_diverged() {
-            let take = ["--take", "theirs", "--allow-echo"];
-            let resolved = self.clients().session(device, "resolve", &take).await?;
-            self.inspect(&resolved);
-        }
-        Ok(())
     }
 
     /// Runs `turns` turns; each must succeed.
@@ -286,14 +274,13 @@ impl World {
         let until = Instant::now() + SETTLE;
         let clients = self.clients();
         loop {
-            let synced = clients.session(device, "sync", &["--allow-echo"]).await?;
+            let synced = clients.session(device, "sync", &[]).await?;
             self.inspect(&synced);
             let verified = clients.session(device, "verify", &["--full", "--repair"]).await?;
             self.inspect(&verified);
             if synced.is_ok() && verified.is_ok() {
                 return Ok(());
             }
-            self.decide(device, &synced).await?;
             if Instant::now() >= until {
                 let failed = if synced.is_ok() { verified } else { synced };
                 self.findings.unserved(&format!("the session did not settle: {}", failed.brief()));
@@ -462,16 +449,22 @@ pub(super) fn find_panics(folder: &Path, findings: &mut Findings) {
     }
 }
 
-/// Parses turns from the output of `baton session show --json`.
+/// Parses turns from the output of `baton session show --json`: those of the conversation, then those of its branches.
 fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
-    let turns = shown.and_then(|shown| shown["turns"].as_array());
+    let Some(shown) = shown else { return Vec::new() };
     let text = |turn: &Value, role: &str| {
         let messages = turn["messages"].as_array().into_iter().flatten();
         let texts = messages.filter(|message| message["role"] == role);
         texts.filter_map(|message| message["text"].as_str()).collect::<Vec<_>>().join("\n")
     };
-    let exchange = |turn: &Value| Exchange { said: text(turn, "you"), answer: text(turn, "model") };
-    turns.into_iter().flatten().map(exchange).collect()
+    let turns = |place: &Value, is_beside| -> Vec<Exchange> {
+        let turns = place["turns"].as_array().into_iter().flatten();
+        turns
+            .map(|turn| Exchange { said: text(turn, "you"), answer: text(turn, "model"), is_beside })
+            .collect()
+    };
+    let branches = shown["branches"].as_array().into_iter().flatten();
+    turns(shown, false).into_iter().chain(branches.flat_map(|branch| turns(branch, true))).collect()
 }
 
 #[cfg(test)]
@@ -486,11 +479,11 @@ mod tests {
         let shown = json!({ "turns": [
             { "messages": [message("system", "s"), message("you", "a"), message("model", "echo: a")] },
             { "messages": [message("you", "b"), message("model", "echo: b")] },
-        ] });
+        ], "branches": [{ "turns": [{ "messages": [message("you", "c"), message("model", "echo: c")] }] }] });
         let turns = exchanges(Some(&shown));
-        let said: Vec<(&str, &str)> =
-            turns.iter().map(|turn| (turn.said.as_str(), turn.answer.as_str())).collect();
-        assert_eq!(said, [("a", "echo: a"), ("b", "echo: b")]);
+        let said = turns.iter().map(|turn| (turn.said.as_str(), turn.answer.as_str(), turn.is_beside));
+        let expected = [("a", "echo: a", false), ("b", "echo: b", false), ("c", "echo: c", true)];
+        assert_eq!(said.collect::<Vec<_>>(), expected);
         assert!(exchanges(Some(&json!({ "error": "x" }))).is_empty() && exchanges(None).is_empty());
     }
 }
