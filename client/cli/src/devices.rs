@@ -178,19 +178,20 @@ pub(crate) fn show_branches(
     Ok(())
 }
 
-/// The same for programs.
-pub(crate) fn describe_branch(branch: &SessionBranch) -> Value {
-    let turns = branch.turns.iter().map(|turn| {
+/// The turns of a branch, for programs.
+pub(crate) fn describe_branch(branch: &SessionBranch) -> impl Iterator<Item = Value> {
+    branch.turns.iter().map(|turn| {
         let messages = turn.messages.iter();
         let messages = messages.map(|message| json!({ "role": role(message.role), "text": message.text }));
         json!({
             "seq": turn.seq,
             "turn": turn_number(turn.seq),
-            "link": turn.link_hash.to_string(),
             "node": turn.node.to_string(),
+            "link": turn.link_hash.to_string(),
             "receipt": turn.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
+            "branch": branch.name,
+            "before_gap": branch.is_before_gap,
             "messages": messages.collect::<Vec<_>>(),
         })
-    });
-    json!({ "name": branch.name, "before_gap": branch.is_before_gap, "turns": turns.collect::<Vec<_>>() })
+    })
 }

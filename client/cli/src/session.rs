@@ -288,6 +288,7 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
                 "receipt": view.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
                 "stored": view.stored,
                 "replaced": replaced,
+                "branch": null,
                 "messages": messages,
             }));
             continue;
@@ -301,11 +302,11 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
         }
     }
     if out.json() {
+        turns.extend(branches.iter().flat_map(devices::describe_branch));
         out.value(&json!({
             "session": id.to_string(),
             "turns": turns,
             "torn_end_bytes": info.torn_end_bytes,
-            "branches": branches.iter().map(devices::describe_branch).collect::<Vec<_>>(),
             "devices": devices::describe_devices(&info),
         }))?;
         return Ok(());

@@ -449,7 +449,7 @@ pub(super) fn find_panics(folder: &Path, findings: &mut Findings) {
     }
 }
 
-/// Parses turns from the output of `baton session show --json`: those of the conversation, then those of its branches.
+/// Parses turns from the output of `baton session show --json`, with those of branches.
 fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
     let Some(shown) = shown else { return Vec::new() };
     let text = |turn: &Value, role: &str| {
@@ -457,14 +457,14 @@ fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
         let texts = messages.filter(|message| message["role"] == role);
         texts.filter_map(|message| message["text"].as_str()).collect::<Vec<_>>().join("\n")
     };
-    let turns = |place: &Value, is_beside| -> Vec<Exchange> {
-        let turns = place["turns"].as_array().into_iter().flatten();
-        turns
-            .map(|turn| Exchange { said: text(turn, "you"), answer: text(turn, "model"), is_beside })
-            .collect()
-    };
-    let branches = shown["branches"].as_array().into_iter().flatten();
-    turns(shown, false).into_iter().chain(branches.flat_map(|branch| turns(branch, true))).collect()
+    let turns = shown["turns"].as_array().into_iter().flatten();
+    turns
+        .map(|turn| Exchange {
+            said: text(turn, "you"),
+            answer: text(turn, "model"),
+            is_beside: turn["branch"].is_string(),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -479,7 +479,8 @@ mod tests {
         let shown = json!({ "turns": [
             { "messages": [message("system", "s"), message("you", "a"), message("model", "echo: a")] },
             { "messages": [message("you", "b"), message("model", "echo: b")] },
-        ], "branches": [{ "turns": [{ "messages": [message("you", "c"), message("model", "echo: c")] }] }] });
+            { "branch": "4f0c81d2", "messages": [message("you", "c"), message("model", "echo: c")] },
+        ] });
         let turns = exchanges(Some(&shown));
         let said = turns.iter().map(|turn| (turn.said.as_str(), turn.answer.as_str(), turn.is_beside));
         let expected = [("a", "echo: a", false), ("b", "echo: b", false), ("c", "echo: c", true)];

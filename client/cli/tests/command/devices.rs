@@ -60,19 +60,21 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
 
     let ((here, shown_here), (there, shown_there)) =
         (shown(&fixture, &one).await, shown(&fixture, &two).await);
-    assert_eq!((here.len(), &here), (2, &there));
-    let branch = &shown_here["branches"][0];
-    let beside = branch["turns"][0]["messages"][0]["text"].as_str().unwrap();
-    assert_eq!(branch["name"], shown_there["branches"][0]["name"], "{shown_there}");
-    assert!(["from one", "from two"].contains(&beside) && here[1] != beside, "{shown_here}");
+    // The last of each is the turn in the branch.
+    assert_eq!((here.len(), &here), (3, &there));
+    let [branch, branch_there] =
+        [&shown_here, &shown_there].map(|shown| shown["turns"][2]["branch"].as_str());
+    let (branch, beside) = (branch.unwrap(), here[2].as_str());
+    assert_eq!(Some(branch), branch_there, "{shown_there}");
+    assert!(here.contains(&"from one".to_owned()) && here.contains(&"from two".to_owned()), "{shown_here}");
+    assert!(shown_here["turns"][1]["branch"].is_null(), "{shown_here}");
     assert_eq!(shown_here["devices"].as_array().unwrap().len(), 2, "{shown_here}");
     let check = run(&two, with(&["session", "check", "last"], &both), "").await;
     assert_eq!(out(&check).matches("has the newest record").count(), 2, "{}", out(&check));
 
     // The branch goes on as a conversation of its own.
-    let name = branch["name"].as_str().unwrap();
     let mut on = with(&["session", "branch", "last", "and on", "--of"], &both);
-    on.insert(5, name.to_owned());
+    on.insert(5, branch.to_owned());
     let answered = run(&one, on, "").await;
     assert_eq!((code(&answered), out(&answered).as_str()), (0, "and on (0)\n"), "{}", err(&answered));
     let (_, gone_on) = shown(&fixture, &one).await;
