@@ -466,7 +466,7 @@ def node_rule(record):
 def hint_rule(hint):
     names = [hint[field] for field in ("session", "project", "persona") if hint[field] is not None]
     fits = len(hint["hint"].encode()) <= MAX_HINT and all(len(name.encode()) <= MAX_PLACE for name in names)
-    need(fits, "MemTooLarge", "a hint for memory")
+    need(fits, "MemUnauthorized", "a hint for memory")
 
 
 def quota_rule(grant):

@@ -401,7 +401,7 @@ fn check_memory(items: &[MemoryItem]) -> Result<(), AttemptFailure> {
         && items.iter().all(|item| {
             item.text.len() <= MAX_MEMORY_ITEM_BYTES && item.source.len() <= MAX_MEMORY_ITEM_BYTES
         });
-    if fits { Ok(()) } else { Err(AttemptFailure::check(ErrorCode::MemTooLarge)) }
+    if fits { Ok(()) } else { Err(AttemptFailure::check(ErrorCode::MemUnauthorized)) }
 }
 
 fn journal_failed(error: crate::error::ClientError) -> AttemptFailure {

@@ -98,9 +98,7 @@ impl Offence {
             E::BadSignature | E::SessionIdMismatch => Self::Forged,
             E::FrameTooLarge | E::NonCanonical | E::BlobTooLarge => Self::Garbage,
             E::IdempotencyConflict | E::Replayed => Self::Replayed,
-            E::PayloadRejected | E::BadGenesis | E::BadSequence | E::MemUnauthorized | E::MemTooLarge => {
-                Self::Rejected
-            }
+            E::PayloadRejected | E::BadGenesis | E::BadSequence | E::MemUnauthorized => Self::Rejected,
             E::WrongAudience | E::Expired | E::NotYetValid | E::UnsupportedVersion | E::KxExpired => {
                 Self::Unfit
             }

@@ -278,23 +278,15 @@ fn open(core: &Core, admitted: &AdmittedTurn) -> Result<DecryptedRequest, ErrorC
     let mut opened =
         DecryptedRequest { payload, secret, memory: Vec::new(), memory_tokens: 0, constraint: None };
     if let Some(bytes) = &admitted.memory {
-        let envelope = SignedObject::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
-        opened.memory = envelope.open(auth, &admitted.exchange, core.now_ms()).map_err(memory_code)?;
+        let refused = |_: ErrorCode| ErrorCode::MemUnauthorized;
+        let envelope = SignedObject::<MemEnvelope>::verify(bytes.clone()).map_err(refused)?;
+        opened.memory = envelope.open(auth, &admitted.exchange, core.now_ms()).map_err(refused)?;
         opened.memory_tokens = envelope.budget_tokens;
     }
     let fence = opened.payload.grant.record_key.record_key().memory_fence();
     let forged = |item: &MemoryItem| item.text.contains(&fence) || item.source.contains(&fence);
     // The fence cannot be guessed. An item with the fence comes from a party with this turn's key.
     if opened.memory.iter().any(forged) { Err(ErrorCode::MemUnauthorized) } else { Ok(opened) }
-}
-
-/// Maps each envelope error to one of the memory codes.
-fn memory_code(code: ErrorCode) -> ErrorCode {
-    match code {
-        ErrorCode::MemExpired | ErrorCode::MemTooLarge => code,
-        ErrorCode::FrameTooLarge => ErrorCode::MemTooLarge,
-        _ => ErrorCode::MemUnauthorized,
-    }
 }
 
 /// Produces the finished answer.

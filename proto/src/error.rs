@@ -82,9 +82,7 @@ error_codes! {
     GrantRequired = 48, Elsewhere, "this node serves only holders of a grant from its operator";
     BackendDenied = 49, Elsewhere, "the server behind the node refuses the node itself: the node's operator has to act";
     ContentRefused = 50, Never, "the server behind the node refuses the content";
-    MemUnauthorized = 60, Never, "the memory envelope is not from the relayer that the turn allows, or not for this turn";
-    MemExpired = 61, Here, "the memory envelope has expired";
-    MemTooLarge = 62, Never, "the memory envelope exceeds its budget or a limit";
+    MemUnauthorized = 60, Never, "the memory or the hint for it is not of the allowed party, not for this turn, out of its time or too large";
     ReceiptMismatch = 80, Elsewhere, "the receipt or link does not fit the turn that was asked for";
     BlobMismatch = 81, Elsewhere, "the rebuilt record or blob differs from what the node signed";
     RollbackDetected = 82, Never, "an older head was offered than the one already known";

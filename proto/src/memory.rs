@@ -150,7 +150,7 @@ impl Signable for RecallHint {
         let names = [&self.session, &self.project, &self.persona];
         let fits = self.hint.len() <= MAX_HINT_BYTES
             && names.iter().all(|name| name.as_ref().is_none_or(|name| name.len() <= MAX_PLACE_BYTES));
-        if fits { Ok(()) } else { Err(ErrorCode::MemTooLarge) }
+        if fits { Ok(()) } else { Err(ErrorCode::MemUnauthorized) }
     }
 }
 
@@ -180,14 +180,14 @@ fn check_items(items: &[MemoryItem]) -> Result<(), ErrorCode> {
         && items.iter().all(|item| {
             item.text.len() <= MAX_MEMORY_ITEM_BYTES && item.source.len() <= MAX_MEMORY_ITEM_BYTES
         });
-    if fits { Ok(()) } else { Err(ErrorCode::MemTooLarge) }
+    if fits { Ok(()) } else { Err(ErrorCode::MemUnauthorized) }
 }
 
 impl MemEnvelope {
     /// Seals items for the turn of an authorisation. `node_key` is the key whose id the authorisation names.
     ///
     /// # Errors
-    /// [`ErrorCode::MemTooLarge`], [`ErrorCode::KxExpired`] when the node's key is another one or unusable.
+    /// [`ErrorCode::MemUnauthorized`] for more than the limits, [`ErrorCode::KxExpired`] when the node's key is another one or unusable.
     pub fn seal(
         items: &[MemoryItem],
         auth: &SignedObject<TurnAuth>,
@@ -216,7 +216,7 @@ impl MemEnvelope {
             expires_ms: auth.expires_ms,
         };
         let signed = SignedObject::sign(envelope, relayer);
-        if signed.bytes().body.len() > MAX_MEMORY_BYTES { Err(ErrorCode::MemTooLarge) } else { Ok(signed) }
+        if signed.bytes().body.len() > MAX_MEMORY_BYTES { Err(ErrorCode::MemUnauthorized) } else { Ok(signed) }
     }
 }
 
@@ -224,11 +224,10 @@ impl SignedObject<MemEnvelope> {
     /// The node's side: checks that the client allowed this relayer for this turn, and opens the items.
     ///
     /// # Errors
-    /// - [`ErrorCode::MemUnauthorized`], also for items that do not open or are not the canonical encoding of
-    ///   a list.
-    /// - [`ErrorCode::MemExpired`], also for an envelope that outlives its authorisation or expires before
-    ///   its issue.
-    /// - [`ErrorCode::MemTooLarge`].
+    /// [`ErrorCode::MemUnauthorized`], also for:
+    /// - items that do not open, or are not the canonical encoding of a list;
+    /// - an envelope out of its time, one that outlives its authorisation or expires before its issue;
+    /// - more than the budget or the limits.
     pub fn open(
         &self,
         auth: &SignedObject<TurnAuth>,
@@ -244,11 +243,8 @@ impl SignedObject<MemEnvelope> {
         // An envelope expires no later than its turn, and not before its issue.
         let lifetime = self.issued_ms <= self.expires_ms && self.expires_ms <= auth.expires_ms;
         let current = now_ms <= self.expires_ms && self.issued_ms <= now_ms.saturating_add(MAX_CLOCK_SKEW_MS);
-        if !lifetime || !current {
-            return Err(ErrorCode::MemExpired);
-        }
-        if self.budget_tokens > auth.memory_tokens {
-            return Err(ErrorCode::MemTooLarge);
+        if !lifetime || !current || self.budget_tokens > auth.memory_tokens {
+            return Err(ErrorCode::MemUnauthorized);
         }
         let binding = binding(&self.auth_hash, &self.relayer, &self.node);
         let secret = MemorySecret::respond(node_secret, &self.encapsulation, &binding)

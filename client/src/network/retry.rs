@@ -336,7 +336,7 @@ mod tests {
             (AttemptFailure::node(C::HeadMismatch, 0), false, false, NextStep::Locate),
             (AttemptFailure::node(C::HeadMismatch, 0), true, false, NextStep::Elsewhere),
             (
-                AttemptFailure::node(C::MemExpired, 900),
+                AttemptFailure::node(C::Expired, 900),
                 true,
                 false,
                 NextStep::Here(Duration::from_millis(900)),
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn pauses_are_bounded() {
-        let failure = AttemptFailure::node(ErrorCode::MemExpired, u32::MAX);
+        let failure = AttemptFailure::node(ErrorCode::Expired, u32::MAX);
         assert_eq!(next_step(&failure, true, false), NextStep::Here(MAX_PAUSE));
         assert_eq!(pause_before_repeat(30, u32::MAX), MAX_PAUSE);
     }

@@ -42,8 +42,6 @@ CODES: dict[int, tuple[str, str]] = {
     49: ("BackendDenied", "elsewhere"),
     50: ("ContentRefused", "never"),
     60: ("MemUnauthorized", "never"),
-    61: ("MemExpired", "here"),
-    62: ("MemTooLarge", "never"),
     80: ("ReceiptMismatch", "elsewhere"),
     81: ("BlobMismatch", "elsewhere"),
     82: ("RollbackDetected", "never"),

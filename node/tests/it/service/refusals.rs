@@ -590,8 +590,8 @@ async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
         (unsigned, ErrorCode::MemUnauthorized),
         (resign(&|envelope| envelope.auth_hash.0[0] ^= 1).bytes().clone(), ErrorCode::MemUnauthorized),
         (resign(&|envelope| envelope.sealed[0] ^= 1).bytes().clone(), ErrorCode::MemUnauthorized),
-        (resign(&|envelope| envelope.expires_ms = 1).bytes().clone(), ErrorCode::MemExpired),
-        (resign(&|envelope| envelope.budget_tokens = 51).bytes().clone(), ErrorCode::MemTooLarge),
+        (resign(&|envelope| envelope.expires_ms = 1).bytes().clone(), ErrorCode::MemUnauthorized),
+        (resign(&|envelope| envelope.budget_tokens = 51).bytes().clone(), ErrorCode::MemUnauthorized),
     ];
     for (envelope, expected) in cases {
         let mut prepared = world.session.prepare(&world.node, "hello", Changes::default());
