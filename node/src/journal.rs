@@ -435,7 +435,7 @@ impl Journal {
     ///
     /// # Errors
     /// Inside: [`ErrorCode::StatusUnknown`] for a blob that this node did not author,
-    /// [`ErrorCode::ReceiptMismatch`] when it names another link or receipt. Outside: [`JournalError`].
+    /// [`ErrorCode::IdempotencyConflict`] when it names another link or receipt. Outside: [`JournalError`].
     pub async fn acknowledge(
         &self,
         session: SessionId,
@@ -450,7 +450,7 @@ impl Journal {
             let Some(mut entry) = trees.entry(&key)? else { return Ok(Err(ErrorCode::StatusUnknown)) };
             let EntryState::Sealed(sealed) = &mut entry.state else { return Ok(Err(ErrorCode::Aborted)) };
             if sealed.link_hash != link || sealed.receipt_hash != receipt {
-                return Ok(Err(ErrorCode::ReceiptMismatch));
+                return Ok(Err(ErrorCode::IdempotencyConflict));
             }
             if sealed.ack.is_none() {
                 // The order matters. After a crash between the two writes the ack comes again, and the

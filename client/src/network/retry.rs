@@ -284,15 +284,11 @@ pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, repeated: 
         ErrorCode::BlobUnavailable | ErrorCode::HeadMismatch if !with_locator && !repeated => {
             NextStep::Locate
         }
-        ErrorCode::BlobUnavailable | ErrorCode::BlobHashMismatch | ErrorCode::BlobIdMismatch if !repeated => {
-            NextStep::RepairStore
-        }
+        ErrorCode::BlobUnavailable | ErrorCode::BlobHashMismatch if !repeated => NextStep::RepairStore,
         ErrorCode::KxExpired if !repeated => NextStep::RenewRecord,
         // Both concern a clock; one fresh authorisation is worth a try.
         ErrorCode::Expired | ErrorCode::NotYetValid if repeated => NextStep::Elsewhere,
         ErrorCode::RateLimited => NextStep::Elsewhere,
-        // A node may call the chain broken because its own copy is; the client has checked it.
-        ErrorCode::BadNodeSignature if !failure.is_claim() => NextStep::Elsewhere,
         code => match code.retry() {
             Retry::Here if repeated => NextStep::Elsewhere,
             Retry::Here => NextStep::Here(pause),
@@ -346,8 +342,8 @@ mod tests {
             (AttemptFailure::node(C::ContextOverflow, 0), true, false, NextStep::Elsewhere),
             (AttemptFailure::node(C::ContextOverflow, 0), true, true, NextStep::Stop),
             (AttemptFailure::node(C::PayloadRejected, 0), true, false, NextStep::Elsewhere),
-            (hearsay(C::BadSequence), true, false, NextStep::Elsewhere),
-            (hearsay(C::BadSequence), true, true, NextStep::Stop),
+            (hearsay(C::PayloadRejected), true, false, NextStep::Elsewhere),
+            (hearsay(C::PayloadRejected), true, true, NextStep::Stop),
             (AttemptFailure::check(C::NonCanonical), true, true, NextStep::Elsewhere),
             (AttemptFailure::check(C::ReceiptMismatch), true, false, NextStep::Elsewhere),
             (AttemptFailure::check(C::BlobMismatch), true, true, NextStep::Elsewhere),

@@ -199,7 +199,7 @@ async fn a_refusal_that_stays_is_heard_once_from_each_node_with_its_reason() {
 async fn one_node_alone_cannot_talk_the_client_out_of_a_turn() {
     let world = World::new(2).await;
     let client = world.client().await;
-    for code in [ErrorCode::BadSequence, ErrorCode::PayloadRejected, ErrorCode::MemUnauthorized] {
+    for code in [ErrorCode::BadSignature, ErrorCode::PayloadRejected, ErrorCode::MemUnauthorized] {
         let session = session(&client).await;
         world.nodes[0].script([Act::Refuse(code)]);
         let input =

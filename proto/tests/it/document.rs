@@ -59,7 +59,7 @@ fn check(name: &str, expected: &[Vec<String>]) {
 
 #[test]
 fn the_error_table_is_the_code() {
-    let rows: Vec<Vec<String>> = ErrorCode::ALL
+    let rows: Vec<Vec<String>> = ErrorCode::WIRE
         .iter()
         .map(|code| {
             let retry = match code.retry() {
@@ -67,10 +67,15 @@ fn the_error_table_is_the_code() {
                 Retry::Elsewhere => "elsewhere",
                 Retry::Never => "never",
             };
-            vec![(*code as u16).to_string(), code.name().to_owned(), code.to_string(), retry.to_owned()]
+            vec![code.number().to_string(), code.name().to_owned(), code.to_string(), retry.to_owned()]
         })
         .collect();
     check("errors", &rows);
+    let rows: Vec<Vec<String>> = ErrorCode::LOCAL
+        .iter()
+        .map(|code| vec![code.name().to_owned(), code.to_string(), code.on_wire().name().to_owned()])
+        .collect();
+    check("local errors", &rows);
 }
 
 #[test]

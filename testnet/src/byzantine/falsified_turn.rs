@@ -73,7 +73,7 @@ impl ByzantineProxy {
         let key = (auth.turn_id, auth.attempt);
         if misbehaviour == Misbehaviour::ClaimsBroken {
             self.log.record(AttemptKey::of(&auth), misbehaviour, None);
-            let refused = NodeFrame::Refused { code: ErrorCode::ChainBroken, retry_after_ms: 0 };
+            let refused = NodeFrame::Refused { code: ErrorCode::HeadMismatch, retry_after_ms: 0 };
             return super::send_only(client, &refused).await;
         }
         self.claims_stored.store(misbehaviour == Misbehaviour::ClaimsStored, Ordering::Relaxed);

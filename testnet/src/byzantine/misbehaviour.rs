@@ -132,7 +132,7 @@ misbehaviours! {
     /// A record with another user message.
     AlteredQuestion: WrongHistory, [BlobMismatch];
     /// Claims that the received history is broken.
-    ClaimsBroken: WrongHistory, [ChainBroken];
+    ClaimsBroken: WrongHistory, [HeadMismatch];
 
     /// Random bytes as a frame.
     RandomFrame: Garbage, [NonCanonical];

@@ -6,7 +6,8 @@ compare `code`.
 
 from __future__ import annotations
 
-# Number, name, and where another try may succeed (section 14): here (the same node after a pause), elsewhere, or never.
+# Codes of a refusal: number, name, and where another try may succeed (section 14): here (the same node after a pause),
+# elsewhere, or never.
 CODES: dict[int, tuple[str, str]] = {
     1: ("FrameTooLarge", "never"),
     2: ("NonCanonical", "never"),
@@ -23,13 +24,7 @@ CODES: dict[int, tuple[str, str]] = {
     20: ("BlobUnavailable", "here"),
     21: ("BlobTooLarge", "never"),
     22: ("BlobHashMismatch", "elsewhere"),
-    23: ("BlobIdMismatch", "elsewhere"),
-    24: ("BadSequence", "never"),
-    25: ("BadGenesis", "never"),
-    26: ("ChainBroken", "never"),
     27: ("HeadMismatch", "elsewhere"),
-    28: ("RecordHashMismatch", "never"),
-    29: ("BadNodeSignature", "never"),
     40: ("StatusUnknown", "elsewhere"),
     41: ("Aborted", "elsewhere"),
     42: ("ContextOverflow", "never"),
@@ -42,11 +37,6 @@ CODES: dict[int, tuple[str, str]] = {
     49: ("BackendDenied", "elsewhere"),
     50: ("ContentRefused", "never"),
     60: ("MemUnauthorized", "never"),
-    80: ("ReceiptMismatch", "elsewhere"),
-    81: ("BlobMismatch", "elsewhere"),
-    82: ("RollbackDetected", "never"),
-    83: ("ForkDetected", "never"),
-    84: ("StreamTruncated", "elsewhere"),
 }
 RETRY = dict(CODES.values())
 

@@ -238,7 +238,7 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
         | Act::OvercountHalfAndVanish
         | Act::OtherRootAndVanish => return,
         Act::SealAndRefuse => {
-            let refused = NodeFrame::Refused { code: ErrorCode::BadSequence, retry_after_ms: 0 };
+            let refused = NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 };
             return send(&mut stream, &refused).await;
         }
         _ => {}

@@ -262,7 +262,7 @@ async fn acknowledgements_are_taken_once_and_again_and_only_true_ones() {
     let mut unknown = ack;
     unknown.blob_digest.0[0] ^= 1;
     for (ack, expected) in
-        [(other, baton_proto::ErrorCode::ReceiptMismatch), (unknown, baton_proto::ErrorCode::StatusUnknown)]
+        [(other, baton_proto::ErrorCode::IdempotencyConflict), (unknown, baton_proto::ErrorCode::StatusUnknown)]
     {
         let frame = ClientFrame::Ack(SignedObject::sign(ack, &key).bytes().clone());
         assert_eq!(client.ask(&node, &frame).await, NodeFrame::Refused { code: expected, retry_after_ms: 0 });
