@@ -383,11 +383,11 @@ STORE = Enum(("Stored", Struct(("blob_id", ID), ("end_epoch", Option("u64")))), 
 TURN_STATUS = Enum("Accepted", ("Sealed", Struct(("committed", COMMITTED), ("store", STORE))), "Aborted")
 REQUEST = Struct(
     ("auth", SIGNED), ("payload", "bytes"), ("inline", List("bytes")), ("memory", Option(SIGNED)))
+RECALL = Struct(("hint", SIGNED), ("node_key", Fixed(EXCHANGE_KEY)))
 CLIENT_FRAME = Enum(
-    ("Turn", REQUEST), ("Relay", REQUEST), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED),
+    ("Turn", REQUEST), ("Relay", Struct(("request", REQUEST), ("recall", Option(RECALL)))), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED),
     ("FetchBlob", Struct(("digest", ID), ("proof", ID))),
-    "NodeRecord", ("RelayRecall", Struct(("request", REQUEST), ("hint", SIGNED), ("node_key", Fixed(EXCHANGE_KEY)))),
-    ("Quota", Struct(("chain", List(SIGNED)), ("proof", SIGNED))))
+    "NodeRecord", ("Quota", Struct(("chain", List(SIGNED)), ("proof", SIGNED))))
 NODE_FRAME = Enum(
     ("Accepted", Struct(("nonce", ID))), ("Chunk", "bytes"),
     ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))), ("Status", TURN_STATUS), "Done", ("Blob", "bytes"),

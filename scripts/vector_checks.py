@@ -317,7 +317,7 @@ def check_objects(v):
 
 
 def check_frames(v):
-    same(v["protocol"], "/baton/turn/1", "protocol")
+    same(v["protocol"], "/baton/turn/2", "protocol")
     for item in v["frames"]:
         check_form(PLAIN_TYPES[item["type"]], item)
         body = unhex(item["body"])

@@ -21,7 +21,7 @@ use baton_proto::{
     receipt::{AnswerCount, EngineKind, ProgressNote, running_hash_start, running_hash_step},
     record::FinishReason,
     turn::TurnAuth,
-    wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, StoreState, TurnStatus},
+    wire::{ClientFrame, Committed, NodeFrame, RelayRecall, ReplyEvent, StoreState, TurnStatus},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -146,13 +146,13 @@ pub(crate) async fn run(
     let begun = context.begun.map(|begun| &begun.partial);
     let unnoted = UnnotedText::new(context.session.clone(), auth.attempt);
     let mut reply = Reply::new((start, unnoted), auth.max_output_tokens, turn.sampling.logprobs, begun);
-    let (target, frame) = match (context.relayer, context.hint) {
-        (Some(relayer), Some(hint)) => {
-            let hint = hint.sign(&auth).bytes().clone();
-            (relayer.node, ClientFrame::RelayRecall { request, hint, node_key })
+    let (target, frame) = match context.relayer {
+        Some(relayer) => {
+            let recall =
+                context.hint.map(|hint| RelayRecall { hint: hint.sign(&auth).bytes().clone(), node_key });
+            (relayer.node, ClientFrame::Relay { request, recall })
         }
-        (Some(relayer), None) => (relayer.node, ClientFrame::Relay(request)),
-        (None, _) => (auth.audience, ClientFrame::Turn(request)),
+        None => (auth.audience, ClientFrame::Turn(request)),
     };
     if !context.own.is_empty() {
         events(TurnEvent::Memory(context.own.clone()));

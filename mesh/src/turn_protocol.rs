@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// The turn protocol; the name carries the version.
-pub const TURN_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/turn/1");
+pub const TURN_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/turn/2");
 
 /// The embedding protocol, spoken by nodes that offer embeddings.
 pub const EMBED_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/embed/1");

@@ -98,7 +98,7 @@ impl TurnStream {
         self.sender.remote
     }
 
-    /// The negotiated protocol name, such as `/baton/turn/1`.
+    /// The negotiated protocol name, such as `/baton/turn/2`.
     #[must_use]
     pub fn protocol(&self) -> &str {
         &self.protocol
@@ -281,7 +281,7 @@ mod tests {
 
     fn pipe(capacity: usize) -> (TurnStream, DuplexStream) {
         let (near, far) = duplex(capacity);
-        (TurnStream::from_io(NodeId([1; 32]), "/baton/turn/1", near.compat()), far)
+        (TurnStream::from_io(NodeId([1; 32]), "/baton/turn/2", near.compat()), far)
     }
 
     #[tokio::test]

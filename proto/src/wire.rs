@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Name of the protocol; it carries the version.
-pub const TURN_PROTOCOL: &str = "/baton/turn/1";
+pub const TURN_PROTOCOL: &str = "/baton/turn/2";
 
 /// Bytes of a blob inside a request.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,14 +59,28 @@ impl TurnRequest {
     }
 }
 
+/// What a relayer needs to recall memory for a turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayRecall {
+    /// The signed [`RecallHint`](crate::memory::RecallHint).
+    pub hint: SignedBytes,
+    /// The node's exchange key, to seal the items to it; the authorisation names its id.
+    pub node_key: ExchangeKey,
+}
+
 /// A frame from a client, a relayer or another node. One per substream, except for [`ClientFrame::Quota`],
 /// which a turn follows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientFrame {
     /// Serve this turn.
     Turn(TurnRequest),
-    /// To a relayer: add memory and pass the turn on to the authorised node.
-    Relay(TurnRequest),
+    /// To a relayer: pass the turn on to the authorised node, with the memory that it recalls for it.
+    Relay {
+        /// The turn.
+        request: TurnRequest,
+        /// The recall, which the relayer keeps to itself; without it no memory is named.
+        recall: Option<RelayRecall>,
+    },
     /// A signed [`StatusRequest`](crate::ack::StatusRequest).
     Status(SignedBytes),
     /// A signed [`TurnAck`](crate::ack::TurnAck).
@@ -83,15 +97,6 @@ pub enum ClientFrame {
     },
     /// The node's signed [`NodeRecord`](crate::node_record::NodeRecord).
     NodeRecord,
-    /// To a relayer: recall by a hint, add the found items and pass the turn on.
-    RelayRecall {
-        /// As with [`ClientFrame::Relay`].
-        request: TurnRequest,
-        /// The signed [`RecallHint`](crate::memory::RecallHint), which the relayer keeps to itself.
-        hint: SignedBytes,
-        /// The node's exchange key, to seal the items to it; the authorisation names its id.
-        node_key: ExchangeKey,
-    },
     /// Before a [`ClientFrame::Turn`] on the same substream: the quota for that turn.
     Quota(QuotaUse),
 }

@@ -14,7 +14,7 @@ use baton_proto::{
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     text::is_same_name,
     turn::TurnAuth,
-    wire::{ClientFrame, NodeFrame, TurnRequest},
+    wire::{ClientFrame, NodeFrame, RelayRecall, TurnRequest},
 };
 use sha2::{Digest as _, Sha256};
 use tokio::{task::JoinSet, time::Instant};
@@ -62,8 +62,8 @@ pub struct Relayer {
 #[derive(Debug, PartialEq, Eq)]
 struct RelayRequest {
     request: TurnRequest,
-    /// The hint for the recall, with the exchange key to seal the found items to; neither is forwarded.
-    recall: Option<(SignedBytes, ExchangeKey)>,
+    /// It is not forwarded.
+    recall: Option<RelayRecall>,
 }
 
 /// Why a relay ended early.
@@ -182,7 +182,7 @@ impl Relayer {
             return Err(refuse(ErrorCode::MemUnauthorized));
         }
         let items = match recall {
-            Some((hint, node_key)) => {
+            Some(RelayRecall { hint, node_key }) => {
                 // Before the recall, which costs the most.
                 check_node_key(&node_key, &auth).map_err(refuse)?;
                 let items = self.recall(hint, &auth).await.map_err(refuse)?;
@@ -367,9 +367,8 @@ fn is_memory(frame: &[u8]) -> bool {
 /// Decodes a request to relay. An invalid request is not forwarded.
 fn relay_request(frame: &[u8]) -> Result<RelayRequest, ErrorCode> {
     match codec::decode(frame, MAX_FRAME_BYTES)? {
-        ClientFrame::Relay(request) => request.check().map(|()| RelayRequest { request, recall: None }),
-        ClientFrame::RelayRecall { request, hint, node_key } => {
-            request.check().map(|()| RelayRequest { request, recall: Some((hint, node_key)) })
+        ClientFrame::Relay { request, recall } => {
+            request.check().map(|()| RelayRequest { request, recall })
         }
         // A relayer serves no turns itself; such a client has the wrong address.
         _ => Err(ErrorCode::WrongAudience),
@@ -459,7 +458,7 @@ mod tests {
     async fn gives_up_a_client_that_takes_no_frame() {
         let (near, _far) = tokio::io::duplex(16);
         let io = tokio_util::compat::TokioAsyncReadCompatExt::compat(near);
-        let (mut client, _watch) = TurnStream::from_io(NodeId([1; 32]), "/baton/turn/1", io).split();
+        let (mut client, _watch) = TurnStream::from_io(NodeId([1; 32]), "/baton/turn/2", io).split();
         let limit = Duration::from_millis(50);
         assert!(matches!(send_within(&mut client, &[0; 1000], limit).await, Err(RelayError::Gone)));
     }
@@ -474,22 +473,19 @@ mod tests {
         };
         let read = |frame: &ClientFrame| relay_request(&codec::encode(frame));
         let good = request(vec![InlineBlob(vec![4]), InlineBlob(vec![5])]);
-        let relayed = |recall| Ok(RelayRequest { request: good.clone(), recall });
         let node_key = ExchangeKey::from([6; ExchangeKey::LEN]);
-        assert_eq!(read(&ClientFrame::Relay(good.clone())), relayed(None));
         let hint = SignedBytes { body: vec![9], signature: SignatureBytes([8; 64]) };
-        let recall = ClientFrame::RelayRecall {
-            request: good.clone(),
-            hint: hint.clone(),
-            node_key: node_key.clone(),
-        };
-        assert_eq!(read(&recall), relayed(Some((hint, node_key))));
+        for recall in [None, Some(RelayRecall { hint, node_key })] {
+            let relayed = Ok(RelayRequest { request: good.clone(), recall: recall.clone() });
+            assert_eq!(read(&ClientFrame::Relay { request: good.clone(), recall }), relayed);
+        }
         assert_eq!(read(&ClientFrame::Turn(good)), Err(ErrorCode::WrongAudience));
         assert_eq!(read(&ClientFrame::NodeRecord), Err(ErrorCode::WrongAudience));
         assert_eq!(relay_request(&[0xff; 9]), Err(ErrorCode::NonCanonical));
+        let relay = |request| ClientFrame::Relay { request, recall: None };
         let crowded = request(vec![InlineBlob(Vec::new()); 3]);
-        assert_eq!(read(&ClientFrame::Relay(crowded)), Err(ErrorCode::FrameTooLarge));
+        assert_eq!(read(&relay(crowded)), Err(ErrorCode::FrameTooLarge));
         let large = request(vec![InlineBlob(vec![0; MAX_BLOB_BYTES + 1])]);
-        assert_eq!(read(&ClientFrame::Relay(large)), Err(ErrorCode::BlobTooLarge));
+        assert_eq!(read(&relay(large)), Err(ErrorCode::BlobTooLarge));
     }
 }

@@ -57,7 +57,7 @@ async function meet (name, transport, address, peerId) {
     assert.equal(connection.remotePeer.toString(), peerId, 'the node proves the identity that its address names')
     const who = await identified
     assert.match(who.agentVersion, /^baton-node\//)
-    assert.ok(who.protocols.includes('/baton/turn/1'), 'it says that it serves turns')
+    assert.ok(who.protocols.includes('/baton/turn/2'), 'it says that it serves turns')
     assert.ok(who.protocols.includes('/baton/kad/1'), 'and that it is in the DHT')
     const took = await peer.services.ping.ping(connection.remotePeer, { signal: AbortSignal.timeout(20000) })
     assert.ok(took >= 0 && took < 5000)

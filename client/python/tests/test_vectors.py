@@ -52,7 +52,7 @@ SIGNED = {
 HASHES = {"Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
 # Objects of relayers, quotas and manifests: a client that uses none of them does not read them.
 UNUSED = {"MemEnvelope", "RecallHint", "QuotaProof", "QuotaGrant", "ModelManifest", "MemoryItems"}
-UNUSED_FRAMES = {"RelayRecall", "Quota"}
+UNUSED_FRAMES = {"Quota"}
 
 
 class Vectors(unittest.TestCase):

@@ -261,7 +261,7 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
     let answer = match frame {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
         ClientFrame::Turn(request) => return turn::serve(&shared, stream, request).await,
-        ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } | ClientFrame::Quota(_) => {
+        ClientFrame::Relay { .. } | ClientFrame::Quota(_) => {
             NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 }
         }
         ClientFrame::Status(bytes) => status(&shared, &SignedObject::verify(bytes).unwrap()),

@@ -82,14 +82,12 @@ async fn relay(
     hints: Hints,
 ) {
     let bytes = client.recv(MAX_FRAME_BYTES).await.unwrap().unwrap();
-    let (mut request, recall) = match codec::decode(&bytes, MAX_FRAME_BYTES) {
-        Ok(ClientFrame::Relay(request)) => (request, None),
-        Ok(ClientFrame::RelayRecall { request, hint, node_key }) => (request, Some((hint, node_key))),
-        _ => return,
+    let Ok(ClientFrame::Relay { mut request, recall }) = codec::decode(&bytes, MAX_FRAME_BYTES) else {
+        return;
     };
     let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
     let (hint, node_key) = match recall {
-        Some((hint, node_key)) => (Some(hint), node_key),
+        Some(recall) => (Some(recall.hint), recall.node_key),
         None => (None, key_of(&mesh, &addrs, auth.audience).await),
     };
     if let Some(hint) = hint {

@@ -29,7 +29,7 @@ const DISTINCT: usize = 11;
 /// The session of a request; none for a request for the node's record.
 fn session_of(frame: &SeenFrame) -> Option<SessionId> {
     match &frame.frame {
-        ClientFrame::Turn(request) | ClientFrame::Relay(request) => {
+        ClientFrame::Turn(request) | ClientFrame::Relay { request, .. } => {
             Some(SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap().session_id)
         }
         ClientFrame::Ack(bytes) => Some(SignedObject::<TurnAck>::verify(bytes.clone()).unwrap().session_id),

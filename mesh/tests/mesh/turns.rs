@@ -198,11 +198,11 @@ async fn a_closed_sender_still_receives() {
 
 #[tokio::test]
 async fn mixed_versions_agree_on_the_older_one() {
-    let newer = StreamProtocol::new("/baton/turn/2");
+    let newer = StreamProtocol::new("/baton/turn/3");
     let mut config = server_config(TCP);
     config.turn_protocols = vec![newer, TURN_PROTOCOL];
     let (node, mut incoming) = start(config).await;
     let client = client().await;
     let (near, far) = connect(&client, &node, &mut incoming).await;
-    assert_eq!((near.protocol(), far.protocol()), ("/baton/turn/1", "/baton/turn/1"));
+    assert_eq!((near.protocol(), far.protocol()), ("/baton/turn/2", "/baton/turn/2"));
 }

@@ -75,9 +75,7 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result
                 Err(refusal) => refuse(core, stream, who, refusal).await,
             };
         }
-        ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } => {
-            (RequestKind::Relay, Err(ErrorCode::UnsupportedVersion.into()))
-        }
+        ClientFrame::Relay { .. } => (RequestKind::Relay, Err(ErrorCode::UnsupportedVersion.into())),
         ClientFrame::Status(bytes) => (RequestKind::Status, questions::status(core, bytes).await),
         ClientFrame::Ack(bytes) => (RequestKind::Ack, questions::acknowledge(core, bytes).await),
         ClientFrame::Abort(bytes) => (RequestKind::Abort, questions::abort(core, &who, bytes).await),

@@ -21,7 +21,7 @@ use baton_proto::{
     record::RecordKind,
     turn::{Grant, GrantedKey, HeadGrant, Sampling, StoragePolicy},
     wire::{
-        ClientFrame, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest,
+        ClientFrame, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest,
         TurnStatus,
     },
 };
@@ -389,7 +389,7 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
     };
     vec![
         ("Turn", ClientFrame::Turn(full)),
-        ("Relay", ClientFrame::Relay(bare)),
+        ("Relay", ClientFrame::Relay { request: bare, recall: None }),
         ("Status", ClientFrame::Status(status(made).bytes().clone())),
         ("Ack", ClientFrame::Ack(turn(made, 7).ack.bytes().clone())),
         ("Abort", ClientFrame::Abort(abort(made).bytes().clone())),
@@ -402,11 +402,13 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
         ),
         ("NodeRecord", ClientFrame::NodeRecord),
         (
-            "RelayRecall",
-            ClientFrame::RelayRecall {
+            "Relay.Recall",
+            ClientFrame::Relay {
                 request: hinted,
-                hint: recall_hint(made).bytes().clone(),
-                node_key: node_exchange(2).public_key(),
+                recall: Some(RelayRecall {
+                    hint: recall_hint(made).bytes().clone(),
+                    node_key: node_exchange(2).public_key(),
+                }),
             },
         ),
         (

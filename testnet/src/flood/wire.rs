@@ -20,7 +20,7 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 const HELLO: &[u8] = b"\x13/multistream/1.0.0\n";
 const NOISE: &[u8] = b"\x07/noise\n";
 const YAMUX: &[u8] = b"\x0d/yamux/1.0.0\n";
-const TURN: &[u8] = b"\x0e/baton/turn/1\n";
+const TURN: &[u8] = b"\x0e/baton/turn/2\n";
 
 /// Bytes of a Yamux header.
 const HEADER_BYTES: usize = 12;

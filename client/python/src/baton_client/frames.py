@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from .codec import I32, U16, U32, U64, Bytes, Id32, Text, variants
+from .codec import I32, U16, U32, U64, Bytes, ExchangeKey, Id32, Text, variants
 from .objects import Finish, MemoryItem, SignedBytes
 
 
@@ -60,10 +60,19 @@ class TurnFrame:
 
 
 @dataclass(frozen=True)
+class RelayRecall:
+    """The recall of memory for a turn: a signed hint, and the node's exchange key."""
+
+    hint: SignedBytes
+    node_key: ExchangeKey
+
+
+@dataclass(frozen=True)
 class RelayFrame:
     """Orders a turn through a relayer (not used by this client)."""
 
     request: TurnRequest
+    recall: RelayRecall | None
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from .signed import NODE_RECORD
 from .transport.connection import Connection
 from .transport.yamux import YamuxStream
 
-PROTOCOL = "/baton/turn/1"
+PROTOCOL = "/baton/turn/2"
 
 
 async def write_frame(stream: YamuxStream, frame: Any) -> None:

@@ -161,8 +161,8 @@ async fn a_slow_reader_slows_the_engine() {
     // A pipe of 512 bytes each way: there is no other buffer between the turn and its reader.
     let (near, far) = tokio::io::duplex(512);
     let reader = NodeId([8; 32]);
-    node.service.serve(TurnStream::from_io(reader, "/baton/turn/1", near.compat()));
-    let mut stream = TurnStream::from_io(node.node, "/baton/turn/1", far.compat());
+    node.service.serve(TurnStream::from_io(reader, "/baton/turn/2", near.compat()));
+    let mut stream = TurnStream::from_io(node.node, "/baton/turn/2", far.compat());
     stream.send(&codec::encode(&ClientFrame::Turn(prepared.request.clone()))).await.unwrap();
     node.until(|counts| counts.started == 1).await;
     // Without pacing, 400 tokens at no cost would be done long before this.

@@ -43,8 +43,8 @@ async fn a_turn_costs_little_besides_its_tokens() {
             } else {
                 let (near, far) = tokio::io::duplex(1 << 20);
                 let reader = NodeId([8; 32]);
-                node.service.serve(TurnStream::from_io(reader, "/baton/turn/1", near.compat()));
-                let mut stream = TurnStream::from_io(node.node, "/baton/turn/1", far.compat());
+                node.service.serve(TurnStream::from_io(reader, "/baton/turn/2", near.compat()));
+                let mut stream = TurnStream::from_io(node.node, "/baton/turn/2", far.compat());
                 stream.send(&codec::encode(&frame)).await.unwrap();
                 stream
             };

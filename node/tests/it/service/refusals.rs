@@ -151,7 +151,7 @@ async fn refuses_signatures_by_others_and_frames_that_are_none() {
     let relayed = world.session.prepare(&world.node, "hello", Changes::default());
     let mut trailing = codec::encode(&ClientFrame::Turn(relayed.request.clone()));
     trailing.push(0);
-    let relay = codec::encode(&ClientFrame::Relay(relayed.request));
+    let relay = codec::encode(&ClientFrame::Relay { request: relayed.request, recall: None });
     for (bytes, expected) in [
         (&trailing[..], ErrorCode::NonCanonical),
         (&[0xff; 9][..], ErrorCode::NonCanonical),
@@ -444,7 +444,7 @@ async fn cut_off_oversized_and_endless_requests_are_dropped_and_the_node_serves_
     let half = [&length[..], &request[..request.len() / 2]].concat();
     let pipe = || {
         let (near, far) = tokio::io::duplex(1 << 20);
-        world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/1", near.compat()));
+        world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/2", near.compat()));
         far
     };
     // Silence after half of it, and after nothing: the node closes the stream.
@@ -465,7 +465,7 @@ async fn cut_off_oversized_and_endless_requests_are_dropped_and_the_node_serves_
     for announced in [u32::MAX, u32::try_from(MAX_FRAME_BYTES).unwrap() + 1] {
         let mut far = pipe();
         far.write_all(&announced.to_le_bytes()).await.unwrap();
-        let mut stream = TurnStream::from_io(world.node.node, "/baton/turn/1", far.compat());
+        let mut stream = TurnStream::from_io(world.node.node, "/baton/turn/2", far.compat());
         let answer = next_frame(&mut stream).await.unwrap();
         assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::FrameTooLarge, retry_after_ms: 0 });
     }
@@ -487,7 +487,7 @@ async fn large_frames_share_a_bounded_memory_and_small_ones_do_not_wait_for_it()
     let frame = ClientFrame::FetchBlob { digest, proof: FetchProof(key.fetch_proof(&digest.0)) };
     let pipe = |buffer| {
         let (near, far) = tokio::io::duplex(buffer);
-        world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/1", near.compat()));
+        world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/2", near.compat()));
         far
     };
     // A reader that takes only the first byte of a blob holds the blob's memory.
@@ -498,11 +498,11 @@ async fn large_frames_share_a_bounded_memory_and_small_ones_do_not_wait_for_it()
     reader.read_u8().await.unwrap();
     let mut large = pipe(1 << 20);
     large.write_all(&u32::try_from(MAX_BLOB_BYTES).unwrap().to_le_bytes()).await.unwrap();
-    let mut large = TurnStream::from_io(world.node.node, "/baton/turn/1", large.compat());
+    let mut large = TurnStream::from_io(world.node.node, "/baton/turn/2", large.compat());
     let answer = next_frame(&mut large).await.unwrap();
     assert!(matches!(answer, NodeFrame::Refused { code: ErrorCode::Busy, .. }), "{answer:?}");
     // The rest of the memory is free.
-    let mut fits = TurnStream::from_io(world.node.node, "/baton/turn/1", pipe(1 << 20).compat());
+    let mut fits = TurnStream::from_io(world.node.node, "/baton/turn/2", pipe(1 << 20).compat());
     fits.send(&vec![0xff; 1 << 20]).await.unwrap();
     let answer = next_frame(&mut fits).await.unwrap();
     assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::NonCanonical, retry_after_ms: 0 });
@@ -512,7 +512,7 @@ async fn large_frames_share_a_bounded_memory_and_small_ones_do_not_wait_for_it()
     let mut rest = Vec::new();
     reader.read_to_end(&mut rest).await.unwrap();
     assert!(rest.len() > accepted.blob.len());
-    let mut large = TurnStream::from_io(world.node.node, "/baton/turn/1", pipe(1 << 20).compat());
+    let mut large = TurnStream::from_io(world.node.node, "/baton/turn/2", pipe(1 << 20).compat());
     large.send(&vec![0xff; 1 << 20]).await.unwrap();
     let answer = next_frame(&mut large).await.unwrap();
     assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::NonCanonical, retry_after_ms: 0 });

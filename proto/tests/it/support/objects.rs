@@ -27,7 +27,7 @@ use baton_proto::{
         StoragePolicy, TokenBias, TurnAuth,
     },
     wire::{
-        ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob,
+        ClientFrame, Committed, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes, TokenLogprob,
         TurnRequest, TurnStatus,
     },
 };
@@ -186,6 +186,7 @@ random_structs! {
     Segment { version, session_id, segment, entries }
     SignedBytes { body, signature }
     TurnRequest { auth, payload, inline, memory }
+    RelayRecall { hint, node_key }
     Committed { link, receipt, blob_digest, blob_length, finish }
     EmbedAuth {
         version, suite, client_key, request, audience, audience_key, model, texts_hash, issued_ms, expires_ms
@@ -289,19 +290,14 @@ impl RandomValue for ErrorCode {
 
 impl RandomValue for ClientFrame {
     fn random(source: &mut Source) -> Self {
-        match source.below(9) {
+        match source.below(8) {
             0 => Self::Turn(RandomValue::random(source)),
-            1 => Self::Relay(RandomValue::random(source)),
+            1 => Self::Relay { request: RandomValue::random(source), recall: RandomValue::random(source) },
             2 => Self::Status(RandomValue::random(source)),
             3 => Self::Ack(RandomValue::random(source)),
             4 => Self::Abort(RandomValue::random(source)),
             5 => Self::FetchBlob { digest: RandomValue::random(source), proof: RandomValue::random(source) },
             6 => Self::NodeRecord,
-            7 => Self::RelayRecall {
-                request: RandomValue::random(source),
-                hint: RandomValue::random(source),
-                node_key: RandomValue::random(source),
-            },
             _ => Self::Quota(RandomValue::random(source)),
         }
     }

@@ -12,7 +12,7 @@ use baton_proto::{
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     memory::{MemoryItem, RecallHint},
     turn::TurnAuth,
-    wire::{ClientFrame, NodeFrame, TurnRequest},
+    wire::{ClientFrame, NodeFrame, RelayRecall, TurnRequest},
 };
 use tokio::time::Instant;
 
@@ -45,7 +45,9 @@ async fn captured(
     client.shutdown(Duration::ZERO).await;
     mesh.shutdown().await;
     match codec::decode(&frame, MAX_FRAME_BYTES).unwrap() {
-        ClientFrame::RelayRecall { request, hint, node_key } => (request, hint, node_key),
+        ClientFrame::Relay { request, recall: Some(RelayRecall { hint, node_key }) } => {
+            (request, hint, node_key)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -69,7 +71,8 @@ impl UnknownPeer {
         let until = Instant::now() + Duration::from_secs(10);
         let named = relayer.named();
         let mut stream = self.0.open(named.node, &named.addrs, until).await.unwrap();
-        stream.send(&codec::encode(&ClientFrame::RelayRecall { request, hint, node_key })).await.unwrap();
+        let recall = Some(RelayRecall { hint, node_key });
+        stream.send(&codec::encode(&ClientFrame::Relay { request, recall })).await.unwrap();
         let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, until).await.unwrap().unwrap();
         match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
             NodeFrame::Memory(items) => Ok(items),
