@@ -312,17 +312,12 @@ LEAF = Struct(("first_token", "u32"), ("count", "u32"), ("running_hash", ID), ("
 PROGRESS = Struct(
     ("version", "u8"), ("node", ID), ("auth_hash", ID), ("token_count", "u32"), ("running_hash", ID),
     ("time_ms", "u64"))
-TURN_ACK = Struct(
-    ("version", "u8"), ("session_id", ID), ("session_key", ID), ("seq", "u64"), ("link_hash", ID), ("blob_digest", ID),
-    ("receipt_hash", ID), ("time_ms", "u64"))
+ACKNOWLEDGEMENT = Struct(("link_hash", ID), ("blob_digest", ID), ("receipt_hash", ID))
+TURN_NOTE = Struct(
+    ("version", "u8"), ("session_id", ID), ("session_key", ID), ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"),
+    ("node", ID), ("time_ms", "u64"), ("kind", Enum(("Ack", ACKNOWLEDGEMENT), "Abort", "Status")))
 EXPORT_STATEMENT = Struct(
     ("version", "u8"), ("session_id", ID), ("session_key", ID), ("seq", "u64"), ("link_hash", ID))
-ABORT = Struct(
-    ("version", "u8"), ("session_id", ID), ("session_key", ID), ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"),
-    ("time_ms", "u64"))
-STATUS = Struct(
-    ("version", "u8"), ("session_id", ID), ("session_key", ID), ("turn_id", ID16), ("attempt", "u32"), ("node", ID),
-    ("time_ms", "u64"))
 HEAD = Struct(
     ("version", "u8"), ("head_key", ID), ("sequence", "u64"), ("issued_ms", "u64"), ("expires_ms", "u64"),
     ("outer", "bytes"), ("inner", "bytes"))
@@ -385,7 +380,7 @@ REQUEST = Struct(
     ("auth", SIGNED), ("payload", "bytes"), ("inline", List("bytes")), ("memory", Option(SIGNED)))
 RECALL = Struct(("hint", SIGNED), ("node_key", Fixed(EXCHANGE_KEY)))
 CLIENT_FRAME = Enum(
-    ("Turn", REQUEST), ("Relay", Struct(("request", REQUEST), ("recall", Option(RECALL)))), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED),
+    ("Turn", REQUEST), ("Relay", Struct(("request", REQUEST), ("recall", Option(RECALL)))), ("Note", SIGNED),
     ("FetchBlob", Struct(("digest", ID), ("proof", ID))),
     "NodeRecord", ("Quota", Struct(("chain", List(SIGNED)), ("proof", SIGNED))))
 NODE_FRAME = Enum(
@@ -499,10 +494,8 @@ SIGNED_TYPES = {
     "TurnAuth": (TURN_AUTH, "turn-auth", "session_key", "BadSignature", MAX_SIGNED, auth_rule),
     "Receipt": (RECEIPT, "receipt", "node", "BadNodeSignature", MAX_SIGNED, receipt_rule),
     "ProgressNote": (PROGRESS, "progress", "node", "BadNodeSignature", MAX_SIGNED, no_rule),
-    "TurnAck": (TURN_ACK, "turn-ack", "session_key", "BadSignature", MAX_SIGNED, own_session),
+    "TurnNote": (TURN_NOTE, "turn-note", "session_key", "BadSignature", MAX_SIGNED, own_session),
     "ExportStatement": (EXPORT_STATEMENT, "export-head", "session_key", "BadSignature", MAX_SIGNED, own_session),
-    "Abort": (ABORT, "abort", "session_key", "BadSignature", MAX_SIGNED, own_session),
-    "StatusRequest": (STATUS, "status-request", "session_key", "BadSignature", MAX_SIGNED, own_session),
     "HeadRecord": (HEAD, "head", "head_key", "BadSignature", MAX_HEAD, head_rule),
     "NodeRecord": (NODE_RECORD, "node-record", "node", "BadNodeSignature", MAX_SIGNED, node_rule),
     "MemEnvelope": (ENVELOPE, "memory", "relayer", "MemUnauthorized", MAX_MEMORY, no_rule),

@@ -297,10 +297,10 @@ def check_order(receipt, auth):
 
 
 def check_ack(turn, link, blob):
-    ack, _ = fmt.open_encoded("TurnAck", turn["ack"])
-    same = ack["session_id"] == link["session_id"] and ack["seq"] == link["seq"]
-    same = same and ack["link_hash"] == link["hash"] and ack["receipt_hash"] == link["receipt_hash"]
-    need(same and ack["blob_digest"] == fmt.blake3(blob).digest(), "ReceiptMismatch",
+    note, _ = fmt.open_encoded("TurnNote", turn["ack"])
+    same = all(note[name] == link[name] for name in ("session_id", "seq", "turn_id", "attempt"))
+    accepted = {"link_hash": link["hash"], "receipt_hash": link["receipt_hash"], "blob_digest": fmt.blake3(blob).digest()}
+    need(same and note["node"] == link["author"] and note["kind"] == ("Ack", accepted), "ReceiptMismatch",
          "acknowledgement of turn %d is of something else" % link["seq"])
 
 

@@ -372,7 +372,7 @@ async fn acknowledge(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
         Some((turn.link.author, turn.link.link_hash(), meta.ack.as_ref()?.bytes().clone()))
     });
     let Some((author, link, ack)) = found else { return };
-    let entry = match delivery::deliver(core, session.id, author, &ClientFrame::Ack(ack)).await {
+    let entry = match delivery::deliver(core, session.id, author, &ClientFrame::Note(ack)).await {
         DeliveryOutcome::Accepted => Entry::Acked { seq },
         DeliveryOutcome::Unknown => Entry::AckMoot { seq },
         DeliveryOutcome::Unanswered => return,

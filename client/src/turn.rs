@@ -11,11 +11,10 @@ use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode, SignedObject,
-    ack::TurnAck,
     chain::effective_newest_first,
     commit::AcceptedTurn,
     ids::{ModelId, NodeId},
-    limits::VERSION,
+    note::{Acknowledgement, TurnNote, TurnNoteKind},
     record::{RecordKind, check_supersedes},
     tools::is_definitions,
     turn::TurnAuth,
@@ -517,20 +516,13 @@ async fn finish(
     };
     memory.truncate(used);
     let others = session.read(attempt::open_attempts);
-    let ack = session.read(|state| {
-        let signing = state.root.signing_key();
-        let ack = TurnAck {
-            version: VERSION,
-            session_id: state.session_id,
-            session_key: signing.public_key(),
-            seq: accepted.link.seq,
-            link_hash: accepted.link.link_hash(),
-            blob_digest: accepted.blob_digest,
-            receipt_hash: accepted.receipt.receipt_hash(),
-            time_ms: now,
-        };
-        SignedObject::sign(ack, &signing)
+    let ack = TurnNoteKind::Ack(Acknowledgement {
+        link_hash: accepted.link.link_hash(),
+        blob_digest: accepted.blob_digest,
+        receipt_hash: accepted.receipt.receipt_hash(),
     });
+    let ack = TurnNote::of(auth, ack, now);
+    let ack = session.read(|state| SignedObject::sign(ack, &state.root.signing_key()));
     let entry = accepted.segment.entries.last().ok_or(ErrorCode::BadSequence)?.clone();
     let turn = TurnEntry {
         entry,

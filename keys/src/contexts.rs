@@ -178,14 +178,10 @@ labels! {
     TURN_AUTH = "turn-auth";
     /// A receipt, by the serving node.
     RECEIPT = "receipt";
-    /// An acknowledgement of a turn, by the session key.
-    TURN_ACK = "turn-ack";
+    /// A note about a turn, by the session key.
+    TURN_NOTE = "turn-note";
     /// The end of an exported session, by the session key.
     EXPORT_HEAD = "export-head";
-    /// The abort of unaccepted attempts, by the session key.
-    ABORT = "abort";
-    /// A request for the state of a turn, by the session key.
-    STATUS_REQUEST = "status-request";
     /// A progress note, by the serving node.
     PROGRESS = "progress";
     /// A head record, by the head key.

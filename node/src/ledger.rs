@@ -18,11 +18,10 @@ use std::{
 
 use baton_keys::files;
 use baton_proto::{
-    SignedBytes, SignedObject,
-    ack::TurnAck,
-    codec,
+    SignedBytes, SignedObject, codec,
     ids::{ModelId, NodeId, ReceiptHash},
     limits::MAX_SIGNED_BYTES,
+    note::{TurnNote, TurnNoteKind},
     receipt::Receipt,
 };
 use serde::{Deserialize, Serialize};
@@ -289,9 +288,11 @@ pub(crate) fn check(line: &str, nodes: &[NodeId]) -> Result<VerifiedLine, Fault>
     if !nodes.contains(&receipt.node) {
         return Err(Fault::OtherNode);
     }
-    let ack = SignedObject::<TurnAck>::verify(signed(ack)?).map_err(|_| Fault::Ack)?;
+    let note = SignedObject::<TurnNote>::verify(signed(ack)?).map_err(|_| Fault::Ack)?;
+    let TurnNoteKind::Ack(accepted) = &note.kind else { return Err(Fault::Ack) };
     let hash = receipt.receipt_hash();
-    let same = ack.receipt_hash == hash && ack.session_id == receipt.session_id && ack.seq == receipt.seq;
+    let same =
+        accepted.receipt_hash == hash && note.session_id == receipt.session_id && note.seq == receipt.seq;
     if same { Ok(VerifiedLine { hash, receipt: receipt.into_value() }) } else { Err(Fault::OtherReceipt) }
 }
 
@@ -397,6 +398,7 @@ mod tests {
     use baton_keys::{SecretSigningKey, session::SessionRoot};
     use baton_proto::{
         ids::{AuditRoot, AuthHash, BlobDigest, Commitment, LinkHash, SamplingDigest, SessionId, TurnId},
+        note::Acknowledgement,
         receipt::{Commitments, EngineKind, Timings, TokenCounts},
     };
 
@@ -438,20 +440,25 @@ mod tests {
         SignedObject::sign(receipt, &node())
     }
 
-    fn ack(root: &SessionRoot, receipt: &SignedObject<Receipt>) -> TurnAck {
-        TurnAck {
+    fn ack(root: &SessionRoot, receipt: &SignedObject<Receipt>) -> TurnNote {
+        TurnNote {
             version: 1,
             session_id: receipt.session_id,
             session_key: root.signing_key().public_key(),
             seq: receipt.seq,
-            link_hash: LinkHash([7; 32]),
-            blob_digest: BlobDigest([8; 32]),
-            receipt_hash: receipt.receipt_hash(),
+            turn_id: receipt.turn_id,
+            attempt: receipt.attempt,
+            node: receipt.node,
             time_ms: receipt.time_ms,
+            kind: TurnNoteKind::Ack(Acknowledgement {
+                link_hash: LinkHash([7; 32]),
+                blob_digest: BlobDigest([8; 32]),
+                receipt_hash: receipt.receipt_hash(),
+            }),
         }
     }
 
-    fn sign(root: &SessionRoot, ack: TurnAck) -> SignedBytes {
+    fn sign(root: &SessionRoot, ack: TurnNote) -> SignedBytes {
         SignedObject::sign(ack, &root.signing_key()).bytes().clone()
     }
 
@@ -508,13 +515,13 @@ mod tests {
             Receipt { node: SecretSigningKey::from_seed(&[5; 32]).node_id(), ..Receipt::clone(&first) },
             &SecretSigningKey::from_seed(&[5; 32]),
         );
-        let other_ack = TurnAck {
+        let other_ack = TurnNote {
             session_id: SessionId([1; 32]),
             session_key: other.signing_key().public_key(),
             ..good.clone()
         };
         let by_other =
-            TurnAck { session_id: other.session_id(), session_key: other_ack.session_key, ..good.clone() };
+            TurnNote { session_id: other.session_id(), session_key: other_ack.session_key, ..good.clone() };
         let acked = sign(&root, good.clone());
         let nodes = [node().node_id()];
         let line = |receipt: &SignedBytes, ack: &SignedBytes| check(&line_of(receipt, ack), &nodes).err();

@@ -9,12 +9,8 @@ use baton_proto::{ErrorCode, audit::AuditVerdict, wire::StoreState};
 pub enum RequestKind {
     /// A turn.
     Turn,
-    /// The status of a turn.
-    Status,
-    /// An acknowledgement.
-    Ack,
-    /// An abort.
-    Abort,
+    /// A note about a turn: its acknowledgement, its abort or a request for its status.
+    Note,
     /// A blob.
     FetchBlob,
     /// The node record.

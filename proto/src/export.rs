@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{
-    ack::{check_session, signed_by_session},
     chain::VerifiedSegment,
     codec,
     error::ErrorCode,
@@ -22,6 +21,7 @@ use crate::{
     limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES, VERSION},
     link::{BranchPoint, Genesis},
     memory::MemoryItem,
+    note::{check_session, signed_by_session},
     record::{Message, Role},
     segment::{Segment, blob_salt},
     signed::{Signable, SignedBytes, SignedObject},
@@ -151,7 +151,7 @@ pub struct ExportTurn {
     /// The encoded, signed [`Receipt`](crate::receipt::Receipt) (base64), if the client kept it.
     #[serde(with = "text::base64_option")]
     pub receipt: Option<Vec<u8>>,
-    /// The encoded, signed [`TurnAck`](crate::ack::TurnAck) (base64), if the client kept it.
+    /// The encoded, signed [`TurnNote`](crate::note::TurnNote) of kind Ack (base64), if the client kept it.
     #[serde(with = "text::base64_option")]
     pub ack: Option<Vec<u8>>,
     /// The pinned system text of the turn, if the client kept it. Checking the receipt's input commitment

@@ -8,27 +8,29 @@
 //!
 //! ```
 //! use baton_keys::{SecretSigningKey, session::SessionRoot};
-//! use baton_proto::{ErrorCode, SignedObject, ack::StatusRequest, limits::VERSION};
+//! use baton_proto::{ErrorCode, SignedObject, limits::VERSION, note::{TurnNote, TurnNoteKind}};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let root = SessionRoot::generate();
-//! let request = StatusRequest {
+//! let note = TurnNote {
 //!     version: VERSION,
 //!     session_id: root.session_id(),
 //!     session_key: root.signing_key().public_key(),
+//!     seq: 3,
 //!     turn_id: root.draw_turn_id(&[7; 16]),
 //!     attempt: 0,
 //!     node: SecretSigningKey::generate().node_id(),
 //!     time_ms: 1_800_000_000_000,
+//!     kind: TurnNoteKind::Status,
 //! };
-//! let signed = SignedObject::sign(request, &root.signing_key());
+//! let signed = SignedObject::sign(note, &root.signing_key());
 //!
-//! let received = SignedObject::<StatusRequest>::verify_encoded(&signed.encode())?;
+//! let received = SignedObject::<TurnNote>::verify_encoded(&signed.encode())?;
 //! assert_eq!(received.turn_id, signed.turn_id);
 //!
 //! let mut changed = signed.bytes().clone();
 //! changed.signature.0[0] ^= 1;
-//! assert_eq!(SignedObject::<StatusRequest>::verify(changed), Err(ErrorCode::BadSignature));
+//! assert_eq!(SignedObject::<TurnNote>::verify(changed), Err(ErrorCode::BadSignature));
 //! # Ok(())
 //! # }
 //! ```
@@ -36,7 +38,6 @@
 // Bytes of others come here: a read out of bounds must not panic.
 #![warn(clippy::indexing_slicing)]
 
-pub mod ack;
 pub mod audit;
 pub mod chain;
 pub mod codec;
@@ -52,6 +53,7 @@ pub mod limits;
 pub mod link;
 pub mod memory;
 pub mod node_record;
+pub mod note;
 pub mod quota;
 pub mod receipt;
 pub mod record;

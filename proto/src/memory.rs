@@ -216,7 +216,11 @@ impl MemEnvelope {
             expires_ms: auth.expires_ms,
         };
         let signed = SignedObject::sign(envelope, relayer);
-        if signed.bytes().body.len() > MAX_MEMORY_BYTES { Err(ErrorCode::MemUnauthorized) } else { Ok(signed) }
+        if signed.bytes().body.len() > MAX_MEMORY_BYTES {
+            Err(ErrorCode::MemUnauthorized)
+        } else {
+            Ok(signed)
+        }
     }
 }
 

@@ -81,12 +81,8 @@ pub enum ClientFrame {
         /// The recall, which the relayer keeps to itself; without it no memory is named.
         recall: Option<RelayRecall>,
     },
-    /// A signed [`StatusRequest`](crate::ack::StatusRequest).
-    Status(SignedBytes),
-    /// A signed [`TurnAck`](crate::ack::TurnAck).
-    Ack(SignedBytes),
-    /// A signed [`Abort`](crate::ack::Abort).
-    Abort(SignedBytes),
+    /// A signed [`TurnNote`](crate::note::TurnNote).
+    Note(SignedBytes),
     /// A stored blob by its digest, from its author's journal or a reader's cache.
     FetchBlob {
         /// The blob.

@@ -367,9 +367,7 @@ fn is_memory(frame: &[u8]) -> bool {
 /// Decodes a request to relay. An invalid request is not forwarded.
 fn relay_request(frame: &[u8]) -> Result<RelayRequest, ErrorCode> {
     match codec::decode(frame, MAX_FRAME_BYTES)? {
-        ClientFrame::Relay { request, recall } => {
-            request.check().map(|()| RelayRequest { request, recall })
-        }
+        ClientFrame::Relay { request, recall } => request.check().map(|()| RelayRequest { request, recall }),
         // A relayer serves no turns itself; such a client has the wrong address.
         _ => Err(ErrorCode::WrongAudience),
     }

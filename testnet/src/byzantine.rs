@@ -37,13 +37,12 @@ use baton_node::{
     },
 };
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject,
-    ack::StatusRequest,
-    codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     commit::SealedTurn,
     ids::{BlobDigest, ExchangeKeyId, NodeId, TurnId},
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
     node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
+    note::{TurnNote, TurnNoteKind},
     wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
 };
 use baton_walrus_client::{HttpStore, ShardCount};
@@ -288,7 +287,7 @@ impl ByzantineProxy {
         let Some(bytes) = stream.recv(MAX_FRAME_BYTES).await? else { return Ok(()) };
         match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES) {
             Ok(ClientFrame::Turn(request)) => Box::pin(self.turn(stream, &bytes, &request)).await,
-            Ok(ClientFrame::Status(asked)) => match self.status(asked) {
+            Ok(ClientFrame::Note(note)) => match self.status(note) {
                 Some(answer) => send_only(stream, &answer).await,
                 None => self.pass(stream, &bytes).await,
             },
@@ -316,8 +315,9 @@ impl ByzantineProxy {
     }
 
     /// The false status of a falsified attempt; `None` if the honest half may reply.
-    fn status(&self, asked: SignedBytes) -> Option<NodeFrame> {
-        let asked = SignedObject::<StatusRequest>::verify(asked).ok()?;
+    fn status(&self, note: SignedBytes) -> Option<NodeFrame> {
+        let asked =
+            SignedObject::<TurnNote>::verify(note).ok().filter(|note| note.kind == TurnNoteKind::Status)?;
         let sealed = lock(&self.status_replies).get(&(asked.turn_id, asked.attempt)).cloned()?;
         Some(match sealed {
             Some(OtherTurn { sealed, .. }) => NodeFrame::Status(TurnStatus::Sealed {

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from baton_client import frames, limits, mlkem, walrus
+from baton_client import frames, limits, mlkem, objects, walrus
 from baton_client.chain import make_blob, open_record, record_hash, seal_record
 from baton_client.codec import decode, decode_layout, encode, pad_block, u32le, unpad_block
 from baton_client.crypto import chacha_open, chacha_seal, digest, ed25519_public, kdf, x25519, x25519_public
 from baton_client.errors import StoreError, TransportError
 from baton_client.network import Connections, Network, now_ms
 from baton_client.objects import (
+    Abort,
+    Ack,
     Commitments,
     Engine,
     Entry,
@@ -39,7 +41,7 @@ from baton_client.objects import (
 from baton_client.peerid import NodeAddress
 from baton_client.receipts import TokenHash, commit_input, commit_output
 from baton_client.sealing import EXCHANGE_BYTES, binding, key_id, turn_secret
-from baton_client.signed import LINK, PROGRESS_NOTE, RECEIPT, TURN_AUTH, identity, signed_hash
+from baton_client.signed import LINK, PROGRESS_NOTE, RECEIPT, TURN_AUTH, TURN_NOTE, identity, signed_hash
 
 MODEL = bytes([7]) * 32
 
@@ -159,23 +161,26 @@ class FakeNode:
     def serve(self, frame: Any, stream: FakeStream) -> None:
         if isinstance(frame, frames.TurnFrame):
             self.turn(frame.request, stream)
-        elif isinstance(frame, frames.AckFrame):
-            self.acks.append(frame.ack.body)
-            self.send(stream, frames.Done())
-        elif isinstance(frame, frames.AbortFrame):
-            self.aborts += 1
-            self.send(stream, frames.Done())
-        elif isinstance(frame, frames.StatusFrame):
-            known = list(self.sealed.values())
-            if known:
-                state = frames.Stored(bytes(32), None)
-                self.send(stream, frames.StatusReply(frames.StatusSealed(known[-1][0], state)))
-            else:
-                self.send(stream, frames.Refused(40, 0))
+        elif isinstance(frame, frames.NoteFrame):
+            self.note(frame.note, stream)
         elif isinstance(frame, frames.FetchBlobFrame):
             self.send(
                 stream, frames.BlobReply(next(blob for _, blob in self.sealed.values() if digest(blob) == frame.digest))
             )
+
+    def note(self, note: objects.SignedBytes, stream: FakeStream) -> None:
+        kind = TURN_NOTE.open(note).kind
+        if isinstance(kind, Ack):
+            self.acks.append(note.body)
+            self.send(stream, frames.Done())
+        elif isinstance(kind, Abort):
+            self.aborts += 1
+            self.send(stream, frames.Done())
+        elif self.sealed:
+            state = frames.Stored(bytes(32), None)
+            self.send(stream, frames.StatusReply(frames.StatusSealed(list(self.sealed.values())[-1][0], state)))
+        else:
+            self.send(stream, frames.Refused(40, 0))
 
     def turn(self, request: frames.TurnRequest, stream: FakeStream) -> None:
         how = self.behaviour

@@ -46,8 +46,8 @@ STRUCTS = {
 }  # fmt: skip
 SIGNED = {
     "Link": signed.LINK, "TurnAuth": signed.TURN_AUTH, "Receipt": signed.RECEIPT, "ProgressNote": signed.PROGRESS_NOTE,
-    "TurnAck": signed.TURN_ACK, "Abort": signed.ABORT, "ExportStatement": signed.EXPORT_STATEMENT,
-    "StatusRequest": signed.STATUS_REQUEST, "HeadRecord": heads.HEAD_RECORD, "NodeRecord": signed.NODE_RECORD,
+    "TurnNote": signed.TURN_NOTE, "ExportStatement": signed.EXPORT_STATEMENT, "HeadRecord": heads.HEAD_RECORD,
+    "NodeRecord": signed.NODE_RECORD,
 }  # fmt: skip
 HASHES = {"Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
 # Objects of relayers, quotas and manifests: a client that uses none of them does not read them.

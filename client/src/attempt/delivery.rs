@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode, SignedObject,
-    ack::Abort,
     ids::{NodeId, SessionId},
-    limits::VERSION,
+    note::{TurnNote, TurnNoteKind},
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame},
 };
@@ -42,23 +41,11 @@ pub(crate) fn spawn_aborts(
         if Some(auth.attempt) == accepted {
             continue;
         }
-        let abort = session.read(|state| {
-            let signing = state.root.signing_key();
-            let abort = Abort {
-                version: VERSION,
-                session_id: state.session_id,
-                session_key: signing.public_key(),
-                seq: auth.seq,
-                turn_id: auth.turn_id,
-                attempt: auth.attempt,
-                time_ms: now,
-            };
-            SignedObject::sign(abort, &signing)
-        });
+        let note = TurnNote::of(&auth, TurnNoteKind::Abort, now);
+        let note = session.read(|state| SignedObject::sign(note, &state.root.signing_key()));
         let shared = core.clone();
         core.spawn(async move {
-            deliver(&shared, auth.session_id, auth.audience, &ClientFrame::Abort(abort.bytes().clone()))
-                .await;
+            deliver(&shared, auth.session_id, auth.audience, &ClientFrame::Note(note.bytes().clone())).await;
         });
     }
 }

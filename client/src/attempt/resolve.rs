@@ -9,12 +9,12 @@ use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_mesh::{MeshHandle, OpenError};
 use baton_proto::{
     ErrorCode, SignedObject,
-    ack::StatusRequest,
     commit::AcceptedTurn,
     ids::{BlobDigest, FetchProof, NodeId, SessionId},
-    limits::{MAX_BLOB_BYTES, VERSION},
+    limits::MAX_BLOB_BYTES,
     link::{BlobRef, Link, blob_digest},
     memory::MemoryItem,
+    note::{TurnNote, TurnNoteKind},
     receipt::{running_hash_start, running_hashes},
     segment::{Segment, blob_salt},
     turn::TurnAuth,
@@ -124,21 +124,9 @@ pub(super) async fn status(
     auth: &SignedObject<TurnAuth>,
     wait: Duration,
 ) -> Result<TurnStatus, String> {
-    let now = directory.now_ms();
-    let request = session.read(|state| {
-        let signing = state.root.signing_key();
-        let request = StatusRequest {
-            version: VERSION,
-            session_id: state.session_id,
-            session_key: signing.public_key(),
-            turn_id: auth.turn_id,
-            attempt: auth.attempt,
-            node: auth.audience,
-            time_ms: now,
-        };
-        SignedObject::sign(request, &signing)
-    });
-    let frame = ClientFrame::Status(request.bytes().clone());
+    let note = TurnNote::of(auth, TurnNoteKind::Status, directory.now_ms());
+    let note = session.read(|state| SignedObject::sign(note, &state.root.signing_key()));
+    let frame = ClientFrame::Note(note.bytes().clone());
     let asking = async {
         let addrs = directory.addrs_to_dial(auth.audience).await;
         exchange::ask(mesh, auth.audience, &addrs, &frame, wait).await

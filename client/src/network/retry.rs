@@ -331,12 +331,7 @@ mod tests {
             (AttemptFailure::node(C::BlobUnavailable, 0), false, false, NextStep::Locate),
             (AttemptFailure::node(C::HeadMismatch, 0), false, false, NextStep::Locate),
             (AttemptFailure::node(C::HeadMismatch, 0), true, false, NextStep::Elsewhere),
-            (
-                AttemptFailure::node(C::Expired, 900),
-                true,
-                false,
-                NextStep::Here(Duration::from_millis(900)),
-            ),
+            (AttemptFailure::node(C::Expired, 900), true, false, NextStep::Here(Duration::from_millis(900))),
             (AttemptFailure::node(C::Expired, 0), true, false, NextStep::Here(DEFAULT_PAUSE)),
             (AttemptFailure::node(C::Expired, 0), true, true, NextStep::Elsewhere),
             (AttemptFailure::node(C::ContextOverflow, 0), true, false, NextStep::Elsewhere),

@@ -21,13 +21,13 @@ use std::{
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
     SignedObject,
-    ack::TurnAck,
     chain::{HistoryTurn, effective},
     head::{DeviceLease, SegmentRef, head_period},
     ids::{BlobDigest, BlobId, LinkHash, NodeId, SessionId, TurnId},
     limits::{MAX_CLOCK_SKEW_MS, MAX_LINK_LEAD_MS},
     link::{Genesis, Link},
     memory::MemoryItem,
+    note::TurnNote,
     receipt::{ProgressNote, Receipt},
     record::{Message, Record, RecordKind},
     segment::{self, Segment},
@@ -60,7 +60,7 @@ pub(crate) struct TurnMeta {
     pub(crate) accepted_ms: u64,
     pub(crate) auth: Option<SignedObject<TurnAuth>>,
     pub(crate) receipt: Option<SignedObject<Receipt>>,
-    pub(crate) ack: Option<SignedObject<TurnAck>>,
+    pub(crate) ack: Option<SignedObject<TurnNote>>,
     pub(crate) acked: bool,
     pub(crate) stored: bool,
     /// When the store last showed the blob to this client, in milliseconds since the Unix epoch.
@@ -116,7 +116,7 @@ pub(crate) struct PublishedHead {
 
 /// The authorisation, receipt and acknowledgement of a turn, as far as they are here.
 type SignedByBoth =
-    (Option<SignedObject<TurnAuth>>, Option<SignedObject<Receipt>>, Option<SignedObject<TurnAck>>);
+    (Option<SignedObject<TurnAuth>>, Option<SignedObject<Receipt>>, Option<SignedObject<TurnNote>>);
 
 /// A session's state.
 #[derive(Clone)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use baton_proto::{
     ErrorCode, SignedObject,
-    ack::TurnAck,
     commit::check_receipt_of_link,
     ids::{NodeId, SessionId},
     link::Link,
+    note::TurnNote,
     receipt::Receipt,
 };
 
@@ -110,11 +110,6 @@ fn check(link: &SignedObject<Link>, meta: &TurnMeta) -> Result<(), ErrorCode> {
         }
     }
     let Some(ack) = &meta.ack else { return Ok(()) };
-    let ack = SignedObject::<TurnAck>::verify(ack.bytes().clone())?;
-    let meant = ack.session_id == link.session_id
-        && ack.seq == link.seq
-        && ack.link_hash == link.link_hash()
-        && ack.blob_digest == meta.digest
-        && ack.receipt_hash == receipt.receipt_hash();
-    if meant { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+    let ack = SignedObject::<TurnNote>::verify(ack.bytes().clone())?;
+    if ack.accepts(link, meta.digest) { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
 }

@@ -16,13 +16,12 @@ use baton_client::Multiaddr;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Networks, TurnStream};
 use baton_proto::{
-    ErrorCode, SignedObject,
-    ack::{StatusRequest, TurnAck},
-    codec,
+    ErrorCode, SignedObject, codec,
     commit::SealedTurn,
     ids::{BlobDigest, ExchangeKey, ModelId, NodeId, SessionId, TurnId},
     limits::{MAX_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
     node_record::{KeyWindow, MAX_EPOCHS, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
+    note::{TurnNote, TurnNoteKind},
     receipt::EngineKind,
     turn::{StoragePolicy, TurnAuth},
     wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
@@ -39,7 +38,7 @@ pub struct NodeLog {
     /// The payload fields beside the messages: schema and storage.
     pub asked: Vec<(Option<String>, StoragePolicy)>,
     pub inlined: Vec<usize>,
-    pub acks: Vec<TurnAck>,
+    pub acks: Vec<TurnNote>,
     pub aborts: Vec<(TurnId, u32)>,
     pub statuses: usize,
     /// Number of acknowledgements to lose before it accepts one.
@@ -264,26 +263,10 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
         ClientFrame::Relay { .. } | ClientFrame::Quota(_) => {
             NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 }
         }
-        ClientFrame::Status(bytes) => status(&shared, &SignedObject::verify(bytes).unwrap()),
-        ClientFrame::Ack(bytes) => {
-            let ack = SignedObject::<TurnAck>::verify(bytes).unwrap();
-            let mut state = shared.state.lock().unwrap();
-            state.seen.ack_requests += 1;
-            if state.seen.lose_acks > 0 {
-                state.seen.lose_acks -= 1;
-                return;
-            }
-            if state.seen.forgotten {
-                NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 }
-            } else {
-                state.seen.acks.push(ack.into_value());
-                NodeFrame::Done
-            }
-        }
-        ClientFrame::Abort(bytes) => {
-            let abort = SignedObject::<baton_proto::ack::Abort>::verify(bytes).unwrap();
-            shared.state.lock().unwrap().seen.aborts.push((abort.turn_id, abort.attempt));
-            NodeFrame::Done
+        ClientFrame::Note(bytes) => {
+            let note = SignedObject::<TurnNote>::verify(bytes).unwrap().into_value();
+            let Some(answer) = note_answer(&shared, note) else { return };
+            answer
         }
         ClientFrame::FetchBlob { digest, .. } => {
             let found = shared.state.lock().unwrap().blobs.get(&digest).cloned();
@@ -329,14 +312,38 @@ fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
     SignedObject::sign(record, &shared.signing)
 }
 
-fn status(shared: &FakeNodeInner, request: &StatusRequest) -> NodeFrame {
+/// The answer to a note; none to a lost one.
+fn note_answer(shared: &FakeNodeInner, note: TurnNote) -> Option<NodeFrame> {
+    match note.kind {
+        TurnNoteKind::Status => Some(status(shared, &note)),
+        TurnNoteKind::Abort => {
+            shared.state.lock().unwrap().seen.aborts.push((note.turn_id, note.attempt));
+            Some(NodeFrame::Done)
+        }
+        TurnNoteKind::Ack(_) => {
+            let mut state = shared.state.lock().unwrap();
+            state.seen.ack_requests += 1;
+            if state.seen.lose_acks > 0 {
+                state.seen.lose_acks -= 1;
+                return None;
+            }
+            if state.seen.forgotten {
+                return Some(NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 });
+            }
+            state.seen.acks.push(note);
+            Some(NodeFrame::Done)
+        }
+    }
+}
+
+fn status(shared: &FakeNodeInner, note: &TurnNote) -> NodeFrame {
     let mut state = shared.state.lock().unwrap();
     state.seen.statuses += 1;
     shared.asked.send_replace(state.seen.statuses);
-    if state.running == Some((request.turn_id, request.attempt)) {
+    if state.running == Some((note.turn_id, note.attempt)) {
         return NodeFrame::Status(TurnStatus::Accepted);
     }
-    match state.sealed.get(&(request.turn_id, request.attempt)) {
+    match state.sealed.get(&(note.turn_id, note.attempt)) {
         None => NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 },
         Some(sealed) => NodeFrame::Status(TurnStatus::Sealed {
             committed: Box::new(sealed.committed()),

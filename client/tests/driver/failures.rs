@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_client::{ClientError, ResumeOptions, TurnEvent, TurnInput};
-use baton_proto::{ErrorCode, node_record::StorageOffer};
+use baton_proto::{ErrorCode, node_record::StorageOffer, note::TurnNoteKind};
 
 use baton_testkit::{GRACE, World, events_of, fake::Act, say, session};
 
@@ -309,7 +309,9 @@ async fn a_lost_acknowledgement_is_sent_again_at_the_next_start() {
     assert!(!client.session(session).history().await.unwrap()[0].acked);
     client.shutdown(GRACE).await;
     let ack = world.nodes[0].seen(|seen| seen.acks.clone());
-    assert_eq!((ack.len(), ack[0].link_hash), (1, outcome.link_hash));
+    let [note] = &ack[..] else { panic!("{ack:?}") };
+    let TurnNoteKind::Ack(accepted) = &note.kind else { panic!("{note:?}") };
+    assert_eq!(accepted.link_hash, outcome.link_hash);
 }
 
 #[tokio::test(flavor = "multi_thread")]

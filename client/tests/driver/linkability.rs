@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use baton_client::{Client, ResumeOptions, TurnInput};
 use baton_proto::{
     SignedObject,
-    ack::{Abort, StatusRequest, TurnAck},
     ids::{NodeId, SessionId},
+    note::TurnNote,
     turn::TurnAuth,
     wire::ClientFrame,
 };
@@ -32,11 +32,7 @@ fn session_of(frame: &SeenFrame) -> Option<SessionId> {
         ClientFrame::Turn(request) | ClientFrame::Relay { request, .. } => {
             Some(SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap().session_id)
         }
-        ClientFrame::Ack(bytes) => Some(SignedObject::<TurnAck>::verify(bytes.clone()).unwrap().session_id),
-        ClientFrame::Abort(bytes) => Some(SignedObject::<Abort>::verify(bytes.clone()).unwrap().session_id),
-        ClientFrame::Status(bytes) => {
-            Some(SignedObject::<StatusRequest>::verify(bytes.clone()).unwrap().session_id)
-        }
+        ClientFrame::Note(bytes) => Some(SignedObject::<TurnNote>::verify(bytes.clone()).unwrap().session_id),
         ClientFrame::NodeRecord => None,
         other => panic!("not expected here: {other:?}"),
     }

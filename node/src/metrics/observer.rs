@@ -11,9 +11,7 @@ impl ServiceObserver for Metrics {
     fn requested(&self, kind: RequestKind) {
         let kind = match kind {
             RequestKind::Turn => "turn",
-            RequestKind::Status => "status",
-            RequestKind::Ack => "ack",
-            RequestKind::Abort => "abort",
+            RequestKind::Note => "note",
             RequestKind::FetchBlob => "fetch_blob",
             RequestKind::NodeRecord => "node_record",
             RequestKind::Relay => "relay",

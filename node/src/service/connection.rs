@@ -76,9 +76,7 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result
             };
         }
         ClientFrame::Relay { .. } => (RequestKind::Relay, Err(ErrorCode::UnsupportedVersion.into())),
-        ClientFrame::Status(bytes) => (RequestKind::Status, questions::status(core, bytes).await),
-        ClientFrame::Ack(bytes) => (RequestKind::Ack, questions::acknowledge(core, bytes).await),
-        ClientFrame::Abort(bytes) => (RequestKind::Abort, questions::abort(core, &who, bytes).await),
+        ClientFrame::Note(bytes) => (RequestKind::Note, questions::note(core, &who, bytes).await),
         ClientFrame::FetchBlob { digest, proof } => return send_blob(core, stream, who, digest, proof).await,
         ClientFrame::NodeRecord => {
             (RequestKind::NodeRecord, Ok(NodeFrame::NodeRecord(core.identity.record())))

@@ -2,9 +2,9 @@
 
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
-    ack::{Abort, StatusRequest, TurnAck},
     ids::{BlobDigest, FetchProof},
     limits::{MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS},
+    note::{Acknowledgement, TurnNote, TurnNoteKind},
     wire::{NodeFrame, TurnStatus},
 };
 
@@ -15,14 +15,27 @@ use crate::{
 
 type AnswerResult = Result<NodeFrame, Refusal>;
 
-/// The status of an attempt.
-pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> AnswerResult {
-    let asked = SignedObject::<StatusRequest>::verify(bytes)?;
-    if asked.node != core.node {
+/// Answers a client's note about a turn of this node.
+pub(crate) async fn note(core: &Core, who: &Caller, bytes: SignedBytes) -> AnswerResult {
+    let note = SignedObject::<TurnNote>::verify(bytes)?;
+    if note.node != core.node {
         return Err(ErrorCode::WrongAudience.into());
     }
-    check_recent(asked.time_ms, core.now_ms())?;
-    let key = TurnKey { session_id: asked.session_id, turn_id: asked.turn_id, attempt: asked.attempt };
+    match &note.kind {
+        TurnNoteKind::Ack(accepted) => acknowledge(core, &note, accepted).await,
+        TurnNoteKind::Abort => abort(core, who, &note).await,
+        TurnNoteKind::Status => status(core, &note).await,
+    }
+}
+
+fn key_of(note: &TurnNote) -> TurnKey {
+    TurnKey { session_id: note.session_id, turn_id: note.turn_id, attempt: note.attempt }
+}
+
+/// The status of an attempt.
+async fn status(core: &Core, note: &TurnNote) -> AnswerResult {
+    check_recent(note.time_ms, core.now_ms())?;
+    let key = key_of(note);
     // First, because a turn that ends after this read is in the journal by then.
     let runs = core.running.find(&key).is_some();
     let entry = core.journal.look_up(key).await.map_err(Refusal::of_journal)?;
@@ -50,21 +63,20 @@ fn check_recent(time_ms: u64, now_ms: u64) -> Result<(), ErrorCode> {
 }
 
 /// Stores the client's acknowledgement of a turn. It may come late and more than once.
-pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> AnswerResult {
-    let ack = SignedObject::<TurnAck>::verify(bytes)?;
-    let named = (ack.link_hash, ack.receipt_hash);
-    let kept = core.journal.acknowledge(ack.session_id, ack.blob_digest, named, ack.bytes().clone()).await;
+async fn acknowledge(core: &Core, note: &SignedObject<TurnNote>, accepted: &Acknowledgement) -> AnswerResult {
+    let named = (accepted.link_hash, accepted.receipt_hash);
+    let (session, digest) = (note.session_id, accepted.blob_digest);
+    let kept = core.journal.acknowledge(session, digest, named, note.bytes().clone()).await;
     kept.map_err(Refusal::of_journal)??;
     Ok(NodeFrame::Done)
 }
 
 /// Aborts an attempt for its client. An unknown attempt will be refused if it arrives later. It costs as much
 /// as a turn, because the journal stores it.
-pub(crate) async fn abort(core: &Core, who: &Caller, bytes: SignedBytes) -> AnswerResult {
-    let abort = SignedObject::<Abort>::verify(bytes)?;
+async fn abort(core: &Core, who: &Caller, note: &TurnNote) -> AnswerResult {
     let now_ms = core.now_ms();
-    check_recent(abort.time_ms, now_ms)?;
-    let key = TurnKey { session_id: abort.session_id, turn_id: abort.turn_id, attempt: abort.attempt };
+    check_recent(note.time_ms, now_ms)?;
+    let key = key_of(note);
     let known = core.running.find(&key).is_some()
         || core.journal.look_up(key).await.map_err(Refusal::of_journal)?.is_some();
     if !known {

@@ -6,9 +6,7 @@ use baton_keys::{
     session::{BlobKey, RecordKey},
 };
 use baton_proto::{
-    ErrorCode, Signable, SignedBytes, SignedObject,
-    ack::{Abort, StatusRequest},
-    codec,
+    ErrorCode, Signable, SignedBytes, SignedObject, codec,
     export::ExportStatement,
     head::{BranchHead, DeviceLease, HeadInner, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, QuotaSerial, SessionId, SuiAddress},
@@ -16,13 +14,14 @@ use baton_proto::{
     link::BranchPoint,
     memory::{RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
+    note::{TurnNote, TurnNoteKind},
     quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{EngineKind, ProgressNote},
     record::RecordKind,
     turn::{Grant, GrantedKey, HeadGrant, Sampling, StoragePolicy},
     wire::{
-        ClientFrame, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest,
-        TurnStatus,
+        ClientFrame, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes, TokenLogprob,
+        TurnRequest, TurnStatus,
     },
 };
 use serde::Serialize;
@@ -78,18 +77,10 @@ pub(crate) fn progress(made: &Session) -> SignedObject<ProgressNote> {
 }
 
 /// The abort of attempt 0 of turn 7.
-pub(crate) fn abort(made: &Session) -> SignedObject<Abort> {
+pub(crate) fn abort(made: &Session) -> SignedObject<TurnNote> {
     let auth = &turn(made, 7).auth;
-    let abort = Abort {
-        version: VERSION,
-        session_id: auth.session_id,
-        session_key: auth.session_key,
-        seq: auth.seq,
-        turn_id: auth.turn_id,
-        attempt: 0,
-        time_ms: auth.issued_ms + 100,
-    };
-    SignedObject::sign(abort, &root().signing_key())
+    let note = TurnNote { attempt: 0, ..TurnNote::of(auth, TurnNoteKind::Abort, auth.issued_ms + 100) };
+    SignedObject::sign(note, &root().signing_key())
 }
 
 /// The client's statement about the head of an export.
@@ -102,18 +93,10 @@ pub(crate) fn export_statement(made: &Session) -> SignedObject<ExportStatement> 
 }
 
 /// The status request for turn 7's second attempt.
-pub(crate) fn status(made: &Session) -> SignedObject<StatusRequest> {
+fn status(made: &Session) -> SignedObject<TurnNote> {
     let auth = &turn(made, 7).auth;
-    let request = StatusRequest {
-        version: VERSION,
-        session_id: auth.session_id,
-        session_key: auth.session_key,
-        turn_id: auth.turn_id,
-        attempt: auth.attempt,
-        node: auth.audience,
-        time_ms: auth.issued_ms + 200,
-    };
-    SignedObject::sign(request, &root().signing_key())
+    let note = TurnNote::of(auth, TurnNoteKind::Status, auth.issued_ms + 200);
+    SignedObject::sign(note, &root().signing_key())
 }
 
 /// A branch that ends with turn 7.
@@ -284,10 +267,10 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
         receipt(resumed),
         receipt(turn(made, 18)),
         signed("ProgressNote", &progress(made), None),
-        signed("TurnAck", &resumed.ack, None),
-        signed("Abort", &abort(made), None),
+        signed("TurnNote", &resumed.ack, None),
+        signed("TurnNote", &abort(made), None),
+        signed("TurnNote", &status(made), None),
         signed("ExportStatement", &export_statement(made), None),
-        signed("StatusRequest", &status(made), None),
         signed("HeadRecord", &head(made), Some(head(made).index_key().to_string())),
         signed("NodeRecord", &node_record(), None),
         signed("MemEnvelope", with_memory.memory.as_ref().expect("turn 5 has memory"), None),
@@ -390,9 +373,9 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
     vec![
         ("Turn", ClientFrame::Turn(full)),
         ("Relay", ClientFrame::Relay { request: bare, recall: None }),
-        ("Status", ClientFrame::Status(status(made).bytes().clone())),
-        ("Ack", ClientFrame::Ack(turn(made, 7).ack.bytes().clone())),
-        ("Abort", ClientFrame::Abort(abort(made).bytes().clone())),
+        ("Note.Status", ClientFrame::Note(status(made).bytes().clone())),
+        ("Note.Ack", ClientFrame::Note(turn(made, 7).ack.bytes().clone())),
+        ("Note.Abort", ClientFrame::Note(abort(made).bytes().clone())),
         (
             "FetchBlob",
             ClientFrame::FetchBlob {

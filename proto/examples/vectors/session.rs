@@ -12,7 +12,6 @@ use baton_keys::{
 };
 use baton_proto::{
     SignedObject,
-    ack::TurnAck,
     chain::SessionReader,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn, seal_turn},
     export::{self, Export, ExportScope, TurnProofs},
@@ -21,6 +20,7 @@ use baton_proto::{
     limits::{PAYLOAD_VERSION, PROGRESS_TOKENS, TURN_AUTH_VERSION, VERSION},
     link::{BlobRef, Genesis, blob_digest},
     memory::{MemEnvelope, MemoryItem},
+    note::{Acknowledgement, TurnNote, TurnNoteKind},
     receipt::{
         AuditLeaf, Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input,
         commit_memory, commit_output, running_hash_start, running_hash_step,
@@ -83,7 +83,7 @@ pub(crate) struct Turn {
     pub secret: TurnSecret,
     pub accepted: AcceptedTurn,
     pub committed: Committed,
-    pub ack: SignedObject<TurnAck>,
+    pub ack: SignedObject<TurnNote>,
     pub blob: BlobRef,
     pub record_key: RecordKey,
     pub blob_key: BlobKey,
@@ -295,16 +295,12 @@ impl Session {
         let expected = ExpectedTurn::from_payload(&auth, position, &payload, &script.memory);
         let accepted = accept_turn(&root(), &expected, &committed, &script.answer, auth.expires_ms)
             .expect("the client accepts the fixture's turn");
-        let ack = TurnAck {
-            version: VERSION,
-            session_id: auth.session_id,
-            session_key: auth.session_key,
-            seq,
+        let ack = TurnNoteKind::Ack(Acknowledgement {
             link_hash: accepted.link.link_hash(),
             blob_digest: accepted.blob_digest,
             receipt_hash: accepted.receipt.receipt_hash(),
-            time_ms: auth.issued_ms + 2_000,
-        };
+        });
+        let ack = TurnNote::of(&auth, ack, auth.issued_ms + 2_000);
         let blob = BlobRef {
             blob_id: stand_in_id(&accepted.blob),
             digest: accepted.blob_digest,

@@ -3,13 +3,13 @@
 use baton_keys::session::{BlobKey, RecordKey, SessionRoot, session_id};
 
 use crate::{
-    ack::TurnAck,
     chain::{ChainEnd, verify_segment},
     commit::check_receipt_of_link,
     error::ErrorCode,
     ids::{BlobId, LinkHash},
     limits::{MAX_SIGNED_BYTES, MAX_TURN_MS},
     link::{BlobRef, Genesis, Link, blob_digest},
+    note::TurnNote,
     receipt::{Receipt, audit_root, commit_input, commit_output},
     record::{Message, Record, SealedRecord},
     segment::{Segment, blob_salt},
@@ -338,13 +338,8 @@ impl CheckedTurn<'_> {
     }
 
     fn check_ack(&self, encoded: &[u8], blob: &[u8]) -> Result<(), ErrorCode> {
-        let ack = SignedObject::<TurnAck>::verify_encoded(encoded)?;
-        let meant = ack.session_id == self.link.session_id
-            && ack.seq == self.link.seq
-            && ack.link_hash == self.link.link_hash()
-            && ack.blob_digest == blob_digest(blob)
-            && ack.receipt_hash == self.link.receipt_hash;
-        if meant { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+        let ack = SignedObject::<TurnNote>::verify_encoded(encoded)?;
+        if ack.accepts(self.link, blob_digest(blob)) { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
     }
 }
 

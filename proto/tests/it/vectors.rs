@@ -6,7 +6,6 @@ use std::{collections::BTreeSet, fs, path::Path};
 use baton_keys::exchange::{EphemeralSecret, ExchangeSecret};
 use baton_proto::{
     ErrorCode, Signable, SignedObject,
-    ack::{Abort, StatusRequest, TurnAck},
     audit::{AuditAnswer, AuditFrame, AuditReport, AuditRequest},
     codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedTexts, SealedReply, SealedTexts},
@@ -16,6 +15,7 @@ use baton_proto::{
     link::Link,
     memory::{MemEnvelope, MemoryItem, RecallHint},
     node_record::{ModelManifest, NodeRecord},
+    note::TurnNote,
     quota::{QuotaGrant, QuotaProof},
     receipt::{AuditLeaf, ProgressNote, Receipt},
     record::{Record, RecordKind, SealedRecord},
@@ -125,10 +125,8 @@ fn every_object_decodes_and_refuses_near_misses() {
             "TurnAuth" => check_signed::<TurnAuth>(vector),
             "Receipt" => check_signed::<Receipt>(vector),
             "ProgressNote" => check_signed::<ProgressNote>(vector),
-            "TurnAck" => check_signed::<TurnAck>(vector),
-            "Abort" => check_signed::<Abort>(vector),
+            "TurnNote" => check_signed::<TurnNote>(vector),
             "ExportStatement" => check_signed::<ExportStatement>(vector),
-            "StatusRequest" => check_signed::<StatusRequest>(vector),
             "HeadRecord" => check_signed::<HeadRecord>(vector),
             "NodeRecord" => check_signed::<NodeRecord>(vector),
             "MemEnvelope" => check_signed::<MemEnvelope>(vector),
@@ -149,7 +147,7 @@ fn every_object_decodes_and_refuses_near_misses() {
             other => panic!("no check for {other}"),
         }
     }
-    assert_eq!(seen.len(), 25);
+    assert_eq!(seen.len(), 23);
 }
 
 #[test]
@@ -181,8 +179,8 @@ fn every_frame_decodes_and_refuses_near_misses() {
         };
         assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
     }
-    // Nine client frames, eight node frames, seven events.
-    assert_eq!(seen.len(), 9 + 8 + 7);
+    // Six client frames, eight node frames, seven events.
+    assert_eq!(seen.len(), 6 + 8 + 7);
 }
 
 /// Embeddings: every object and frame, the keys, and that these open the sealed texts and vectors.

@@ -15,9 +15,9 @@ from .codec import encode
 from .errors import SessionError, VerificationError
 from .journal import AcceptedTurn, private_file
 from .keys import SessionKeys
-from .objects import ExportStatement, Message, Receipt, Role, SignedBytes, TurnAuth
+from .objects import Ack, ExportStatement, Message, Receipt, Role, SignedBytes, TurnAuth
 from .receipts import commit_input, commit_output, sampling_digest
-from .signed import EXPORT_STATEMENT, RECEIPT, TURN_ACK, TURN_AUTH, signed_hash
+from .signed import EXPORT_STATEMENT, RECEIPT, TURN_AUTH, TURN_NOTE, signed_hash
 from .store import blob_id_text
 
 if TYPE_CHECKING:
@@ -123,9 +123,10 @@ def check_signed_objects(keys: SessionKeys, turn: ChainTurn, accepted: AcceptedT
     if not held or (auth is not None and not _fits(receipt, auth)):
         raise VerificationError("ReceiptMismatch", f"receipt of turn {link.seq + 1}")
     if accepted.ack is not None:
-        ack = TURN_ACK.open(accepted.ack)
-        if (ack.seq, ack.link_hash, ack.receipt_hash, ack.blob_digest) != (
-            link.seq, turn.link_hash, link.receipt_hash, turn.blob.digest,
+        note = TURN_NOTE.open(accepted.ack)
+        ack = Ack(turn.link_hash, turn.blob.digest, link.receipt_hash)
+        if (note.seq, note.turn_id, note.attempt, note.node, note.kind) != (
+            link.seq, link.turn_id, link.attempt, link.author, ack,
         ):  # fmt: skip
             raise VerificationError("ReceiptMismatch", f"acknowledgement of turn {link.seq + 1}")
     return 1

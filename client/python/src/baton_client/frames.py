@@ -76,24 +76,10 @@ class RelayFrame:
 
 
 @dataclass(frozen=True)
-class StatusFrame:
-    """Asks for the state of a turn."""
+class NoteFrame:
+    """Accepts a turn, gives an attempt up, or asks for its state."""
 
-    request: SignedBytes
-
-
-@dataclass(frozen=True)
-class AckFrame:
-    """Accepts a turn."""
-
-    ack: SignedBytes
-
-
-@dataclass(frozen=True)
-class AbortFrame:
-    """Gives an attempt up."""
-
-    abort: SignedBytes
+    note: SignedBytes
 
 
 @dataclass(frozen=True)
@@ -109,7 +95,7 @@ class NodeRecordFrame:
     """Asks a node for its record."""
 
 
-CLIENT_FRAME = variants(TurnFrame, RelayFrame, StatusFrame, AckFrame, AbortFrame, FetchBlobFrame, NodeRecordFrame)
+CLIENT_FRAME = variants(TurnFrame, RelayFrame, NoteFrame, FetchBlobFrame, NodeRecordFrame)
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,14 @@ from .errors import ProtocolError, RefusedError, TransportError, VerificationErr
 from .frames import (
     CLIENT_FRAME,
     NODE_FRAME,
-    AbortFrame,
-    AckFrame,
     BlobReply,
     Done,
     FetchBlobFrame,
     NodeFrame,
     NodeRecordFrame,
     NodeRecordReply,
+    NoteFrame,
     Refused,
-    StatusFrame,
     StatusReply,
     TurnFrame,
     TurnRequest,
@@ -89,7 +87,7 @@ async def open_turn(connection: Connection, request: TurnRequest) -> YamuxStream
 
 async def status(connection: Connection, request: SignedBytes, timeout_s: float) -> TurnStatus:
     """The state of an attempt."""
-    answer = await ask(connection, StatusFrame(request), timeout_s)
+    answer = await ask(connection, NoteFrame(request), timeout_s)
     if not isinstance(answer, StatusReply):
         raise ProtocolError("NonCanonical", "no status came")
     return answer.status
@@ -97,14 +95,14 @@ async def status(connection: Connection, request: SignedBytes, timeout_s: float)
 
 async def acknowledge(connection: Connection, ack: SignedBytes) -> None:
     """Sends an acknowledgement; idempotent."""
-    if not isinstance(await ask(connection, AckFrame(ack)), Done):
+    if not isinstance(await ask(connection, NoteFrame(ack)), Done):
         raise ProtocolError("NonCanonical", "the acknowledgement was not confirmed")
 
 
 async def abort(connection: Connection, request: SignedBytes) -> None:
     """Gives an attempt up."""
     try:
-        answer = await ask(connection, AbortFrame(request))
+        answer = await ask(connection, NoteFrame(request))
     except RefusedError as error:
         if error.code in ("Aborted", "StatusUnknown"):
             return

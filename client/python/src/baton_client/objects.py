@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass
+from typing import Annotated
 
 from . import limits
-from .codec import F32, U8, U16, U32, U64, Bytes, ExchangeKey, Id16, Id32, Signature, Text
+from .codec import F32, U8, U16, U32, U64, Bytes, ExchangeKey, Id16, Id32, Signature, Text, variants
 from .errors import ProtocolError
 
 
@@ -353,17 +354,37 @@ class ProgressNote:
 
 
 @dataclass(frozen=True)
-class TurnAck:
-    """The client's acceptance of a turn."""
+class Ack:
+    """Accepts a turn."""
+
+    link_hash: Id32
+    blob_digest: Id32
+    receipt_hash: Id32
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Gives up the attempt."""
+
+
+@dataclass(frozen=True)
+class StatusRequest:
+    """Asks for the outcome of the attempt."""
+
+
+@dataclass(frozen=True)
+class TurnNote:
+    """The client's note about one attempt, to its node."""
 
     version: U8
     session_id: Id32
     session_key: Id32
     seq: U64
-    link_hash: Id32
-    blob_digest: Id32
-    receipt_hash: Id32
+    turn_id: Id16
+    attempt: U32
+    node: Id32
     time_ms: U64
+    kind: Annotated[Ack | Abort | StatusRequest, variants(Ack, Abort, StatusRequest)]
 
 
 @dataclass(frozen=True)
@@ -375,32 +396,6 @@ class ExportStatement:
     session_key: Id32
     seq: U64
     link_hash: Id32
-
-
-@dataclass(frozen=True)
-class Abort:
-    """Gives up one attempt."""
-
-    version: U8
-    session_id: Id32
-    session_key: Id32
-    seq: U64
-    turn_id: Id16
-    attempt: U32
-    time_ms: U64
-
-
-@dataclass(frozen=True)
-class StatusRequest:
-    """Asks a node for the outcome of an attempt."""
-
-    version: U8
-    session_id: Id32
-    session_key: Id32
-    turn_id: Id16
-    attempt: U32
-    node: Id32
-    time_ms: U64
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from .codec import decode, encode, u32le, u64le
 from .crypto import ed25519_sign, ed25519_verify, kdf, labelled
 from .errors import VerificationError
 from .objects import (
-    Abort,
     BranchPoint,
     Engine,
     ExportStatement,
@@ -23,9 +22,8 @@ from .objects import (
     ProgressNote,
     Receipt,
     SignedBytes,
-    StatusRequest,
-    TurnAck,
     TurnAuth,
+    TurnNote,
 )
 
 T = TypeVar("T")
@@ -123,10 +121,8 @@ LINK = SignedKind(Link, "link", "author", "BadNodeSignature", _link_rule)
 TURN_AUTH = SignedKind(TurnAuth, "turn-auth", "session_key", "BadSignature", _auth_rule, version=limits.TURN_AUTH_VERSION)
 RECEIPT = SignedKind(Receipt, "receipt", "node", "BadNodeSignature", _receipt_rule)
 PROGRESS_NOTE = SignedKind(ProgressNote, "progress", "node", "BadNodeSignature")
-TURN_ACK = SignedKind(TurnAck, "turn-ack", "session_key", "BadSignature", _own_session)
+TURN_NOTE = SignedKind(TurnNote, "turn-note", "session_key", "BadSignature", _own_session)
 EXPORT_STATEMENT = SignedKind(ExportStatement, "export-head", "session_key", "BadSignature", _own_session)
-ABORT = SignedKind(Abort, "abort", "session_key", "BadSignature", _own_session)
-STATUS_REQUEST = SignedKind(StatusRequest, "status-request", "session_key", "BadSignature", _own_session)
 NODE_RECORD = SignedKind(
     NodeRecord, "node-record", "node", "BadNodeSignature", _node_rule, version=limits.NODE_RECORD_VERSION
 )

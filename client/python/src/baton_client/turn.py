@@ -37,6 +37,7 @@ from .keys import RecordKeys
 from .network import NodeChoice, now_ms
 from .objects import (
     Abort,
+    Ack,
     BlobRef,
     Entry,
     Grant,
@@ -51,12 +52,12 @@ from .objects import (
     SignedBytes,
     StatusRequest,
     StoragePolicy,
-    TurnAck,
     TurnAuth,
+    TurnNote,
 )
 from .receipts import Facts, Terms, TokenHash, check_link, check_note, check_receipt, resume_hash, sampling_digest
 from .sealing import ReplyOpener, agree, binding, key_id, payload_hash, seal_payload
-from .signed import ABORT, LINK, RECEIPT, STATUS_REQUEST, TURN_ACK, TURN_AUTH, identity, signed_hash
+from .signed import LINK, RECEIPT, TURN_AUTH, TURN_NOTE, identity, signed_hash
 from .transport.yamux import YamuxStream
 
 if TYPE_CHECKING:
@@ -401,13 +402,7 @@ class TurnDriver:
         if committed.blob_digest != digest(blob) or committed.blob_length != len(blob):
             raise VerificationError("BlobMismatch", "the rebuilt blob differs from the one that the node made")
         link_hash = signed_hash("link-hash", committed.link)
-        ack = session.keys.sign(
-            TURN_ACK,
-            TurnAck(
-                limits.VERSION, auth.session_id, auth.session_key, auth.seq, link_hash, committed.blob_digest,
-                link.receipt_hash, now_ms(),
-            ),
-        )  # fmt: skip
+        ack = self._note(auth, Ack(link_hash, committed.blob_digest, link.receipt_hash))
         self._others = [other for other in session.orders if other.auth != order.auth]
         session.note(
             AcceptedTurn(
@@ -430,12 +425,7 @@ class TurnDriver:
         address = session.network.address_of(auth.audience)
         if address is None:
             raise TransportError("the node that served the turn is not named", "name it again")
-        question = session.keys.sign(
-            STATUS_REQUEST,
-            StatusRequest(
-                limits.VERSION, auth.session_id, auth.session_key, auth.turn_id, auth.attempt, auth.audience, now_ms()
-            ),
-        )
+        question = self._note(auth, StatusRequest())
         try:
             async with asyncio.timeout(timeout_s):
                 return await requests.status(await session.connections.connect(address), question, timeout_s)
@@ -519,6 +509,14 @@ class TurnDriver:
                     continue
         await self.abort(self._others)
 
+    def _note(self, auth: TurnAuth, kind: Ack | Abort | StatusRequest) -> SignedBytes:
+        """A signed note about the attempt of an order."""
+        note = TurnNote(
+            limits.VERSION, auth.session_id, auth.session_key, auth.seq, auth.turn_id, auth.attempt, auth.audience,
+            now_ms(), kind,
+        )  # fmt: skip
+        return self._session.keys.sign(TURN_NOTE, note)
+
     async def abort(self, orders: list[Ordered]) -> None:
         """Gives attempts up at their nodes, where these answer."""
         session = self._session
@@ -527,10 +525,7 @@ class TurnDriver:
             address = session.network.address_of(auth.audience)
             if address is None:
                 continue
-            request = session.keys.sign(
-                ABORT,
-                Abort(limits.VERSION, auth.session_id, auth.session_key, auth.seq, auth.turn_id, auth.attempt, now_ms()),
-            )
+            request = self._note(auth, Abort())
             try:
                 await requests.abort(await session.connections.connect(address), request)
             except BatonError:

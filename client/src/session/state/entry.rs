@@ -3,14 +3,13 @@
 //! [`super::State`] applies them. A new kind of entry goes to the end of [`Entry`]: its place is its code on the disk.
 
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject,
-    ack::TurnAck,
-    codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     head::{BranchHead, DeviceLease, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, TurnId},
     limits::MAX_OBJECT_BYTES,
     link::{BranchPoint, Link},
     memory::MemoryItem,
+    note::TurnNote,
     receipt::{OfferTerms, ProgressNote, Receipt},
     record::{Message, RecordKind},
     segment,
@@ -185,7 +184,7 @@ impl Entry {
                 let Some(proof) = &turn.proof else { return Ok(()) };
                 SignedObject::<TurnAuth>::verify(proof.auth.clone())?;
                 SignedObject::<Receipt>::verify(proof.receipt.clone())?;
-                proof.ack.clone().map(SignedObject::<TurnAck>::verify).transpose().map(drop)
+                proof.ack.clone().map(SignedObject::<TurnNote>::verify).transpose().map(drop)
             }
             Self::BranchTurn(entry) => link(&entry.link),
             Self::SignedTwice { link: bytes, .. } => link(bytes),

@@ -132,7 +132,7 @@ async fn tokens_of(endings: Vec<Ending>) -> u32 {
             Ending::Cut(after) => cut(&client, &node, &prepared, after).await.unwrap_or(0),
             Ending::Abort(after) => {
                 let got = cut(&client, &node, &prepared, after).await.unwrap_or(0);
-                client.ask(&node, &ClientFrame::Abort(session.abort(&prepared))).await;
+                client.ask(&node, &ClientFrame::Note(session.abort(&prepared))).await;
                 got
             }
             Ending::Failure => {

@@ -264,9 +264,9 @@ async fn the_receipts_of_acknowledged_turns_are_kept_and_of_no_others() {
     let (client, mut session) = (Client::start().await, Session::new());
     let (_, first) = client.turn(&node, &mut session, "one two three").await;
     let (_, _unacknowledged) = client.turn(&node, &mut session, "four five").await;
-    let ack = SignedObject::sign(session.ack(&first), &session.root.signing_key());
+    let ack = ClientFrame::Note(session.sign(session.ack(&first)));
     for _ in 0..2 {
-        let taken = client.ask(&node, &ClientFrame::Ack(ack.bytes().clone())).await;
+        let taken = client.ask(&node, &ack).await;
         assert!(matches!(taken, NodeFrame::Done), "{taken:?}");
     }
     let id = node.node;

@@ -208,7 +208,7 @@ async fn an_aborted_attempt_stays_aborted() {
     let world = world(Setup::default()).await;
     let prepared = world.session.prepare(&world.node, "hello", Changes::default());
     assert!(world.client.run(&world.node, &prepared).await.committed().is_some());
-    let abort = ClientFrame::Abort(world.session.abort(&prepared));
+    let abort = ClientFrame::Note(world.session.abort(&prepared));
     assert_eq!(world.client.ask(&world.node, &abort).await, NodeFrame::Done);
     world.check_prepared(&prepared, ErrorCode::Aborted).await;
     let status = world.client.status(&world.node, &world.session, &prepared).await.unwrap();
@@ -221,7 +221,7 @@ async fn aborts_of_what_nobody_knows_count_as_turns_and_have_to_be_recent() {
     let mut setup = Setup::default();
     setup.limits.turns_per_minute = 3;
     let world = world(setup).await;
-    let abort = |prepared: &PreparedTurn| ClientFrame::Abort(world.session.abort(prepared));
+    let abort = |prepared: &PreparedTurn| ClientFrame::Note(world.session.abort(prepared));
     let known = world.session.prepare(&world.node, "hello", Changes::default());
     assert!(world.client.run(&world.node, &known).await.committed().is_some());
     let mut unknown = 0;
@@ -240,8 +240,7 @@ async fn aborts_of_what_nobody_knows_count_as_turns_and_have_to_be_recent() {
     assert_eq!(world.client.ask(&world.node, &abort(&known)).await, NodeFrame::Done);
     for (age, code) in [(-400_000, ErrorCode::Expired), (400_000, ErrorCode::NotYetValid)] {
         let prepared = world.session.prepare(&world.node, "never sent", Changes::default());
-        let frame =
-            ClientFrame::Abort(world.session.abort_at(&prepared, now_ms().saturating_add_signed(age)));
+        let frame = ClientFrame::Note(world.session.abort_at(&prepared, now_ms().saturating_add_signed(age)));
         let answer = world.client.ask(&world.node, &frame).await;
         assert_eq!(answer, NodeFrame::Refused { code, retry_after_ms: 0 });
     }
@@ -255,7 +254,7 @@ async fn an_abort_ends_the_running_turn() {
     let prepared = world.session.prepare(&world.node, &"word ".repeat(200), Changes::default());
     let stream = world.client.open(&world.node, &ClientFrame::Turn(prepared.request.clone())).await;
     world.node.until(|counts| counts.started == 1).await;
-    let abort = ClientFrame::Abort(world.session.abort(&prepared));
+    let abort = ClientFrame::Note(world.session.abort(&prepared));
     assert_eq!(world.client.ask(&world.node, &abort).await, NodeFrame::Done);
     let reply = crate::service::network::client::read_reply(stream, &prepared).await;
     assert_eq!(reply.code(), Some(ErrorCode::Aborted));
@@ -275,7 +274,7 @@ async fn status_is_for_the_session_alone_and_for_this_node() {
     assert_eq!(unknown, Err(ErrorCode::StatusUnknown), "another session's key opens nothing");
     let mut late = world.session.status_request(&world.node, &prepared);
     late.body[100] ^= 1;
-    let answer = world.client.ask(&world.node, &ClientFrame::Status(late)).await;
+    let answer = world.client.ask(&world.node, &ClientFrame::Note(late)).await;
     assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::BadSignature, retry_after_ms: 0 });
     world.node.stop().await;
 }

@@ -8,11 +8,12 @@ use baton_node::{
     service::{BlobSource, ServiceLimits},
 };
 use baton_proto::{
-    SignedObject,
+    ErrorCode, SignedObject,
     chain::SessionReader,
-    ids::FetchProof,
+    ids::{FetchProof, NodeId},
     memory::{MemEnvelope, MemoryItem},
     node_record::NodeRecord,
+    note::{Acknowledgement, TurnNote, TurnNoteKind},
     receipt::{running_hash_start, running_hash_step},
     record::{FinishReason, RecordKind},
     store::{BlobStore as _, HeadIndex as _},
@@ -251,21 +252,25 @@ async fn acknowledgements_are_taken_once_and_again_and_only_true_ones() {
     let node = TestNode::start(folder.path(), &store, Setup::default()).await;
     let (client, mut session) = (Client::start().await, Session::new());
     let (_, accepted) = client.turn(&node, &mut session, "hello").await;
-    let key = session.root.signing_key();
     let ack = session.ack(&accepted);
     for _ in 0..2 {
-        let frame = ClientFrame::Ack(SignedObject::sign(ack.clone(), &key).bytes().clone());
+        let frame = ClientFrame::Note(session.sign(ack.clone()));
         assert_eq!(client.ask(&node, &frame).await, NodeFrame::Done);
     }
-    let mut other = ack.clone();
-    other.receipt_hash.0[0] ^= 1;
-    let mut unknown = ack;
-    unknown.blob_digest.0[0] ^= 1;
-    for (ack, expected) in
-        [(other, baton_proto::ErrorCode::IdempotencyConflict), (unknown, baton_proto::ErrorCode::StatusUnknown)]
-    {
-        let frame = ClientFrame::Ack(SignedObject::sign(ack, &key).bytes().clone());
-        assert_eq!(client.ask(&node, &frame).await, NodeFrame::Refused { code: expected, retry_after_ms: 0 });
+    let changed = |change: fn(&mut Acknowledgement)| {
+        let mut note = ack.clone();
+        let TurnNoteKind::Ack(accepted) = &mut note.kind else { panic!("{note:?}") };
+        change(accepted);
+        note
+    };
+    let cases = [
+        (changed(|ack| ack.receipt_hash.0[0] ^= 1), ErrorCode::IdempotencyConflict),
+        (changed(|ack| ack.blob_digest.0[0] ^= 1), ErrorCode::StatusUnknown),
+        (TurnNote { node: NodeId([1; 32]), ..ack.clone() }, ErrorCode::WrongAudience),
+    ];
+    for (note, code) in cases {
+        let frame = ClientFrame::Note(session.sign(note));
+        assert_eq!(client.ask(&node, &frame).await, NodeFrame::Refused { code, retry_after_ms: 0 });
     }
     node.stop().await;
 }
@@ -286,7 +291,7 @@ async fn gives_its_node_record_and_the_blobs_it_sealed() {
     let proof = FetchProof(key.fetch_proof(&digest.0));
     let frame = ClientFrame::FetchBlob { digest, proof };
     assert_eq!(client.ask(&node, &frame).await, NodeFrame::Blob(accepted.blob));
-    let code = baton_proto::ErrorCode::BlobUnavailable;
+    let code = ErrorCode::BlobUnavailable;
     for proof in [[0; 32], digest.0, key.fetch_proof(&[1; 32])] {
         let frame = ClientFrame::FetchBlob { digest, proof: FetchProof(proof) };
         let refused = NodeFrame::Refused { code, retry_after_ms: 0 };
@@ -312,7 +317,7 @@ async fn a_waiting_turn_hears_its_position_and_then_runs() {
     let mut second = client.open(&node, &ClientFrame::Turn(requests[1].request.clone())).await;
     let NodeFrame::Accepted { nonce } = next_frame(&mut second).await.unwrap() else { panic!("refused") };
     let third = client.run(&node, &requests[2]).await;
-    assert_eq!(third.code(), Some(baton_proto::ErrorCode::Busy), "no slot and no place in the queue");
+    assert_eq!(third.code(), Some(ErrorCode::Busy), "no slot and no place in the queue");
     assert!(third.refused.unwrap().1 > 0, "says when to come back");
 
     let mut opener = requests[1].secret.reply_opener(&nonce, &requests[1].auth.auth_hash().0);

@@ -10,7 +10,6 @@ use baton_keys::{
 };
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
-    ack::{Abort, StatusRequest, TurnAck},
     chain::{ChainEnd, SessionReader, WindowReader, verify_segment},
     codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts},
@@ -24,6 +23,7 @@ use baton_proto::{
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem, RecallHint},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeRecord},
+    note::TurnNote,
     quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{AuditLeaf, ProgressNote, Receipt},
     record::{Message, Record, SealedRecord},
@@ -122,7 +122,6 @@ macro_rules! wire_types {
     };
 }
 wire_types!(
-    Abort,
     AuditLeaf,
     BlobRef,
     BranchHead,
@@ -172,9 +171,8 @@ wire_types!(
     Segment,
     SegmentRef,
     SignedBytes,
-    StatusRequest,
     StoreState,
-    TurnAck,
+    TurnNote,
     TurnAuth,
     TurnRequest,
     TurnStatus,
@@ -192,7 +190,6 @@ macro_rules! signed_types {
     };
 }
 signed_types!(
-    Abort,
     EmbedAuth,
     EmbedReply,
     ExportStatement,
@@ -205,8 +202,7 @@ signed_types!(
     QuotaProof,
     RecallHint,
     Receipt,
-    StatusRequest,
-    TurnAck,
+    TurnNote,
     TurnAuth
 );
 

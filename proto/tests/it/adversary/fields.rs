@@ -3,9 +3,7 @@
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
-    ErrorCode, Signable, SignedBytes, SignedObject,
-    ack::{Abort, StatusRequest, TurnAck},
-    codec,
+    ErrorCode, Signable, SignedBytes, SignedObject, codec,
     commit::{check_receipt_of_link, seal_turn},
     head::HeadRecord,
     ids::{
@@ -14,6 +12,7 @@ use baton_proto::{
     },
     limits::{MAX_CLOCK_SKEW_MS, MAX_HEAD_LIFETIME_MS, MAX_LINK_LEAD_MS, MAX_OUTPUT_TOKENS},
     link::{BlobRef, BranchPoint, Link, blob_digest},
+    note::{Acknowledgement, TurnNote, TurnNoteKind},
     receipt::{EngineKind, Receipt},
     record::{FinishReason, Record},
     segment::Entry,
@@ -451,66 +450,68 @@ fn what_comes_beside_link_and_receipt_is_checked_too() {
     }
 }
 
+fn accepted_of(note: &mut TurnNote) -> &mut Acknowledgement {
+    let TurnNoteKind::Ack(accepted) = &mut note.kind else { panic!("not an acknowledgement") };
+    accepted
+}
+
 #[test]
 fn what_a_client_says_afterwards_holds_in_every_field() {
     use ErrorCode::{BadSignature, SessionIdMismatch, UnsupportedVersion};
     let root = &TWENTY.session.root;
     let key = root.signing_key();
-    let (session_id, session_key) = (root.session_id(), key.public_key());
     let link = &TWENTY.session.done[9].accepted.link;
-    let ack = TurnAck {
-        version: 1,
-        session_id,
-        session_key,
-        seq: 9,
+    let accepted = Acknowledgement {
         link_hash: link.link_hash(),
         blob_digest: TWENTY.session.done[9].blob.digest,
         receipt_hash: link.receipt_hash,
-        time_ms: EPOCH_MS,
     };
-    let mut cases = check_changes(
-        &SignedObject::sign(ack, &key),
+    let note = TurnNote {
+        version: 1,
+        session_id: root.session_id(),
+        session_key: key.public_key(),
+        seq: 9,
+        turn_id: link.turn_id,
+        attempt: link.attempt,
+        node: link.author,
+        time_ms: EPOCH_MS,
+        kind: TurnNoteKind::Ack(accepted.clone()),
+    };
+    assert!(note.accepts(link, accepted.blob_digest));
+    let others: [fn(&mut TurnNote); 8] = [
+        |n| n.session_id.0[0] ^= 1,
+        |n| n.seq += 1,
+        |n| n.turn_id.0[0] ^= 1,
+        |n| n.attempt += 1,
+        |n| n.node.0[0] ^= 1,
+        |n| accepted_of(n).link_hash.0[0] ^= 1,
+        |n| accepted_of(n).receipt_hash.0[0] ^= 1,
+        |n| n.kind = TurnNoteKind::Abort,
+    ];
+    for change in others {
+        let mut other = note.clone();
+        change(&mut other);
+        assert!(!other.accepts(link, accepted.blob_digest), "{other:?}");
+    }
+    assert!(!note.accepts(link, BlobDigest([0; 32])));
+    let cases = check_changes(
+        &SignedObject::sign(note, &key),
         &[
-            ("version", |a| a.version = 0, UnsupportedVersion),
-            ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
-            ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
-            ("seq", |a| a.seq += 1, BadSignature),
-            ("link_hash", |a| a.link_hash.0[0] ^= 1, BadSignature),
-            ("blob_digest", |a| a.blob_digest.0[0] ^= 1, BadSignature),
-            ("receipt_hash", |a| a.receipt_hash.0[0] ^= 1, BadSignature),
-            ("time_ms", |a| a.time_ms += 1, BadSignature),
+            ("version", |n| n.version = 0, UnsupportedVersion),
+            ("session_id", |n| n.session_id.0[0] ^= 1, SessionIdMismatch),
+            ("session_key", |n| n.session_key = other_key().public_key(), SessionIdMismatch),
+            ("seq", |n| n.seq += 1, BadSignature),
+            ("turn_id", |n| n.turn_id.0[0] ^= 1, BadSignature),
+            ("attempt", |n| n.attempt += 1, BadSignature),
+            ("node", |n| n.node.0[0] ^= 1, BadSignature),
+            ("time_ms", |n| n.time_ms += 1, BadSignature),
+            ("kind", |n| n.kind = TurnNoteKind::Status, BadSignature),
+            ("link_hash", |n| accepted_of(n).link_hash.0[0] ^= 1, BadSignature),
+            ("blob_digest", |n| accepted_of(n).blob_digest.0[0] ^= 1, BadSignature),
+            ("receipt_hash", |n| accepted_of(n).receipt_hash.0[0] ^= 1, BadSignature),
         ],
     );
-    let turn_id = link.turn_id;
-    let abort = Abort { version: 1, session_id, session_key, seq: 9, turn_id, attempt: 0, time_ms: EPOCH_MS };
-    cases += check_changes(
-        &SignedObject::sign(abort, &key),
-        &[
-            ("version", |a| a.version = 0, UnsupportedVersion),
-            ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
-            ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
-            ("seq", |a| a.seq += 1, BadSignature),
-            ("turn_id", |a| a.turn_id.0[0] ^= 1, BadSignature),
-            ("attempt", |a| a.attempt += 1, BadSignature),
-            ("time_ms", |a| a.time_ms += 1, BadSignature),
-        ],
-    );
-    let node = link.author;
-    let status =
-        StatusRequest { version: 1, session_id, session_key, turn_id, attempt: 0, node, time_ms: EPOCH_MS };
-    cases += check_changes(
-        &SignedObject::sign(status, &key),
-        &[
-            ("version", |a| a.version = 0, UnsupportedVersion),
-            ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
-            ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
-            ("turn_id", |a| a.turn_id.0[0] ^= 1, BadSignature),
-            ("attempt", |a| a.attempt += 1, BadSignature),
-            ("node", |a| a.node.0[0] ^= 1, BadSignature),
-            ("time_ms", |a| a.time_ms += 1, BadSignature),
-        ],
-    );
-    eprintln!("TurnAck, Abort, StatusRequest: {cases} refusals");
+    eprintln!("TurnNote: {cases} refusals");
 }
 
 #[test]

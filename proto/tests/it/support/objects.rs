@@ -3,7 +3,6 @@
 use baton_keys::{SecretSigningKey, exchange::SUITE};
 use baton_proto::{
     ErrorCode, Signable, SignedBytes, SignedObject,
-    ack::{Abort, StatusRequest, TurnAck},
     embed::{
         EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedReply, SealedTexts,
     },
@@ -18,6 +17,7 @@ use baton_proto::{
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
+    note::{Acknowledgement, TurnNote, TurnNoteKind},
     quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{AuditLeaf, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts},
     record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
@@ -27,8 +27,8 @@ use baton_proto::{
         StoragePolicy, TokenBias, TurnAuth,
     },
     wire::{
-        ClientFrame, Committed, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes, TokenLogprob,
-        TurnRequest, TurnStatus,
+        ClientFrame, Committed, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes,
+        TokenLogprob, TurnRequest, TurnStatus,
     },
 };
 
@@ -140,10 +140,9 @@ random_structs! {
     Payload {
         version, grant, kind, supersedes_from, system, messages, sampling, json_schema, storage, resume_tokens
     }
-    TurnAck { version, session_id, session_key, seq, link_hash, blob_digest, receipt_hash, time_ms }
-    Abort { version, session_id, session_key, seq, turn_id, attempt, time_ms }
+    TurnNote { version, session_id, session_key, seq, turn_id, attempt, node, time_ms, kind }
+    Acknowledgement { link_hash, blob_digest, receipt_hash }
     ExportStatement { version, session_id, session_key, seq, link_hash }
-    StatusRequest { version, session_id, session_key, turn_id, attempt, node, time_ms }
     TokenCounts { input, output, memory, resumed }
     Timings { queue_ms, prefill_ms, first_token_ms, decode_ms }
     Commitments { input, output, memory }
@@ -288,16 +287,24 @@ impl RandomValue for ErrorCode {
     }
 }
 
+impl RandomValue for TurnNoteKind {
+    fn random(source: &mut Source) -> Self {
+        match source.below(3) {
+            0 => Self::Ack(RandomValue::random(source)),
+            1 => Self::Abort,
+            _ => Self::Status,
+        }
+    }
+}
+
 impl RandomValue for ClientFrame {
     fn random(source: &mut Source) -> Self {
-        match source.below(8) {
+        match source.below(6) {
             0 => Self::Turn(RandomValue::random(source)),
             1 => Self::Relay { request: RandomValue::random(source), recall: RandomValue::random(source) },
-            2 => Self::Status(RandomValue::random(source)),
-            3 => Self::Ack(RandomValue::random(source)),
-            4 => Self::Abort(RandomValue::random(source)),
-            5 => Self::FetchBlob { digest: RandomValue::random(source), proof: RandomValue::random(source) },
-            6 => Self::NodeRecord,
+            2 => Self::Note(RandomValue::random(source)),
+            3 => Self::FetchBlob { digest: RandomValue::random(source), proof: RandomValue::random(source) },
+            4 => Self::NodeRecord,
             _ => Self::Quota(RandomValue::random(source)),
         }
     }
@@ -433,21 +440,13 @@ settable_signers! {
         auth.session_key = key.public_key();
         auth.session_id = baton_keys::session::session_id(&auth.session_key);
     }
-    TurnAck: |ack, key| {
-        ack.session_key = key.public_key();
-        ack.session_id = baton_keys::session::session_id(&ack.session_key);
-    }
-    Abort: |abort, key| {
-        abort.session_key = key.public_key();
-        abort.session_id = baton_keys::session::session_id(&abort.session_key);
+    TurnNote: |note, key| {
+        note.session_key = key.public_key();
+        note.session_id = baton_keys::session::session_id(&note.session_key);
     }
     ExportStatement: |statement, key| {
         statement.session_key = key.public_key();
         statement.session_id = baton_keys::session::session_id(&statement.session_key);
-    }
-    StatusRequest: |request, key| {
-        request.session_key = key.public_key();
-        request.session_id = baton_keys::session::session_id(&request.session_key);
     }
 }
 

@@ -10,13 +10,12 @@ use baton_keys::{
 };
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Reach, TurnStream};
 use baton_proto::{
-    ErrorCode, SignedObject,
-    ack::StatusRequest,
-    codec,
+    ErrorCode, SignedObject, codec,
     ids::{DeviceId, GrantHash, ModelId, NodeId, PayloadHash, SamplingDigest, TurnId},
     limits::{MAX_NODE_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::Genesis,
     node_record::NodeRecord,
+    note::{TurnNote, TurnNoteKind},
     record::{Message, RecordKind, Role},
     turn::{Grant, GrantedKey, Payload, Sampling, SealedPayload, StoragePolicy, TurnAuth},
     wire::{ClientFrame, NodeFrame, ReplyEvent, TurnRequest, TurnStatus},
@@ -119,17 +118,9 @@ impl Client {
 
     /// The node's status of a turn.
     pub(crate) async fn status(&self, turn: &Turn) -> Result<TurnStatus, ErrorCode> {
-        let request = StatusRequest {
-            version: 1,
-            session_id: turn.auth.session_id,
-            session_key: turn.auth.session_key,
-            turn_id: turn.auth.turn_id,
-            attempt: turn.auth.attempt,
-            node: self.node,
-            time_ms: turn.auth.issued_ms,
-        };
-        let signed = SignedObject::sign(request, &turn.root.signing_key());
-        let mut stream = self.open(&ClientFrame::Status(signed.bytes().clone())).await;
+        let note = TurnNote::of(&turn.auth, TurnNoteKind::Status, turn.auth.issued_ms);
+        let signed = SignedObject::sign(note, &turn.root.signing_key());
+        let mut stream = self.open(&ClientFrame::Note(signed.bytes().clone())).await;
         let frame = stream.recv(MAX_NODE_FRAME_BYTES).await.unwrap().expect("an answer");
         match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
             NodeFrame::Status(status) => Ok(status),

@@ -7,15 +7,14 @@ use baton_keys::{
 };
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Reach, TurnStream};
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject,
-    ack::{Abort, StatusRequest, TurnAck},
-    codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
     head::{HeadInner, HeadOuter, HeadRecord, SegmentRef, head_period},
     ids::{DeviceId, GrantHash, LinkHash, PayloadHash, SamplingDigest, TurnId},
     limits::{MAX_NODE_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, Genesis},
     memory::MemoryItem,
+    note::{Acknowledgement, TurnNote, TurnNoteKind},
     receipt::ProgressNote,
     record::{Message, RecordKind, Role},
     segment::Segment,
@@ -318,16 +317,12 @@ impl Session {
     }
 
     pub(crate) fn status_request(&self, node: &TestNode, prepared: &PreparedTurn) -> SignedBytes {
-        let request = StatusRequest {
-            version: 1,
+        self.sign(TurnNote {
             session_id: self.root.session_id(),
             session_key: self.root.signing_key().public_key(),
-            turn_id: prepared.auth.turn_id,
-            attempt: prepared.auth.attempt,
             node: node.node,
-            time_ms: now_ms(),
-        };
-        SignedObject::sign(request, &self.root.signing_key()).bytes().clone()
+            ..TurnNote::of(&prepared.auth, TurnNoteKind::Status, now_ms())
+        })
     }
 
     pub(crate) fn abort(&self, prepared: &PreparedTurn) -> SignedBytes {
@@ -335,29 +330,30 @@ impl Session {
     }
 
     pub(crate) fn abort_at(&self, prepared: &PreparedTurn, time_ms: u64) -> SignedBytes {
-        let abort = Abort {
-            version: 1,
-            session_id: self.root.session_id(),
-            session_key: self.root.signing_key().public_key(),
-            seq: prepared.auth.seq,
-            turn_id: prepared.auth.turn_id,
-            attempt: prepared.auth.attempt,
-            time_ms,
-        };
-        SignedObject::sign(abort, &self.root.signing_key()).bytes().clone()
+        self.sign(TurnNote::of(&prepared.auth, TurnNoteKind::Abort, time_ms))
     }
 
-    pub(crate) fn ack(&self, accepted: &AcceptedTurn) -> TurnAck {
-        TurnAck {
+    pub(crate) fn ack(&self, accepted: &AcceptedTurn) -> TurnNote {
+        let link = &accepted.link;
+        TurnNote {
             version: 1,
             session_id: self.root.session_id(),
             session_key: self.root.signing_key().public_key(),
-            seq: accepted.link.seq,
-            link_hash: accepted.link.link_hash(),
-            blob_digest: accepted.blob_digest,
-            receipt_hash: accepted.receipt.receipt_hash(),
+            seq: link.seq,
+            turn_id: link.turn_id,
+            attempt: link.attempt,
+            node: link.author,
             time_ms: now_ms(),
+            kind: TurnNoteKind::Ack(Acknowledgement {
+                link_hash: link.link_hash(),
+                blob_digest: accepted.blob_digest,
+                receipt_hash: accepted.receipt.receipt_hash(),
+            }),
         }
+    }
+
+    pub(crate) fn sign(&self, note: TurnNote) -> SignedBytes {
+        SignedObject::sign(note, &self.root.signing_key()).bytes().clone()
     }
 }
 
@@ -401,7 +397,7 @@ impl Client {
         session: &Session,
         prepared: &PreparedTurn,
     ) -> Result<TurnStatus, ErrorCode> {
-        match self.ask(node, &ClientFrame::Status(session.status_request(node, prepared))).await {
+        match self.ask(node, &ClientFrame::Note(session.status_request(node, prepared))).await {
             NodeFrame::Status(status) => Ok(status),
             NodeFrame::Refused { code, .. } => Err(code),
             other => panic!("not an answer to a status request: {other:?}"),
