@@ -1,4 +1,4 @@
-"""The rules of a contradiction: section 21 of docs/PROTOCOL.md. Used by verify_export.py.
+"""The rules of a contradiction: docs/EXTENSIONS.md, "Decoys and contradictions". Used by verify_export.py.
 
 A session here is what verify_export.py opened and verified: the export, and its turns in order, each as a dictionary with
 `turn` (of the export), `link`, `record`, `auth` and `receipt`.

@@ -1,4 +1,4 @@
-"""A disclosed turn, verified from docs/PROTOCOL.md alone: section 20."""
+"""A disclosed turn, verified from docs/PROTOCOL.md and docs/EXTENSIONS.md ("Audits") alone."""
 
 import baton_format as fmt
 from baton_format import need

@@ -431,7 +431,7 @@ def show_evidence(report):
 
 
 def verify_contradiction(data):
-    """Section 21: several nodes signed answers to the same request that cannot all be the model's."""
+    """docs/EXTENSIONS.md: several nodes signed answers to the same request that cannot all be the model's."""
     proof = fields_of(load_json(data), "format sessions", "a proof")
     need(text_of(proof["format"], "format") == "baton-contradiction-v1", "UnsupportedVersion", "format")
     sessions = []
@@ -443,7 +443,7 @@ def verify_contradiction(data):
 
 
 def verify_disclosure(value):
-    """Section 20: what a client discloses for an audit."""
+    """docs/EXTENSIONS.md: what a client discloses for an audit."""
     return open_disclosure(value, sys.modules[__name__])
 
 

@@ -1,4 +1,4 @@
-//! `docs/PROTOCOL.md` agrees with the code: this test compares its whole tables of contexts, labels, sizes,
+//! `docs/PROTOCOL.md` and `docs/EXTENSIONS.md` agree with the code: this test compares its whole tables of contexts, labels, sizes,
 //! errors and limits with the code.
 
 use std::collections::BTreeSet;
@@ -35,7 +35,8 @@ use serde::Serialize;
 
 use crate::generate::{self, session::Session};
 
-const PAGE: &str = include_str!("../../../docs/PROTOCOL.md");
+const PAGE: &str =
+    concat!(include_str!("../../../docs/PROTOCOL.md"), include_str!("../../../docs/EXTENSIONS.md"));
 
 /// Rows of a marked table as cells, without its two header lines.
 fn table(name: &str) -> Vec<Vec<String>> {
