@@ -241,7 +241,7 @@ class Evidence(unittest.TestCase):
     def code(self, *links):
         texts = [base64.b64encode(link).decode() for link in links]
         pair = {"node": "", "session_id": "", "seq": 9, "link_hashes": [], "links": texts}
-        data = json.dumps({"format": "baton-evidence-v1", "signed_twice": [pair]}).encode()
+        data = json.dumps({"format": "baton-evidence-v2", "signed_twice": [pair]}).encode()
         try:
             return verifier.verify_evidence(data)
         except verifier.Refused as refused:
@@ -271,18 +271,17 @@ class Contradiction(unittest.TestCase):
         proof = json.loads(self.PROOF)
         change(proof)
         try:
-            verifier.verify_contradiction(json.dumps(proof, ensure_ascii=False).encode())
+            verifier.verify_evidence(json.dumps(proof, ensure_ascii=False).encode())
         except verifier.Refused as refused:
             return refused.code
         return None
 
     def test_the_proof_of_the_vectors(self):
-        report = verifier.verify_contradiction(self.PROOF)
+        report = verifier.verify_evidence(self.PROOF)
         sessions = json.loads(self.PROOF)["sessions"]
         self.assertEqual((report["decided"], report["seq"], report["differs_at"]), (True, 1, 4))
         self.assertEqual((len(report["witnesses"]), len(sessions)), (2, 3))
-        with_one = verifier.verify_contradiction(json.dumps({"format": "baton-contradiction-v1",
-                                                             "sessions": sessions[:2]}).encode())
+        with_one = verifier.verify_evidence(json.dumps({"format": "baton-evidence-v2", "sessions": sessions[:2]}).encode())
         self.assertEqual((with_one["decided"], with_one["accused"]), (False, report["accused"]))
 
     def test_refusals_by_name(self):
@@ -297,7 +296,7 @@ class Contradiction(unittest.TestCase):
             return change
 
         cases = [
-            ("format", lambda p: p.update(format="baton-contradiction-v2"), "UnsupportedVersion"),
+            ("format", lambda p: p.update(format="baton-evidence-v1"), "UnsupportedVersion"),
             ("an unknown field", lambda p: p.update(node=""), "Malformed"),
             ("no witness", lambda p: p.update(sessions=p["sessions"][:1]), "BadSequence"),
             ("too many sessions", lambda p: p.update(sessions=p["sessions"] * 3), "FrameTooLarge"),
@@ -316,7 +315,7 @@ class Contradiction(unittest.TestCase):
             data = bytearray(self.PROOF)
             data[place] ^= 1
             with self.assertRaises(verifier.Refused, msg="byte %d" % place):
-                verifier.verify_contradiction(bytes(data))
+                verifier.verify_evidence(bytes(data))
 
 
 class Command(unittest.TestCase):
@@ -326,7 +325,7 @@ class Command(unittest.TestCase):
         self.assertEqual(run(path)[0], 0)
         self.assertEqual(run(path, "--head", head)[0], 0)
         self.assertEqual(run("--vectors", VECTORS)[0], 0)
-        code, out, _ = run("--contradiction", VECTORS / "contradiction.json")
+        code, out, _ = run("--evidence", VECTORS / "contradiction.json")
         self.assertEqual((code, out.startswith("proved")), (0, True))
         code, _, err = run(path, "--head", "00" * 32)
         self.assertEqual((code, "HeadMismatch" in err), (1, True))

@@ -436,6 +436,6 @@ def verify_vectors(folder, verifier):
         except (KeyError, ValueError, TypeError) as error:
             raise Refused("Malformed", "%s: %r" % (name, error)) from None
     report["export-20.json"] = verifier.verify_export((folder / "export-20.json").read_bytes())["turns"]
-    proof = verifier.verify_contradiction((folder / "contradiction.json").read_bytes())
+    proof = verifier.verify_evidence((folder / "contradiction.json").read_bytes())
     report["contradiction.json"] = 1 + len(proof["witnesses"])
     return report

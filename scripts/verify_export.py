@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Verifies an exported Baton session offline, the known-answer vectors, evidence that a node signed two links for one turn,
-or a proof that nodes contradict each other.
+"""Verifies an exported Baton session offline, the known-answer vectors, or evidence: that a node signed two links for one
+turn, or that nodes contradict each other.
 
     verify_export.py SESSION.json [--head LINK_HASH] [--json]
     verify_export.py --vectors DIR [--json]
     verify_export.py --evidence FILE [--json]
-    verify_export.py --contradiction FILE [--json]
 
 Exit codes: 0 everything holds, 1 refused, 2 wrong usage. Section numbers are those of docs/PROTOCOL.md. Walrus blob IDs
 are compared where the chain names them and are not recomputed here: that needs the erasure coding.
@@ -402,10 +401,17 @@ def show(report, vectors):
 
 
 def verify_evidence(data):
+    """Section 9: evidence of either kind. Returns the report, a list for links and a dictionary for a contradiction."""
+    value = load_json(data)
+    kind = "sessions" if isinstance(value, dict) and "sessions" in value else "signed_twice"
+    evidence = fields_of(value, "format " + kind, "evidence")
+    need(text_of(evidence["format"], "format") == "baton-evidence-v2", "UnsupportedVersion", "format")
+    return verify_contradiction(evidence) if kind == "sessions" else verify_signed_twice(evidence)
+
+
+def verify_signed_twice(evidence):
     """Two different links that one node signed for one attempt at one turn, as often as there are such. The report has who
     and where; what is beside the links is for people, and not believed."""
-    evidence = fields_of(load_json(data), "format signed_twice", "evidence")
-    need(evidence["format"] == "baton-evidence-v1", "Malformed", "another format")
     report = []
     for pair in list_of(evidence["signed_twice"], "signed_twice"):
         pair = fields_of(pair, "node session_id seq link_hashes links", "a pair")
@@ -423,6 +429,9 @@ def verify_evidence(data):
 
 
 def show_evidence(report):
+    if isinstance(report, dict):
+        show_contradiction(report)
+        return
     for found in report:
         print("proved   node %(node)s signed two links for turn %(seq)d of session %(session_id)s" % found)
         for link in found["link_hashes"]:
@@ -430,12 +439,10 @@ def show_evidence(report):
     print("%d proved" % len(report))
 
 
-def verify_contradiction(data):
+def verify_contradiction(evidence):
     """docs/EXTENSIONS.md: several nodes signed answers to the same request that cannot all be the model's."""
-    proof = fields_of(load_json(data), "format sessions", "a proof")
-    need(text_of(proof["format"], "format") == "baton-contradiction-v1", "UnsupportedVersion", "format")
     sessions = []
-    for value in list_of(proof["sessions"], "sessions"):
+    for value in list_of(evidence["sessions"], "sessions"):
         export, turns = parse_session(value), []
         verify_session(export, turns)
         sessions.append((export, turns))
@@ -460,22 +467,19 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description="Verify an exported Baton session, or the known-answer vectors.")
     parser.add_argument("export", nargs="?", type=Path, help="an exported session (JSON)")
     parser.add_argument("--vectors", type=Path, metavar="DIR", help="check the known-answer vectors in DIR instead")
-    parser.add_argument("--evidence", type=Path, metavar="FILE", help="check what `baton receipts --evidence` wrote instead")
-    parser.add_argument("--contradiction", type=Path, metavar="FILE",
-                        help="check a proof that `baton nodes --proofs` lists instead")
+    parser.add_argument("--evidence", type=Path, metavar="FILE",
+                        help="check what `baton receipts --evidence` wrote, or `baton nodes --proofs` lists, instead")
     parser.add_argument("--head", metavar="HEX", help="link hash that the session must end with")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(arguments)
-    given = (options.export, options.vectors, options.evidence, options.contradiction)
+    given = (options.export, options.vectors, options.evidence)
     if sum(one is not None for one in given) != 1:
-        parser.error("give an export, or --vectors DIR, or --evidence FILE, or --contradiction FILE")
+        parser.error("give an export, or --vectors DIR, or --evidence FILE")
     if options.head is not None and options.export is None:
         parser.error("--head goes with an export")
     try:
         if options.vectors is not None:
             report = verify_vectors(options.vectors, sys.modules[__name__])
-        elif options.contradiction is not None:
-            report = verify_contradiction(read_export(options.contradiction))
         elif options.evidence is not None:
             report = verify_evidence(read_export(options.evidence))
         else:
@@ -495,8 +499,6 @@ def main(arguments=None):
     else:
         if options.evidence is not None:
             show_evidence(report)
-        elif options.contradiction is not None:
-            show_contradiction(report)
         else:
             show(report, options.vectors is not None)
     return 0

@@ -6,12 +6,11 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject, codec, ids::NodeId, limits::MAX_SIGNED_BYTES, link::Link,
+    ErrorCode, SignedBytes, SignedObject, codec, export::EVIDENCE_FORMAT, ids::NodeId,
+    limits::MAX_SIGNED_BYTES, link::Link,
 };
 use serde_json::{Value, json};
 
-/// Format name of exported evidence.
-pub const EVIDENCE_FORMAT: &str = "baton-evidence-v1";
 /// Length of the queue of findings; a slower listener misses some, but the journals have all.
 pub(crate) const FOUND_QUEUE: usize = 64;
 /// Most pairs of links read from an export.
@@ -168,7 +167,7 @@ mod tests {
             let changed = text.replace(&bytes, &String::from_utf8(changed).unwrap());
             assert!(import(&changed).is_err(), "character {index}");
         }
-        for other in ["", "{}", "[]", r#"{"format":"baton-evidence-v1"}"#, &text.replace("-v1", "-v2")] {
+        for other in ["", "{}", "[]", r#"{"format":"baton-evidence-v2"}"#, &text.replace("-v2", "-v1")] {
             assert_eq!(import(other), Err(ErrorCode::NonCanonical));
         }
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::ErrorCode,
-    export::{Export, OpenTurn, open},
+    export::{EVIDENCE_FORMAT, Export, OpenTurn, open},
     ids::{ModelId, NodeId},
     limits::SEGMENT_TURNS,
     receipt::{EngineKind, Receipt},
@@ -19,8 +19,6 @@ use crate::{
     turn::{Grant, GrantedKey, ReadBlob, ReadRecord, Sampling, TurnAuth},
 };
 
-/// The `format` of a proof of this version.
-pub const CONTRADICTION_FORMAT: &str = "baton-contradiction-v1";
 /// Most sessions of a proof: the accused node's, and those of its witnesses.
 pub const MAX_CONTRADICTION_SESSIONS: usize = 8;
 /// Witnesses with the same answer that decide against the accused node. One alone may be the liar.
@@ -31,7 +29,7 @@ pub const DECIDING_WITNESSES: usize = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contradiction {
-    /// [`CONTRADICTION_FORMAT`].
+    /// [`EVIDENCE_FORMAT`].
     pub format: String,
     /// The accused node's session first, then those of the witnesses.
     pub sessions: Vec<Export>,
@@ -106,7 +104,7 @@ impl Contradiction {
     #[must_use]
     pub fn new(accused: Export, witnesses: impl IntoIterator<Item = Export>) -> Self {
         let sessions = std::iter::once(accused).chain(witnesses).collect();
-        Self { format: CONTRADICTION_FORMAT.to_owned(), sessions }
+        Self { format: EVIDENCE_FORMAT.to_owned(), sessions }
     }
 
     /// Verifies everything in a proof:
@@ -122,7 +120,7 @@ impl Contradiction {
     /// - The codes of [`crate::export::verify`]; [`ErrorCode::PayloadRejected`] for a session with its root.
     /// - [`ErrorCode::ReceiptMismatch`] for answers that prove nothing.
     pub fn check(&self) -> Result<ContradictionReport, ErrorCode> {
-        if self.format != CONTRADICTION_FORMAT {
+        if self.format != EVIDENCE_FORMAT {
             return Err(ErrorCode::UnsupportedVersion);
         }
         if self.sessions.len() > MAX_CONTRADICTION_SESSIONS {

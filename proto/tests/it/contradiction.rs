@@ -143,7 +143,7 @@ fn sessions_that_prove_nothing_are_refused() {
     let mut many = proof();
     many.sessions = vec![many.sessions[0].clone(); MAX_CONTRADICTION_SESSIONS + 1];
     assert_eq!(many.check().unwrap_err(), ErrorCode::FrameTooLarge);
-    let other = Contradiction { format: "baton-contradiction-v2".to_owned(), ..proof() };
+    let other = Contradiction { format: "baton-evidence-v1".to_owned(), ..proof() };
     assert_eq!(other.check().unwrap_err(), ErrorCode::UnsupportedVersion);
     let empty = Contradiction { sessions: Vec::new(), ..proof() };
     assert_eq!(empty.check().unwrap_err(), BadSequence);

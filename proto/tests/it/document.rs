@@ -329,6 +329,7 @@ fn figures_in_the_text_are_the_code() {
         format!("`{}`", baton_proto::embed::EMBED_PROTOCOL),
         format!("`{}`", baton_proto::audit::AUDIT_PROTOCOL),
         format!("`{}`", baton_proto::export::EXPORT_FORMAT),
+        format!("`{}`", baton_proto::export::EVIDENCE_FORMAT),
         "has at least 262,144 bytes".to_owned(),
         "1 to 16 entries".to_owned(),
         "at most 9 |".to_owned(),
