@@ -407,13 +407,12 @@ EMBED_FRAME = Enum(
 EMBED_ANSWER = Enum(
     ("Embedded", Struct(("nonce", ID), ("sealed", "bytes"))),
     ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))))
-LOGPROB = Struct(("token", "u32"), ("millinats", "i32"))
+LOGPROB = Struct(("token", "u32"), ("millinats", "i32"), ("bytes", "bytes"))
 REPLY_EVENT = Enum(
     ("Waiting", "u32"),
     ("Tokens", Struct(("index", "u32"), ("ids", List("u32")), ("text", "string"), ("logprobs", List(LOGPROB)))),
     ("Progress", SIGNED), ("Committed", COMMITTED), ("Store", STORE),
-    ("Failed", Struct(("code", "u16"), ("retry_after_ms", "u32"), ("reason", "string"))),
-    ("Spelled", List("bytes")))
+    ("Failed", Struct(("code", "u16"), ("retry_after_ms", "u32"), ("reason", "string"))))
 
 
 def own_session(value):

@@ -457,10 +457,9 @@ async fn follow(
                     events(TurnEvent::Waiting(ahead));
                 }
             }
-            ReplyEvent::Spelled(tokens) => reply.reports.spell(tokens).map_err(AttemptFailure::check)?,
             ReplyEvent::Tokens { index, ids, text, logprobs } => {
                 reply.push(index, &ids, &text).map_err(AttemptFailure::check)?;
-                let reports = reply.reports.take(&ids, &logprobs).map_err(AttemptFailure::check)?;
+                let reports = reply.reports.take(&ids, logprobs).map_err(AttemptFailure::check)?;
                 if !reports.is_empty() {
                     events(TurnEvent::Logprobs(reports));
                 }

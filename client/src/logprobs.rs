@@ -1,16 +1,13 @@
 //! Token probabilities of an answer, as its node reports them: checked for form and bounded. The numbers
 //! cannot be verified, and are not signed.
 
-use baton_proto::{
-    ErrorCode,
-    wire::{TokenBytes, TokenLogprob},
-};
+use baton_proto::{ErrorCode, wire::TokenLogprob};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Longest token of any vocabulary in use, many times over.
 const MAX_TOKEN_BYTES: usize = 1024;
 /// Bytes of all tokens of a reply: the longest answer with the most alternatives, at ordinary lengths.
-const MAX_SPELLED_BYTES: usize = 16 * 1024 * 1024;
+const MAX_REPLY_TOKEN_BYTES: usize = 16 * 1024 * 1024;
 
 /// A token with its bytes and its probability.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,8 +48,7 @@ impl Zeroize for TokenReport {
 pub(crate) struct Reports {
     /// Requested alternatives; with none, nothing is reported.
     asked: u8,
-    /// Bytes of the next event's tokens.
-    spelled: Option<Vec<TokenBytes>>,
+    /// Arrived bytes of tokens.
     bytes: usize,
     /// Arrived reports, including those of another node that began the answer.
     pub(crate) taken: Zeroizing<Vec<TokenReport>>,
@@ -60,20 +56,7 @@ pub(crate) struct Reports {
 
 impl Reports {
     pub(crate) fn new(asked: u8) -> Self {
-        Self { asked, spelled: None, bytes: 0, taken: Zeroizing::default() }
-    }
-
-    /// Takes the bytes of the next event's tokens.
-    pub(crate) fn spell(&mut self, tokens: Vec<TokenBytes>) -> Result<(), ErrorCode> {
-        if self.asked == 0 || self.spelled.is_some() || tokens.is_empty() {
-            return Err(ErrorCode::NonCanonical);
-        }
-        self.bytes += tokens.iter().map(|token| token.0.len()).sum::<usize>();
-        if self.bytes > MAX_SPELLED_BYTES || tokens.iter().any(|token| token.0.len() > MAX_TOKEN_BYTES) {
-            return Err(ErrorCode::FrameTooLarge);
-        }
-        self.spelled = Some(tokens);
-        Ok(())
+        Self { asked, bytes: 0, taken: Zeroizing::default() }
     }
 
     /// Takes the probabilities of these tokens, each with the requested number of alternatives; returns their
@@ -81,23 +64,27 @@ impl Reports {
     pub(crate) fn take(
         &mut self,
         ids: &[u32],
-        logprobs: &[TokenLogprob],
+        logprobs: Vec<TokenLogprob>,
     ) -> Result<Vec<TokenReport>, ErrorCode> {
-        let spelled = self.spelled.take().unwrap_or_default();
         if self.asked == 0 || ids.is_empty() {
-            let nothing = logprobs.is_empty() && spelled.is_empty();
+            let nothing = logprobs.is_empty();
             // An engine without ids cannot report probabilities, and must not pretend to.
             return if nothing && self.asked == 0 { Ok(Vec::new()) } else { Err(ErrorCode::NonCanonical) };
         }
         let each = usize::from(self.asked) + 1;
-        let fits = ids.len().checked_mul(each) == Some(logprobs.len()) && logprobs.len() == spelled.len();
+        let fits = ids.len().checked_mul(each) == Some(logprobs.len());
         let sound = logprobs.iter().all(|one| one.millinats <= 0);
         if !fits || !sound {
             return Err(ErrorCode::NonCanonical);
         }
-        let mut tokens = logprobs.iter().zip(spelled).map(|(one, TokenBytes(bytes))| LikelyToken {
+        self.bytes += logprobs.iter().map(|one| one.bytes.0.len()).sum::<usize>();
+        let too_long = logprobs.iter().any(|one| one.bytes.0.len() > MAX_TOKEN_BYTES);
+        if too_long || self.bytes > MAX_REPLY_TOKEN_BYTES {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        let mut tokens = logprobs.into_iter().map(|one| LikelyToken {
             id: one.token,
-            bytes,
+            bytes: one.bytes.0,
             logprob: f64::from(one.millinats) / 1000.0,
         });
         let mut reports = Vec::with_capacity(ids.len());
@@ -113,21 +100,24 @@ impl Reports {
 
 #[cfg(test)]
 mod tests {
+    use baton_proto::wire::TokenBytes;
+
     use super::*;
 
-    fn logprobs(all: &[(u32, i32)]) -> Vec<TokenLogprob> {
-        all.iter().map(|&(token, millinats)| TokenLogprob { token, millinats }).collect()
-    }
-
-    fn bytes(all: &[&[u8]]) -> Vec<TokenBytes> {
-        all.iter().map(|bytes| TokenBytes(bytes.to_vec())).collect()
+    fn logprobs(all: &[(u32, i32, &[u8])]) -> Vec<TokenLogprob> {
+        let logprob = |&(token, millinats, bytes): &(u32, i32, &[u8])| TokenLogprob {
+            token,
+            millinats,
+            bytes: TokenBytes(bytes.to_vec()),
+        };
+        all.iter().map(logprob).collect()
     }
 
     #[test]
     fn each_token_comes_with_its_bytes_and_alternatives() {
         let mut reports = Reports::new(1);
-        reports.spell(bytes(&[b"a", b"b", b"\xe2", b"\xe2"])).unwrap();
-        let taken = reports.take(&[1, 3], &logprobs(&[(1, -125), (2, -1), (3, 0), (3, 0)])).unwrap();
+        let reported = logprobs(&[(1, -125, b"a"), (2, -1, b"b"), (3, 0, b"\xe2"), (3, 0, b"\xe2")]);
+        let taken = reports.take(&[1, 3], reported).unwrap();
         assert_eq!((taken.len(), taken[0].token.logprob, taken[0].likeliest[0].id), (2, -0.125, 2));
         assert_eq!((taken[1].token.bytes.as_slice(), taken[1].likeliest[0].logprob), (&b"\xe2"[..], 0.0));
         assert_eq!(*reports.taken, taken);
@@ -135,39 +125,29 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_or_does_not_fit_is_refused() {
-        let take = |asked, spelled: &[&[u8]], ids: &[u32], all: &[(u32, i32)]| {
-            let mut reports = Reports::new(asked);
-            if !spelled.is_empty() {
-                reports.spell(bytes(spelled))?;
-            }
-            reports.take(ids, &logprobs(all)).map(|taken| taken.len())
+        let take = |asked, ids: &[u32], all: &[(u32, i32, &[u8])]| {
+            Reports::new(asked).take(ids, logprobs(all)).map(|taken| taken.len())
         };
-        assert_eq!(take(0, &[], &[1], &[]), Ok(0));
-        assert_eq!(take(0, &[], &[], &[]), Ok(0));
-        assert_eq!(take(1, &[b"a", b"a"], &[1], &[(1, 0), (1, 0)]), Ok(1));
-        /// Requested alternatives, spelled bytes, ids, and reported probabilities.
-        type Case<'a> = (u8, &'a [&'a [u8]], &'a [u32], &'a [(u32, i32)]);
-        let refused: [Case<'_>; 8] = [
-            (0, &[], &[1], &[(1, 0)]),
-            (0, &[b"a"], &[1], &[]),
-            (1, &[], &[1], &[]),
-            (1, &[], &[], &[]),
-            (1, &[], &[1], &[(1, 0), (1, 0)]),
-            (1, &[b"a"], &[1], &[(1, 0), (1, 0)]),
-            (1, &[b"a", b"a"], &[2], &[(1, 0), (1, 0)]),
-            (1, &[b"a", b"a"], &[1], &[(1, 1), (1, 0)]),
+        assert_eq!(take(0, &[1], &[]), Ok(0));
+        assert_eq!(take(0, &[], &[]), Ok(0));
+        assert_eq!(take(1, &[1], &[(1, 0, b"a"), (1, 0, b"a")]), Ok(1));
+        /// Requested alternatives, ids, and reported probabilities.
+        type Case<'a> = (u8, &'a [u32], &'a [(u32, i32, &'a [u8])]);
+        let refused: [Case<'_>; 6] = [
+            (0, &[1], &[(1, 0, b"a")]),
+            (1, &[1], &[]),
+            (1, &[], &[]),
+            (1, &[1], &[(1, 0, b"a")]),
+            (1, &[2], &[(1, 0, b"a"), (1, 0, b"a")]),
+            (1, &[1], &[(1, 1, b"a"), (1, 0, b"a")]),
         ];
-        for (asked, spelled, ids, all) in refused {
-            assert_eq!(
-                take(asked, spelled, ids, all),
-                Err(ErrorCode::NonCanonical),
-                "{spelled:?} {ids:?} {all:?}"
-            );
+        for (asked, ids, all) in refused {
+            assert_eq!(take(asked, ids, all), Err(ErrorCode::NonCanonical), "{ids:?} {all:?}");
         }
         let long = [b'x'; MAX_TOKEN_BYTES + 1];
-        assert_eq!(Reports::new(1).spell(bytes(&[&long])), Err(ErrorCode::FrameTooLarge));
-        let mut twice = Reports::new(1);
-        twice.spell(bytes(&[b"a"])).unwrap();
-        assert_eq!(twice.spell(bytes(&[b"a"])), Err(ErrorCode::NonCanonical));
+        assert_eq!(take(1, &[1], &[(1, 0, &long), (1, 0, b"a")]), Err(ErrorCode::FrameTooLarge));
+        let mut full = Reports { bytes: MAX_REPLY_TOKEN_BYTES - 1, ..Reports::new(1) };
+        let two = logprobs(&[(1, 0, b"a"), (1, 0, b"a")]);
+        assert_eq!(full.take(&[1], two), Err(ErrorCode::FrameTooLarge));
     }
 }

@@ -1,7 +1,7 @@
 //! Frames of the turn protocol. On a substream each frame is a `u32le` length and one encoded type from here.
 
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::{
     codec,
@@ -174,16 +174,18 @@ pub enum TurnStatus {
 }
 
 /// The probability of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Zeroize)]
 pub struct TokenLogprob {
     /// The token.
     pub token: u32,
     /// Natural logarithm of its probability, in thousandths.
     pub millinats: i32,
+    /// Its bytes.
+    pub bytes: TokenBytes,
 }
 
 /// The bytes of a token: not always whole characters, and empty for a token without text.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize)]
 pub struct TokenBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
 impl std::fmt::Debug for TokenBytes {
@@ -224,9 +226,6 @@ pub enum ReplyEvent {
         /// The failure in the node's words, as [`failure_reason`] makes it; may be empty.
         reason: String,
     },
-    /// Directly before a [`ReplyEvent::Tokens`] with `logprobs`: the bytes of each token in them, in their
-    /// order.
-    Spelled(Vec<TokenBytes>),
 }
 
 /// A text as the reason of a failure: at most [`MAX_REASON_BYTES`], in one line, without control characters and marks
@@ -284,7 +283,6 @@ impl std::fmt::Debug for ReplyEvent {
             Self::Committed(committed) => write!(f, "Committed({:?})", committed.blob_digest),
             Self::Store(state) => write!(f, "Store({state:?})"),
             Self::Failed { code, .. } => write!(f, "Failed({code:?})"),
-            Self::Spelled(tokens) => write!(f, "Spelled({} tokens)", tokens.len()),
         }
     }
 }

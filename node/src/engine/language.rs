@@ -138,29 +138,21 @@ impl std::fmt::Debug for Constraint {
 pub struct LogprobReport {
     /// The token itself, then the requested number of most likely tokens, most likely first.
     pub tokens: Vec<TokenLogprob>,
-    /// The bytes of each token.
-    pub spelled: Vec<TokenBytes>,
 }
 
 impl From<baton_engine::language::LogprobReport> for LogprobReport {
     fn from(reported: baton_engine::language::LogprobReport) -> Self {
-        let token = |one: Logprob| TokenLogprob { token: one.token, millinats: one.millinats };
-        Self {
-            tokens: reported.tokens.into_iter().map(token).collect(),
-            spelled: reported.spelled.into_iter().map(TokenBytes).collect(),
-        }
+        let token = |(one, bytes): (Logprob, Vec<u8>)| TokenLogprob {
+            token: one.token,
+            millinats: one.millinats,
+            bytes: TokenBytes(bytes),
+        };
+        Self { tokens: reported.tokens.into_iter().zip(reported.spelled).map(token).collect() }
     }
 }
 
 impl Zeroize for LogprobReport {
     fn zeroize(&mut self) {
-        for one in &mut self.tokens {
-            (one.token, one.millinats) = (0, 0);
-        }
-        self.tokens.clear();
-        for one in &mut self.spelled {
-            one.0.zeroize();
-        }
-        self.spelled.clear();
+        self.tokens.zeroize();
     }
 }

@@ -51,12 +51,7 @@ impl ReplyWriter {
         if let ReplyEvent::Tokens { ids, text, logprobs, .. } = &mut event {
             ids.zeroize();
             text.zeroize();
-            for one in logprobs {
-                (one.token, one.millinats) = (0, 0);
-            }
-        }
-        if let ReplyEvent::Spelled(tokens) = &mut event {
-            tokens.iter_mut().for_each(|token| token.0.zeroize());
+            logprobs.zeroize();
         }
         self.reply.push(&NodeFrame::Chunk(self.sealer.seal(&chunk, last)))?;
         Ok(())

@@ -197,10 +197,6 @@ impl Listener<'_> {
         self.text.push_str(&text);
         let notes: Vec<_> = ids.iter().filter_map(|id| self.tally.step(*id)).collect();
         events.paced().await;
-        let spelled: Vec<_> = logprobs.iter_mut().flat_map(|one| std::mem::take(&mut one.spelled)).collect();
-        if !spelled.is_empty() {
-            events.send(ReplyEvent::Spelled(spelled))?;
-        }
         events.send(ReplyEvent::Tokens {
             index,
             ids,

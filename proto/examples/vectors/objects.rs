@@ -425,12 +425,19 @@ fn node_frames(made: &Session) -> Vec<(&'static str, NodeFrame)> {
 }
 
 fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
-    let logprob = |token, millinats| TokenLogprob { token, millinats };
+    let logprob =
+        |token, millinats, bytes: &[u8]| TokenLogprob { token, millinats, bytes: TokenBytes(bytes.to_vec()) };
     let tokens = ReplyEvent::Tokens {
         index: 32,
         ids: vec![1, 70_000],
         text: " cork⛵".to_owned(),
-        logprobs: vec![logprob(1, -125), logprob(9, -2_300), logprob(70_000, 0), logprob(3, i32::MIN)],
+        // A word, another one, the first bytes of a character, and a token without text.
+        logprobs: vec![
+            logprob(1, -125, b" cork"),
+            logprob(9, -2_300, b" ship"),
+            logprob(70_000, 0, b"\xe2\x9b"),
+            logprob(3, i32::MIN, b""),
+        ],
     };
     vec![
         ("Waiting", ReplyEvent::Waiting(2)),
@@ -445,11 +452,6 @@ fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
                 retry_after_ms: 30_000,
                 reason: "the server takes no more requests".to_owned(),
             },
-        ),
-        // The first bytes of a character, a word, and a token without text.
-        (
-            "Spelled",
-            ReplyEvent::Spelled([&b"\xe2\x9b"[..], b" cork", b""].map(|b| TokenBytes(b.to_vec())).to_vec()),
         ),
     ]
 }

@@ -187,10 +187,11 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Logprob:
-    """A token with the logarithm of its probability, in thousandths."""
+    """A token with the logarithm of its probability, in thousandths, and its bytes."""
 
     token: U32
     millinats: I32
+    bytes: Bytes
 
 
 @dataclass(frozen=True)
@@ -227,18 +228,11 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Spelled:
-    """The bytes of the tokens whose probabilities follow."""
-
-    tokens: list[Bytes]
-
-
-@dataclass(frozen=True)
 class CommittedEvent:
     """The turn is signed."""
 
     committed: Committed
 
 
-ReplyEvent = Waiting | Tokens | Progress | CommittedEvent | StoreEvent | Failed | Spelled
-REPLY_EVENT = variants(Waiting, Tokens, Progress, CommittedEvent, StoreEvent, Failed, Spelled)
+ReplyEvent = Waiting | Tokens | Progress | CommittedEvent | StoreEvent | Failed
+REPLY_EVENT = variants(Waiting, Tokens, Progress, CommittedEvent, StoreEvent, Failed)

@@ -22,7 +22,6 @@ from .frames import (
     Failed,
     Progress,
     Refused,
-    Spelled,
     StatusSealed,
     Stored,
     StoreEvent,
@@ -323,7 +322,7 @@ class TurnDriver:
                     return
                 elif isinstance(event, Failed):
                     raise refusal(event.code, 0)
-                elif isinstance(event, (StoreEvent, Spelled)):
+                elif isinstance(event, StoreEvent):
                     raise ProtocolError("NonCanonical", "an event out of place")
             raise ProtocolError("FrameTooLarge", "the reply has too many events")
         finally:

@@ -57,18 +57,17 @@ async fn window(
 }
 
 /// The report on a token: itself, and invented alternatives, each half as likely as the previous.
-fn reported(id: u32, text: &str, alternatives: u8) -> (Vec<TokenLogprob>, Vec<TokenBytes>) {
+fn reported(id: u32, text: &str, alternatives: u8) -> Vec<TokenLogprob> {
     if alternatives == 0 {
-        return (Vec::new(), Vec::new());
+        return Vec::new();
     }
     let others = (1..=u32::from(alternatives)).map(|n| (id + 100 * n, format!("other {n}"), n));
-    let all: Vec<_> = std::iter::once((id, text.to_owned(), 0)).chain(others).collect();
-    let logprob = |(token, _, n): &(u32, String, u32)| TokenLogprob {
-        token: *token,
-        millinats: -125 - 693 * i32::try_from(*n).unwrap(),
+    let logprob = |(token, text, n): (u32, String, u32)| TokenLogprob {
+        token,
+        millinats: -125 - 693 * i32::try_from(n).unwrap(),
+        bytes: TokenBytes(text.into_bytes()),
     };
-    let bytes = |(_, text, _): &(u32, String, u32)| TokenBytes(text.clone().into_bytes());
-    (all.iter().map(logprob).collect(), all.iter().map(bytes).collect())
+    std::iter::once((id, text.to_owned(), 0)).chain(others).map(logprob).collect()
 }
 
 /// Events that only burden the client.
@@ -183,10 +182,7 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
     for (index, text) in [(0u32, head), (1, tail)].into_iter().skip(resumed) {
         let index = if act == Act::RepeatToken { 0 } else { index };
         let alternatives = if act == Act::KeepLogprobs { 0 } else { payload.sampling.logprobs };
-        let (logprobs, spelled) = reported(40 + index, text, alternatives);
-        if !spelled.is_empty() {
-            send(&mut stream, &chunk(&ReplyEvent::Spelled(spelled), false)).await;
-        }
+        let logprobs = reported(40 + index, text, alternatives);
         let event = ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned(), logprobs };
         send(&mut stream, &chunk(&event, false)).await;
         hash = running_hash_step(&hash, 40 + index);

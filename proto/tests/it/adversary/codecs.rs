@@ -32,8 +32,8 @@ use baton_proto::{
         Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload, TurnAuth,
     },
     wire::{
-        ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TurnRequest,
-        TurnStatus,
+        ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob,
+        TurnRequest, TurnStatus,
     },
 };
 use proptest::prelude::*;
@@ -485,11 +485,12 @@ fn nothing_secret_shows_in_debug() {
     let mut record = Record::random(&mut Source::new(1));
     record.messages = vec![message];
     let item = MemoryItem { text: WORDS.into(), source: WORDS.into(), time_ms: 1 };
+    let logprob = TokenLogprob { token: 1, millinats: 0, bytes: TokenBytes(WORDS.into()) };
+    let shown_logprob = format!("{logprob:?}");
     let tokens =
-        ReplyEvent::Tokens { index: 0, ids: vec![77_777_777], text: WORDS.into(), logprobs: Vec::new() };
-    let spelled = ReplyEvent::Spelled(vec![TokenBytes(WORDS.into())]);
+        ReplyEvent::Tokens { index: 0, ids: vec![77_777_777], text: WORDS.into(), logprobs: vec![logprob] };
     let shown = [
-        format!("{spelled:?}"),
+        shown_logprob,
         format!("{payload:?}"),
         format!("{:?}", payload.sampling),
         format!("{:?}", payload.grant),

@@ -151,7 +151,7 @@ random_structs! {
         window_from, tokens, memory_items, commitments, audit_root, timings, price, time_ms
     }
     ProgressNote { version, node, auth_hash, token_count, running_hash, time_ms }
-    TokenLogprob { token, millinats }
+    TokenLogprob { token, millinats, bytes }
     AuditLeaf { first_token, count, running_hash, logits_hash }
     MemoryItem { text, source, time_ms }
     MemEnvelope {
@@ -383,7 +383,7 @@ impl RandomValue for NodeFrame {
 
 impl RandomValue for ReplyEvent {
     fn random(source: &mut Source) -> Self {
-        match source.below(7) {
+        match source.below(6) {
             0 => Self::Waiting(RandomValue::random(source)),
             1 => Self::Tokens {
                 index: RandomValue::random(source),
@@ -394,12 +394,11 @@ impl RandomValue for ReplyEvent {
             2 => Self::Progress(RandomValue::random(source)),
             3 => Self::Committed(Box::new(RandomValue::random(source))),
             4 => Self::Store(RandomValue::random(source)),
-            5 => Self::Failed {
+            _ => Self::Failed {
                 code: RandomValue::random(source),
                 retry_after_ms: RandomValue::random(source),
                 reason: RandomValue::random(source),
             },
-            _ => Self::Spelled(RandomValue::random(source)),
         }
     }
 }

@@ -154,27 +154,27 @@ async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
     let answer = ask(question, &told, &[]).await.unwrap();
     assert_eq!((&answer.ids, &answer.text), (&plain.ids, &plain.text));
     assert_eq!(answer.reports.len(), answer.ids.len());
-    for (id, (tokens, spelled)) in answer.ids.iter().zip(&answer.reports) {
+    for (id, tokens) in answer.ids.iter().zip(&answer.reports) {
         assert_eq!((tokens.len(), tokens[0].token), (21, *id));
         assert_eq!(tokens[0], tokens[1], "the likeliest was chosen");
         assert!(tokens[1..].is_sorted_by(|a, b| a.millinats >= b.millinats));
         let total: f64 = tokens[1..].iter().map(|one| (f64::from(one.millinats) / 1000.0).exp()).sum();
         assert!(total > 0.5 && total < 1.001, "{total}");
-        for (token, bytes) in tokens.iter().zip(spelled) {
-            assert_eq!(bytes.0, *engine().decode(&[token.token]));
+        for one in tokens {
+            assert_eq!(one.bytes.0, *engine().decode(&[one.token]));
         }
     }
     // Temperature, penalty and grammar do not change the model's own probabilities at a position.
     let resume = &answer.ids[..3];
     let hot = Sampling { temperature: 4.0, seed: 5, repetition_penalty: 3.0, logprobs: 5, ..greedy(4) };
     let other = ask(question, &hot, resume).await.unwrap();
-    let model = &answer.reports[3].0;
-    assert_eq!(other.reports[0].0[1..], model[1..6]);
+    let model = &answer.reports[3];
+    assert_eq!(other.reports[0][1..], model[1..6]);
     let schema = json!({ "const": 1 });
     let held = ask_for(question, &Sampling { logprobs: 3, ..greedy(8) }, &schema, &[]).await;
     assert_eq!((held.text.as_str(), held.finish), ("1", FinishReason::Stop));
-    assert_eq!(held.reports[0].0[1..], answer.reports[0].0[1..4]);
-    assert!(held.reports[0].0[0].millinats < held.reports[0].0[1].millinats, "it was made to say so");
+    assert_eq!(held.reports[0][1..], answer.reports[0][1..4]);
+    assert!(held.reports[0][0].millinats < held.reports[0][1].millinats, "it was made to say so");
 }
 
 #[tokio::test]
@@ -188,8 +188,8 @@ async fn a_chosen_tokens_probability_is_how_often_it_is_drawn() {
     for seed in 0..draws {
         let answer = ask("Say yes or no.", &Sampling { seed, ..told.clone() }, &[]).await.unwrap();
         // An immediate end is a draw too, but has no report.
-        let Some((tokens, _)) = answer.reports.first() else { continue };
-        let likeliest = tokens[1];
+        let Some(tokens) = answer.reports.first() else { continue };
+        let likeliest = &tokens[1];
         let probability = (f64::from(likeliest.millinats) / 1000.0).exp();
         assert_eq!(*expected.get_or_insert(probability), probability, "the same in every run");
         drawn += f64::from(u8::from(tokens[0].token == likeliest.token));
