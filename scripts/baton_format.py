@@ -582,6 +582,9 @@ def check_sampling(sampling):
     tokens = [bias["token"] for bias in sampling["token_biases"]]
     numbers = numbers and len(tokens) <= 300 and tokens == sorted(set(tokens))
     numbers = numbers and all(abs(bias["bias"]) <= 100 for bias in sampling["token_biases"])
+    zeros = [sampling[name] for name in ("temperature", "presence_penalty", "frequency_penalty")]
+    zeros += [bias["bias"] for bias in sampling["token_biases"]]
+    numbers = numbers and not any(value == 0 and math.copysign(1, value) < 0 for value in zeros)
     stops = len(sampling["stop"]) <= 16 and all(0 < len(stop.encode("utf-8")) <= 256 for stop in sampling["stop"])
     need(numbers and stops, "PayloadRejected", "sampling settings out of range")
 

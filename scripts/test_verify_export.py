@@ -191,6 +191,14 @@ class Refuses(unittest.TestCase):
                 verifier.check_auth(export, turn, dict(link, time_ms=time_ms))
             self.assertEqual(refused.exception.code, "ReceiptMismatch")
 
+    def test_a_minus_zero_in_sampling(self):
+        sampling = verifier.parse_sampling(json.loads(EXPORT)["turns"][6]["sampling"])
+        for name in ("temperature", "presence_penalty", "frequency_penalty"):
+            with self.assertRaises(verifier.Refused):
+                baton_format.check_sampling(dict(sampling, **{name: -0.0}))
+        with self.assertRaises(verifier.Refused):
+            baton_format.check_sampling(dict(sampling, token_biases=[{"token": 1, "bias": -0.0}]))
+
     def test_a_key_that_does_not_derive_from_the_root(self):
         def change(export):
             export["root"] = ROOT

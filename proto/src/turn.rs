@@ -1,5 +1,7 @@
 //! A client's request for one turn: the signed authorisation and the payload sealed to the node.
 
+use std::ops::RangeInclusive;
+
 use baton_keys::{
     OpenError,
     contexts::{
@@ -118,21 +120,27 @@ impl Sampling {
     /// [`ErrorCode::PayloadRejected`].
     pub fn check(&self) -> Result<(), ErrorCode> {
         // Comparisons with NaN are false, so NaN is refused too.
-        let numbers = (0.0..=5.0).contains(&self.temperature)
+        let numbers = in_range(self.temperature, 0.0..=5.0)
             && self.top_p > 0.0
             && self.top_p <= 1.0
             && self.repetition_penalty > 0.0
             && self.repetition_penalty <= 10.0
             && self.logprobs <= MAX_LOGPROBS
-            && (-2.0..=2.0).contains(&self.presence_penalty)
-            && (-2.0..=2.0).contains(&self.frequency_penalty);
+            && in_range(self.presence_penalty, -2.0..=2.0)
+            && in_range(self.frequency_penalty, -2.0..=2.0);
         let stops = self.stop.len() <= MAX_STOP_STRINGS
             && self.stop.iter().all(|stop| !stop.is_empty() && stop.len() <= MAX_STOP_BYTES);
         let biases = self.token_biases.len() <= MAX_TOKEN_BIASES
             && self.token_biases.is_sorted_by(|a, b| a.token < b.token)
-            && self.token_biases.iter().all(|bias| (-100.0..=100.0).contains(&bias.bias));
+            && self.token_biases.iter().all(|bias| in_range(bias.bias, -100.0..=100.0));
         if numbers && stops && biases { Ok(()) } else { Err(ErrorCode::PayloadRejected) }
     }
+}
+
+/// Whether a number of [`Sampling`] is in its range. `-0.0` is in none: it would be a second encoding of `0.0`.
+#[must_use]
+pub fn in_range(value: f32, range: RangeInclusive<f32>) -> bool {
+    range.contains(&value) && value.to_bits() != (-0.0f32).to_bits()
 }
 
 /// Tokens of an answer that another node began, for the next node to continue.

@@ -241,6 +241,13 @@ class Vectors(unittest.TestCase):
         elif item["type"] == "Sampling":
             self.assertEqual(sampling_digest(kdf("commitment", h(item["record_key"])), value).hex(), item["hash"])
 
+    def test_minus_zero_is_no_setting(self) -> None:
+        for name in ("temperature", "presence_penalty", "frequency_penalty"):
+            with self.assertRaises(ProtocolError):
+                objects.Sampling(**{name: -0.0})
+        with self.assertRaises(ProtocolError):
+            objects.Sampling(token_biases=[objects.TokenBias(1, -0.0)])
+
     def test_frames(self) -> None:
         layouts = {"ClientFrame": frames.CLIENT_FRAME, "NodeFrame": frames.NODE_FRAME, "ReplyEvent": frames.REPLY_EVENT}
         for item in load("frames")["frames"]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -238,6 +239,9 @@ class Sampling:
         stops = len(self.stop) <= limits.MAX_STOP_STRINGS and all(
             0 < len(stop.encode()) <= limits.MAX_STOP_BYTES for stop in self.stop
         )
+        # A minus zero would be a second encoding of zero.
+        zeros = [self.temperature, self.presence_penalty, self.frequency_penalty, *(bias.bias for bias in self.token_biases)]
+        numbers = numbers and not any(value == 0 and math.copysign(1, value) < 0 for value in zeros)
         if not numbers or not stops or self.logprobs > limits.MAX_LOGPROBS:
             raise ProtocolError("PayloadRejected", "sampling settings out of range")
 

@@ -259,10 +259,14 @@ fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
 fn a_node_refuses_sampling_out_of_range() {
     use baton_proto::turn::{Sampling, TokenBias};
     type Change = fn(&mut Sampling);
-    let cases: [(&str, Change); 21] = [
+    let cases: [(&str, Change); 25] = [
         ("a negative temperature", |s| s.temperature = -0.1),
         ("a temperature too high", |s| s.temperature = 5.1),
         ("no temperature", |s| s.temperature = f32::NAN),
+        ("a temperature of minus zero", |s| s.temperature = -0.0),
+        ("a presence of minus zero", |s| s.presence_penalty = -0.0),
+        ("a frequency of minus zero", |s| s.frequency_penalty = -0.0),
+        ("a bias of minus zero", |s| s.token_biases = vec![TokenBias { token: 1, bias: -0.0 }]),
         ("an infinite temperature", |s| s.temperature = f32::INFINITY),
         ("no mass", |s| s.top_p = 0.0),
         ("too much mass", |s| s.top_p = 1.1),
