@@ -305,10 +305,9 @@ RECEIPT = Struct(
     ("tokens", Struct(("input", "u32"), ("output", "u32"), ("memory", "u32"), ("resumed", "u32"))),
     ("memory_items", "u16"),
     ("commitments", Struct(("input", ID), ("output", ID), ("memory", Option(ID)))),
-    ("audit_root", ID),
+    ("running_hash", ID),
     ("timings", Struct(("queue_ms", "u32"), ("prefill_ms", "u32"), ("first_token_ms", "u32"), ("decode_ms", "u32"))),
     ("price", "u64"), ("time_ms", "u64"))
-LEAF = Struct(("first_token", "u32"), ("count", "u32"), ("running_hash", ID), ("logits_hash", ID))
 PROGRESS = Struct(
     ("version", "u8"), ("node", ID), ("auth_hash", ID), ("token_count", "u32"), ("running_hash", ID),
     ("time_ms", "u64"))
@@ -508,7 +507,7 @@ SIGNED_TYPES = {
 
 
 # Section 17: the objects of another version than 1.
-VERSIONS = {"NodeRecord": 3, "TurnAuth": 3, "HeadRecord": 3, "MemEnvelope": 2, "EmbedAuth": 2}
+VERSIONS = {"NodeRecord": 3, "TurnAuth": 3, "Receipt": 2, "HeadRecord": 3, "MemEnvelope": 2, "EmbedAuth": 2}
 
 
 def open_signed(kind, signed):
@@ -593,12 +592,11 @@ def commit_memory(record_key, items):
     return keyed(commitment_key(record_key), b"\x03" + encode(ITEMS, items)) if items else None
 
 
-def audit_root(leaves):
-    level = [kdf("audit-leaf", encode(LEAF, leaf)) for leaf in leaves]
-    while len(level) > 1:
-        pairs = [level[at:at + 2] for at in range(0, len(level), 2)]
-        level = [kdf("audit-node", pair[0], pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-    return level[0] if level else bytes(32)
+def running_hash(record_key, auth_hash, tokens):
+    found = kdf("progress-start", commitment_key(record_key), auth_hash)
+    for token in tokens:
+        found = kdf("progress-step", found, struct.pack("<I", token))
+    return found
 
 
 # --- Section 7: segments and blobs ---------------------------------------------------------------------------------

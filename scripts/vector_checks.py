@@ -8,11 +8,11 @@ from pathlib import Path
 
 from baton_format import (
     CryptoError, blake3, nacl,
-    AUDIT_ANSWER, AUDIT_FRAME, AUDIT_REQUEST, CLIENT_FRAME, EMBED_ANSWER, EMBED_FRAME, EMBED_TEXTS, ENCAPSULATION, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, LEAF, MANIFEST, MAX_RECORD, MESSAGE,
+    AUDIT_ANSWER, AUDIT_FRAME, AUDIT_REQUEST, CLIENT_FRAME, EMBED_ANSWER, EMBED_FRAME, EMBED_TEXTS, ENCAPSULATION, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, MANIFEST, MAX_RECORD, MESSAGE,
     MIN_RECORD, NODE_FRAME, PAYLOAD, RECORD, REPLY_EVENT, SAMPLING, SIGNED, SIGNED_TYPES, STORAGE, Enum, Fixed,
-    List, Option, Refused, Struct, audit_root, blob_ad, blob_salt, chacha_open, commit_input, commit_memory,
+    List, Option, Refused, Struct, blob_ad, blob_salt, chacha_open, commit_input, commit_memory,
     commit_output, commitment_key, decode, encode, encoded_length, genesis_hash, identity, is_closed, kdf,
-    labelled, make_blob, need, open_blob, open_encoded, open_record, pad, pad_block, seal, signed_hash, u64, unpad,
+    labelled, make_blob, need, open_blob, open_encoded, open_record, pad, pad_block, running_hash, seal, signed_hash, u64, unpad,
     unpad_block, unseal, verify_signature,
 )
 
@@ -21,7 +21,7 @@ from baton_format import (
 
 PLAIN_TYPES = {
     "Record": RECORD, "Grant": GRANT, "Payload": PAYLOAD, "Sampling": SAMPLING, "ModelManifest": MANIFEST,
-    "HeadOuter": HEAD_OUTER, "HeadInner": HEAD_INNER, "StoragePolicy": STORAGE, "AuditLeaf": LEAF,
+    "HeadOuter": HEAD_OUTER, "HeadInner": HEAD_INNER, "StoragePolicy": STORAGE,
     "MemoryItems": ITEMS, "RecordKind": KIND, "ClientFrame": CLIENT_FRAME, "NodeFrame": NODE_FRAME,
     "ReplyEvent": REPLY_EVENT, "EmbedTexts": EMBED_TEXTS, "EmbedFrame": EMBED_FRAME, "EmbedAnswer": EMBED_ANSWER,
     "AuditRequest": AUDIT_REQUEST, "AuditFrame": AUDIT_FRAME, "AuditAnswer": AUDIT_ANSWER,
@@ -240,14 +240,11 @@ def check_hashes(v):
         start = from_fields(GENESIS, item["fields"])
         found = genesis_hash(start["session_key"], start["n_shards"], start["branch"])
         same(found, item["link_hash"], "genesis")
-    for item in v["audit_roots"]:
-        same(audit_root(from_fields(List(LEAF), item["leaves"])), item["root"], "audit root")
     run = v["running_hash"]
-    found = kdf("progress-start", commitment_key(unhex(run["record_key"])), unhex(run["auth_hash"]))
-    same(found, run["start"], "running hash")
-    for step in run["steps"]:
-        found = kdf("progress-step", found, struct.pack("<I", step["token"]))
-        same(found, step["hash"], "running hash")
+    tokens = [step["token"] for step in run["steps"]]
+    for count, shown in enumerate([run["start"]] + [step["hash"] for step in run["steps"]]):
+        found = running_hash(unhex(run["record_key"]), unhex(run["auth_hash"]), tokens[:count])
+        same(found, shown, "running hash")
     for item in v["resume_tokens"]:
         tokens = b"".join(struct.pack("<I", token) for token in item["tokens"])
         key = commitment_key(unhex(run["record_key"]))
@@ -263,7 +260,7 @@ def check_hashes(v):
     same(commit_output(key, c["answer"], c["finish"]), c["output"], "output commitment")
     same(commit_memory(key, from_fields(ITEMS, c["items"])), c["memory"], "memory commitment")
     same(commit_memory(key, []), c["no_memory"], "no memory")
-    return (len(v["genesis"]) + len(v["audit_roots"]) + len(run["steps"]) + len(v["resume_tokens"]) + 7)
+    return (len(v["genesis"]) + len(run["steps"]) + len(v["resume_tokens"]) + 7)
 
 
 def check_form(kind, item):

@@ -18,7 +18,7 @@ use baton_proto::{
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES, MAX_STOP_BYTES},
     memory::MemoryItem,
     node_record::storage_units,
-    receipt::{AnswerCount, EngineKind, ProgressNote, running_hash_start, running_hash_step},
+    receipt::{EngineKind, ProgressNote, running_hash_start, running_hash_step},
     record::FinishReason,
     turn::TurnAuth,
     wire::{ClientFrame, Committed, NodeFrame, RelayRecall, ReplyEvent, StoreState, TurnStatus},
@@ -256,7 +256,7 @@ impl ReceiptTerms<'_> {
 }
 
 impl ArrivedAnswer<'_> {
-    /// Checks text, count and audit root. The count of an unseen part is at most its bytes: a token has one at least.
+    /// Checks text, count and running hash. The count of an unseen part is at most its bytes: a token has one at least.
     fn check(&self, accepted: &AcceptedTurn) -> Result<(), ErrorCode> {
         let (receipt, record) = (&accepted.receipt, &accepted.record);
         let answer = record.answer().unwrap_or_default();
@@ -270,8 +270,8 @@ impl ArrivedAnswer<'_> {
         let unseen = if self.hashes.is_some() { unseen } else { answer };
         let more = u32::try_from(unseen.len() + hidden).unwrap_or(u32::MAX);
         let output = receipt.tokens.output;
-        let counted = match self.hashes.map(AnswerCount::of) {
-            Some(count) if output == self.tokens => receipt.matches_count(&count),
+        let counted = match self.hashes {
+            Some(hashes) if output == self.tokens => receipt.matches_tokens(hashes),
             _ => (self.tokens..=self.tokens.saturating_add(more)).contains(&output),
         };
         if counted { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }

@@ -88,10 +88,6 @@ contexts! {
     PROGRESS_START = "progress-start";
     /// Running token hash and one token to the next running token hash.
     PROGRESS_STEP = "progress-step";
-    /// A leaf of the audit tree.
-    AUDIT_LEAF = "audit-leaf";
-    /// An inner node of the audit tree.
-    AUDIT_NODE = "audit-node";
     /// Commitment key and token ids of a resume prefix to their hash.
     RESUME_TOKENS = "resume-tokens";
     /// JSON schema text to its hash in the sampling settings.

@@ -397,7 +397,8 @@ pub fn read(folder: &Path, nodes: &[NodeId], since: Option<Day>) -> io::Result<A
 mod tests {
     use baton_keys::{SecretSigningKey, session::SessionRoot};
     use baton_proto::{
-        ids::{AuditRoot, AuthHash, BlobDigest, Commitment, LinkHash, SamplingDigest, SessionId, TurnId},
+        ids::{AuthHash, BlobDigest, Commitment, LinkHash, RunningHash, SamplingDigest, SessionId, TurnId},
+        limits::RECEIPT_VERSION,
         note::Acknowledgement,
         receipt::{Commitments, EngineKind, Timings, TokenCounts},
     };
@@ -413,7 +414,7 @@ mod tests {
 
     fn receipt(root: &SessionRoot, seq: u64, time_ms: u64) -> SignedObject<Receipt> {
         let receipt = Receipt {
-            version: 1,
+            version: RECEIPT_VERSION,
             session_id: root.session_id(),
             seq,
             turn_id: TurnId([u8::try_from(seq).unwrap(); 16]),
@@ -432,7 +433,7 @@ mod tests {
                 output: Commitment([5; 32]),
                 memory: None,
             },
-            audit_root: AuditRoot([6; 32]),
+            running_hash: RunningHash([6; 32]),
             timings: Timings::default(),
             price: 7,
             time_ms,

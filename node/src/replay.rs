@@ -10,7 +10,7 @@ use baton_proto::{
     export::OpenTurn,
     ids::ModelId,
     memory::MemoryItem,
-    receipt::{EngineKind, Receipt, audit_root, commit_memory},
+    receipt::{EngineKind, Receipt, commit_memory},
     record::FinishReason,
     turn::{Sampling, json_schema_hash},
 };
@@ -299,11 +299,11 @@ fn judge(task: &ReplayTask, tally: Tally, left: &str, finish: engine::FinishReas
         engine::FinishReason::StopString => FinishReason::StopString,
         engine::FinishReason::Length | engine::FinishReason::Cancelled => FinishReason::Length,
     };
-    let (tokens, leaves) = tally.finish();
+    let tokens = tally.count();
     if !left.is_empty() || finish != task.finish || tokens != task.receipt.tokens.output {
         return Verdict::Different { token: Some(tokens) };
     }
-    if audit_root(&leaves) == task.receipt.audit_root {
+    if tally.hash() == task.receipt.running_hash {
         Verdict::Same { tokens }
     } else {
         Verdict::Different { token: None }

@@ -87,10 +87,6 @@ byte_id!(
     RunningHash, 32
 );
 byte_id!(
-    /// Root of the audit tree of a receipt.
-    AuditRoot, 32
-);
-byte_id!(
     /// One of a client's devices, 16 random bytes.
     DeviceId, 16
 );

@@ -9,6 +9,8 @@ pub const NODE_RECORD_VERSION: u8 = 3;
 pub const MODEL_MANIFEST_VERSION: u8 = 2;
 /// Version of turn authorisations: 3 names the exchange key by its id.
 pub const TURN_AUTH_VERSION: u8 = 3;
+/// Version of receipts: 2 has the running hash of the answer's tokens.
+pub const RECEIPT_VERSION: u8 = 2;
 /// Version of payloads: 4 has penalties of presence and frequency, and biases.
 pub const PAYLOAD_VERSION: u8 = 4;
 /// Version of memory envelopes: 2 is sealed by a hybrid exchange.
@@ -167,7 +169,7 @@ pub const MAX_EMBED_REPLY_BYTES: usize = MAX_EMBED_TEXTS * (4 * MAX_EMBED_DIMENS
 /// Largest frame of a reply: the reply with its padding and seal.
 pub const MAX_EMBED_ANSWER_BYTES: usize = MAX_EMBED_REPLY_BYTES + 2 * PAYLOAD_BLOCK;
 
-/// Tokens between two progress notes, and per leaf of the audit tree.
+/// Tokens between two progress notes.
 pub const PROGRESS_TOKENS: u32 = 32;
 /// Time for which only the author of a turn stores its blob.
 pub const AUTHOR_STORES_ALONE_MS: u64 = 60_000;

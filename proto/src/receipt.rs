@@ -1,10 +1,7 @@
-//! Receipts, progress notes and the audit tree: a node's signed claims about a turn.
+//! Receipts and progress notes: a node's signed claims about a turn.
 
 use baton_keys::{
-    contexts::{
-        AUDIT_LEAF, AUDIT_NODE, PROGRESS, PROGRESS_START, PROGRESS_STEP, RECEIPT, RECEIPT_HASH,
-        SignatureLabel,
-    },
+    contexts::{PROGRESS, PROGRESS_START, PROGRESS_STEP, RECEIPT, RECEIPT_HASH, SignatureLabel},
     secret::kdf,
     session::RecordKey,
 };
@@ -14,10 +11,10 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{
-        AuditRoot, AuthHash, Commitment, ModelId, NodeId, PublicKey, ReceiptHash, RunningHash,
-        SamplingDigest, SessionId, TurnId,
+        AuthHash, Commitment, ModelId, NodeId, PublicKey, ReceiptHash, RunningHash, SamplingDigest,
+        SessionId, TurnId,
     },
-    limits::PROGRESS_TOKENS,
+    limits::RECEIPT_VERSION,
     memory::MemoryItem,
     record::{FinishReason, Message},
     signed::{Signable, SignedObject},
@@ -125,8 +122,8 @@ pub struct Receipt {
     pub memory_items: u16,
     /// Keyed commitments.
     pub commitments: Commitments,
-    /// Root over audit leaves of 32 tokens each; zero without an answer.
-    pub audit_root: AuditRoot,
+    /// Running hash over the answer's tokens; its start without any ids.
+    pub running_hash: RunningHash,
     /// Times.
     pub timings: Timings,
     /// Charged, in millionths of the node's unit.
@@ -137,6 +134,7 @@ pub struct Receipt {
 
 impl Signable for Receipt {
     const LABEL: SignatureLabel = RECEIPT;
+    const VERSION: u8 = RECEIPT_VERSION;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
 
     fn version(&self) -> u8 {
@@ -183,10 +181,16 @@ impl Receipt {
             && u128::from(self.price) <= most
     }
 
-    /// Whether the node counted and hashed the answer as the client did.
+    /// Whether the node counted and hashed the answer as the client did, by the [`running_hashes`] of its tokens.
     #[must_use]
-    pub fn matches_count(&self, count: &AnswerCount) -> bool {
-        self.tokens.output == count.output && self.audit_root == count.audit_root
+    pub fn matches_tokens(&self, hashes: &[RunningHash]) -> bool {
+        let tokens = hashes.len().checked_sub(1).and_then(|tokens| u32::try_from(tokens).ok());
+        Some(self.tokens.output) == tokens && Some(&self.running_hash) == hashes.last()
+    }
+
+    /// Whether an answer without tokens has the running hash of none.
+    pub(crate) fn hash_fits_empty_answer(&self, key: &RecordKey) -> bool {
+        self.tokens.output > 0 || self.running_hash == running_hash_start(key, &self.auth_hash)
     }
 }
 
@@ -203,32 +207,6 @@ pub struct OfferTerms {
     pub output_price: u64,
     /// Price of a storage unit, in millionths of the node's unit.
     pub storage_price: u64,
-}
-
-/// A client's own count of an answer, from the ids of its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnswerCount {
-    /// Tokens, with those of a resume prefix.
-    pub output: u32,
-    /// Root over their audit leaves, without attested logits.
-    pub audit_root: AuditRoot,
-}
-
-impl AnswerCount {
-    /// From the [`running_hashes`] of an answer.
-    #[must_use]
-    pub fn of(hashes: &[RunningHash]) -> Self {
-        let output = u32::try_from(hashes.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let mut leaves = Vec::new();
-        let mut first_token = 0;
-        for tokens in hashes.get(1..).unwrap_or_default().chunks(PROGRESS_TOKENS as usize) {
-            let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
-            let running_hash = tokens.last().copied().unwrap_or(RunningHash([0; 32]));
-            leaves.push(AuditLeaf { first_token, count, running_hash, logits_hash: [0; 32] });
-            first_token += count;
-        }
-        Self { output, audit_root: audit_root(&leaves) }
-    }
 }
 
 impl SignedObject<Receipt> {
@@ -316,60 +294,33 @@ pub fn running_hashes(start: RunningHash, tokens: &[u32]) -> Vec<RunningHash> {
     std::iter::once(start).chain(steps).collect()
 }
 
-/// A leaf of the audit tree: 32 tokens of the answer (the last leaf may have fewer).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditLeaf {
-    /// Position of the first token in the answer.
-    pub first_token: u32,
-    /// Number of tokens.
-    pub count: u32,
-    /// Running hash after the last token.
-    pub running_hash: RunningHash,
-    /// Hash of the logits behind the tokens; zero if the engine does not attest logits.
-    pub logits_hash: [u8; 32],
-}
-
-/// Root over leaves; zero without leaves.
-///
-/// A leaf is `KDF("audit-leaf", encoding)`, an inner node `KDF("audit-node", left ‖ right)`. An odd last node
-/// moves up unchanged.
-#[must_use]
-pub fn audit_root(leaves: &[AuditLeaf]) -> AuditRoot {
-    let mut level: Vec<[u8; 32]> =
-        leaves.iter().map(|leaf| kdf(AUDIT_LEAF, &[&codec::encode(leaf)])).collect();
-    while level.len() > 1 {
-        level = level
-            .chunks(2)
-            .map(|pair| match pair {
-                [left, right] => kdf(AUDIT_NODE, &[left, right]),
-                odd => odd.first().copied().unwrap_or_default(),
-            })
-            .collect();
-    }
-    AuditRoot(level.first().copied().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_count_has_the_leaves_of_the_node() {
-        let mut hashes = vec![RunningHash([1; 32])];
-        for token in 0..70 {
-            hashes.push(running_hash_step(&hashes[hashes.len() - 1], token));
-        }
-        let leaf = |first_token: u32, count: u32| AuditLeaf {
-            first_token,
-            count,
-            running_hash: hashes[(first_token + count) as usize],
-            logits_hash: [0; 32],
+    fn the_count_and_the_last_hash_bind_every_token() {
+        let key = RecordKey::from_bytes([1; 32]);
+        let start = running_hash_start(&key, &AuthHash([3; 32]));
+        let tokens: Vec<u32> = (0..70).collect();
+        let hashes = running_hashes(start, &tokens);
+        let of = |output: u32, running_hash| Receipt {
+            tokens: TokenCounts { output, ..TokenCounts::default() },
+            running_hash,
+            ..receipt()
         };
-        let count = AnswerCount::of(&hashes);
-        let leaves = [leaf(0, 32), leaf(32, 32), leaf(64, 6)];
-        assert_eq!((count.output, count.audit_root), (70, audit_root(&leaves)));
-        let none = AnswerCount::of(&hashes[..1]);
-        assert_eq!((none.output, none.audit_root), (0, audit_root(&[])));
+        let good = of(70, hashes[70]);
+        assert!(good.matches_tokens(&hashes));
+        assert!(!of(69, hashes[70]).matches_tokens(&hashes) && !of(70, hashes[69]).matches_tokens(&hashes));
+        assert!(!good.matches_tokens(&hashes[..70]) && !good.matches_tokens(&[]));
+        for position in 0..tokens.len() {
+            let mut changed = tokens.clone();
+            changed[position] ^= 1;
+            assert!(!good.matches_tokens(&running_hashes(start, &changed)), "token {position}");
+        }
+        let none = of(0, start);
+        assert!(none.matches_tokens(&hashes[..1]) && none.hash_fits_empty_answer(&key));
+        assert!(!of(0, hashes[1]).hash_fits_empty_answer(&key) && good.hash_fits_empty_answer(&key));
     }
 
     #[test]
@@ -402,7 +353,7 @@ mod tests {
 
     fn receipt() -> Receipt {
         Receipt {
-            version: 1,
+            version: RECEIPT_VERSION,
             session_id: SessionId([1; 32]),
             seq: 0,
             turn_id: TurnId([2; 16]),
@@ -421,7 +372,7 @@ mod tests {
                 output: Commitment([8; 32]),
                 memory: None,
             },
-            audit_root: AuditRoot([9; 32]),
+            running_hash: RunningHash([9; 32]),
             timings: Timings::default(),
             price: 0,
             time_ms: 0,

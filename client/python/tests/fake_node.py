@@ -253,7 +253,7 @@ class FakeNode:
         window_from = grant.records[0].seq if grant.records else auth.seq
         receipt = how.receipt(
             Receipt(
-                version=1,
+                version=limits.RECEIPT_VERSION,
                 session_id=auth.session_id,
                 seq=auth.seq,
                 turn_id=auth.turn_id,
@@ -272,7 +272,7 @@ class FakeNode:
                     commit_output(commitment, answer, Finish.STOP),
                     None,
                 ),
-                audit_root=tokens.root(),
+                running_hash=tokens.value,
                 timings=Timings(0, 0, 0, 0),
                 price=0,
                 time_ms=now_ms(),

@@ -97,14 +97,14 @@ class Turns(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(len(self.nodes[1].turns), 0)
         await session.close()
 
-    async def test_a_lost_reply_hides_no_untrue_count_or_root(self) -> None:
+    async def test_a_lost_reply_hides_no_untrue_count_or_hash(self) -> None:
         def counted(receipt: Any) -> Any:
             return replace(receipt, tokens=replace(receipt.tokens, output=900))
 
-        def rooted(receipt: Any) -> Any:
-            return replace(receipt, audit_root=bytes(32))
+        def hashed(receipt: Any) -> Any:
+            return replace(receipt, running_hash=bytes(32))
 
-        for change in (counted, rooted):
+        for change in (counted, hashed):
             with self.subTest(change.__name__):
                 session = self.open(Behaviour(loses_reply=True, receipt=change), Behaviour())
                 await session.turn("hello")
@@ -159,7 +159,7 @@ class Turns(unittest.IsolatedAsyncioTestCase):
             simply(engine=Engine.ECHO), simply(engine=Engine.LIBRARY), simply(engine=Engine.PROXIED),
             tokens(output=7), tokens(output=2000), tokens(resumed=1), tokens(memory=1), tokens(input=5000), simply(seq=1),
             simply(price=10**6), simply(seed=1), simply(model=bytes(32)), simply(sampling=bytes(32)), simply(window_from=1),
-            simply(audit_root=bytes(32)), simply(memory_items=1), commitments(output=bytes(32)),
+            simply(running_hash=bytes(32)), simply(memory_items=1), commitments(output=bytes(32)),
             commitments(input=bytes(32)), commitments(memory=bytes(32)),
         )  # fmt: skip
         for index, change in enumerate(changes):

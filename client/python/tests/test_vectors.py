@@ -32,8 +32,8 @@ from baton_client.errors import BatonError, ProtocolError, VerificationError
 from baton_client.journal import JOURNAL_VERSION, Journal, Opened
 from baton_client.keys import SessionKeys, root_of_words, words_of_root
 from baton_client.network import Network
-from baton_client.objects import AuditLeaf, BlobRef, BranchPoint, Finish, Message, Payload, Role
-from baton_client.receipts import TokenHash, audit_root, commit_input, commit_output, resume_hash, sampling_digest
+from baton_client.objects import BlobRef, BranchPoint, Finish, Message, Payload, Role
+from baton_client.receipts import TokenHash, commit_input, commit_output, resume_hash, sampling_digest
 from baton_client.sealing import EXCHANGE_BYTES, ReplyOpener, agree, key_id, payload_hash, turn_secret
 from baton_client.session import Session
 
@@ -42,7 +42,7 @@ from .vectors import FOLDER, accepted, blob_id, h, load, root_keys
 STRUCTS = {
     "Record": objects.Record, "Grant": objects.Grant, "Payload": objects.Payload, "Sampling": objects.Sampling,
     "HeadOuter": heads.HeadOuter, "HeadInner": heads.HeadInner, "StoragePolicy": objects.StoragePolicy,
-    "AuditLeaf": objects.AuditLeaf, "RecordKind": objects.RecordKind,
+    "RecordKind": objects.RecordKind,
 }  # fmt: skip
 SIGNED = {
     "Link": signed.LINK, "TurnAuth": signed.TURN_AUTH, "Receipt": signed.RECEIPT, "ProgressNote": signed.PROGRESS_NOTE,
@@ -169,12 +169,6 @@ class Vectors(unittest.TestCase):
             parent = BranchPoint(h(branch["session_id"]), h(branch["link_hash"])) if branch else None
             found = signed.genesis_hash(h(start["session_key"]), start["n_shards"], parent)
             self.assertEqual(found.hex(), item["link_hash"])
-        for item in vectors["audit_roots"]:
-            leaves = [
-                AuditLeaf(leaf["first_token"], leaf["count"], h(leaf["running_hash"]), h(leaf["logits_hash"]))
-                for leaf in item["leaves"]
-            ]
-            self.assertEqual(audit_root(leaves).hex(), item["root"])
         run = vectors["running_hash"]
         key = kdf("commitment", h(run["record_key"]))
         tokens = TokenHash(key, h(run["auth_hash"]), [])

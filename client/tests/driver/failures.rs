@@ -51,7 +51,7 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
         (Act::SealOtherAndVanish, ErrorCode::BlobMismatch),
         (Act::OvercountAndVanish, ErrorCode::ReceiptMismatch),
         (Act::OvercountHalfAndVanish, ErrorCode::ReceiptMismatch),
-        (Act::OtherRootAndVanish, ErrorCode::ReceiptMismatch),
+        (Act::OtherHashAndVanish, ErrorCode::ReceiptMismatch),
         (Act::HugeFrame, ErrorCode::FrameTooLarge),
         (Act::Fail(ErrorCode::Internal), ErrorCode::Internal),
     ];

@@ -9,12 +9,10 @@ use baton_proto::{
     ErrorCode,
     commit::{ChainPosition, SealedTurn, closes_segment, seal_turn},
     ids::FetchProof,
-    limits::{MAX_BLOB_BYTES, VERSION},
+    limits::{MAX_BLOB_BYTES, RECEIPT_VERSION},
     link::BlobRef,
     node_record::storage_units,
-    receipt::{
-        Commitments, Receipt, Timings, TokenCounts, audit_root, commit_input, commit_memory, commit_output,
-    },
+    receipt::{Commitments, Receipt, Timings, TokenCounts, commit_input, commit_memory, commit_output},
     record::Record,
     segment::Segment,
     turn::StoragePolicy,
@@ -173,7 +171,7 @@ fn receipt(
     let price = price_of(core.limits.price(&auth.model), input, output - resumed).min(auth.max_price);
     let first_token = answer.first_token_at.map_or(0, |at| millis(at - admitted.began));
     Receipt {
-        version: VERSION,
+        version: RECEIPT_VERSION,
         session_id: auth.session_id,
         seq: auth.seq,
         turn_id: auth.turn_id,
@@ -192,7 +190,7 @@ fn receipt(
             output: commit_output(&record_key, &answer.text, answer.finish),
             memory: commit_memory(&record_key, used),
         },
-        audit_root: audit_root(&answer.leaves),
+        running_hash: answer.running_hash,
         timings: Timings {
             queue_ms: millis(answered.queue),
             prefill_ms: u32::try_from(answer.stats.prefill_ms).unwrap_or(u32::MAX),

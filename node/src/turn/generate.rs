@@ -1,10 +1,11 @@
 //! Generation: turns the engine's events into sealed reply events, one at a time, and collects the answer's
-//! text, counts and audit tree.
+//! text, counts and running hash.
 
 use baton_proto::{
     ErrorCode, SignedObject, codec,
+    ids::RunningHash,
     limits::{MAX_MESSAGE_BYTES, MAX_RECORD_BUCKET, VERSION},
-    receipt::{AuditLeaf, ProgressNote},
+    receipt::ProgressNote,
     record::{FinishReason, Record},
     tools::{Definitions, read_answer},
     wire::ReplyEvent,
@@ -35,8 +36,8 @@ pub(crate) struct Answer {
     pub(crate) finish: FinishReason,
     /// Tokens, including those of a resumed prefix.
     pub(crate) output_tokens: u32,
-    /// Leaves of the audit tree.
-    pub(crate) leaves: Vec<AuditLeaf>,
+    /// The running hash over its tokens.
+    pub(crate) running_hash: RunningHash,
     /// The engine's own figures.
     pub(crate) stats: GenerateStats,
     /// Time of the first token.
@@ -71,7 +72,7 @@ pub(crate) async fn generate(
     let mut tally = Tally::new(&record_key, auth_hash);
     if !opened.has_answer(&admitted.auth) {
         admitted.charge.begin(0);
-        return Ok(without_text(FinishReason::None));
+        return Ok(without_text(tally.hash(), FinishReason::None));
     }
     for token in &payload.resume_tokens {
         tally.step(*token);
@@ -96,12 +97,12 @@ pub(crate) fn with_calls(finish: FinishReason, text: &str, prompt: &Prompt) -> F
     }
 }
 
-fn without_text(finish: FinishReason) -> Answer {
+fn without_text(running_hash: RunningHash, finish: FinishReason) -> Answer {
     Answer {
         text: Zeroizing::default(),
         finish,
         output_tokens: 0,
-        leaves: Vec::new(),
+        running_hash,
         stats: GenerateStats::default(),
         first_token_at: None,
     }
@@ -236,14 +237,13 @@ impl Listener<'_> {
             // Only a stopped turn cancels its job, and then this result has no reader.
             engine::FinishReason::Cancelled => return Err(ErrorCode::Busy),
         };
-        let (count, leaves) = self.tally.finish();
         // A proxied engine reports a count and no token IDs.
-        let output_tokens = if count > 0 { count } else { stats.output_tokens };
+        let output_tokens = if self.tally.count() > 0 { self.tally.count() } else { stats.output_tokens };
         Ok(Answer {
             text: self.text,
             finish,
             output_tokens,
-            leaves,
+            running_hash: self.tally.hash(),
             stats,
             first_token_at: self.first_token_at,
         })

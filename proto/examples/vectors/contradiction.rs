@@ -14,17 +14,15 @@ use baton_proto::{
     export::{self, Export, ExportScope, TurnProofs},
     head::{HeadOuter, SegmentRef},
     ids::{DeviceId, ModelId, PayloadHash, TurnId},
-    limits::{TURN_AUTH_VERSION, VERSION},
+    limits::{RECEIPT_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, Genesis},
-    receipt::{
-        Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input, commit_output,
-    },
+    receipt::{Commitments, EngineKind, Receipt, Timings, TokenCounts, commit_input, commit_output},
     record::{FinishReason, Message, Record, RecordKind, Role},
     segment::Segment,
     turn::{Grant, GrantedKey, ReadBlob, ReadRecord, Sampling, TurnAuth},
 };
 
-use super::session::{N_SHARDS, START_MS, leaves_of, node, node_exchange, stand_in_id};
+use super::session::{N_SHARDS, START_MS, hashes_of, node, node_exchange, stand_in_id};
 
 /// The messages of the decoy.
 const MESSAGES: [&str; 2] = ["What is a relay race?", "Who runs first?"];
@@ -220,7 +218,7 @@ impl Decoy {
         (answer, finish): (&str, FinishReason),
     ) -> Receipt {
         Receipt {
-            version: VERSION,
+            version: RECEIPT_VERSION,
             session_id: auth.session_id,
             seq: auth.seq,
             turn_id: auth.turn_id,
@@ -244,7 +242,7 @@ impl Decoy {
                 output: commit_output(key, answer, finish),
                 memory: None,
             },
-            audit_root: audit_root(&leaves_of(key, auth, answer)),
+            running_hash: *hashes_of(key, auth, answer).last().expect("the hash of no tokens"),
             timings: Timings { queue_ms: 3, prefill_ms: 40, first_token_ms: 55, decode_ms: 700 },
             price: 12,
             time_ms: auth.issued_ms + 1_000,

@@ -14,15 +14,12 @@ use baton_keys::{
 use baton_proto::{
     codec,
     head::head_period,
-    ids::{AuthHash, LinkHash, RunningHash},
+    ids::{AuthHash, LinkHash},
     limits::{
         HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, MAX_RECORD_BUCKET, MIN_RECORD_BUCKET, PAYLOAD_BLOCK, REPLY_BLOCK,
     },
     link::{BranchPoint, Genesis},
-    receipt::{
-        AuditLeaf, audit_root, commit_input, commit_memory, commit_output, running_hash_start,
-        running_hash_step,
-    },
+    receipt::{commit_input, commit_memory, commit_output, running_hash_start, running_hash_step},
     record::{FinishReason, Message, Role},
     turn::{json_schema_hash, resume_tokens_hash},
     wire::ReplyEvent,
@@ -324,15 +321,6 @@ fn padded(what: &str, block: usize, body: &[u8]) -> Value {
     json!({ "what": what, "block": block, "body": hex::encode(body), "padded": hex::encode(&*codec::pad_block(body, block)) })
 }
 
-fn leaf(number: u32) -> AuditLeaf {
-    AuditLeaf {
-        first_token: number * 32,
-        count: 32,
-        running_hash: RunningHash([u8::try_from(number).expect("few leaves"); 32]),
-        logits_hash: [0; 32],
-    }
-}
-
 fn hash_vectors() -> Value {
     let session_key = session::root().signing_key().public_key();
     let branch = BranchPoint { session_id: SessionId(counting(0x70)), link_hash: LinkHash(counting(0x71)) };
@@ -341,13 +329,6 @@ fn hash_vectors() -> Value {
         .map(|(n_shards, branch)| {
             let genesis = Genesis { session_key, n_shards, branch };
             json!({ "fields": fields(&genesis), "link_hash": genesis.link_hash().to_string() })
-        })
-        .collect();
-    let audits: Vec<_> = [0u32, 1, 2, 3, 4, 5, 8, 9]
-        .iter()
-        .map(|count| {
-            let leaves: Vec<_> = (0..*count).map(leaf).collect();
-            json!({ "leaves": fields(&leaves), "root": audit_root(&leaves).to_string() })
         })
         .collect();
     let record_key = RecordKey::from_bytes(counting(3));
@@ -367,7 +348,6 @@ fn hash_vectors() -> Value {
     let items = session::memory_items();
     json!({
         "genesis": genesis,
-        "audit_roots": audits,
         "running_hash": {
             "record_key": hex::encode(record_key.expose()),
             "auth_hash": auth_hash.to_string(),

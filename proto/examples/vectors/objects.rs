@@ -10,7 +10,7 @@ use baton_proto::{
     export::ExportStatement,
     head::{BranchHead, DeviceLease, HeadInner, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, QuotaSerial, SessionId, SuiAddress},
-    limits::{MODEL_MANIFEST_VERSION, NODE_RECORD_VERSION, VERSION},
+    limits::{MODEL_MANIFEST_VERSION, NODE_RECORD_VERSION, PROGRESS_TOKENS, VERSION},
     link::BranchPoint,
     memory::{RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
@@ -64,13 +64,12 @@ fn turn(made: &Session, seq: usize) -> &Turn {
 /// The progress note of the first 32 tokens of turn 2.
 pub(crate) fn progress(made: &Session) -> SignedObject<ProgressNote> {
     let turn = turn(made, 2);
-    let leaf = turn.leaves.first().expect("turn 2 has a long answer");
     let note = ProgressNote {
         version: VERSION,
         node: turn.auth.audience,
         auth_hash: turn.auth.auth_hash(),
-        token_count: leaf.count,
-        running_hash: leaf.running_hash,
+        token_count: PROGRESS_TOKENS,
+        running_hash: *turn.hashes.get(PROGRESS_TOKENS as usize).expect("turn 2 has a long answer"),
         time_ms: turn.auth.issued_ms + 500,
     };
     SignedObject::sign(note, &node(2))
@@ -330,7 +329,6 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
         plain("HeadOuter", &branched, None),
         plain("HeadInner", &head_inner(made), None),
         plain("StoragePolicy", &storage, None),
-        plain("AuditLeaf", turn(made, 2).leaves.first().expect("turn 2 has an answer"), None),
         plain("MemoryItems", &session::memory_items(), None),
         plain("RecordKind", &RecordKind::Tombstone, None),
     ]);

@@ -17,13 +17,13 @@ use baton_proto::{
     export::{self, Export, ExportScope, TurnProofs},
     head::{HeadOuter, SegmentRef},
     ids::{BlobId, DeviceId, GrantHash, ModelId, NodeId, PayloadHash, RunningHash, SamplingDigest, TurnId},
-    limits::{PAYLOAD_VERSION, PROGRESS_TOKENS, TURN_AUTH_VERSION, VERSION},
+    limits::{PAYLOAD_VERSION, RECEIPT_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, Genesis, blob_digest},
     memory::{MemEnvelope, MemoryItem},
     note::{Acknowledgement, TurnNote, TurnNoteKind},
     receipt::{
-        AuditLeaf, Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input,
-        commit_memory, commit_output, running_hash_start, running_hash_step,
+        Commitments, EngineKind, Receipt, Timings, TokenCounts, commit_input, commit_memory, commit_output,
+        running_hash_start, running_hashes,
     },
     record::{FinishReason, Message, Record, RecordKind, Role},
     segment::Segment,
@@ -89,7 +89,7 @@ pub(crate) struct Turn {
     pub blob_key: BlobKey,
     pub identity: RecordIdentity,
     pub answer: String,
-    pub leaves: Vec<AuditLeaf>,
+    pub hashes: Vec<RunningHash>,
     pub memory: Option<SignedObject<MemEnvelope>>,
 }
 
@@ -173,21 +173,9 @@ fn script(seq: u64) -> Script {
     script
 }
 
-/// Leaves of 32 tokens each over an answer; its bytes are its tokens.
-pub(crate) fn leaves_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, answer: &str) -> Vec<AuditLeaf> {
-    let mut running: RunningHash = running_hash_start(key, &auth.auth_hash());
-    let mut leaves = Vec::new();
-    let tokens = tokens_of(answer);
-    for (number, chunk) in tokens.chunks(PROGRESS_TOKENS as usize).enumerate() {
-        running = chunk.iter().fold(running, |hash, token| running_hash_step(&hash, *token));
-        leaves.push(AuditLeaf {
-            first_token: word(number) * PROGRESS_TOKENS,
-            count: word(chunk.len()),
-            running_hash: running,
-            logits_hash: [0; 32],
-        });
-    }
-    leaves
+/// The running hashes of an answer; its bytes are its tokens.
+pub(crate) fn hashes_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, answer: &str) -> Vec<RunningHash> {
+    running_hashes(running_hash_start(key, &auth.auth_hash()), &tokens_of(answer))
 }
 
 impl Session {
@@ -279,8 +267,8 @@ impl Session {
                 .expect("the fixture's memory fits")
         });
 
-        let leaves = leaves_of(&record_key, &auth, &script.answer);
-        let receipt = receipt(&auth, &script, &payload, &record_key, &leaves);
+        let hashes = hashes_of(&record_key, &auth, &script.answer);
+        let receipt = receipt(&auth, &script, &payload, &record_key, &hashes);
         let record = Record::of_turn(
             script.kind,
             script.supersedes_from,
@@ -319,7 +307,7 @@ impl Session {
             blob_key,
             identity,
             answer: script.answer,
-            leaves,
+            hashes,
             memory,
         }
     }
@@ -434,14 +422,14 @@ fn receipt(
     script: &Script,
     payload: &Payload,
     key: &RecordKey,
-    leaves: &[AuditLeaf],
+    hashes: &[RunningHash],
 ) -> Receipt {
     let output = word(script.answer.len());
     let memory = if script.memory.is_empty() { 0 } else { 21 };
     // The last turn has a shorter window, over the end of a segment.
     let window_from = if auth.seq + 1 == TURNS { 14 } else { 0 };
     Receipt {
-        version: VERSION,
+        version: RECEIPT_VERSION,
         session_id: auth.session_id,
         seq: auth.seq,
         turn_id: auth.turn_id,
@@ -465,7 +453,7 @@ fn receipt(
             output: commit_output(key, &script.answer, script.finish),
             memory: commit_memory(key, &script.memory),
         },
-        audit_root: audit_root(leaves),
+        running_hash: *hashes.last().expect("the hash of no tokens"),
         timings: Timings { queue_ms: 3, prefill_ms: 40, first_token_ms: 55, decode_ms: 700 },
         price: 1_234,
         time_ms: auth.issued_ms + 1_000,

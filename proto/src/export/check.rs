@@ -10,7 +10,7 @@ use crate::{
     limits::{MAX_SIGNED_BYTES, MAX_TURN_MS},
     link::{BlobRef, Genesis, Link, blob_digest},
     note::TurnNote,
-    receipt::{Receipt, audit_root, commit_input, commit_output},
+    receipt::{Receipt, commit_input, commit_output},
     record::{Message, Record, SealedRecord},
     segment::{Segment, blob_salt},
     signed::{SignedBytes, SignedObject},
@@ -383,7 +383,7 @@ pub(crate) fn check_receipt(
     let sound = receipt.commitments.output == commit_output(record_key, answer, record.finish)
         && receipt.commitments.memory.is_some() == (receipt.memory_items > 0)
         && receipt.window_from <= receipt.seq
-        && (receipt.tokens.output > 0 || receipt.audit_root == audit_root(&[]))
+        && receipt.hash_fits_empty_answer(record_key)
         && system.is_none_or(|system| {
             receipt.commitments.input == commit_input(record_key, system, receipt.window_from, new)
         });

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use baton_keys::contexts::{ALL_CONTEXTS, ALL_LABELS};
 use baton_proto::{
     ErrorCode, Retry, codec,
-    ids::{AuditRoot, Commitment, LinkHash, NodeId, PublicKey, SessionId},
+    ids::{Commitment, LinkHash, NodeId, PublicKey, SessionId},
     limits::{
         AUDIT_REQUEST_VERSION, AUTHOR_STORES_ALONE_MS, EMBED_AUTH_VERSION, EXCHANGE_KEY_GRACE_MS,
         HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, HEAD_PERIOD_MS, HEAD_RECORD_VERSION, MAX_AUDIT_FRAME_BYTES,
@@ -22,10 +22,10 @@ use baton_proto::{
         MAX_SCHEMA_BYTES, MAX_SEGMENT_BUCKET, MAX_SIGNED_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS,
         MAX_TOKEN_BIASES, MAX_TURN_MS, MEM_ENVELOPE_VERSION, MIN_BILLED_MIB, MIN_RECORD_BUCKET,
         MIN_SEGMENT_BUCKET, MODEL_MANIFEST_VERSION, NODE_RECORD_VERSION, PAYLOAD_BLOCK, PAYLOAD_VERSION,
-        PROGRESS_TOKENS, REPLY_BLOCK, SEGMENT_BYTES, SEGMENT_TURNS, TURN_AUTH_VERSION, VERSION,
+        PROGRESS_TOKENS, RECEIPT_VERSION, REPLY_BLOCK, SEGMENT_BYTES, SEGMENT_TURNS, TURN_AUTH_VERSION,
+        VERSION,
     },
     link::BranchPoint,
-    receipt::audit_root,
     record::{FinishReason, Record, RecordKind},
     segment::{SEGMENT_HEADER_LEN, Segment},
     signed::Signable,
@@ -175,6 +175,7 @@ fn the_limits_are_the_code() {
         NODE_RECORD_VERSION,
         MODEL_MANIFEST_VERSION,
         TURN_AUTH_VERSION,
+        RECEIPT_VERSION,
         PAYLOAD_VERSION,
         MEM_ENVELOPE_VERSION,
         EMBED_AUTH_VERSION,
@@ -301,7 +302,6 @@ fn the_sizes_are_the_code() {
             fixed("ExportStatement", &*generate::objects::export_statement(&made)),
             fixed("QuotaProof", &*generate::objects::quota_proof(&made)),
             fixed("EmbedAuth", &*generate::embed::made().auth),
-            fixed("AuditLeaf", &turn.leaves[0]),
             fixed("Segment without entries", &Segment::empty(SessionId([0; 32]), 0)),
             vec![
                 "SignedBytes around a Link".into(),
@@ -318,7 +318,6 @@ fn the_sizes_are_the_code() {
         ],
     );
     assert_eq!(SEGMENT_HEADER_LEN, codec::encode(&Segment::empty(SessionId([0; 32]), 0)).len());
-    assert_eq!(audit_root(&[]), AuditRoot([0; 32]));
 }
 
 /// Figures that the text repeats outside its tables.

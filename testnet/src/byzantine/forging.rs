@@ -5,7 +5,7 @@ use baton_keys::SecretSigningKey;
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     commit::{ChainPosition, SealedTurn, seal_turn},
-    ids::{AuditRoot, ModelId, RunningHash},
+    ids::{ModelId, RunningHash},
     limits::{MAX_TURN_MS, VERSION},
     link::Link,
     receipt::{EngineKind, ProgressNote, Receipt, commit_output},
@@ -64,8 +64,8 @@ pub(super) fn forge(
             link.time_ms += 2 * MAX_TURN_MS;
         })?,
         Misbehaviour::Overcount => remake(committed, signer, |receipt, _| receipt.tokens.output += 1)?,
-        Misbehaviour::OtherAuditRoot => {
-            remake(committed, signer, |receipt, _| receipt.audit_root = AuditRoot([9; 32]))?
+        Misbehaviour::OtherRunningHash => {
+            remake(committed, signer, |receipt, _| receipt.running_hash = RunningHash([9; 32]))?
         }
         Misbehaviour::OtherAuthor => {
             let other_node = SecretSigningKey::generate();

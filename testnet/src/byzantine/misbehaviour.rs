@@ -110,8 +110,8 @@ misbehaviours! {
     Overclaim: Forge, [ReceiptMismatch];
     /// A receipt over one token more than were sent, within the order; the blob holds the honest link.
     Overcount: Forge, [ReceiptMismatch, BlobMismatch];
-    /// A receipt whose audit root covers other tokens; the blob holds the honest link.
-    OtherAuditRoot: Forge, [ReceiptMismatch, BlobMismatch];
+    /// A receipt whose running hash covers other tokens; the blob holds the honest link.
+    OtherRunningHash: Forge, [ReceiptMismatch, BlobMismatch];
     /// Link and receipt in the name of another node, which signs them.
     OtherAuthor: Forge, [ReceiptMismatch];
     /// A progress note with an invalid signature.

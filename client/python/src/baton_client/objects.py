@@ -329,20 +329,10 @@ class Receipt:
     tokens: TokenCounts
     memory_items: U16
     commitments: Commitments
-    audit_root: Id32
+    running_hash: Id32
     timings: Timings
     price: U64
     time_ms: U64
-
-
-@dataclass(frozen=True)
-class AuditLeaf:
-    """A leaf of the audit tree: up to 32 tokens."""
-
-    first_token: U32
-    count: U32
-    running_hash: Id32
-    logits_hash: Id32
 
 
 @dataclass(frozen=True)

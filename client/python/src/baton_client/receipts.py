@@ -8,7 +8,7 @@ from . import limits
 from .codec import Text, encode, layout_of, u32le, u64le
 from .crypto import kdf, keyed
 from .errors import VerificationError
-from .objects import AuditLeaf, Engine, Finish, Link, Message, ModelOffer, Receipt, Sampling, SignedBytes, TurnAuth
+from .objects import Engine, Finish, Link, Message, ModelOffer, Receipt, Sampling, SignedBytes, TurnAuth
 from .signed import PROGRESS_NOTE
 
 _MESSAGES = layout_of(list[Message])
@@ -36,22 +36,17 @@ def resume_hash(commitment_key: bytes, tokens: list[int]) -> bytes:
     return kdf("resume-tokens", commitment_key, b"".join(map(u32le, tokens)))
 
 
-def audit_root(leaves: list[AuditLeaf]) -> bytes:
-    """The root of the audit tree; zeros without leaves."""
-    level = [kdf("audit-leaf", encode(leaf)) for leaf in leaves]
-    while len(level) > 1:
-        pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
-        level = [kdf("audit-node", *pair) if len(pair) == 2 else pair[0] for pair in pairs]
-    return level[0] if level else bytes(32)
+def running_hash_start(commitment_key: bytes, auth_hash: bytes) -> bytes:
+    """The running hash of no tokens."""
+    return kdf("progress-start", commitment_key, auth_hash)
 
 
 class TokenHash:
-    """The running hash over an answer's tokens, with the leaves of the audit tree."""
+    """The running hash over an answer's tokens."""
 
     def __init__(self, commitment_key: bytes, auth_hash: bytes, prefix: list[int]) -> None:
-        self.value = kdf("progress-start", commitment_key, auth_hash)
+        self.value = running_hash_start(commitment_key, auth_hash)
         self.count = 0
-        self._leaves: list[AuditLeaf] = []
         # Hashes at whole numbers of PROGRESS_TOKENS, where a progress note may stand.
         self._marks: dict[int, bytes] = {0: self.value}
         for token in prefix:
@@ -62,19 +57,11 @@ class TokenHash:
         self.value = kdf("progress-step", self.value, u32le(token))
         self.count += 1
         if self.count % limits.PROGRESS_TOKENS == 0:
-            begin = self.count - limits.PROGRESS_TOKENS
-            self._leaves.append(AuditLeaf(begin, limits.PROGRESS_TOKENS, self.value, bytes(32)))
             self._marks[self.count] = self.value
 
     def at(self, count: int) -> bytes | None:
         """The hash after `count` tokens, if a note may stand there."""
         return self.value if count == self.count else self._marks.get(count)
-
-    def root(self) -> bytes:
-        """The audit root over all tokens."""
-        rest = self.count % limits.PROGRESS_TOKENS
-        last = [AuditLeaf(self.count - rest, rest, self.value, bytes(32))] if rest else []
-        return audit_root(self._leaves + last)
 
 
 def check_note(signed: SignedBytes, auth: TurnAuth, auth_hash: bytes, tokens: TokenHash) -> None:
@@ -126,13 +113,13 @@ def _need(condition: bool, cause: str) -> None:
 
 
 def _check_lost(receipt: Receipt, arrived: TokenHash, unseen: int, finish: Finish) -> None:
-    """Whether count and root fit the part that arrived before the reply was lost. A token has a byte at least."""
+    """Whether count and hash fit the part that arrived before the reply was lost. A token has a byte at least."""
     output = receipt.tokens.output
     if receipt.engine is Engine.PROXIED and arrived.count == 0:
         return
     hidden = limits.MAX_STOP_BYTES if finish is Finish.STOP_STRING else 0
     _need(arrived.count <= output <= arrived.count + unseen + hidden, "the receipt counts other tokens than the answer has")
-    _need(output != arrived.count or receipt.audit_root == arrived.root(), "the receipt's audit root is over other tokens")
+    _need(output != arrived.count or receipt.running_hash == arrived.value, "the receipt hashes other tokens")
 
 
 def check_receipt(receipt: Receipt, facts: Facts, finish: Finish) -> None:
@@ -150,7 +137,8 @@ def check_receipt(receipt: Receipt, facts: Facts, finish: Finish) -> None:
     _need((receipt.commitments.memory is not None) == (receipt.memory_items > 0), "the receipt's memory contradicts itself")
     resumed = auth.resume.token_count if auth.resume else 0
     _need(tokens.resumed == resumed <= tokens.output, "the receipt counts another prefix")
-    _need(tokens.output > 0 or receipt.audit_root == bytes(32), "the receipt has leaves without tokens")
+    nothing = running_hash_start(facts.commitment_key, facts.auth_hash)
+    _need(tokens.output > 0 or receipt.running_hash == nothing, "the receipt hashes tokens of no answer")
     _need(receipt.engine is facts.terms.offer.engine, "the receipt names another engine than the offer")
     _need(tokens.input <= facts.terms.offer.context_tokens, "the receipt counts more input than the model's context")
     _need(receipt.price <= facts.terms.most(tokens.input, tokens.output, resumed), "the receipt's price is above the offer")
@@ -158,7 +146,7 @@ def check_receipt(receipt: Receipt, facts: Facts, finish: Finish) -> None:
         _check_lost(receipt, facts.tokens, facts.unseen, finish)
     elif facts.tokens is not None and facts.tokens.count > 0:
         _need(tokens.output == facts.tokens.count, "the receipt counts other tokens than arrived")
-        _need(receipt.audit_root == facts.tokens.root(), "the receipt's audit root is over other tokens")
+        _need(receipt.running_hash == facts.tokens.value, "the receipt hashes other tokens")
     else:
         _need(receipt.engine is Engine.PROXIED or tokens.output == 0, "an answer without token ids")
     given = commit_input(facts.commitment_key, facts.system, receipt.window_from, facts.messages)

@@ -119,7 +119,7 @@ class SignedKind(Generic[T]):
 
 LINK = SignedKind(Link, "link", "author", "BadNodeSignature", _link_rule)
 TURN_AUTH = SignedKind(TurnAuth, "turn-auth", "session_key", "BadSignature", _auth_rule, version=limits.TURN_AUTH_VERSION)
-RECEIPT = SignedKind(Receipt, "receipt", "node", "BadNodeSignature", _receipt_rule)
+RECEIPT = SignedKind(Receipt, "receipt", "node", "BadNodeSignature", _receipt_rule, version=limits.RECEIPT_VERSION)
 PROGRESS_NOTE = SignedKind(ProgressNote, "progress", "node", "BadNodeSignature")
 TURN_NOTE = SignedKind(TurnNote, "turn-note", "session_key", "BadSignature", _own_session)
 EXPORT_STATEMENT = SignedKind(ExportStatement, "export-head", "session_key", "BadSignature", _own_session)

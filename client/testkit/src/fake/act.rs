@@ -67,8 +67,8 @@ pub enum Act {
     OvercountAndVanish,
     /// As above, after half of the answer.
     OvercountHalfAndVanish,
-    /// Seals with an audit root over other tokens, and goes away before it reports that.
-    OtherRootAndVanish,
+    /// Seals with a running hash over other tokens, and goes away before it reports that.
+    OtherHashAndVanish,
     /// Commits the turn a second time, with another link.
     CommitTwice,
     /// Sends a frame above the limit.

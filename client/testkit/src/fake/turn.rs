@@ -8,14 +8,14 @@ use baton_proto::{
     codec,
     commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
-    ids::{AuditRoot, ModelId, RunningHash},
-    limits::{MAX_BLOB_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
+    ids::{ModelId, RunningHash},
+    limits::{MAX_BLOB_BYTES, MAX_NODE_FRAME_BYTES, RECEIPT_VERSION, VERSION},
     link::blob_digest,
     memory::{MemEnvelope, MemoryItem},
     node_record::storage_units,
     receipt::{
-        AnswerCount, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, commit_input,
-        commit_memory, commit_output, running_hash_start, running_hash_step, running_hashes,
+        Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, commit_input, commit_memory,
+        commit_output, running_hash_start, running_hash_step,
     },
     record::{FinishReason, Record},
     store::PutOptions,
@@ -232,7 +232,7 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
         | Act::SealOnceAsked(_)
         | Act::OvercountAndVanish
         | Act::OvercountHalfAndVanish
-        | Act::OtherRootAndVanish => return,
+        | Act::OtherHashAndVanish => return,
         Act::SealAndRefuse => {
             let refused = NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 };
             return send(&mut stream, &refused).await;
@@ -278,11 +278,11 @@ fn note(
     SignedObject::sign(note, &shared.signing).bytes().clone()
 }
 
-/// The count of an answer: its two tokens, or a resume prefix with the rest of them.
-fn count_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, resumed: &[u32]) -> AnswerCount {
+/// The running hash of an answer: its two tokens, or a resume prefix with the rest of them.
+fn hash_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, resumed: &[u32]) -> RunningHash {
     let rest = [40, 41].into_iter().skip(resumed.len());
-    let tokens: Vec<u32> = resumed.iter().copied().chain(rest).collect();
-    AnswerCount::of(&running_hashes(running_hash_start(key, &auth.auth_hash()), &tokens))
+    let start = running_hash_start(key, &auth.auth_hash());
+    resumed.iter().copied().chain(rest).fold(start, |hash, token| running_hash_step(&hash, token))
 }
 
 fn seal(
@@ -304,7 +304,7 @@ fn seal(
     let first = window.turns.iter().find(|turn| turn.record.is_some());
     let window_from = first.map_or(auth.seq, |turn| turn.link.seq);
     let receipt = Receipt {
-        version: VERSION,
+        version: RECEIPT_VERSION,
         session_id: auth.session_id,
         seq: auth.seq,
         turn_id: auth.turn_id,
@@ -335,9 +335,9 @@ fn seal(
             ),
             memory: commit_memory(&key, memory),
         },
-        audit_root: match act {
-            Act::OtherRootAndVanish => AuditRoot([9; 32]),
-            _ => count_of(&key, auth, &payload.resume_tokens).audit_root,
+        running_hash: match act {
+            Act::OtherHashAndVanish => RunningHash([9; 32]),
+            _ => hash_of(&key, auth, &payload.resume_tokens),
         },
         timings: Timings::default(),
         price,

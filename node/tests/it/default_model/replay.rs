@@ -152,7 +152,7 @@ async fn an_answer_that_the_model_does_not_give_is_different_where_it_departs() 
     assert!(matches!(replay(&engine, &task).await.unwrap(), Verdict::Different { .. }));
     // The same words from other tokens.
     let spelled = |turn: &mut OpenTurn| {
-        *turn = with_receipt(turn.clone(), |receipt| receipt.audit_root.0[0] ^= 1);
+        *turn = with_receipt(turn.clone(), |receipt| receipt.running_hash.0[0] ^= 1);
     };
     assert_eq!(verdict(&spelled, DRAWN).await, Verdict::Different { token: None });
 

@@ -25,7 +25,7 @@ use baton_proto::{
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeRecord},
     note::TurnNote,
     quota::{QuotaGrant, QuotaProof, QuotaUse},
-    receipt::{AuditLeaf, ProgressNote, Receipt},
+    receipt::{ProgressNote, Receipt},
     record::{Message, Record, SealedRecord},
     segment::{Entry, Segment, blob_salt},
     turn::{
@@ -122,7 +122,6 @@ macro_rules! wire_types {
     };
 }
 wire_types!(
-    AuditLeaf,
     BlobRef,
     BranchHead,
     BranchPoint,

@@ -12,7 +12,7 @@ use baton_proto::{
     limits::{
         EMBED_AUTH_VERSION, MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_ANSWER_BYTES,
         MAX_EMBED_DIMENSIONS, MAX_EMBED_FRAME_BYTES, MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES,
-        MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK,
+        MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK, RECEIPT_VERSION,
     },
     receipt::{EngineKind, Receipt},
 };
@@ -266,7 +266,7 @@ fn replies_for_something_else_or_that_are_not_vectors_are_refused() {
 fn a_receipt_cannot_be_of_what_serves_no_turns() {
     let mut receipt = Receipt::random(&mut Source::new(1));
     let node = SecretSigningKey::from_seed(&[2; 32]);
-    (receipt.version, receipt.engine, receipt.node) = (1, EngineKind::Native, node.node_id());
+    (receipt.version, receipt.engine, receipt.node) = (RECEIPT_VERSION, EngineKind::Native, node.node_id());
     let signed = SignedObject::sign(receipt.clone(), &node);
     assert!(SignedObject::<Receipt>::verify(signed.bytes().clone()).is_ok());
     receipt.engine = EngineKind::Embedding;

@@ -7,8 +7,8 @@ use baton_proto::{
     commit::{check_receipt_of_link, seal_turn},
     head::HeadRecord,
     ids::{
-        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKeyId, GrantHash, LinkHash,
-        ModelId, NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, SamplingDigest, SessionId, TurnId,
+        AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKeyId, GrantHash, LinkHash, ModelId,
+        NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, SamplingDigest, SessionId, TurnId,
     },
     limits::{MAX_CLOCK_SKEW_MS, MAX_HEAD_LIFETIME_MS, MAX_LINK_LEAD_MS, MAX_OUTPUT_TOKENS},
     link::{BlobRef, BranchPoint, Link, blob_digest},
@@ -297,7 +297,7 @@ fn another_nodes_link_does_not_continue_the_chain() {
 fn receipt_changes() -> Vec<Change<Receipt>> {
     use ErrorCode::{BadNodeSignature, UnsupportedVersion};
     vec![
-        ("version", |r| r.version = 2, UnsupportedVersion),
+        ("version", |r| r.version = 1, UnsupportedVersion),
         ("session_id", |r| r.session_id.0[0] ^= 1, BadNodeSignature),
         ("seq", |r| r.seq += 1, BadNodeSignature),
         ("turn_id", |r| r.turn_id = TurnId([9; 16]), BadNodeSignature),
@@ -320,8 +320,8 @@ fn receipt_changes() -> Vec<Change<Receipt>> {
         ("commitments.input", |r| r.commitments.input.0[0] ^= 1, BadNodeSignature),
         ("commitments.output", |r| r.commitments.output.0[0] ^= 1, BadNodeSignature),
         ("commitments.memory", |r| r.commitments.memory = Some(Commitment([9; 32])), BadNodeSignature),
-        ("audit_root", |r| r.audit_root = AuditRoot([9; 32]), BadNodeSignature),
-        ("audit_root of no tokens", |r| r.tokens.output = 0, BadNodeSignature),
+        ("running_hash", |r| r.running_hash.0[0] ^= 1, BadNodeSignature),
+        ("running_hash of no tokens", |r| r.tokens.output = 0, BadNodeSignature),
         ("timings", |r| r.timings.decode_ms += 1, BadNodeSignature),
         ("price", |r| r.price += 1, BadNodeSignature),
         ("price above the cap", |r| r.price = 1001, BadNodeSignature),
@@ -331,7 +331,7 @@ fn receipt_changes() -> Vec<Change<Receipt>> {
 
 /// Pure claims of a receipt: the client cannot check them, and the documents say so.
 const CLAIMS: [&str; 7] =
-    ["engine", "tokens.input", "tokens.output", "audit_root", "timings", "price", "time_ms"];
+    ["engine", "tokens.input", "tokens.output", "running_hash", "timings", "price", "time_ms"];
 
 /// A node that lies in its receipt, with link and blob sealed to match.
 #[test]

@@ -12,9 +12,7 @@ use baton_proto::{
     ids::{Encapsulation, ExchangeKey, SuiAddress},
     limits::{MAX_HINT_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_PLACE_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
-    receipt::{
-        AuditLeaf, ProgressNote, Receipt, audit_root, commit_memory, running_hash_start, running_hash_step,
-    },
+    receipt::{ProgressNote, Receipt, commit_memory, running_hash_start, running_hash_step},
     record::Record,
     turn::{Payload, SealedPayload, TurnAuth, resume_tokens_hash},
 };
@@ -337,31 +335,6 @@ fn a_progress_note_counts_for_its_tokens_and_turn_only() {
             "{field}, another node's"
         );
     }
-}
-
-#[test]
-fn an_audit_root_pins_every_leaf_and_their_order() {
-    let leaf = |n: u32| AuditLeaf {
-        first_token: n * 32,
-        count: 32,
-        running_hash: baton_proto::ids::RunningHash([u8::try_from(n).unwrap(); 32]),
-        logits_hash: [0; 32],
-    };
-    assert_eq!(audit_root(&[]).0, [0; 32]);
-    let mut roots = std::collections::BTreeSet::new();
-    for count in 1..40u32 {
-        let leaves: Vec<AuditLeaf> = (0..count).map(leaf).collect();
-        assert!(roots.insert(audit_root(&leaves)), "{count} leaves");
-        for position in 0..leaves.len() {
-            let mut changed = leaves.clone();
-            changed[position].logits_hash[0] ^= 1;
-            assert!(roots.insert(audit_root(&changed)), "{count} leaves, {position} changed");
-        }
-    }
-    // An odd last node moves up unchanged; it must not pass for a doubled one.
-    let three: Vec<AuditLeaf> = (0..3).map(leaf).collect();
-    let doubled = [&three[..], &three[2..]].concat();
-    assert_ne!(audit_root(&three), audit_root(&doubled));
 }
 
 #[test]

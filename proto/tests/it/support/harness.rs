@@ -17,12 +17,12 @@ use baton_proto::{
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, SealedTurn, accept_turn, closes_segment, seal_turn},
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, ModelId, NodeId, TurnId},
-    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION, VERSION},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, PAYLOAD_VERSION, RECEIPT_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, BranchPoint, blob_digest},
     memory::{MemEnvelope, MemoryItem},
     receipt::{
-        AuditLeaf, Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input,
-        commit_memory, commit_output, running_hash_start, running_hash_step,
+        Commitments, EngineKind, Receipt, Timings, TokenCounts, commit_input, commit_memory, commit_output,
+        running_hash_start, running_hash_step,
     },
     record::{FinishReason, Message, Record, RecordKind, Role},
     segment::{Segment, blob_salt},
@@ -153,18 +153,10 @@ impl NodeParty {
         let words = u32::try_from(answer.split_whitespace().count()).expect("test answers are short");
         let resumed = u32::try_from(payload.resume_tokens.len()).expect("test prefixes are short");
         let output = words.min(100) + resumed;
-        let mut running = running_hash_start(&key, &auth.auth_hash());
-        let mut leaves = Vec::new();
-        for token in 0..output {
-            running = running_hash_step(&running, token);
-            if token % 32 == 31 || token + 1 == output {
-                let first_token = token - token % 32;
-                let count = token % 32 + 1;
-                leaves.push(AuditLeaf { first_token, count, running_hash: running, logits_hash: [0; 32] });
-            }
-        }
+        let start = running_hash_start(&key, &auth.auth_hash());
+        let running_hash = (0..output).fold(start, |hash, token| running_hash_step(&hash, token));
         Receipt {
-            version: VERSION,
+            version: RECEIPT_VERSION,
             session_id: auth.session_id,
             seq: auth.seq,
             turn_id: auth.turn_id,
@@ -183,7 +175,7 @@ impl NodeParty {
                 output: commit_output(&key, answer, finish),
                 memory: commit_memory(&key, memory),
             },
-            audit_root: audit_root(&leaves),
+            running_hash,
             timings: Timings::default(),
             price: 5,
             time_ms: EPOCH_MS + auth.seq,

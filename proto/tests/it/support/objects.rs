@@ -9,7 +9,7 @@ use baton_proto::{
     export::ExportStatement,
     head::{BranchHead, DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{
-        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, Encapsulation, ExchangeKey,
+        AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, Encapsulation, ExchangeKey,
         ExchangeKeyId, FetchProof, GrantHash, HeadIndexKey, LinkHash, ModelId, NodeId, PayloadHash,
         PublicKey, QuotaHash, QuotaSerial, ReceiptHash, RecordHash, RunningHash, SamplingDigest, SessionId,
         SuiAddress, TurnId,
@@ -19,7 +19,7 @@ use baton_proto::{
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     note::{Acknowledgement, TurnNote, TurnNoteKind},
     quota::{QuotaGrant, QuotaProof, QuotaUse},
-    receipt::{AuditLeaf, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts},
+    receipt::{Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts},
     record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
     segment::{Entry, Segment},
     turn::{
@@ -45,7 +45,6 @@ macro_rules! random_arrays {
     })* };
 }
 random_arrays!(
-    AuditRoot,
     AuthHash,
     BlobDigest,
     BlobId,
@@ -148,11 +147,10 @@ random_structs! {
     Commitments { input, output, memory }
     Receipt {
         version, session_id, seq, turn_id, attempt, auth_hash, node, model, engine, sampling, seed,
-        window_from, tokens, memory_items, commitments, audit_root, timings, price, time_ms
+        window_from, tokens, memory_items, commitments, running_hash, timings, price, time_ms
     }
     ProgressNote { version, node, auth_hash, token_count, running_hash, time_ms }
     TokenLogprob { token, millinats, bytes }
-    AuditLeaf { first_token, count, running_hash, logits_hash }
     MemoryItem { text, source, time_ms }
     MemEnvelope {
         version, auth_hash, relayer, node, encapsulation, sealed, budget_tokens, issued_ms, expires_ms
