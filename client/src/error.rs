@@ -542,15 +542,11 @@ fn is_integrity(code: ErrorCode) -> bool {
 
 fn store_hint(error: &StoreError) -> &'static str {
     match error {
-        StoreError::NotFound => {
-            "check the ID and --aggregator; what was stored is gone when its epochs are over"
-        }
+        StoreError::NotFound => "check --aggregator; what was stored is gone when its epochs are over",
         StoreError::WrongContent => "check --shards, or name further stores with --aggregator",
-        StoreError::TooLarge { .. } => {
-            "see --limit; a blob's largest size depends on --shards and the publisher"
-        }
+        StoreError::TooLarge { .. } => "a blob's largest size depends on --shards and the publisher",
         StoreError::OutcomeUnknown { .. } => {
-            "it may be stored, and paid for: look with baton blob show before storing it again"
+            "it may be stored, and paid for: baton session renew waits before it pays again"
         }
         StoreError::Refused { .. } => {
             "change what the reason names, or try another --publisher or --aggregator"

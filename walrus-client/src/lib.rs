@@ -3,7 +3,6 @@
 //! The crate owns:
 //! - blob IDs ([`mod@blob_id`]) and quilts ([`quilt`]),
 //! - the HTTP client of a store ([`http_store`]), with its tokens ([`jwt`], [`token_file`]),
-//! - the ledger of bought lifetimes ([`lifetime`]),
 //! - the JSON of Walrus's HTTP interface ([`wire`]), which the embedded store (`baton-walrus-store`) writes.
 //!
 //! The feature `http` (on by default) has all but blob IDs, quilts and the JSON.
@@ -49,8 +48,6 @@ pub mod http_client;
 pub mod http_store;
 #[cfg(feature = "http")]
 pub mod jwt;
-#[cfg(feature = "http")]
-pub mod lifetime;
 pub mod quilt;
 #[cfg(feature = "http")]
 pub mod token_file;

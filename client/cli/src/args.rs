@@ -1,7 +1,6 @@
 //! The command line. Every setting may also come from the environment or the settings file.
 
 mod account;
-pub(crate) mod blob;
 mod grants;
 mod memory;
 pub(crate) mod serve;
@@ -14,7 +13,6 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::options::ClientOptions;
 pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES, TokenArguments};
-use blob::BlobCommand;
 pub(crate) use grants::{GrantsCommand, NarrowArguments};
 pub(crate) use memory::{ContextArguments, ItemKind, MemoryCommand, OtherHolders, Switch};
 pub(crate) use serve::{KeyOptions, KeysCommand, ServeArguments, ServeCommand, Term};
@@ -42,7 +40,6 @@ Network:
   grants       Use, show and narrow a quota of a node's operator
 
 More:
-  blob         Store and fetch files on any Walrus network
   config       Show every setting with its origin, or check the settings file
   passphrase   Set, change or remove the passphrase of the device key";
 
@@ -75,7 +72,6 @@ Examples:
   baton nodes --explain                            why each node would be chosen, or not
   baton receipts last --verify                     who served what, as both sides signed
   baton audit last                                 another node computes the last answer again
-  baton blob put photo.jpg --epochs 10 --publisher https://publisher.example
   baton account new --passphrase-file p.txt        the key that owns memories
   baton memory add 'I am allergic to peanuts'
 
@@ -187,12 +183,6 @@ pub(crate) enum Command {
         /// The grant command.
         #[command(subcommand)]
         command: GrantsCommand,
-    },
-    /// Store and fetch files on any Walrus network, and verify every byte on this machine.
-    Blob {
-        /// The blob command.
-        #[command(subcommand)]
-        command: BlobCommand,
     },
     /// Set, change or remove the passphrase of the device key.
     ///
@@ -416,9 +406,7 @@ mod tests {
 
     #[test]
     fn words_of_other_programs_lead_somewhere() {
-        for words in
-            [&["models"][..], &["status"], &["version"], &["init"], &["login", "show"], &["blob", "stat"]]
-        {
+        for words in [&["models"][..], &["status"], &["version"], &["init"], &["login", "show"]] {
             let given = ["baton"].iter().chain(words);
             assert!(command().try_get_matches_from(given).is_ok(), "{words:?}");
         }

@@ -10,7 +10,6 @@ mod args;
 mod audit;
 mod authority;
 mod backup;
-mod blob;
 mod chat;
 mod clock;
 mod complete;
@@ -196,7 +195,7 @@ fn likely_model(error: &ClientError) -> Option<String> {
 pub fn main() -> ExitCode {
     complete::answer_shell();
     crash::forbid_memory_dumps();
-    let (arguments, matches) = parse(args::blob::with_prefixed_ids(std::env::args_os()).collect());
+    let (arguments, matches) = parse(std::env::args_os().collect());
     let environment = Environment::read();
     let out = Out::new(arguments.json, environment.no_color).with_command(Some(command_of(&arguments)));
     // Only on request: a person at a prompt sees their warnings anyway.
@@ -319,7 +318,6 @@ async fn run(
         Command::Receipts(arguments) => receipts::run(&settings, &arguments, out).await,
         Command::Audit(arguments) => audit::run(&settings, &arguments, out).await,
         Command::Grants { command } => grants::run(&settings, &command, out),
-        Command::Blob { command } => blob::run(&settings, command, out).await,
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await
         }

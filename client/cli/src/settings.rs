@@ -216,11 +216,6 @@ impl Settings {
         self.passphrase.as_deref().map(String::as_str)
     }
 
-    /// Length of the store's epochs.
-    pub(crate) fn epoch(&self) -> Duration {
-        self.epoch
-    }
-
     /// The number of named nodes.
     pub(crate) fn named_nodes(&self) -> usize {
         self.nodes.len()

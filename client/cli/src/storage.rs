@@ -162,7 +162,7 @@ fn describe(blob: &BlobLifetime) -> Value {
 }
 
 /// The time for which a blob is certainly stored.
-pub(crate) fn remaining_time(until_ms: u64, now_ms: u64) -> String {
+fn remaining_time(until_ms: u64, now_ms: u64) -> String {
     match until_ms.checked_sub(now_ms) {
         None => "may have expired".to_owned(),
         Some(left) if left < 2 * DAY_MS => format!("kept for {} more hours", left * 24 / DAY_MS),

@@ -70,7 +70,7 @@ pub fn spinner(text: impl Into<String>) -> ProgressBar {
 }
 
 /// Changes the figures of a bar.
-pub fn restyle(bar: &ProgressBar, style: BarStyle) {
+fn restyle(bar: &ProgressBar, style: BarStyle) {
     let figures = ProgressStyle::with_template(style.template()).expect("a test parses every template");
     bar.set_style(figures.progress_chars("=> "));
     if style == BarStyle::Spinner && !bar.is_hidden() {

@@ -14,7 +14,7 @@ use baton_proto::{ids::BlobId, store::StoreError};
 use serde::de::DeserializeOwned;
 
 use super::{object::ObjectId, times::http_date};
-use crate::wire::{ErrorAnswer, QuiltStoreResult, ResourceOperation, StoreResult, reason};
+use crate::wire::{ErrorAnswer, QuiltStoreResult, StoreResult, reason};
 
 /// Longest text of a store in an error, in characters.
 const MAX_REASON_CHARS: usize = 120;
@@ -75,8 +75,6 @@ pub(super) struct PublisherStatement {
     pub(super) newly_created: bool,
     /// First epoch without the blob.
     pub(super) end_epoch: Option<u64>,
-    /// The epoch of the answer, if known.
-    pub(super) epoch: Option<u64>,
     /// The object on Sui.
     pub(super) object: Option<ObjectId>,
     /// Its cost in FROST, without gas.
@@ -216,13 +214,9 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<PublisherStatement,
         StoreResult::NewlyCreated(created) => {
             let object = created.blob_object;
             let end_epoch = object.storage.map(|storage| storage.end_epoch);
-            let fresh =
-                matches!(created.resource_operation, Some(ResourceOperation::RegisterFromScratch { .. }));
             let accepted = PublisherStatement {
                 newly_created: true,
                 end_epoch,
-                // A resumed registration may be older than the present epoch.
-                epoch: (fresh && object.registered_epoch > 0).then_some(object.registered_epoch),
                 object: created.shared_blob_object.unwrap_or(object.id).parse().ok(),
                 cost: Some(created.cost),
             };
@@ -232,7 +226,6 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<PublisherStatement,
             let accepted = PublisherStatement {
                 newly_created: false,
                 end_epoch: Some(certified.end_epoch),
-                epoch: None,
                 object: certified.object.and_then(|object| object.parse().ok()),
                 cost: None,
             };
@@ -338,28 +331,6 @@ mod tests {
         let ReadFault::Refused { reason } = failure(400, &text).of_get() else { panic!("not refused") };
         assert!(reason.chars().count() < 140 && !reason.contains(char::is_control), "{reason}");
         assert_eq!(failure(451, "<html>").of_get(), ReadFault::Refused { reason: "HTTP 451".to_owned() });
-    }
-
-    #[test]
-    fn the_epoch_is_known_from_a_fresh_registration_only() {
-        let id = BlobId([7; 32]);
-        let answer = |operation: &str| {
-            format!(
-                r#"{{"newlyCreated":{{"blobObject":{{"id":"0x{}","registeredEpoch":34,"blobId":"{id}","storage":{{"endEpoch":36}}}},"resourceOperation":{{"{operation}":{{"encodedLength":1,"epochsAhead":2}}}},"cost":5}}}}"#,
-                "0a".repeat(32)
-            )
-        };
-        let fresh = blob_stored(answer("registerFromScratch").as_bytes(), id).unwrap();
-        let expected = PublisherStatement {
-            newly_created: true,
-            end_epoch: Some(36),
-            epoch: Some(34),
-            object: Some(ObjectId([10; 32])),
-            cost: Some(5),
-        };
-        assert_eq!(fresh, expected);
-        let reused = blob_stored(answer("reuseRegistration").as_bytes(), id).unwrap();
-        assert_eq!(reused, PublisherStatement { epoch: None, ..expected });
     }
 
     #[test]

@@ -72,8 +72,7 @@ pub enum RangeRoute {
 }
 
 /// The present step of a long call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// The blob ID is being computed.
     Hashing,
@@ -86,7 +85,7 @@ pub enum Phase {
 }
 
 /// The progress of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The present step.
     pub phase: Phase,
@@ -181,31 +180,15 @@ impl ReadOptions {
 }
 
 /// The owner of the blob object on Sui. Only the owner can delete a deletable blob or extend a lifetime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ObjectOwner {
     /// The publisher keeps it.
     #[default]
     Publisher,
     /// The publisher sends it to this address.
-    Address(#[serde(with = "address_text")] SuiAddress),
+    Address(SuiAddress),
     /// Shared: any account may fund its extension.
     Shared,
-}
-
-/// An address as `0x` and hex digits.
-mod address_text {
-    use baton_proto::ids::SuiAddress;
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
-
-    pub(super) fn serialize<S: Serializer>(address: &SuiAddress, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("0x{address}"))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SuiAddress, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        SuiAddress::parse_hex(text.strip_prefix("0x").unwrap_or(&text)).map_err(D::Error::custom)
-    }
 }
 
 /// Options of a PUT of a blob or quilt. Start from [`WriteOptions::new`] or a [`PutOptions`].
@@ -221,9 +204,6 @@ pub struct WriteOptions {
     pub force: bool,
     /// Whether the publisher may use storage that it already has; its default when not set.
     pub reuse_resources: Option<bool>,
-    /// Whether the blob is already stored and this PUT extends its lifetime. Finding the blob after a lost
-    /// answer then proves nothing and is not tried: the outcome stays unknown.
-    pub renewal: bool,
     /// The time for the whole call, with repetitions and the search for a lost PUT. When not set: twice the
     /// sum of base timeout, search time and the slowest permitted transfer.
     pub deadline: Option<Duration>,
@@ -241,7 +221,6 @@ impl WriteOptions {
             owner: ObjectOwner::default(),
             force: false,
             reuse_resources: None,
-            renewal: false,
             deadline: None,
             progress: None,
         }
@@ -309,8 +288,7 @@ impl From<PutOptions> for WriteOptions {
 }
 
 /// The evidence that a blob is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredHow {
     /// The publisher newly stored it.
     Created,
@@ -332,8 +310,6 @@ pub struct StoredBlob {
     pub how: StoredHow,
     /// The first epoch without it, if the publisher said.
     pub end_epoch: Option<u64>,
-    /// The epoch in which it was stored, if the publisher's answer says.
-    pub epoch: Option<u64>,
     /// The object on Sui, if the publisher said.
     pub object: Option<ObjectId>,
     /// Its cost without gas, in FROST (a billionth of a WAL), if the publisher said.
@@ -363,13 +339,5 @@ mod tests {
         assert!(!WriteOptions::new(1).is_repeatable());
         assert!(WriteOptions::new(1).permanent().is_repeatable());
         assert!(!WriteOptions { force: true, ..WriteOptions::new(1).permanent() }.is_repeatable());
-    }
-
-    #[test]
-    fn owners_have_a_text_form() {
-        let owner = ObjectOwner::Address(SuiAddress([7; 32]));
-        let text = serde_json::to_string(&owner).unwrap();
-        assert_eq!(text, format!(r#"{{"address":"0x{}"}}"#, "07".repeat(32)));
-        assert_eq!(serde_json::from_str::<ObjectOwner>(&text).unwrap(), owner);
     }
 }

@@ -21,7 +21,7 @@ const MAX_QUERY_IDS: usize = 20;
 const MAX_CONCAT_IDS: usize = 1000;
 
 /// The facts from a HEAD of a blob, unverified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlobStat {
     /// Its length in bytes, if the aggregator said.
     pub length: Option<u64>,

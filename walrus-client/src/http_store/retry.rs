@@ -179,8 +179,6 @@ pub(super) struct PutCourse {
     /// Whether a second PUT at the same publisher buys nothing. For a permanent blob, it finds its own
     /// registration or the certified blob. Another publisher would not see an uncertified blob.
     repeatable: bool,
-    /// Whether the blob was stored before, so that finding it proves nothing.
-    renewal: bool,
     /// The errors of this round's publishers; none of them stored it.
     refusals: Vec<StoreError>,
     /// The error while it is unknown whether the blob is stored.
@@ -188,14 +186,13 @@ pub(super) struct PutCourse {
 }
 
 impl PutCourse {
-    pub(super) fn new(length: u64, budget: u32, repeatable: bool, renewal: bool) -> Self {
+    pub(super) fn new(length: u64, budget: u32, repeatable: bool) -> Self {
         Self {
             length,
             budget,
             round: 0,
             resends_left: RESENDS,
             repeatable,
-            renewal,
             refusals: Vec::new(),
             doubt: None,
         }
@@ -231,12 +228,14 @@ impl PutCourse {
     ) -> PutStep {
         let refusal = match fault {
             PutFault::Ambiguous { reason } => {
-                return self.doubted(StoreError::OutcomeUnknown { reason }, left, jitter);
+                self.doubt = Some(StoreError::OutcomeUnknown { reason });
+                return PutStep::Probe;
             }
             PutFault::WrongId => {
                 self.resends_left = 0;
                 self.repeatable = false;
-                return self.doubted(StoreError::WrongContent, left, jitter);
+                self.doubt = Some(StoreError::WrongContent);
+                return PutStep::Probe;
             }
             PutFault::Invalid => {
                 return PutStep::Fail(StoreError::Refused {
@@ -267,15 +266,6 @@ impl PutCourse {
         }
         // An earlier PUT may have arrived, whatever happened to later PUTs.
         PutStep::Fail(self.doubt.clone().unwrap_or(error))
-    }
-
-    fn doubted(&mut self, doubt: StoreError, left: Duration, jitter: f64) -> PutStep {
-        self.doubt = Some(doubt);
-        if !self.renewal {
-            return PutStep::Probe;
-        }
-        // The blob is there in both cases: only a publisher can tell whether it was paid again.
-        self.resend(ProbeOutcome::Undecided, left, jitter)
     }
 
     /// Decides after the search at all aggregators. `None`: it is stored.

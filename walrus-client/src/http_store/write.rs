@@ -89,7 +89,7 @@ impl HttpStoreInner {
         });
         let deadline = after(Instant::now(), time);
         let repeatable = job.options.is_repeatable();
-        let course = PutCourse::new(length, settings.retries, repeatable, job.options.renewal);
+        let course = PutCourse::new(length, settings.retries, repeatable);
         let live = Mutex::new(PutState { course, in_flight: false });
         match timeout_at(deadline, Box::pin(self.course(job, &live, deadline))).await {
             Ok(result) => result,
@@ -268,11 +268,6 @@ impl HttpStoreInner {
 
     fn stored(&self, job: &PutJob<'_>, id: BlobId, accepted: Option<PublisherStatement>) -> StoredBlob {
         self.recent().stored(id, Instant::now());
-        // Only a new purchase tells the present epoch: its lifetime starts there.
-        let epoch = accepted.and_then(|accepted| {
-            let end = accepted.epoch?.checked_add(u64::from(job.options.epochs))?;
-            accepted.epoch.filter(|_| accepted.end_epoch == Some(end))
-        });
         StoredBlob {
             blob_id: id,
             length: job.length,
@@ -282,7 +277,6 @@ impl HttpStoreInner {
                 None => StoredHow::Found,
             },
             end_epoch: accepted.and_then(|accepted| accepted.end_epoch),
-            epoch,
             object: accepted.and_then(|accepted| accepted.object),
             cost: accepted.and_then(|accepted| accepted.cost),
         }

@@ -1,19 +1,11 @@
 //! The client against the whole interface of the embedded store: both must understand each other.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::BTreeMap;
 
 use baton_proto::{ids::SuiAddress, store::StoreError};
 use baton_walrus_client::{
-    HttpStore, PublisherToken, QuiltPatch, ShardCount, TokenMinter, blob_id,
+    HttpStore, PublisherToken, QuiltPatch, ShardCount, TokenMinter,
     http_store::{ConcatId, ObjectOwner, RangeRoute, ReadOptions, StoredHow, Verification, WriteOptions},
-    lifetime::{EpochClock, Ledger, RenewOptions, RenewalEnded},
 };
 use baton_walrus_store::{Clock, EmbeddedConfig, EmbeddedStore, JwtSecret};
 use tempfile::TempDir;
@@ -37,8 +29,7 @@ async fn a_blob_is_read_in_every_way_that_it_is_served() {
     let store = running.client();
     let stored = store.store(BLOB.to_vec(), &WriteOptions::new(2)).await.unwrap();
     assert_eq!(stored.how, StoredHow::Created);
-    let epoch = stored.epoch.expect("a fresh registration");
-    assert_eq!(stored.end_epoch, Some(epoch + 2));
+    assert_eq!(stored.end_epoch, Some(3));
     let id = stored.blob_id;
     assert_eq!(store.stat(id, &options()).await.unwrap().length, Some(BLOB.len() as u64));
     for route in [RangeRoute::Header, RangeRoute::Query] {
@@ -70,7 +61,7 @@ async fn every_option_of_a_put_is_understood() {
         .owner(ObjectOwner::Address(SuiAddress([7; 32])));
     assert_eq!(store.store(BLOB.to_vec(), &sent).await.unwrap().how, StoredHow::Created);
     let again = store.store(BLOB.to_vec(), &sent).await.unwrap();
-    assert_eq!((again.how, again.epoch), (StoredHow::AlreadyCertified, None));
+    assert_eq!(again.how, StoredHow::AlreadyCertified);
     let forced = WriteOptions { force: true, ..sent };
     assert_eq!(store.store(BLOB.to_vec(), &forced).await.unwrap().how, StoredHow::Created);
     let shared = WriteOptions::new(1).owner(ObjectOwner::Shared);
@@ -152,53 +143,5 @@ async fn a_publisher_with_a_secret_takes_minted_tokens_and_nothing_else() {
     assert!(bound.store(b"small".to_vec(), &WriteOptions::new(2)).await.is_ok());
     assert!(bound.store(b"small".to_vec(), &WriteOptions::new(3)).await.is_err());
     assert!(bound.store(vec![1; 11], &WriteOptions::new(1)).await.is_err());
-    running.stop().await;
-}
-
-const EPOCH: Duration = Duration::from_secs(3600);
-const EPOCH_MS: u64 = 3_600_000;
-
-#[tokio::test]
-async fn the_book_knows_when_blobs_end_and_renews_them_before() {
-    let now = Arc::new(AtomicU64::new(1_000_000_000));
-    let seen = now.clone();
-    let folder = TempDir::new().unwrap();
-    let config = EmbeddedConfig {
-        clock: Clock::new(move || seen.load(Ordering::SeqCst)),
-        epoch_duration: EPOCH,
-        ..config(&folder)
-    };
-    let running = Running::start(EmbeddedStore::open(config, validate).unwrap()).await;
-    let store = HttpStore::builder(&running.url, &running.url, ShardCount::TESTBED)
-        .recently_stored_window(Duration::from_millis(1))
-        .build()
-        .unwrap();
-    let mut ledger = Ledger::new(EPOCH);
-    let options = WriteOptions::new(3);
-    let mut ids = Vec::new();
-    for number in 0..6u8 {
-        now.fetch_add(EPOCH_MS * 2 / 5, Ordering::SeqCst);
-        let stored = store.store(vec![number; 100], &options).await.unwrap();
-        ledger.record(&stored, &options, now.load(Ordering::SeqCst)).unwrap();
-        ids.push(stored.blob_id);
-    }
-    // The first blob ends within the bounds in the ledger.
-    let ends = ledger.ends(ledger.get(ids[0]).unwrap());
-    assert!(ends.latest_ms - ends.earliest_ms < EPOCH_MS, "{ends:?}");
-    let exists = async |id| store.stat(id, &ReadOptions::new(0)).await.is_ok();
-    now.store(ends.earliest_ms - 1, Ordering::SeqCst);
-    assert!(exists(ids[0]).await);
-    let due: Vec<_> =
-        ledger.due(ends.earliest_ms - 1, Duration::from_secs(1)).iter().map(|blob| blob.blob_id).collect();
-    assert!(due.contains(&ids[0]) && !due.contains(&ids[5]), "{due:?}");
-    let renew = RenewOptions { now_ms: || 1_000_000_000 + EPOCH_MS * 3, ..RenewOptions::new(9, 1 << 20) };
-    let renewals = store.renew(&mut ledger, &due, &renew, |_| None).await;
-    assert!(renewals.iter().all(|one| matches!(one.ended, RenewalEnded::Renewed { end_epoch: Some(_) })));
-    now.store(ends.latest_ms + EPOCH_MS * 3, Ordering::SeqCst);
-    assert!(exists(ids[0]).await, "renewed");
-    assert!(!exists(ids[5]).await, "not renewed, and over");
-    assert_eq!(ledger.clock().epoch(), EPOCH);
-    assert_ne!(EpochClock::MAINNET_EPOCH, EPOCH);
-    assert_eq!(blob_id(&[0; 100], ShardCount::TESTBED).unwrap(), ids[0]);
     running.stop().await;
 }

@@ -55,20 +55,11 @@ async fn a_first_put_is_sent_once_and_nothing_is_asked_before() {
     let store = builder(&[&publisher], &[&aggregator]).build().unwrap();
     let stored = put(&store).await.unwrap();
     assert_eq!((stored.blob_id, stored.length, stored.how), (id(), 12, StoredHow::Created));
-    assert_eq!((stored.epoch, stored.end_epoch, stored.cost), (Some(34), Some(35), Some(7)));
+    assert_eq!((stored.end_epoch, stored.cost), (Some(35), Some(7)));
     assert_eq!(stored.object.unwrap().0, [11; 32]);
     assert_eq!(publisher.received_requests().await.unwrap().len(), 1);
     assert!(aggregator.received_requests().await.unwrap().is_empty());
     assert_eq!(store.metrics().bytes_sent, 12);
-}
-
-#[tokio::test]
-async fn the_epoch_is_told_only_by_what_was_asked_for_now() {
-    let publisher = storing().await;
-    let store = builder(&[&publisher], &[&publisher]).build().unwrap();
-    // The answer covers one epoch, so it is for an earlier request.
-    let stored = put_with(&store, WriteOptions::new(2)).await.unwrap();
-    assert_eq!((stored.epoch, stored.end_epoch), (None, Some(35)));
 }
 
 #[tokio::test]
@@ -329,15 +320,6 @@ async fn a_permanent_put_may_be_repeated_where_nobody_can_tell() {
             Err(error) => assert!(matches!(error, StoreError::OutcomeUnknown { .. }) && puts == 1, "{error}"),
         }
     }
-}
-
-#[tokio::test]
-async fn a_renewal_in_doubt_is_not_settled_by_the_old_blob() {
-    let (lossy, aggregator) = (answering_status(500).await, with_length(12).await);
-    let store = builder(&[&lossy], &[&aggregator]).build().unwrap();
-    let renewal = WriteOptions { renewal: true, ..WriteOptions::new(1) };
-    assert!(matches!(put_with(&store, renewal).await, Err(StoreError::OutcomeUnknown { .. })));
-    assert_eq!((count(&lossy, "PUT").await, count(&aggregator, "HEAD").await), (1, 0));
 }
 
 #[tokio::test]

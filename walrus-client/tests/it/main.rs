@@ -11,7 +11,6 @@ mod fuzz_samples;
 mod http_common;
 mod http_embedded;
 mod http_faults;
-mod http_lifetime;
 mod http_quilts;
 mod http_reads;
 mod http_store;

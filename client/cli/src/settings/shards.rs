@@ -44,9 +44,4 @@ impl Settings {
             }
         }
     }
-
-    /// Whether the settings have a number of shards.
-    pub(crate) fn has_shards(&self) -> bool {
-        self.shards.is_some()
-    }
 }

@@ -143,16 +143,16 @@ fn unknown() -> StoreError {
     StoreError::OutcomeUnknown { reason: "cut".to_owned() }
 }
 
-fn course(repeatable: bool, renewal: bool) -> PutCourse {
-    PutCourse::new(9, 1, repeatable, renewal)
+fn course(repeatable: bool) -> PutCourse {
+    PutCourse::new(9, 1, repeatable)
 }
 
 #[test]
 fn what_was_certainly_not_stored_goes_to_the_next_publisher() {
     for fault in [put_busy("B"), PutFault::Refused { reason: "R".to_owned() }, PutFault::TooLarge] {
-        assert_eq!(course(false, false).after_fault(fault, 1, LEFT, 0.0), PutStep::Next);
+        assert_eq!(course(false).after_fault(fault, 1, LEFT, 0.0), PutStep::Next);
     }
-    let mut course = course(false, false);
+    let mut course = course(false);
     course.after_fault(PutFault::Refused { reason: "R".to_owned() }, 1, LEFT, 0.0);
     assert_eq!(course.after_fault(put_busy("B"), 0, LEFT, 0.0), PutStep::Round(pause(0, 0.0)));
     course.after_fault(PutFault::TooLarge, 1, LEFT, 0.0);
@@ -166,28 +166,28 @@ fn what_was_certainly_not_stored_goes_to_the_next_publisher() {
 #[test]
 fn publishers_that_all_refuse_are_not_asked_again() {
     let refused = PutFault::Refused { reason: "R".to_owned() };
-    let step = course(false, false).after_fault(refused, 0, LEFT, 0.0);
+    let step = course(false).after_fault(refused, 0, LEFT, 0.0);
     assert_eq!(step, PutStep::Fail(StoreError::Refused { reason: "R".to_owned() }));
-    let step = course(false, false).after_fault(PutFault::TooLarge, 0, LEFT, 0.0);
+    let step = course(false).after_fault(PutFault::TooLarge, 0, LEFT, 0.0);
     assert_eq!(step, PutStep::Fail(StoreError::TooLarge { length: 9, limit: 8 }));
 }
 
 #[test]
 fn a_put_in_doubt_is_looked_for_and_never_sent_again_blindly() {
     for repeatable in [false, true] {
-        assert_eq!(course(repeatable, false).after_fault(lost(), 3, LEFT, 0.0), PutStep::Probe);
+        assert_eq!(course(repeatable).after_fault(lost(), 3, LEFT, 0.0), PutStep::Probe);
     }
-    let mut undecided = course(false, false);
+    let mut undecided = course(false);
     undecided.after_fault(lost(), 0, LEFT, 0.0);
     assert_eq!(undecided.after_probe(ProbeOutcome::Undecided, LEFT, 0.0), Some(PutStep::Fail(unknown())));
-    let mut found = course(false, false);
+    let mut found = course(false);
     found.after_fault(lost(), 0, LEFT, 0.0);
     assert_eq!(found.after_probe(ProbeOutcome::Found, LEFT, 0.0), None);
 }
 
 #[test]
 fn a_put_that_got_lost_is_sent_once_more() {
-    let mut course = course(false, false);
+    let mut course = course(false);
     course.after_fault(lost(), 0, LEFT, 0.0);
     assert_eq!(course.after_probe(ProbeOutcome::Absent, LEFT, 0.0), Some(PutStep::Round(pause(0, 0.0))));
     assert!(!course.is_in_doubt(), "so any publisher may get it");
@@ -197,7 +197,7 @@ fn a_put_that_got_lost_is_sent_once_more() {
 
 #[test]
 fn without_time_a_lost_put_is_not_sent_again() {
-    let mut course = course(false, false);
+    let mut course = course(false);
     course.after_fault(lost(), 0, LEFT, 0.0);
     let step = course.after_probe(ProbeOutcome::Absent, Duration::from_millis(1), 0.0);
     assert_eq!(step, Some(PutStep::Fail(unknown())));
@@ -205,7 +205,7 @@ fn without_time_a_lost_put_is_not_sent_again() {
 
 #[test]
 fn a_permanent_put_may_be_repeated_but_its_doubt_stays() {
-    let mut course = course(true, false);
+    let mut course = course(true);
     course.after_fault(lost(), 0, LEFT, 0.0);
     assert!(matches!(course.after_probe(ProbeOutcome::Undecided, LEFT, 0.0), Some(PutStep::Round(_))));
     assert!(course.is_in_doubt(), "so it goes to the same publisher");
@@ -215,7 +215,7 @@ fn a_permanent_put_may_be_repeated_but_its_doubt_stays() {
 
 #[test]
 fn a_wrong_id_is_looked_into_and_never_paid_again() {
-    let mut course = course(true, false);
+    let mut course = course(true);
     assert_eq!(course.after_fault(PutFault::WrongId, 3, LEFT, 0.0), PutStep::Probe);
     for probed in [ProbeOutcome::Absent, ProbeOutcome::Undecided] {
         assert_eq!(course.after_probe(probed, LEFT, 0.0), Some(PutStep::Fail(StoreError::WrongContent)));
@@ -224,19 +224,13 @@ fn a_wrong_id_is_looked_into_and_never_paid_again() {
 }
 
 #[test]
-fn a_renewal_in_doubt_is_not_settled_by_finding_the_old_blob() {
-    assert_eq!(course(false, true).after_fault(lost(), 1, LEFT, 0.0), PutStep::Fail(unknown()));
-    assert!(matches!(course(true, true).after_fault(lost(), 1, LEFT, 0.0), PutStep::Round(_)));
-}
-
-#[test]
 fn the_deadline_names_what_is_known() {
-    assert_eq!(course(false, false).at_deadline(false), unavailable("timed out"));
-    assert!(matches!(course(false, false).at_deadline(true), StoreError::OutcomeUnknown { .. }));
-    let mut doubted = course(false, false);
+    assert_eq!(course(false).at_deadline(false), unavailable("timed out"));
+    assert!(matches!(course(false).at_deadline(true), StoreError::OutcomeUnknown { .. }));
+    let mut doubted = course(false);
     doubted.after_fault(lost(), 0, LEFT, 0.0);
     assert_eq!(doubted.at_deadline(false), unknown());
-    let mut turned_away = course(false, false);
+    let mut turned_away = course(false);
     turned_away.after_fault(put_busy("B"), 1, LEFT, 0.0);
     assert_eq!(turned_away.at_deadline(false), unavailable("B"));
 }
