@@ -99,14 +99,9 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
     runtime.context("cannot start the async runtime")?.block_on(work)
 }
 
-/// Makes a panic end the process, and logs its location but never its text, which may quote a memory. A
-/// database reports some damage by a panic; its caller catches that and returns an error with the next step.
+/// Makes a panic end the process, and logs its location but never its text, which may quote a memory.
 fn end_on_panic() {
     crash::end_on_panic(|Panic { place, .. }| {
-        if baton_memory::catches_panics() {
-            tracing::debug!(place, "the database cannot read what it holds");
-            return PanicEnd::Caught;
-        }
         tracing::error!(place, "panic: this is a fault in the program; please report it");
         PanicEnd::Exit
     });

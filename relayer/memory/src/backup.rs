@@ -71,9 +71,7 @@ pub enum BackupError {
     #[error("{0} exists, and a backup replaces no file: name another, or remove it")]
     Exists(PathBuf),
     /// There is nothing to back up.
-    #[error(
-        "there is no memory in {0}: `baton-relayer run` makes it, and takes over that of an earlier version"
-    )]
+    #[error("there is no memory in {0}: `baton-relayer run` makes it")]
     NoMemory(PathBuf),
     /// The file is no backup of a relayer's memory.
     #[error("{0} is no backup of memory: name a file that `baton-relayer backup` made")]

@@ -76,4 +76,3 @@ pub mod vault;
 
 pub use jobs::ConsolidationReport;
 pub use service::{Clock, Counters, Memory, Parts, RecordChanges};
-pub use storage::embedded::catches_panics;

@@ -28,8 +28,6 @@ enum DatabaseState {
     Busy(String),
     /// It does not exist yet.
     New(String),
-    /// It was written by an earlier version, and the next start takes it over.
-    InSled(String),
     /// It opens, with this many owners.
     Opens { place: String, owners: usize, is_checked: bool },
     /// It opens, and parts of it are damaged.
@@ -65,9 +63,6 @@ async fn look(subject: &Subject) -> DatabaseState {
         (Some(_), _) => DatabaseState::OfTheRelayer,
         (None, true) if matches!(subject.answer, RelayerAnswer::NoAddress(_)) => DatabaseState::NotAsked,
         (None, true) => DatabaseState::Busy(place),
-        (None, false) if config.is_in_sled() => {
-            DatabaseState::InSled(config.sled_folder().display().to_string())
-        }
         (None, false) if !config.file().exists() => DatabaseState::New(place),
         (None, false) => match open(config).await {
             Ok((_, report)) if !report.damage.is_empty() => {
@@ -128,9 +123,6 @@ fn judge(state: DatabaseState) -> Check {
         DatabaseState::NotAsked => check.saw("a process uses it, probably a relayer, which cannot be asked"),
         DatabaseState::Busy(place) => check.found(codes::DATABASE_BUSY, place),
         DatabaseState::New(place) => check.saw(format!("there is none in {place}; the first start makes it")),
-        DatabaseState::InSled(place) => {
-            check.saw(format!("{place} is of an earlier version; the next start takes it over"));
-        }
         DatabaseState::Opens { place, owners, is_checked } => {
             check.saw(format!("{place} opens, with {owners} owner{}", if owners == 1 { "" } else { "s" }));
             check.saw(if is_checked {
@@ -169,7 +161,6 @@ mod tests {
             (DatabaseState::NotAsked, vec![]),
             (DatabaseState::Busy(text()), vec!["R201"]),
             (DatabaseState::New(text()), vec![]),
-            (DatabaseState::InSled(text()), vec![]),
             (DatabaseState::Opens { place: text(), owners: 1, is_checked: true }, vec![]),
             (DatabaseState::Damaged { place: text(), damage: vec![text()] }, vec!["R202"]),
             (DatabaseState::Broken(text()), vec!["R202"]),

@@ -72,9 +72,7 @@ fn look(subject: &Subject) -> FileFacts {
         folder: folder.clone(),
         folder_error: try_to_write(folder).err(),
         open_folders: open_folders.collect(),
-        has_memory: settings.keys_dir.join("check").exists()
-            || database.file().exists()
-            || database.is_in_sled(),
+        has_memory: settings.keys_dir.join("check").exists() || database.file().exists(),
         keys: vec![(KEY_FILE, key_state(relayer_key)), (MASTER_FILE, key_state(master.map(drop)))],
         keys_dir: settings.keys_dir.clone(),
         unreadable: match unreadable {

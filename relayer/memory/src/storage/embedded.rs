@@ -10,8 +10,6 @@
 pub(crate) mod check;
 pub(crate) mod database;
 mod log_check;
-mod migration;
-mod sled_keys;
 mod tables;
 mod writer;
 
@@ -35,7 +33,6 @@ use super::{
     Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture, check_sizes,
 };
 pub use check::CheckReport;
-pub use migration::catches_panics;
 use tables::TableResult;
 use writer::DatabaseWriter;
 
@@ -75,18 +72,6 @@ impl EmbeddedConfig {
         self.path.join("memory.sqlite")
     }
 
-    /// The folder of the database that earlier versions kept with sled.
-    #[must_use]
-    pub fn sled_folder(&self) -> PathBuf {
-        self.path.join("memory")
-    }
-
-    /// Whether memory is still in [`Self::sled_folder`]; [`EmbeddedStorage::open`] takes it over.
-    #[must_use]
-    pub fn is_in_sled(&self) -> bool {
-        !self.file().exists() && migration::is_sled(&self.sled_folder())
-    }
-
     fn lock_file(&self) -> PathBuf {
         self.path.join("memory.lock")
     }
@@ -112,7 +97,7 @@ struct Inner {
 }
 
 impl EmbeddedStorage {
-    /// Opens or creates the database. Takes over the database of an earlier version, and logs that. Blocking.
+    /// Opens or creates the database. Blocking.
     ///
     /// # Errors
     /// [`StorageError::Unavailable`] if the folder is unusable or open in another process,
@@ -125,7 +110,6 @@ impl EmbeddedStorage {
         baton_keys::files::create_private_folder(&config.path).map_err(unusable)?;
         let lock = lock(config)?;
         let file = config.file();
-        migration::take_over(config)?;
         if !file.exists() && log_of(&file).exists() {
             return Err(StorageError::Damaged(format!(
                 "{} is missing, and its log is there: put the file back beside it, or restore a backup with \
@@ -159,11 +143,8 @@ impl EmbeddedStorage {
     /// Whether another process, or another handle, has the database open now. It changes nothing.
     #[must_use]
     pub fn is_in_use(config: &EmbeddedConfig) -> bool {
-        let held = |path: &Path| {
-            let Ok(file) = File::open(path) else { return false };
-            matches!(file.try_lock(), Err(TryLockError::WouldBlock))
-        };
-        held(&config.lock_file()) || migration::is_sled_in_use(config, held)
+        let Ok(file) = File::open(config.lock_file()) else { return false };
+        matches!(file.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Checks the whole database in a thread of its own, for two minutes at most, and logs all damage.

@@ -122,16 +122,6 @@ fn create_layout(connection: &Connection) -> rusqlite::Result<()> {
     ))
 }
 
-/// A connection to a new file under a temporary name. Nothing is flushed, and a crash destroys the file: the
-/// caller flushes it with [`finish_copy`].
-pub(super) fn open_copy(path: &Path, cache_bytes: u64) -> rusqlite::Result<Connection> {
-    let connection = open_empty(path, cache_bytes)?;
-    let _: String = connection.pragma_update_and_check(None, "journal_mode", "off", |row| row.get(0))?;
-    connection.pragma_update(None, "synchronous", "off")?;
-    create_layout(&connection)?;
-    Ok(connection)
-}
-
 /// Flushes a closed copy.
 pub(crate) fn finish_copy(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()

@@ -184,12 +184,12 @@ fn change(
     Ok(())
 }
 
-pub(super) fn insert_owner(connection: &Connection, owner: Pseudonym, version: u64) -> rusqlite::Result<i64> {
+fn insert_owner(connection: &Connection, owner: Pseudonym, version: u64) -> rusqlite::Result<i64> {
     let mut insert = connection.prepare_cached("INSERT INTO owner (pseudonym, version) VALUES (?1, ?2)")?;
     insert.insert(params![owner.0.as_slice(), version.cast_signed()])
 }
 
-pub(super) fn insert_record(connection: &Connection) -> rusqlite::Result<CachedStatement<'_>> {
+fn insert_record(connection: &Connection) -> rusqlite::Result<CachedStatement<'_>> {
     connection.prepare_cached(
         "INSERT INTO record (owner, space, number, bytes, hash) VALUES (?1, ?2, ?3, ?4, ?5) \
          ON CONFLICT (owner, space, number) DO UPDATE SET bytes = excluded.bytes, hash = excluded.hash",
@@ -197,7 +197,7 @@ pub(super) fn insert_record(connection: &Connection) -> rusqlite::Result<CachedS
 }
 
 /// Writes a record by a statement of [`insert_record`].
-pub(super) fn put_record(
+fn put_record(
     insert: &mut CachedStatement<'_>,
     owner: Pseudonym,
     id: i64,
@@ -208,7 +208,7 @@ pub(super) fn put_record(
     insert.execute(params![id, space, number, bytes, record_hash(owner, space, number, bytes)]).map(drop)
 }
 
-pub(super) fn put_job(connection: &Connection, id: i64, job: i64, due_ms: i64) -> rusqlite::Result<()> {
+fn put_job(connection: &Connection, id: i64, job: i64, due_ms: i64) -> rusqlite::Result<()> {
     let mut insert = connection
         .prepare_cached("INSERT OR REPLACE INTO job (owner, number, due_ms) VALUES (?1, ?2, ?3)")?;
     insert.execute([id, job, due_ms]).map(drop)
