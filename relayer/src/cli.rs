@@ -40,18 +40,6 @@ pub(crate) struct Cli {
 
 /// Options of `run` about the place of memory and its keys.
 const STORAGE_OPTIONS: [&str; 3] = ["storage", "postgres_url_file", "keys_dir"];
-/// Options of `run` about embedding models.
-const EMBEDDER_OPTIONS: [&str; 9] = [
-    "embedder",
-    "model_dir",
-    "embedder_url",
-    "embedder_model",
-    "embedder_dimensions",
-    "embedder_roles",
-    "embedder_query_role",
-    "embedder_document_role",
-    "embedder_key_file",
-];
 
 impl Cli {
     /// The parsed command line. Ends the process for wrong usage and for help.
@@ -75,9 +63,6 @@ impl Cli {
                 models
                     .mut_subcommand("pull", |pull| narrowed(pull, &["model_dir"]))
                     .mut_subcommand("list", |list| narrowed(list, &["model_dir"]))
-            })
-            .mut_subcommand("eval", |eval| {
-                eval.mut_subcommand("locomo", |locomo| narrowed(locomo, &EMBEDDER_OPTIONS))
             })
             .mut_subcommand("owners", |owners| {
                 ["list", "accept-loss", "erase"].into_iter().fold(owners, |owners, name| {
@@ -139,9 +124,6 @@ pub(crate) enum Command {
     /// Manage embedding models
     #[command(subcommand)]
     Models(ModelsCommand),
-    /// Measure recall
-    #[command(subcommand)]
-    Eval(EvalCommand),
     /// Print the OpenAPI document of the HTTP API
     Openapi,
     /// Write memory and the owners' keys into one file, also while the relayer runs
@@ -311,21 +293,6 @@ pub(crate) enum ModelsCommand {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum EvalCommand {
-    /// Measure recall on dialogues in LoCoMo format
-    Locomo {
-        /// JSON file with the dialogues
-        #[arg(long, value_name = "FILE")]
-        data: PathBuf,
-        /// Print one JSON line with the figures of all configurations
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        options: Options,
-    },
-}
-
-#[derive(Debug, Subcommand)]
 pub(crate) enum OwnersCommand {
     /// List the account ids of all owners
     List {
@@ -398,12 +365,11 @@ mod tests {
     #[test]
     fn small_commands_show_only_their_own_options_and_accept_the_others() {
         Cli::whole().debug_assert();
-        let cases: [(&[&str], &[&str]); 8] = [
+        let cases: [(&[&str], &[&str]); 7] = [
             (&["backup"], &["--keys-dir", "--json", "Examples"]),
             (&["restore"], &["--keys-dir", "--with-keys", "Examples"]),
             (&["models", "pull"], &["--model-dir"]),
             (&["models", "list"], &["--model-dir"]),
-            (&["eval", "locomo"], &["--data", "--embedder", "--embedder-url", "--model-dir"]),
             (&["owners", "list"], &["--storage", "--postgres-url-file", "--keys-dir"]),
             (&["owners", "accept-loss"], &["--yes", "--storage"]),
             (&["owners", "erase"], &["--yes", "--storage"]),

@@ -3,7 +3,7 @@
 //! The program is `baton-relayer`, which only calls [`main`]. It serves HTTP with signed requests ([`http`],
 //! [`delegation`], [`owners`]), conversations in plain mode ([`chat`]), and tools for agents. It also serves sealed
 //! mode over libp2p ([`Relayer`]), in which a client sends a turn that the relayer cannot read.
-//! [`baton_memory`] implements memory itself; [`locomo`] measures its recall. No inference code is linked.
+//! [`baton_memory`] implements memory itself. No inference code is linked.
 //!
 //! The public parts are those that tests put together into a relayer of their own:
 //!
@@ -23,7 +23,6 @@ mod config;
 mod data_folder;
 pub mod delegation;
 mod doctor;
-mod evaluation;
 pub mod http;
 mod injection;
 #[cfg(feature = "mcp")]
@@ -44,7 +43,6 @@ mod time;
 mod upkeep;
 
 pub use budgets::{BudgetLimits, Budgets};
-pub use evaluation::locomo;
 pub use injection::Recollection;
 pub use node_model::NodeModel;
 pub use program::main;

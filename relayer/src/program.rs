@@ -12,7 +12,7 @@ use baton_command::{
 
 use crate::{
     backups,
-    cli::{Cli, Command, EvalCommand, ModelsCommand, OwnersCommand},
+    cli::{Cli, Command, ModelsCommand, OwnersCommand},
     commands,
     config::{CONFIG_FILE, Options, Settings},
     data_folder::{self, init, write_template},
@@ -83,9 +83,6 @@ fn command(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Models(ModelsCommand::Pull { name, options }) => models::pull(&settings(options)?, &name),
         Command::Models(ModelsCommand::List { options }) => models::list(&settings(options)?),
-        Command::Eval(EvalCommand::Locomo { data, json, options }) => {
-            block_on(models::locomo(&settings(options)?, &data, json))
-        }
     }
 }
 

@@ -174,7 +174,7 @@ pub(crate) async fn client(settings: &Settings) -> anyhow::Result<Option<Client>
 }
 
 /// The embedder's configuration from the settings.
-pub(crate) fn embedder_config(settings: &Settings) -> EmbedderConfig {
+fn embedder_config(settings: &Settings) -> EmbedderConfig {
     match (settings.embedder, &settings.embedder_endpoint) {
         (EmbedderSetting::Endpoint, Some(endpoint)) => EmbedderConfig::Remote(remote(endpoint)),
         (EmbedderSetting::Static, _) => EmbedderConfig::Potion {},

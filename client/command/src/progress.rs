@@ -26,8 +26,6 @@ const TICK: Duration = Duration::from_millis(120);
 pub enum BarStyle {
     /// Bytes of all bytes, with the speed and the time left.
     Bytes,
-    /// Steps of all steps, with the time spent.
-    Steps,
     /// A percentage, with the time left.
     Percent,
     /// Work whose end is unknown, with the time spent.
@@ -38,7 +36,6 @@ impl BarStyle {
     fn template(self) -> &'static str {
         match self {
             Self::Bytes => "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
-            Self::Steps => "{msg} [{bar:30}] {pos} of {len}, {elapsed}",
             Self::Percent => "{msg} [{bar:30}] {percent} %, {eta} left",
             Self::Spinner => "{spinner} {msg} ({elapsed})",
         }
@@ -91,7 +88,7 @@ mod tests {
     #[test]
     fn every_style_has_a_template() {
         let bar = hidden();
-        for style in [BarStyle::Bytes, BarStyle::Steps, BarStyle::Percent, BarStyle::Spinner] {
+        for style in [BarStyle::Bytes, BarStyle::Percent, BarStyle::Spinner] {
             restyle(&bar, style);
         }
         assert_eq!(size(12_900_000), "12.30 MiB");

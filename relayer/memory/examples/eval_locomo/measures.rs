@@ -6,58 +6,58 @@ use serde::Serialize;
 
 /// The results of an evaluation, for each embedder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub(super) struct Report {
     /// One result for each embedder, and one without any (`bm25`).
-    pub configs: Vec<ConfigReport>,
+    pub(super) configs: Vec<ConfigReport>,
 }
 
 /// The results with one embedder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ConfigReport {
+pub(super) struct ConfigReport {
     /// Its id.
-    pub embedder: String,
+    pub(super) embedder: String,
     /// Over all questions.
     #[serde(flatten)]
-    pub all: Measures,
+    pub(super) all: Measures,
     /// By category of question.
-    pub(crate) by_category: BTreeMap<String, Measures>,
+    pub(super) by_category: BTreeMap<String, Measures>,
     /// By dialogue, in the order of the file.
-    pub(crate) by_dialogue: Vec<Measures>,
+    pub(super) by_dialogue: Vec<Measures>,
     /// The quality of "no match" by threshold, ascending; the first is the default.
-    pub(crate) no_match: Vec<NoMatch>,
+    pub(super) no_match: Vec<NoMatch>,
 }
 
 /// Means over questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Measures {
+pub(super) struct Measures {
     /// Their number.
-    pub(crate) questions: u64,
+    pub(super) questions: u64,
     /// Share of the evidence among the first five.
-    pub r_at_5: f64,
+    pub(super) r_at_5: f64,
     /// Among the first ten.
-    pub r_at_10: f64,
+    pub(super) r_at_10: f64,
     /// Among the first twenty.
-    pub r_at_20: f64,
+    pub(super) r_at_20: f64,
     /// One over the rank of the first evidence.
-    pub mrr: f64,
+    pub(super) mrr: f64,
     /// Normalised discounted cumulative gain of the first ten (Järvelin and Kekäläinen, 2002); each piece of
     /// evidence counts one.
-    pub ndcg_at_10: f64,
+    pub(super) ndcg_at_10: f64,
 }
 
 /// How often a threshold left a match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct NoMatch {
+pub(super) struct NoMatch {
     /// The score.
-    pub(crate) threshold: f64,
+    pub(super) threshold: f64,
     /// Share of answerable questions with a match.
-    pub(crate) answered: f64,
+    pub(super) answered: f64,
     /// Share of the evidence among the first ten that is above the threshold.
-    pub(crate) kept_at_10: f64,
+    pub(super) kept_at_10: f64,
     /// Share of questions about another dialogue with a match.
-    pub(crate) answered_elsewhere: f64,
+    pub(super) answered_elsewhere: f64,
     /// Share of unrelated questions with a match.
-    pub(crate) answered_unrelated: f64,
+    pub(super) answered_unrelated: f64,
 }
 
 /// Sums over questions, and their means.

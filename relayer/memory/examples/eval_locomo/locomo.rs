@@ -8,7 +8,8 @@ use std::{
     sync::Arc,
 };
 
-use baton_embed::{EmbedError, EmbedRole, Embedder};
+use anyhow::Context as _;
+use baton_embed::{EmbedRole, Embedder};
 use baton_memory::{
     model::Kind,
     search::{
@@ -21,9 +22,6 @@ use serde_json::{Map, Value};
 use time::{Date, Month};
 
 use super::measures::{NoMatch, Report, Sums};
-
-/// Most bytes of a data file.
-const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Texts of one embedding call.
 const BATCH: usize = 64;
@@ -49,28 +47,6 @@ const UNRELATED: [&str; 12] = [
     "Who wrote The Brothers Karamazov?",
     "What does the GDP deflator measure?",
 ];
-
-/// Why a measurement failed.
-#[derive(Debug, thiserror::Error)]
-pub enum EvalError {
-    /// The file is unreadable or has another format.
-    #[error("cannot use the data file: {0}")]
-    Data(String),
-    /// An embedder failed.
-    #[error(transparent)]
-    Embed(#[from] EmbedError),
-}
-
-/// The progress of an evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EvalProgress<'a> {
-    /// The embedder.
-    pub embedder: &'a str,
-    /// Finished dialogues.
-    pub done: usize,
-    /// All dialogues.
-    pub dialogues: usize,
-}
 
 #[derive(Deserialize)]
 struct Sample {
@@ -116,17 +92,8 @@ struct Gold {
 
 /// Measures recall on a file in LoCoMo's format, with each embedder and with none (`bm25`). Every question of
 /// categories 1 to 4 searches its own dialogue.
-///
-/// # Errors
-/// `EvalError`.
-pub async fn locomo(
-    file: &Path,
-    embedders: &[Arc<dyn Embedder>],
-    progress: &mut (dyn FnMut(EvalProgress<'_>) + Send),
-) -> Result<Report, EvalError> {
-    let path = file.to_owned();
-    let read = tokio::task::spawn_blocking(move || read(&path)).await;
-    let dialogues = read.map_err(|_| EvalError::Data("reading it was stopped".into()))??;
+pub(super) async fn locomo(file: &Path, embedders: &[Arc<dyn Embedder>]) -> anyhow::Result<Report> {
+    let dialogues = read(file).with_context(|| format!("cannot use the data file {}", file.display()))?;
     let mut report = Report::default();
     for embedder in std::iter::once(None).chain(embedders.iter().map(Some)) {
         let name = embedder.map_or("bm25", |embedder| embedder.id()).to_owned();
@@ -136,10 +103,9 @@ pub async fn locomo(
         };
         let mut sums = Sums::default();
         let mut told = THRESHOLDS.map(|threshold| NoMatch { threshold, ..NoMatch::default() });
-        for (done, dialogue) in dialogues.iter().enumerate() {
-            let other = dialogues.get((done + 1) % dialogues.len()).unwrap_or(dialogue);
+        for (number, dialogue) in dialogues.iter().enumerate() {
+            let other = dialogues.get((number + 1) % dialogues.len()).unwrap_or(dialogue);
             measure(dialogue, other, with, &mut sums, &mut told).await?;
-            progress(EvalProgress { embedder: &name, done: done + 1, dialogues: dialogues.len() });
         }
         #[expect(clippy::cast_precision_loss, reason = "a handful of dialogues")]
         let count = dialogues.len().max(1) as f64;
@@ -161,10 +127,10 @@ async fn measure(
     embedder: Option<(&dyn Embedder, Background)>,
     sums: &mut Sums,
     told: &mut [NoMatch],
-) -> Result<(), EvalError> {
+) -> anyhow::Result<()> {
     let hasher = TermHasher::new([0; 32]);
     let index = index(dialogue, &hasher, embedder.map(|(embedder, _)| embedder)).await?;
-    let ask = async |questions: Vec<&str>| -> Result<Vec<Vec<RankedItem>>, EvalError> {
+    let ask = async |questions: Vec<&str>| -> anyhow::Result<Vec<Vec<RankedItem>>> {
         let mut answers = Vec::with_capacity(questions.len());
         for batch in questions.chunks(BATCH) {
             let vectors = match embedder {
@@ -237,7 +203,7 @@ async fn index(
     dialogue: &Dialogue,
     hasher: &TermHasher,
     embedder: Option<&dyn Embedder>,
-) -> Result<Index, EvalError> {
+) -> anyhow::Result<Index> {
     let mut index = Index::new(embedder.map_or(0, Embedder::dimensions));
     for (number, turn) in (0..).zip(&dialogue.turns) {
         index.insert(number, document_features(&turn.text, &turn.speaker, turn.time_ms, hasher));
@@ -282,23 +248,14 @@ impl Documents for Dialogue {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<Dialogue>, EvalError> {
-    let data = |error: &dyn std::fmt::Display| EvalError::Data(format!("{}: {error}", file.display()));
-    let length = std::fs::metadata(file).map_err(|error| data(&error))?.len();
-    if length > MAX_FILE_BYTES {
-        return Err(data(&format!("it has {length} bytes")));
-    }
-    let bytes = std::fs::read(file).map_err(|error| data(&error))?;
-    let samples: Vec<Sample> = serde_json::from_slice(&bytes).map_err(|error| data(&error))?;
-    let dialogues =
-        samples.into_iter().map(dialogue).collect::<Result<Vec<_>, _>>().map_err(|reason| data(&reason))?;
-    if dialogues.is_empty() {
-        return Err(data(&"there is no dialogue in it"));
-    }
+fn read(file: &Path) -> anyhow::Result<Vec<Dialogue>> {
+    let samples: Vec<Sample> = serde_json::from_slice(&std::fs::read(file)?)?;
+    let dialogues = samples.into_iter().map(dialogue).collect::<anyhow::Result<Vec<_>>>()?;
+    anyhow::ensure!(!dialogues.is_empty(), "there is no dialogue in it");
     Ok(dialogues)
 }
 
-fn dialogue(mut sample: Sample) -> Result<Dialogue, String> {
+fn dialogue(mut sample: Sample) -> anyhow::Result<Dialogue> {
     let mut turns = Vec::new();
     let mut ids = HashMap::new();
     for session in 1_u64.. {
@@ -309,9 +266,9 @@ fn dialogue(mut sample: Sample) -> Result<Dialogue, String> {
             }
             break;
         };
-        let said: Vec<DialogueLine> = serde_json::from_value(said).map_err(|error| error.to_string())?;
+        let said: Vec<DialogueLine> = serde_json::from_value(said)?;
         let date = sample.conversation.get(&format!("session_{session}_date_time")).and_then(Value::as_str);
-        let date_ms = date.and_then(day_ms).ok_or_else(|| format!("session {session} has no date"))?;
+        let date_ms = date.and_then(day_ms).with_context(|| format!("session {session} has no date"))?;
         for (minute, said) in (0..).zip(said) {
             ids.insert(said.dia_id, turns.len() as u64);
             let time_ms = date_ms + minute * 60_000;
