@@ -351,28 +351,5 @@ class Command(unittest.TestCase):
         self.assertEqual((code, json.loads(out)["error"]["code"]), (1, "BadGenesis"))
 
 
-class DeviceDesign(unittest.TestCase):
-    """The known answers of docs/DEVICES.md, a design that no program has yet."""
-
-    def test_known_answers(self):
-        text = (VECTORS.parent.parent / "docs" / "DEVICES.md").read_text()
-        table = text.split("<!-- vectors -->")[1].split("<!-- end vectors -->")[0]
-        shown = dict(re.findall(r"^\| (.+?) \| ([0-9a-f]{2,}) \|$", table, re.M))
-        kdf, seal = baton_format.kdf, baton_format.seal
-        root, number = bytes(range(32)), lambda n: n.to_bytes(4, "little")
-        older, newer = (kdf("generation", root, number(n)) for n in (0, 1))
-        session_key = bytes(nacl.signing.SigningKey(kdf("session-sign", root)).verify_key)
-        session = kdf("session-id", session_key)
-        head_key = bytes(nacl.signing.SigningKey(kdf("head-sign", newer)).verify_key)
-        self.assertEqual(shown, {
-            "session_id": session.hex(),
-            "G_0": older.hex(),
-            "G_1": newer.hex(),
-            "segment secret of segment 16, generation 1": kdf("segment", newer, (16).to_bytes(8, "little")).hex(),
-            "index key of generation 1": kdf("head-index", head_key).hex(),
-            "older, generation 1": seal(kdf("older-generation", newer), session + number(1), older).hex(),
-        })
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -1,7 +1,7 @@
 //! `baton session rekey`: after a device or the 24 words were lost, the conversation goes on under a new root.
 //!
 //! A root can be neither changed nor taken back: every holder derives the same keys from it. So a new session
-//! carries the old one in, and the old one is deleted. docs/DEVICES.md says what device keys would add.
+//! carries the old one in, and the old one is deleted. docs/DESIGN.md says why devices have no keys of their own.
 
 use baton_client::{Client, ClientError, SessionHandle, SessionInfo};
 use baton_command::prompt;
