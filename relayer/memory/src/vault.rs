@@ -8,8 +8,8 @@
 //! - A redaction first stores the new keys beside the old ones. It then re-seals the remaining records of the
 //!   touched segments in one commit. Only then does it destroy the old keys. After a crash, the records show
 //!   how far it came.
-//! - Before an unfinished redaction is judged, an empty commit raises the owner's version. A commit that is
-//!   still under way is then refused, so the judgement stays true.
+//! - After a crash in a redaction, an empty commit comes first. It raises the owner's version, so a commit that is
+//!   still under way is refused, and cannot change what we then find.
 //! - A handle reads a newer version before the key file, so that its keys are never older than the version.
 //! - The key file stores how far the database had come at the file's last write. A database that is behind
 //!   has lost data. It stays unused until it is restored or the loss is accepted.

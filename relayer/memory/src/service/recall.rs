@@ -298,8 +298,8 @@ fn scan_query(sight: &VisibleItems<'_>, question: &Question) -> ScanQuery {
         terms: question.hashes().iter().map(|hash| keys.term(*hash)).collect(),
         vector: unit.as_ref().map(|vector| rotate(keys.rotation_seed(), vector)),
     };
-    // The database cannot filter single items. With such filters it returns all rows: no limit before a
-    // filter.
+    // The database cannot filter single items. With such filters it returns all rows, since a limit before the
+    // filter would lose matches.
     let filters = sight.filters;
     let plain =
         Filters { not_session: None, ..filters.clone() } == Filters::default() && sight.not_session.is_none();
