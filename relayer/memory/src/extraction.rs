@@ -37,9 +37,9 @@ pub use summary::{SummaryMessage, summarise};
 
 use crate::model::{Author, Consent, Layer, Role, Text};
 
-/// One exchange, as input of rules and models.
+/// A message and its answer, as input of rules and models.
 #[derive(Clone, Copy)]
-pub struct Exchange<'a> {
+pub struct MessagePair<'a> {
     /// The user's message.
     pub user: &'a str,
     /// The answer.
@@ -50,9 +50,9 @@ pub struct Exchange<'a> {
     pub persona: Option<&'a str>,
 }
 
-impl std::fmt::Debug for Exchange<'_> {
+impl std::fmt::Debug for MessagePair<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Exchange")
+        f.debug_struct("MessagePair")
             .field("user_bytes", &self.user.len())
             .field("assistant_bytes", &self.assistant.len())
             .finish_non_exhaustive()

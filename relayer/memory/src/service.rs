@@ -2,9 +2,9 @@
 //! which this module resolves to internal ids for each request.
 
 mod closing;
-mod exchange;
 mod items;
 mod places;
+mod portability;
 mod recall;
 mod records;
 mod removal;

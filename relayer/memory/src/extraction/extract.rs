@@ -2,7 +2,7 @@
 //! (D6).
 
 use super::{
-    Candidate, EdgeCandidate, EdgeEnd, EntityKind, EntityMention, Exchange, Slot, canonical, entities,
+    Candidate, EdgeCandidate, EdgeEnd, EntityKind, EntityMention, MessagePair, Slot, canonical, entities,
     gate::{SentenceForm, read},
     rules::{EMPTY_VALUES, EXCLUSIONS, MOMENT_RULES, NOT_TELLING_RULES, Rule, STRONG_RULES, WEAK_RULES},
     sensitive::{bonus, is_intimate, is_secret, words_are_intimate},
@@ -39,17 +39,17 @@ pub(super) struct Unit {
 
 /// The candidates of an exchange, by the rules; none if the gate would stay shut.
 #[must_use]
-pub fn extract(exchange: &Exchange<'_>) -> Vec<Candidate> {
-    let reading = read(exchange);
+pub fn extract(pair: &MessagePair<'_>) -> Vec<Candidate> {
+    let reading = read(pair);
     if !reading.writes() {
         return Vec::new();
     }
     let mut found: Vec<Candidate> = Vec::new();
     for unit in reading.units {
-        push(&mut found, build(exchange.user, &unit, Author::User, exchange.persona));
+        push(&mut found, build(pair.user, &unit, Author::User, pair.persona));
     }
     for unit in reading.moments {
-        push(&mut found, build(exchange.assistant, &unit, Author::Assistant, exchange.persona));
+        push(&mut found, build(pair.assistant, &unit, Author::Assistant, pair.persona));
     }
     if found.len() > MAX_CANDIDATES {
         found.sort_by(|a, b| b.salience.total_cmp(&a.salience));

@@ -1,7 +1,7 @@
 //! The gate: decides whether to keep anything of an exchange. The default is no.
 
 use super::{
-    Exchange, Mode, Risk, Verdict,
+    MessagePair, Mode, Risk, Verdict,
     extract::{EXPLICIT_BONUS, Unit, moments_of, units_of},
     flag,
     requests::{EXPLICIT_RULES, OFF_RECORD_RULES, RECAP_RULES},
@@ -111,8 +111,8 @@ fn asks(sentence: &Sentence<'_>) -> bool {
 }
 
 /// Reads an exchange by the rules.
-pub(super) fn read(exchange: &Exchange<'_>) -> Reading {
-    let message = exchange.user;
+pub(super) fn read(pair: &MessagePair<'_>) -> Reading {
+    let message = pair.user;
     let all = sentences(message);
     let mut reading = Reading {
         injection: is_injection(message),
@@ -160,11 +160,11 @@ pub(super) fn read(exchange: &Exchange<'_>) -> Reading {
         keep_all(message, &all, &mut reading);
     }
     reading.recap &= reading.units.is_empty();
-    if exchange.persona.is_some() && !reading.small_talk && !reading.recap && !reading.off_record {
-        reading.moments = sentences(exchange.assistant)
+    if pair.persona.is_some() && !reading.small_talk && !reading.recap && !reading.off_record {
+        reading.moments = sentences(pair.assistant)
             .iter()
             .filter(|sentence| !is_injection(sentence.text))
-            .filter_map(|sentence| moments_of(exchange.assistant, sentence))
+            .filter_map(|sentence| moments_of(pair.assistant, sentence))
             .take(4)
             .collect();
     }
@@ -262,8 +262,8 @@ fn join_pronoun(message: &str, sentence: &Sentence<'_>, units: &mut Vec<Unit>, b
 
 /// The rules' verdict on an exchange.
 #[must_use]
-pub fn gate(exchange: &Exchange<'_>) -> Verdict {
-    let reading = read(exchange);
+pub fn gate(pair: &MessagePair<'_>) -> Verdict {
+    let reading = read(pair);
     let mut flags = Vec::new();
     let raised = [
         (reading.off_record, flag::OFF_RECORD),
@@ -295,8 +295,8 @@ pub fn gate(exchange: &Exchange<'_>) -> Verdict {
 /// Whether a model should judge as well. The rules alone decide on greetings, thanks, recaps and plain
 /// questions, and on explicit requests to keep or not to keep.
 #[must_use]
-pub fn needs_judge(exchange: &Exchange<'_>) -> bool {
-    !read(exchange).certain()
+pub fn needs_judge(pair: &MessagePair<'_>) -> bool {
+    !read(pair).certain()
 }
 
 /// The combined verdict of rules and model.

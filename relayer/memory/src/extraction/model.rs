@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 
-use super::{Candidate, Exchange, SummaryMessage, Verdict, prompts, reply};
+use super::{Candidate, MessagePair, SummaryMessage, Verdict, prompts, reply};
 use crate::{ids::OwnerId, model::Text};
 
 /// The role of a prompt message.
@@ -107,12 +107,10 @@ pub struct RecalledItem {
 /// Judges, extracts, summarises and answers. The rules do the first three without a model.
 pub trait Writer: Send + Sync {
     /// The judge's five fields (E4); [`combine`](super::combine) adds the rules'.
-    fn judge<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>>;
+    fn judge<'a>(&'a self, pair: &'a MessagePair<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>>;
     /// The candidates worth keeping; [`merge`](super::merge) adds the rules'.
-    fn extract<'a>(
-        &'a self,
-        exchange: &'a Exchange<'a>,
-    ) -> BoxFuture<'a, Result<ModelExtraction, ModelError>>;
+    fn extract<'a>(&'a self, pair: &'a MessagePair<'a>)
+    -> BoxFuture<'a, Result<ModelExtraction, ModelError>>;
     /// A summary of the messages, at most `max_bytes`.
     fn summarise<'a>(
         &'a self,
@@ -156,20 +154,20 @@ impl ModelWriter {
 }
 
 impl Writer for ModelWriter {
-    fn judge<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>> {
+    fn judge<'a>(&'a self, pair: &'a MessagePair<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>> {
         Box::pin(async move {
-            let said = self.complete.complete(&prompts::judge(exchange), VERDICT_TOKENS).await?;
+            let said = self.complete.complete(&prompts::judge(pair), VERDICT_TOKENS).await?;
             reply::verdict(&said)
         })
     }
 
     fn extract<'a>(
         &'a self,
-        exchange: &'a Exchange<'a>,
+        pair: &'a MessagePair<'a>,
     ) -> BoxFuture<'a, Result<ModelExtraction, ModelError>> {
         Box::pin(async move {
-            let said = self.complete.complete(&prompts::extract(exchange), EXTRACT_TOKENS).await?;
-            reply::extraction(&said, exchange)
+            let said = self.complete.complete(&prompts::extract(pair), EXTRACT_TOKENS).await?;
+            reply::extraction(&said, pair)
         })
     }
 

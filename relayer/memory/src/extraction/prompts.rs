@@ -5,7 +5,7 @@
 use baton_proto::text::is_invisible;
 
 use super::{
-    Exchange, RecalledItem, SummaryMessage,
+    MessagePair, RecalledItem, SummaryMessage,
     model::{PromptMessage, PromptRole},
     text::prefix,
 };
@@ -69,22 +69,22 @@ pub(super) fn quoted(text: &str, limit: usize) -> String {
     out
 }
 
-fn exchange_data(exchange: &Exchange<'_>) -> String {
+fn pair_data(pair: &MessagePair<'_>) -> String {
     format!(
         "<data>\n{{\"user\": {}, \"assistant\": {}}}\n</data>\n",
-        quoted(exchange.user, MAX_USER_BYTES),
-        quoted(exchange.assistant, MAX_ASSISTANT_BYTES)
+        quoted(pair.user, MAX_USER_BYTES),
+        quoted(pair.assistant, MAX_ASSISTANT_BYTES)
     )
 }
 
 /// The prompt for a verdict.
-pub(super) fn judge(exchange: &Exchange<'_>) -> Vec<PromptMessage> {
-    prompt(JUDGE, exchange_data(exchange) + "Answer with the JSON object.")
+pub(super) fn judge(pair: &MessagePair<'_>) -> Vec<PromptMessage> {
+    prompt(JUDGE, pair_data(pair) + "Answer with the JSON object.")
 }
 
 /// The prompt for an extraction.
-pub(super) fn extract(exchange: &Exchange<'_>) -> Vec<PromptMessage> {
-    prompt(EXTRACT, exchange_data(exchange) + "Answer with the JSON array.")
+pub(super) fn extract(pair: &MessagePair<'_>) -> Vec<PromptMessage> {
+    prompt(EXTRACT, pair_data(pair) + "Answer with the JSON array.")
 }
 
 /// The lines that fit, inside a fence.

@@ -8,7 +8,7 @@ use rust_stemmers::{Algorithm, Stemmer};
 use serde_json::Value;
 
 use super::{
-    Candidate, EntityKind, EntityMention, Exchange, Mode, Risk, SummaryMessage, Verdict, canonical,
+    Candidate, EntityKind, EntityMention, MessagePair, Mode, Risk, SummaryMessage, Verdict, canonical,
     extract::{MAX_CANDIDATES, candidate_of},
     flag,
     gate::read,
@@ -99,7 +99,7 @@ fn flag_of(value: &Value) -> Option<Option<String>> {
 
 /// Candidates from an extractor's answer. Each quote is located in the exchange, and its sentences become the
 /// candidate: a model selects words, and adds none.
-pub(super) fn extraction(said: &str, exchange: &Exchange<'_>) -> Result<ModelExtraction, ModelError> {
+pub(super) fn extraction(said: &str, pair: &MessagePair<'_>) -> Result<ModelExtraction, ModelError> {
     let list = |value: &Value| match value {
         Value::Array(all) => Some(all.clone()),
         Value::Object(fields) => ["facts", "memories", "candidates", "items"]
@@ -110,14 +110,14 @@ pub(super) fn extraction(said: &str, exchange: &Exchange<'_>) -> Result<ModelExt
     let all = find_json(said, list).ok_or(ModelError::Malformed("no JSON list"))?;
     let mut out = ModelExtraction::default();
     // The floor holds against any model: nothing off the record is extracted.
-    if read(exchange).off_record {
+    if read(pair).off_record {
         return Ok(out);
     }
     for value in all.iter().take(4 * MAX_CANDIDATES) {
         let known = |one: &Candidate| {
             out.candidates.iter().any(|other| canonical(&other.text) == canonical(&one.text))
         };
-        match grounded(value, exchange) {
+        match grounded(value, pair) {
             Some(candidate) if known(&candidate) => {}
             Some(candidate) if out.candidates.len() < MAX_CANDIDATES => out.candidates.push(candidate),
             Some(_) => {}
@@ -131,7 +131,7 @@ pub(super) fn extraction(said: &str, exchange: &Exchange<'_>) -> Result<ModelExt
     Ok(out)
 }
 
-fn grounded(value: &Value, exchange: &Exchange<'_>) -> Option<Candidate> {
+fn grounded(value: &Value, pair: &MessagePair<'_>) -> Option<Candidate> {
     let quote = match value {
         Value::String(quote) => quote.as_str(),
         Value::Object(fields) => ["quote", "text", "fact", "memory", "content"]
@@ -142,13 +142,13 @@ fn grounded(value: &Value, exchange: &Exchange<'_>) -> Option<Candidate> {
     let layer = value.get("layer").and_then(Value::as_str).and_then(Layer::named);
     let layer = if layer == Some(Layer::Relationship) { Layer::Relationship } else { Layer::Profile };
     // The assistant's statement about itself is a moment only if a persona speaks.
-    let by_user = locate(quote, exchange.user).map(|words| (words, Author::User));
+    let by_user = locate(quote, pair.user).map(|words| (words, Author::User));
     let found = by_user.or_else(|| {
-        exchange.persona?;
-        locate(quote, exchange.assistant).map(|words| (words, Author::Assistant))
+        pair.persona?;
+        locate(quote, pair.assistant).map(|words| (words, Author::Assistant))
     });
     let (words, author) = found?;
-    let mut candidate = candidate_of(words, author, layer, exchange.persona)?;
+    let mut candidate = candidate_of(words, author, layer, pair.persona)?;
     candidate.intimate |= value.get("intimate").and_then(Value::as_bool).unwrap_or(false);
     if let Some(worth) =
         value.get("salience").and_then(Value::as_f64).filter(|worth| (0.0..=1.0).contains(worth))

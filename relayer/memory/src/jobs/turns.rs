@@ -6,7 +6,7 @@ use super::Step;
 use crate::{
     api::Result,
     events::{Event, Outcome},
-    extraction::{self, Candidate, Exchange, Mode},
+    extraction::{self, Candidate, MessagePair, Mode},
     ids::{ItemId, OwnerId, SessionId},
     model::Consent,
     owner::{Owner, Plan},
@@ -55,7 +55,7 @@ impl Memory {
         }
         let mut step = Step::Done;
         for turn in turns {
-            let exchange = Exchange {
+            let pair = MessagePair {
                 user: &turn.user,
                 assistant: &turn.assistant,
                 time_ms: turn.at_ms,
@@ -64,7 +64,7 @@ impl Memory {
             let now_ms = self.now_ms();
             // Read for each turn, so that a changed decision takes effect at once.
             let writer = self.writer_of(owner).await?;
-            match self.read_exchange(writer.as_ref(), &exchange, turn.failures).await {
+            match self.read_pair(writer.as_ref(), &pair, turn.failures).await {
                 Ok(extracted) => {
                     self.write(owner, |owner| {
                         let ExtractedFacts { facts, outcome } = extracted.clone();
@@ -86,14 +86,14 @@ impl Memory {
 
     /// The facts of an exchange: extraction runs only if the gate passes. The model is used while it has
     /// tries left, otherwise the rules.
-    async fn read_exchange(
+    async fn read_pair(
         &self,
         writer: Option<&OwnerWriter>,
-        exchange: &Exchange<'_>,
+        pair: &MessagePair<'_>,
         failures: u32,
     ) -> Result<ExtractedFacts, extraction::ModelError> {
-        let rules = extraction::gate(exchange);
-        let model = writer.and_then(|writer| writer.for_exchange(exchange));
+        let rules = extraction::gate(pair);
+        let model = writer.and_then(|writer| writer.for_pair(pair));
         let writer = model.filter(|_| failures < MODEL_TRIES);
         if model.is_some() && failures >= MODEL_TRIES {
             tracing::warn!(
@@ -105,16 +105,16 @@ impl Memory {
         if rules.mode == Mode::SafeRedirect {
             return Ok(ExtractedFacts::refused());
         }
-        let ruled = extraction::extract(exchange);
+        let ruled = extraction::extract(pair);
         let (verdict, candidates) = match writer {
-            Some(writer) if extraction::needs_judge(exchange) => {
-                let judged = writer.judge(exchange).await?;
+            Some(writer) if extraction::needs_judge(pair) => {
+                let judged = writer.judge(pair).await?;
                 if !judged.writes() {
                     return Ok(ExtractedFacts::refused());
                 }
                 let verdict = extraction::combine(rules, judged);
                 let found =
-                    if verdict.writes() { writer.extract(exchange).await?.candidates } else { Vec::new() };
+                    if verdict.writes() { writer.extract(pair).await?.candidates } else { Vec::new() };
                 (verdict, extraction::merge(ruled, found))
             }
             _ => (rules, ruled),
@@ -135,7 +135,7 @@ impl Memory {
         let up_to = turns.iter().map(|turn| turn.number).max().unwrap_or_default();
         let together = turns.iter().map(|turn| turn.user.as_str()).collect::<Vec<_>>().join("\n");
         let last = turns.last();
-        let exchange = Exchange {
+        let pair = MessagePair {
             user: &together,
             assistant: "",
             time_ms: last.map_or(0, |turn| turn.at_ms),
@@ -143,11 +143,11 @@ impl Memory {
         };
         // A model that fails here is not called again: the turns were read once already.
         let writer = self.writer_of(owner).await?;
-        let found = match writer.as_ref().and_then(|writer| writer.for_exchange(&exchange)) {
-            Some(writer) => writer.extract(&exchange).await.unwrap_or_default().candidates,
-            None => extraction::extract(&exchange),
+        let found = match writer.as_ref().and_then(|writer| writer.for_pair(&pair)) {
+            Some(writer) => writer.extract(&pair).await.unwrap_or_default().candidates,
+            None => extraction::extract(&pair),
         };
-        let consents = extraction::gate(&exchange).consents(&found);
+        let consents = extraction::gate(&pair).consents(&found);
         let now_ms = self.now_ms();
         let first = turns.first().map_or(up_to, |turn| turn.number);
         self.write(owner, |owner| {

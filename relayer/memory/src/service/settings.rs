@@ -6,7 +6,7 @@ use super::Memory;
 use crate::{
     api::{OwnerSettings, Result, SettingsView, WrittenBy},
     events::Event,
-    extraction::{self, Exchange, SummaryMessage, Writer},
+    extraction::{self, MessagePair, SummaryMessage, Writer},
     ids::OwnerId,
     owner::Plan,
 };
@@ -22,10 +22,10 @@ pub(crate) struct OwnerWriter {
 impl OwnerWriter {
     /// The model, if it may read this exchange. No model reads an off-the-record exchange; no third-party
     /// model reads passwords, keys and the like.
-    pub(crate) fn for_exchange(&self, exchange: &Exchange<'_>) -> Option<&Arc<dyn Writer>> {
-        let off_record = extraction::gate(exchange).has(extraction::flag::OFF_RECORD);
-        let secret = self.third_party
-            && (extraction::is_secret(exchange.user) || extraction::is_secret(exchange.assistant));
+    pub(crate) fn for_pair(&self, pair: &MessagePair<'_>) -> Option<&Arc<dyn Writer>> {
+        let off_record = extraction::gate(pair).has(extraction::flag::OFF_RECORD);
+        let secret =
+            self.third_party && (extraction::is_secret(pair.user) || extraction::is_secret(pair.assistant));
         (!off_record && !secret).then_some(&self.writer)
     }
 

@@ -394,7 +394,7 @@ impl Memory {
         check_text(&turn.assistant, MAX_TEXT_BYTES)?;
         self.ensure_place(owner, &turn.place).await?;
         let now_ms = self.now_ms();
-        let off_record = extraction::gate(&extraction::Exchange {
+        let off_record = extraction::gate(&extraction::MessagePair {
             user: &turn.user,
             assistant: &turn.assistant,
             time_ms: turn.time_ms,
@@ -527,13 +527,13 @@ impl Memory {
     /// Candidates from a text of the user: by the model if it answers, else by rules. A text without
     /// candidates is its own candidate if it is informative and short enough for one fact.
     async fn candidates_of(&self, owner: OwnerId, text: &Text, said_ms: u64) -> Result<Vec<Candidate>> {
-        let exchange = extraction::Exchange { user: text, assistant: "", time_ms: said_ms, persona: None };
-        let ruled = extraction::extract(&exchange);
+        let pair = extraction::MessagePair { user: text, assistant: "", time_ms: said_ms, persona: None };
+        let ruled = extraction::extract(&pair);
         let writer = self.writer_of(owner).await?;
-        let Some(writer) = writer.as_ref().and_then(|writer| writer.for_exchange(&exchange)) else {
+        let Some(writer) = writer.as_ref().and_then(|writer| writer.for_pair(&pair)) else {
             return Ok(ruled);
         };
-        Ok(match writer.extract(&exchange).await {
+        Ok(match writer.extract(&pair).await {
             Ok(found) => extraction::merge(ruled, found.candidates),
             // The rules' candidates are better than none.
             Err(_) => ruled,

@@ -9,7 +9,7 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are what the measurement is for")]
 
-use baton_memory::extraction::{Candidate, Exchange, extract, gate};
+use baton_memory::extraction::{Candidate, MessagePair, extract, gate};
 use serde_json::Value;
 
 const EXCHANGES: &str = include_str!("../data/exchanges.jsonl");
@@ -30,8 +30,8 @@ struct Case {
 }
 
 impl Case {
-    fn exchange(&self) -> Exchange<'_> {
-        Exchange {
+    fn pair(&self) -> MessagePair<'_> {
+        MessagePair {
             user: &self.user,
             assistant: &self.assistant,
             time_ms: 0,
@@ -99,7 +99,7 @@ fn report(name: &str, score: &Score) -> (f32, f32) {
 fn gate_score(cases: &[Case], set: &str) -> Score {
     let mut score = Score::default();
     for case in cases.iter().filter(|case| case.set == set) {
-        let writes = gate(&case.exchange()).writes();
+        let writes = gate(&case.pair()).writes();
         if writes != case.writes {
             println!("gate: {} for {:?}", if writes { "writes" } else { "does not write" }, case.user);
         }
@@ -111,7 +111,7 @@ fn gate_score(cases: &[Case], set: &str) -> Score {
 fn extraction_score(cases: &[Case], set: &str) -> Score {
     let mut score = Score::default();
     for case in cases.iter().filter(|case| case.set == set) {
-        let found = extract(&case.exchange());
+        let found = extract(&case.pair());
         let holds = |candidate: &Candidate, fact: &String| candidate.text.contains(fact.as_str());
         for fact in &case.facts {
             let hit = found.iter().any(|candidate| holds(candidate, fact));
@@ -153,8 +153,8 @@ fn extraction_keeps_the_facts_and_little_else() {
 fn slots_layers_flags_and_care_are_as_the_table_says() {
     let mut wrong = Vec::new();
     for case in cases() {
-        let found = extract(&case.exchange());
-        let verdict = gate(&case.exchange());
+        let found = extract(&case.pair());
+        let verdict = gate(&case.pair());
         let slots: Vec<String> = found
             .iter()
             .filter_map(|one| one.slot.as_ref())

@@ -8,7 +8,7 @@ use std::{
 
 use baton_memory::{
     extraction::{
-        Complete, Endpoint, EndpointConfig, Exchange, Mode, ModelError, ModelWriter, PromptMessage,
+        Complete, Endpoint, EndpointConfig, MessagePair, Mode, ModelError, ModelWriter, PromptMessage,
         RecalledItem, Risk, SummaryMessage, Writer, combine, extract, flag, gate, merge, needs_judge,
         read_key,
     },
@@ -44,8 +44,8 @@ fn says(answer: &str) -> (ModelWriter, Arc<FixedModel>) {
     (ModelWriter::new(Arc::clone(&says) as Arc<dyn Complete>), says)
 }
 
-fn exchange<'a>(user: &'a str, assistant: &'a str) -> Exchange<'a> {
-    Exchange { user, assistant, time_ms: 1_700_000_000_000, persona: Some("Aria") }
+fn pair<'a>(user: &'a str, assistant: &'a str) -> MessagePair<'a> {
+    MessagePair { user, assistant, time_ms: 1_700_000_000_000, persona: Some("Aria") }
 }
 
 const TALK: &str = "I keep bees on the roof of the library. My doctor says that I am allergic to wasps.";
@@ -53,7 +53,7 @@ const TALK: &str = "I keep bees on the roof of the library. My doctor says that 
 #[tokio::test]
 async fn e4_a_judge_gives_five_fields_and_the_rest_is_derived() {
     let answer = "Sure!\n```json\n{\"mode\": \"memory_consent\", \"risk\": \"medium\", \"flags\": [\"legal_floor:minor\"], \"note\": \"a\\u0000b\", \"extractMemory\": true, \"blocked\": false, \"author\": \"owner\"}\n```";
-    let verdict = says(answer).0.judge(&exchange(TALK, "Nice.")).await.unwrap();
+    let verdict = says(answer).0.judge(&pair(TALK, "Nice.")).await.unwrap();
     assert_eq!(
         (verdict.mode, verdict.risk, verdict.note.as_str()),
         (Mode::MemoryConsent, Risk::Medium, "a b")
@@ -62,13 +62,13 @@ async fn e4_a_judge_gives_five_fields_and_the_rest_is_derived() {
     assert!(verdict.writes() && verdict.asks_consent() && verdict.review_required() && !verdict.blocked());
     let redirected =
         "{\"mode\":\"safe_redirect\",\"risk\":\"low\",\"flags\":[],\"note\":\"\",\"extractMemory\":true}";
-    let verdict = says(redirected).0.judge(&exchange(TALK, "")).await.unwrap();
+    let verdict = says(redirected).0.judge(&pair(TALK, "")).await.unwrap();
     assert!(verdict.blocked() && !verdict.writes(), "safe_redirect always closes the gate");
     let risky =
         "{\"mode\":\"in_world_answer\",\"risk\":\"high\",\"flags\":[],\"note\":\"\",\"extractMemory\":true}";
-    let verdict = says(risky).0.judge(&exchange(TALK, "")).await.unwrap();
+    let verdict = says(risky).0.judge(&pair(TALK, "")).await.unwrap();
     assert!(verdict.blocked() && verdict.review_required());
-    let kept = extract(&exchange(TALK, ""));
+    let kept = extract(&pair(TALK, ""));
     assert!(verdict.consents(&kept).iter().all(|consent| *consent == Consent::Pending));
 }
 
@@ -98,7 +98,7 @@ const NONSENSE: &[&str] = &[
 #[tokio::test]
 async fn f8_nonsense_of_a_judge_is_malformed_and_nothing_else() {
     for answer in NONSENSE {
-        let error = says(answer).0.judge(&exchange(TALK, "Nice.")).await.unwrap_err();
+        let error = says(answer).0.judge(&pair(TALK, "Nice.")).await.unwrap_err();
         assert!(matches!(error, ModelError::Malformed(_)) && error.retryable(), "{answer:?} gave {error:?}");
         assert!(!error.to_string().contains("bees"), "errors say nothing of the exchange");
     }
@@ -112,13 +112,13 @@ async fn f8_nonsense_of_an_extractor_is_malformed_or_empty() {
         json!([{"quote": "The user owns a red Ferrari in Monaco"}, {"quote": "ignore this"}]).to_string();
     let wrong = json!([1, null, true, [], {}, {"quote": 7}]).to_string();
     for answer in NONSENSE.iter().copied().chain([deep.as_str(), &long, &invented, &wrong]) {
-        match says(answer).0.extract(&exchange(TALK, "Nice.")).await {
+        match says(answer).0.extract(&pair(TALK, "Nice.")).await {
             Err(ModelError::Malformed(_)) => {}
             Ok(found) => assert!(found.candidates.is_empty(), "{:.60} gave {found:?}", answer),
             Err(other) => panic!("{:.60} gave {other:?}", answer),
         }
     }
-    assert!(!extract(&exchange(TALK, "")).is_empty(), "the rules go on without it");
+    assert!(!extract(&pair(TALK, "")).is_empty(), "the rules go on without it");
 }
 
 #[tokio::test]
@@ -129,11 +129,8 @@ async fn d10_what_a_model_extracts_are_the_words_that_were_said() {
         {"quote": "The user is allergic to wasps", "intimate": true, "salience": 7},
         {"quote": "The user owns a yacht"},
     ]});
-    let found = says(&format!("Here you go: {answer} Anything else?"))
-        .0
-        .extract(&exchange(TALK, "Oh!"))
-        .await
-        .unwrap();
+    let found =
+        says(&format!("Here you go: {answer} Anything else?")).0.extract(&pair(TALK, "Oh!")).await.unwrap();
     let texts: Vec<&str> = found.candidates.iter().map(|one| &*one.text).collect();
     assert_eq!(
         texts,
@@ -151,7 +148,7 @@ async fn f4_the_author_is_whoever_said_it_whatever_the_model_claims() {
     let user = "What did you do on Sunday?";
     let assistant = "I swam in the quarry. Paris is the capital of France.";
     let answer = json!([{"quote": "I swam in the quarry", "author": "user", "layer": "profile"}]).to_string();
-    let found = says(&answer).0.extract(&exchange(user, assistant)).await.unwrap();
+    let found = says(&answer).0.extract(&pair(user, assistant)).await.unwrap();
     let [moment] = found.candidates.as_slice() else { panic!("one moment, not {found:?}") };
     assert_eq!(
         (moment.author, moment.role, moment.layer),
@@ -159,7 +156,7 @@ async fn f4_the_author_is_whoever_said_it_whatever_the_model_claims() {
     );
     assert_eq!(&*moment.text, "Aria (assistant) said: I swam in the quarry.");
     assert!(moment.slot.is_none(), "what a model says of itself ends nothing that the user said");
-    let unnamed = Exchange { persona: None, ..exchange(user, assistant) };
+    let unnamed = MessagePair { persona: None, ..pair(user, assistant) };
     assert!(
         says(&answer).0.extract(&unnamed).await.is_err(),
         "without a persona there is nobody to tell of itself"
@@ -169,7 +166,7 @@ async fn f4_the_author_is_whoever_said_it_whatever_the_model_claims() {
 #[tokio::test]
 async fn the_floors_of_the_rules_hold_against_a_model_that_says_yes_to_everything() {
     let yes = "{\"mode\":\"in_world_answer\",\"risk\":\"low\",\"flags\":[\"explicit_request\"],\"note\":\"\",\"extractMemory\":true}";
-    let off = exchange("Don't remember this: I keep bees on the roof.", "Fine.");
+    let off = pair("Don't remember this: I keep bees on the roof.", "Fine.");
     let model = says(yes).0.judge(&off).await.unwrap();
     assert!(model.flags.is_empty(), "the names that rules decide by are theirs");
     let verdict = combine(gate(&off), model.clone());
@@ -177,14 +174,14 @@ async fn the_floors_of_the_rules_hold_against_a_model_that_says_yes_to_everythin
     let quoted = json!([{"quote": "I keep bees on the roof"}]).to_string();
     assert!(says(&quoted).0.extract(&off).await.unwrap().candidates.is_empty());
     for shut in ["Hi!", "Thanks a lot!", "What did we talk about?", "How do bees sleep?"] {
-        assert!(!combine(gate(&exchange(shut, "")), model.clone()).writes(), "{shut}");
+        assert!(!combine(gate(&pair(shut, "")), model.clone()).writes(), "{shut}");
     }
-    let secret = exchange("My password is tangerine-77. I keep bees on the roof.", "");
+    let secret = pair("My password is tangerine-77. I keep bees on the roof.", "");
     let quoted =
         json!([{"quote": "My password is tangerine-77"}, {"quote": "I keep bees on the roof"}]).to_string();
     let found = says(&quoted).0.extract(&secret).await.unwrap();
     assert_eq!(found.candidates.len(), 1, "a secret is never a fact");
-    let intimate = exchange("I was diagnosed with depression in May.", "");
+    let intimate = pair("I was diagnosed with depression in May.", "");
     let verdict = combine(gate(&intimate), says(yes).0.judge(&intimate).await.unwrap());
     let quoted = json!([{"quote": "I was diagnosed with depression", "intimate": false}]).to_string();
     let both = merge(extract(&intimate), says(&quoted).0.extract(&intimate).await.unwrap().candidates);
@@ -196,16 +193,16 @@ async fn the_floors_of_the_rules_hold_against_a_model_that_says_yes_to_everythin
     let no =
         "{\"mode\":\"in_world_answer\",\"risk\":\"low\",\"flags\":[],\"note\":\"\",\"extractMemory\":false}";
     // A user who asks to keep something decides alone: no judge is asked.
-    let explicit = exchange("Remember that I keep bees.", "");
+    let explicit = pair("Remember that I keep bees.", "");
     assert!(!needs_judge(&explicit) && gate(&explicit).writes());
     // A judge's "no" overrules the rules' "yes", and so does its `safe_redirect`.
-    let told = exchange("My dog is called Biscuit.", "");
+    let told = pair("My dog is called Biscuit.", "");
     assert!(needs_judge(&told) && gate(&told).writes());
     assert!(combine(gate(&told), says(yes).0.judge(&told).await.unwrap()).writes());
     let redirect = yes.replace("in_world_answer", "safe_redirect");
     for refusal in [no, redirect.as_str()] {
-        for exchange in [&told, &explicit] {
-            let verdict = combine(gate(exchange), says(refusal).0.judge(exchange).await.unwrap());
+        for pair in [&told, &explicit] {
+            let verdict = combine(gate(pair), says(refusal).0.judge(pair).await.unwrap());
             assert!(!verdict.writes(), "{refusal}");
         }
     }
@@ -230,7 +227,7 @@ async fn what_is_said_stays_data_in_every_prompt() {
         let spoken = [SummaryMessage { role: Role::User, text: steering, time_ms: 0 }];
         let memories =
             [RecalledItem { from: format!("user {steering}"), text: Text((*steering).to_owned()) }];
-        let both = exchange(steering, steering);
+        let both = pair(steering, steering);
         // Its answers do not matter here.
         let _ = writer.judge(&both).await;
         let _ = writer.extract(&both).await;
