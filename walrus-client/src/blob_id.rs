@@ -27,7 +27,7 @@ use std::num::NonZeroUsize;
 pub use baton_proto::ids::BlobId;
 pub use slivers::{Encoding, SliverPair, TreeRoot};
 pub use source::{
-    BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, FileSource, blob_id_of, blob_id_of_threads,
+    BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, blob_id_of, blob_id_of_threads,
 };
 
 /// Largest symbol that the encoding can express, in bytes: the largest even number in 16 bits.

@@ -30,8 +30,6 @@ mod fetch;
 pub mod fuzzing;
 mod heads;
 mod health;
-mod metrics;
-mod object;
 mod options;
 mod payload;
 mod permission;
@@ -56,26 +54,19 @@ use baton_proto::{
 };
 use reqwest::{Client, Url};
 
-use crate::{ShardCount, http_client::is_loopback};
-use config::Settings;
-pub use config::{Hedge, HttpStoreBuilder, HttpStoreConfigError};
-use metrics::Metrics;
-pub use metrics::{HttpStoreMetrics, Operation, OperationCount, OperationOutcome, SourceSnapshot};
-pub use object::{ObjectId, ParseObjectIdError};
-pub use options::{
-    ByteRange, Consistency, Digest, ObjectOwner, Phase, Progress, ProgressFn, RangeRoute, ReadOptions,
-    Sha256Digest, StoredBlob, StoredHow, Verification, WriteOptions,
-};
-pub use payload::PutBody;
+use crate::{ShardCount, http_client::is_loopback, jwt::PublisherToken};
+pub use config::{HttpStoreBuilder, HttpStoreConfigError, RetryPolicy};
+pub use options::{ReadOptions, StoredBlob, StoredHow, Verification};
 pub use permission::PutPermission;
 pub use quilts::{QuiltPatchInfo, ReadPatch, StoredPatch, StoredQuilt};
-pub use reads::{BlobStat, ConcatId, ObjectBlob};
+use reads::head_plan;
 use recent_blobs::RecentBlobs;
 pub use shards::{SHARDS_HEADER, differing_shards};
 use sources::Sources;
 pub use times::http_date;
+use verify::Check;
 
-/// Publishers and aggregators (often one daemon) over HTTP. Clones share connections, health and counters.
+/// Publishers and aggregators (often one daemon) over HTTP. Clones share connections and health.
 #[derive(Debug, Clone)]
 pub struct HttpStore {
     inner: Arc<HttpStoreInner>,
@@ -86,10 +77,11 @@ struct HttpStoreInner {
     clients: Clients,
     publishers: Sources,
     aggregators: Sources,
+    token: Option<PublisherToken>,
     heads: Option<Url>,
-    settings: Settings,
+    shards: ShardCount,
+    policy: RetryPolicy,
     recent: Mutex<RecentBlobs>,
-    metrics: Metrics,
 }
 
 /// The clients for servers on this machine, which no proxy leads to, and for all others.
@@ -124,61 +116,10 @@ impl HttpStore {
         HttpStoreBuilder::new(publishers, aggregators, shards)
     }
 
-    fn new(
-        clients: Clients,
-        publishers: Sources,
-        aggregators: Sources,
-        heads: Option<Url>,
-        settings: Settings,
-    ) -> Self {
-        let recent = Mutex::new(RecentBlobs::new(settings.recently_stored_window));
-        let metrics = Metrics::default();
-        Self {
-            inner: Arc::new(HttpStoreInner {
-                clients,
-                publishers,
-                aggregators,
-                heads,
-                settings,
-                recent,
-                metrics,
-            }),
-        }
-    }
-
     /// The shard count for blob IDs.
     #[must_use]
     pub fn shards(&self) -> ShardCount {
-        self.inner.settings.shards
-    }
-
-    /// The counters, and the state of each source. Cheap.
-    #[must_use]
-    pub fn metrics(&self) -> HttpStoreMetrics {
-        let inner = &self.inner;
-        inner.metrics.snapshot(inner.publishers.snapshot(), inner.aggregators.snapshot())
-    }
-
-    /// As [`BlobStore::put`], for a caller that already has the ID.
-    ///
-    /// # Errors
-    /// As [`Self::store`]; in particular [`StoreError::WrongContent`] when the store names another ID.
-    pub async fn put_with_id(
-        &self,
-        bytes: Vec<u8>,
-        options: PutOptions,
-        id: BlobId,
-    ) -> Result<PutOutcome, StoreError> {
-        self.store_with_id(bytes, id, &options.into()).await.map(outcome)
-    }
-
-    /// As [`BlobStore::get`], and checks that the bytes have this ID. The check takes 0.1 s of CPU and more
-    /// at a thousand shards, on a blocking thread.
-    ///
-    /// # Errors
-    /// As [`Self::read`]; in particular [`StoreError::WrongContent`] when the bytes have another ID.
-    pub async fn get_verified(&self, id: BlobId, limit: usize) -> Result<Vec<u8>, StoreError> {
-        self.read(id, &ReadOptions::new(limit as u64)).await
+        self.inner.shards
     }
 
     async fn get_with(
@@ -201,7 +142,7 @@ fn outcome(stored: StoredBlob) -> PutOutcome {
 
 impl BlobStore for HttpStore {
     fn put<'a>(&'a self, bytes: Vec<u8>, options: PutOptions) -> StoreFuture<'a, PutOutcome> {
-        Box::pin(async move { self.store(bytes, &options.into()).await.map(outcome) })
+        Box::pin(async move { self.store(bytes, &options).await.map(outcome) })
     }
 
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
@@ -209,12 +150,12 @@ impl BlobStore for HttpStore {
     }
 
     fn get_checked<'a>(&'a self, id: BlobId, limit: usize, digest: BlobDigest) -> StoreFuture<'a, Vec<u8>> {
-        Box::pin(self.get_with(id, limit, Verification::Digest(Digest::Blake3(digest))))
+        Box::pin(self.get_with(id, limit, Verification::Digest(digest)))
     }
 
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            match self.stat(id, &ReadOptions::new(0)).await {
+            match self.inner.read(&head_plan(id, Check::Off)).await {
                 Ok(_) => Ok(true),
                 Err(StoreError::NotFound) => Ok(false),
                 Err(error) => Err(error),

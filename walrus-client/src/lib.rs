@@ -13,9 +13,10 @@
 //! A client stores a blob in an embedded store, and reads it back:
 //!
 //! ```
+//! use baton_proto::store::PutOptions;
 //! use baton_walrus_client::{
 //!     HttpStore, ShardCount, blob_id,
-//!     http_store::{ReadOptions, WriteOptions},
+//!     http_store::ReadOptions,
 //! };
 //! use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 //!
@@ -30,7 +31,7 @@
 //! tokio::spawn(async move { store.serve(listener, std::future::pending()).await });
 //!
 //! let client = HttpStore::builder(&url, &url, shards).build()?;
-//! let stored = client.store(b"sealed bytes".to_vec(), &WriteOptions::new(1)).await?;
+//! let stored = client.store(&b"sealed bytes"[..], &PutOptions::default()).await?;
 //! assert_eq!(stored.blob_id, blob_id(b"sealed bytes", shards)?);
 //! assert_eq!(client.read(stored.blob_id, &ReadOptions::new(1024)).await?, b"sealed bytes");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -54,9 +55,9 @@ pub mod token_file;
 pub mod wire;
 
 pub use blob_id::{
-    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, Encoding, FileSource,
-    ShardCount, ShardCountError, SliverPair, TreeRoot, blob_id, blob_id_of, blob_id_of_threads,
-    blob_id_threads, encoded_length,
+    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, Encoding, ShardCount,
+    ShardCountError, SliverPair, TreeRoot, blob_id, blob_id_of, blob_id_of_threads, blob_id_threads,
+    encoded_length,
 };
 #[cfg(feature = "http")]
 pub use http_store::{

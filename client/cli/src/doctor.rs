@@ -9,7 +9,9 @@ use baton_proto::{
     receipt::EngineKind,
     store::{BlobStore as _, HeadIndex as _},
 };
-use baton_walrus_client::{HttpStore, PutPermission, ShardCount, differing_shards, http_client};
+use baton_walrus_client::{
+    HttpStore, PutPermission, ShardCount, differing_shards, http_client, http_store::RetryPolicy,
+};
 use futures::future::join_all;
 use serde_json::json;
 
@@ -128,7 +130,7 @@ async fn clock_check(client: &Client, settings: &Settings) -> Check {
         check.found(codes::CLOCK_WRONG, difference.to_string());
         return check;
     }
-    let Ok(store) = settings.store(|builder| builder) else { return check };
+    let Ok(store) = settings.store(RetryPolicy::default()) else { return check };
     let times = tokio::time::timeout(ANSWER_WAIT, store.times()).await;
     let times = times.ok().and_then(Result::ok).unwrap_or_default();
     let now_ms = client.now_ms();
@@ -181,7 +183,7 @@ async fn stores(settings: &Settings) -> [Check; 2] {
     let (mut store, mut index) = (Check::new("store"), Check::new("head index"));
     let publishers = join_all(settings.publishers().iter().map(|url| publisher(settings, url)));
     let permissions = async {
-        match settings.store(|builder| builder.base_timeout(ANSWER_WAIT)) {
+        match settings.store(RetryPolicy { base_timeout: ANSWER_WAIT, ..RetryPolicy::default() }) {
             Ok(store) => store.put_permissions().await,
             Err(_) => Vec::new(),
         }

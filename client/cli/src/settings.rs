@@ -20,7 +20,7 @@ use baton_command::{
     config::{self, ConfigError},
     prompt,
 };
-use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
+use baton_walrus_client::{HttpStore, ShardCount, TokenFile, TokenFileError, http_store::RetryPolicy};
 use zeroize::Zeroizing;
 
 use super::{
@@ -254,14 +254,11 @@ impl Settings {
         &self.aggregators
     }
 
-    /// The stores over HTTP, with the changes of `tune`.
-    pub(crate) fn store(
-        &self,
-        tune: impl FnOnce(HttpStoreBuilder) -> HttpStoreBuilder,
-    ) -> Result<HttpStore, Failure> {
+    /// The stores over HTTP.
+    pub(crate) fn store(&self, policy: RetryPolicy) -> Result<HttpStore, Failure> {
         let publishers: Vec<&str> = self.publishers.iter().map(String::as_str).collect();
         let aggregators: Vec<&str> = self.aggregators.iter().map(String::as_str).collect();
-        let mut builder = HttpStore::endpoints(&publishers, &aggregators, self.shards());
+        let mut builder = HttpStore::endpoints(&publishers, &aggregators, self.shards()).policy(policy);
         if let Some(heads) = self.heads.first() {
             builder = builder.heads(heads);
         }
@@ -269,12 +266,12 @@ impl Settings {
             let usage = |error: TokenFileError| Failure::Usage(error.to_string());
             builder = builder.token(file.read().map_err(usage)?);
         }
-        tune(builder).build().map_err(|error| Failure::Usage(error.to_string()))
+        builder.build().map_err(|error| Failure::Usage(error.to_string()))
     }
 
     /// The client's configuration; without the network it connects to no node.
     pub(crate) fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
-        let mut config = ClientConfig::with_store(Some(&self.home), self.store(|builder| builder)?);
+        let mut config = ClientConfig::with_store(Some(&self.home), self.store(RetryPolicy::default())?);
         match self.heads.first() {
             Some(url) => config.heads_name.clone_from(url),
             None => NamedIndex { name: config.heads_name, index: config.heads } = self.default_index()?,

@@ -2,11 +2,15 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use baton_proto::{codec, ids::BlobId, store::StoreError};
+use baton_proto::{
+    codec,
+    ids::BlobId,
+    store::{PutOptions, StoreError},
+};
 use baton_walrus_client::{
     HttpStore,
     blob_id::ShardCount,
-    http_store::{ReadOptions, WriteOptions},
+    http_store::ReadOptions,
     quilt::{QuiltPatch, QuiltPatchId, max_patches},
 };
 use serde::{Deserialize, Serialize};
@@ -70,7 +74,8 @@ impl ContentStore for WalrusContents {
                 data: bytes,
             };
             let patches: Vec<QuiltPatch<'_>> = contents.iter().map(patch).collect();
-            let stored = self.store.store_quilt(&patches, &WriteOptions::new(self.epochs)).await?;
+            let options = PutOptions { epochs: self.epochs, ..PutOptions::default() };
+            let stored = self.store.store_quilt(&patches, &options).await?;
             let id_of = |(name, _): &(String, Vec<u8>)| {
                 stored.patches.iter().find(|patch| patch.identifier == *name).map(|patch| patch.patch_id)
             };

@@ -1,6 +1,6 @@
 //! Blobs that are not one slice in memory: sources with random access, and an incremental hasher.
 
-use std::{fs::File, io, num::NonZeroUsize};
+use std::{io, num::NonZeroUsize};
 
 use super::{
     BlobId, BlobIdError, ShardCount,
@@ -37,58 +37,6 @@ impl BlobSource for &[u8] {
         let part = start.and_then(|start| self.get(start..)?.get(..buffer.len()));
         buffer.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
-    }
-}
-
-/// A file with the length it had when this was made.
-#[derive(Debug)]
-pub struct FileSource {
-    #[cfg_attr(not(any(unix, windows)), expect(dead_code, reason = "no file can be read here"))]
-    file: File,
-    length: u64,
-}
-
-impl FileSource {
-    /// Takes a file that is open for reading, and reads its length now. Writing to the file while this is
-    /// used makes every result meaningless.
-    ///
-    /// # Errors
-    /// Any error of reading the length.
-    pub fn new(file: File) -> io::Result<Self> {
-        let length = file.metadata()?.len();
-        Ok(Self { file, length })
-    }
-}
-
-impl BlobSource for FileSource {
-    fn len(&self) -> u64 {
-        self.length
-    }
-
-    #[cfg(unix)]
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
-    }
-
-    #[cfg(windows)]
-    fn read_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
-        while !buffer.is_empty() {
-            match std::os::windows::fs::FileExt::seek_read(&self.file, buffer, offset) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => {
-                    buffer = buffer.get_mut(count..).unwrap_or_default();
-                    offset += count as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    #[cfg(not(any(unix, windows)))]
-    fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

@@ -13,7 +13,7 @@ use baton_proto::{ids::BlobId, store::StoreError};
 
 use serde::de::DeserializeOwned;
 
-use super::{object::ObjectId, times::http_date};
+use super::times::http_date;
 use crate::wire::{ErrorAnswer, QuiltStoreResult, StoreResult, reason};
 
 /// Longest text of a store in an error, in characters.
@@ -75,10 +75,6 @@ pub(super) struct PublisherStatement {
     pub(super) newly_created: bool,
     /// First epoch without the blob.
     pub(super) end_epoch: Option<u64>,
-    /// The object on Sui.
-    pub(super) object: Option<ObjectId>,
-    /// Its cost in FROST, without gas.
-    pub(super) cost: Option<u64>,
 }
 
 /// An answer without success: its status and hints at the cause.
@@ -214,22 +210,11 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<PublisherStatement,
         StoreResult::NewlyCreated(created) => {
             let object = created.blob_object;
             let end_epoch = object.storage.map(|storage| storage.end_epoch);
-            let accepted = PublisherStatement {
-                newly_created: true,
-                end_epoch,
-                object: created.shared_blob_object.unwrap_or(object.id).parse().ok(),
-                cost: Some(created.cost),
-            };
-            (object.blob_id, accepted)
+            (object.blob_id, PublisherStatement { newly_created: true, end_epoch })
         }
         StoreResult::AlreadyCertified(certified) => {
-            let accepted = PublisherStatement {
-                newly_created: false,
-                end_epoch: Some(certified.end_epoch),
-                object: certified.object.and_then(|object| object.parse().ok()),
-                cost: None,
-            };
-            (certified.blob_id, accepted)
+            let end_epoch = Some(certified.end_epoch);
+            (certified.blob_id, PublisherStatement { newly_created: false, end_epoch })
         }
         StoreResult::MarkedInvalid(_) => return Err(PutFault::Invalid),
         // The phase says where it stopped, but not how much was undone.
@@ -239,15 +224,6 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<PublisherStatement,
         }
     };
     if text.parse() == Ok(expected) { Ok(accepted) } else { Err(PutFault::WrongId) }
-}
-
-/// The fields of `Content-Range: bytes a-b/total`: (a, b, total).
-pub(super) fn content_range(value: &str) -> Option<(u64, u64, Option<u64>)> {
-    let (unit, range) = value.trim().split_once(' ')?;
-    let (range, total) = range.split_once('/').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;
-    let (first, last) = range.split_once('-')?;
-    let total = if total == "*" { None } else { Some(total.parse().ok()?) };
-    Some((first.parse().ok()?, last.parse().ok()?, total))
 }
 
 /// A `Retry-After`, in seconds or as a date. A date counts from the answer's own `Date`, since the clocks may differ.
@@ -351,15 +327,6 @@ mod tests {
             assert_eq!(quilt_stored(answer(&bad).as_bytes(), id, &ours), Err(PutFault::WrongId), "{bad}");
         }
         assert_eq!(quilt_stored(good.as_bytes(), BlobId([8; 32]), &ours), Err(PutFault::WrongId));
-    }
-
-    #[test]
-    fn content_ranges_are_read_or_left_alone() {
-        assert_eq!(content_range("bytes 2-5/10"), Some((2, 5, Some(10))));
-        assert_eq!(content_range("Bytes 2-5/*"), Some((2, 5, None)));
-        for text in ["", "bytes */10", "bytes 2-/10", "items 2-5/10", "bytes 99999999999999999999-1/2"] {
-            assert_eq!(content_range(text), None, "{text}");
-        }
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl HttpStoreInner {
 
     /// Runs within the base timeout: head records are small.
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let done = timeout(self.settings.base_timeout, work).await;
+        let done = timeout(self.policy.base_timeout, work).await;
         done.unwrap_or_else(|_| Err(unavailable("timed out".to_owned())))
     }
 }

@@ -102,11 +102,6 @@ impl SourceHealth {
         (now.saturating_duration_since(measured) < LATENCY_MEMORY).then_some(latency)
     }
 
-    /// How much longer it stays behind the others.
-    pub(super) fn cooling(&self, index: usize, now: Instant) -> Duration {
-        self.back_at(index, now).map_or(Duration::ZERO, |back_at| back_at.saturating_duration_since(now))
-    }
-
     fn back_at(&self, index: usize, now: Instant) -> Option<Instant> {
         self.sources.get(index)?.back_at.filter(|back_at| *back_at > now)
     }
@@ -125,6 +120,10 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    fn cooling(health: &SourceHealth, index: usize, now: Instant) -> Duration {
+        health.back_at(index, now).map_or(Duration::ZERO, |back_at| back_at - now)
+    }
 
     #[test]
     fn equals_keep_the_configured_order() {
@@ -146,16 +145,16 @@ mod tests {
         let mut health = SourceHealth::new(2);
         health.note_offence(0, Offence::Failed(None), now);
         assert_eq!(health.order(now), [1, 0]);
-        assert_eq!(health.cooling(0, now), FIRST_COOL_DOWN);
+        assert_eq!(cooling(&health, 0, now), FIRST_COOL_DOWN);
         assert_eq!(health.order(now + FIRST_COOL_DOWN), [0, 1], "it is tried again");
         health.note_offence(0, Offence::Failed(None), now);
-        assert_eq!(health.cooling(0, now), FIRST_COOL_DOWN * 2, "the second failure counts double");
+        assert_eq!(cooling(&health, 0, now), FIRST_COOL_DOWN * 2, "the second failure counts double");
         health.note_answer(0, MS, now);
         assert_eq!(health.order(now), [0, 1]);
         for _ in 0..100 {
             health.note_offence(0, Offence::Failed(None), now);
         }
-        assert_eq!(health.cooling(0, now), MAX_COOL_DOWN);
+        assert_eq!(cooling(&health, 0, now), MAX_COOL_DOWN);
     }
 
     #[test]
@@ -163,9 +162,9 @@ mod tests {
         let now = Instant::now();
         let mut health = SourceHealth::new(2);
         health.note_offence(0, Offence::Failed(Some(Duration::from_secs(60))), now);
-        assert_eq!(health.cooling(0, now), Duration::from_secs(60));
+        assert_eq!(cooling(&health, 0, now), Duration::from_secs(60));
         health.note_offence(1, Offence::Failed(Some(Duration::from_secs(1 << 40))), now);
-        assert_eq!(health.cooling(1, now), MAX_ASKED_COOL_DOWN);
+        assert_eq!(cooling(&health, 1, now), MAX_ASKED_COOL_DOWN);
     }
 
     #[test]

@@ -6,15 +6,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::join_all;
-use reqwest::header;
+use reqwest::{Url, header};
 
-use super::{
-    HttpStore,
-    answer::Failure,
-    fetch::failure,
-    join,
-    sources::{Source, origin},
-};
+use super::{HttpStore, answer::Failure, fetch::failure, join, sources::origin};
 use crate::{http_client::describe, jwt::TokenPurpose, wire::reason};
 
 /// The body of the request, in bytes.
@@ -50,27 +44,24 @@ impl HttpStore {
     /// Asks every publisher whether it accepts a PUT with the configured token; stores nothing. The first part
     /// names the publisher. A token that counts only once is used up.
     pub async fn put_permissions(&self) -> Vec<(String, PutPermission)> {
-        let publishers = &self.inner.publishers;
-        let asked = (0..publishers.urls().count()).map(|index| self.ask_permission(publishers.get(index)));
-        join_all(asked).await
+        join_all(self.inner.publishers.urls().map(|publisher| self.ask_permission(publisher))).await
     }
 
-    async fn ask_permission(&self, publisher: &Source) -> (String, PutPermission) {
+    async fn ask_permission(&self, publisher: &Url) -> (String, PutPermission) {
         let permission = match self.send_refusable(publisher).await {
             Ok(None) => PutPermission::Granted,
             Ok(Some(failure)) => judge(&failure),
             Err(reason) => PutPermission::Unknown { reason },
         };
-        (origin(&publisher.url), permission)
+        (origin(publisher), permission)
     }
 
     /// Sends the PUT; `None` if it was accepted nevertheless.
-    async fn send_refusable(&self, publisher: &Source) -> Result<Option<Failure>, String> {
-        let mut url = join(&publisher.url, "v1/blobs").map_err(|error| error.to_string())?;
+    async fn send_refusable(&self, publisher: &Url) -> Result<Option<Failure>, String> {
+        let mut url = join(publisher, "v1/blobs").map_err(|error| error.to_string())?;
         url.query_pairs_mut().extend_pairs([("epochs", "1"), ("permanent", "true"), ("deletable", "true")]);
-        let mut request =
-            self.inner.client(&url).put(url).timeout(self.inner.settings.base_timeout).body(BODY);
-        if let Some(token) = &publisher.token {
+        let mut request = self.inner.client(&url).put(url).timeout(self.inner.policy.base_timeout).body(BODY);
+        if let Some(token) = &self.inner.token {
             let purpose = TokenPurpose { epochs: 1, size: Some(BODY.len() as u64), send_object_to: None };
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let value = token.header(&purpose, now).map_err(|error| error.to_string())?;

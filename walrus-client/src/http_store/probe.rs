@@ -10,12 +10,11 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    HttpStoreInner, ReadOptions,
+    HttpStoreInner,
     answer::ReadFault,
     fetch::{Motion, after},
-    metrics::Operation,
-    read::{ReadPlan, ReadState, Verb},
-    reads::blob_plan,
+    read::{ReadPlan, ReadState},
+    reads::head_plan,
     retry::{ProbeAnswer, ProbeOutcome, ProbeStep, after_probe_pass},
     verify::Check,
 };
@@ -26,14 +25,8 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 impl HttpStoreInner {
     /// Searches for a blob of this length at all aggregators.
     pub(super) async fn probe(&self, id: BlobId, length: u64) -> ProbeOutcome {
-        self.metrics.probes.add(1);
-        let plan = ReadPlan {
-            operation: Operation::Stat,
-            verb: Verb::Head,
-            check: Check::Length(length),
-            ..blob_plan(id, &ReadOptions::new(0))
-        };
-        let until = after(Instant::now(), self.settings.probe_window);
+        let plan = head_plan(id, Check::Length(length));
+        let until = after(Instant::now(), self.policy.probe_window);
         let mut pass: u32 = 0;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -50,7 +43,7 @@ impl HttpStoreInner {
 
     /// Asks all aggregators once, in parallel, until one has it.
     async fn ask_all(&self, plan: &ReadPlan) -> Vec<ProbeAnswer> {
-        let run = ReadState::new(None, self.settings);
+        let run = ReadState::new(self.policy);
         let run = &run;
         let mut requests: FuturesUnordered<_> = self
             .aggregators
@@ -59,7 +52,7 @@ impl HttpStoreInner {
             .map(|index| async move {
                 let motion = Motion::default();
                 let asked = self.attempt(plan, index, run, &motion);
-                match timeout(LOOK_TIMEOUT.min(self.settings.base_timeout), asked).await {
+                match timeout(LOOK_TIMEOUT.min(self.policy.base_timeout), asked).await {
                     Ok(Ok(_)) => ProbeAnswer::Present,
                     Ok(Err(ReadFault::Missing)) => ProbeAnswer::Absent,
                     Ok(Err(ReadFault::Unreachable { .. })) => ProbeAnswer::Unreachable,

@@ -4,17 +4,19 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use baton_proto::{ids::BlobId, store::StoreError};
+use baton_proto::{
+    ids::BlobId,
+    store::{PutOptions, StoreError},
+};
 use bytes::Bytes;
 use reqwest::header::HeaderMap;
 
 use super::{
-    HttpStore, ReadOptions, StoredBlob, Verification, WriteOptions,
+    HttpStore, ReadOptions, StoredBlob, Verification,
     answer::json,
-    metrics::Operation,
     payload::{MultipartForm, Payload},
     read::ReadPlan,
-    reads::{consistency, refused},
+    reads::refused,
     verify::Check,
     write::{OwnId, PutJob},
 };
@@ -26,6 +28,8 @@ use crate::{
 
 /// The header with the identifier of a patch.
 const IDENTIFIER_HEADER: &str = "x-quilt-patch-identifier";
+/// Most bytes of a quilt's patches: the limit of Walrus's public publishers.
+const MAX_QUILT_BYTES: u64 = 102_400 * 1024;
 /// Largest quilt built in memory, in bytes. One large patch among many small ones makes a quilt many times as
 /// large as its patches. The publisher would have to hold and encode that too.
 const MAX_LAID_OUT_BYTES: u64 = 1 << 30;
@@ -118,12 +122,11 @@ impl HttpStore {
     pub async fn store_quilt(
         &self,
         patches: &[QuiltPatch<'_>],
-        options: &WriteOptions,
+        options: &PutOptions,
     ) -> Result<StoredQuilt, StoreError> {
         let length: u64 = patches.iter().map(|patch| patch.data.len() as u64).sum();
-        let limit = self.inner.settings.max_quilt_bytes;
-        if length > limit {
-            return Err(StoreError::TooLarge { length, limit });
+        if length > MAX_QUILT_BYTES {
+            return Err(StoreError::TooLarge { length, limit: MAX_QUILT_BYTES });
         }
         let own = |patch: &QuiltPatch<'_>| OwnPatch {
             identifier: patch.identifier.to_owned(),
@@ -135,7 +138,6 @@ impl HttpStore {
         let ExpectedQuilt { quilt, length, patches } = self.lay_out(patches).await?;
         let ids = patches.iter().map(|patch| (patch.identifier.clone(), patch.patch_id.to_string()));
         let job = PutJob {
-            operation: Operation::Quilt,
             path: "v1/quilts",
             payload: Payload::Form(form),
             id: OwnId::Known(quilt),
@@ -187,10 +189,10 @@ impl HttpStore {
             Verification::Off => {}
         }
         let path = format!("v1/quilts/{quilt}/patches");
-        let mut plan = ReadPlan::get(Operation::Patches, path, Check::Off, options);
+        let mut plan = ReadPlan::get(path, Check::Off, options.limit);
         plan.id = Some(quilt);
         plan.well_formed = |bytes| read_list(bytes).is_some();
-        let bytes = self.inner.read(&plan).await?.content.into_bytes();
+        let bytes = self.inner.read(&plan).await?.bytes;
         read_list(&bytes).ok_or(StoreError::WrongContent)
     }
 
@@ -252,18 +254,13 @@ impl HttpStore {
         path: String,
         options: &ReadOptions,
     ) -> Result<ReadPatch, StoreError> {
-        if options.range.is_some() {
-            return Err(refused("a range is read by blob ID only".to_owned()));
-        }
         let check = match options.verification {
             Verification::Digest(digest) => Check::Digest(digest),
             Verification::BlobId | Verification::Off => Check::Off,
         };
-        let mut plan = ReadPlan::get(Operation::Patch, path, check, options);
-        plan.query = consistency(options.consistency);
-        plan.id = Some(quilt);
+        let plan = ReadPlan { id: Some(quilt), ..ReadPlan::get(path, check, options.limit) };
         let fetched = self.inner.read(&plan).await?;
-        Ok(ReadPatch { identifier: named(&fetched.headers), bytes: fetched.content.into_bytes() })
+        Ok(ReadPatch { identifier: named(&fetched.headers), bytes: fetched.bytes })
     }
 
     /// A whole verified quilt and its index.
@@ -272,7 +269,7 @@ impl HttpStore {
         quilt: BlobId,
         options: &ReadOptions,
     ) -> Result<(QuiltIndex, Vec<u8>), StoreError> {
-        let bytes = self.read(quilt, &ReadOptions { range: None, ..options.clone() }).await?;
+        let bytes = self.read(quilt, options).await?;
         let index = QuiltIndex::decode(&bytes, self.shards()).map_err(|error| no_quilt(&error))?;
         Ok((index, bytes))
     }

@@ -13,18 +13,13 @@ use std::{
 };
 
 use baton_proto::{ids::BlobId, store::StoreError};
-use bytes::Bytes;
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use reqwest::StatusCode;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
-    ByteRange, HttpStoreInner,
+    HttpStoreInner, RetryPolicy,
     answer::ReadFault,
-    config::Settings,
-    fetch::{AggregatorAnswer, Motion, Target, after, bounded},
-    metrics::Operation,
-    options::{Phase, ProgressFn, ReadOptions},
+    fetch::{AggregatorAnswer, Motion, after, bounded},
     retry::{ReadSituation, ReadStep, after_reads},
     verify::Check,
 };
@@ -37,51 +32,25 @@ const MAX_PARALLEL: usize = 3;
 pub(super) enum Verb {
     Get,
     Head,
-    /// POST of this JSON.
-    Post(Bytes),
 }
 
 /// The request to every aggregator, and the conditions on the answer.
 #[derive(Debug)]
 pub(super) struct ReadPlan {
-    pub(super) operation: Operation,
     pub(super) verb: Verb,
     pub(super) path: String,
-    pub(super) query: Vec<(&'static str, String)>,
-    /// The requested bytes, if not all; by header when `status` is 206.
-    pub(super) range: Option<ByteRange>,
-    pub(super) status: StatusCode,
     pub(super) limit: u64,
     pub(super) check: Check,
-    /// Whether an answer in memory has the required form.
+    /// Whether an answer has the required form.
     pub(super) well_formed: fn(&[u8]) -> bool,
-    pub(super) target: Target,
     /// The blob that a 404 refers to.
     pub(super) id: Option<BlobId>,
-    pub(super) known_stored: bool,
-    pub(super) deadline: Option<Duration>,
-    pub(super) progress: Option<ProgressFn>,
 }
 
 impl ReadPlan {
-    /// A GET of a whole object into memory.
-    pub(super) fn get(operation: Operation, path: String, check: Check, options: &ReadOptions) -> Self {
-        Self {
-            operation,
-            verb: Verb::Get,
-            path,
-            query: Vec::new(),
-            range: None,
-            status: StatusCode::OK,
-            limit: options.limit,
-            check,
-            well_formed: |_| true,
-            target: Target::Memory,
-            id: None,
-            known_stored: options.known_stored,
-            deadline: options.deadline,
-            progress: options.progress.clone(),
-        }
+    /// A GET of a whole object.
+    pub(super) fn get(path: String, check: Check, limit: u64) -> Self {
+        Self { verb: Verb::Get, path, limit, check, well_formed: |_| true, id: None }
     }
 }
 
@@ -89,27 +58,20 @@ impl ReadPlan {
 #[derive(Debug)]
 pub(super) struct ReadState {
     start: Instant,
-    settings: Settings,
-    fixed: Option<Instant>,
+    policy: RetryPolicy,
     /// Bytes that earn time: announced within the limit, or received.
     earned: AtomicU64,
-    /// The progress of the furthest request.
-    furthest: AtomicU64,
 }
 
 impl ReadState {
-    pub(super) fn new(deadline: Option<Duration>, settings: Settings) -> Self {
-        let start = Instant::now();
-        let fixed = deadline.map(|deadline| after(start, deadline));
-        Self { start, settings, fixed, earned: AtomicU64::new(0), furthest: AtomicU64::new(0) }
+    pub(super) fn new(policy: RetryPolicy) -> Self {
+        Self { start: Instant::now(), policy, earned: AtomicU64::new(0) }
     }
 
-    /// The end of the whole read.
+    /// The end of the whole read, all repetitions included.
     fn deadline(&self) -> Instant {
-        self.fixed.unwrap_or_else(|| {
-            let moving = self.settings.moving(self.earned.load(Ordering::Relaxed));
-            after(self.start, self.settings.base_timeout.saturating_mul(2).saturating_add(moving))
-        })
+        let moving = self.policy.moving(self.earned.load(Ordering::Relaxed));
+        after(self.start, self.policy.base_timeout.saturating_mul(2).saturating_add(moving))
     }
 
     fn left(&self) -> Duration {
@@ -119,27 +81,16 @@ impl ReadState {
     pub(super) fn earn(&self, bytes: u64) {
         self.earned.fetch_max(bytes, Ordering::Relaxed);
     }
-
-    /// Notes bytes that a request has received.
-    pub(super) fn moved(&self, plan: &ReadPlan, received: u64, total: Option<u64>) {
-        self.earn(received);
-        let before = self.furthest.fetch_max(received, Ordering::Relaxed);
-        if let Some(progress) = plan.progress.as_ref().filter(|_| received > before) {
-            progress.report(Phase::Downloading, received, total);
-        }
-    }
 }
 
 impl HttpStoreInner {
     /// Runs a plan within its deadline.
     pub(super) async fn read(&self, plan: &ReadPlan) -> Result<AggregatorAnswer, StoreError> {
-        let run = ReadState::new(plan.deadline, self.settings);
+        let run = ReadState::new(self.policy);
         let rounds = Box::pin(self.rounds(plan, &run));
-        let result = bounded(|| run.deadline(), rounds).await.unwrap_or_else(|| {
+        bounded(|| run.deadline(), rounds).await.unwrap_or_else(|| {
             Err(StoreError::Unavailable { reason: "timed out".to_owned(), retry_after: None })
-        });
-        self.metrics.ended(plan.operation, &result);
-        result
+        })
     }
 
     async fn rounds(&self, plan: &ReadPlan, run: &ReadState) -> Result<AggregatorAnswer, StoreError> {
@@ -159,8 +110,8 @@ impl HttpStoreInner {
             let situation = ReadSituation {
                 round,
                 failed_rounds,
-                budget: self.settings.retries,
-                missing_left: self.missing_left(plan, run),
+                budget: self.policy.retries,
+                missing_left: self.missing_left(plan),
                 left: run.left(),
                 jitter: rand::random(),
             };
@@ -169,7 +120,6 @@ impl HttpStoreInner {
                 ReadStep::Fail(error) => return Err(error),
                 ReadStep::Again { wait, sources } => {
                     sleep(wait).await;
-                    self.metrics.retries.add(1);
                     order = self.aggregators.order();
                     order.retain(|source| sources.contains(source));
                     round = round.saturating_add(1);
@@ -179,11 +129,9 @@ impl HttpStoreInner {
     }
 
     /// How long a 404 may still be a cache's.
-    fn missing_left(&self, plan: &ReadPlan, run: &ReadState) -> Duration {
+    fn missing_left(&self, plan: &ReadPlan) -> Duration {
         let now = Instant::now();
-        let recent = plan.id.and_then(|id| self.recent().until(id, now));
-        let known = plan.known_stored.then(|| after(run.start, self.settings.recently_stored_window));
-        let until = recent.max(known);
+        let until = plan.id.and_then(|id| self.recent().until(id, now));
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
@@ -202,20 +150,18 @@ impl HttpStoreInner {
         });
         let mut running = FuturesUnordered::new();
         let mut faults = Vec::new();
-        let mut hedged = Vec::new();
         running.extend(lanes.next());
-        let delay =
-            order.first().and_then(|first| self.settings.hedge.delay(self.aggregators.latency(*first)));
-        let next_hedge = || after(Instant::now(), delay.unwrap_or_default());
+        let delay = self.policy.hedge_delay(order.first().and_then(|first| self.aggregators.latency(*first)));
+        let next_hedge = || after(Instant::now(), delay);
         let mut hedge_at = next_hedge();
         let mut moved = 0;
         loop {
-            let may_hedge = delay.is_some() && lanes.len() > 0 && running.len() < MAX_PARALLEL;
+            let may_hedge = lanes.len() > 0 && running.len() < MAX_PARALLEL;
             tokio::select! {
                 biased;
                 ended = running.next() => match ended {
                     Some((place, _, Ok(fetched))) => {
-                        self.note_win(order, &faults, place, hedged.contains(&place), began);
+                        self.note_win(order, &faults, place, began);
                         return Ok(fetched);
                     }
                     Some((_, source, Err(fault))) => {
@@ -231,8 +177,6 @@ impl HttpStoreInner {
                     let now_moved = motions.iter().map(Motion::bytes).sum();
                     let still = std::mem::replace(&mut moved, now_moved) == now_moved;
                     if still && !motions.iter().any(Motion::is_verifying) {
-                        self.metrics.hedges.add(1);
-                        hedged.push(order.len() - lanes.len());
                         running.extend(lanes.next());
                     }
                 }
@@ -241,17 +185,7 @@ impl HttpStoreInner {
     }
 
     /// Notes a longer latency for silent sources that were asked before the winner.
-    fn note_win(
-        &self,
-        order: &[usize],
-        faults: &[(usize, ReadFault)],
-        winner: usize,
-        hedged: bool,
-        began: Instant,
-    ) {
-        if hedged {
-            self.metrics.hedges_won.add(1);
-        }
+    fn note_win(&self, order: &[usize], faults: &[(usize, ReadFault)], winner: usize, began: Instant) {
         for source in order.iter().take(winner) {
             if !faults.iter().any(|(failed, _)| failed == source) {
                 self.aggregators.note_overtaken(*source, began.elapsed());

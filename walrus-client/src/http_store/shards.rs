@@ -30,7 +30,7 @@ impl HttpStore {
         let asked = inner.publishers.urls().chain(inner.aggregators.urls()).map(|base| async move {
             let url = join(base, "v1/api").ok()?;
             let answer = inner.client(&url).get(url).send();
-            announced(timeout(inner.settings.base_timeout, answer).await.ok()?.ok()?.headers())
+            announced(timeout(inner.policy.base_timeout, answer).await.ok()?.ok()?.headers())
         });
         join_all(asked).await.into_iter().flatten().next()
     }

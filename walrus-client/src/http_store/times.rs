@@ -29,7 +29,7 @@ impl HttpStore {
         let url = join(base, &format!("v1/blobs/{}", BlobId([0; 32]))).ok()?;
         let begun = Instant::now();
         let answer =
-            self.inner.client(&url).request(Method::HEAD, url).timeout(self.inner.settings.base_timeout);
+            self.inner.client(&url).request(Method::HEAD, url).timeout(self.inner.policy.base_timeout);
         let answer = answer.send().await.ok()?;
         let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         let seconds = http_date(answer.headers().get(header::DATE)?.to_str().ok()?)?;

@@ -2,14 +2,14 @@
 //!
 //! Digests are computed as bytes arrive. A blob ID needs all bytes, and is computed on a blocking thread.
 
-use std::path::PathBuf;
-
-use baton_proto::{ids::BlobId, store::StoreError};
+use baton_proto::{
+    ids::{BlobDigest, BlobId},
+    store::StoreError,
+};
 use bytes::Bytes;
-use sha2::Digest as _;
 
-use super::options::{Digest, Verification};
-use crate::{BlobIdError, ShardCount, blob_id, blob_id::FileSource, blob_id_of};
+use super::options::Verification;
+use crate::{BlobIdError, ShardCount, blob_id};
 
 /// The condition on an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) enum Check {
     /// This many bytes.
     Length(u64),
     /// Bytes with this digest.
-    Digest(Digest),
+    Digest(BlobDigest),
     /// Bytes with this blob ID.
     BlobId(BlobId),
 }
@@ -38,12 +38,7 @@ impl Check {
         match self {
             Self::Off | Self::BlobId(_) => Running::Nothing,
             Self::Length(expected) => Running::Length { expected, seen: 0 },
-            Self::Digest(Digest::Blake3(expected)) => {
-                Running::Blake3 { expected: expected.0, hasher: Box::default() }
-            }
-            Self::Digest(Digest::Sha256(expected)) => {
-                Running::Sha256 { expected: expected.0, hasher: Box::default() }
-            }
+            Self::Digest(expected) => Running::Digest { expected, hasher: Box::default() },
         }
     }
 }
@@ -52,8 +47,7 @@ impl Check {
 pub(super) enum Running {
     Nothing,
     Length { expected: u64, seen: u64 },
-    Blake3 { expected: [u8; 32], hasher: Box<blake3::Hasher> },
-    Sha256 { expected: [u8; 32], hasher: Box<sha2::Sha256> },
+    Digest { expected: BlobDigest, hasher: Box<blake3::Hasher> },
 }
 
 impl Running {
@@ -61,10 +55,9 @@ impl Running {
         match self {
             Self::Nothing => {}
             Self::Length { seen, .. } => *seen += bytes.len() as u64,
-            Self::Blake3 { hasher, .. } => {
+            Self::Digest { hasher, .. } => {
                 hasher.update(bytes);
             }
-            Self::Sha256 { hasher, .. } => hasher.update(bytes),
         }
     }
 
@@ -73,17 +66,9 @@ impl Running {
         match self {
             Self::Nothing => true,
             Self::Length { expected, seen } => expected == seen,
-            Self::Blake3 { expected, hasher } => *hasher.finalize().as_bytes() == expected,
-            Self::Sha256 { expected, hasher } => hasher.finalize()[..] == expected,
+            Self::Digest { expected, hasher } => hasher.finalize() == expected.0,
         }
     }
-}
-
-/// The bytes for an ID.
-#[derive(Debug, Clone)]
-pub(super) enum Input {
-    Memory(Bytes),
-    File(PathBuf),
 }
 
 /// The reason why there is no ID.
@@ -91,9 +76,6 @@ pub(super) enum Input {
 pub(super) enum IdError {
     #[error(transparent)]
     Encoding(#[from] BlobIdError),
-    /// The file cannot be read.
-    #[error("cannot read the file: {0}")]
-    File(String),
     /// The runtime is shutting down.
     #[error("the runtime is shutting down")]
     Stopping,
@@ -105,7 +87,6 @@ impl From<IdError> for StoreError {
             IdError::Encoding(BlobIdError::TooLarge { length, limit, .. }) => {
                 Self::TooLarge { length, limit }
             }
-            IdError::File(_) => Self::Refused { reason: error.to_string() },
             IdError::Stopping => Self::Unavailable { reason: error.to_string(), retry_after: None },
         }
     }
@@ -113,21 +94,9 @@ impl From<IdError> for StoreError {
 
 /// Computes the ID off the reactor. If the caller is dropped, a started computation runs to its end unused,
 /// for at most a second per 10 MiB.
-pub(super) async fn compute_id(input: Input, shards: ShardCount) -> Result<BlobId, IdError> {
-    let work = move || match input {
-        Input::Memory(bytes) => Ok(blob_id(&bytes, shards)?),
-        Input::File(path) => {
-            let failed = |error: std::io::Error| IdError::File(error.to_string());
-            let file = std::fs::File::open(path).map_err(failed)?;
-            let source = FileSource::new(file).map_err(failed)?;
-            blob_id_of(&source, shards).map_err(|error| match error {
-                crate::BlobSourceError::TooLarge(error) => IdError::Encoding(error),
-                other => IdError::File(other.to_string()),
-            })
-        }
-    };
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
+pub(super) async fn compute_id(bytes: Bytes, shards: ShardCount) -> Result<BlobId, IdError> {
+    match tokio::task::spawn_blocking(move || blob_id(&bytes, shards)).await {
+        Ok(computed) => Ok(computed?),
         Err(stopped) => match stopped.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(_) => Err(IdError::Stopping),
@@ -137,16 +106,12 @@ pub(super) async fn compute_id(input: Input, shards: ShardCount) -> Result<BlobI
 
 #[cfg(test)]
 mod tests {
-    use baton_proto::ids::BlobDigest;
-
     use super::*;
-    use crate::http_store::options::Sha256Digest;
 
     #[test]
     fn digests_and_lengths_are_checked_in_pieces() {
-        let good = Digest::Blake3(BlobDigest(blake3::hash(b"sealed bytes").into()));
-        let sha = Digest::Sha256(Sha256Digest(sha2::Sha256::digest(b"sealed bytes").into()));
-        for check in [Check::Off, Check::Length(12), Check::Digest(good), Check::Digest(sha)] {
+        let digest = BlobDigest(blake3::hash(b"sealed bytes").into());
+        for check in [Check::Off, Check::Length(12), Check::Digest(digest)] {
             let mut running = check.begin();
             running.update(b"sealed ");
             running.update(b"bytes");

@@ -12,21 +12,23 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use baton_proto::{ids::BlobId, store::StoreError};
+use baton_proto::{
+    ids::BlobId,
+    store::{PutOptions, StoreError},
+};
+use bytes::Bytes;
 use reqwest::{RequestBuilder, Url, header};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    HttpStoreInner, StoredBlob, StoredHow, WriteOptions,
+    HttpStoreInner, StoredBlob, StoredHow,
     answer::{PublisherStatement, PutFault, blob_stored, quilt_stored},
     fetch::{MAX_ANSWER_BYTES, after, failure, read_bounded},
     health::Offence,
     join,
-    metrics::Operation,
-    options::Phase,
     payload::Payload,
     retry::{PutCourse, PutStep},
-    verify::{IdError, Input, compute_id},
+    verify::{IdError, compute_id},
 };
 use crate::{
     http_client::{describe, next_location},
@@ -37,13 +39,12 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) enum OwnId {
     Known(BlobId),
-    Of(Input),
+    Of(Bytes),
 }
 
 /// One PUT.
 #[derive(Debug)]
 pub(super) struct PutJob<'a> {
-    pub(super) operation: Operation,
     pub(super) path: &'static str,
     pub(super) payload: Payload,
     pub(super) id: OwnId,
@@ -51,7 +52,7 @@ pub(super) struct PutJob<'a> {
     pub(super) length: u64,
     /// This client's patch IDs by identifier, for a quilt.
     pub(super) patches: Option<BTreeMap<String, String>>,
-    pub(super) options: &'a WriteOptions,
+    pub(super) options: &'a PutOptions,
 }
 
 impl PutJob<'_> {
@@ -71,25 +72,19 @@ struct PutState {
 }
 
 impl HttpStoreInner {
-    /// Runs a PUT within the deadline.
+    /// Runs a PUT, with its repetitions and the search for a lost one, within its time: twice the sum of the base
+    /// timeout, the search and the slowest permitted transfer.
     pub(super) async fn put(&self, job: &PutJob<'_>) -> Result<StoredBlob, StoreError> {
-        let result = self.put_within(job).await;
-        self.metrics.ended(job.operation, &result);
-        result
-    }
-
-    async fn put_within(&self, job: &PutJob<'_>) -> Result<StoredBlob, StoreError> {
         if job.options.epochs == 0 {
             return Err(StoreError::Refused { reason: "a blob is stored for at least one epoch".to_owned() });
         }
         let length = job.payload.length();
-        let settings = &self.settings;
-        let time = job.options.deadline.unwrap_or_else(|| {
-            settings.transfer(length).saturating_add(settings.probe_window).saturating_mul(2)
-        });
+        let policy = &self.policy;
+        let time = policy.transfer(length).saturating_add(policy.probe_window).saturating_mul(2);
         let deadline = after(Instant::now(), time);
-        let repeatable = job.options.is_repeatable();
-        let course = PutCourse::new(length, settings.retries, repeatable);
+        // A repeated PUT of a permanent blob buys nothing at the same publisher: it finds its registration again, or the
+        // certified blob. Each PUT of a deletable blob buys it again.
+        let course = PutCourse::new(length, policy.retries, job.options.permanent);
         let live = Mutex::new(PutState { course, in_flight: false });
         match timeout_at(deadline, Box::pin(self.course(job, &live, deadline))).await {
             Ok(result) => result,
@@ -116,7 +111,7 @@ impl HttpStoreInner {
             };
             lock(live).in_flight = true;
             // The ID is needed only with the answer, which takes a while.
-            let (id, answer) = tokio::join!(self.own_id(job, &own), self.send(job, publisher));
+            let (id, answer) = tokio::join!(self.own_id(&own), self.send(job, publisher));
             let id = match (id, &answer) {
                 (Ok(id), _) => id,
                 (Err(error), Err(PutFault::Busy { .. } | PutFault::Refused { .. } | PutFault::TooLarge)) => {
@@ -126,7 +121,7 @@ impl HttpStoreInner {
             };
             own = OwnId::Known(id);
             let fault = match answer.and_then(|body| job.read(&body, id)) {
-                Ok(accepted) => return Ok(self.stored(job, id, Some(accepted))),
+                Ok(accepted) => return Ok(self.stored(id, Some(accepted))),
                 Err(fault) => fault,
             };
             self.note_fault(publisher, &fault);
@@ -141,17 +136,13 @@ impl HttpStoreInner {
             if step == PutStep::Probe {
                 let probed = self.probe(id, job.length).await;
                 let next = lock(live).course.after_probe(probed, left(), rand::random());
-                let Some(next) = next else { return Ok(self.stored(job, id, None)) };
-                if matches!(next, PutStep::Round(_)) {
-                    self.metrics.resends.add(1);
-                }
+                let Some(next) = next else { return Ok(self.stored(id, None)) };
                 step = next;
             }
             match step {
                 PutStep::Next => {}
                 PutStep::Round(wait) => {
                     sleep(wait).await;
-                    self.metrics.retries.add(1);
                     queue = self.publishers.order().into();
                     if lock(live).course.is_in_doubt() {
                         // Only the publisher that may have bought it can see its purchase.
@@ -167,36 +158,25 @@ impl HttpStoreInner {
         }
     }
 
-    async fn own_id(&self, job: &PutJob<'_>, own: &OwnId) -> Result<BlobId, IdError> {
-        let input = match own {
-            OwnId::Known(id) => return Ok(*id),
-            OwnId::Of(input) => input.clone(),
-        };
-        let tell = |done| {
-            if let Some(progress) = &job.options.progress {
-                progress.report(Phase::Hashing, done, Some(job.length));
-            }
-        };
-        tell(0);
-        let id = compute_id(input, self.settings.shards).await?;
-        tell(job.length);
-        Ok(id)
+    async fn own_id(&self, own: &OwnId) -> Result<BlobId, IdError> {
+        match own {
+            OwnId::Known(id) => Ok(*id),
+            OwnId::Of(bytes) => compute_id(bytes.clone(), self.shards).await,
+        }
     }
 
     /// Sends one PUT, also to where the publisher redirects it; returns the body of its answer of success.
     async fn send(&self, job: &PutJob<'_>, publisher: usize) -> Result<Vec<u8>, PutFault> {
         let refused = |error: StoreError| PutFault::Refused { reason: error.to_string() };
-        let mut url = join(&self.publishers.get(publisher).url, job.path).map_err(refused)?;
-        url.query_pairs_mut().extend_pairs(job.options.query());
-        self.publishers.note_request(publisher);
+        let mut url = join(self.publishers.url(publisher), job.path).map_err(refused)?;
+        url.query_pairs_mut().extend_pairs(query(job.options));
         let asked = Instant::now();
         let exchange = async {
             let mut places = vec![url];
             let response = loop {
                 let url = places.last().cloned().expect("it starts with one");
-                let (request, fresh_token) = self.put_request(job, publisher, url.clone()).await?;
+                let (request, fresh_token) = self.put_request(job, publisher, url.clone())?;
                 let response = request.send().await.map_err(|error| send_fault(&error))?;
-                self.metrics.bytes_sent.add(job.payload.length());
                 if let Some(next) = next_location(&response, &places) {
                     places.push(next);
                     continue;
@@ -217,7 +197,7 @@ impl HttpStoreInner {
                 reason: error.map_or("the answer is too long".to_owned(), |error| describe(&error)),
             })
         };
-        let time = self.settings.transfer(job.payload.length());
+        let time = self.policy.transfer(job.payload.length());
         let body = timeout(time, exchange)
             .await
             .unwrap_or_else(|_| Err(PutFault::Ambiguous { reason: "timed out".to_owned() }))?;
@@ -225,33 +205,30 @@ impl HttpStoreInner {
         Ok(body)
     }
 
-    async fn put_request(
+    fn put_request(
         &self,
         job: &PutJob<'_>,
         publisher: usize,
         url: Url,
     ) -> Result<(RequestBuilder, bool), PutFault> {
-        let refused = |reason: String| PutFault::Refused { reason };
-        let source = self.publishers.get(publisher);
         // Another server gets no token.
-        let token = source.token.as_ref().filter(|_| url.origin() == source.url.origin());
-        let body = job.payload.open(job.options.progress.clone()).await;
-        let body = body.map_err(|error| refused(format!("cannot read the file: {error}")))?;
+        let token = self.token.as_ref().filter(|_| url.origin() == self.publishers.url(publisher).origin());
         let request = self
             .client(&url)
             .put(url)
             .header(header::CONTENT_TYPE, job.payload.content_type())
             .header(header::CONTENT_LENGTH, job.payload.length())
-            .body(body);
+            .body(job.payload.open());
         let Some(token) = token else { return Ok((request, false)) };
         let purpose = TokenPurpose {
             epochs: job.options.epochs,
             // A publisher may count a form's size in its own way.
             size: job.patches.is_none().then_some(job.length),
-            send_object_to: job.options.receiver(),
+            send_object_to: receiver(job.options),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let value = token.header(&purpose, now).map_err(|error| refused(error.to_string()))?;
+        let value = token.header(&purpose, now);
+        let value = value.map_err(|error| PutFault::Refused { reason: error.to_string() })?;
         Ok((request.header(header::AUTHORIZATION, value), token.is_fresh()))
     }
 
@@ -266,21 +243,31 @@ impl HttpStoreInner {
         self.publishers.note_offence(publisher, offence);
     }
 
-    fn stored(&self, job: &PutJob<'_>, id: BlobId, accepted: Option<PublisherStatement>) -> StoredBlob {
+    fn stored(&self, id: BlobId, accepted: Option<PublisherStatement>) -> StoredBlob {
         self.recent().stored(id, Instant::now());
         StoredBlob {
             blob_id: id,
-            length: job.length,
             how: match accepted {
                 Some(PublisherStatement { newly_created: true, .. }) => StoredHow::Created,
                 Some(_) => StoredHow::AlreadyCertified,
                 None => StoredHow::Found,
             },
             end_epoch: accepted.and_then(|accepted| accepted.end_epoch),
-            object: accepted.and_then(|accepted| accepted.object),
-            cost: accepted.and_then(|accepted| accepted.cost),
         }
     }
+}
+
+/// The query of a PUT, in Walrus's terms.
+fn query(options: &PutOptions) -> Vec<(&'static str, String)> {
+    let kind = if options.permanent { "permanent" } else { "deletable" };
+    let mut query = vec![("epochs", options.epochs.to_string()), (kind, "true".to_owned())];
+    query.extend(receiver(options).map(|to| ("send_object_to", to)));
+    query
+}
+
+/// The receiving address of the object, in Sui's form.
+fn receiver(options: &PutOptions) -> Option<String> {
+    options.send_object_to.map(|address| format!("0x{address}"))
 }
 
 /// The fault of a PUT without an answer. Only a failed connection proves that nothing was sent.

@@ -1,19 +1,20 @@
-//! The calls that store blobs.
+//! The call that stores a blob.
 
-use baton_proto::{ids::BlobId, store::StoreError};
+use baton_proto::store::{PutOptions, StoreError};
+use bytes::Bytes;
 
 use super::{
-    HttpStore, PutBody, StoredBlob, WriteOptions,
-    metrics::Operation,
+    HttpStore, StoredBlob,
     payload::Payload,
-    reads::refused,
-    verify::{Input, compute_id},
     write::{OwnId, PutJob},
 };
 use crate::encoded_length;
 
+/// Largest blob to send, in bytes: the limit of Walrus's public publishers.
+const MAX_PUT_BYTES: u64 = 10_240 * 1024;
+
 impl HttpStore {
-    /// Stores a blob from memory or a file. Compares the publisher's ID with the ID that the client computes.
+    /// Stores a blob. Compares the publisher's ID with the ID that the client computes.
     ///
     /// The blob is sent once, without a search before. It is sent to the next publisher, or again later, only
     /// when it was certainly not stored. If it may have arrived, all aggregators are searched. It is sent
@@ -29,74 +30,19 @@ impl HttpStore {
     ///   [`StoreError::Unavailable`]: nothing was stored.
     pub async fn store(
         &self,
-        body: impl Into<PutBody>,
-        options: &WriteOptions,
+        bytes: impl Into<Bytes>,
+        options: &PutOptions,
     ) -> Result<StoredBlob, StoreError> {
-        self.store_body(body.into(), None, options).await
-    }
-
-    /// As [`Self::store`], for a caller that already has the ID.
-    ///
-    /// # Errors
-    /// As [`Self::store`].
-    pub async fn store_with_id(
-        &self,
-        body: impl Into<PutBody>,
-        id: BlobId,
-        options: &WriteOptions,
-    ) -> Result<StoredBlob, StoreError> {
-        self.store_body(body.into(), Some(id), options).await
-    }
-
-    /// The ID of a blob, computed here on a blocking thread. Sends nothing, and never holds a whole file in
-    /// memory.
-    ///
-    /// # Errors
-    /// [`StoreError::TooLarge`] for a blob above the encoding's limit, [`StoreError::Refused`] for an
-    /// unreadable file.
-    pub async fn id_of(&self, body: &PutBody) -> Result<BlobId, StoreError> {
-        let input = match body {
-            PutBody::Bytes(bytes) => Input::Memory(bytes.clone()),
-            PutBody::File(path) => Input::File(path.clone()),
-        };
-        Ok(compute_id(input, self.shards()).await?)
-    }
-
-    async fn store_body(
-        &self,
-        body: PutBody,
-        id: Option<BlobId>,
-        options: &WriteOptions,
-    ) -> Result<StoredBlob, StoreError> {
-        let (payload, input) = match body {
-            PutBody::Bytes(bytes) => (Payload::Bytes(bytes.clone()), Input::Memory(bytes)),
-            PutBody::File(path) => {
-                let found = tokio::fs::metadata(&path).await;
-                let found = found.map_err(|error| refused(format!("cannot read the file: {error}")))?;
-                if !found.is_file() {
-                    return Err(refused("cannot read the file: it is none".to_owned()));
-                }
-                (Payload::File { path: path.clone(), length: found.len() }, Input::File(path))
-            }
-        };
-        let length = payload.length();
+        let bytes = bytes.into();
+        let length = bytes.len() as u64;
         self.check_put(length)?;
-        let id = id.map_or(OwnId::Of(input), OwnId::Known);
-        let job = PutJob {
-            operation: Operation::Put,
-            path: "v1/blobs",
-            payload,
-            id,
-            length,
-            patches: None,
-            options,
-        };
-        self.inner.put(&job).await
+        let (payload, id) = (Payload::Bytes(bytes.clone()), OwnId::Of(bytes));
+        self.inner.put(&PutJob { path: "v1/blobs", payload, id, length, patches: None, options }).await
     }
 
-    /// Refuses a blob that exceeds the settings or the encoding, before anything is sent.
+    /// Refuses a blob that no publisher or encoding takes, before anything is sent.
     fn check_put(&self, length: u64) -> Result<(), StoreError> {
-        let limit = self.shards().max_blob_length().min(self.inner.settings.max_put_bytes);
+        let limit = self.shards().max_blob_length().min(MAX_PUT_BYTES);
         if length > limit || encoded_length(length, self.shards()).is_err() {
             return Err(StoreError::TooLarge { length, limit });
         }

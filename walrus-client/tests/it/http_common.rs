@@ -1,10 +1,9 @@
 //! Servers with prescribed answers, and a publisher's JSON.
-#![allow(dead_code, reason = "not every test binary uses all of it")]
 
 use std::time::Duration;
 
 use baton_proto::ids::BlobId;
-use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, blob_id, http_store::Hedge};
+use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, blob_id, http_store::RetryPolicy};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -50,18 +49,24 @@ pub(crate) async fn count(server: &MockServer, method: &str) -> usize {
     requests.iter().filter(|request| request.method.as_str() == method).count()
 }
 
-/// A client of these servers, with short windows and one repetition.
+/// Short windows, one repetition, and no aggregator beside a slow one.
+pub(crate) fn policy() -> RetryPolicy {
+    RetryPolicy {
+        base_timeout: Duration::from_secs(5),
+        retries: 1,
+        hedge: Duration::MAX,
+        recently_stored_window: Duration::from_secs(5),
+        probe_window: Duration::from_millis(300),
+    }
+}
+
+/// A client of these servers, by [`policy`].
 pub(crate) fn builder(publishers: &[&MockServer], aggregators: &[&MockServer]) -> HttpStoreBuilder {
     let urls = |servers: &[&MockServer]| servers.iter().map(|server| server.uri()).collect::<Vec<_>>();
     let (publishers, aggregators) = (urls(publishers), urls(aggregators));
     let publishers: Vec<&str> = publishers.iter().map(String::as_str).collect();
     let aggregators: Vec<&str> = aggregators.iter().map(String::as_str).collect();
-    HttpStore::endpoints(&publishers, &aggregators, ShardCount::TESTBED)
-        .retries(1)
-        .hedge(Hedge::Off)
-        .base_timeout(Duration::from_secs(5))
-        .probe_window(Duration::from_millis(300))
-        .recently_stored_window(Duration::from_secs(5))
+    HttpStore::endpoints(&publishers, &aggregators, ShardCount::TESTBED).policy(policy())
 }
 
 /// A publisher's answer for a newly stored blob.

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use axum::extract::FromRequest;
 use baton_proto::{
     ids::{BlobDigest, BlobId},
-    store::StoreError,
+    store::{PutOptions, StoreError},
 };
 use baton_walrus_client::{
     HttpStore, QuiltPatch, QuiltPatchId, ShardCount, blob_id,
-    http_store::{Digest, ReadOptions, StoredHow, Verification, WriteOptions},
+    http_store::{ReadOptions, StoredHow, Verification},
     quilt,
 };
 use wiremock::{
@@ -53,7 +53,7 @@ async fn a_quilt_is_sent_as_a_form_and_its_ids_are_ours() {
     let (_, id, ids) = quilt();
     let publisher = answering(stored_answer(&ids, id)).await;
     let store = builder(&[&publisher], &[&publisher]).build().unwrap();
-    let stored = store.store_quilt(&patches(), &WriteOptions::new(1)).await.unwrap();
+    let stored = store.store_quilt(&patches(), &PutOptions::default()).await.unwrap();
     assert_eq!((stored.stored.blob_id, stored.stored.how), (id, StoredHow::Created));
     let found = stored.patches.into_iter().map(|patch| (patch.identifier, patch.patch_id));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), ids);
@@ -88,31 +88,33 @@ async fn a_quilt_under_other_patch_ids_is_wrong_content() {
     ids.values_mut().next().unwrap().end += 1;
     let (liar, none) = (answering(stored_answer(&ids, id)).await, answering_status(404).await);
     let store = builder(&[&liar], &[&none]).build().unwrap();
-    let refused = store.store_quilt(&patches(), &WriteOptions::new(1)).await;
+    let refused = store.store_quilt(&patches(), &PutOptions::default()).await;
     assert_eq!(refused, Err(StoreError::WrongContent));
     assert_eq!(count(&liar, "PUT").await, 1);
-    assert_eq!(store.metrics().publishers[0].wrong_content, 1);
 }
 
 #[tokio::test]
 async fn a_quilt_in_doubt_is_looked_for_by_its_own_length() {
     let (bytes, id, _) = quilt();
     let lossy = answering_status(504).await;
-    let aggregator = answering(ResponseTemplate::new(200).set_body_bytes(bytes.clone())).await;
+    let aggregator = answering(ResponseTemplate::new(200).set_body_bytes(bytes)).await;
     let store = builder(&[&lossy], &[&aggregator]).build().unwrap();
-    let stored = store.store_quilt(&patches(), &WriteOptions::new(1)).await.unwrap().stored;
-    assert_eq!((stored.how, stored.blob_id, stored.length), (StoredHow::Found, id, bytes.len() as u64));
+    let stored = store.store_quilt(&patches(), &PutOptions::default()).await.unwrap().stored;
+    assert_eq!((stored.how, stored.blob_id), (StoredHow::Found, id));
 }
 
 #[tokio::test]
 async fn what_is_no_quilt_is_refused_before_anything_is_sent() {
     let publisher = answering_status(200).await;
-    let store = builder(&[&publisher], &[&publisher]).max_quilt_bytes(10).build().unwrap();
-    let too_large = store.store_quilt(&patches(), &WriteOptions::new(1)).await;
-    assert!(matches!(too_large, Err(StoreError::TooLarge { limit: 10, .. })));
+    let store = builder(&[&publisher], &[&publisher]).build().unwrap();
+    let limit = 102_400 * 1024;
+    let large = vec![0; limit + 1];
+    let large = QuiltPatch { identifier: "a", tags: BTreeMap::new(), data: &large };
+    let too_large = store.store_quilt(&[large], &PutOptions::default()).await;
+    assert_eq!(too_large, Err(StoreError::TooLarge { length: limit as u64 + 1, limit: limit as u64 }));
     let patch = |identifier| QuiltPatch { identifier, tags: BTreeMap::new(), data: b"x" };
     for bad in [vec![], vec![patch("a"), patch("a")], vec![patch(" ")], vec![patch("_metadata")]] {
-        let refused = store.store_quilt(&bad, &WriteOptions::new(1)).await;
+        let refused = store.store_quilt(&bad, &PutOptions::default()).await;
         assert!(matches!(refused, Err(StoreError::Refused { .. })), "{bad:?}");
     }
     assert!(publisher.received_requests().await.unwrap().is_empty());
@@ -149,7 +151,7 @@ fn read(verification: Verification) -> ReadOptions {
 }
 
 fn digest() -> Verification {
-    Verification::Digest(Digest::Blake3(BlobDigest(blake3::hash(FIRST).into())))
+    Verification::Digest(BlobDigest(blake3::hash(FIRST).into()))
 }
 
 async fn both_ways(store: &HttpStore, options: &ReadOptions) -> Vec<Result<Vec<u8>, StoreError>> {

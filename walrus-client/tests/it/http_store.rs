@@ -6,7 +6,10 @@ use baton_proto::{
     ids::{HeadIndexKey, SuiAddress},
     store::{BlobStore as _, HeadIndex as _, PutOptions, StoreError},
 };
-use baton_walrus_client::{HttpStore, ShardCount, blob_id, http_store::fuzzing::read_answer};
+use baton_walrus_client::{
+    HttpStore, ShardCount, blob_id,
+    http_store::{ReadOptions, RetryPolicy, fuzzing::read_answer},
+};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
 use wiremock::{
@@ -22,11 +25,13 @@ use crate::{
 const LIMIT: usize = 1 << 20;
 /// A client that asks once, and searches only briefly for a lost PUT.
 fn client(url: &str) -> HttpStore {
-    HttpStore::builder(url, url, ShardCount::TESTBED)
-        .retries(0)
-        .probe_window(Duration::from_millis(200))
-        .build()
-        .unwrap()
+    let once = RetryPolicy { retries: 0, probe_window: Duration::from_millis(200), ..RetryPolicy::default() };
+    HttpStore::builder(url, url, ShardCount::TESTBED).policy(once).build().unwrap()
+}
+
+/// Reads the blob, verified by its ID.
+async fn verified(store: &HttpStore) -> Result<Vec<u8>, StoreError> {
+    store.read(id(), &ReadOptions::new(LIMIT as u64)).await
 }
 
 /// A server with one answer for all requests, of which there must be exactly `times`.
@@ -61,11 +66,11 @@ async fn stores_reads_and_probes_a_real_store() {
     assert_eq!((outcome.blob_id, outcome.newly_created, outcome.end_epoch), (id(), true, Some(2)));
     assert!(store.exists(id()).await.unwrap());
     assert_eq!(store.get(id(), BLOB.len()).await.unwrap(), BLOB);
-    assert_eq!(store.get_verified(id(), LIMIT).await.unwrap(), BLOB);
+    assert_eq!(verified(&store).await.unwrap(), BLOB);
 
     let permanent = PutOptions { epochs: 4, permanent: true, send_object_to: Some(SuiAddress([7; 32])) };
-    assert!(store.put_with_id(BLOB.to_vec(), permanent, id()).await.unwrap().newly_created);
-    let again = store.put_with_id(BLOB.to_vec(), permanent, id()).await.unwrap();
+    assert!(store.put(BLOB.to_vec(), permanent).await.unwrap().newly_created);
+    let again = store.put(BLOB.to_vec(), permanent).await.unwrap();
     assert_eq!((again.newly_created, again.end_epoch), (false, Some(5)));
     running.stop().await;
 }
@@ -78,7 +83,7 @@ async fn forged_content_is_found_by_the_verified_read_only() {
     put(&store).await.unwrap();
     running.store.admin().replace_blob(id(), b"forged".to_vec()).await.unwrap();
     assert_eq!(store.get(id(), LIMIT).await.unwrap(), b"forged");
-    assert_eq!(store.get_verified(id(), LIMIT).await, Err(StoreError::WrongContent));
+    assert_eq!(verified(&store).await, Err(StoreError::WrongContent));
     running.stop().await;
 }
 
@@ -174,14 +179,13 @@ async fn a_put_over_the_stores_limit_is_too_large() {
 #[tokio::test]
 async fn oversized_blobs_are_refused_before_anything_is_sent() {
     let (server, _) = answering(ResponseTemplate::new(200), 0).await;
-    let builder = HttpStore::builder(&server.uri(), &server.uri(), ShardCount::TESTBED);
-    let store = builder.clone().max_put_bytes(11).build().unwrap();
-    assert_eq!(put(&store).await, Err(StoreError::TooLarge { length: 12, limit: 11 }));
-    let store = builder.build().unwrap();
-    let limit = ShardCount::TESTBED.max_blob_length();
-    let bytes = vec![0; usize::try_from(limit).unwrap() + 1];
-    let refused = store.put_with_id(bytes, PutOptions::default(), id()).await;
-    assert_eq!(refused, Err(StoreError::TooLarge { length: limit + 1, limit }));
+    let encoding = ShardCount::TESTBED.max_blob_length();
+    for (shards, limit) in [(ShardCount::TESTBED, encoding), (ShardCount::MAINNET, 10_240 * 1024)] {
+        let store = HttpStore::builder(&server.uri(), &server.uri(), shards).build().unwrap();
+        let bytes = vec![0; usize::try_from(limit).unwrap() + 1];
+        let refused = store.put(bytes, PutOptions::default()).await;
+        assert_eq!(refused, Err(StoreError::TooLarge { length: limit + 1, limit }));
+    }
 }
 
 #[tokio::test]
@@ -294,8 +298,9 @@ async fn a_late_answer_leaves_the_outcome_unknown() {
     });
     let url = url.await;
     let builder = HttpStore::builder(&url, &url, ShardCount::TESTBED);
-    let builder = builder.base_timeout(Duration::from_millis(200)).probe_window(Duration::from_millis(100));
-    let store = builder.build().unwrap();
+    let (base_timeout, probe_window) = (Duration::from_millis(200), Duration::from_millis(100));
+    let brief = RetryPolicy { base_timeout, probe_window, ..RetryPolicy::default() };
+    let store = builder.policy(brief).build().unwrap();
     let Err(StoreError::OutcomeUnknown { reason }) = put(&store).await else { panic!("a known outcome") };
     assert!(reason.contains("timed out"), "{reason}");
     // A large limit earns no time before the answer begins: at 64 KiB/s this limit would earn a hundred

@@ -1,25 +1,18 @@
 //! Stores at several publishers, some of which lose answers, lie or refuse requests.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use baton_proto::store::{BlobStore as _, PutOptions, StoreError};
 use baton_walrus_client::{
     HttpStore, PublisherToken, ShardCount, TokenMinter, blob_id,
-    http_store::{
-        HttpStoreBuilder, ObjectOwner, Operation, OperationOutcome, Phase, ProgressFn, PutBody, StoredBlob,
-        StoredHow, WriteOptions,
-    },
+    http_store::{HttpStoreBuilder, RetryPolicy, StoredBlob, StoredHow},
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
-use tempfile::TempDir;
 use wiremock::{MockServer, ResponseTemplate, http::Method};
 
 use crate::http_common::{
     BLOB, answering, answering_status, builder, count, created, created_answer, cutting, deciding, id,
-    silent, walrus_error, with_blob,
+    policy, silent, walrus_error, with_blob,
 };
 
 /// Far beyond every time here, even on a loaded machine.
@@ -28,11 +21,11 @@ const SOON: Duration = Duration::from_secs(20);
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 
 async fn put(store: &HttpStore) -> Result<StoredBlob, StoreError> {
-    put_with(store, WriteOptions::new(1)).await
+    put_with(store, PutOptions::default()).await
 }
 
-async fn put_with(store: &HttpStore, options: WriteOptions) -> Result<StoredBlob, StoreError> {
-    tokio::time::timeout(SOON, store.store(BLOB.to_vec(), &options)).await.expect("an end")
+async fn put_with(store: &HttpStore, options: PutOptions) -> Result<StoredBlob, StoreError> {
+    tokio::time::timeout(SOON, store.store(BLOB, &options)).await.expect("an end")
 }
 
 async fn storing() -> MockServer {
@@ -46,7 +39,9 @@ async fn with_length(length: u64) -> MockServer {
 
 /// Publishers by URL, for servers that are not mocks.
 fn at(publishers: &[&str], aggregators: &[&MockServer]) -> HttpStoreBuilder {
-    publishers.iter().fold(builder(&[], aggregators), |builder, url| builder.publisher(url))
+    let aggregators: Vec<String> = aggregators.iter().map(|server| server.uri()).collect();
+    let aggregators: Vec<&str> = aggregators.iter().map(String::as_str).collect();
+    HttpStore::endpoints(publishers, &aggregators, ShardCount::TESTBED).policy(policy())
 }
 
 #[tokio::test]
@@ -54,12 +49,9 @@ async fn a_first_put_is_sent_once_and_nothing_is_asked_before() {
     let (publisher, aggregator) = (storing().await, with_blob().await);
     let store = builder(&[&publisher], &[&aggregator]).build().unwrap();
     let stored = put(&store).await.unwrap();
-    assert_eq!((stored.blob_id, stored.length, stored.how), (id(), 12, StoredHow::Created));
-    assert_eq!((stored.end_epoch, stored.cost), (Some(35), Some(7)));
-    assert_eq!(stored.object.unwrap().0, [11; 32]);
+    assert_eq!((stored.blob_id, stored.how, stored.end_epoch), (id(), StoredHow::Created, Some(35)));
     assert_eq!(publisher.received_requests().await.unwrap().len(), 1);
     assert!(aggregator.received_requests().await.unwrap().is_empty());
-    assert_eq!(store.metrics().bytes_sent, 12);
 }
 
 #[tokio::test]
@@ -193,14 +185,13 @@ async fn doubtful() -> Vec<(String, Option<MockServer>)> {
 async fn a_put_in_doubt_that_is_found_is_stored_and_not_sent_again() {
     let (second, aggregator) = (storing().await, with_length(12).await);
     for (url, server) in doubtful().await {
-        let builder = at(&[&url, &second.uri()], &[&aggregator]);
-        let store = builder.base_timeout(ANSWER_TIME).build().unwrap();
+        let brief = RetryPolicy { base_timeout: ANSWER_TIME, ..policy() };
+        let store = at(&[&url, &second.uri()], &[&aggregator]).policy(brief).build().unwrap();
         let stored = put(&store).await.unwrap();
         assert_eq!((stored.how, stored.end_epoch), (StoredHow::Found, None));
         if let Some(server) = server {
             assert_eq!(count(&server, "PUT").await, 1);
         }
-        assert_eq!(store.metrics().probes, 1);
     }
     assert_eq!(count(&second, "PUT").await, 0);
 }
@@ -210,16 +201,12 @@ async fn a_put_in_doubt_that_is_nowhere_is_sent_once_more_after_the_window() {
     for (url, _server) in doubtful().await {
         let (second, none, nor) = (storing().await, answering_status(404).await, answering_status(404).await);
         let window = Duration::from_millis(250);
-        let store = at(&[&url, &second.uri()], &[&none, &nor])
-            .base_timeout(ANSWER_TIME)
-            .probe_window(window)
-            .build()
-            .unwrap();
+        let brief = RetryPolicy { base_timeout: ANSWER_TIME, probe_window: window, ..policy() };
+        let store = at(&[&url, &second.uri()], &[&none, &nor]).policy(brief).build().unwrap();
         let began = Instant::now();
         assert_eq!(put(&store).await.unwrap().how, StoredHow::Created);
         assert!(began.elapsed() >= window, "the window is looked through to its end");
         assert_eq!(count(&second, "PUT").await, 1);
-        assert_eq!(store.metrics().resends, 1);
     }
 }
 
@@ -228,7 +215,8 @@ async fn a_publisher_that_lost_a_put_does_not_get_it_again_while_there_are_other
     let (lossy, second, none) = (answering_status(500).await, storing().await, answering_status(404).await);
     // Long enough for the first publisher to return to its place.
     let window = Duration::from_millis(800);
-    let store = builder(&[&lossy, &second], &[&none]).probe_window(window).build().unwrap();
+    let patient = RetryPolicy { probe_window: window, ..policy() };
+    let store = builder(&[&lossy, &second], &[&none]).policy(patient).build().unwrap();
     assert_eq!(put(&store).await.unwrap().how, StoredHow::Created);
     assert_eq!((count(&lossy, "PUT").await, count(&second, "PUT").await), (1, 1));
 }
@@ -236,7 +224,7 @@ async fn a_publisher_that_lost_a_put_does_not_get_it_again_while_there_are_other
 #[tokio::test]
 async fn a_put_that_is_lost_twice_is_not_sent_a_third_time() {
     let (lossy, none) = (answering_status(500).await, answering_status(404).await);
-    let store = builder(&[&lossy], &[&none]).retries(9).build().unwrap();
+    let store = builder(&[&lossy], &[&none]).policy(RetryPolicy { retries: 9, ..policy() }).build().unwrap();
     assert!(matches!(put(&store).await, Err(StoreError::OutcomeUnknown { .. })));
     assert_eq!(count(&lossy, "PUT").await, 2);
 }
@@ -260,7 +248,8 @@ async fn a_blob_that_appears_within_the_window_is_found() {
         _ => ResponseTemplate::new(200).set_body_bytes(BLOB),
     });
     let late = late.await;
-    let store = builder(&[&lossy], &[&late]).probe_window(Duration::from_secs(10)).build().unwrap();
+    let patient = RetryPolicy { probe_window: Duration::from_secs(10), ..policy() };
+    let store = builder(&[&lossy], &[&late]).policy(patient).build().unwrap();
     assert_eq!(put(&store).await.unwrap().how, StoredHow::Found);
     assert_eq!(count(&lossy, "PUT").await, 1);
 }
@@ -270,7 +259,6 @@ async fn a_blob_of_another_length_is_not_the_one_that_is_looked_for() {
     let (lossy, other) = (answering_status(500).await, with_length(13).await);
     let store = builder(&[&lossy], &[&other]).build().unwrap();
     assert!(matches!(put(&store).await, Err(StoreError::OutcomeUnknown { .. })));
-    assert!(store.metrics().aggregators[0].wrong_content > 0);
 }
 
 #[tokio::test]
@@ -280,12 +268,9 @@ async fn a_wrong_id_is_marked_and_never_paid_for_again() {
         let liar = answering(ResponseTemplate::new(200).set_body_string(created(&other))).await;
         let (second, none) = (storing().await, answering_status(404).await);
         let store = builder(&[&liar, &second], &[&none]).build().unwrap();
-        let options = WriteOptions { permanent, ..WriteOptions::new(1) };
+        let options = PutOptions { permanent, ..PutOptions::default() };
         assert_eq!(put_with(&store, options).await, Err(StoreError::WrongContent));
         assert_eq!((count(&liar, "PUT").await, count(&second, "PUT").await), (1, 0));
-        let metrics = store.metrics();
-        assert_eq!(metrics.publishers[0].wrong_content, 1);
-        assert_eq!(metrics.count(Operation::Put, OperationOutcome::WrongContent), 1);
     }
     let liar = answering(ResponseTemplate::new(200).set_body_string(created(&other))).await;
     let aggregator = with_length(12).await;
@@ -296,11 +281,7 @@ async fn a_wrong_id_is_marked_and_never_paid_for_again() {
 #[tokio::test]
 async fn a_permanent_put_may_be_repeated_where_nobody_can_tell() {
     let broken = answering_status(503).await;
-    for (options, puts) in [
-        (WriteOptions::new(1).permanent(), 2),
-        (WriteOptions { force: true, ..WriteOptions::new(1).permanent() }, 1),
-        (WriteOptions::new(1), 1),
-    ] {
+    for (permanent, puts) in [(true, 2), (false, 1)] {
         let certified =
             format!(r#"{{"alreadyCertified":{{"blobId":"{}","object":"0x1","endEpoch":9}}}}"#, id());
         let publisher = deciding(move |number, _| match number {
@@ -309,7 +290,7 @@ async fn a_permanent_put_may_be_repeated_where_nobody_can_tell() {
         });
         let (publisher, other) = (publisher.await, storing().await);
         let store = builder(&[&publisher, &other], &[&broken]).build().unwrap();
-        let ended = put_with(&store, options).await;
+        let ended = put_with(&store, PutOptions { permanent, ..PutOptions::default() }).await;
         assert_eq!(count(&publisher, "PUT").await, puts);
         assert_eq!(count(&other, "PUT").await, 0, "it would not see what is not certified yet");
         match ended {
@@ -324,16 +305,24 @@ async fn a_permanent_put_may_be_repeated_where_nobody_can_tell() {
 
 #[tokio::test]
 async fn a_put_ends_by_its_deadline_and_says_what_is_known() {
-    let (hanging, aggregator) = (silent().await, with_blob().await);
-    let store = at(&[&hanging], &[&aggregator]).build().unwrap();
-    let began = Instant::now();
-    let ended = put_with(&store, WriteOptions::new(1).within(Duration::from_millis(200))).await;
-    assert!(matches!(ended, Err(StoreError::OutcomeUnknown { .. })), "{ended:?}");
-    assert!(began.elapsed() < SOON / 2);
+    let slow = async || {
+        let busy = ResponseTemplate::new(429).set_delay(Duration::from_millis(700));
+        answering(busy).await
+    };
+    let (first, second, third, none) =
+        (slow().await, slow().await, slow().await, answering_status(404).await);
+    let (base_timeout, probe_window) = (Duration::from_secs(1), Duration::from_millis(1));
+    let brief = RetryPolicy { base_timeout, probe_window, ..policy() };
+    let store = builder(&[&first, &second, &third], &[&none]).policy(brief).build().unwrap();
+    let ended = put(&store).await;
+    assert!(
+        matches!(ended, Err(StoreError::OutcomeUnknown { .. })),
+        "the third PUT is on its way: {ended:?}"
+    );
 
     let busy = answering(ResponseTemplate::new(429).insert_header("retry-after", "30")).await;
-    let store = builder(&[&busy], &[&aggregator]).build().unwrap();
-    let ended = put_with(&store, WriteOptions::new(1).within(Duration::from_secs(2))).await;
+    let store = builder(&[&busy], &[&none]).build().unwrap();
+    let ended = put(&store).await;
     let requested_wait = Some(Duration::from_secs(30));
     assert!(
         matches!(ended, Err(StoreError::Unavailable { retry_after, .. }) if retry_after == requested_wait)
@@ -345,11 +334,9 @@ async fn a_put_ends_by_its_deadline_and_says_what_is_known() {
 async fn what_cannot_be_asked_for_is_refused_before_anything_is_sent() {
     let publisher = storing().await;
     let store = builder(&[&publisher], &[&publisher]).build().unwrap();
-    assert!(matches!(put_with(&store, WriteOptions::new(0)).await, Err(StoreError::Refused { .. })));
-    let missing = PutBody::File("/no/such/file".into());
     assert!(matches!(
-        store.store(missing, &WriteOptions::new(1)).await,
-        Err(StoreError::Refused { reason }) if reason.starts_with("cannot read the file")
+        put_with(&store, PutOptions { epochs: 0, ..PutOptions::default() }).await,
+        Err(StoreError::Refused { .. })
     ));
     assert!(publisher.received_requests().await.unwrap().is_empty());
     let without = builder(&[], &[&publisher]).build().unwrap();
@@ -357,19 +344,6 @@ async fn what_cannot_be_asked_for_is_refused_before_anything_is_sent() {
         put(&without).await,
         Err(StoreError::Refused { reason: "no publisher is configured".to_owned() })
     );
-}
-
-#[tokio::test]
-async fn the_query_and_the_trait_say_the_same() {
-    let publisher = storing().await;
-    let store = builder(&[&publisher], &[&publisher]).build().unwrap();
-    let shared = WriteOptions { force: true, ..WriteOptions::new(3) }.owner(ObjectOwner::Shared);
-    put_with(&store, shared).await.unwrap();
-    let outcome = store.put(BLOB.to_vec(), PutOptions::default()).await.unwrap();
-    assert_eq!((outcome.blob_id, outcome.newly_created, outcome.end_epoch), (id(), true, Some(35)));
-    let requests = publisher.received_requests().await.unwrap();
-    let queries: Vec<&str> = requests.iter().map(|request| request.url.query().unwrap()).collect();
-    assert_eq!(queries, ["epochs=3&deletable=true&share=true&force=true", "epochs=1&deletable=true"]);
 }
 
 const SECRET: &[u8] = b"a secret of more than 32 bytes, for tests";
@@ -400,25 +374,21 @@ async fn every_put_carries_a_fresh_token_for_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_publisher_sees_its_own_token_only_and_aggregators_none() {
+async fn each_publisher_sees_the_token_and_aggregators_do_not() {
     let (first, second, aggregator) = (answering_status(401).await, storing().await, with_blob().await);
-    let bearer = |text: &str| PublisherToken::bearer(text).unwrap();
-    let store = builder(&[], &[&aggregator])
-        .publisher_with_token(&first.uri(), bearer("one"))
-        .publisher_with_token(&second.uri(), bearer("two"))
-        .build()
-        .unwrap();
+    let token = PublisherToken::bearer("hush").unwrap();
+    let store = builder(&[&first, &second], &[&aggregator]).token(token).build().unwrap();
     put(&store).await.unwrap();
     store.exists(id()).await.unwrap();
     for (server, expected) in
-        [(&first, Some("Bearer one")), (&second, Some("Bearer two")), (&aggregator, None)]
+        [(&first, Some("Bearer hush")), (&second, Some("Bearer hush")), (&aggregator, None)]
     {
         for request in server.received_requests().await.unwrap() {
             let value = request.headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
             assert_eq!(value.as_deref(), expected);
         }
     }
-    assert!(!format!("{store:?}").contains("two"));
+    assert!(!format!("{store:?}").contains("hush"));
 }
 
 #[tokio::test]
@@ -435,55 +405,11 @@ async fn a_fresh_token_that_was_used_already_leaves_doubt() {
 }
 
 #[tokio::test]
-async fn a_file_is_streamed_with_its_length_and_progress() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("blob");
-    let bytes: Vec<u8> = (0..300_000u32).map(|number| number.to_le_bytes()[0]).collect();
-    std::fs::write(&path, &bytes).unwrap();
-    let id = blob_id(&bytes, ShardCount::TESTBED).unwrap();
-    let answer = ResponseTemplate::new(200).set_body_string(created(&id.to_string()));
-    let publisher = deciding(move |number, _| match number {
-        0 => ResponseTemplate::new(429),
-        _ => answer.clone(),
-    });
-    let publisher = publisher.await;
-    let store = builder(&[&publisher], &[&publisher]).build().unwrap();
-    let reports = Arc::new(Mutex::new(Vec::new()));
-    let to = reports.clone();
-    let progress = ProgressFn::new(move |progress| to.lock().unwrap().push(progress));
-    let options = WriteOptions { progress: Some(progress), ..WriteOptions::new(1) };
-    let stored = store.store(PutBody::File(path), &options).await.unwrap();
-    assert_eq!((stored.blob_id, stored.length), (id, 300_000));
-    for request in publisher.received_requests().await.unwrap() {
-        assert_eq!(request.headers["content-length"], "300000", "each try is the whole file");
-        assert_eq!(request.body, bytes);
-    }
-    let reports = reports.lock().unwrap();
-    let ends = |phase| reports.iter().filter(|one| one.phase == phase && one.done == 300_000).count();
-    assert_eq!((ends(Phase::Hashing), ends(Phase::Uploading)), (1, 2));
-}
-
-#[tokio::test]
-async fn a_file_that_changed_meanwhile_is_not_taken_for_the_blob() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("blob");
-    std::fs::write(&path, b"other bytes!").unwrap();
-    let (publisher, none) = (storing().await, answering_status(404).await);
-    // The publisher names the ID of other content, as if the file had changed since.
-    let store = builder(&[&publisher], &[&none]).build().unwrap();
-    let stored = store.store(PutBody::File(path), &WriteOptions::new(1)).await;
-    assert_eq!(stored, Err(StoreError::WrongContent));
-}
-
-#[tokio::test]
 async fn what_an_aggregator_has_is_not_looked_for_longer_than_needed() {
     let (lossy, has, hangs) = (answering_status(500).await, with_length(12).await, silent().await);
-    let store = builder(&[&lossy], &[])
-        .aggregator(&hangs)
-        .aggregator(&has.uri())
-        .probe_window(Duration::from_secs(60))
-        .build()
-        .unwrap();
+    let patient = RetryPolicy { probe_window: Duration::from_secs(60), ..policy() };
+    let store = HttpStore::endpoints(&[&lossy.uri()], &[&hangs, &has.uri()], ShardCount::TESTBED);
+    let store = store.policy(patient).build().unwrap();
     assert_eq!(put(&store).await.unwrap().how, StoredHow::Found);
     let heads = has.received_requests().await.unwrap();
     assert!(heads.iter().all(|request| request.method == Method::HEAD));

@@ -1,6 +1,4 @@
 //! The crate's tests: blob IDs, quilts, and the HTTP client against the embedded store and scripted servers.
-//!
-//! `http_memory.rs` beside this folder has a binary of its own, since it measures its process.
 #![expect(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod blob_id;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use baton_walrus_client::ShardCount;
+use baton_walrus_client::{ShardCount, http_store::RetryPolicy};
 
 use super::Settings;
 use crate::Failure;
@@ -23,7 +23,7 @@ impl Settings {
     /// # Errors
     /// A usage error if the settings have another number: the store would keep nothing under the session's IDs.
     pub(crate) async fn ask_shards(&self) -> Result<(), Failure> {
-        let store = self.store(|builder| builder.base_timeout(SHARDS_WAIT))?;
+        let store = self.store(RetryPolicy { base_timeout: SHARDS_WAIT, ..RetryPolicy::default() })?;
         let asked = Instant::now();
         let announced = store.announced_shards().await;
         if asked.elapsed() >= SHARDS_WAIT {
