@@ -65,7 +65,7 @@ pub use http_store::{
     http_date,
 };
 #[cfg(feature = "http")]
-pub use jwt::{PublisherToken, TokenError, TokenMinter};
+pub use jwt::{PublisherToken, TokenError};
 pub use quilt::{Quilt, QuiltError, QuiltIndex, QuiltPatch, QuiltPatchId};
 #[cfg(feature = "http")]
 pub use token_file::{TokenFile, TokenFileError};

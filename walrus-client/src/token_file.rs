@@ -11,7 +11,7 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use crate::jwt::{PublisherToken, TokenError, TokenMinter};
+use crate::jwt::{PublisherToken, TokenError};
 
 /// Most bytes read: tokens and secrets are far smaller.
 const MAX_FILE_BYTES: u64 = 16 * 1024;
@@ -61,7 +61,7 @@ impl TokenFile {
     pub fn read(&self) -> Result<PublisherToken, TokenFileError> {
         let (path, token) = match self {
             Self::Bearer(path) => (path, PublisherToken::bearer(read_private(path)?.trim().to_owned())),
-            Self::Secret(path) => (path, TokenMinter::new(&read_secret(path)?).map(PublisherToken::minted)),
+            Self::Secret(path) => (path, PublisherToken::minted(&read_secret(path)?)),
         };
         token.map_err(|source| TokenFileError::Content { path: path.clone(), source })
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use baton_proto::store::{BlobStore as _, PutOptions, StoreError};
 use baton_walrus_client::{
-    HttpStore, PublisherToken, ShardCount, TokenMinter, blob_id,
+    HttpStore, PublisherToken, ShardCount, blob_id,
     http_store::{HttpStoreBuilder, RetryPolicy, StoredBlob, StoredHow},
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
@@ -355,7 +355,7 @@ async fn every_put_carries_a_fresh_token_for_what_it_is() {
         _ => created_answer(),
     });
     let publisher = publisher.await;
-    let token = PublisherToken::minted(TokenMinter::new(SECRET).unwrap());
+    let token = PublisherToken::minted(SECRET).unwrap();
     let store = builder(&[&publisher], &[&publisher]).token(token).build().unwrap();
     put(&store).await.unwrap();
     let requests = publisher.received_requests().await.unwrap();
@@ -395,7 +395,7 @@ async fn each_publisher_sees_the_token_and_aggregators_do_not() {
 async fn a_fresh_token_that_was_used_already_leaves_doubt() {
     let used = ResponseTemplate::new(429).set_body_string(walrus_error("TOKEN_ALREADY_USED"));
     let (publisher, aggregator) = (answering(used).await, with_length(12).await);
-    let minted = PublisherToken::minted(TokenMinter::new(SECRET).unwrap());
+    let minted = PublisherToken::minted(SECRET).unwrap();
     let store = builder(&[&publisher], &[&aggregator]).token(minted).build().unwrap();
     assert_eq!(put(&store).await.unwrap().how, StoredHow::Found, "somebody between had sent it twice");
     let bearer = PublisherToken::bearer("old").unwrap();
