@@ -5,7 +5,7 @@
 //! - the gateway's APIs without a server (`endpoint`),
 //! - a store over `fetch` (`store`).
 //!
-//! Nodes are reached over WebSocket by libp2p, in the mesh crate. Keys stay in the page's memory: a session goes
+//! Nodes are reached by WebRTC or WebSocket, in the mesh crate. Keys stay in the page's memory: a session goes
 //! on elsewhere, or after a reload, by its 24 words.
 
 #![cfg(target_family = "wasm")]
