@@ -66,7 +66,7 @@ pub(crate) type OwnerName = [u8; 16];
 /// The budgets of a relayer.
 pub struct Budgets {
     limits: BudgetLimits,
-    /// Names an owner. A name in the file says nothing to a reader without the relayer's keys.
+    /// Names an owner by the relayer's keys: without them, nobody can tell whose name stands in the file.
     name_of: Box<dyn Fn(OwnerId) -> OwnerName + Send + Sync>,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     stored_bytes: AtomicU64,
