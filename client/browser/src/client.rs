@@ -192,7 +192,6 @@ impl BatonClient {
             relayer: None,
             memory: None,
             keys: None,
-            tool_servers: None,
         };
         let routes = Gateway::open(client.clone(), config).await.map_err(failure)?.router();
         Ok(Self { client, routes })

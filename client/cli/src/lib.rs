@@ -43,7 +43,6 @@ mod session;
 mod settings;
 mod storage;
 mod talk;
-mod tool_servers;
 mod tui;
 mod wrap;
 

@@ -5,8 +5,7 @@ use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 use baton_client::{Client, NodeInfo, TurnInput};
 use baton_command::{output::quoted, signals::StopSignals};
 use baton_gateway::{
-    AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, ToolServers, generate_key,
-    is_loopback,
+    AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
 };
 use baton_proto::turn::Sampling;
 use serde_json::json;
@@ -24,7 +23,6 @@ use super::{
     serve_link::{self, Listening, PageAddress, link, read_key},
     settings::{self, Settings, relayer_name},
     talk::{DEFAULT_TEMPERATURE, search_line, tried_places},
-    tool_servers::NamedServers,
     with_client, write_private,
 };
 
@@ -73,9 +71,6 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         ));
     }
     let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
-    let servers =
-        NamedServers::read(&arguments.tool_server, &arguments.tool_server_token, settings.insecure)?;
-    let tool_servers: Option<Arc<dyn ToolServers>> = servers.map(|servers| Arc::new(servers) as _);
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
     })?;
@@ -92,7 +87,6 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             relayer: settings.relayer_of_turns(arguments.memory.memory).map(|named| relayer_name(named)),
             memory,
             keys: Some(NamedKeys::open(settings.home()).map_err(serve_keys::failure)?),
-            tool_servers,
         };
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
         for line in gateway.privacy().relayer_lines() {

@@ -116,11 +116,6 @@ impl ApiError {
         Self::new(StatusCode::BAD_GATEWAY, "server_error", "relayer_failed", reason)
     }
 
-    /// A server of tools failed.
-    pub(super) fn tool_server(reason: impl Into<Box<str>>) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, "server_error", "tool_server_failed", reason)
-    }
-
     /// A request from a page or by a name that is not allowed.
     pub(super) fn forbidden(message: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, "invalid_request_error", "origin_not_allowed", message)

@@ -33,7 +33,6 @@
 //!     relayer: None,
 //!     memory: None,
 //!     keys: None,
-//!     tool_servers: None,
 //! };
 //! let gateway = Gateway::open(client, config).await?;
 //! let listener = TcpListener::bind("127.0.0.1:8788").await?;
@@ -92,7 +91,6 @@ mod session_slots;
 mod steps;
 #[cfg(not(target_family = "wasm"))]
 mod tls;
-mod tool_servers;
 mod tools;
 mod unanswered;
 mod wire;
@@ -125,7 +123,6 @@ use models::ModelNames;
 use request_slots::RequestSlots;
 use session_index::{MAX_SESSIONS, SessionIndex};
 use session_slots::SessionSlots;
-use tool_servers::ApprovedCalls;
 
 #[cfg(not(target_family = "wasm"))]
 pub use acme::AcmeSettings;
@@ -139,9 +136,6 @@ pub use keys::{
 pub use privacy::{HintExtent, MemorySharing, PrivacySettings, Reader};
 #[cfg(not(target_family = "wasm"))]
 pub use tls::{TlsError, TlsIdentity};
-pub use tool_servers::{
-    MAX_RESULT_BYTES, RemoteResult, RemoteTool, ToolServer, ToolServers, is_server_label,
-};
 
 /// File times may be this much coarser than the clock.
 const FILE_TIME_SLACK_MS: u64 = 2_000;
@@ -164,8 +158,6 @@ pub struct GatewayConfig {
     pub memory: Option<Arc<dyn GatewayMemory>>,
     /// Keys with names beside `key`; `None` admits none.
     pub keys: Option<NamedKeys>,
-    /// Servers of tools for requests of the owner; `None` has none.
-    pub tool_servers: Option<Arc<dyn ToolServers>>,
 }
 
 impl GatewayConfig {
@@ -300,7 +292,6 @@ struct Inner {
     idle_sessions: IdleSessions,
     /// The sessions in which requests take turns.
     session_slots: SessionSlots,
-    approved_calls: ApprovedCalls,
     live_turns: LiveTurns,
     /// Time of the last scan of the home, in milliseconds since the Unix epoch, less [`FILE_TIME_SLACK_MS`].
     scanned_ms: AtomicU64,
@@ -323,7 +314,6 @@ impl Gateway {
             slots: RequestSlots::default(),
             idle_sessions: IdleSessions::default(),
             session_slots: SessionSlots::default(),
-            approved_calls: ApprovedCalls::default(),
             live_turns: LiveTurns::default(),
             scanned_ms: AtomicU64::new(0),
             turns: TaskTracker::new(),

@@ -53,7 +53,7 @@ pub(super) fn check(name: &str, value: &Value) -> Result<(), ApiError> {
         // There is no reasoning to hand out.
         "include" => (json!([["reasoning.encrypted_content"]]), "it is not served"),
         "conversation" => (json!([]), "use previous_response_id"),
-        "max_tool_calls" => (json!([]), "a response runs the approved calls alone"),
+        "max_tool_calls" => (json!([]), "a response runs no calls"),
         "tools" | "tool_choice" | "parallel_tool_calls" => (json!([]), "tools are for chat completions"),
         "functions" | "function_call" | "audio" | "prediction" | "web_search_options" | "container"
         | "mcp_servers" | "inference_geo" | "speed" | "images" | "context" | "prompt" => {

@@ -6,7 +6,6 @@
 mod events;
 mod input_items;
 mod object;
-mod remote;
 mod request;
 
 use std::fmt;
@@ -30,12 +29,11 @@ use super::{
     event_stream::{self, ServerEvent},
     fields::Fields,
     session_header::name_session,
-    tool_servers::ServerLabels,
     tools::AnswerParser,
 };
 use events::EventWriter;
 use object::{ResponseFrame, input_item};
-use request::{RequestDraft, own_name};
+use request::{ResponseRequest, own_name};
 
 /// Most input items in one page of a list, as in OpenAI's API.
 const MAX_LISTED: u8 = 100;
@@ -100,30 +98,12 @@ impl fmt::Display for ResponseId {
 /// A response to a new input.
 async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
-    let draft = RequestDraft::read(&body)?;
-    let listed = remote::list(&gateway, &draft.servers).await?;
-    let mut request = draft.with_servers(&listed)?;
+    let mut request = ResponseRequest::read(&body)?;
     if let Some(previous) = request.previous {
         request.completion.session = Some(previous.session.to_string());
         request.completion.place = RequestPlace::AfterTurn(previous.seq);
         check_kept(&gateway, previous).await?;
     }
-    let labels = ServerLabels(listed.iter().map(|server| server.label.clone()).collect());
-    let ran = remote::run_approved(
-        &gateway,
-        &labels,
-        request.previous,
-        &request.approvals,
-        &mut request.completion.messages,
-    );
-    let ran = ran.await?;
-    let mut known = request.known_servers;
-    if request.previous.is_some() {
-        // The response before has listed them.
-        known.extend(labels.0.iter().cloned());
-    }
-    let mut first_items = remote::list_items(&listed, &known);
-    first_items.extend(ran);
     let parser = request.completion.answer_parser();
     let (ephemeral, is_one_call) = (request.completion.is_ephemeral(), request.completion.is_one_call);
     let mut frame = ResponseFrame {
@@ -131,7 +111,6 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
         created_s: gateway.client().now_ms() / 1000,
         model: request.completion.model.clone().unwrap_or_default(),
         echo: request.echo,
-        labels,
     };
     let stream = request.completion.stream;
     let mut running = start(&gateway, slot, request.completion).await.map_err(own_name)?;
@@ -145,7 +124,7 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     if let Some(id) = kept {
         frame.id = id.to_string();
     }
-    let writer = EventWriter::new(frame, kept, parser, first_items);
+    let writer = EventWriter::new(frame, kept, parser);
     let mut response = if stream {
         // Codex ends a stream after minutes without an event; a comment is none.
         let alive = ServerEvent::named("keepalive", r#"{"type":"keepalive"}"#);
@@ -213,14 +192,11 @@ async fn retrieve(
         let names = gateway.model_names();
         names.name(&receipt.model).map_or_else(|| receipt.model.to_string(), str::to_owned)
     });
-    let servers = gateway.config().tool_servers.iter().flat_map(|servers| servers.servers());
-    let labels = servers.map(|server| server.label.clone()).collect();
     let frame = ResponseFrame {
         id: id.to_string(),
         created_s: view.turn.link.time_ms / 1000,
         model: model.unwrap_or_default(),
         echo: serde_json::Map::new(),
-        labels: ServerLabels(labels),
     };
     let parser = tools.map(|tools| AnswerParser::new(tools, id.is_one_call, false));
     Ok(Json(frame.of_turn(&view, parser)))
@@ -285,7 +261,7 @@ async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>,
 /// and it is not asked.
 async fn count_tokens(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let (_slot, body) = gateway.read(body).await?;
-    let request = RequestDraft::read(&body)?.with_servers(&[])?;
+    let request = ResponseRequest::read(&body)?;
     if request.previous.is_some() {
         let message = "an estimate is of the texts in the request: send the earlier ones as input";
         return Err(ApiError::unsupported("previous_response_id", message));

@@ -101,26 +101,6 @@ pub(crate) struct ServeArguments {
     /// Maximum tokens of an answer, for requests without a limit.
     #[arg(long, value_name = "NUMBER", env = "BATON_MAX_TOKENS")]
     pub max_tokens: Option<u32>,
-    /// Offer the tools of a server (Model Context Protocol) to your programs, as tools of type mcp of the Responses
-    /// API; may be repeated. Each call waits for approval.
-    #[arg(
-        long,
-        value_name = "LABEL=URL",
-        value_delimiter = ',',
-        env = "BATON_SERVE_TOOL_SERVER",
-        hide_short_help = true
-    )]
-    pub tool_server: Vec<String>,
-    /// File with the bearer token of a tool server; may be repeated.
-    #[arg(
-        long,
-        value_name = "LABEL=FILE",
-        value_delimiter = ',',
-        env = "BATON_SERVE_TOOL_SERVER_TOKEN",
-        requires = "tool_server",
-        hide_short_help = true
-    )]
-    pub tool_server_token: Vec<String>,
     #[command(flatten)]
     pub memory: MemoryArguments,
 }

@@ -35,17 +35,10 @@ pub(super) struct EventWriter {
     status: &'static str,
     /// The ended items, in the order of their beginnings.
     output: Vec<Option<Value>>,
-    /// Items of servers of tools, which come first.
-    first: Vec<Value>,
 }
 
 impl EventWriter {
-    pub(super) fn new(
-        frame: ResponseFrame,
-        kept: Option<ResponseId>,
-        parser: Option<AnswerParser>,
-        first: Vec<Value>,
-    ) -> Self {
+    pub(super) fn new(frame: ResponseFrame, kept: Option<ResponseId>, parser: Option<AnswerParser>) -> Self {
         Self {
             frame,
             kept,
@@ -56,7 +49,6 @@ impl EventWriter {
             call: None,
             status: "completed",
             output: Vec::new(),
-            first,
         }
     }
 
@@ -65,21 +57,17 @@ impl EventWriter {
         let answer = &whole.accepted;
         self.settle(answer);
         let ended = EndedAnswer::read(&whole.text, self.parser.take(), answer.outcome.finish);
-        let mut output = self.first;
-        output.extend(self.frame.items(&ended, status(answer.outcome.finish)));
+        let output = self.frame.items(&ended, status(answer.outcome.finish));
         Value::Object(self.frame.accepted(&output, answer))
     }
 
     /// The events, from the first step on.
     pub(super) fn events(mut self, first: Step, running: RunningTurn) -> impl Stream<Item = ServerEvent> {
         let object = Value::Object(self.frame.object("in_progress", &[]));
-        let mut head = vec![
+        let head = vec![
             self.event("response.created", json!({ "response": object })),
             self.event("response.in_progress", json!({ "response": object })),
         ];
-        for item in self.first.clone() {
-            self.ended_item(item, &mut head);
-        }
         let rest = running.steps(first).flat_map(move |step| stream::iter(self.step(step)));
         stream::iter(head).chain(rest)
     }
@@ -124,7 +112,7 @@ impl EventWriter {
     fn more_text(&mut self, text: &str, events: &mut Vec<ServerEvent>) {
         if self.text.is_none() {
             // A model writes white space between its calls, which is no message.
-            if text.trim().is_empty() && self.output.len() > self.first.len() {
+            if text.trim().is_empty() && !self.output.is_empty() {
                 return;
             }
             self.begin_text(events);
@@ -157,32 +145,7 @@ impl EventWriter {
         json!({ "item_id": item.get("id"), "output_index": self.text_index, "content_index": 0 })
     }
 
-    /// Writes an item of a server of tools, which is there as a whole.
-    fn ended_item(&mut self, item: Value, events: &mut Vec<ServerEvent>) {
-        let index = self.output.len();
-        events.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
-        let place = json!({ "item_id": item.get("id"), "output_index": index });
-        let kind = item.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-        if kind == "mcp_list_tools" || kind == "mcp_call" {
-            events.push(self.event_at(&format!("response.{kind}.in_progress"), &place, Value::Null));
-            if kind == "mcp_call" {
-                let done = json!({ "arguments": item.get("arguments") });
-                events.push(self.event_at("response.mcp_call_arguments.done", &place, done));
-            }
-            let failed = item.get("error").is_some_and(|error| !error.is_null());
-            let end = if failed { "failed" } else { "completed" };
-            events.push(self.event_at(&format!("response.{kind}.{end}"), &place, Value::Null));
-        }
-        events.push(self.event("response.output_item.done", json!({ "output_index": index, "item": item })));
-        self.output.push(Some(item));
-    }
-
-    /// Begins the item of a call. That of a server's tool waits for approval, so it comes as a whole.
     fn begin_call(&mut self, mut call: ModelCall, events: &mut Vec<ServerEvent>) {
-        self.call = None;
-        if self.frame.approval_item(&call).is_some() {
-            return;
-        }
         let arguments = std::mem::take(&mut call.arguments);
         let (index, item) = (self.output.len(), call_item(&self.frame.id, &call, "in_progress"));
         self.output.push(None);
@@ -201,12 +164,7 @@ impl EventWriter {
     }
 
     fn end_call(&mut self, call: &ModelCall, events: &mut Vec<ServerEvent>) {
-        let Some(place) = self.call.take() else {
-            if let Some(item) = self.frame.approval_item(call) {
-                self.ended_item(item, events);
-            }
-            return;
-        };
+        let Some(place) = self.call.take() else { return };
         let item = call_item(&self.frame.id, call, self.status);
         let done = json!({ "arguments": call.arguments, "name": call.name });
         events.push(self.event_at("response.function_call_arguments.done", &place, done));
@@ -230,7 +188,7 @@ impl EventWriter {
         let rest = self.rest();
         let mut events = self.parts(rest);
         // An answer without a word is an empty message, as in a whole response.
-        if self.output.len() == self.first.len() {
+        if self.output.is_empty() {
             self.begin_text(&mut events);
         }
         self.settle(answer);

@@ -1,12 +1,10 @@
-//! The items of an input as messages: texts, calls and their outputs, and the items of tool servers.
+//! The items of an input as messages: texts, calls and their outputs.
 
 use baton_proto::record::{Message, Role};
 
-use super::remote::{Approval, RemoteCall};
 use crate::{
     api_error::ApiError,
     fields::Fields,
-    tool_servers::function_name,
     tools::{CallFault, CallIds, PastCall, check_call_count},
 };
 
@@ -27,10 +25,6 @@ pub(super) struct InputItems {
     ids: CallIds,
     /// The answer that is open. Calls follow the assistant's text in one message.
     open: Option<OpenAnswer>,
-    pub(super) approvals: Vec<Approval>,
-    /// Calls that wait for approval, each with the id of its request.
-    requests: Vec<(String, RemoteCall)>,
-    pub(super) known_servers: Vec<String>,
 }
 
 impl InputItems {
@@ -64,40 +58,6 @@ impl InputItems {
                 let id = item.some_text("call_id")?;
                 let text = item.content("output", &TEXT_PARTS, "")?;
                 self.result(id, text);
-            }
-            "mcp_list_tools" => {
-                self.known_servers.push(item.some_text("server_label")?);
-                return Ok(());
-            }
-            "mcp_approval_request" => {
-                let (id, label) = (item.some_text("id")?, item.some_text("server_label")?);
-                let (tool, arguments) = (item.some_text("name")?, item.some_text("arguments")?);
-                let name = function_name(&label, &tool);
-                self.call(&item, Approval::call_id(&id).to_owned(), name, &arguments)?;
-                self.requests.push((id, RemoteCall { label, tool, arguments }));
-            }
-            "mcp_approval_response" => {
-                let id = item.some_text("approval_request_id")?;
-                let missing = ApiError::value(&item.at("approve"), "approve is true or false");
-                let approved = item.flag("approve")?.ok_or(missing)?;
-                let reason = item.text("reason")?;
-                self.result(Approval::call_id(&id).to_owned(), String::new());
-                let message = self.messages.len() - 1;
-                let call = self.requests.iter().find(|(asked, _)| *asked == id);
-                let call = call.map(|(_, call)| call.clone());
-                self.approvals.push(Approval { id, approved, reason, message, call, result: None });
-            }
-            "mcp_call" => {
-                let id = item.some_text("approval_request_id")?;
-                let text = ["output", "error"].iter().find_map(|name| item.peek(name)?.as_str());
-                let approval = self.approvals.iter_mut().find(|approval| approval.id == id);
-                let (Some(text), Some(approval)) = (text, approval) else {
-                    let message =
-                        "a call has its output or error, and follows the response to its approval request";
-                    return Err(ApiError::value(&item.at("approval_request_id"), message));
-                };
-                approval.result = Some(text.to_owned());
-                return Ok(());
             }
             other => {
                 let message = format!(

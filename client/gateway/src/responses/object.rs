@@ -7,10 +7,9 @@ use baton_proto::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{ResponseId, remote::approval_item};
+use super::ResponseId;
 use crate::{
     steps::AcceptedAnswer,
-    tool_servers::ServerLabels,
     tools::{AnswerParser, EndedAnswer, ModelCall},
 };
 
@@ -22,8 +21,6 @@ pub(super) struct ResponseFrame {
     pub(super) model: String,
     /// The parameters of the request.
     pub(super) echo: Map<String, Value>,
-    /// The servers whose tools the model was given.
-    pub(super) labels: ServerLabels,
 }
 
 impl ResponseFrame {
@@ -70,17 +67,8 @@ impl ResponseFrame {
     /// The items of an answer: its text as one message, then its calls.
     pub(super) fn items(&self, ended: &EndedAnswer, status: &str) -> Vec<Value> {
         let text = ended.has_text().then(|| message_item(&self.id, Some(&ended.text), status));
-        let calls = ended
-            .calls
-            .iter()
-            .map(|call| self.approval_item(call).unwrap_or_else(|| call_item(&self.id, call, status)));
+        let calls = ended.calls.iter().map(|call| call_item(&self.id, call, status));
         text.into_iter().chain(calls).collect()
-    }
-
-    /// The item of a call of a server's tool, which waits for approval; none for a program's function.
-    pub(super) fn approval_item(&self, call: &ModelCall) -> Option<Value> {
-        let (label, tool) = self.labels.split(&call.name)?;
-        Some(approval_item(call, label, tool))
     }
 
     /// The object of a kept turn; `parser` reads the calls of its answer.

@@ -6,18 +6,13 @@ use baton_proto::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{
-    RESPONSE_ID, ResponseId,
-    input_items::InputItems,
-    remote::{Approval, ListedServer, WantedServer},
-};
+use super::{RESPONSE_ID, ResponseId, input_items::InputItems};
 use crate::{
     api_error::ApiError,
     completion::{CompletionRequest, Retention},
     fields::Fields,
     neutral,
-    tool_servers::function_name,
-    tools::{ToolChoice, ToolRequest},
+    tools::ToolRequest,
     wire::{read_choice, read_common},
 };
 
@@ -31,22 +26,9 @@ pub(super) struct ResponseRequest {
     pub(super) previous: Option<ResponseId>,
     /// The parameters that the response object repeats.
     pub(super) echo: Map<String, Value>,
-    /// Answers to requests for approval. Their results are still to be written into the messages.
-    pub(super) approvals: Vec<Approval>,
-    /// The servers whose tools the program has already.
-    pub(super) known_servers: Vec<String>,
 }
 
-/// A request whose servers of tools are not asked yet.
-pub(super) struct RequestDraft {
-    fields: Fields,
-    echo: Map<String, Value>,
-    /// Functions of the program, in the form of chat completions.
-    functions: Vec<Value>,
-    pub(super) servers: Vec<WantedServer>,
-}
-
-impl RequestDraft {
+impl ResponseRequest {
     /// Reads a body.
     pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
@@ -57,14 +39,6 @@ impl RequestDraft {
                 return Err(ApiError::request("unknown_parameter", name, message));
             }
         }
-        let (functions, servers) = split_tools(&mut fields)?;
-        Ok(Self { fields, echo, functions, servers })
-    }
-
-    /// The request with the tools of these servers.
-    pub(super) fn with_servers(self, listed: &[ListedServer]) -> Result<ResponseRequest, ApiError> {
-        let Self { mut fields, echo, mut functions, .. } = self;
-        functions.extend(listed.iter().flat_map(ListedServer::functions));
         let previous = fields.text("previous_response_id")?;
         let unknown = || ResponseId::unknown("previous_response_id");
         let previous =
@@ -76,14 +50,11 @@ impl RequestDraft {
             }
             _ => items.read(fields.objects("input")?.unwrap_or_default())?,
         }
-        let InputItems { mut messages, mut approvals, known_servers, .. } = items;
+        let mut messages = items.messages;
         if messages.is_empty() {
             return Err(ApiError::value("input", "input is a text, or a list of items that is not empty"));
         }
         let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
-        for approval in &mut approvals {
-            approval.message -= pinned;
-        }
         let rest = messages.split_off(pinned);
         let mut system = messages;
         if let Some(instructions) = fields.text("instructions")? {
@@ -97,7 +68,7 @@ impl RequestDraft {
         }
         let stored = fields.flag("store")?.unwrap_or(true);
         let retention = if stored { Retention::Stored } else { Retention::Brief };
-        let tools = tool_request(&mut fields, functions)?.read().map_err(flat_name)?;
+        let tools = tool_request(&mut fields)?.read().map_err(flat_name)?;
         rename_shared(&mut fields)?;
         let completion = read_common(fields, system, rest).map_err(own_name)?;
         let completion = tools.into_request(completion, "text.format")?;
@@ -107,7 +78,7 @@ impl RequestDraft {
                 "store is false, so nothing of this response is kept; previous_response_id needs a kept one";
             return Err(ApiError::unsupported("store", message));
         }
-        Ok(ResponseRequest { completion, previous, echo, approvals, known_servers })
+        Ok(Self { completion, previous, echo })
     }
 }
 
@@ -137,30 +108,20 @@ fn echo(fields: &Fields) -> Map<String, Value> {
     }
 }
 
-/// The tools: functions in the form that the session holds, whose fields are a map of their own, and servers.
-fn split_tools(fields: &mut Fields) -> Result<(Vec<Value>, Vec<WantedServer>), ApiError> {
-    let (mut functions, mut servers) = (Vec::new(), Vec::new());
-    for (index, mut tool) in fields.objects("tools")?.unwrap_or_default().into_iter().enumerate() {
+/// The tools, in the form of chat completions: the fields of a function are a map of their own.
+fn tool_request(fields: &mut Fields) -> Result<ToolRequest, ApiError> {
+    let mut tools = Vec::new();
+    for mut tool in fields.objects("tools")?.unwrap_or_default() {
         match tool.text("type")?.as_deref() {
             None => return Err(ApiError::value(&tool.at("type"), "a tool has a type")),
-            Some("function") => functions.push(json!({ "type": "function", "function": tool.rest() })),
-            Some("mcp") => servers.push(WantedServer::read(index, tool)?),
+            Some("function") => tools.push(json!({ "type": "function", "function": tool.rest() })),
             Some(_) => {
-                let message = "only tools of the types function and mcp are served";
+                let message = "only tools of the type function are served";
                 return Err(ApiError::unsupported(&tool.at("type"), message));
             }
         }
     }
-    Ok((functions, servers))
-}
-
-fn tool_request(fields: &mut Fields, tools: Vec<Value>) -> Result<ToolRequest, ApiError> {
-    let choice = fields.take("tool_choice");
-    let text = |field: &str| choice.as_ref()?.get(field)?.as_str();
-    let choice = match (text("type"), text("server_label"), text("name")) {
-        (Some("mcp"), Some(label), Some(tool)) => ToolChoice::Named(function_name(label, tool)),
-        _ => read_choice(choice.as_ref(), "/name")?,
-    };
+    let choice = read_choice(fields.take("tool_choice").as_ref(), "/name")?;
     Ok(ToolRequest { tools, choice, parallel_tool_calls: fields.flag("parallel_tool_calls")? })
 }
 
@@ -217,7 +178,7 @@ mod tests {
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
         }
-        RequestDraft::read(body.to_string().as_bytes())?.with_servers(&[])
+        ResponseRequest::read(body.to_string().as_bytes())
     }
 
     fn said(request: &ResponseRequest) -> Vec<(Role, &str)> {
@@ -340,6 +301,7 @@ mod tests {
             ("messages", json!([]), "messages"),
             ("input", json!([]), "input"),
             ("input", json!([{ "type": "item_reference", "id": "x" }]), "input[0].type"),
+            ("input", json!([{ "type": "mcp_approval_response", "approve": true }]), "input[0].type"),
             ("input", json!([{ "role": "user", "content": "x", "name": "me" }]), "input[0].name"),
             ("input", json!([{ "role": "robot", "content": "x" }]), "input[0].role"),
             (
@@ -351,6 +313,7 @@ mod tests {
             ("text", json!({ "format": { "type": "regex" } }), "text.format"),
             ("text", json!({ "verbosity": "high" }), "text.verbosity"),
             ("tools", json!([{ "type": "web_search" }]), "tools[0].type"),
+            ("tools", json!([{ "type": "mcp", "server_label": "home" }]), "tools[0].type"),
             ("tools", tool(json!({ "strict": 1 })), "tools[0].strict"),
             ("tools", tool(json!({ "name": "a b" })), "tools[0].name"),
         ] {

@@ -22,7 +22,6 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
             relayer: None,
             memory: None,
             keys: None,
-            tool_servers: None,
         };
         let gateway = Gateway::open(first.client.clone(), config).await.unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -5,7 +5,7 @@ mod tools;
 use std::{sync::Arc, time::Duration};
 
 use baton_client::{Client, TurnInput};
-use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, NamedKeys, ToolServers};
+use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, NamedKeys};
 use baton_proto::{ErrorCode, record::RecordKind};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -40,14 +40,6 @@ pub(crate) async fn named_events(endpoint: &Endpoint, path: &str, body: &Value) 
     events
 }
 
-/// The parts of an endpoint beside its client.
-#[derive(Default)]
-struct EndpointParts {
-    memory: Option<Arc<dyn GatewayMemory>>,
-    keys: Option<NamedKeys>,
-    tool_servers: Option<Arc<dyn ToolServers>>,
-}
-
 /// An endpoint over the client of a world.
 pub(crate) struct Endpoint {
     url: String,
@@ -63,7 +55,7 @@ impl Endpoint {
     }
 
     pub(crate) async fn over(client: Client) -> Self {
-        Self::through(client, TurnInput::new(Vec::new()), EndpointParts::default()).await
+        Self::through(client, TurnInput::new(Vec::new()), None, None).await
     }
 
     pub(crate) async fn with(
@@ -71,14 +63,7 @@ impl Endpoint {
         template: TurnInput,
         memory: Option<Arc<dyn GatewayMemory>>,
     ) -> Self {
-        let parts = EndpointParts { memory, ..EndpointParts::default() };
-        Self::through(world.client().await, template, parts).await
-    }
-
-    /// Over the client of a world, with servers of tools.
-    pub(crate) async fn with_tools(world: &World, servers: Arc<dyn ToolServers>) -> Self {
-        let parts = EndpointParts { tool_servers: Some(servers), ..EndpointParts::default() };
-        Self::through(world.client().await, TurnInput::new(Vec::new()), parts).await
+        Self::through(world.client().await, template, memory, None).await
     }
 
     /// Over the client of a world, with the keys of its home.
@@ -88,14 +73,14 @@ impl Endpoint {
         memory: Option<Arc<dyn GatewayMemory>>,
     ) -> Self {
         let keys = NamedKeys::open(world.home.path()).unwrap();
-        let parts = EndpointParts { memory, keys: Some(keys), ..EndpointParts::default() };
-        Self::through(world.client().await, template, parts).await
+        Self::through(world.client().await, template, memory, Some(keys)).await
     }
 
     async fn through(
         client: Client,
         template: TurnInput,
-        EndpointParts { memory, keys, tool_servers }: EndpointParts,
+        memory: Option<Arc<dyn GatewayMemory>>,
+        keys: Option<NamedKeys>,
     ) -> Self {
         let config = GatewayConfig {
             key: Some(Zeroizing::new(KEY.to_owned())),
@@ -105,7 +90,6 @@ impl Endpoint {
             relayer: Some("relayer.example".to_owned()),
             memory,
             keys,
-            tool_servers,
         };
         let gateway = Gateway::open(client.clone(), config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

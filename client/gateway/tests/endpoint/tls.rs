@@ -34,7 +34,6 @@ async fn a_program_that_trusts_the_certificate_is_served_and_silent_connections_
         relayer: None,
         memory: None,
         keys: None,
-        tool_servers: None,
     };
     let gateway = Gateway::open(client.clone(), config).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
