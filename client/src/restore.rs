@@ -102,7 +102,7 @@ async fn recover_with(
     if let Err(error) = Box::pin(reconcile::merge_all(core, &session, mode, older, &mut |_| {})).await {
         tracing::warn!(%error, "the chain of another head record was not merged");
     }
-    reconcile::keep_branches_of(core, &session, &heads).await;
+    reconcile::keep_branches_of(core, &session, &heads, &mut |_| {}).await;
     // A log client is no device: it is new with every request.
     if !matches!(core.journals, JournalLocation::Log(_)) {
         head::spawn_lease(core, session);

@@ -27,6 +27,12 @@ async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &O
     let old = find_session(client, &arguments.session).await?;
     let handle = client.session(old);
     let info = whole_session(&handle).await?;
+    if info.branches > 0 {
+        let id = short_session(&old);
+        out.warn(&format!(
+            "Turns beside the conversation are deleted with the old session: baton session show {id}"
+        ));
+    }
     let text = match arguments.text.as_deref() {
         Some("-") => chat::read_stdin()?,
         Some(text) => text.to_owned(),
@@ -95,10 +101,7 @@ async fn whole_session(handle: &SessionHandle) -> Result<SessionInfo, Failure> {
     if info.diverged {
         return Err(Failure::usage(
             format!("The head index has turns of {id} that are not here."),
-            format!(
-                "take them in: baton session sync {id}; or leave them out, if they are not yours: baton session \
-                 resolve {id} --take ours"
-            ),
+            format!("take them in: baton session sync {id}"),
         ));
     }
     Ok(info)

@@ -106,7 +106,7 @@ pub(crate) fn merge(ours: &Chain, theirs: &Chain) -> Merge {
 
 #[cfg(test)]
 mod tests {
-    use std::cmp::Ordering;
+    use std::{cmp::Ordering, collections::BTreeSet};
 
     use super::*;
 
@@ -252,55 +252,63 @@ mod tests {
         }
     }
 
-    /// A turn of the simulation: a replay of the same words is another turn.
-    fn turn(device: usize, words: u32, version: u32) -> u32 {
-        u32::try_from(device).unwrap() << 24 | version << 16 | words
+    /// A device of the simulation: its chain, and the turns of its branches.
+    #[derive(Clone, PartialEq, Debug)]
+    struct Device {
+        chain: Vec<u32>,
+        beside: BTreeSet<u32>,
     }
 
     #[test]
     fn every_turn_is_there_once_in_the_end_however_devices_write_and_meet() {
         for seed in 0..400 {
             let mut draw = SeededRng(seed * 77 + 5);
-            let devices = 2 + draw.below(3);
-            let mut chains: Vec<Vec<u32>> = vec![vec![turn(0, 0, 0)]; usize::try_from(devices).unwrap()];
+            let number = 2 + draw.below(3);
+            let begun = Device { chain: vec![0], beside: BTreeSet::new() };
+            let mut devices = vec![begun; usize::try_from(number).unwrap()];
             let mut written = 1;
             for _ in 0..24 {
-                let mut one = || usize::try_from(draw.below(devices)).unwrap();
+                let mut one = || usize::try_from(draw.below(number)).unwrap();
                 let (device, other) = (one(), one());
                 if device == other {
-                    chains[device].push(turn(device, written, 0));
+                    devices[device].chain.push(written);
                     written += 1;
                 } else {
-                    look_at(&mut chains, device, other);
+                    look_at(&mut devices, device, other);
                 }
             }
-            let mut rounds = 0;
-            while chains.windows(2).any(|pair| pair[0] != pair[1]) {
-                rounds += 1;
-                assert!(rounds < 100, "seed {seed}: it settles");
-                for device in 0..chains.len() {
-                    (0..chains.len()).for_each(|other| look_at(&mut chains, device, other));
+            for _ in 0..2 {
+                for device in 0..devices.len() {
+                    (0..devices.len()).for_each(|other| look_at(&mut devices, device, other));
                 }
             }
-            let mut said: Vec<u32> = chains[0].iter().map(|turn| turn & 0xffff).collect();
+            assert!(devices.windows(2).all(|pair| pair[0] == pair[1]), "seed {seed}: it settles");
+            let mut said = devices[0].chain.clone();
+            said.extend(&devices[0].beside);
             said.sort_unstable();
             assert_eq!(said, (0..written).collect::<Vec<_>>(), "seed {seed}: none is lost, none is twice");
         }
     }
 
-    /// A device sees another's chain: it takes over the winner, and replays its own displaced turns.
-    fn look_at(chains: &mut [Vec<u32>], device: usize, other: usize) {
-        let theirs = chains[other].clone();
-        match merge(&chain(&chains[device]), &chain(&theirs)) {
-            Merge::Behind { .. } => chains[device] = theirs,
-            Merge::Lose { at } => {
-                let lost = chains[device].split_off(usize::try_from(at).unwrap());
-                chains[device] = theirs;
-                let own = lost.into_iter().filter(|turn| (turn >> 24) as usize == device);
-                chains[device].extend(own.map(|turn| turn + (1 << 16)));
+    /// A device sees another's head: the winner is its chain, the other turns are a branch.
+    fn look_at(devices: &mut [Device], device: usize, other: usize) {
+        let theirs = devices[other].clone();
+        let ours = &mut devices[device];
+        let mut lost = match merge(&chain(&ours.chain), &chain(&theirs.chain)) {
+            Merge::Behind { .. } => {
+                ours.chain = theirs.chain;
+                Vec::new()
             }
-            Merge::Ours | Merge::Win { .. } => {}
+            Merge::Lose { at } => {
+                let lost = ours.chain.split_off(usize::try_from(at).unwrap());
+                ours.chain = theirs.chain;
+                lost
+            }
+            Merge::Win { at } => theirs.chain[usize::try_from(at).unwrap()..].to_vec(),
+            Merge::Ours => Vec::new(),
             Merge::TooOld => unreachable!("no log was compacted"),
-        }
+        };
+        lost.extend(theirs.beside);
+        ours.beside.extend(lost);
     }
 }

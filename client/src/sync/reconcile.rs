@@ -247,8 +247,8 @@ pub(crate) async fn compare_and_merge(
         }
         Err(error) => return Err(error),
     };
-    keep_branches_of(core, session, &snapshot.heads).await;
-    Ok(outcome)
+    let kept = keep_branches_of(core, session, &snapshot.heads, events).await;
+    Ok(MergeOutcome { fork: outcome.fork.or(kept), ..outcome })
 }
 
 /// Merges the chain of each of these heads that has turns which are missing here; none if no head has.
@@ -386,20 +386,31 @@ async fn keep_branch(
     record_alone(session, entries).await
 }
 
-/// Reads the branches that these heads name and that are unknown here. A branch that cannot be read stays named in the
-/// heads, and is tried again at the next look.
-pub(crate) async fn keep_branches_of(core: &Arc<Core>, session: &Arc<Session>, heads: &[FoundHead]) {
+/// Reads the branches that these heads name and that are unknown here, and returns the last. A branch that cannot be read
+/// stays named in the heads, and is tried again at the next look.
+pub(crate) async fn keep_branches_of(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    heads: &[FoundHead],
+    events: &mut Events<'_>,
+) -> Option<Fork> {
+    let mut last = None;
     for found in heads {
         for branch in &found.inner.branches {
             if session.read(|state| state.knows(branch)) {
                 continue;
             }
             let read: BoxFuture<'_, _> = Box::pin(read_branch(core, session, found, branch));
-            if let Err(error) = read.await {
-                tracing::warn!(%error, "a branch cannot be read");
+            match read.await {
+                Ok(fork) => {
+                    events(TurnEvent::Devices(DeviceEvent::Forked(fork.clone())));
+                    last = Some(fork);
+                }
+                Err(error) => tracing::warn!(%error, "a branch cannot be read"),
             }
         }
     }
+    last
 }
 
 async fn read_branch(
@@ -407,7 +418,7 @@ async fn read_branch(
     session: &Arc<Session>,
     found: &FoundHead,
     branch: &BranchHead,
-) -> Result<(), ClientError> {
+) -> Result<Fork, ClientError> {
     let BranchHead { seq, link_hash, turn_id, attempt, author, end } = *branch;
     let end = FoundHead {
         sequence: found.sequence,
@@ -421,8 +432,10 @@ async fn read_branch(
         let mut beside = turns().filter(|turn| state.link_at(turn.link.seq) != Some(turn.link.link_hash()));
         beside.next().map(|turn| turn.link.seq)
     });
-    let Some(at) = at else { return Ok(()) };
-    keep_branch(session, &end, &segments, at, None).await
+    let at = at.ok_or(ErrorCode::BadSequence)?;
+    keep_branch(session, &end, &segments, at, None).await?;
+    let turns = turns().filter(|turn| turn.link.seq >= at).count() as u64;
+    Ok(Fork { at, won: true, turns, branch: name_of(&link_hash) })
 }
 
 /// Records entries that change the chain, while no background task computes or stores anything by a

@@ -266,7 +266,7 @@ fn a_look_at_what_changed_finds_every_blob_that_is_due() {
     say_and_check_rebase(&mut state, &node);
 }
 
-/// A displaced turn takes its blob along.
+/// A turn that leaves the chain takes its blob along.
 fn say_and_check_rebase(state: &mut State, node: &SecretSigningKey) {
     let last = state.next_seq();
     say(state, node);
