@@ -24,7 +24,7 @@ from .fake_node import Behaviour, FakeNetwork, FakeNode, FakeStore
 WEEK = HEAD_PERIOD_MS
 NOW = 2_950 * WEEK + WEEK // 2
 OUTER = heads.HeadOuter(10, None, 0, bytes(32), [heads.SegmentBlob(0, BlobRef(bytes(32), bytes(32), 1))])
-INNER = heads.HeadInner(bytes(16), 0, bytes(32), [], False)
+INNER = heads.HeadInner(bytes(16), 0, bytes(32), [], [], False)
 
 
 class Periods(unittest.TestCase):
