@@ -238,6 +238,7 @@ impl HeadRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{BlobDigest, BlobId};
 
     const NOW: u64 = 2_950 * HEAD_PERIOD_MS + HEAD_PERIOD_MS / 2;
 
@@ -266,6 +267,37 @@ mod tests {
             let oldest = all.last().copied().unwrap();
             assert!(oldest * HEAD_PERIOD_MS <= now - MAX_HEAD_LIFETIME_MS);
         }
+    }
+
+    #[test]
+    fn a_record_with_the_most_of_everything_is_within_its_limit() {
+        let root = SessionRoot::from_bytes([7; 32]);
+        let blob = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: u32::MAX };
+        let (link_hash, turn_id, author) = (LinkHash([3; 32]), TurnId([4; 16]), NodeId([5; 32]));
+        let end = |segment| SegmentRef { segment, blob };
+        let outer = HeadOuter {
+            n_shards: u16::MAX,
+            branch: Some(BranchPoint { session_id: root.session_id(), link_hash }),
+            seq: u64::MAX,
+            link_hash,
+            blobs: (0..MAX_READ_BLOBS as u64).map(|back| end(u64::MAX - back)).collect(),
+        };
+        let branch =
+            BranchHead { seq: u64::MAX, link_hash, turn_id, attempt: u32::MAX, author, end: end(u64::MAX) };
+        let inner = HeadInner {
+            turn_id,
+            attempt: u32::MAX,
+            author,
+            devices: vec![DeviceLease { device: DeviceId([6; 16]), expires_ms: u64::MAX }; MAX_DEVICES],
+            branches: vec![branch; MAX_BRANCHES],
+            tombstone: true,
+        };
+        let record = HeadRecord::seal(&root, &outer, &inner, NOW, NOW, NOW + 1);
+        assert!(record.encode().len() <= MAX_HEAD_BYTES, "{}", record.encode().len());
+        assert_eq!(record.open_inner(&root).unwrap(), inner);
+        let one_more = HeadInner { branches: vec![branch; MAX_BRANCHES + 1], ..inner };
+        let record = HeadRecord::seal(&root, &outer, &one_more, NOW, NOW, NOW + 1);
+        assert_eq!(record.open_inner(&root), Err(ErrorCode::FrameTooLarge));
     }
 
     #[test]

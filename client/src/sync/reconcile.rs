@@ -294,7 +294,7 @@ async fn merge_with(
     let (at, won) = match decided {
         Merge::Ours => return Ok(MergeOutcome::unchanged(HeadStatus::Current)),
         Merge::Behind { from } => {
-            adopt(core, session, found, &segments, from).await?;
+            adopt(core, session, &segments, from, Some(found.entry())).await?;
             let new = segments.iter().flat_map(|segment| &segment.turns);
             let new = new.filter(|turn| turn.link.seq >= from);
             let own = session.read(|state| new.filter(|turn| state.is_own(&turn.link.turn_id)).count());
@@ -315,9 +315,8 @@ async fn merge_with(
     } else {
         let branch = session.read(|state| name_of(&state.prev_link()));
         store_end(core, session).await?;
-        adopt(core, session, found, &segments, at).await?;
-        // The next record names the branch.
-        session.compare(|_| (Ok(()), true))?;
+        // Their head is not noted as published: after a crash too, a record that names the branch follows it.
+        adopt(core, session, &segments, at, None).await?;
         let turns = ours.first + ours.links.len() as u64 - at;
         (Fork { at, won, turns, branch }, ends.saturating_sub(at))
     };
@@ -340,13 +339,14 @@ async fn store_end(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), Clien
     Ok(())
 }
 
-/// Puts another device's turns from `at` on into the chain. This device's turns there become a branch.
+/// Puts another device's turns from `at` on into the chain, with a further entry. This device's turns there become a
+/// branch.
 async fn adopt(
     core: &Arc<Core>,
     session: &Arc<Session>,
-    found: &FoundHead,
     segments: &[VerifiedSegment],
     at: u64,
+    further: Option<Entry>,
 ) -> Result<(), ClientError> {
     let first =
         segments.partition_point(|segment| segment.turns.last().is_none_or(|turn| turn.link.seq < at));
@@ -361,7 +361,7 @@ async fn adopt(
         // First, so that a cut-off write leaves a chain that is merely behind.
         entries.insert(0, Entry::Rebase { at });
     }
-    entries.push(found.entry());
+    entries.extend(further);
     record_alone(session, entries).await?;
     delivery::spawn_aborts(core, session, attempts, None);
     Ok(())

@@ -119,6 +119,29 @@ async fn a_turn_of_a_device_that_is_gone_is_found_by_the_words_and_stored_again(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_no_index_took_before_the_process_died_is_named_after_the_next_start() {
+    let world = World::new(1).await;
+    let (mut first, mut second, id) = apart(&world).await;
+    say(&first.client, id, "one").await;
+    say(&second.client, id, "two").await;
+    let first_wins = first.auth_hash(id, 1).await < second.auth_hash(id, 1).await;
+    let (winner, loser) = if first_wins { (&mut first, &mut second) } else { (&mut second, &mut first) };
+    winner.gate.open();
+    winner.sync(id).await;
+    winner.client.shutdown(GRACE).await;
+    loser.gate.read_only();
+    loser.sync(id).await;
+    loser.restart(&world).await;
+    loser.gate.open();
+    loser.client.session(id).info().await.unwrap();
+    assert!(loser.client.session(id).wait_published(GRACE).await.unwrap());
+    let third = Device::second(&world, &loser.client.session(id).backup().await.unwrap()).await;
+    assert_eq!(third.client.session(id).branches().await.unwrap().len(), 1);
+    third.client.shutdown(GRACE).await;
+    loser.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_is_a_branch() {
     for loser_publishes_first in [true, false] {
         let world = World::new(2).await;
