@@ -25,7 +25,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use baton_command::listen;
+use baton_kit::listen;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;

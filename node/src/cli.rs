@@ -26,7 +26,7 @@ use std::{
     process::ExitCode,
 };
 
-use baton_command::{
+use baton_kit::{
     config::{OptionTable as _, Origin, Origins, describe_defaults},
     crash,
     empty_values::refuse_empty,

@@ -19,9 +19,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) use baton_command::config::CONFIG_FILE;
-pub(crate) use baton_command::config::ConfigError;
-use baton_command::config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value};
+pub(crate) use baton_kit::config::CONFIG_FILE;
+pub(crate) use baton_kit::config::ConfigError;
+use baton_kit::config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value};
 use baton_mesh::{Multiaddr, Networks};
 use baton_proto::ids::{PublicKey, QuotaSerial};
 

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use baton_command::signals::StopSignals;
+use baton_kit::signals::StopSignals;
 use baton_mesh::{
     AUDIT_PROTOCOL, EMBED_PROTOCOL, Incoming, Mesh, MeshClock, MeshConfig, MeshError, MeshExit, MeshHandle,
     MeshLimits, StreamProtocol,

@@ -6,7 +6,7 @@
 
 use std::io::{self, Write as _};
 
-use baton_command::{
+use baton_kit::{
     crash::{self, Panic, PanicEnd},
     terminal::wants_colour,
 };

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write as _};
 
-use baton_command::{
+use baton_kit::{
     progress::{self, BarStyle, ProgressBar},
     terminal::can_redraw,
 };

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
-use baton_command::progress::{self, BarStyle, ProgressBar};
 use baton_keys::master::MasterKey;
+use baton_kit::progress::{self, BarStyle, ProgressBar};
 use baton_memory::backup::{self, BackupReport};
 use serde_json::{Value, json};
 

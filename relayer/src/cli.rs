@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton_command::{
+use baton_kit::{
     empty_values::refuse_empty,
     manual::{CompletionsArguments, ManArguments},
     usage,

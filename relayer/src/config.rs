@@ -13,9 +13,9 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use baton_command::config;
-pub(crate) use baton_command::config::CONFIG_FILE;
-pub(crate) use baton_command::config::ConfigError;
+use baton_kit::config;
+pub(crate) use baton_kit::config::CONFIG_FILE;
+pub(crate) use baton_kit::config::ConfigError;
 use baton_mesh::Multiaddr;
 
 pub(crate) use options::Options;

@@ -24,7 +24,7 @@ use crate::{
     time::now_ms,
 };
 use anyhow::bail;
-use baton_command::{
+use baton_kit::{
     doctor::{Check, Report},
     terminal::Style,
 };

@@ -35,9 +35,9 @@ use std::{
 };
 
 use axum::{Router, extract::DefaultBodyLimit, middleware};
-use baton_command::listen;
 use baton_embed::Embedder;
 use baton_keys::ids::PublicKey;
+use baton_kit::listen;
 use baton_memory::{Memory, extraction, ids::OwnerId};
 use baton_mesh::{Rates, Subnet};
 use tokio::net::TcpListener;

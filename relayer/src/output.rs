@@ -2,5 +2,5 @@
 
 /// Prints a line.
 pub(crate) fn println(line: &str) {
-    baton_command::output::print_line(line);
+    baton_kit::output::print_line(line);
 }

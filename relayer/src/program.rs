@@ -5,7 +5,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use baton_command::{
+use baton_kit::{
     crash::{self, Panic, PanicEnd},
     log, manual, output,
 };

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use baton_client::Client;
-use baton_command::signals::StopSignals;
 use baton_keys::{SecretSigningKey, account::sign_relayer_url};
+use baton_kit::signals::StopSignals;
 use baton_memory::Memory;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
 use tokio::net::TcpListener;

@@ -1,7 +1,7 @@
 //! `baton-relayer status`: asks the running relayer, and shows it with the stores and models of these settings.
 
 use anyhow::bail;
-use baton_command::output::span;
+use baton_kit::output::span;
 use serde_json::{Value, json};
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Command line of `baton-testnet`.
 
-use baton_command::manual::{CompletionsArguments, ManArguments};
+use baton_kit::manual::{CompletionsArguments, ManArguments};
 use clap::{Parser, Subcommand};
 
 use crate::{

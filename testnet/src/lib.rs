@@ -42,7 +42,7 @@ mod up;
 
 use std::process::ExitCode;
 
-use baton_command::{log, manual, output as standard_output, usage};
+use baton_kit::{log, manual, output as standard_output, usage};
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command};

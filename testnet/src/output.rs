@@ -3,11 +3,11 @@
 use std::io::Write as _;
 
 use anyhow::{Context as _, anyhow};
-use baton_command::{signals::StopSignals, terminal::wants_colour};
+use baton_kit::{signals::StopSignals, terminal::wants_colour};
 
 /// Prints one line on standard output.
 pub(crate) fn line(text: &str) {
-    baton_command::output::print_line(text);
+    baton_kit::output::print_line(text);
 }
 
 /// Prints one line of progress on standard error, dimmed on a terminal.

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
-use baton_command::endpoint::listen_address;
+use baton_kit::endpoint::listen_address;
 use baton_proto::{Signable as _, SignedObject, head::HeadRecord};
 use baton_walrus_client::{ShardCount, token_file::read_secret};
 use baton_walrus_store::{

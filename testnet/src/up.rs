@@ -6,8 +6,8 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_command::{output::shell_word, progress};
 use baton_keys::files::{create_private_folder, replace_private};
+use baton_kit::{output::shell_word, progress};
 use clap::Args;
 
 use crate::{

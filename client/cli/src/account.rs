@@ -3,8 +3,8 @@
 use std::{io::IsTerminal as _, path::Path};
 
 use baton_client::{AccountKey, ClientError};
-use baton_command::prompt;
 use baton_keys::{files, words::read_words};
+use baton_kit::prompt;
 use serde_json::json;
 use zeroize::Zeroizing;
 

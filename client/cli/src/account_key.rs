@@ -1,8 +1,8 @@
 //! The account key of this machine, as its file has it.
 
 use baton_client::{AccountKey, ClientError};
-use baton_command::prompt;
 use baton_keys::files;
+use baton_kit::prompt;
 use zeroize::Zeroizing;
 
 use super::{Failure, settings::Settings};

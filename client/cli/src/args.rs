@@ -8,7 +8,7 @@ mod session;
 
 use std::path::PathBuf;
 
-use baton_command::manual::{CompletionsArguments, ManArguments};
+use baton_kit::manual::{CompletionsArguments, ManArguments};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::options::ClientOptions;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use baton_client::{Client, Conversation};
-use baton_command::manual::CompletionsArguments;
+use baton_kit::manual::CompletionsArguments;
 use clap::{Command, CommandFactory as _, FromArgMatches as _};
 use clap_complete::{
     engine::{ArgValueCompleter, CompletionCandidate},

@@ -1,7 +1,7 @@
 //! `baton config`: all settings with their values and origins, and the problems of the settings file.
 
 use baton_client::ClientError;
-use baton_command::config::{self, ConfigError, OptionTable as _, OptionValue, Origin, Origins};
+use baton_kit::config::{self, ConfigError, OptionTable as _, OptionValue, Origin, Origins};
 use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 

@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use baton_client::{Client, ClientError, Conversation, SessionHandle, TurnInput, TurnOutcome};
-use baton_command::nearest::nearest;
+use baton_kit::nearest::nearest;
 use baton_proto::{
     ids::SessionId,
     receipt::EngineKind,

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use baton_client::{Client, ClientError, Listing, NodeInfo};
-use baton_command::doctor::{Check, Code, Finding, Report, Severity};
+use baton_kit::doctor::{Check, Code, Finding, Report, Severity};
 use baton_proto::{
     ids::{BlobId, HeadIndexKey, NodeId},
     receipt::EngineKind,
@@ -32,7 +32,7 @@ const MAX_SHOWN: usize = 5;
 
 /// Every problem that is found. docs/TROUBLESHOOTING.md lists them.
 mod codes {
-    baton_command::problem_codes! {
+    baton_kit::problem_codes! {
         SETTINGS_BROKEN = problem("C101", "the settings cannot be used", "correct the named line; `baton config check` shows all");
         HOME_LOCKED = problem("C201", "the home folder or its key cannot be opened", "check the folder, or name another with `--home`");
         JOURNAL_DAMAGED = problem("C202", "a session's journal is damaged", "`baton session restore SESSION` restores it from the store");
@@ -363,7 +363,7 @@ impl Failure {
 
 #[cfg(test)]
 mod tests {
-    use baton_command::doctor::undocumented;
+    use baton_kit::doctor::undocumented;
 
     use super::*;
 

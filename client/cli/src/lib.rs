@@ -53,7 +53,7 @@ use std::{
 };
 
 use baton_client::{Client, ClientError, SessionInfo, choose::NoChoice};
-use baton_command::{
+use baton_kit::{
     crash,
     empty_values::refuse_empty,
     log, manual,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use baton_command::prompt;
+use baton_kit::prompt;
 use reqwest::Method;
 use serde_json::{Value, json};
 

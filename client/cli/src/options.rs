@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use baton_client::{MAX_DECOY_SHARE, MAX_EPOCHS, MAX_HEAD_INDEXES, Multiaddr};
-use baton_command::{
+use baton_kit::{
     config::{OptionEntry, OptionType, SWITCH, number, one_or_more, path, range, switch, text, words},
     options,
 };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use baton_client::{TurnEvent, TurnOutcome};
-use baton_command::{output::kept, terminal::can_redraw};
+use baton_kit::{output::kept, terminal::can_redraw};
 use baton_proto::{
     ids::{NodeId, SessionId},
     record::{FinishReason, Role},

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use baton_client::{ClientError, change_passphrase};
-use baton_command::prompt::{self, PassphraseError};
+use baton_kit::prompt::{self, PassphraseError};
 use zeroize::Zeroizing;
 
 use super::{

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_command::progress;
+use baton_kit::progress;
 use clap::FromArgMatches as _;
 use serde::Deserialize;
 use tokio::{

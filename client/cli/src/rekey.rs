@@ -4,7 +4,7 @@
 //! carries the old one in, and the old one is deleted. docs/DESIGN.md says why devices have no keys of their own.
 
 use baton_client::{Client, ClientError, SessionHandle, SessionInfo};
-use baton_command::prompt;
+use baton_kit::prompt;
 
 use super::{
     Failure,

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use baton_client::{AccountKey, ClientError};
-use baton_command::endpoint::is_protected;
 use baton_keys::{
     SIGNATURE_LEN,
     account::{addressed_to, body_sha256, export_digest, verify_relayer_url},
     contexts::MEMORY_EXPORT,
     ids::PublicKey,
 };
+use baton_kit::endpoint::is_protected;
 use baton_walrus_client::http_client;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -3,10 +3,10 @@
 use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
 use baton_client::{Client, NodeInfo, TurnInput};
-use baton_command::{output::quoted, signals::StopSignals};
 use baton_gateway::{
     AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
 };
+use baton_kit::{output::quoted, signals::StopSignals};
 use baton_proto::turn::Sampling;
 use serde_json::json;
 use tokio::net::TcpListener;

@@ -5,7 +5,7 @@ use std::{collections::HashSet, path::Path};
 use baton_client::{
     Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport, transfer,
 };
-use baton_command::prompt;
+use baton_kit::prompt;
 use baton_proto::{export::ExportMemory, ids::SessionId};
 use serde_json::json;
 use zeroize::Zeroizing;

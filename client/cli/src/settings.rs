@@ -16,7 +16,7 @@ use baton_client::{
     ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_DECOY_SHARE, DEFAULT_EPOCH, DEFAULT_MAX_PRICE,
     DEFAULT_OPEN_EPOCHS, Multiaddr, NamedIndex, QuotaHolder, TurnInput, home_needs_passphrase,
 };
-use baton_command::{
+use baton_kit::{
     config::{self, ConfigError},
     prompt,
 };

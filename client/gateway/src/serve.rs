@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use baton_command::listen::{SlotStream, serve_through};
+use baton_kit::listen::{SlotStream, serve_through};
 use baton_proto::ids::SessionId;
 use futures::future::join_all;
 use tokio::{

@@ -6,7 +6,6 @@ use std::{
     time::Instant,
 };
 
-use baton_command::progress::{self, BarStyle, ProgressBar};
 use baton_engine::{
     LoadError, Model, Options,
     bench::{BenchError, Case, Memory, Plan, Progress, Rate, measure, memory},
@@ -15,6 +14,7 @@ use baton_engine::{
     kernels::Isa,
     kv::{KV_BLOCK, KvShape},
 };
+use baton_kit::progress::{self, BarStyle, ProgressBar};
 use clap::Args;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use baton_command::config::{OptionValue, Origin, Origins};
+use baton_kit::config::{OptionValue, Origin, Origins};
 use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value};
 

@@ -12,7 +12,7 @@ mod peers;
 mod ports;
 mod store;
 
-use baton_command::{
+use baton_kit::{
     doctor::{Check, Report},
     output::{shell_word, span},
 };

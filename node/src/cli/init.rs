@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf, absolute},
 };
 
-use baton_command::{
+use baton_kit::{
     config::{Origin, Origins, Value},
     output::shell_word,
 };

@@ -5,8 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton_command::prompt;
 use baton_keys::{files, ids::NodeId};
+use baton_kit::prompt;
 use clap::{Args, Subcommand};
 
 use super::{

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use baton_command::prompt::{self, PassphraseError};
 use baton_keys::words::read_words;
+use baton_kit::prompt::{self, PassphraseError};
 use zeroize::Zeroizing;
 
 use super::{Exit, Failure};

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_command::progress;
+use baton_kit::progress;
 use baton_proto::{
     export::{Export, ExportMemory, OpenTurn, open},
     limits::MAX_SCHEMA_BYTES,

@@ -1,6 +1,6 @@
 //! `baton-node status`: reads the status from a node's admin port.
 
-use baton_command::output::span;
+use baton_kit::output::span;
 
 use super::{
     Exit, Failure, StatusArgs, Style,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton_command::{
+use baton_kit::{
     config::{SWITCH, choice, list, number, one_or_more, path, range, switch, text, words},
     options,
 };

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use baton_command::config::{self, OptionValue};
+use baton_kit::config::{self, OptionValue};
 
 use super::{RunFlags, Settings, values::REDACTED};
 

@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, str::FromStr};
 
-use baton_command::{
+use baton_kit::{
     config::{MAX_TEXT_BYTES, OptionEntry, OptionTable as _, OptionType},
     endpoint::listen_address,
 };

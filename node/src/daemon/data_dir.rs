@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton_command::config::Value;
 use baton_keys::files::{self, KeyFileError};
+use baton_kit::config::Value;
 
 use crate::{
     config::{CONFIG_FILE, Settings, commented_file},

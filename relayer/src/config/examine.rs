@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use baton_command::config::parse;
+use baton_kit::config::parse;
 
 use super::{ConfigError, Options};
 

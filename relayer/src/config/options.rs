@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton_command::options;
+use baton_kit::options;
 use baton_mesh::Multiaddr;
 use clap::Args;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use baton_command::config::parse;
+use baton_kit::config::parse;
 use clap::Args as _;
 
 use super::*;

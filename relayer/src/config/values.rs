@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr};
 
-use baton_command::endpoint::listen_address;
+use baton_kit::endpoint::listen_address;
 use baton_memory::ids::OwnerId;
 use baton_mesh::IpNetwork;
 use baton_proto::ids::QuotaSerial;

@@ -7,13 +7,13 @@ use std::{
     path::PathBuf,
 };
 
-use baton_command::{
-    doctor::{Disk, check_space, try_to_write},
-    output::shell_word,
-};
 use baton_keys::{
     files::{self, KeyFileError},
     master::MasterKey,
+};
+use baton_kit::{
+    doctor::{Disk, check_space, try_to_write},
+    output::shell_word,
 };
 use baton_memory::vault::Vault;
 

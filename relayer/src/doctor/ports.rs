@@ -1,6 +1,6 @@
 //! Checks that the addresses are free, or taken by the running relayer itself.
 
-use baton_command::doctor::{Socket, SocketCodes, check_socket, is_open, socket_of};
+use baton_kit::doctor::{Socket, SocketCodes, check_socket, is_open, socket_of};
 
 use super::{Check, Subject, codes};
 use crate::{config::HttpSetting, running::RelayerAnswer};

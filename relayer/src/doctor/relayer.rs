@@ -1,6 +1,6 @@
 //! Checks the running relayer: its health, readiness, version and settings.
 
-use baton_command::output::span;
+use baton_kit::output::span;
 
 use super::{Check, Subject, codes};
 use crate::{running::RelayerAnswer, serve::memory_facts};

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use baton_command::doctor::{ClockCodes, ClockReading, Code, check_clock};
+use baton_kit::doctor::{ClockCodes, ClockReading, Code, check_clock};
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     limits::MAX_CLOCK_SKEW_MS,

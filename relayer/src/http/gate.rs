@@ -22,8 +22,8 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use baton_command::listen::Activity;
 use baton_keys::{account::body_sha256, token::AgentToken};
+use baton_kit::listen::Activity;
 use baton_memory::ids::OwnerId;
 use baton_mesh::Subnet;
 use tokio::time::Instant;

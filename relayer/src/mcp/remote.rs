@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_command::endpoint::is_protected;
 use baton_keys::{
     SIGNATURE_LEN,
     account::{AccountKey, addressed_to, verify_relayer_url},
     ids::PublicKey,
 };
+use baton_kit::endpoint::is_protected;
 use baton_walrus_client::http_client;
 use futures::future::BoxFuture;
 use reqwest::{Client, Url};

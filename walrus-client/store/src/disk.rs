@@ -46,7 +46,7 @@ use std::{
     time::Duration,
 };
 
-use baton_command::group_commit::GroupCommit;
+use baton_kit::group_commit::GroupCommit;
 use baton_proto::ids::BlobId;
 
 use super::{

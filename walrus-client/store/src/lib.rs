@@ -55,7 +55,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use baton_command::listen;
+use baton_kit::listen;
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},

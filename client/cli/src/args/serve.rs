@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use baton_command::endpoint::listen_address;
+use baton_kit::endpoint::listen_address;
 use clap::{Args, Subcommand};
 use time::{Date, format_description::well_known::Iso8601};
 

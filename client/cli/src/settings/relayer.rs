@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use baton_client::{Multiaddr, Relayer};
-use baton_command::endpoint::is_protected;
+use baton_kit::endpoint::is_protected;
 use baton_walrus_client::http_client;
 use serde::Deserialize;
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use baton_command::nearest::nearest;
+use baton_kit::nearest::nearest;
 use baton_proto::ids::SessionId;
 
 use super::{

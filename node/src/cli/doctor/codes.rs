@@ -1,7 +1,7 @@
 //! All problems that `doctor` can find: code, title and fix. Codes are stable: a code never gets a new
 //! meaning. docs/OPERATING.md lists them.
 
-use baton_command::problem_codes;
+use baton_kit::problem_codes;
 
 problem_codes! {
     CONFIG_BROKEN = problem("D101", "the configuration cannot be used", "run `baton-node config check` and fix all that it names");
@@ -72,7 +72,7 @@ problem_codes! {
 
 #[cfg(test)]
 mod tests {
-    use baton_command::doctor::undocumented;
+    use baton_kit::doctor::undocumented;
 
     use super::ALL;
 

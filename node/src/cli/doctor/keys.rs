@@ -2,8 +2,8 @@
 
 use std::{fs, io::ErrorKind, os::unix::fs::PermissionsExt as _, path::Path};
 
-use baton_command::{doctor::Code, output::shell_word};
 use baton_keys::files::KeyFileError;
+use baton_kit::{doctor::Code, output::shell_word};
 
 use super::{Check, Subject, codes};
 use crate::{

@@ -2,9 +2,7 @@
 
 use std::{fs, path::Path};
 
-use baton_command::doctor::{
-    ClockCodes, ClockReading, Disk, check_clock as compare, check_space, try_to_write,
-};
+use baton_kit::doctor::{ClockCodes, ClockReading, Disk, check_clock as compare, check_space, try_to_write};
 use baton_proto::limits::MAX_CLOCK_SKEW_MS;
 use rustix::process::{Resource, getrlimit};
 

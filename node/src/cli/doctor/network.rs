@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use baton_command::doctor::socket_of;
+use baton_kit::doctor::socket_of;
 
 use super::{Check, Subject, codes};
 use crate::{

@@ -1,6 +1,6 @@
 //! Checks that the listen addresses are free, or taken by the running node itself.
 
-use baton_command::doctor::{Check, Socket, SocketCodes, check_socket, is_open, socket_of};
+use baton_kit::doctor::{Check, Socket, SocketCodes, check_socket, is_open, socket_of};
 
 use super::{Subject, codes};
 use crate::config::AdminSetting;

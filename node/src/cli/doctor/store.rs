@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use baton_command::doctor::{ClockReading, Code};
+use baton_kit::doctor::{ClockReading, Code};
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{HeadIndex as _, StoreError},

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Write};
 
-use baton_command::prompt;
+use baton_kit::prompt;
 
 use super::store::{StoreChoice, StoreRequest};
 use crate::config::parse_store_url;

@@ -5,7 +5,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use baton_command::config::Value;
+use baton_kit::config::Value;
 
 use crate::config::parse_store_url;
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_command::group_commit::GroupCommit;
+use baton_kit::group_commit::GroupCommit;
 use baton_proto::ids::BlobId;
 
 use super::{

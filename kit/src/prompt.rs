@@ -5,7 +5,7 @@
 //!
 //! ```
 //! let mut output = Vec::new();
-//! let answer = baton_command::prompt::confirm(&mut "yes\n".as_bytes(), &mut output, "Delete it?");
+//! let answer = baton_kit::prompt::confirm(&mut "yes\n".as_bytes(), &mut output, "Delete it?");
 //! assert!(answer.unwrap());
 //! assert_eq!(output, b"Delete it? Type yes: ");
 //! ```

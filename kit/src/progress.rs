@@ -1,7 +1,7 @@
 //! Progress on standard error: a bar or a spinner at a terminal that can redraw, nothing elsewhere.
 //!
 //! ```
-//! use baton_command::progress::{self, BarStyle};
+//! use baton_kit::progress::{self, BarStyle};
 //!
 //! let bar = progress::bar(BarStyle::Bytes);
 //! bar.set_message("fetching a model");

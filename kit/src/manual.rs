@@ -2,7 +2,7 @@
 //! alike.
 //!
 //! ```
-//! use baton_command::manual;
+//! use baton_kit::manual;
 //! use clap::Command;
 //! use clap_complete::Shell;
 //!

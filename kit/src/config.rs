@@ -166,7 +166,7 @@ pub const fn variable<const N: usize>(prefix: &str, key: &str) -> [u8; N] {
 /// the field's name with dashes, and the environment variable has the prefix and capitals.
 ///
 /// ```
-/// use baton_command::options;
+/// use baton_kit::options;
 /// use clap::{Args, FromArgMatches as _};
 ///
 /// options! {

@@ -8,7 +8,7 @@ use url::{Host, Url};
 /// name is looked up: a server listens where the setting says, whatever a name server answers.
 ///
 /// ```
-/// use baton_command::endpoint::listen_address;
+/// use baton_kit::endpoint::listen_address;
 ///
 /// for (text, address) in [
 ///     ("127.0.0.1:8000", "127.0.0.1:8000"),
@@ -45,7 +45,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// machine.
 ///
 /// ```
-/// use baton_command::endpoint::is_protected;
+/// use baton_kit::endpoint::is_protected;
 ///
 /// for (url, protected) in [
 ///     ("https://relayer.example", true),
