@@ -23,6 +23,18 @@ LIMITS = {
 # Layers of a crate, from the lowest on. A module imports modules of lower layers, and none beside it; those of the
 # lowest layer, values without I/O, may import each other.
 LAYERS = {
+    "baton-gateway": [
+        "clock keys memory",
+        "http",
+        "form",
+        "state",
+        "models privacy sessions",
+        "turns",
+        "apis",
+        "guard",
+        "routes",
+        "serve",
+    ],
     "baton-client": [
         "clock clocks error event evidence index_status logprobs stack_wipe timeouts",
         "identities network session decoy_ledger",

@@ -8,13 +8,11 @@ use axum::{
 };
 use subtle::ConstantTimeEq as _;
 
-use super::{
-    ApiError, GatewayState, Inner,
-    api_form::ApiForm,
-    keys::{
-        accounts::KeyMatch,
-        caller::{Caller, name_quotas},
-    },
+use crate::{
+    apis::form::ApiForm,
+    http::api_error::ApiError,
+    keys::{accounts::KeyMatch, caller::Caller},
+    state::{GatewayState, Inner},
 };
 
 /// The headers that a page of an allowed origin may read.
@@ -38,7 +36,7 @@ const PREFLIGHT_SECONDS: HeaderValue = HeaderValue::from_static("600");
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 /// Admits a request, or refuses it. Names the answer.
-pub(super) async fn admit(State(inner): State<GatewayState>, request: Request, next: Next) -> Response {
+pub(crate) async fn admit(State(inner): State<GatewayState>, request: Request, next: Next) -> Response {
     let id = format!("req_{}", hex::encode(baton_keys::secret::random_bytes::<16>()));
     let form = ApiForm::of(request.uri().path(), request.headers());
     let mut response = form.rewritten(admit_unnamed(&inner, request, next).await, &id);
@@ -75,8 +73,29 @@ async fn admit_unnamed(inner: &Inner, mut request: Request, next: Next) -> Respo
     with_origin(response, origin)
 }
 
+/// Names the rest of a key's quotas in the headers of a response, as OpenAI's API does.
+fn name_quotas(headers: &mut HeaderMap, inner: &Inner, caller: &Caller) {
+    let (Caller::Key(key), Some(keys)) = (caller, &inner.config.keys) else { return };
+    let rest = keys.rest(key, inner.client.now_ms() / 1000);
+    let quotas = [
+        ("requests", key.quotas.requests_per_hour, rest.requests, rest.next_hour_s),
+        ("tokens", key.quotas.tokens_per_day, rest.tokens, rest.next_day_s),
+    ];
+    for (kind, limit, rest, reset_s) in quotas {
+        let (Some(limit), Some(rest)) = (limit, rest) else { continue };
+        let values =
+            [("limit", limit.to_string()), ("remaining", rest.to_string()), ("reset", format!("{reset_s}s"))];
+        for (part, value) in values {
+            let name = HeaderName::try_from(format!("x-ratelimit-{part}-{kind}"));
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
 /// Admits every request under an allowed host name, without a key.
-pub(super) async fn by_allowed_name(
+pub(crate) async fn by_allowed_name(
     State(inner): State<GatewayState>,
     request: Request,
     next: Next,
@@ -119,7 +138,7 @@ fn without_port(host: &str) -> &str {
 }
 
 /// The caller of a request, by the key that it carries. Without a key of the owner, every program is the owner.
-pub(super) fn caller(inner: &Inner, headers: &HeaderMap) -> Result<Caller, ApiError> {
+pub(crate) fn caller(inner: &Inner, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let bearer = match bearer.split_at_checked(SCHEME.len()) {
         Some((scheme, key)) if scheme.eq_ignore_ascii_case(SCHEME) => key.trim_ascii(),
@@ -174,7 +193,7 @@ fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response 
 }
 
 /// Any other path.
-pub(super) async fn nothing_here() -> ApiError {
+pub(crate) async fn nothing_here() -> ApiError {
     ApiError::missing(
         "unknown_url",
         "there is nothing at this address; served are /v1/chat/completions, /v1/completions, /v1/responses, \
@@ -183,7 +202,7 @@ pub(super) async fn nothing_here() -> ApiError {
 }
 
 /// A known path with another method.
-pub(super) async fn wrong_method() -> Response {
+pub(crate) async fn wrong_method() -> Response {
     let api_error = ApiError::missing("unknown_url", "this address is asked by another method");
     let mut response = api_error.into_response();
     *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;

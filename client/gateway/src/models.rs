@@ -1,47 +1,24 @@
 //! The models that the found nodes serve.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use baton_client::{ClientError, NodeInfo, choose::NoChoice};
-use baton_proto::{ids::ModelId, node_record::ModelOffer, receipt::EngineKind};
+use baton_client::{ClientError, choose::NoChoice};
+use baton_proto::{node_record::ModelOffer, receipt::EngineKind};
 use serde_json::{Value, json};
 
-use super::{ApiError, Gateway};
-
-/// Most remembered names of models: more than the nodes of a home offer.
-const MAX_MODEL_NAMES: usize = 1_000;
-
-/// The models' names by id. A receipt has the id alone, and its node may be gone.
-#[derive(Debug, Default)]
-pub(super) struct ModelNames(HashMap<ModelId, String>);
-
-impl ModelNames {
-    /// Remembers the names that these nodes offer. Beyond the limit, new names are not remembered.
-    pub(super) fn learn(&mut self, nodes: &[NodeInfo]) {
-        for offer in nodes.iter().flat_map(|node| &node.record.models) {
-            if self.0.len() < MAX_MODEL_NAMES || self.0.contains_key(&offer.model) {
-                self.0.insert(offer.model, offer.name.clone());
-            }
-        }
-    }
-
-    /// The name of a model, if a node offered it.
-    pub(super) fn name(&self, model: &ModelId) -> Option<&str> {
-        self.0.get(model).map(String::as_str)
-    }
-}
+use crate::{http::api_error::ApiError, state::Gateway};
 
 /// A model with the number of nodes that serve it.
-pub(super) struct ModelEntry {
-    pub(super) offer: ModelOffer,
-    pub(super) nodes: usize,
+pub(crate) struct ModelEntry {
+    pub(crate) offer: ModelOffer,
+    pub(crate) nodes: usize,
     /// When a node issued the offer, in seconds since the Unix epoch.
-    pub(super) since_s: u64,
+    pub(crate) since_s: u64,
 }
 
 impl ModelEntry {
     /// In the form of OpenAI's API.
-    pub(super) fn describe(&self, name: &str) -> Value {
+    pub(crate) fn describe(&self, name: &str) -> Value {
         json!({
             "id": name,
             "object": "model",
@@ -84,7 +61,7 @@ async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
 ///
 /// Without a node, the models are unknown. An empty list would say that there are none, and programs would
 /// show an empty menu without a cause; an error names the cause, and its status says to ask again.
-pub(super) async fn offered(gateway: &Gateway) -> Result<Vec<(String, ModelEntry)>, ApiError> {
+pub(crate) async fn offered(gateway: &Gateway) -> Result<Vec<(String, ModelEntry)>, ApiError> {
     let models = models_by_name(gateway).await;
     if models.is_empty() {
         return Err(no_models(gateway).await);
@@ -95,12 +72,12 @@ pub(super) async fn offered(gateway: &Gateway) -> Result<Vec<(String, ModelEntry
 }
 
 /// A model's name without the tag that Ollama's clients add to a name without one.
-pub(super) fn bare_name(name: &str) -> &str {
+pub(crate) fn bare_name(name: &str) -> &str {
     name.strip_suffix(":latest").unwrap_or(name)
 }
 
 /// Whether each found node that serves this model, or any model without a name, reports token probabilities.
-pub(super) async fn report_probabilities(gateway: &Gateway, model: Option<&str>) -> bool {
+pub(crate) async fn report_probabilities(gateway: &Gateway, model: Option<&str>) -> bool {
     let nodes = gateway.client().nodes().await;
     let offers = nodes.iter().flat_map(|node| &node.record.models);
     let mut engines = offers
@@ -112,7 +89,7 @@ pub(super) async fn report_probabilities(gateway: &Gateway, model: Option<&str>)
 }
 
 /// A model by its name.
-pub(super) async fn find(gateway: &Gateway, name: &str) -> Result<ModelEntry, ApiError> {
+pub(crate) async fn find(gateway: &Gateway, name: &str) -> Result<ModelEntry, ApiError> {
     let mut models = offered(gateway).await?;
     let place = models.iter().position(|(known, _)| known == name);
     let found = place.map(|place| models.swap_remove(place).1);

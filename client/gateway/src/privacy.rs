@@ -3,27 +3,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Gateway, keys::caller::Caller};
-
-/// The words of a message that a relayer gets, to search memory with them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HintExtent {
-    /// None.
-    Nothing,
-    /// A few of them.
-    Keywords,
-    /// The whole message.
-    Message,
-}
-
-/// The parts of a conversation that memory gives to relayers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemorySharing {
-    /// The words of each message, for the relayer of the turns.
-    pub hint: HintExtent,
-    /// The host of the relayer that gets every exchange, to remember it; `None` remembers nothing.
-    pub remembered_at: Option<String>,
-}
+use crate::{
+    keys::caller::Caller,
+    memory::{HintExtent, MemorySharing},
+    state::Gateway,
+};
 
 /// The person whose conversations the sentences are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +140,7 @@ impl PrivacySettings {
     }
 
     /// The fields of `/api/defaults`.
-    pub(super) fn fields(&self) -> [(&'static str, Value); 5] {
+    pub(crate) fn fields(&self) -> [(&'static str, Value); 5] {
         [
             ("memory", json!(self.mode())),
             ("relayer", json!(self.relayer)),

@@ -1,6 +1,9 @@
 //! Serves the endpoint at a listener, with the tasks beside it.
 
-use std::{future::Future, time::Duration};
+pub(crate) mod acme;
+pub(crate) mod tls;
+
+use std::{future::Future, net::SocketAddr, time::Duration};
 
 use baton_kit::listen::{SlotStream, serve_through};
 use baton_proto::ids::SessionId;
@@ -12,10 +15,15 @@ use tokio::{
 };
 
 use crate::{
-    Gateway, NamedKeys,
-    acme::{self, AcmeSettings},
-    ephemeral_sessions::{EphemeralSession, IDLE_TIME},
-    tls::{TlsConnection, TlsIdentity, watch_files},
+    keys::accounts::NamedKeys,
+    serve::{
+        acme::AcmeSettings,
+        tls::{TlsConnection, TlsIdentity, watch_files},
+    },
+    state::{
+        Gateway,
+        ephemeral_sessions::{EphemeralSession, IDLE_TIME},
+    },
 };
 
 /// Time after a session's last turn until its file is released to other processes.
@@ -134,4 +142,10 @@ async fn synchronise_keys(keys: NamedKeys) {
             tracing::warn!(%error, "the keys were not read again");
         }
     }
+}
+
+/// Whether only this machine can reach an address.
+#[must_use]
+pub fn is_loopback(address: &SocketAddr) -> bool {
+    address.ip().is_loopback()
 }

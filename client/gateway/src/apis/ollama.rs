@@ -1,0 +1,261 @@
+//! Ollama's API: `/api/chat`, `/api/generate`, `/api/embed`, and what its clients ask about models. Answers come
+//! whole, or as lines of JSON.
+//!
+//! Nodes hold the models, and their operators choose them: nothing is pulled, made or deleted here.
+
+mod answer;
+mod request;
+
+use std::time::Duration;
+
+use axum::{
+    Json, Router,
+    body::Body,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{any, get, post},
+};
+use baton_proto::receipt::EngineKind;
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    clock::rfc3339,
+    form::completion::CompletionRequest,
+    http::{
+        api_error::ApiError,
+        event_stream::UNBUFFERED,
+        session_header::{name_session, named_session},
+    },
+    models::{self, ModelEntry, bare_name},
+    state::{Gateway, GatewayState, request_slots::RequestSlot},
+    turns::answer::start,
+};
+use answer::{AnswerForm, AnswerWriter};
+use request::{ModelName, read_chat, read_embed, read_generate};
+
+/// The addresses below `/api` that are no part of this API: the chat page's, and those of keys.
+const OTHER_ROUTES: [&str; 5] = ["sessions", "nodes", "defaults", "usage", "memory"];
+/// The version of Ollama whose API this follows: clients look for features by it.
+const FOLLOWED_VERSION: &str = "0.12.0";
+/// How long a model is said to stay: nodes keep theirs loaded.
+const STAYS: Duration = Duration::from_secs(300);
+
+/// The routes.
+pub(crate) fn routes() -> Router<GatewayState> {
+    Router::new()
+        .route("/api/chat", post(chat))
+        .route("/api/generate", post(generate))
+        .route("/api/embed", post(embed))
+        .route("/api/embeddings", post(embed_one))
+        .route("/api/tags", get(tags))
+        .route("/api/show", post(show))
+        .route("/api/ps", get(ps))
+        .route("/api/version", get(version))
+        .route("/api/pull", post(pull))
+        .route("/api/push", any(not_here))
+        .route("/api/create", any(not_here))
+        .route("/api/copy", any(not_here))
+        .route("/api/delete", any(not_here))
+        .route("/api/blobs/{*digest}", any(not_here))
+}
+
+/// Whether an address belongs to this API.
+pub(crate) fn is_own(path: &str) -> bool {
+    let route = path.strip_prefix("/api/").and_then(|rest| rest.split('/').next());
+    route.is_some_and(|route| !OTHER_ROUTES.contains(&route))
+}
+
+/// An error in this API's form.
+pub(crate) fn error_body(api_error: &ApiError) -> Value {
+    let message = match api_error.param().map(request::own_param) {
+        Some(param) if !api_error.message().contains(&param) => format!("{param}: {}", api_error.message()),
+        _ => api_error.message().to_owned(),
+    };
+    json!({ "error": message, "code": api_error.code() })
+}
+
+/// The next message of a conversation.
+async fn chat(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+    let (slot, body) = gateway.receive(body).await?;
+    let request = read_chat(&body, named_session(&headers)?)?;
+    respond(gateway, slot, request, AnswerForm::Chat).await
+}
+
+/// An answer to a text that belongs to no conversation.
+async fn generate(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
+    let (slot, body) = gateway.receive(body).await?;
+    let request = read_generate(&body)?;
+    respond(gateway, slot, request, AnswerForm::Generate).await
+}
+
+async fn respond(
+    gateway: Gateway,
+    slot: RequestSlot,
+    request: CompletionRequest,
+    form: AnswerForm,
+) -> Result<Response, ApiError> {
+    let begun = Instant::now();
+    let (stream, ephemeral) = (request.stream, request.is_ephemeral());
+    let parser = request.answer_parser();
+    let created_s = gateway.client().now_ms() / 1000;
+    let mut writer =
+        AnswerWriter::new(form, request.model.clone().unwrap_or_default(), created_s, begun, parser);
+    // Clients ask so to have a model loaded, which nodes do by themselves.
+    if request.messages.iter().all(|message| message.text.is_empty()) {
+        return Ok(Json(writer.loaded()).into_response());
+    }
+    let mut running = start(&gateway, slot, request).await?;
+    let session = running.session;
+    let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
+    let first = running.first_step(&mut writer.model, stream).await.map_err(named)?;
+    let mut response = if stream {
+        let lines =
+            running.steps(first).map(move |step| Ok::<_, std::convert::Infallible>(writer.lines(step)));
+        let ndjson = HeaderValue::from_static("application/x-ndjson");
+        ([(header::CONTENT_TYPE, ndjson), UNBUFFERED], Body::from_stream(lines)).into_response()
+    } else {
+        Json(writer.whole(&running.whole(first).await.map_err(named)?)).into_response()
+    };
+    if !ephemeral {
+        name_session(&mut response, session);
+    }
+    Ok(response)
+}
+
+/// The vectors of some texts.
+async fn embed(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
+    let begun = Instant::now();
+    let (_slot, body) = gateway.receive(body).await?;
+    let (texts, ignored) = read_embed(&body, "input")?;
+    let embedded = texts.embed(&gateway).await?;
+    let vectors: Vec<&[f32]> = embedded.texts.iter().map(|text| text.vector.as_slice()).collect();
+    let tokens: u64 = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
+    Ok(Json(json!({
+        "model": embedded.model,
+        "embeddings": vectors,
+        "total_duration": nanoseconds(begun.elapsed()),
+        "load_duration": 0,
+        "prompt_eval_count": tokens,
+        "baton": { "ignored": ignored },
+    })))
+}
+
+/// The vector of one text, as older clients ask for it.
+async fn embed_one(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
+    let (_slot, body) = gateway.receive(body).await?;
+    let (text, ignored) = read_embed(&body, "prompt")?;
+    let embedded = text.embed(&gateway).await?;
+    let vector = embedded.texts.first().map(|text| text.vector.as_slice());
+    Ok(Json(json!({ "embedding": vector, "baton": { "ignored": ignored } })))
+}
+
+/// The models that the found nodes serve.
+async fn tags(gateway: Gateway) -> Result<Json<Value>, ApiError> {
+    let models = models::offered(&gateway).await?;
+    let models: Vec<Value> = models.iter().map(|(name, entry)| describe(name, entry)).collect();
+    Ok(Json(json!({ "models": models })))
+}
+
+/// The same models: nodes keep theirs loaded.
+async fn ps(gateway: Gateway) -> Result<Json<Value>, ApiError> {
+    let until = rfc3339(gateway.client().now_ms() / 1000 + STAYS.as_secs());
+    let models = models::offered(&gateway).await?;
+    let running = models.iter().map(|(name, entry)| {
+        let mut model = describe(name, entry);
+        if let Value::Object(model) = &mut model {
+            model.insert("expires_at".to_owned(), until.clone().into());
+            model.insert("size_vram".to_owned(), 0.into());
+            model.insert("context_length".to_owned(), entry.offer.context_tokens.into());
+        }
+        model
+    });
+    Ok(Json(json!({ "models": running.collect::<Vec<_>>() })))
+}
+
+/// A model, as far as nodes describe it.
+async fn show(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
+    let (_slot, body) = gateway.read(body).await?;
+    let name = ModelName::read(&body)?;
+    let entry = models::find(&gateway, &name).await?;
+    let abilities: &[&str] = match entry.offer.engine {
+        EngineKind::Embedding => &["embedding"],
+        EngineKind::Native => &["completion", "tools"],
+        _ => &["completion"],
+    };
+    Ok(Json(json!({
+        "modelfile": "",
+        "parameters": "",
+        "template": "",
+        "license": "",
+        "modified_at": rfc3339(entry.since_s),
+        "details": details(),
+        // Nodes do not name the architecture, below which Ollama has these.
+        "model_info": {
+            "general.architecture": "unknown",
+            "unknown.context_length": entry.offer.context_tokens,
+        },
+        "capabilities": abilities,
+        "baton": about(&entry),
+    })))
+}
+
+async fn version() -> Json<Value> {
+    Json(json!({ "version": FOLLOWED_VERSION, "baton": env!("CARGO_PKG_VERSION") }))
+}
+
+/// A model that a node serves needs no pull, and another one cannot be pulled from here.
+async fn pull(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
+    let (_slot, body) = gateway.read(body).await?;
+    let name = ModelName::read(&body)?;
+    match models::find(&gateway, &name).await {
+        Ok(_) => Ok(Json(json!({ "status": "success" })).into_response()),
+        Err(api_error) if api_error.status() == StatusCode::NOT_FOUND => {
+            let message = format!(
+                "no node serves the model {:?}, and models are not pulled here: their nodes' operators choose them",
+                bare_name(&name)
+            );
+            Err(ApiError::missing("model_not_found", message))
+        }
+        Err(api_error) => Err(api_error),
+    }
+}
+
+async fn not_here() -> ApiError {
+    let message = "models are not made, copied, pushed or deleted here: their nodes' operators choose them";
+    ApiError::unsupported("", message)
+}
+
+fn describe(name: &str, entry: &ModelEntry) -> Value {
+    json!({
+        "name": name,
+        "model": name,
+        "modified_at": rfc3339(entry.since_s),
+        // Offers have no sizes.
+        "size": 0,
+        "digest": entry.offer.model.to_string(),
+        "details": details(),
+        "baton": about(entry),
+    })
+}
+
+/// The fields that Ollama reads out of a model's file. Nodes do not hand them on.
+fn details() -> Value {
+    json!({
+        "parent_model": "",
+        "format": "gguf",
+        "family": "",
+        "families": [],
+        "parameter_size": "",
+        "quantization_level": "",
+    })
+}
+
+fn about(entry: &ModelEntry) -> Value {
+    json!({ "engine": entry.offer.engine.name(), "nodes": entry.nodes })
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

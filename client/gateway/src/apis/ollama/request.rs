@@ -1,0 +1,396 @@
+//! Requests of Ollama's API. As Ollama does, they skip fields that nobody here knows; the answer names them.
+//! Known parameters that would change the answer and are not served are refused by name.
+
+use std::collections::VecDeque;
+
+use baton_proto::{
+    limits::MAX_OUTPUT_TOKENS,
+    record::{Message, Role},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    apis::openai::embeddings::TextsToEmbed,
+    form::{
+        completion::{CompletionRequest, Retention, SamplingRequest, is_any},
+        fields::{Fields, is_empty, whole, without_nulls},
+        format, neutral,
+        tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
+        wire::{read_seed, read_top_k},
+    },
+    http::api_error::ApiError,
+    models::bare_name,
+};
+
+/// Options about the memory and the processors of Ollama's own server.
+const MACHINE_OPTIONS: [&str; 10] = [
+    "num_ctx",
+    "num_batch",
+    "num_gpu",
+    "main_gpu",
+    "num_thread",
+    "num_keep",
+    "use_mmap",
+    "use_mlock",
+    "numa",
+    "low_vram",
+];
+/// Most names of skipped fields in an answer.
+const MAX_IGNORED: usize = 32;
+/// Most characters of a skipped field's name.
+const MAX_IGNORED_CHARS: usize = 64;
+
+/// The model that a request names.
+pub(super) struct ModelName;
+
+impl ModelName {
+    /// Reads it out of a body, where it is `model`, or `name` in older clients.
+    pub(super) fn read(body: &[u8]) -> Result<String, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let (model, name) = (fields.text("model")?, fields.text("name")?);
+        let name = model.or(name).filter(|name| !name.is_empty());
+        let missing = || ApiError::value("model", "model is the name of a model");
+        name.map(|name| bare_name(&name).to_owned()).ok_or_else(missing)
+    }
+}
+
+/// A parameter under its name in this API.
+pub(super) fn own_param(param: &str) -> String {
+    match param {
+        "stop" | "temperature" | "top_p" | "presence_penalty" | "frequency_penalty" => {
+            format!("options.{param}")
+        }
+        "repetition_penalty" => "options.repeat_penalty".to_owned(),
+        "max_tokens" => "options.num_predict".to_owned(),
+        "response_format" => "format".to_owned(),
+        param => param.to_owned(),
+    }
+}
+
+/// Reads the body of a chat.
+///
+/// # Parameters
+/// `session` is the session that the header names.
+pub(super) fn read_chat(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
+    let mut fields = Fields::of_body(body)?;
+    let mut reader = MessageReader::default();
+    for message in fields.objects("messages")?.unwrap_or_default() {
+        reader.push(message)?;
+    }
+    let mut system = reader.messages;
+    let pinned = system.iter().take_while(|message| message.role == Role::System).count();
+    let messages = system.split_off(pinned);
+    let tools = fields.list("tools")?.unwrap_or_default();
+    let tools = ToolRequest { tools, choice: ToolChoice::Auto, parallel_tool_calls: None }.read()?;
+    let completion = tools.into_request(read_common(fields, system, messages)?, "format")?;
+    Ok(CompletionRequest { session, ..completion })
+}
+
+/// Reads the body of a request without a conversation.
+pub(super) fn read_generate(body: &[u8]) -> Result<CompletionRequest, ApiError> {
+    let mut fields = Fields::of_body(body)?;
+    let message = |role: Role, text: Option<String>| {
+        text.filter(|text| !text.is_empty()).map(|text| Message::new(role, text)).into_iter().collect()
+    };
+    let system = message(Role::System, fields.text("system")?);
+    let messages = message(Role::User, fields.text("prompt")?);
+    Ok(CompletionRequest { retention: Retention::Single, ..read_common(fields, system, messages)? })
+}
+
+/// Reads the body of a request for vectors: of the texts in this field. Also returns the skipped fields.
+pub(super) fn read_embed(body: &[u8], name: &str) -> Result<(TextsToEmbed, Vec<String>), ApiError> {
+    let mut fields = Fields::of_body(body)?;
+    let texts = TextsToEmbed::take(&mut fields, name)?;
+    // A text beyond the limit is refused, cut or not.
+    for known in ["truncate", "options", "keep_alive"] {
+        fields.take(known);
+    }
+    let mut ignored = Vec::new();
+    note_ignored(fields.iter().filter(|(_, value)| !is_empty(value)).map(|(name, _)| name), "", &mut ignored);
+    Ok((texts, ignored))
+}
+
+/// Notes the names of skipped fields.
+fn note_ignored<'a>(names: impl Iterator<Item = &'a str>, prefix: &str, ignored: &mut Vec<String>) {
+    for name in names.take(MAX_IGNORED.saturating_sub(ignored.len())) {
+        ignored.push(format!("{prefix}{}", name.chars().take(MAX_IGNORED_CHARS).collect::<String>()));
+    }
+}
+
+/// Reads the messages of a chat, with the calls that wait for their results.
+#[derive(Default)]
+struct MessageReader {
+    messages: Vec<Message>,
+    ids: CallIds,
+    /// Ids and names of the calls without a result so far: results may come without an id.
+    waiting: VecDeque<(String, String)>,
+}
+
+impl MessageReader {
+    fn push(&mut self, mut message: Fields) -> Result<(), ApiError> {
+        let role = match message.some_text("role")?.as_str() {
+            "system" => Role::System,
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            "tool" => Role::Tool,
+            _ => {
+                let wrong = "a role is system, user, assistant or tool";
+                return Err(ApiError::value(&message.at("role"), wrong));
+            }
+        };
+        let text = message.text("content")?.unwrap_or_default();
+        let calls = message.objects("tool_calls")?.unwrap_or_default();
+        if !calls.is_empty() && role != Role::Assistant {
+            return Err(ApiError::value(&message.at("tool_calls"), "only the assistant calls tools"));
+        }
+        let text = match calls.len() {
+            0 => text,
+            count => {
+                check_call_count(count, &message.at("tool_calls"))?;
+                self.write_calls(&text, calls)?
+            }
+        };
+        let (id, name) = (message.text("tool_call_id")?, message.text("tool_name")?);
+        let call_id = if role == Role::Tool { self.take_call(id, name.as_deref()) } else { None };
+        if message.take("images").is_some_and(|images| !is_empty(&images)) {
+            let unserved = "images is not supported in a message";
+            return Err(ApiError::unsupported(&message.at("images"), unserved));
+        }
+        let read = Message { role, name: None, call_id, text };
+        read.check().map_err(|_| ApiError::long_message(&message.at("content"), &read))?;
+        self.messages.push(read);
+        Ok(())
+    }
+
+    fn write_calls(&mut self, text: &str, calls: Vec<Fields>) -> Result<String, ApiError> {
+        self.waiting.clear();
+        let mut past = Vec::with_capacity(calls.len());
+        for mut call in calls {
+            // Its path is a name of its own.
+            let id = call.text("id")?.unwrap_or_else(|| call.path().to_owned());
+            let mut function = call.object("function")?.unwrap_or_else(Fields::none);
+            let name = function.text("name")?.unwrap_or_default();
+            self.waiting.push_back((id.clone(), name.clone()));
+            let arguments = function.take("arguments").unwrap_or_else(|| json!({})).to_string();
+            let call = PastCall::new(Some(id), name, &arguments).map_err(|fault| match fault {
+                CallFault::Name => ApiError::value(&call.at("function.name"), fault.message()),
+                CallFault::Arguments => {
+                    ApiError::value(&call.at("function.arguments"), "arguments is an object")
+                }
+            })?;
+            past.push(call);
+        }
+        Ok(self.ids.write(text, past))
+    }
+
+    /// The call of a result: by its id, else by the tool's name, else the next one.
+    fn take_call(&mut self, id: Option<String>, name: Option<&str>) -> Option<String> {
+        let by_id = |(call, _): &(String, String)| id.as_ref() == Some(call);
+        let by_name = |(_, tool): &(String, String)| name == Some(tool.as_str());
+        let place = self.waiting.iter().position(by_id).or_else(|| self.waiting.iter().position(by_name));
+        let taken = self.waiting.remove(place.unwrap_or(0)).map(|(call, _)| call);
+        id.or(taken).map(|id| self.ids.ours(id))
+    }
+}
+
+/// Reads the parameters that a chat and a text share.
+fn read_common(
+    mut fields: Fields,
+    system: Vec<Message>,
+    messages: Vec<Message>,
+) -> Result<CompletionRequest, ApiError> {
+    let json_schema = match fields.take("format") {
+        None => None,
+        Some(Value::String(text)) if text.is_empty() => None,
+        Some(Value::String(text)) if text == "json" => Some(json!({ "type": "object" }).to_string()),
+        Some(schema @ Value::Object(_)) => {
+            Some(format::check_length(without_nulls(schema).to_string(), "format")?)
+        }
+        Some(_) => return Err(ApiError::value("format", "format is \"json\" or a schema, an object")),
+    };
+    let stream = fields.flag("stream")?.unwrap_or(true);
+    let model = fields.text("model")?.map(|name| bare_name(&name).to_owned());
+    let mut options = fields.object("options")?.unwrap_or_else(Fields::none);
+    let (sampling, max_tokens) = read_options(&mut options)?;
+    let mut ignored = Vec::new();
+    let mut unknown = Vec::new();
+    for (name, value) in fields.iter() {
+        match neutral::check(name, value) {
+            Err(error) if REFUSED.contains(&name) => return Err(error),
+            Err(_) => unknown.push(name),
+            Ok(()) => {}
+        }
+    }
+    note_ignored(unknown.into_iter(), "", &mut ignored);
+    let skipped = options.iter().filter(|(name, value)| !is_default_option(name, value));
+    note_ignored(skipped.map(|(name, _)| name), "options.", &mut ignored);
+    Ok(CompletionRequest {
+        model: model.filter(|model| !is_any(model)),
+        sampling,
+        max_tokens,
+        stream,
+        json_schema,
+        ignored,
+        ..CompletionRequest::new(system, messages)
+    })
+}
+
+/// Parameters of Ollama that would make another answer, or another request, of this one.
+const REFUSED: [&str; 7] = ["think", "images", "template", "raw", "suffix", "context", "logprobs"];
+
+/// Takes the options that are served: the sampling, and the most tokens.
+fn read_options(options: &mut Fields) -> Result<(SamplingRequest, Option<u32>), ApiError> {
+    let (temperature, top_p) = (options.number("temperature")?, options.number("top_p")?);
+    let sampling = SamplingRequest {
+        top_k: read_top_k(options)?,
+        repetition_penalty: options.number("repeat_penalty")?,
+        presence_penalty: options.number("presence_penalty")?.unwrap_or(0.0),
+        frequency_penalty: options.number("frequency_penalty")?.unwrap_or(0.0),
+        seed: read_seed(options)?,
+        stop: options.texts("stop")?.unwrap_or_default(),
+        ..SamplingRequest::of(temperature, top_p)
+    };
+    sampling.check()?;
+    if options.peek("num_predict").and_then(whole).is_some_and(|tokens| tokens < 0) {
+        // It stands for no limit of the request's own.
+        options.take("num_predict");
+    }
+    Ok((sampling, options.whole("num_predict", 1..=MAX_OUTPUT_TOKENS)?))
+}
+
+/// Whether skipping an option changes nothing.
+fn is_default_option(name: &str, value: &Value) -> bool {
+    let default = match name {
+        _ if MACHINE_OPTIONS.contains(&name) || is_empty(value) => return true,
+        "min_p" | "mirostat" => 0.0,
+        "typical_p" | "tfs_z" => 1.0,
+        "repeat_last_n" => 64.0,
+        _ => return false,
+    };
+    value.as_f64() == Some(default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apis::ollama::error_body;
+
+    fn chat(more: Value) -> Result<CompletionRequest, ApiError> {
+        let mut body = json!({ "model": "m:latest", "messages": [{ "role": "user", "content": "hi" }] });
+        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+            body.extend(more);
+        }
+        read_chat(body.to_string().as_bytes(), None)
+    }
+
+    #[test]
+    fn messages_and_options_are_read() {
+        let request = chat(json!({
+            "messages": [{ "role": "system", "content": "be brief" }, { "role": "user", "content": "a" },
+                         { "role": "assistant", "content": "b", "thinking": "x" }, { "role": "user", "content": "c" }],
+            "options": { "temperature": 0, "top_k": 4, "num_predict": 9, "num_ctx": 2048, "seed": 3, "stop": ["x"],
+                         "min_p": 0.0 },
+            "keep_alive": "5m", "think": false, "format": "json",
+        }))
+        .unwrap();
+        assert_eq!(
+            (request.model.as_deref(), request.max_tokens, request.stream),
+            (Some("m"), Some(9), true)
+        );
+        assert_eq!((request.system.len(), request.messages.len()), (1, 3));
+        assert_eq!((request.sampling.temperature, request.sampling.seed), (Some(0.0), Some(3)));
+        assert_eq!(request.json_schema.as_deref(), Some(r#"{"type":"object"}"#));
+        let endless = chat(json!({ "options": { "num_predict": -1 }, "stream": false })).unwrap();
+        assert_eq!((endless.max_tokens, endless.stream), (None, false));
+    }
+
+    #[test]
+    fn results_find_their_calls_without_an_id() {
+        let call = |name: &str| json!({ "function": { "name": name, "arguments": { "a": 1 } } });
+        let request = chat(json!({
+            "tools": [{ "type": "function", "function": { "name": "f", "parameters": {} } }],
+            "messages": [
+                { "role": "user", "content": "weather?" },
+                { "role": "assistant", "content": "", "tool_calls": [call("f"), call("g")] },
+                { "role": "tool", "content": "rain", "tool_name": "g" },
+                { "role": "tool", "content": "sun" },
+            ],
+        }))
+        .unwrap();
+        let place = |index: usize| {
+            let id = request.messages[index].call_id.as_deref().unwrap();
+            baton_proto::tools::call_position(id)
+        };
+        assert_eq!((place(2), place(3)), (Some(1), Some(0)));
+        assert!(request.tools.unwrap().has("f"));
+    }
+
+    #[test]
+    fn a_text_without_a_conversation_keeps_its_system_text() {
+        let body = json!({ "model": "m", "prompt": "hi", "system": "be brief", "suffix": "", "context": [] });
+        let request = read_generate(body.to_string().as_bytes()).unwrap();
+        assert!(request.is_ephemeral());
+        assert_eq!((request.system.len(), request.messages.len()), (1, 1));
+        let empty = read_generate(json!({ "model": "m" }).to_string().as_bytes()).unwrap();
+        assert!(empty.messages.is_empty());
+    }
+
+    #[test]
+    fn unknown_fields_and_options_are_skipped_and_named() {
+        let request = chat(json!({
+            "max_output_tokens": 20, "temperature": 0.2, "think": false, "keep_alive": -1, "thing": null,
+            "options": { "min_p": 0.1, "mirostat": 0, "warmth": 1, "num_ctx": 9, "seed": 1.0, "top_k": 4.0 },
+            "messages": [{ "role": "user", "content": null, "wings": 1 }, { "role": "tool", "content": "" }],
+        }))
+        .unwrap();
+        assert_eq!(request.ignored, ["max_output_tokens", "temperature", "options.min_p", "options.warmth"]);
+        assert_eq!((request.sampling.seed, request.sampling.top_k), (Some(1), 4));
+        let many: serde_json::Map<String, Value> =
+            (0..100).map(|number| (format!("{number}{}", "x".repeat(100)), json!(1))).collect();
+        let ignored = chat(Value::Object(many)).unwrap().ignored;
+        assert!(ignored.len() == MAX_IGNORED && ignored.iter().all(|name| name.len() <= MAX_IGNORED_CHARS));
+    }
+
+    #[test]
+    fn parameters_that_are_not_served_are_refused_by_their_names() {
+        for (name, value, param) in [
+            ("think", json!("high"), "think"),
+            ("format", json!("yaml"), "format"),
+            ("options", json!({ "temperature": 9 }), "temperature"),
+            ("options", json!({ "repeat_penalty": 0 }), "options.repeat_penalty"),
+            ("options", json!({ "num_predict": 1_000_000 }), "options.num_predict"),
+            ("options", json!({ "num_predict": "9" }), "options.num_predict"),
+            ("options", json!({ "seed": 0.5 }), "options.seed"),
+            ("options", json!(1), "options"),
+            ("stream", json!("yes"), "stream"),
+            ("messages", json!([{ "role": "user", "content": 1 }]), "messages[0].content"),
+            ("messages", json!([{ "role": "robot", "content": "" }]), "messages[0].role"),
+            ("messages", json!([{ "role": "user", "content": "", "images": ["aa"] }]), "messages[0].images"),
+            (
+                "messages",
+                json!([{ "role": "assistant", "tool_calls": [{ "function": { "name": "f", "arguments": "x" } }] }]),
+                "messages[0].tool_calls[0].function.arguments",
+            ),
+            (
+                "tools",
+                json!([{ "type": "function", "function": { "name": "a b" } }]),
+                "tools[0].function.name",
+            ),
+            ("template", json!("x"), "template"),
+            ("logprobs", json!(true), "logprobs"),
+        ] {
+            let api_error =
+                chat(json!({ name: value.clone() })).err().unwrap_or_else(|| panic!("{name} {value}"));
+            let body = error_body(&api_error);
+            let message = body["error"].as_str().unwrap();
+            assert!(message.contains(param), "{param}: {message}");
+        }
+        let embed = |body: Value| read_embed(body.to_string().as_bytes(), "input");
+        assert!(embed(json!({ "model": "m", "input": [1, 2] })).is_err());
+        let (_, ignored) =
+            embed(json!({ "model": "m", "input": "a", "truncate": true, "wings": 2 })).unwrap();
+        assert_eq!(ignored, ["wings"]);
+        assert_eq!(ModelName::read(br#"{"name":"m:latest"}"#).unwrap(), "m");
+        assert!(ModelName::read(b"{}").is_err());
+    }
+}

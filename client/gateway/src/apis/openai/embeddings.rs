@@ -1,0 +1,224 @@
+//! `/v1/embeddings`: texts to vectors, by a node that offers it.
+
+use axum::{Json, body::Body};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use baton_proto::{ErrorCode, limits::MAX_EMBED_TEXT_BYTES};
+use serde_json::{Value, json};
+use zeroize::Zeroize as _;
+
+use crate::{
+    form::{
+        completion::{estimate_tokens, is_any},
+        fields::Fields,
+        neutral,
+    },
+    http::api_error::ApiError,
+    keys::usage::TokenEstimate,
+    models::bare_name,
+    state::Gateway,
+};
+use baton_client::{ClientError, Embeddings, choose::NoChoice};
+
+/// Most texts of one request, as in OpenAI's API.
+const MAX_INPUTS: usize = 2048;
+
+/// The encoding of vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum VectorEncoding {
+    Float,
+    /// Little-endian `f32`s in base64.
+    Base64,
+}
+
+/// Texts to embed. They are wiped when they are dropped.
+#[derive(PartialEq)]
+pub(crate) struct TextsToEmbed {
+    texts: Vec<String>,
+    model: Option<String>,
+    dimensions: Option<u64>,
+}
+
+impl Drop for TextsToEmbed {
+    fn drop(&mut self) {
+        self.texts.zeroize();
+    }
+}
+
+impl TextsToEmbed {
+    /// Takes the texts of this field, and the parameters of their vectors.
+    pub(crate) fn take(fields: &mut Fields, name: &str) -> Result<Self, ApiError> {
+        let not_texts =
+            |_| ApiError::unsupported(name, format!("{name} must be a text or a list of texts, not tokens"));
+        let texts = fields.texts(name).map_err(not_texts)?.unwrap_or_default();
+        let model = fields.text("model")?.map(|model| bare_name(&model).to_owned());
+        let dimensions = fields.whole("dimensions", 1..=u64::MAX)?;
+        let request = Self { texts, model: model.filter(|model| !is_any(model)), dimensions };
+        if request.texts.is_empty() || request.texts.len() > MAX_INPUTS {
+            return Err(ApiError::value(name, format!("{name} has from 1 to {MAX_INPUTS} texts")));
+        }
+        for (index, text) in request.texts.iter().enumerate() {
+            let at = format!("{name}[{index}]");
+            if text.is_empty() {
+                return Err(ApiError::value(&at, "a text to embed is empty"));
+            }
+            if text.len() > MAX_EMBED_TEXT_BYTES {
+                let message =
+                    format!("a text has {} bytes; at most {MAX_EMBED_TEXT_BYTES} are embedded", text.len());
+                return Err(ApiError::request("context_length_exceeded", &at, message));
+            }
+        }
+        Ok(request)
+    }
+
+    /// The vectors, in the order of the texts.
+    pub(crate) async fn embed(&self, gateway: &Gateway) -> Result<Embeddings, ApiError> {
+        let input = self.texts.iter().map(|text| estimate_tokens(text)).sum();
+        let mut charge = gateway.hold_tokens(TokenEstimate { input, output: 0 })?;
+        if let Some(charge) = &mut charge {
+            charge.note_asked();
+        }
+        let embedded = gateway.client().embed(&self.texts, self.model.as_deref()).await;
+        let used = match &embedded {
+            Ok(embedded) => Some(embedded.texts.iter().map(|text| u64::from(text.tokens)).sum()),
+            Err(error) => is_refusal(error).then_some(0),
+        };
+        if let (Some(charge), Some(input)) = (charge, used) {
+            charge.settle(TokenEstimate { input, output: 0 }, gateway.now_s());
+        }
+        let embedded = embedded.map_err(api_error)?;
+        if let Some(wanted) = self.dimensions
+            && wanted != embedded.dimensions as u64
+        {
+            let message = format!(
+                "the vectors of {} have {} dimensions, and are not cut",
+                embedded.model, embedded.dimensions
+            );
+            return Err(ApiError::unsupported("dimensions", message));
+        }
+        Ok(embedded)
+    }
+}
+
+/// A request as it is served.
+#[derive(PartialEq)]
+struct EmbeddingsRequest {
+    input: TextsToEmbed,
+    format: VectorEncoding,
+}
+
+impl EmbeddingsRequest {
+    fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let input = TextsToEmbed::take(&mut fields, "input")?;
+        let format = match fields.text("encoding_format")?.as_deref() {
+            None | Some("float") => VectorEncoding::Float,
+            Some("base64") => VectorEncoding::Base64,
+            Some(_) => return Err(ApiError::value("encoding_format", "encoding_format is float or base64")),
+        };
+        neutral::check_rest(&fields)?;
+        Ok(Self { input, format })
+    }
+}
+
+/// The embeddings of some texts.
+pub(crate) async fn create(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
+    let (_slot, body) = gateway.receive(body).await?;
+    let request = EmbeddingsRequest::read(&body)?;
+    let embedded = request.input.embed(&gateway).await?;
+    let data: Vec<Value> = embedded
+        .texts
+        .iter()
+        .enumerate()
+        .map(|(index, text)| {
+            json!({ "object": "embedding", "index": index, "embedding": request.format.write(&text.vector) })
+        })
+        .collect();
+    let tokens: u64 = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
+    let mut nodes: Vec<String> = embedded.texts.iter().map(|text| text.node.to_string()).collect();
+    nodes.dedup();
+    Ok(Json(json!({
+        "object": "list",
+        "data": data,
+        "model": embedded.model,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+        "baton": { "model": embedded.model_id.to_string(), "nodes": nodes, "verified": true },
+    })))
+}
+
+impl VectorEncoding {
+    fn write(self, vector: &[f32]) -> Value {
+        match self {
+            Self::Float => Value::from(vector),
+            Self::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|component| component.to_le_bytes()).collect();
+                Value::from(STANDARD.encode(bytes))
+            }
+        }
+    }
+}
+
+/// Whether no node embedded any of the texts: there was none, or each refused before its work.
+fn is_refusal(error: &ClientError) -> bool {
+    use ErrorCode::{Busy, GrantRequired, ModelUnavailable, QuotaExceeded, RateLimited};
+    let refused =
+        |code| matches!(code, Busy | GrantRequired | ModelUnavailable | QuotaExceeded | RateLimited);
+    matches!(error, ClientError::NoNode(_)) || error.code().is_some_and(refused)
+}
+
+/// The error, in terms of embeddings.
+fn api_error(error: ClientError) -> ApiError {
+    match error {
+        ClientError::NoNode(NoChoice::ModelUnavailable { served, .. }) if served == "none" => {
+            ApiError::missing("model_not_found", "no node that was found offers embeddings")
+        }
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Value) -> Result<EmbeddingsRequest, Value> {
+        EmbeddingsRequest::read(body.to_string().as_bytes())
+            .map_err(|api_error| api_error.body()["error"].clone())
+    }
+
+    #[test]
+    fn reads_what_programs_send() {
+        let one = read(&json!({ "input": "a", "model": "m", "user": "u" })).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((one.input.texts.clone(), one.input.model.as_deref()), (vec!["a".to_owned()], Some("m")));
+        assert_eq!((one.format, one.input.dimensions), (VectorEncoding::Float, None));
+        let two =
+            json!({ "input": ["a", "b"], "model": "auto", "encoding_format": "base64", "dimensions": 384 });
+        let two = read(&two).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((two.input.texts.len(), two.input.model.as_deref()), (2, None));
+        assert_eq!((two.format, two.input.dimensions), (VectorEncoding::Base64, Some(384)));
+    }
+
+    #[test]
+    fn refuses_by_name_what_is_not_served() {
+        let long = "x".repeat(MAX_EMBED_TEXT_BYTES + 1);
+        for (body, code, param) in [
+            (json!({ "input": [1, 2, 3] }), "unsupported_parameter", json!("input")),
+            (json!({ "input": [[1, 2], [3]] }), "unsupported_parameter", json!("input")),
+            (json!({ "input": [] }), "invalid_value", json!("input")),
+            (json!({ "input": "" }), "invalid_value", json!("input[0]")),
+            (json!({ "input": vec!["x"; MAX_INPUTS + 1] }), "invalid_value", json!("input")),
+            (json!({ "input": ["a", long] }), "context_length_exceeded", json!("input[1]")),
+            (json!({ "input": "a", "encoding_format": "int8" }), "invalid_value", json!("encoding_format")),
+            (json!({ "input": "a", "unheard": 1 }), "unknown_parameter", json!("unheard")),
+            (json!({ "model": "m" }), "invalid_value", json!("input")),
+            (json!({ "input": "a", "dimensions": "8" }), "invalid_value", json!("dimensions")),
+        ] {
+            let error = read(&body).err().expect("a refusal");
+            assert_eq!((&error["code"], &error["param"]), (&json!(code), &param));
+        }
+    }
+
+    #[test]
+    fn base64_is_of_little_endian_floats() {
+        assert_eq!(VectorEncoding::Base64.write(&[1.0, -2.0]), json!("AACAPwAAAMA="));
+        assert_eq!(VectorEncoding::Float.write(&[0.5]), json!([0.5]));
+    }
+}

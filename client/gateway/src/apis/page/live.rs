@@ -1,0 +1,133 @@
+//! The routes of turns that the chat page begins.
+
+use std::sync::Arc;
+
+use axum::{Json, body::Body, extract::Path, http::StatusCode, response::Response};
+use baton_proto::ids::SessionId;
+use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
+
+use crate::{
+    apis::page::turns::{id_of, messages},
+    form::{completion::RequestPlace, fields::Fields, steps::Step, wire::read_chat},
+    http::{api_error::ApiError, session_header::name_session},
+    state::{Gateway, live_turns::LiveTurn},
+    turns::answer::{RunningTurn, start},
+};
+use baton_client::ClientError;
+
+/// Begins a turn in a session, and follows it.
+pub(crate) async fn begin(
+    gateway: Gateway,
+    Path(id): Path<String>,
+    mut input: Fields,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let id = id_of(&id)?;
+    let is_pending = input.flag("pending")?.unwrap_or(false);
+    let (slot, body) = gateway.receive(body).await?;
+    let mut request = read_chat(&body, Some(id.to_string()))?;
+    if is_pending {
+        request.place = RequestPlace::Pending;
+    }
+    let mut question = Map::new();
+    question.insert("messages".to_owned(), messages(&request.messages));
+    if let RequestPlace::Replaces(seq) = request.place {
+        question.insert("replaces".to_owned(), seq.into());
+    }
+    let turn = Arc::new(LiveTurn::new(question));
+    let mut response = turn.follow()?;
+    let (begun, is_begun) = oneshot::channel();
+    // A tab that is closed now must not end what begins here.
+    gateway.clone().spawn(async move {
+        let running = match start(&gateway, slot, request).await {
+            Ok(running) => running,
+            Err(api_error) => return drop(begun.send(Err(api_error))),
+        };
+        let session = running.session;
+        gateway.inner.live_turns.lock().insert(session, turn.clone());
+        let _ = begun.send(Ok(session));
+        run(&gateway, turn, running).await;
+    });
+    name_session(&mut response, is_begun.await.map_err(|_| ClientError::TaskEnded)??);
+    Ok(response)
+}
+
+/// Follows the turn of a session that another tab began.
+pub(crate) async fn follow(gateway: Gateway, Path(id): Path<String>) -> Result<Response, ApiError> {
+    let id = id_of(&id)?;
+    gateway.session(id).await?;
+    gateway.inner.live_turns.find(id)?.follow()
+}
+
+/// Stops the turn of a session, whichever tab began it. Its text so far stays beside the message.
+pub(crate) async fn stop(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = id_of(&id)?;
+    gateway.session(id).await?;
+    gateway.inner.live_turns.find(id)?.stop.cancel();
+    Ok(Json(json!({ "stopped": true })))
+}
+
+/// Reads a turn to its end, or until it is stopped.
+async fn run(gateway: &Gateway, turn: Arc<LiveTurn>, mut running: RunningTurn) {
+    let session = running.session;
+    let end = loop {
+        let step = tokio::select! {
+            biased;
+            () = turn.stop.cancelled() => break json!({ "stopped": true }),
+            step = running.steps.recv() => step,
+        };
+        match step {
+            Some(Step::Model(_) | Step::Logprobs(_)) => {}
+            Some(Step::Note(note)) => turn.note(note),
+            Some(Step::Text(text)) => turn.progress.send_modify(|progress| progress.text.push_str(&text)),
+            Some(Step::Done(answer)) => break json!({ "answer": answer.about() }),
+            Some(Step::Failed(api_error)) => {
+                let mut end = api_error.body();
+                // Without a tab nobody could take the text back: the message stays.
+                let is_seen = turn.progress.receiver_count() > 0;
+                if is_seen
+                    && give_back(gateway, session, &api_error).await
+                    && let Some(end) = end.as_object_mut()
+                {
+                    end.insert("given_back".to_owned(), true.into());
+                }
+                break end;
+            }
+            None => break ApiError::from(ClientError::TaskEnded).body(),
+        }
+    };
+    let holder = gateway.inner.session_slots.holder(session).filter(|_| turn.stop.is_cancelled());
+    // Ends a turn that was stopped.
+    drop(running);
+    if let Some(holder) = holder {
+        holder.ended().await;
+    }
+    gateway.inner.live_turns.remove(session, &turn);
+    turn.progress.send_modify(|progress| progress.end = Some(end));
+}
+
+/// Gives up a message that no node was asked for, or that each node would refuse again, with the session that has no
+/// other: the page puts its text back into the box. Returns whether it is gone.
+async fn give_back(gateway: &Gateway, session: SessionId, api_error: &ApiError) -> bool {
+    let handle = gateway.client().session(session);
+    let given_up = match api_error.status() {
+        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => handle.abandon().await.map(|()| true),
+        _ => handle.abandon_unasked().await,
+    };
+    match given_up {
+        Ok(true) => {}
+        Ok(false) => return false,
+        Err(error) => {
+            tracing::debug!(%error, "an unanswered message was not given up");
+            return false;
+        }
+    }
+    if handle.info().await.is_ok_and(|info| info.turns == 0) {
+        match handle.delete().await {
+            Ok(_) => gateway.index().forget(session),
+            Err(error) => tracing::debug!(%error, "a session without a turn was not deleted"),
+        }
+    }
+    true
+}

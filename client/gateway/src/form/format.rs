@@ -1,0 +1,112 @@
+//! `response_format`: the requested form of an answer, as the JSON schema that nodes receive.
+
+use baton_proto::limits::MAX_SCHEMA_BYTES;
+use serde_json::{Value, json};
+
+use crate::{
+    form::fields::{Fields, without_nulls},
+    http::api_error::ApiError,
+};
+
+/// The parameter.
+pub(crate) const NAME: &str = "response_format";
+/// Longest name of a schema, as in OpenAI's API.
+const MAX_NAME_BYTES: usize = 64;
+
+/// Takes the parameter out of a request: the schema that the answer must satisfy, if any.
+pub(crate) fn take(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(mut format) = fields.object(NAME)? else { return Ok(None) };
+    let schema = match format.text("type")?.as_deref() {
+        Some("text") => None,
+        Some("json_object") => Some(json!({ "type": "object" }).to_string()),
+        Some("json_schema") => Some(take_schema(&mut format)?),
+        _ => {
+            let message = "response_format is of type text, json_object or json_schema";
+            return Err(ApiError::unsupported(NAME, message));
+        }
+    };
+    format.refuse_rest(NAME)?;
+    Ok(schema)
+}
+
+/// Takes a schema with its name. The answer satisfies it, strict or not.
+fn take_schema(format: &mut Fields) -> Result<String, ApiError> {
+    let missing =
+        || ApiError::value(&format!("{NAME}.json_schema"), "json_schema is the schema with its name");
+    let mut named = format.object("json_schema")?.ok_or_else(missing)?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let name = named.text("name")?.unwrap_or_default();
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(plain) {
+        let message = "json_schema.name is 1 to 64 of a-z, A-Z, 0-9, underscores and dashes";
+        return Err(ApiError::value(&named.at("name"), message));
+    }
+    named.text("description")?;
+    named.flag("strict")?;
+    let at = named.at("schema");
+    let Some(schema @ Value::Object(_)) = named.take("schema") else {
+        return Err(ApiError::value(&at, "json_schema.schema is the schema, an object"));
+    };
+    named.refuse_rest("json_schema")?;
+    check_length(without_nulls(schema).to_string(), &at)
+}
+
+/// The schema, unless it is too long; `at` names the parameter.
+pub(crate) fn check_length(schema: String, at: &str) -> Result<String, ApiError> {
+    if schema.len() > MAX_SCHEMA_BYTES {
+        let message = format!("the schema has {} bytes, the limit is {MAX_SCHEMA_BYTES}", schema.len());
+        return Err(ApiError::value(at, message));
+    }
+    Ok(schema)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: Value) -> Result<Option<String>, ApiError> {
+        let mut fields = Fields::of(json!({ NAME: value }), String::new())?;
+        let taken = take(&mut fields);
+        assert!(fields.rest().is_empty());
+        taken
+    }
+
+    #[test]
+    fn a_schema_comes_out_with_its_fields_in_their_order() {
+        let schema = json!({ "type": "object", "properties": { "z": {}, "a": {} } });
+        let named = |more: Value| {
+            let mut named = json!({ "name": "a-Name_1", "schema": schema });
+            if let (Value::Object(named), Value::Object(more)) = (&mut named, more) {
+                named.extend(more);
+            }
+            read(json!({ "type": "json_schema", "json_schema": named }))
+        };
+        let expected = r#"{"type":"object","properties":{"z":{},"a":{}}}"#;
+        for more in [json!({}), json!({ "strict": true, "description": "d" }), json!({ "strict": null })] {
+            assert_eq!(named(more).unwrap().as_deref(), Some(expected));
+        }
+        assert_eq!(read(json!({ "type": "json_object" })).unwrap().as_deref(), Some(r#"{"type":"object"}"#));
+        for nothing in [json!({ "type": "text" }), Value::Null] {
+            assert_eq!(read(nothing).unwrap(), None);
+        }
+        for wrong in
+            [json!({ "name": "a b" }), json!({ "name": "" }), json!({ "schema": true }), json!({ "x": 1 })]
+        {
+            assert!(named(wrong.clone()).is_err(), "{wrong}");
+        }
+        assert!(named(json!({ "schema": { "const": "x".repeat(MAX_SCHEMA_BYTES) } })).is_err());
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused() {
+        for wrong in [
+            json!("json"),
+            json!({}),
+            json!({ "type": "grammar" }),
+            json!({ "type": "json_schema" }),
+            json!({ "type": "json_schema", "json_schema": { "name": "a" } }),
+            json!({ "type": "text", "more": 1 }),
+        ] {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! `logprobs`: log probabilities of an answer's tokens, in the two shapes of OpenAI's API.
+
+use baton_proto::limits::MAX_LOGPROBS;
+use serde_json::{Value, json};
+
+use crate::{form::fields::Fields, http::api_error::ApiError};
+use baton_client::{LikelyToken, TokenReport};
+
+/// The requested number of alternatives for each token; may be zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogprobsRequest {
+    alternatives: u8,
+}
+
+impl LogprobsRequest {
+    /// From a chat request: `logprobs` enables them, `top_logprobs` counts alternatives.
+    pub(crate) fn of_chat(fields: &mut Fields) -> Result<Option<Self>, ApiError> {
+        let logprobs = fields.flag("logprobs")?.unwrap_or(false);
+        let alternatives = fields.whole("top_logprobs", 0..=MAX_LOGPROBS)?;
+        match (logprobs, alternatives) {
+            (false, Some(1..)) => {
+                Err(ApiError::value("top_logprobs", "top_logprobs needs logprobs to be true"))
+            }
+            (false, _) => Ok(None),
+            (true, alternatives) => Ok(Some(Self { alternatives: alternatives.unwrap_or(0) })),
+        }
+    }
+
+    /// From a text request: `logprobs` counts alternatives.
+    pub(crate) fn of_text(fields: &mut Fields) -> Result<Option<Self>, ApiError> {
+        if fields.peek("logprobs") == Some(&Value::Bool(false)) {
+            // The older chat form of `logprobs`.
+            fields.take("logprobs");
+        }
+        let alternatives = fields.whole("logprobs", 0..=MAX_LOGPROBS)?;
+        Ok(alternatives.map(|alternatives| Self { alternatives }))
+    }
+
+    /// The reports alone, without alternatives: they have the bytes of each token.
+    pub(crate) fn of_bytes() -> Self {
+        Self { alternatives: 0 }
+    }
+
+    /// The number to request from a node: nodes report at least one alternative.
+    pub(crate) fn requested_alternatives(self) -> u8 {
+        self.alternatives.max(1)
+    }
+
+    fn likeliest<'a>(&self, report: &'a TokenReport) -> &'a [LikelyToken] {
+        let count = usize::from(self.alternatives).min(report.likeliest.len());
+        report.likeliest.get(..count).unwrap_or_default()
+    }
+
+    /// As `choices[].logprobs` of a chat.
+    #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
+    pub(crate) fn chat(&self, reports: &[TokenReport]) -> Value {
+        let content: Vec<Value> = reports
+            .iter()
+            .map(|report| {
+                let mut one = token_json(&report.token);
+                one["top_logprobs"] = self.likeliest(report).iter().map(token_json).collect();
+                one
+            })
+            .collect();
+        json!({ "content": content, "refusal": null })
+    }
+
+    /// As `choices[].logprobs` of a text. `offset` counts the characters before it, and advances.
+    pub(crate) fn text(&self, reports: &[TokenReport], offset: &mut usize) -> Value {
+        let mut offsets = Vec::with_capacity(reports.len());
+        for report in reports {
+            offsets.push(*offset);
+            // Counts characters that begin here: a token may hold only the rest of a character.
+            *offset += report.token.bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
+        }
+        let top = |report: &TokenReport| {
+            let all = self.likeliest(report).iter().chain([&report.token]);
+            Value::Object(all.map(|token| (token_text(token), json!(token.logprob))).collect())
+        };
+        let top: Option<Vec<Value>> = (self.alternatives > 0).then(|| reports.iter().map(top).collect());
+        json!({
+            "tokens": reports.iter().map(|report| token_text(&report.token)).collect::<Vec<_>>(),
+            "token_logprobs": reports.iter().map(|report| report.token.logprob).collect::<Vec<_>>(),
+            "top_logprobs": top,
+            "text_offset": offsets,
+        })
+    }
+}
+
+fn token_json(token: &LikelyToken) -> Value {
+    let bytes = (!token.bytes.is_empty()).then_some(&token.bytes);
+    json!({ "token": token_text(token), "logprob": token.logprob, "bytes": bytes })
+}
+
+/// A token's text. A token that is not whole characters is written as its bytes, as in OpenAI's API.
+fn token_text(token: &LikelyToken) -> String {
+    use std::fmt::Write as _;
+    if let Ok(text) = std::str::from_utf8(&token.bytes) {
+        return text.to_owned();
+    }
+    token.bytes.iter().fold("bytes:".to_owned(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\\x{byte:02x}");
+        text
+    })
+}
+
+/// The reports that a program already has. When the answer restarts, equal reports are not sent again. Once
+/// the two differ, no more reports follow.
+#[derive(Default)]
+pub(crate) struct SentReports {
+    ids: Vec<u32>,
+    /// Tokens of the restarted answer that agree with the sent ones; `None` once they differ.
+    agreed: Option<usize>,
+    restarted: bool,
+}
+
+impl SentReports {
+    pub(crate) fn restart(&mut self) {
+        self.restarted = true;
+        self.agreed = Some(0);
+    }
+
+    /// Takes reports; returns the new ones.
+    pub(crate) fn take(&mut self, mut reports: Vec<TokenReport>) -> Vec<TokenReport> {
+        if self.restarted {
+            let Some(agreed) = self.agreed else { return Vec::new() };
+            let known = self.ids.get(agreed..).unwrap_or_default();
+            let same = known.len().min(reports.len());
+            if known.iter().zip(&reports).any(|(id, report)| *id != report.token.id) {
+                self.agreed = None;
+                return Vec::new();
+            }
+            reports.drain(..same);
+            self.agreed = Some(agreed + same + reports.len());
+        }
+        self.ids.extend(reports.iter().map(|report| report.token.id));
+        reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(id: u32, bytes: &[u8], logprob: f64) -> LikelyToken {
+        LikelyToken { id, bytes: bytes.to_vec(), logprob }
+    }
+
+    fn reports() -> Vec<TokenReport> {
+        let first = token(1, "né".as_bytes(), -0.125);
+        let other = token(9, b"", -2.5);
+        let half = token(2, b"\xe2\x9b", 0.0);
+        vec![
+            TokenReport { token: first.clone(), likeliest: vec![first, other] },
+            TokenReport { token: half.clone(), likeliest: vec![half.clone(), half] },
+            TokenReport { token: token(3, b"\xb5", -1.0), likeliest: Vec::new() },
+        ]
+    }
+
+    fn read(chat: bool, body: Value) -> Result<Option<u8>, ApiError> {
+        let mut fields = Fields::of(body, String::new())?;
+        let wanted =
+            if chat { LogprobsRequest::of_chat(&mut fields) } else { LogprobsRequest::of_text(&mut fields) };
+        assert!(wanted.is_err() || fields.rest().is_empty());
+        wanted.map(|wanted| wanted.map(|wanted| wanted.alternatives))
+    }
+
+    #[test]
+    fn both_forms_say_how_many() {
+        let cases = [
+            (true, json!({}), None),
+            (true, json!({ "logprobs": false, "top_logprobs": 0 }), None),
+            (true, json!({ "logprobs": null, "top_logprobs": null }), None),
+            (true, json!({ "logprobs": true }), Some(0)),
+            (true, json!({ "logprobs": true, "top_logprobs": 20 }), Some(20)),
+            (false, json!({}), None),
+            (false, json!({ "logprobs": 0 }), Some(0)),
+            (false, json!({ "logprobs": 5 }), Some(5)),
+        ];
+        for (chat, body, expected) in cases {
+            assert_eq!(read(chat, body.clone()).unwrap(), expected, "{body}");
+        }
+        for (chat, body) in [
+            (true, json!({ "top_logprobs": 1 })),
+            (true, json!({ "logprobs": 1 })),
+            (true, json!({ "logprobs": true, "top_logprobs": 21 })),
+            (true, json!({ "logprobs": true, "top_logprobs": 1.5 })),
+            (false, json!({ "logprobs": true })),
+            (false, json!({ "logprobs": -1 })),
+        ] {
+            assert!(read(chat, body.clone()).is_err(), "{body}");
+        }
+        assert_eq!(
+            (
+                LogprobsRequest { alternatives: 0 }.requested_alternatives(),
+                LogprobsRequest { alternatives: 7 }.requested_alternatives()
+            ),
+            (1, 7)
+        );
+    }
+
+    #[test]
+    fn each_form_has_its_shape() {
+        let chat = LogprobsRequest { alternatives: 1 }.chat(&reports());
+        let likely = json!({ "token": "né", "logprob": -0.125, "bytes": [110, 195, 169] });
+        let mut first = likely.clone();
+        first["top_logprobs"] = json!([likely]);
+        assert_eq!(chat["content"][0], first);
+        assert_eq!(chat["content"][1]["token"], "bytes:\\xe2\\x9b");
+        assert_eq!(chat["content"][2]["top_logprobs"], json!([]));
+        let nobody = LogprobsRequest { alternatives: 2 }.chat(&reports());
+        assert_eq!(
+            nobody["content"][0]["top_logprobs"][1],
+            json!({ "token": "", "logprob": -2.5, "bytes": null })
+        );
+        let mut offset = 5;
+        let text = LogprobsRequest { alternatives: 1 }.text(&reports(), &mut offset);
+        assert_eq!(text["tokens"], json!(["né", "bytes:\\xe2\\x9b", "bytes:\\xb5"]));
+        assert_eq!((&text["text_offset"], offset), (&json!([5, 7, 8]), 8));
+        assert_eq!(text["token_logprobs"], json!([-0.125, 0.0, -1.0]));
+        assert_eq!(text["top_logprobs"][0], json!({ "né": -0.125 }));
+        assert_eq!(LogprobsRequest { alternatives: 0 }.text(&reports(), &mut 0)["top_logprobs"], Value::Null);
+    }
+
+    #[test]
+    fn reports_that_were_sent_are_not_sent_again() {
+        let all = reports();
+        let ids = |reports: Vec<TokenReport>| reports.iter().map(|one| one.token.id).collect::<Vec<_>>();
+        let mut sent = SentReports::default();
+        assert_eq!(ids(sent.take(all[..2].to_vec())), [1, 2]);
+        sent.restart();
+        assert!(sent.take(all[..1].to_vec()).is_empty());
+        assert_eq!(ids(sent.take(all[1..].to_vec())), [3]);
+        sent.restart();
+        assert!(sent.take(all[1..].to_vec()).is_empty(), "another beginning");
+        assert!(sent.take(all).is_empty(), "and nothing after it");
+    }
+}

@@ -1,0 +1,670 @@
+//! Tools of OpenAI's API: reads requests strictly into the session's form, and calls out of answers into
+//! OpenAI's form.
+//!
+//! In the session a call is text of the answer, in the model's syntax (`baton_proto::tools`). So calls that a
+//! program sends back become text too. Foreign call ids are replaced by ids that name the call's position.
+
+use std::collections::HashMap;
+
+use baton_proto::{
+    record::{FinishReason, Role},
+    tools::{
+        AnswerReader, Call, CallArguments, CallSchemaError, Definitions, Json, MAX_CALLS, MAX_TOOLS, Piece,
+        TOOLS_NAME, call_id, call_id_of, call_or_answer_schema, call_position, call_schema, is_tool_name,
+        write_answer, write_call,
+    },
+};
+
+use serde_json::Value;
+
+use crate::{
+    form::{completion::CompletionRequest, fields::without_nulls, format},
+    http::api_error::ApiError,
+};
+
+/// Ends a call in the syntax that nodes tell to models.
+const CALL_END: &str = "</tool_call>";
+/// The part of a written call that follows its arguments, and that a cut call lacks.
+const CUT_END: &str = "}\n</tool_call>";
+
+/// A request's wish about calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// It calls none, so it is given no tools.
+    Never,
+    /// It must call a tool.
+    Required,
+    /// It must call this tool.
+    Named(String),
+}
+
+/// A request's tool parameters.
+#[derive(Default)]
+pub(crate) struct ToolRequest {
+    /// The tools in the form that a session holds, which is that of OpenAI's chat completions.
+    pub(crate) tools: Vec<Value>,
+    pub(crate) choice: ToolChoice,
+    pub(crate) parallel_tool_calls: Option<bool>,
+}
+
+/// The tools of a turn.
+#[derive(Debug, Default)]
+pub(crate) struct TurnTools {
+    /// The tools that the model is given.
+    pub(crate) definitions: Option<Definitions>,
+    /// The schema of a forced call, which the answer must be.
+    pub(crate) forced: Option<String>,
+    /// Whether the answer ends with its first call.
+    pub(crate) is_one_call: bool,
+}
+
+impl ToolRequest {
+    /// Checks the tools, and the wishes that nodes can fulfil.
+    pub(crate) fn read(self) -> Result<TurnTools, ApiError> {
+        let tools = self.tools.into_iter().map(without_nulls).collect::<Value>();
+        let Some(Json::List(tools)) = Json::parse(&tools.to_string()) else {
+            return Err(ApiError::value("tools", "tools is a list"));
+        };
+        let is_forced = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
+        for (index, tool) in tools.iter().enumerate() {
+            check_tool(index, tool)?;
+        }
+        if tools.is_empty() && is_forced {
+            return Err(ApiError::value(
+                "tool_choice",
+                "tool_choice asks for a call, and there are no tools",
+            ));
+        }
+        if tools.is_empty() || self.choice == ToolChoice::Never {
+            return Ok(TurnTools::default());
+        }
+        let wrong = || {
+            ApiError::value("tools", format!("tools is at most {MAX_TOOLS} functions with different names"))
+        };
+        let definitions = Definitions::of(tools).ok_or_else(wrong)?;
+        let too_long = |_| ApiError::value("tools", "the tools are too long");
+        definitions.message().check().map_err(too_long)?;
+        let forced = match &self.choice {
+            ToolChoice::Required => Some(forced_call(&definitions, None)?),
+            ToolChoice::Named(name) => Some(forced_call(&definitions, Some(name))?),
+            ToolChoice::Auto | ToolChoice::Never => None,
+        };
+        // A forced call is one call.
+        let is_one_call = self.parallel_tool_calls == Some(false) && !is_forced;
+        Ok(TurnTools { definitions: Some(definitions), forced, is_one_call })
+    }
+}
+
+/// The schema of a forced call. Nodes hold an answer to a schema, token by token, and a call in JSON alone is one of
+/// the forms in which models write calls.
+fn forced_call(tools: &Definitions, named: Option<&str>) -> Result<String, ApiError> {
+    let schema = call_schema(tools, named, CallArguments::Checked).map_err(|error| call_error(&error, ""))?;
+    format::check_length(schema, "tools")
+}
+
+/// The error for tools whose calls have no schema; `form` is the parameter of the answer's own schema.
+fn call_error(error: &CallSchemaError, form: &str) -> ApiError {
+    match error {
+        CallSchemaError::NoTool(_) => ApiError::value("tool_choice", error.to_string()),
+        CallSchemaError::Reference(index) => {
+            ApiError::unsupported(&format!("tools[{index}].function.parameters"), error.to_string())
+        }
+        CallSchemaError::AnswerReference => ApiError::unsupported(form, error.to_string()),
+    }
+}
+
+impl TurnTools {
+    /// The request with these tools. An answer with a form of its own is a call or has that form, which `form`
+    /// names; a forced call has no other form.
+    pub(crate) fn into_request(
+        self,
+        request: CompletionRequest,
+        form: &str,
+    ) -> Result<CompletionRequest, ApiError> {
+        let is_forced = self.forced.is_some();
+        let json_schema = match (&self.definitions, self.forced, request.json_schema.as_deref()) {
+            (_, Some(forced), _) => Some(forced),
+            (Some(tools), None, Some(schema)) => {
+                let schema = serde_json::from_str(schema).unwrap_or_default();
+                let either =
+                    call_or_answer_schema(tools, &schema).map_err(|error| call_error(&error, form))?;
+                Some(format::check_length(either, form)?)
+            }
+            (_, None, own) => own.map(str::to_owned),
+        };
+        let mut sampling = request.sampling;
+        if self.is_one_call {
+            sampling.stop.push(CALL_END.to_owned());
+        }
+        let (tools, is_one_call) = (self.definitions, self.is_one_call);
+        Ok(CompletionRequest { tools, json_schema, is_forced, is_one_call, sampling, ..request })
+    }
+}
+
+impl CompletionRequest {
+    /// The reader of an answer's calls, if the model has tools.
+    pub(crate) fn answer_parser(&self) -> Option<AnswerParser> {
+        self.tools.clone().map(|tools| AnswerParser::new(tools, self.is_one_call, self.is_forced))
+    }
+}
+
+/// Names the error in a tool.
+fn check_tool(index: usize, tool: &Json) -> Result<(), ApiError> {
+    let at = |field: &str| format!("tools[{index}].{field}");
+    match tool.get("type").and_then(Json::as_text) {
+        Some("function") => {}
+        Some(_) => return Err(ApiError::unsupported(&at("type"), "only tools of type function are served")),
+        None => return Err(ApiError::value(&at("type"), "a tool has a type")),
+    }
+    let function = tool.get("function");
+    let name = function.and_then(|function| function.get("name")).and_then(Json::as_text);
+    if !name.is_some_and(is_tool_name) {
+        let message = "a function has a name of 1 to 64 letters, digits, _, - and .";
+        return Err(ApiError::value(&at("function.name"), message));
+    }
+    match function.and_then(|function| function.get("strict")) {
+        None | Some(Json::Null | Json::Bool(_)) => Ok(()),
+        Some(_) => Err(ApiError::value(&at("function.strict"), "strict is true or false")),
+    }
+}
+
+/// A call of an earlier answer, as a program sends it back.
+pub(crate) struct PastCall {
+    id: Option<String>,
+    name: String,
+    /// If a limit cut them, their text.
+    arguments: Result<Json, String>,
+}
+
+/// The fault of a call that a program sends back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallFault {
+    /// It has no name of a function.
+    Name,
+    /// Its arguments are no object.
+    Arguments,
+}
+
+impl CallFault {
+    /// For the program's author.
+    pub(crate) fn message(self) -> &'static str {
+        match self {
+            Self::Name => "a call has the name of a function",
+            Self::Arguments => "arguments is the text of a JSON object",
+        }
+    }
+}
+
+impl PastCall {
+    /// A call with the text of its arguments; an empty text stands for none. A limit may have cut the text.
+    pub(crate) fn new(id: Option<String>, name: String, arguments: &str) -> Result<Self, CallFault> {
+        if !is_tool_name(&name) {
+            return Err(CallFault::Name);
+        }
+        let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+        match Json::parse(arguments) {
+            Some(map @ Json::Map(_)) => Ok(Self { id, name, arguments: Ok(map) }),
+            None if arguments.starts_with('{') => Ok(Self { id, name, arguments: Err(arguments.to_owned()) }),
+            _ => Err(CallFault::Arguments),
+        }
+    }
+}
+
+/// Checks the number of calls in a message; `at` names the parameter.
+pub(crate) fn check_call_count(calls: usize, at: &str) -> Result<(), ApiError> {
+    if calls > MAX_CALLS {
+        return Err(ApiError::value(at, format!("at most {MAX_CALLS} calls are in a message")));
+    }
+    Ok(())
+}
+
+/// The foreign call ids of a request's messages, each with our id for its position.
+#[derive(Default)]
+pub(crate) struct CallIds(HashMap<String, String>);
+
+impl CallIds {
+    /// Writes an assistant's calls after its text.
+    pub(crate) fn write(&mut self, content: &str, calls: Vec<PastCall>) -> String {
+        let (mut first, mut cut) = (None, None);
+        let written =
+            calls.into_iter().enumerate().filter_map(|(position, PastCall { id, name, arguments })| {
+                if let Some(id) = id {
+                    let first: &String = first.get_or_insert_with(|| id.clone());
+                    let is_ours = call_position(&id) == Some(position);
+                    let ours = if is_ours { id.clone() } else { call_id_of(first, position) };
+                    self.0.insert(id, ours);
+                }
+                match arguments {
+                    Ok(arguments) => Some(Call { name, arguments }),
+                    Err(arguments) => {
+                        cut = Some(write_call(&name, &arguments));
+                        None
+                    }
+                }
+            });
+        let written: Vec<Call> = written.collect();
+        let mut text = write_answer(content, &written).to_string();
+        if let Some(cut) = cut {
+            text.push_str(if text.is_empty() { "" } else { "\n" });
+            text.push_str(cut.strip_suffix(CUT_END).unwrap_or(&cut));
+        }
+        text
+    }
+
+    /// Our id for the id in a tool result.
+    pub(crate) fn ours(&self, id: String) -> String {
+        self.0.get(&id).cloned().unwrap_or(id)
+    }
+}
+
+/// Checks a message's name, of this path: a system message may not have the definitions' name.
+pub(crate) fn check_name(at: &str, role: Role, name: Option<&str>) -> Result<(), ApiError> {
+    if role == Role::System && name == Some(TOOLS_NAME) {
+        let message = "a system message cannot be named tools; send them as the parameter tools";
+        return Err(ApiError::value(at, message));
+    }
+    Ok(())
+}
+
+/// Whether an answer may contain calls.
+pub(crate) fn may_call(text: &str) -> bool {
+    text.trim_start().starts_with(['{', '[', '`'])
+        || ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"].iter().any(|m| text.contains(m))
+}
+
+type ToolPredicate = Box<dyn Fn(&str) -> bool + Send>;
+
+/// An answer on its way to a program.
+pub(crate) struct AnswerParser {
+    reader: AnswerReader<ToolPredicate>,
+    /// Seed of the call ids.
+    seed: [u8; 8],
+    calls: usize,
+    /// Calls that the program wants at most.
+    max_calls: usize,
+    /// Whether the answer is a call.
+    is_forced: bool,
+    /// The call that the model is writing.
+    open: Option<OpenCall>,
+}
+
+/// A call of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ModelCall {
+    /// Its place among the answer's calls.
+    pub(crate) position: usize,
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// The text of a JSON object; of a call that a limit cut, as far as it came.
+    pub(crate) arguments: String,
+}
+
+/// A part of an answer for a program.
+pub(crate) enum AnswerPart {
+    Text(String),
+    /// A call begins, with its arguments as far as they are there.
+    CallBegun(ModelCall),
+    /// More of the arguments of the call that began last.
+    Arguments {
+        position: usize,
+        text: String,
+    },
+    /// The call that began last ends: the whole call.
+    CallEnded(ModelCall),
+}
+
+/// A call whose arguments still come.
+struct OpenCall {
+    call: ModelCall,
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl OpenCall {
+    /// Takes the part of a text that belongs to the arguments.
+    fn take<'a>(&mut self, text: &'a str) -> &'a str {
+        let is_ended = self.depth == 0 && !self.call.arguments.is_empty();
+        let end = if is_ended { 0 } else { self.end(text).unwrap_or(text.len()) };
+        let taken = text.get(..end).unwrap_or_default();
+        self.call.arguments.push_str(taken);
+        taken
+    }
+
+    /// The place after the end of the arguments, if it is in this text.
+    fn end(&mut self, text: &str) -> Option<usize> {
+        let place = text.bytes().position(|byte| {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_text => self.escaped = true,
+                b'"' => self.in_text = !self.in_text,
+                b'{' | b'[' if !self.in_text => self.depth += 1,
+                b'}' | b']' if !self.in_text => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+            self.depth == 0
+        });
+        place.map(|place| place + 1)
+    }
+}
+
+impl AnswerParser {
+    /// An answer of a model that has these tools. With `is_one_call`, calls after the first are left out.
+    pub(crate) fn new(tools: Definitions, is_one_call: bool, is_forced: bool) -> Self {
+        let is_tool: ToolPredicate = Box::new(move |name| tools.has(name));
+        let (reader, seed) = (AnswerReader::new(is_tool), baton_keys::secret::random_bytes());
+        let max_calls = if is_one_call { 1 } else { MAX_CALLS };
+        Self { reader, seed, calls: 0, max_calls, is_forced, open: None }
+    }
+
+    /// Takes more of the answer.
+    pub(crate) fn push(&mut self, text: &str) -> Vec<AnswerPart> {
+        let mut parts = Vec::new();
+        if let Some(open) = &mut self.open {
+            let (position, text) = (open.call.position, open.take(text).to_owned());
+            if !text.is_empty() {
+                parts.push(AnswerPart::Arguments { position, text });
+            }
+        }
+        let pieces = self.reader.push(text);
+        self.parts(pieces, &mut parts);
+        self.begin_call(&mut parts);
+        parts
+    }
+
+    /// The answer ends here. A call that is being written stays a call.
+    pub(crate) fn finish(&mut self) -> Vec<AnswerPart> {
+        let pieces = self.reader.finish();
+        let is_whole = pieces.iter().any(|piece| matches!(piece, Piece::Call(_)));
+        if let Some(open) = self.open.take_if(|_| !is_whole) {
+            return vec![AnswerPart::CallEnded(open.call)];
+        }
+        let mut parts = Vec::new();
+        self.parts(pieces, &mut parts);
+        parts
+    }
+
+    fn parts(&mut self, pieces: Vec<Piece>, parts: &mut Vec<AnswerPart>) {
+        for piece in pieces {
+            // A call that proves to be none ends as far as it came.
+            let open = self.open.take();
+            let is_known = open.is_some();
+            parts.extend(open.map(|open| AnswerPart::CallEnded(open.call)));
+            match piece {
+                Piece::Content(text) => parts.push(AnswerPart::Text(text.to_string())),
+                Piece::Call(_) if is_known => {}
+                Piece::Call(_) if self.calls >= self.max_calls => {}
+                Piece::Call(call) => {
+                    let arguments = call.arguments.write().to_string();
+                    let call = ModelCall { arguments, ..self.next_call(&call.name) };
+                    parts.push(AnswerPart::CallBegun(call.clone()));
+                    parts.push(AnswerPart::CallEnded(call));
+                }
+            }
+        }
+    }
+
+    /// Begins the call that the model is writing, once its name is there.
+    fn begin_call(&mut self, parts: &mut Vec<AnswerPart>) {
+        if self.open.is_some() || self.calls >= self.max_calls {
+            return;
+        }
+        let begun = self.reader.open_call(self.is_forced);
+        let Some((name, arguments)) = begun.map(|(name, text)| (name.to_owned(), text.to_owned())) else {
+            return;
+        };
+        let call = self.next_call(&name);
+        let mut open = OpenCall { call, depth: 0, in_text: false, escaped: false };
+        open.take(&arguments);
+        parts.push(AnswerPart::CallBegun(open.call.clone()));
+        self.open = Some(open);
+    }
+
+    /// Counts a call; it has no arguments so far.
+    fn next_call(&mut self, name: &str) -> ModelCall {
+        let position = self.calls;
+        self.calls += 1;
+        let id = call_id(self.seed, position);
+        ModelCall { position, id, name: name.to_owned(), arguments: String::new() }
+    }
+
+    /// The finish reason, given the calls found.
+    pub(crate) fn finish_reason(&self, finish: FinishReason) -> FinishReason {
+        match finish {
+            FinishReason::Length => finish,
+            _ if self.calls > 0 => FinishReason::ToolCall,
+            FinishReason::ToolCall => FinishReason::Stop,
+            _ => finish,
+        }
+    }
+}
+
+/// An ended answer.
+pub(crate) struct EndedAnswer {
+    /// Its text, without its calls.
+    pub(crate) text: String,
+    pub(crate) calls: Vec<ModelCall>,
+    /// Why it ended, given its calls.
+    pub(crate) finish: FinishReason,
+}
+
+impl EndedAnswer {
+    /// Reads the calls out of an answer, if its model had tools.
+    pub(crate) fn read(text: &str, parser: Option<AnswerParser>, finish: FinishReason) -> Self {
+        let Some(mut parser) = parser else {
+            return Self { text: text.to_owned(), calls: Vec::new(), finish };
+        };
+        let mut ended = Self { text: String::new(), calls: Vec::new(), finish };
+        for part in parser.push(text).into_iter().chain(parser.finish()) {
+            match part {
+                AnswerPart::Text(more) => ended.text.push_str(&more),
+                AnswerPart::CallEnded(call) => ended.calls.push(call),
+                AnswerPart::CallBegun(_) | AnswerPart::Arguments { .. } => {}
+            }
+        }
+        ended.finish = parser.finish_reason(finish);
+        ended
+    }
+
+    /// Whether it has a text of its own. White space around calls is none; an answer without calls always has one.
+    pub(crate) fn has_text(&self) -> bool {
+        self.calls.is_empty() || !self.text.trim().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::form::wire::read_chat;
+
+    fn chat(more: Value) -> Result<crate::form::completion::CompletionRequest, ApiError> {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
+        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+            body.extend(more);
+        }
+        read_chat(body.to_string().as_bytes(), None)
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({ "type": "function", "function": { "name": name } })
+    }
+
+    #[test]
+    fn what_cannot_be_promised_of_tools_is_refused_by_name() {
+        let f = [tool("f")];
+        let taken = chat(json!({ "tools": f, "tool_choice": "auto", "parallel_tool_calls": true })).unwrap();
+        assert!(taken.tools.unwrap().has("f"));
+        for none in [
+            json!({ "tools": [] }),
+            json!({ "tools": null, "parallel_tool_calls": false }),
+            json!({ "tools": f, "tool_choice": "none", "parallel_tool_calls": false }),
+        ] {
+            assert!(chat(none).unwrap().tools.is_none());
+        }
+        let strict = json!({ "type": "function", "function": { "name": "f", "strict": 1 } });
+        let refused = [
+            (json!({ "tools": f, "tool_choice": "sometimes" }), "tool_choice"),
+            (json!({ "tools": f, "tool_choice": tool("g") }), "tool_choice"),
+            (json!({ "tool_choice": "required" }), "tool_choice"),
+            (json!({ "functions": [{ "name": "f" }] }), "functions"),
+            (json!({ "function_call": "auto" }), "function_call"),
+            (json!({ "tools": {} }), "tools"),
+            (json!({ "tools": [tool("f"), tool("f")] }), "tools"),
+            (json!({ "tools": vec![tool("f"); MAX_TOOLS + 1] }), "tools"),
+            (json!({ "tools": [tool("f"), {}] }), "tools[1].type"),
+            (json!({ "tools": [{ "type": "custom", "custom": {} }] }), "tools[0].type"),
+            (json!({ "tools": [tool("<|im_end|>")] }), "tools[0].function.name"),
+            (json!({ "tools": [strict] }), "tools[0].function.strict"),
+        ];
+        for (more, param) in refused {
+            let api_error = chat(more.clone()).unwrap_err();
+            assert_eq!(api_error.body()["error"]["param"], param, "{more}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_wants_one_call_gets_the_first() {
+        let request = chat(json!({ "tools": [tool("f")], "parallel_tool_calls": false })).unwrap();
+        assert!(request.is_one_call && request.json_schema.is_none());
+        assert_eq!(request.sampling.stop, [CALL_END]);
+        let two = r#"[{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"a": 2}}]"#;
+        let ended = EndedAnswer::read(two, request.answer_parser(), FinishReason::Stop);
+        assert_eq!((ended.calls.len(), ended.calls[0].arguments.as_str()), (1, "{\"a\": 1}"));
+        // The stop string is no part of the answer.
+        let cut = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n";
+        let ended = EndedAnswer::read(cut, request.answer_parser(), FinishReason::Stop);
+        assert_eq!((ended.calls.len(), ended.finish), (1, FinishReason::ToolCall));
+    }
+
+    #[test]
+    fn a_forced_call_is_one_that_satisfies_its_schema() {
+        let parameters = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
+        let strict = json!({ "type": "function", "function": { "name": "f", "strict": true, "parameters": parameters } });
+        for choice in [json!("required"), tool("f")] {
+            let more = json!({ "tools": [strict], "tool_choice": choice, "parallel_tool_calls": false });
+            let request = chat(more).unwrap();
+            assert!(request.is_forced && request.tools.is_some());
+            let schema: Value = serde_json::from_str(&request.json_schema.unwrap()).unwrap();
+            assert_eq!(schema["properties"]["arguments"], parameters);
+        }
+        // An answer with a form is a call or has that form; a forced call has no other.
+        let form =
+            json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": { "type": "boolean" } } });
+        let schema_of = |choice: &str| {
+            let more = json!({ "tools": [tool("f")], "tool_choice": choice, "response_format": form });
+            chat(more).unwrap().json_schema.unwrap()
+        };
+        assert!(schema_of("auto").contains("anyOf") && schema_of("auto").contains("boolean"));
+        assert!(!schema_of("required").contains("boolean") && !schema_of("none").contains("const"));
+    }
+
+    #[test]
+    fn calls_are_written_as_text_and_foreign_ids_exchanged_for_ones_that_name_positions() {
+        let calls = json!([
+            { "id": "call_x", "type": "function", "function": { "name": "f", "arguments": "{\"a\":1}" } },
+            { "id": "call_y", "type": "function", "function": { "name": "g", "arguments": "" } },
+        ]);
+        let kept = call_id([3; 8], 0);
+        let own = json!([{ "id": kept, "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
+        let request = chat(json!({ "messages": [
+            { "role": "user", "content": "hi" },
+            { "role": "assistant", "content": null, "tool_calls": calls },
+            { "role": "tool", "content": "2", "tool_call_id": "call_y" },
+            { "role": "tool", "content": "1", "tool_call_id": "call_x" },
+            { "role": "assistant", "content": "Well.", "tool_calls": own },
+            { "role": "tool", "content": "3", "tool_call_id": kept },
+        ]}))
+        .unwrap();
+        let said = baton_proto::tools::read_answer(&request.messages[1].text, |_| false);
+        let names: Vec<&str> = said.calls.iter().map(|call| call.name.as_str()).collect();
+        assert_eq!((said.content.as_str(), names), ("", vec!["f", "g"]));
+        let positions =
+            [2, 3].map(|index: usize| call_position(request.messages[index].call_id.as_deref().unwrap()));
+        assert_eq!(positions, [Some(1), Some(0)]);
+        assert!(request.messages[4].text.starts_with("Well.\n<tool_call>"));
+        assert_eq!(request.messages[5].call_id.as_ref(), Some(&kept));
+    }
+
+    #[test]
+    fn a_call_comes_in_pieces_and_one_that_a_limit_cuts_stays_a_call() {
+        let text = "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}{ \\\" é\", \"b\": [1, {}]}}\n</tool_call>";
+        let arguments = "{\"a\": \"}{ \\\" é\", \"b\": [1, {}]}";
+        let request = chat(json!({ "tools": [tool("f")] })).unwrap();
+        for cut in [text.len(), text.len() - 20, text.len() - 30] {
+            let mut parser = request.answer_parser().unwrap();
+            let (mut said, mut came, mut begun, mut ended) = (String::new(), String::new(), 0, Vec::new());
+            let pushed =
+                text[..cut].chars().flat_map(|one| parser.push(&one.to_string())).collect::<Vec<_>>();
+            let deltas = pushed.len();
+            for part in pushed.into_iter().chain(parser.finish()) {
+                match part {
+                    AnswerPart::Text(more) => said.push_str(&more),
+                    AnswerPart::CallBegun(call) => {
+                        assert_eq!(call.name, "f");
+                        begun += 1;
+                        came.push_str(&call.arguments);
+                    }
+                    AnswerPart::Arguments { position: 0, text } => came.push_str(&text),
+                    AnswerPart::Arguments { .. } => panic!("another call"),
+                    AnswerPart::CallEnded(call) => ended.push(call),
+                }
+            }
+            assert!(deltas > 10, "{deltas}");
+            assert_eq!((said.as_str(), begun, ended.len()), ("I look.", 1, 1), "{cut}");
+            assert_eq!(came, ended[0].arguments);
+            assert!(arguments.starts_with(&came) && (cut < text.len() || came == arguments));
+            let whole = EndedAnswer::read(&text[..cut], request.answer_parser(), FinishReason::Length);
+            assert_eq!((whole.text.as_str(), whole.finish), ("I look.", FinishReason::Length));
+            assert_eq!(whole.calls.len(), 1, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_forced_call_comes_in_pieces_and_may_be_cut() {
+        let more = json!({ "tools": [tool("f")], "tool_choice": "required" });
+        let request = chat(more).unwrap();
+        let text = "{\"name\": \"f\", \"arguments\": {\"a\": 1}}";
+        for cut in [text.len(), text.len() - 1, text.len() - 3] {
+            let ended = EndedAnswer::read(&text[..cut], request.answer_parser(), FinishReason::Length);
+            assert_eq!((ended.text.as_str(), ended.calls.len()), ("", 1), "{cut}");
+            assert!("{\"a\": 1}".starts_with(&ended.calls[0].arguments));
+        }
+        let mut parser = request.answer_parser().unwrap();
+        let begun = parser.push("{\"name\": \"f\", \"arguments\": {\"a\"");
+        assert!(matches!(&begun[..], [AnswerPart::CallBegun(call)] if call.arguments == "{\"a\""));
+    }
+
+    #[test]
+    fn a_cut_call_goes_back_into_the_text_of_its_answer() {
+        let cut = json!([{ "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"a\": \"x" } }]);
+        let message = json!({ "role": "assistant", "content": "I look.", "tool_calls": cut });
+        let request = chat(json!({ "messages": [{ "role": "user", "content": "hi" }, message] })).unwrap();
+        assert_eq!(
+            request.messages[1].text,
+            "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x"
+        );
+    }
+
+    #[test]
+    fn calls_that_are_none_and_a_message_that_would_be_definitions_are_refused() {
+        let call = |function: Value| json!({ "role": "assistant", "tool_calls": [{ "id": "1", "function": function }] });
+        let refused = [
+            (
+                call(json!({ "name": "f", "arguments": "[1]" })),
+                "messages[0].tool_calls[0].function.arguments",
+            ),
+            (call(json!({ "name": "a b", "arguments": "{}" })), "messages[0].tool_calls[0].function.name"),
+            (json!({ "role": "system", "name": "tools", "content": "[]" }), "messages[0].name"),
+            (json!({ "role": "user", "content": "", "tool_calls": [{}] }), "messages[0].tool_calls"),
+        ];
+        for (message, param) in refused {
+            let api_error = chat(json!({ "messages": [message] })).unwrap_err();
+            assert_eq!(api_error.body()["error"]["param"], param, "{message}");
+        }
+    }
+}

@@ -1,0 +1,637 @@
+//! Decides a request's session and the kind of its turn.
+
+use std::time::Duration;
+
+use baton_proto::{
+    chain::{HistoryTurn, effective},
+    ids::SessionId,
+    link::BranchPoint,
+    record::{Message, RecordKind},
+    tools::{Definitions, is_definitions},
+};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{
+    form::{
+        completion::{CompletionRequest, RequestPlace, split},
+        steps::Step,
+    },
+    http::api_error::ApiError,
+    sessions::{
+        carried_history::{fit, starts},
+        unanswered::discard_unused,
+    },
+    state::{
+        Gateway,
+        session_index::{agreement, same_messages},
+        session_slots::{Holder, SessionSlot},
+    },
+};
+use baton_client::{Client, ClientError, Conversation, ConversationTurn, NewSession, TurnInput};
+
+/// A session, ready for the turn.
+pub(crate) struct PreparedSession {
+    pub(crate) session: SessionId,
+    pub(crate) work: SessionWork,
+    /// The request's oldest messages that the session does not have: together they are larger than a turn.
+    pub(crate) messages_left_out: usize,
+}
+
+/// The work to do in the session.
+pub(crate) enum SessionWork {
+    /// The same request is unanswered: finish that turn.
+    Resume,
+    /// A turn with these messages; `replaces` is the seq from which it replaces earlier turns.
+    Turn { messages: Vec<Message>, replaces: Option<u64> },
+}
+
+/// The session decided for a request, before any change.
+#[derive(Debug, PartialEq, Eq)]
+enum SessionChoice {
+    /// A session that begins with the earlier messages; `replaces` is the seq from which the request replaces
+    /// its turns.
+    Session { session: SessionId, replaces: Option<u64>, left_out: usize },
+    /// A new session that begins with all messages that fit a turn; it may branch off another. `history` has the
+    /// parent's messages before the branch that the request does not repeat.
+    New { branch: Option<BranchPoint>, history: Vec<Message> },
+}
+
+/// Time for a turn to end whose program has hung up.
+const HANG_UP_WAIT: Duration = Duration::from_secs(5);
+
+/// Times that a request chooses its session. It chooses anew if another request or device changed the session meanwhile.
+const MAX_CHOICES: usize = 16;
+
+/// Finds or begins the session of a request, makes it ready, and takes it until the request is answered.
+///
+/// # Parameters
+/// `steps` goes to the program; it shows whether the program still waits.
+pub(crate) async fn prepare_session(
+    gateway: &Gateway,
+    request: &CompletionRequest,
+    template: &TurnInput,
+    steps: &UnboundedSender<Step>,
+) -> Result<ReadySession, ApiError> {
+    let (before, mut new) = split(&request.messages);
+    if new.is_empty() {
+        let message = if request.messages.is_empty() {
+            "there is only system text; add a message of the user, which is answered"
+        } else {
+            "the last message is the assistant's; there is nothing to answer"
+        };
+        return Err(ApiError::value("messages", message));
+    }
+    if request.place != RequestPlace::AfterMessages {
+        new = &request.messages;
+    }
+    let seeker = Seeker { gateway, client: gateway.client(), request, template, steps, before, new };
+    for _ in 0..MAX_CHOICES {
+        if let Some(ready) = seeker.prepare().await? {
+            return Ok(ready);
+        }
+    }
+    Err(ClientError::Busy.into())
+}
+
+/// A prepared session, taken until the request is answered.
+type ReadySession = (PreparedSession, SessionSlot);
+
+/// A request that looks for its session.
+struct Seeker<'a> {
+    gateway: &'a Gateway,
+    client: &'a Client,
+    request: &'a CompletionRequest,
+    template: &'a TurnInput,
+    steps: &'a UnboundedSender<Step>,
+    /// The earlier messages, which the session has.
+    before: &'a [Message],
+    /// The messages to answer.
+    new: &'a [Message],
+}
+
+impl Seeker<'_> {
+    /// Chooses a session and makes it ready; none if it changed meanwhile.
+    async fn prepare(&self) -> Result<Option<ReadySession>, ApiError> {
+        if let Some(ready) = self.resume_unanswered().await? {
+            return Ok(Some(ready));
+        }
+        if let Some(session) = self.named_with_same_request().await? {
+            self.gateway.note_use(session);
+            return match self.take(session) {
+                Ok(slot) => Ok(Some((self.resumed(session).await?, slot))),
+                Err(holder) => wait_if_hung_up(holder).await.map(|()| None).map_err(Into::into),
+            };
+        }
+        let choice = self.choose().await?;
+        let (session, replaces, left_out) = match choice {
+            SessionChoice::New { branch, history } => return self.begin(branch, history).await.map(Some),
+            SessionChoice::Session { session, replaces, left_out } => (session, replaces, left_out),
+        };
+        let unnamed = self.request.session.is_none();
+        match self.take(session) {
+            // The request that held the session may have ended since: then its turn is part of the session.
+            Ok(_) if self.choose().await? != choice => Ok(None),
+            Ok(_) if unnamed && runs_other_turn(self.client, session, self.new).await? => {
+                self.begin_beside(session, replaces).await.map(Some)
+            }
+            Ok(slot) => self.continue_session(session, slot, replaces, left_out).await.map(Some),
+            Err(holder) if holder.has_hung_up() => {
+                wait_if_hung_up(holder).await?;
+                Ok(None)
+            }
+            Err(_) if unnamed => self.begin_beside(session, replaces).await.map(Some),
+            Err(_) => {
+                let RequestPlace::AfterTurn(seq) = self.request.place else {
+                    return Err(ClientError::Busy.into());
+                };
+                let conversation = self.client.session(session).conversation().await?;
+                let (branch, history) = branch_at_turn(&conversation, seq)?;
+                self.begin(Some(branch), history).await.map(Some)
+            }
+        }
+    }
+
+    fn take(&self, session: SessionId) -> Result<SessionSlot, Holder> {
+        self.gateway.inner.session_slots.take(session, self.steps.downgrade())
+    }
+
+    /// Takes up the unanswered turn with the same messages and settings, in whichever session it is.
+    async fn resume_unanswered(&self) -> Result<Option<ReadySession>, ApiError> {
+        let project = self.gateway.caller.project();
+        let found = self.gateway.index().take_unanswered(&self.request.messages, project);
+        let Some(session) = found.filter(|_| self.request.session.is_none()) else { return Ok(None) };
+        if !self.client.session(session).info().await.is_ok_and(|info| info.pending) {
+            return Ok(None);
+        }
+        if self.is_same_request(session, None).await? {
+            let slot = self.take(session).map_err(|_| ClientError::Busy)?;
+            return Ok(Some((self.resumed(session).await?, slot)));
+        }
+        // The request now has other settings, tools or system text, which the begun turn cannot take any more.
+        if !discard_unused(self.gateway, self.request, session).await {
+            self.client.session(session).abandon().await?;
+        }
+        Ok(None)
+    }
+
+    /// The session that the request names, if its unanswered turn has all of the request's messages and settings: so the
+    /// chat page resumes a turn. The turn that begins a branch holds its history too.
+    async fn named_with_same_request(&self) -> Result<Option<SessionId>, ApiError> {
+        let name = self.request.session.as_deref().filter(|name| *name != "new");
+        let Some(name) = name else { return Ok(None) };
+        let session = conversation(self.gateway, name).await?.session;
+        if !matches!(self.request.place, RequestPlace::AfterMessages | RequestPlace::Pending) {
+            return Ok(None);
+        }
+        let pending = self.client.session(session).pending_messages().await?;
+        let repeats = pending.is_some_and(|pending| same_messages(&pending, &self.request.messages));
+        Ok((repeats && self.is_same_request(session, None).await?).then_some(session))
+    }
+
+    /// Whether the pending turn was begun with all settings of the request, its system text and its tools. A turn keeps
+    /// them from its beginning. A request without a seed takes any.
+    ///
+    /// # Parameters
+    /// `replaces` is the seq from which the request replaces turns; none if its messages alone found the turn.
+    async fn is_same_request(
+        &self,
+        session: SessionId,
+        replaces: Option<Option<u64>>,
+    ) -> Result<bool, ApiError> {
+        let handle = self.client.session(session);
+        let Some(pending) = handle.pending_settings().await? else { return Ok(false) };
+        let mut wanted = self.template.settings();
+        wanted.supersedes_from = replaces.unwrap_or(pending.supersedes_from);
+        Ok(pending.serve(wanted, self.request.sampling.seed.is_some())
+            && pinned_messages(self.client, session, self.request).await? == handle.system().await?)
+    }
+
+    /// A session in which the same request is unanswered.
+    async fn resumed(&self, session: SessionId) -> Result<PreparedSession, ClientError> {
+        let handle = self.client.session(session);
+        let begun = handle.info().await?.turns == 0;
+        let pending = handle.pending_messages().await?.filter(|_| begun);
+        let messages_left_out =
+            pending.map_or(0, |pending| self.request.messages.len().saturating_sub(pending.len()));
+        Ok(PreparedSession { session, work: SessionWork::Resume, messages_left_out })
+    }
+
+    /// The place of the request, as the sessions are now.
+    async fn choose(&self) -> Result<SessionChoice, ApiError> {
+        match self.request.session.as_deref() {
+            Some("new") => Ok(SessionChoice::New { branch: None, history: Vec::new() }),
+            Some(name) => {
+                let conversation = conversation(self.gateway, name).await?;
+                let conversation = match self.request.place {
+                    RequestPlace::BranchAfter(seq) => {
+                        conversation_until(self.gateway, conversation, seq).await?
+                    }
+                    _ => conversation,
+                };
+                choose_in_named(&conversation, self.before, self.request.place)
+            }
+            None => {
+                Ok(find_by_messages(self.gateway, self.before, &self.request.messages, self.template).await)
+            }
+        }
+    }
+
+    /// Begins a session, which may branch off another.
+    async fn begin(
+        &self,
+        branch: Option<BranchPoint>,
+        history: Vec<Message>,
+    ) -> Result<ReadySession, ApiError> {
+        let mut messages = [history.as_slice(), &self.request.messages].concat();
+        let newest = messages.len() - self.new.len();
+        let messages_left_out = fit(&mut messages, newest);
+        check(self.template, &messages)?;
+        let mut system = pinned(self.request);
+        if self.request.system.is_empty()
+            && let (Some(branch), RequestPlace::BranchAfter(_)) = (&branch, self.request.place)
+        {
+            let own = own_system(self.client, branch.session_id).await?;
+            system.splice(0..0, own.into_iter().filter(|message| !message.text.is_empty()));
+        }
+        let project = self.gateway.caller.project().map(str::to_owned);
+        let session = self.client.new_session(NewSession { system, branch, project, root: None }).await?;
+        self.gateway.note_use(session);
+        let slot = self.take(session).map_err(|_| ClientError::Busy)?;
+        let work = SessionWork::Turn { messages, replaces: None };
+        Ok((PreparedSession { session, work, messages_left_out }, slot))
+    }
+
+    /// Begins a branch before the turn that runs in a session, so that both requests are answered.
+    async fn begin_beside(
+        &self,
+        session: SessionId,
+        replaces: Option<u64>,
+    ) -> Result<ReadySession, ApiError> {
+        let turns = self.client.session(session).conversation().await?.turns;
+        let shared = turns.iter().take_while(|turn| replaces.is_none_or(|from| turn.seq < from)).last();
+        let branch = shared.map(|turn| BranchPoint { session_id: session, link_hash: turn.link_hash });
+        self.begin(branch, Vec::new()).await
+    }
+
+    /// Makes the taken session ready for the request.
+    async fn continue_session(
+        &self,
+        session: SessionId,
+        slot: SessionSlot,
+        replaces: Option<u64>,
+        messages_left_out: usize,
+    ) -> Result<ReadySession, ApiError> {
+        let handle = self.client.session(session);
+        check(self.template, self.new)?;
+        self.gateway.note_use(session);
+        let system = pinned_messages(self.client, session, self.request).await?;
+        let pending = handle.pending_messages().await?;
+        let is_pending = pending.as_ref().is_some_and(|pending| same_messages(pending, self.new));
+        if self.request.place == RequestPlace::Pending && !is_pending {
+            let message = "this message was answered or dropped meanwhile; read the session again";
+            return Err(ApiError::conflict("message_not_pending", message));
+        }
+        let mut work = SessionWork::Turn { messages: self.new.to_vec(), replaces };
+        if is_pending && self.is_same_request(session, Some(replaces)).await? {
+            work = SessionWork::Resume;
+        } else {
+            if pending.is_some() {
+                // A different request no longer waits for that answer.
+                handle.abandon().await?;
+            }
+            handle.set_system(system).await?;
+        }
+        Ok((PreparedSession { session, work, messages_left_out }, slot))
+    }
+}
+
+/// The messages that a new session of a request pins: its system texts and its tools.
+pub(crate) fn pinned(request: &CompletionRequest) -> Vec<Message> {
+    let texts = request.system.iter().filter(|message| !message.text.is_empty()).cloned();
+    texts.chain(request.tools.as_ref().map(Definitions::message)).collect()
+}
+
+/// A conversation as it stood after a turn, if later turns replaced that one.
+async fn conversation_until(
+    gateway: &Gateway,
+    conversation: Conversation,
+    seq: u64,
+) -> Result<Conversation, ClientError> {
+    if conversation.turns.iter().any(|turn| turn.seq == seq) {
+        return Ok(conversation);
+    }
+    let views = gateway.client().session(conversation.session).history().await?;
+    let until: Vec<HistoryTurn> =
+        views.into_iter().map(|view| view.turn).take_while(|turn| turn.link.seq <= seq).collect();
+    let turns = effective(&until).into_iter().filter_map(|position| {
+        let turn = until.get(position)?;
+        Some(ConversationTurn {
+            seq: turn.link.seq,
+            replaced_from: turn.link.seq,
+            link_hash: turn.link.link_hash(),
+            node: turn.link.author,
+            messages: turn.record.as_ref()?.messages.clone(),
+        })
+    });
+    Ok(Conversation { turns: turns.collect(), ..conversation })
+}
+
+/// Waits for the end of a turn whose program has hung up, as before a retry, or after a stop. Other turns are
+/// not waited for.
+async fn wait_if_hung_up(holder: Holder) -> Result<(), ClientError> {
+    if !holder.has_hung_up() {
+        return Err(ClientError::Busy);
+    }
+    tokio::time::timeout(HANG_UP_WAIT, holder.ended()).await.map_err(|_| ClientError::Busy)
+}
+
+/// Whether another turn runs in the session that a request's messages chose, such as a replay. The same messages
+/// once more are a retry.
+async fn runs_other_turn(client: &Client, session: SessionId, new: &[Message]) -> Result<bool, ClientError> {
+    let handle = client.session(session);
+    let pending = handle.pending_messages().await?;
+    Ok(pending.is_some_and(|pending| !same_messages(&pending, new)) && handle.is_busy().await?)
+}
+
+fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> {
+    TurnInput { messages: messages.to_vec(), ..template.clone() }.check()
+}
+
+/// The conversation of a session that the caller named: its id, a prefix of the id, or `last`.
+async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, ApiError> {
+    let client = gateway.client();
+    let unknown = || ClientError::UnknownSession(name.chars().take(64).collect());
+    let wanted = name.to_lowercase();
+    let id = match (wanted.parse::<SessionId>(), gateway.caller.project()) {
+        (Ok(id), _) => id,
+        (Err(_), None) if name == "last" => client.last_session().await?.ok_or_else(unknown)?,
+        (Err(_), project) => {
+            let ids = match project {
+                None => client.session_ids().await?,
+                // Last used first.
+                Some(project) => gateway.index().ids_of(project),
+            };
+            let mut found = ids.iter().filter(|id| !wanted.is_empty() && id.to_string().starts_with(&wanted));
+            match (found.next(), found.next()) {
+                (Some(id), None) => *id,
+                (Some(_), Some(_)) => {
+                    return Err(ApiError::value(
+                        "session",
+                        "several sessions begin with this; give more of it",
+                    ));
+                }
+                (None, _) if name == "last" => *ids.first().ok_or_else(unknown)?,
+                (None, _) => return Err(unknown().into()),
+            }
+        }
+    };
+    Ok(gateway.session(id).await?.conversation().await?)
+}
+
+/// Places a request in the session that the caller named: at the turn that it names, or after its earlier
+/// messages. Without either, the new messages follow the end.
+fn choose_in_named(
+    conversation: &Conversation,
+    before: &[Message],
+    place: RequestPlace,
+) -> Result<SessionChoice, ApiError> {
+    let session = conversation.session;
+    match place {
+        RequestPlace::Replaces(seq) | RequestPlace::BranchAfter(seq) | RequestPlace::AfterTurn(seq) => {
+            return choose_at_turn(conversation, place, seq);
+        }
+        RequestPlace::Pending => return Ok(SessionChoice::Session { session, replaces: None, left_out: 0 }),
+        RequestPlace::AfterMessages => {}
+    }
+    if before.is_empty() {
+        return Ok(SessionChoice::Session { session, replaces: None, left_out: 0 });
+    }
+    let Some(turns) = agreement(&conversation.turns, before) else {
+        return Err(ApiError::conflict(
+            "history_mismatch",
+            "the messages before the new ones are not what this session says; send the new messages alone, or leave \
+             the session away",
+        ));
+    };
+    let replaces = conversation.turns.get(turns).map(|turn| turn.replaced_from);
+    Ok(SessionChoice::Session { session, replaces, left_out: 0 })
+}
+
+/// Places new messages at a turn of a session.
+fn choose_at_turn(
+    conversation: &Conversation,
+    place: RequestPlace,
+    seq: u64,
+) -> Result<SessionChoice, ApiError> {
+    let session = conversation.session;
+    let (index, turn) = turn_at(conversation, seq)?;
+    match place {
+        RequestPlace::Replaces(_) => {
+            Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from), left_out: 0 })
+        }
+        RequestPlace::AfterTurn(_) if index + 1 == conversation.turns.len() => {
+            Ok(SessionChoice::Session { session, replaces: None, left_out: 0 })
+        }
+        _ => {
+            let (branch, history) = branch_at_turn(conversation, seq)?;
+            Ok(SessionChoice::New { branch: Some(branch), history })
+        }
+    }
+}
+
+/// A branch after a turn of a session, and the messages up to it.
+fn branch_at_turn(conversation: &Conversation, seq: u64) -> Result<(BranchPoint, Vec<Message>), ApiError> {
+    let (index, turn) = turn_at(conversation, seq)?;
+    let shared = conversation.turns.iter().take(index + 1);
+    let history = shared.flat_map(|turn| turn.messages.clone()).collect();
+    Ok((BranchPoint { session_id: conversation.session, link_hash: turn.link_hash }, history))
+}
+
+/// A present turn, with its index.
+fn turn_at(conversation: &Conversation, seq: u64) -> Result<(usize, &ConversationTurn), ApiError> {
+    conversation.turns.iter().enumerate().find(|(_, turn)| turn.seq == seq).ok_or_else(|| {
+        ApiError::conflict(
+            "turn_not_found",
+            format!("the session has no present turn with seq {seq}; read the session again"),
+        )
+    })
+}
+
+/// Places a request in a session with the same earlier messages, if there is one.
+async fn find_by_messages(
+    gateway: &Gateway,
+    before: &[Message],
+    all: &[Message],
+    template: &TurnInput,
+) -> SessionChoice {
+    let fits = check(template, all).is_ok();
+    // A session may have begun without the oldest messages.
+    for start in starts(all, before.len()) {
+        let before = before.get(start..).unwrap_or_default();
+        let proposed = match before {
+            [] => Vec::new(),
+            before => gateway.index().propose(before, gateway.caller.project()),
+        };
+        for session in proposed {
+            match gateway.client().session(session).conversation().await {
+                Ok(conversation) => match match_session(&conversation, before, fits) {
+                    Some(SessionChoice::Session { session, replaces, .. }) => {
+                        return SessionChoice::Session { session, replaces, left_out: start };
+                    }
+                    Some(choice) => return choice,
+                    // Another program continued it; index its present messages.
+                    None => gateway.index().learn(&conversation),
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "a proposed session cannot be read");
+                    gateway.index().forget(session);
+                }
+            }
+        }
+    }
+    SessionChoice::New { branch: None, history: Vec::new() }
+}
+
+/// Matches a request with a session that holds its earlier messages. After the last turn, the session
+/// continues. If only the last turn differs, the request is an edit. From further back it branches, so that
+/// both versions stay; if the branch's messages do not fit one turn, it is an edit too.
+fn match_session(conversation: &Conversation, before: &[Message], fits: bool) -> Option<SessionChoice> {
+    let session = conversation.session;
+    let turns = agreement(&conversation.turns, before)?;
+    let Some(next) = conversation.turns.get(turns) else {
+        return Some(SessionChoice::Session { session, replaces: None, left_out: 0 });
+    };
+    if turns + 1 == conversation.turns.len() || !fits {
+        return Some(SessionChoice::Session { session, replaces: Some(next.replaced_from), left_out: 0 });
+    }
+    let shared = conversation.turns.get(turns.checked_sub(1)?)?;
+    let branch = BranchPoint { session_id: session, link_hash: shared.link_hash };
+    Some(SessionChoice::New { branch: Some(branch), history: Vec::new() })
+}
+
+/// The record kind of a turn: an edit if it replaces turns.
+pub(crate) fn record_kind(replaces: Option<u64>) -> RecordKind {
+    if replaces.is_some() { RecordKind::Edit } else { RecordKind::Turn }
+}
+
+/// The messages to pin to the session: the request's system text and tools. A named session keeps its own
+/// text if the request has none; an empty text removes it.
+async fn pinned_messages(
+    client: &Client,
+    session: SessionId,
+    request: &CompletionRequest,
+) -> Result<Vec<Message>, ClientError> {
+    let mut system = request.system.clone();
+    if request.session.is_some() && system.is_empty() {
+        system = own_system(client, session).await?;
+    }
+    system.retain(|message| !message.text.is_empty());
+    system.extend(request.tools.as_ref().map(Definitions::message));
+    Ok(system)
+}
+
+/// The pinned system text of a session, without the definitions of tools.
+async fn own_system(client: &Client, session: SessionId) -> Result<Vec<Message>, ClientError> {
+    let mut system = client.session(session).system().await?;
+    system.retain(|message| !is_definitions(message));
+    Ok(system)
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::{
+        ids::{LinkHash, NodeId},
+        record::Role,
+    };
+
+    use super::*;
+
+    fn said(turns: u8) -> Vec<Message> {
+        (0..turns)
+            .flat_map(|turn| {
+                [
+                    Message::new(Role::User, format!("q{turn}")),
+                    Message::new(Role::Assistant, format!("a{turn}")),
+                ]
+            })
+            .collect()
+    }
+
+    fn conversation(turns: u8) -> Conversation {
+        let messages = said(turns);
+        let turns = messages.chunks(2).enumerate().map(|(seq, messages)| ConversationTurn {
+            seq: seq as u64,
+            replaced_from: seq as u64,
+            link_hash: LinkHash([u8::try_from(seq).unwrap_or(u8::MAX); 32]),
+            node: NodeId([0; 32]),
+            messages: messages.to_vec(),
+        });
+        Conversation {
+            session: SessionId([1; 32]),
+            title: String::new(),
+            project: None,
+            used_ms: 0,
+            branch: None,
+            turns: turns.collect(),
+        }
+    }
+
+    #[test]
+    fn a_request_continues_edits_the_last_turn_or_branches_off() {
+        let three = conversation(3);
+        let session = three.session;
+        let at = |turns| match_session(&three, &said(turns), true);
+        assert_eq!(at(3), Some(SessionChoice::Session { session, replaces: None, left_out: 0 }));
+        assert_eq!(at(2), Some(SessionChoice::Session { session, replaces: Some(2), left_out: 0 }));
+        let branch = BranchPoint { session_id: session, link_hash: LinkHash([0; 32]) };
+        assert_eq!(at(1), Some(SessionChoice::New { branch: Some(branch), history: Vec::new() }));
+        assert_eq!(at(4), None);
+        let too_much = match_session(&three, &said(1), false);
+        assert_eq!(too_much, Some(SessionChoice::Session { session, replaces: Some(1), left_out: 0 }));
+    }
+
+    #[test]
+    fn a_named_session_takes_new_messages_edits_anywhere_and_refuses_another_past() {
+        let three = conversation(3);
+        let session = three.session;
+        let choose = |before: &[Message]| choose_in_named(&three, before, RequestPlace::AfterMessages);
+        assert_eq!(choose(&[]).unwrap(), SessionChoice::Session { session, replaces: None, left_out: 0 });
+        assert_eq!(
+            choose(&said(1)).unwrap(),
+            SessionChoice::Session { session, replaces: Some(1), left_out: 0 }
+        );
+        assert!(choose(&said(4)).is_err());
+    }
+
+    #[test]
+    fn a_named_turn_is_replaced_even_the_first_or_begins_a_branch_with_its_history() {
+        let three = conversation(3);
+        let session = three.session;
+        let choose = |place| choose_in_named(&three, &[], place);
+        assert_eq!(
+            choose(RequestPlace::Replaces(0)).unwrap(),
+            SessionChoice::Session { session, replaces: Some(0), left_out: 0 }
+        );
+        let branch = BranchPoint { session_id: session, link_hash: LinkHash([1; 32]) };
+        assert_eq!(
+            choose(RequestPlace::BranchAfter(1)).unwrap(),
+            SessionChoice::New { branch: Some(branch), history: said(2) }
+        );
+        assert_eq!(
+            choose(RequestPlace::AfterTurn(1)).unwrap(),
+            choose(RequestPlace::BranchAfter(1)).unwrap()
+        );
+        assert_eq!(
+            choose(RequestPlace::AfterTurn(2)).unwrap(),
+            SessionChoice::Session { session, replaces: None, left_out: 0 }
+        );
+        assert_eq!(
+            choose(RequestPlace::Pending).unwrap(),
+            SessionChoice::Session { session, replaces: None, left_out: 0 }
+        );
+        assert!(choose(RequestPlace::AfterTurn(3)).is_err(), "no such turn");
+        assert!(choose(RequestPlace::Replaces(3)).is_err(), "no such turn");
+        assert!(choose(RequestPlace::BranchAfter(3)).is_err(), "no such turn");
+    }
+}

@@ -1,0 +1,244 @@
+//! The state of an endpoint, and the rights of a caller in it. Handlers get a [`Gateway`]. The modules below hold the
+//! parts of the state; they run no turn.
+
+pub(crate) mod ephemeral_sessions;
+pub(crate) mod live_turns;
+pub(crate) mod model_names;
+pub(crate) mod request_slots;
+pub(crate) mod session_index;
+pub(crate) mod session_slots;
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use axum::{extract::FromRequestParts, http::request::Parts};
+use baton_client::{Client, ClientError, SessionHandle, TurnInput};
+use baton_proto::{ids::SessionId, text::is_same_place};
+use ephemeral_sessions::IdleSessions;
+use live_turns::LiveTurns;
+use model_names::ModelNames;
+use request_slots::{RequestSlot, RequestSlots};
+use session_index::{MAX_SESSIONS, SessionIndex};
+use session_slots::SessionSlots;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+use zeroize::Zeroizing;
+
+use crate::{
+    http::api_error::ApiError,
+    keys::{
+        accounts::{Charge, NamedKeys},
+        caller::Caller,
+        usage::TokenEstimate,
+    },
+    memory::GatewayMemory,
+};
+
+/// File times may be this much coarser than the clock.
+const FILE_TIME_SLACK_MS: u64 = 2_000;
+
+/// Configuration of the endpoint.
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    /// The key that every request must carry as `Authorization: Bearer`; `None` serves every program of this
+    /// machine.
+    pub key: Option<Zeroizing<String>>,
+    /// Origins of pages that may send requests, such as `https://chat.example`.
+    pub origins: Vec<String>,
+    /// Allowed host names beside the loopback names (the host of a URL, without a port).
+    pub hosts: Vec<String>,
+    /// Defaults for turns where a request sets nothing; its messages are unused.
+    pub template: TurnInput,
+    /// The name of the template's relayer for people, such as its host; its id if this is `None`.
+    pub relayer: Option<String>,
+    /// Recalls memory for turns at the template's relayer, and remembers exchanges; `None` recalls nothing.
+    pub memory: Option<Arc<dyn GatewayMemory>>,
+    /// Keys with names beside `key`; `None` admits none.
+    pub keys: Option<NamedKeys>,
+}
+
+impl GatewayConfig {
+    /// The name of the relayer through which turns pass.
+    pub(crate) fn relayer_name(&self) -> Option<String> {
+        let relayer = self.template.relayer.as_ref()?;
+        let short = || relayer.node.to_string().chars().take(8).collect();
+        Some(self.relayer.clone().unwrap_or_else(short))
+    }
+}
+
+/// The endpoint, with the rights of a caller.
+#[derive(Debug, Clone)]
+pub struct Gateway {
+    pub(crate) inner: Arc<Inner>,
+    /// The caller whose request is served; the home's owner outside of requests.
+    pub(crate) caller: Caller,
+}
+
+/// The part of the endpoint that all callers share.
+pub(crate) type GatewayState = Arc<Inner>;
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) client: Client,
+    pub(crate) config: GatewayConfig,
+    pub(crate) index: Mutex<SessionIndex>,
+    /// Names of the models that nodes offered since the start.
+    pub(crate) model_names: Mutex<ModelNames>,
+    /// Lets one search read the sessions at a time.
+    pub(crate) search_slot: tokio::sync::Mutex<()>,
+    /// Sessions with the time of their last use, to release their files.
+    pub(crate) open: Mutex<Vec<(SessionId, Instant)>>,
+    pub(crate) slots: RequestSlots,
+    /// Ephemeral sessions that a next request may continue.
+    pub(crate) idle_sessions: IdleSessions,
+    /// The sessions in which requests take turns.
+    pub(crate) session_slots: SessionSlots,
+    pub(crate) live_turns: LiveTurns,
+    /// Time of the last scan of the home, in milliseconds since the Unix epoch, less [`FILE_TIME_SLACK_MS`].
+    pub(crate) scanned_ms: AtomicU64,
+    pub(crate) turns: TaskTracker,
+}
+
+impl Gateway {
+    /// An endpoint over a client. Reads the last used sessions of its home, to find them by their messages.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn open(client: Client, config: GatewayConfig) -> Result<Self, ClientError> {
+        let inner = Arc::new(Inner {
+            client,
+            config,
+            index: Mutex::new(SessionIndex::default()),
+            model_names: Mutex::new(ModelNames::default()),
+            search_slot: tokio::sync::Mutex::new(()),
+            open: Mutex::new(Vec::new()),
+            slots: RequestSlots::default(),
+            idle_sessions: IdleSessions::default(),
+            session_slots: SessionSlots::default(),
+            live_turns: LiveTurns::default(),
+            scanned_ms: AtomicU64::new(0),
+            turns: TaskTracker::new(),
+        });
+        let gateway = Self { inner, caller: Caller::Owner };
+        gateway.refresh().await?;
+        Ok(gateway)
+    }
+
+    /// Learns the sessions that changed in the home since the last scan.
+    pub(crate) async fn refresh(&self) -> Result<(), ClientError> {
+        let now = self.client().now_ms();
+        let since = self.inner.scanned_ms.swap(now.saturating_sub(FILE_TIME_SLACK_MS), Ordering::Relaxed);
+        let inner = self.inner.clone();
+        let learn = move |conversation| inner.index().learn(&conversation);
+        self.client().each_conversation(since, MAX_SESSIONS, learn).await
+    }
+
+    /// Runs a turn to its end, also when its program has hung up.
+    pub(crate) fn spawn(&self, turn: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(self.inner.turns.track_future(turn));
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.inner.client
+    }
+
+    pub(crate) fn config(&self) -> &GatewayConfig {
+        &self.inner.config
+    }
+
+    pub(crate) fn index(&self) -> MutexGuard<'_, SessionIndex> {
+        self.inner.index()
+    }
+
+    pub(crate) fn model_names(&self) -> MutexGuard<'_, ModelNames> {
+        // Names for display alone, so a panic's leftovers do no harm.
+        self.inner.model_names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns a session's present messages.
+    pub(crate) async fn learn(&self, session: SessionId) -> Result<(), ClientError> {
+        let conversation = self.client().session(session).conversation().await?;
+        self.index().learn(&conversation);
+        Ok(())
+    }
+
+    pub(crate) fn open_sessions(&self) -> MutexGuard<'_, Vec<(SessionId, Instant)>> {
+        self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a session's file is open.
+    pub(crate) fn note_use(&self, session: SessionId) {
+        let mut open = self.open_sessions();
+        open.retain(|(id, _)| *id != session);
+        open.push((session, Instant::now()));
+    }
+}
+
+impl Inner {
+    pub(crate) fn index(&self) -> MutexGuard<'_, SessionIndex> {
+        // The map only proposes sessions. A caller compares the messages, so a panic's leftovers do no harm.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A handler gets the endpoint with the rights of its caller. Without an admitted caller there is none.
+impl FromRequestParts<GatewayState> for Gateway {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &GatewayState) -> Result<Self, ApiError> {
+        let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(ApiError::key)?;
+        Ok(Self { inner: state.clone(), caller })
+    }
+}
+
+impl Gateway {
+    /// A session that the caller may see.
+    pub(crate) async fn session(&self, id: SessionId) -> Result<SessionHandle, ApiError> {
+        let handle = self.client().session(id);
+        if let Some(project) = self.caller.project()
+            && !is_same_place(handle.conversation().await?.project.as_deref(), Some(project))
+        {
+            return Err(ClientError::UnknownSession(id.to_string()).into());
+        }
+        Ok(handle)
+    }
+
+    /// Takes a slot for one more request of the caller.
+    pub(crate) fn slot(&self) -> Result<RequestSlot, ApiError> {
+        let name = match &self.caller {
+            Caller::Owner => None,
+            Caller::Key(key) => Some(key.name.clone()),
+        };
+        self.inner.slots.take(name).ok_or_else(ApiError::crowded)
+    }
+
+    /// Counts a request of the caller's key as it comes. The owner's are not counted.
+    pub(crate) fn count_request(&self) -> Result<(), ApiError> {
+        let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) else { return Ok(()) };
+        keys.count_request(key, self.now_s()).map_err(|spent| ApiError::quota(&key.name, spent))
+    }
+
+    /// Takes back a counted request that was refused for want of a slot.
+    pub(crate) fn uncount_request(&self) {
+        if let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) {
+            keys.uncount_request(&key.name, self.now_s());
+        }
+    }
+
+    /// Holds tokens of the caller's key for a request; none for the owner.
+    pub(crate) fn hold_tokens(&self, wanted: TokenEstimate) -> Result<Option<Charge>, ApiError> {
+        let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) else { return Ok(None) };
+        let charge = keys.hold(key, wanted, self.now_s());
+        charge.map(Some).map_err(|spent| ApiError::quota(&key.name, spent))
+    }
+
+    /// The present time, in seconds since the Unix epoch.
+    pub(crate) fn now_s(&self) -> u64 {
+        self.client().now_ms() / 1000
+    }
+}

@@ -1,0 +1,346 @@
+//! Finds the session that a list of messages continues. Pure.
+//!
+//! A chat program sends the whole conversation with every request and knows no sessions. So each session is
+//! indexed by marks: a keyed hash of all messages up to the end of each turn. A request's messages before its
+//! new ones have such a hash too. A mark only proposes a session; [`agreement`] compares the messages.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+};
+
+use baton_proto::{
+    ids::SessionId,
+    link::BranchPoint,
+    record::{Message, Role},
+    text::is_same_place,
+    tools::canonical_answer,
+};
+
+use crate::form::tools::may_call;
+use baton_client::{Conversation, ConversationTurn};
+
+/// Most indexed sessions. The least recently used is forgotten first; a request for it begins a new session.
+pub(crate) const MAX_SESSIONS: usize = 1_000;
+/// Most marks of all sessions.
+const MAX_MARKS: usize = 200_000;
+/// Most sessions compared for one request: several begin alike only after the same questions.
+pub(crate) const MAX_PROPOSALS: usize = 8;
+
+/// Hash of the messages up to a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Mark(u64);
+
+/// A session's marks and list entry.
+#[derive(Debug)]
+struct IndexedSession {
+    marks: Vec<Mark>,
+    used_ms: u64,
+    title: String,
+    project: Option<String>,
+    branch: Option<BranchPoint>,
+}
+
+/// A session as a list shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SessionSummary {
+    pub(crate) session: SessionId,
+    /// Its title.
+    pub(crate) title: String,
+    /// Its project; none for the owner's.
+    pub(crate) project: Option<String>,
+    pub(crate) turns: usize,
+    pub(crate) used_ms: u64,
+    /// The point at which it left another session.
+    pub(crate) branch: Option<BranchPoint>,
+}
+
+/// The sessions, indexed by their messages.
+#[derive(Debug, Default)]
+pub(crate) struct SessionIndex {
+    hasher: RandomState,
+    sessions: HashMap<SessionId, IndexedSession>,
+    /// Sessions in which a mark occurs, each with the number of turns before it.
+    at: HashMap<Mark, Vec<(SessionId, usize)>>,
+    /// Sessions with an unanswered turn, by the mark of all messages, the new ones included.
+    unanswered: HashMap<Mark, SessionId>,
+    marks: usize,
+}
+
+impl SessionIndex {
+    fn extend(&self, Mark(before): Mark, messages: &[Message]) -> Mark {
+        Mark(messages.iter().fold(before, |before, message| {
+            self.hasher.hash_one((before, message.role as u8, canonical(message)))
+        }))
+    }
+
+    /// Indexes a session's present messages, in place of earlier ones.
+    pub(crate) fn learn(&mut self, conversation: &Conversation) {
+        self.forget(conversation.session);
+        let mut mark = Mark(0);
+        let mut marks = Vec::with_capacity(conversation.turns.len());
+        for (index, turn) in conversation.turns.iter().enumerate() {
+            mark = self.extend(mark, &turn.messages);
+            marks.push(mark);
+            self.at.entry(mark).or_default().push((conversation.session, index + 1));
+        }
+        self.marks += marks.len();
+        let entry = IndexedSession {
+            marks,
+            used_ms: conversation.used_ms,
+            title: conversation.title.clone(),
+            project: conversation.project.clone(),
+            branch: conversation.branch,
+        };
+        self.sessions.insert(conversation.session, entry);
+        while self.sessions.len() > MAX_SESSIONS || (self.marks > MAX_MARKS && self.sessions.len() > 1) {
+            let oldest = self.sessions.iter().min_by_key(|(_, entry)| entry.used_ms).map(|(id, _)| *id);
+            let Some(oldest) = oldest else { break };
+            self.forget(oldest);
+        }
+    }
+
+    /// Forgets a session.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        let Some(entry) = self.sessions.remove(&session) else { return };
+        self.marks -= entry.marks.len();
+        for mark in entry.marks {
+            if let Some(occurrences) = self.at.get_mut(&mark) {
+                occurrences.retain(|(id, _)| *id != session);
+                if occurrences.is_empty() {
+                    self.at.remove(&mark);
+                }
+            }
+        }
+    }
+
+    /// The indexed sessions, last used first.
+    pub(crate) fn list(&self) -> Vec<SessionSummary> {
+        let mut listed: Vec<SessionSummary> = self
+            .sessions
+            .iter()
+            .map(|(session, entry)| SessionSummary {
+                session: *session,
+                title: entry.title.clone(),
+                project: entry.project.clone(),
+                turns: entry.marks.len(),
+                used_ms: entry.used_ms,
+                branch: entry.branch,
+            })
+            .collect();
+        listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
+        listed
+    }
+
+    /// The indexed sessions of a project, last used first.
+    pub(crate) fn ids_of(&self, project: &str) -> Vec<SessionId> {
+        let listed =
+            self.list().into_iter().filter(|one| is_same_place(one.project.as_deref(), Some(project)));
+        listed.map(|one| one.session).collect()
+    }
+
+    /// Sessions of a project that begin with these messages, as whole turns: first the sessions that end there,
+    /// then the last used.
+    pub(crate) fn propose(&self, messages: &[Message], project: Option<&str>) -> Vec<SessionId> {
+        let mark = self.extend(Mark(0), messages);
+        let occurrences = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
+        let mut found: Vec<_> = occurrences
+            .iter()
+            .filter_map(|(id, turns)| {
+                let entry =
+                    self.sessions.get(id).filter(|entry| is_same_place(entry.project.as_deref(), project))?;
+                Some((entry.marks.len() == *turns, entry.used_ms, *id))
+            })
+            .collect();
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.into_iter().take(MAX_PROPOSALS).map(|(_, _, id)| id).collect()
+    }
+
+    /// Notes that a session of a project has these messages without an answer.
+    pub(crate) fn note_unanswered(
+        &mut self,
+        messages: &[Message],
+        project: Option<&str>,
+        session: SessionId,
+    ) {
+        if self.unanswered.len() >= MAX_SESSIONS {
+            self.unanswered.clear();
+        }
+        let mark = self.extend(self.beginning(project), messages);
+        self.unanswered.insert(mark, session);
+    }
+
+    /// Takes the session of a project that has exactly these messages without an answer; the note is removed.
+    pub(crate) fn take_unanswered(
+        &mut self,
+        messages: &[Message],
+        project: Option<&str>,
+    ) -> Option<SessionId> {
+        let mark = self.extend(self.beginning(project), messages);
+        self.unanswered.remove(&mark)
+    }
+
+    /// The mark before the messages of a project.
+    fn beginning(&self, project: Option<&str>) -> Mark {
+        Mark(self.hasher.hash_one(project))
+    }
+}
+
+/// The number of whole turns at a session's beginning that equal these messages. `None` if the messages
+/// differ, or end within a turn.
+pub(crate) fn agreement(turns: &[ConversationTurn], messages: &[Message]) -> Option<usize> {
+    let mut rest = messages;
+    for (index, turn) in turns.iter().enumerate() {
+        if rest.is_empty() {
+            return Some(index);
+        }
+        let (here, after) = rest.split_at_checked(turn.messages.len())?;
+        if !here.iter().zip(&turn.messages).all(|(a, b)| same(a, b)) {
+            return None;
+        }
+        rest = after;
+    }
+    rest.is_empty().then_some(turns.len())
+}
+
+/// Whether two lists hold the same messages.
+pub(crate) fn same_messages(a: &[Message], b: &[Message]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+}
+
+fn same(a: &Message, b: &Message) -> bool {
+    a.role == b.role && canonical(a) == canonical(b)
+}
+
+/// Chat programs trim displayed text and send it back trimmed. They send an assistant's calls back as calls,
+/// not as their original text.
+fn canonical(message: &Message) -> Cow<'_, str> {
+    match message.role {
+        Role::Assistant if may_call(&message.text) => Cow::Owned(canonical_answer(&message.text).to_string()),
+        _ => Cow::Borrowed(message.text.trim()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::ids::{LinkHash, NodeId};
+
+    use super::*;
+    use crate::form::completion::split;
+
+    fn user(text: &str) -> Message {
+        Message::new(Role::User, text)
+    }
+
+    fn answer(text: &str) -> Message {
+        Message::new(Role::Assistant, text)
+    }
+
+    fn conversation(number: u8, used_ms: u64, said: &[(&str, &str)]) -> Conversation {
+        let turn = |(seq, (question, reply)): (usize, &(&str, &str))| ConversationTurn {
+            seq: seq as u64,
+            replaced_from: seq as u64,
+            link_hash: LinkHash([0; 32]),
+            node: NodeId([0; 32]),
+            messages: vec![user(question), answer(reply)],
+        };
+        let turns: Vec<ConversationTurn> = said.iter().enumerate().map(turn).collect();
+        let title = baton_client::title_of(turns.iter().flat_map(|turn: &ConversationTurn| &turn.messages));
+        Conversation { session: SessionId([number; 32]), title, project: None, used_ms, branch: None, turns }
+    }
+
+    #[test]
+    fn a_session_is_found_by_its_messages_and_one_that_ends_there_comes_first() {
+        let mut index = SessionIndex::default();
+        let first = conversation(1, 10, &[("hi", "hello"), ("how are you?", "well")]);
+        let second = conversation(2, 5, &[("hi", "hello")]);
+        index.learn(&first);
+        index.learn(&second);
+        let said = [user("hi"), answer(" hello\n")];
+        assert_eq!(index.propose(&said, None), [second.session, first.session]);
+        let said = [user("hi"), answer("hello"), user("how are you?"), answer("well")];
+        assert_eq!(index.propose(&said, None), [first.session]);
+        assert!(index.propose(&[user("hi"), answer("hullo")], None).is_empty());
+        assert!(index.propose(&[user("hi")], None).is_empty(), "within a turn");
+        index.forget(second.session);
+        assert_eq!(index.propose(&[user("hi"), answer("hello")], None), [first.session]);
+    }
+
+    #[test]
+    fn what_a_session_said_before_it_was_learned_again_is_forgotten() {
+        let mut index = SessionIndex::default();
+        index.learn(&conversation(1, 1, &[("hi", "hello")]));
+        index.learn(&conversation(1, 2, &[("hi", "good day")]));
+        assert!(index.propose(&[user("hi"), answer("hello")], None).is_empty());
+        assert_eq!(index.marks, 1);
+    }
+
+    #[test]
+    fn the_oldest_sessions_are_forgotten_beyond_the_limit() {
+        let mut index = SessionIndex::default();
+        for number in 0..=MAX_SESSIONS {
+            let mut one = conversation(0, number as u64, &[("hi", &number.to_string())]);
+            one.session.0[..8].copy_from_slice(&(number as u64).to_le_bytes());
+            index.learn(&one);
+        }
+        assert_eq!(index.sessions.len(), MAX_SESSIONS);
+        assert!(index.propose(&[user("hi"), answer("0")], None).is_empty());
+        assert_eq!(index.propose(&[user("hi"), answer("1")], None).len(), 1);
+    }
+
+    #[test]
+    fn the_words_decide_how_far_a_session_agrees() {
+        let turns = conversation(1, 1, &[("a", "b"), ("c", "d")]).turns;
+        let said = [user("a"), answer("b"), user("c"), answer("d")];
+        assert_eq!(agreement(&turns, &said), Some(2));
+        assert_eq!(agreement(&turns, &said[..2]), Some(1));
+        assert_eq!(agreement(&turns, &[]), Some(0));
+        assert_eq!(agreement(&turns, &said[..3]), None, "within a turn");
+        assert_eq!(agreement(&turns, &[user("a"), answer("x")]), None);
+        let longer = [&said[..], &[user("e"), answer("f")]].concat();
+        assert_eq!(agreement(&turns, &longer), None);
+    }
+
+    #[test]
+    fn new_messages_are_those_after_the_last_answer() {
+        let said = [user("a"), answer("b"), user("c"), user("d")];
+        assert_eq!(split(&said).1, &said[2..]);
+        assert_eq!(split(&said[..1]), (&[][..], &said[..1]));
+        assert!(split(&said[..2]).1.is_empty());
+    }
+
+    #[test]
+    fn a_list_shows_how_sessions_begin_the_last_used_first() {
+        let mut index = SessionIndex::default();
+        index.learn(&conversation(1, 5, &[("  hello\n there ", "x")]));
+        index.learn(&conversation(2, 9, &[("long", "x"), ("y", "z")]));
+        let list = index.list();
+        assert_eq!((list[1].title.as_str(), list[1].turns, list[0].turns), ("hello there", 1, 2));
+        assert_eq!(list[0].title, "long");
+    }
+
+    #[test]
+    fn what_was_asked_and_not_answered_is_found_once() {
+        let mut index = SessionIndex::default();
+        let session = SessionId([3; 32]);
+        index.note_unanswered(&[user("a")], None, session);
+        assert_eq!(index.take_unanswered(&[user("b")], None), None);
+        assert_eq!(index.take_unanswered(&[user("a")], Some("anna")), None, "of another project");
+        assert_eq!(index.take_unanswered(&[user("a")], None), Some(session));
+        assert_eq!(index.take_unanswered(&[user("a")], None), None);
+    }
+
+    #[test]
+    fn a_project_sees_its_own_sessions_alone() {
+        let mut index = SessionIndex::default();
+        let of_anna =
+            Conversation { project: Some("anna".to_owned()), ..conversation(1, 5, &[("hi", "hello")]) };
+        index.learn(&of_anna);
+        let said = [user("hi"), answer("hello")];
+        assert_eq!(index.propose(&said, Some("anna")), [of_anna.session]);
+        assert!(index.propose(&said, Some("ben")).is_empty());
+        assert!(index.propose(&said, None).is_empty(), "the owner's programs do not continue it either");
+        assert_eq!(index.list()[0].project.as_deref(), Some("anna"));
+    }
+}
