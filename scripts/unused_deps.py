@@ -15,7 +15,7 @@ from pathlib import Path
 
 # Dependencies that no code of their own crate names, with the reason.
 FOR_FEATURES = {
-    ("baton-candle", "candle-nn"): "its features for graphics cards must be those of candle-core",
+    ("baton-engine", "candle-nn"): "its features for graphics cards must be those of candle-core",
     ("baton-testnet", "baton-engine"): "a test takes in a file of the engine's tests",
     ("baton-node", "gemm"): "turns on AVX-512 in the matrix products of candle",
 }

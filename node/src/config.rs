@@ -183,7 +183,7 @@ pub(crate) struct Settings {
 
 /// Embedding models: one for production, and one for tests that needs no files.
 pub(crate) const EMBEDDING_MODELS: [&str; 2] =
-    [baton_embed::models::ALL_MINILM_L6_V2.name, baton_embed::Hashing::ID];
+    [baton_models::embed::models::ALL_MINILM_L6_V2.name, baton_models::embed::Hashing::ID];
 
 impl Settings {
     /// Reads the configuration file, if there is one, and merges it and the defaults into `flags`. `flags`

@@ -63,7 +63,7 @@ pub(crate) fn refuse_reserved(name: &str) -> Result<(), ModelError> {
     let file = format!("{name}.gguf");
     let catalogue = Catalogue::built_in();
     let listed = catalogue.entries().iter().any(|entry| entry.name == name || entry.file == file);
-    if listed || name == baton_embed::models::ALL_MINILM_L6_V2.name {
+    if listed || name == baton_models::embed::models::ALL_MINILM_L6_V2.name {
         let reason = "a model of the catalogue has it; choose another with --name";
         return Err(ModelError::Name { name: name.to_owned(), reason });
     }

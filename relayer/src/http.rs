@@ -35,11 +35,11 @@ use std::{
 };
 
 use axum::{Router, extract::DefaultBodyLimit, middleware};
-use baton_embed::Embedder;
 use baton_keys::ids::PublicKey;
 use baton_kit::listen;
 use baton_memory::{Memory, extraction, ids::OwnerId};
 use baton_mesh::{Rates, Subnet};
+use baton_models::embed::Embedder;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{

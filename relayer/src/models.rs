@@ -2,9 +2,9 @@
 
 use crate::{config::Settings, output::println};
 use anyhow::Context as _;
-use baton_embed::models::{PullProgress, catalogue, model, pull as fetch};
 use baton_keys::files::create_private_folder;
 use baton_kit::progress::{self, BarStyle};
+use baton_models::embed::models::{PullProgress, catalogue, model, pull as fetch};
 
 /// Fetches a model, or verifies an existing one.
 pub(crate) fn pull(settings: &Settings, name: &str) -> anyhow::Result<()> {

@@ -5,7 +5,6 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use baton_client::{Client, ClientConfig, DecoyPolicy};
-use baton_embed::{Embedder, EmbedderConfig, RemoteConfig, Roles, models};
 use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts, backup,
@@ -15,6 +14,7 @@ use baton_memory::{
     vault::Vault,
 };
 use baton_mesh::MeshHandle;
+use baton_models::embed::{Embedder, EmbedderConfig, RemoteConfig, Roles, models};
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
 
 use crate::{
@@ -50,7 +50,7 @@ pub(crate) struct MemorySetup {
 pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyhow::Result<MemorySetup> {
     // A relayer that serves has the time to look at every record.
     let vault = vault_on(settings, storage(settings, mesh.is_some()).await?).await?;
-    let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
+    let embedder = baton_models::embed::open(&embedder_config(settings), &settings.model_dir).await?;
     tracing::info!(embedder = embedder.id(), "memory is open");
     let names = vault.clone();
     let budgets = Budgets::new(settings.budgets, Arc::new(now_ms));

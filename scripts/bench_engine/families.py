@@ -1,6 +1,6 @@
-"""Prints what llama.cpp says of the small models in a folder, as node/candle/tests/data/llama_cpp.json has it.
+"""Prints what llama.cpp says of the small models in a folder, as node/engine/tests/data/llama_cpp.json has it.
 
-The models come from `BATON_MODELS_OUT=FOLDER cargo test -p baton-candle --test models -- --ignored`.
+The models come from `BATON_MODELS_OUT=FOLDER cargo test -p baton-engine --features candle --test it candle -- --ignored`.
 """
 
 import ctypes

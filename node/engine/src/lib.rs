@@ -14,11 +14,14 @@
 //! ```
 //!
 //! [`tiles`], [`kernels`] and `README.md` describe the memory layout of weights and the order of additions.
+//! With the feature `candle`, the module `candle` computes other architectures; their bits differ elsewhere.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod arena;
 pub mod batch;
 pub mod bench;
+#[cfg(feature = "candle")]
+pub mod candle;
 pub mod config;
 pub mod exact;
 mod forward;

@@ -32,6 +32,7 @@
 //! # Ok::<(), baton_models::ModelError>(())
 //! ```
 
+pub mod embed;
 mod error;
 mod hub;
 mod own;

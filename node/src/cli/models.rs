@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton_embed::models::{self as embeddings, EmbeddingModel};
+use baton_models::embed::models::{self as embeddings, EmbeddingModel};
 
 use super::{
     Exit, Failure, Style, ask, say,

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use baton_embed::Embedder;
+use baton_models::embed::Embedder;
 use baton_proto::{
     ErrorCode,
     embed::EmbedAuth,

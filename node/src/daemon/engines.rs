@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use baton_embed::{Embedder, Hashing, models as embedding_models};
+use baton_models::embed::{Embedder, Hashing, models as embedding_models};
 use baton_proto::node_record::ModelOffer;
 use zeroize::Zeroizing;
 
@@ -108,7 +108,7 @@ fn embeddings(name: &str, folder: &Path) -> Result<EmbeddingModel, Failure> {
 /// The transformer, and its maximum tokens of a text.
 #[cfg(feature = "models")]
 fn transformer(folder: &Path) -> Result<(Arc<dyn Embedder>, usize), Failure> {
-    use baton_embed::MiniLm;
+    use baton_models::embed::MiniLm;
     let embedder = MiniLm::open(folder).map_err(|error| Failure::new(Exit::Model, error))?;
     Ok((Arc::new(embedder), MiniLm::MAX_TOKENS))
 }

@@ -1,4 +1,4 @@
-//! Models that the native engine does not compute. A general library ([`baton_candle`]) runs them, if this
+//! Models that the native engine does not compute. A general library ([`baton_engine::candle`]) runs them, if this
 //! build includes it.
 //!
 //! Their answers have the kind [`EngineKind::Library`](super::EngineKind::Library), and no other node can
@@ -6,7 +6,7 @@
 
 #[cfg(feature = "library")]
 mod present {
-    use baton_candle::{CandleModel, Family, Options, family::Shape};
+    use baton_engine::candle::{CandleModel, Family, Options, family::Shape};
     use baton_engine::{
         batch::Solo,
         gguf::{Gguf, GgufFile},

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use baton_embed::EmbedRole;
 use baton_keys::{
     exchange::{EmbedSecret, ExchangeSecret},
     secret::random_bytes,
 };
 use baton_mesh::{FrameError, TurnStream};
+use baton_models::embed::EmbedRole;
 use baton_proto::{
     ErrorCode, Signable as _, SignedObject, codec,
     embed::{

@@ -11,7 +11,7 @@ mod engine_prompt;
 mod engine_proxied;
 mod process;
 mod service;
-#[path = "../../candle/tests/models/small.rs"]
+#[path = "../../engine/tests/it/candle/small.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 #[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 mod small;

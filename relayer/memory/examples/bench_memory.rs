@@ -14,7 +14,6 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use baton_embed::EmbedderConfig;
 use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts,
@@ -25,6 +24,7 @@ use baton_memory::{
     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
     vault::Vault,
 };
+use baton_models::embed::EmbedderConfig;
 use serde_json::{Value, json};
 
 /// Recalls measured at each size.
@@ -120,7 +120,7 @@ async fn open(folder: &Path, cache_bytes: u64) -> anyhow::Result<Memory> {
     let storage = Arc::new(EmbeddedStorage::open(&config)?);
     let master = MasterKey::load_or_create(&folder.join("master.key"), None)?;
     let vault = Vault::new(storage, &folder.join("keys"), master).await?;
-    let embedder = baton_embed::open(&EmbedderConfig::Hashing {}, folder).await?;
+    let embedder = baton_models::embed::open(&EmbedderConfig::Hashing {}, folder).await?;
     Ok(Memory::open(Parts::new(vault, embedder, Arc::new(now_ms))).await?)
 }
 

@@ -20,7 +20,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let folder = folder.path();
 //! # let master = baton_keys::master::MasterKey::from_bytes([7; 32]);
-//! # let embedder = Arc::new(baton_embed::Hashing);
+//! # let embedder = Arc::new(baton_models::embed::Hashing);
 //! let storage = Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("memory")))?);
 //! let vault = Vault::new(storage, &folder.join("keys"), master).await?;
 //! let memory = Memory::open(Parts::new(vault, embedder, Arc::new(|| 1_772_323_200_000_u64))).await?;

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use baton_embed::{EmbedError, Embedder};
+use baton_models::embed::{EmbedError, Embedder};
 use tokio::sync::{Notify, RwLock, RwLockWriteGuard};
 
 use crate::{

@@ -3,9 +3,9 @@
 
 use std::{path::Path, time::Duration};
 
-use baton_embed::models::{ALL_MINILM_L6_V2, EmbeddingModel, POTION_BASE_8M, verify};
 use baton_kit::doctor::Code;
 use baton_memory::extraction::read_key;
+use baton_models::embed::models::{ALL_MINILM_L6_V2, EmbeddingModel, POTION_BASE_8M, verify};
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 

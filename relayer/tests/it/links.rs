@@ -24,7 +24,7 @@ fn the_relayer_links_neither_language_models_nor_a_view_or_questions_at_a_termin
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let tree = String::from_utf8(output.stdout).unwrap();
     let names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert!(names.contains(&"baton-embed") && names.contains(&"baton-memory"), "{names:?}");
+    assert!(names.contains(&"baton-models") && names.contains(&"baton-memory"), "{names:?}");
     let models = ["baton-node", "candle-transformers", "minijinja"];
     let terminal = ["crossterm", "ratatui", "rpassword", "rustyline"];
     for forbidden in models.into_iter().chain(terminal) {

@@ -1,7 +1,7 @@
 //! A node that offers two models and has memory for one at a time. One runs on its own engine, the other on a
 //! general library.
 
-#[path = "../../../node/candle/tests/models/small.rs"]
+#[path = "../../../node/engine/tests/it/candle/small.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod small;
 

@@ -5,6 +5,8 @@
 
 mod batch;
 mod bench;
+#[cfg(feature = "candle")]
+mod candle;
 mod fuzz_samples;
 mod gguf;
 mod kernels;

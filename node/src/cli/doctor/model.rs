@@ -42,7 +42,7 @@ pub(super) async fn check(subject: &Subject) -> Result<Check, Failure> {
 
 /// Checks the embedding model, if the node offers embeddings.
 fn check_embeddings(check: &mut Check, name: &str, folder: &Path) {
-    let files = baton_embed::models::status(name, folder).unwrap_or_default();
+    let files = baton_models::embed::models::status(name, folder).unwrap_or_default();
     match files.iter().find(|file| !file.is_installed()) {
         None => check.saw(format!("embeddings: {name}")),
         Some(missing) => {

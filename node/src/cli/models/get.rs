@@ -5,8 +5,8 @@ use std::{
     path::Path,
 };
 
-use baton_embed::models as embeddings;
 use baton_kit::prompt;
+use baton_models::embed::models as embeddings;
 
 use super::{EMBEDDINGS, args::PullArgs};
 use crate::{

@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-use baton_embed::{CountedFuture, CountedVector, EmbedFuture, EmbedRole, Embedder, Hashing};
 use baton_keys::{
     SecretSigningKey,
     exchange::{EmbedSecret, EphemeralSecret, SUITE},
     secret::random_bytes,
 };
 use baton_mesh::{EMBED_PROTOCOL, Networks, OpenError, TurnStream};
+use baton_models::embed::{CountedFuture, CountedVector, EmbedFuture, EmbedRole, Embedder, Hashing};
 use baton_node::service::{EmbeddingModel, QuotaPolicy, ServiceLimits};
 use baton_proto::{
     ErrorCode, SignedObject, codec,

@@ -1,10 +1,10 @@
 //! One owner's index at a given size, of made-up items. The bench and the test of its speed search it.
 
-use baton_embed::RelatedWord;
 use baton_memory::{
     model::Kind,
     search::{Background, Documents, Features, Index, QuantisedVector, Question, TermHasher, features, rank},
 };
+use baton_models::embed::RelatedWord;
 
 /// Words of the artificial language; an owner with many items uses tens of thousands.
 const WORDS: usize = 20_000;

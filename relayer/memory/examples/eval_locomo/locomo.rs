@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use baton_embed::{EmbedRole, Embedder};
 use baton_memory::{
     model::Kind,
     search::{
@@ -17,6 +16,7 @@ use baton_memory::{
         document_features, indexed_text, rank,
     },
 };
+use baton_models::embed::{EmbedRole, Embedder};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use time::{Date, Month};

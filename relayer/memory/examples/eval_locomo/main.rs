@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use baton_embed::{EmbedError, Embedder, EmbedderConfig, models::catalogue, open};
+use baton_models::embed::{EmbedError, Embedder, EmbedderConfig, models::catalogue, open};
 
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 #[tokio::main]

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use baton_embed::EmbedRole;
 use baton_keys::secret::random_bytes;
+use baton_models::embed::EmbedRole;
 
 use super::{EMBEDDER_RECORD, SYSTEM, Step, TAKE};
 use crate::{

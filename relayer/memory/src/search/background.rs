@@ -1,7 +1,7 @@
 //! The similarity of unrelated texts. It differs between embedders: unrelated texts have a cosine of 0.05
 //! with one and of 0.7 with another. So a cosine alone says nothing.
 
-use baton_embed::{EmbedError, EmbedRole, Embedder};
+use baton_models::embed::{EmbedError, EmbedRole, Embedder};
 
 /// Texts about different subjects, of the length of a message. General on purpose.
 const UNRELATED: [&str; 16] = [

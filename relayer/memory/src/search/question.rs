@@ -2,7 +2,7 @@
 
 use crate::dates::{DAY_MS, Day};
 
-use baton_embed::RelatedWord;
+use baton_models::embed::RelatedWord;
 
 use super::{
     Background, QuantisedVector,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_embed::{EmbedRole, RelatedWord};
+use baton_models::embed::{EmbedRole, RelatedWord};
 use baton_proto::text::composed;
 use tokio::sync::OwnedRwLockReadGuard;
 use zeroize::Zeroizing;

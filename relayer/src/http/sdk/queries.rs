@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::{Json, extract::State};
-use baton_embed::{EmbedError, EmbedRole};
 use baton_memory::{
     api::{Filters, Hit, RecallRequest},
     extraction::{ModelError, RecalledItem},
@@ -11,6 +10,7 @@ use baton_memory::{
     model::MemoryScope,
     search::Weights,
 };
+use baton_models::embed::{EmbedError, EmbedRole};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;

@@ -11,7 +11,6 @@ use std::{
 };
 
 use baton_client::{Client, ClientConfig};
-use baton_embed::{EmbedFuture, EmbedRole, Embedder};
 use baton_keys::{SecretSigningKey, account::AccountKey, master::MasterKey};
 use baton_memory::{
     Memory, Parts,
@@ -22,6 +21,7 @@ use baton_memory::{
     vault::Vault,
 };
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Networks};
+use baton_models::embed::{EmbedFuture, EmbedRole, Embedder};
 use baton_proto::{
     receipt::EngineKind,
     record::{Message, Role},

@@ -8,7 +8,6 @@ use std::{
     },
 };
 
-use baton_embed::{EmbedFuture, EmbedRole, Embedder};
 use baton_keys::{SecretSigningKey, account::AccountKey, ids::PublicKey, master::MasterKey};
 use baton_memory::{
     Memory, Parts,
@@ -17,6 +16,7 @@ use baton_memory::{
     vault::Vault,
 };
 use baton_mesh::Networks;
+use baton_models::embed::{EmbedFuture, EmbedRole, Embedder};
 use baton_relayer::{
     BudgetLimits, Budgets,
     delegation::{Delegation, DelegationJson, Scopes},

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton_embed::Hashing;
+use baton_models::embed::Hashing;
 
 use super::*;
 use crate::installed;

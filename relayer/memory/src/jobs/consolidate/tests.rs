@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use baton_embed::EmbedderConfig;
 use baton_keys::{master::MasterKey, secret::random_bytes};
+use baton_models::embed::EmbedderConfig;
 
 use super::*;
 use crate::{
@@ -43,7 +43,7 @@ async fn worlds() -> Vec<World> {
     for (storage, folder) in stores {
         let keys = folder.path().join("keys");
         let vault = Vault::new(storage, &keys, MasterKey::from_bytes([5; 32])).await.unwrap();
-        let embedder = baton_embed::open(&EmbedderConfig::Hashing {}, folder.path()).await.unwrap();
+        let embedder = baton_models::embed::open(&EmbedderConfig::Hashing {}, folder.path()).await.unwrap();
         let clock = Arc::new(AtomicU64::new(1_772_323_200_000));
         let now = clock.clone();
         let parts = Parts::new(vault, embedder, Arc::new(move || now.load(Ordering::Relaxed)));

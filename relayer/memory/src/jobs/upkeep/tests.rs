@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use baton_embed::EmbedderConfig;
 use baton_keys::{master::MasterKey, secret::random_bytes};
+use baton_models::embed::EmbedderConfig;
 use sqlx::Row as _;
 
 use super::*;
@@ -35,7 +35,7 @@ const CANARY: &str = "zanzibarquokka";
 
 async fn open(storage: Arc<dyn Storage>, folder: &Path, clock: &Arc<AtomicU64>) -> Memory {
     let vault = Vault::new(storage, &folder.join("keys"), MasterKey::from_bytes([5; 32])).await.unwrap();
-    let embedder = baton_embed::open(&EmbedderConfig::Hashing {}, folder).await.unwrap();
+    let embedder = baton_models::embed::open(&EmbedderConfig::Hashing {}, folder).await.unwrap();
     let clock = clock.clone();
     let mut parts = Parts::new(vault, embedder, Arc::new(move || clock.load(Ordering::Relaxed)));
     // A busy machine may not cut a search short.
@@ -150,7 +150,7 @@ async fn f1_rows_of_deleted_items_cannot_be_tested_after_the_index_key_is_replac
             .inner
             .parts
             .embedder
-            .embed(baton_embed::EmbedRole::Document, &[&guess])
+            .embed(baton_models::embed::EmbedRole::Document, &[&guess])
             .await
             .unwrap()
             .remove(0)

@@ -1,6 +1,6 @@
 //! Tests of the index against an exhaustive search.
 
-use baton_embed::RelatedWord;
+use baton_models::embed::RelatedWord;
 use proptest::prelude::*;
 
 use super::*;

@@ -1,6 +1,6 @@
 //! The ranking over an index, as the service uses it.
 
-use baton_embed::RelatedWord;
+use baton_models::embed::RelatedWord;
 
 use super::*;
 use crate::search::{Background, Index, QuantisedVector, TermHasher, document_features};

@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use baton_embed::{EmbedError, EmbedFuture, EmbedRole, Embedder};
 use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts,
@@ -28,6 +27,7 @@ use baton_memory::{
     },
     vault::Vault,
 };
+use baton_models::embed::{EmbedError, EmbedFuture, EmbedRole, Embedder};
 use baton_proto::{ids::BlobId, store::StoreError};
 use baton_walrus_client::quilt::QuiltPatchId;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};

@@ -4,12 +4,12 @@
 //! Candle ignores unknown tensors and metadata, so these checks ensure that it computes the model in the
 //! file.
 
-use baton_engine::{
+use crate::{
     config::{MAX_FEED_FORWARD, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS},
     gguf::{DType, Gguf, Tensor, Value},
 };
 
-use crate::OpenError;
+use crate::candle::OpenError;
 
 /// Maximum number of tokens of a sequence: the size of candle's tables for Llama and Phi 2.
 pub const MAX_CONTEXT: usize = 4_096;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use baton_models::Catalogue;
-pub use baton_models::{HashReport, ModelError, ModelStatus, PullProgress};
+use crate::Catalogue;
+pub use crate::{HashReport, ModelError, ModelStatus, PullProgress};
 
 /// An embedding model and its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ pub fn remove(name: &str, directory: &Path) -> Result<bool, ModelError> {
 }
 
 fn files() -> Catalogue {
-    Catalogue::parse(include_str!("../models.toml")).expect("the embedded catalogue is tested")
+    Catalogue::parse(include_str!("../../embedders.toml")).expect("the embedded catalogue is tested")
 }
 
 #[cfg(test)]
@@ -160,7 +160,7 @@ mod tests {
         let paths = pull(POTION_BASE_8M.name, folder.path(), &mut |_| {}).unwrap();
         assert_eq!(paths, POTION_BASE_8M.paths(folder.path()));
         assert!(POTION_BASE_8M.is_installed(folder.path()));
-        crate::StaticTable::open_potion(folder.path()).unwrap();
+        crate::embed::StaticTable::open_potion(folder.path()).unwrap();
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::small::{NAMES, Small, model};
 use crate::support::{synthetic, writer::Writer};
-use baton_candle::{CandleModel, Options};
+use baton_engine::candle::{CandleModel, Options};
 
 const OPTIONS: Options = Options { context: 4_096 };
 

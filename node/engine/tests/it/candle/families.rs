@@ -1,14 +1,14 @@
 //! Every architecture against llama.cpp, and the cutting of prompts.
 //!
 //! `tests/data/llama_cpp.json` has llama.cpp's results for the small models of these tests.
-//! `cargo test -p baton-candle --test models -- --ignored` writes their files to the folder in
+//! `cargo test -p baton-engine --features candle --test it candle -- --ignored` writes their files to the folder in
 //! BATON_MODELS_OUT. `scripts/bench_engine/families.py FOLDER` then prints the JSON.
 
 use std::{collections::HashMap, fs, path::PathBuf};
 
 use crate::small::{NAMES, Small, VOCABULARY, model, prompt};
 use crate::support::{Random, real_model, synthetic};
-use baton_candle::{CandleModel, Options};
+use baton_engine::candle::{CandleModel, Options};
 use baton_engine::{
     Chunk, Model, Want,
     batch::Solo as _,

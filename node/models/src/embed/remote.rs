@@ -15,7 +15,7 @@ use reqwest::{Client, StatusCode, Url, redirect};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::{EmbedError, EmbedFuture, EmbedRole, Embedder, beginning, unit};
+use crate::embed::{EmbedError, EmbedFuture, EmbedRole, Embedder, beginning, unit};
 
 /// Most bytes of a response: a full batch of the longest vectors takes some 8 MB as text.
 const MAX_ANSWER_BYTES: usize = 16 << 20;

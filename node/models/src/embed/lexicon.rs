@@ -11,7 +11,7 @@ use std::{
 
 use rust_stemmers::{Algorithm, Stemmer};
 
-use crate::{
+use crate::embed::{
     CountedFuture, EmbedFuture, EmbedRole, Embedder, MAX_RELATED, RelatedFuture, RelatedWord, StaticTable,
     unit,
 };

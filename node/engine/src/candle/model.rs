@@ -7,7 +7,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use baton_engine::{batch::Solo, gguf::GgufFile};
+use crate::{batch::Solo, gguf::GgufFile};
 use candle_core::{
     DType, Device, Tensor,
     quantized::gguf_file::{Content, TensorInfo, Value},
@@ -18,7 +18,7 @@ use candle_transformers::models::{
 };
 use zeroize::Zeroizing;
 
-use crate::{
+use crate::candle::{
     OpenError,
     family::{Family, Shape},
 };
@@ -29,7 +29,7 @@ const CHUNK: usize = 64;
 /// Options for computing a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Maximum number of tokens of a sequence; the model's own limit and [`crate::family::MAX_CONTEXT`] apply
+    /// Maximum number of tokens of a sequence; the model's own limit and [`crate::candle::family::MAX_CONTEXT`] apply
     /// too.
     pub context: usize,
 }

@@ -3,16 +3,16 @@
 //! An embedder turns texts into unit vectors whose dot product is their similarity. The operator chooses one.
 //! An unusable embedder refuses to open, and is never silently off.
 //!
-//! This crate has its own code for the static table and the transformer. The published crates would add a
+//! This module has its own code for the static table and the transformer. The published crates would add a
 //! second version of the tokenizers, or every language model that candle knows.
 //!
 //! ```
 //! use std::path::Path;
 //!
-//! use baton_embed::{EmbedRole, Embedder as _, EmbedderConfig, open};
+//! use baton_models::embed::{EmbedRole, Embedder as _, EmbedderConfig, open};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), baton_embed::EmbedError> {
+//! # async fn main() -> Result<(), baton_models::embed::EmbedError> {
 //! // The hashing embedder needs no model files in the folder.
 //! let embedder = open(&EmbedderConfig::Hashing {}, Path::new("models")).await?;
 //! let vectors = embedder.embed(EmbedRole::Document, &["a black cat", "interest rates"]).await?;
@@ -23,17 +23,17 @@
 //! # }
 //! ```
 
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 mod bert;
 mod config;
 mod hashing;
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 mod lexicon;
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 mod minilm;
 pub mod models;
 mod remote;
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 mod static_table;
 
 use std::{future::Future, pin::Pin};
@@ -42,12 +42,12 @@ use zeroize::Zeroizing;
 
 pub use config::{EmbedderConfig, open};
 pub use hashing::Hashing;
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 pub use lexicon::CombinedEmbedder;
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 pub use minilm::MiniLm;
 pub use remote::{Remote, RemoteConfig, Roles};
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 pub use static_table::StaticTable;
 
 /// Most related words of one word; later ones are hardly similar.

@@ -1,4 +1,4 @@
-//! Models that [`baton_engine`] does not compute: GGUF files of other architectures, by candle-transformers.
+//! Models that the rest of this crate does not compute: GGUF files of other architectures, by candle-transformers.
 //!
 //! The architectures are Llama with mixtures of experts, Phi 2, Phi 3, GLM 4 and LFM2. Their models answer
 //! one request at a time, and keep nothing from earlier requests. Results are **not** the same bits
@@ -16,7 +16,7 @@
 //! ```no_run
 //! use std::path::Path;
 //!
-//! use baton_candle::{CandleModel, Options};
+//! use baton_engine::candle::{CandleModel, Options};
 //! use baton_engine::{batch::Solo as _, gguf::GgufFile};
 //!
 //! let file = GgufFile::open(Path::new("phi-2.gguf"))?;
@@ -44,7 +44,7 @@ pub enum OpenError {
     Family,
     /// The file's header is not sound, or an entry is missing.
     #[error(transparent)]
-    Gguf(#[from] baton_engine::gguf::GgufError),
+    Gguf(#[from] crate::gguf::GgufError),
     /// A number that is out of bounds or does not fit the other numbers.
     #[error("{0}")]
     Shape(String),

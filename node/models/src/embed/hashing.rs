@@ -4,7 +4,7 @@
 //! for large scale multitask learning" (2009). It finds similar spelling, not similar meaning. Results are
 //! the same on every machine, for ever: a different hash would need a different ID.
 
-use crate::{EmbedFuture, EmbedRole, Embedder, off_reactor, unit};
+use crate::embed::{EmbedFuture, EmbedRole, Embedder, off_reactor, unit};
 
 /// Length of the vectors.
 pub(crate) const DIMENSIONS: usize = 384;

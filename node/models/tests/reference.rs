@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use baton_embed::{EmbedRole, Embedder as _, EmbedderConfig, MiniLm, open};
+use baton_models::embed::{EmbedRole, Embedder as _, EmbedderConfig, MiniLm, open};
 
 const TEXTS: [&str; 3] = [
     "The cat sleeps on the sofa.",

@@ -9,7 +9,7 @@ use tokenizers::Tokenizer;
 use tokio::sync::{mpsc, oneshot};
 use zeroize::Zeroizing;
 
-use crate::{
+use crate::embed::{
     CountedFuture, CountedVector, EmbedError, EmbedFuture, EmbedRole, Embedder, OwnedTexts,
     bert::{Bert, Shape},
     models::ALL_MINILM_L6_V2,

@@ -8,7 +8,7 @@ use std::{fs, path::Path, sync::Arc};
 use safetensors::{Dtype, SafeTensors};
 use tokenizers::Tokenizer;
 
-use crate::{
+use crate::embed::{
     EmbedError, EmbedFuture, EmbedRole, Embedder, RelatedFuture, lexicon::Lexicon, models::POTION_BASE_8M,
     off_reactor, owned, unit,
 };

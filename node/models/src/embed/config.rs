@@ -4,9 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "models")]
-use crate::{CombinedEmbedder, MiniLm, StaticTable, models::POTION_BASE_8M};
-use crate::{EmbedError, EmbedRole, Embedder, Hashing, Remote, RemoteConfig};
+#[cfg(feature = "embedders")]
+use crate::embed::{CombinedEmbedder, MiniLm, StaticTable, models::POTION_BASE_8M};
+use crate::embed::{EmbedError, EmbedRole, Embedder, Hashing, Remote, RemoteConfig};
 
 /// The configured embedder. As TOML: `kind = "hashing"`, `"potion"`, `"minilm"`, or `"remote"` with the
 /// fields of [`RemoteConfig`].
@@ -49,7 +49,7 @@ pub async fn open(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn 
 }
 
 /// Opens a model that runs on this machine.
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 async fn local(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
     let folder = models_dir.to_owned();
     if matches!(config, EmbedderConfig::Minilm {}) {
@@ -58,14 +58,14 @@ async fn local(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn Emb
     Ok(Arc::new(blocking(move || StaticTable::open_potion(&folder)).await?))
 }
 
-#[cfg(not(feature = "models"))]
+#[cfg(not(feature = "embedders"))]
 async fn local(_: &EmbedderConfig, _: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
     let text = "this program was built without embedding models: build it with the feature `models`, or take the hashing \
                 embedder or an endpoint";
     Err(EmbedError::Unusable(text.to_owned()))
 }
 
-#[cfg(not(feature = "models"))]
+#[cfg(not(feature = "embedders"))]
 async fn with_table(
     _: &EmbedderConfig,
     _: &Path,
@@ -75,7 +75,7 @@ async fn with_table(
 }
 
 /// Adds the static table as the source of related words, if the embedder knows no single words.
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 async fn with_table(
     config: &EmbedderConfig,
     models_dir: &Path,
@@ -90,7 +90,7 @@ async fn with_table(
     Ok(Arc::new(CombinedEmbedder::new(embedder, table)))
 }
 
-#[cfg(feature = "models")]
+#[cfg(feature = "embedders")]
 async fn blocking<T: Send + 'static>(
     open: impl FnOnce() -> Result<T, EmbedError> + Send + 'static,
 ) -> Result<T, EmbedError> {
@@ -173,7 +173,7 @@ mod tests {
             fn dimensions(&self) -> usize {
                 2
             }
-            fn embed<'a>(&'a self, _: EmbedRole, _: &'a [&'a str]) -> crate::EmbedFuture<'a> {
+            fn embed<'a>(&'a self, _: EmbedRole, _: &'a [&'a str]) -> crate::embed::EmbedFuture<'a> {
                 Box::pin(async { Ok(vec![self.0.clone(); self.1]) })
             }
         }
