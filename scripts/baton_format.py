@@ -288,8 +288,8 @@ GRANT = Struct(
     ("segment", "u64"), ("index", "u8"), ("record_key", ID), ("blob_key", ID), ("blobs", List(READ_BLOB)),
     ("records", List(READ_RECORD)), ("head", Option(Struct(("index_key", ID), ("key", ID)))))
 SAMPLING = Struct(
-    ("temperature", "f32"), ("top_p", "f32"), ("top_k", "u32"), ("repetition_penalty", "f32"), ("seed", "u64"),
-    ("stop", List("string")), ("json_schema", Option(ID)), ("logprobs", "u8"), ("presence_penalty", "f32"),
+    ("temperature", "f32"), ("top_p", "f32"), ("top_k", "u32"), ("min_p", "f32"),
+    ("repetition_penalty", "f32"), ("seed", "u64"), ("stop", List("string")), ("json_schema", Option(ID)), ("logprobs", "u8"), ("presence_penalty", "f32"),
     ("frequency_penalty", "f32"), ("token_biases", List(Struct(("token", "u32"), ("bias", "f32")))))
 # Their numbers, stop strings with their lengths, and biases.
 MAX_SAMPLING = 128 + 16 * (256 + 8) + 300 * 9
@@ -577,11 +577,11 @@ def check_sampling(sampling):
     """Section 6, Sampling: numbers within their ranges."""
     numbers = 0 <= sampling["temperature"] <= 5 and 0 < sampling["top_p"] <= 1
     numbers = numbers and 0 < sampling["repetition_penalty"] <= 10 and sampling["logprobs"] <= 20
-    numbers = numbers and abs(sampling["presence_penalty"]) <= 2 and abs(sampling["frequency_penalty"]) <= 2
+    numbers = numbers and 0 <= sampling["min_p"] <= 1 and abs(sampling["presence_penalty"]) <= 2 and abs(sampling["frequency_penalty"]) <= 2
     tokens = [bias["token"] for bias in sampling["token_biases"]]
     numbers = numbers and len(tokens) <= 300 and tokens == sorted(set(tokens))
     numbers = numbers and all(abs(bias["bias"]) <= 100 for bias in sampling["token_biases"])
-    zeros = [sampling[name] for name in ("temperature", "presence_penalty", "frequency_penalty")]
+    zeros = [sampling[name] for name in ("temperature", "min_p", "presence_penalty", "frequency_penalty")]
     zeros += [bias["bias"] for bias in sampling["token_biases"]]
     numbers = numbers and not any(value == 0 and math.copysign(1, value) < 0 for value in zeros)
     stops = len(sampling["stop"]) <= 16 and all(0 < len(stop.encode("utf-8")) <= 256 for stop in sampling["stop"])

@@ -11,8 +11,8 @@ pub const MODEL_MANIFEST_VERSION: u8 = 2;
 pub const TURN_AUTH_VERSION: u8 = 3;
 /// Version of receipts: 2 has the running hash of the answer's tokens.
 pub const RECEIPT_VERSION: u8 = 2;
-/// Version of payloads: 4 has penalties of presence and frequency, and biases.
-pub const PAYLOAD_VERSION: u8 = 4;
+/// Version of payloads: 5 has `min_p`.
+pub const PAYLOAD_VERSION: u8 = 5;
 /// Version of memory envelopes: 2 is sealed by a hybrid exchange.
 pub const MEM_ENVELOPE_VERSION: u8 = 2;
 /// Version of authorisations of embeddings: 2 names the exchange key by its id.

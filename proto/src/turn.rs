@@ -42,6 +42,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Candidates kept; 0 is off.
     pub top_k: u32,
+    /// Least probability of a candidate, as a part of the likeliest one's; 0 to 1, 0 is off.
+    pub min_p: f32,
     /// Above 0, at most 10; 1 is off.
     pub repetition_penalty: f32,
     /// Seed: with the token's position, it alone determines the randomness.
@@ -76,6 +78,7 @@ impl std::fmt::Debug for Sampling {
             .field("temperature", &self.temperature)
             .field("top_p", &self.top_p)
             .field("top_k", &self.top_k)
+            .field("min_p", &self.min_p)
             .field("repetition_penalty", &self.repetition_penalty)
             .field("seed", &self.seed)
             .field("stop", &self.stop.len())
@@ -94,6 +97,7 @@ impl Default for Sampling {
             temperature: 0.0,
             top_p: 1.0,
             top_k: 0,
+            min_p: 0.0,
             repetition_penalty: 1.0,
             seed: 0,
             stop: Vec::new(),
@@ -123,6 +127,7 @@ impl Sampling {
         let numbers = in_range(self.temperature, 0.0..=5.0)
             && self.top_p > 0.0
             && self.top_p <= 1.0
+            && in_range(self.min_p, 0.0..=1.0)
             && self.repetition_penalty > 0.0
             && self.repetition_penalty <= 10.0
             && self.logprobs <= MAX_LOGPROBS
@@ -437,7 +442,7 @@ impl Default for StoragePolicy {
 /// The part of a request that only the node may read.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Payload {
-    /// Format version, 3.
+    /// Format version, 5.
     pub version: u8,
     /// The keys.
     pub grant: Grant,

@@ -76,6 +76,7 @@ impl DecoyPlan {
                 temperature: first.temperature,
                 top_p: first.top_p,
                 top_k: first.top_k,
+                min_p: 0.0,
                 repetition_penalty: first.repetition_penalty,
                 seed: if first.seeded { draws.next() } else { 0 },
                 stop: Vec::new(),

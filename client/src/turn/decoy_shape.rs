@@ -34,6 +34,7 @@ fn shape_of_last(state: &State, receipt: &Receipt) -> Option<TurnShape> {
     let plain = record.kind == RecordKind::Turn
         && auth.memory_from.is_none()
         && sampling.json_schema.is_none()
+        && sampling.min_p == 0.0
         && !system.iter().any(is_definitions);
     let before = state.meta.len().checked_sub(2).and_then(|index| state.meta.get(index));
     let bytes = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);

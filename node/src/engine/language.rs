@@ -106,6 +106,7 @@ pub(super) fn sampling(job: &Sampling) -> baton_engine::language::Sampling {
         temperature: job.temperature,
         top_p: job.top_p,
         top_k: job.top_k,
+        min_p: job.min_p,
         repetition_penalty: job.repetition_penalty,
         seed: job.seed,
         presence_penalty: job.presence_penalty,

@@ -18,6 +18,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Samples only from this many most likely tokens; 0 is off.
     pub top_k: u32,
+    /// Samples only from tokens with at least this part of the likeliest one's probability. Range 0 to 1; 0 is off.
+    pub min_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens. Range (0, 10]; 1 is off.
     pub repetition_penalty: f32,
     /// Seed of the randomness, a pure function of the seed and the token's position in the answer.
@@ -44,6 +46,7 @@ impl Default for Sampling {
             temperature: 0.0,
             top_p: 1.0,
             top_k: 0,
+            min_p: 0.0,
             repetition_penalty: 1.0,
             seed: 0,
             stop: Vec::new(),
@@ -62,6 +65,7 @@ impl fmt::Debug for Sampling {
             .field("temperature", &self.temperature)
             .field("top_p", &self.top_p)
             .field("top_k", &self.top_k)
+            .field("min_p", &self.min_p)
             .field("repetition_penalty", &self.repetition_penalty)
             .field("seed", &self.seed)
             .field("stop", &format_args!("{} strings", self.stop.len()))
@@ -82,6 +86,7 @@ impl Sampling {
             temperature: asked.temperature,
             top_p: asked.top_p,
             top_k: asked.top_k,
+            min_p: asked.min_p,
             repetition_penalty: asked.repetition_penalty,
             seed: asked.seed,
             stop: asked.stop.clone(),
@@ -104,6 +109,9 @@ impl Sampling {
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return refuse("top_p");
+        }
+        if !in_range(self.min_p, 0.0..=1.0) {
+            return refuse("min_p");
         }
         if !(self.repetition_penalty > 0.0 && self.repetition_penalty <= 10.0) {
             return refuse("repetition_penalty");
@@ -158,13 +166,14 @@ mod tests {
             for [ours, protocol] in [
                 verdicts(|asked| asked.temperature = value),
                 verdicts(|asked| asked.top_p = value),
+                verdicts(|asked| asked.min_p = value),
                 verdicts(|asked| asked.repetition_penalty = value),
             ] {
                 assert_eq!(ours, protocol, "{value}");
                 accepted += u32::from(ours);
             }
         }
-        assert_eq!(accepted, 5 + 2 + 6);
+        assert_eq!(accepted, 5 + 2 + 3 + 6);
     }
 
     #[test]

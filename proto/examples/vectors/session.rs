@@ -406,6 +406,7 @@ pub(crate) fn sampling(seq: u64) -> Sampling {
         temperature: 0.75,
         top_p: 0.875,
         top_k: 40,
+        min_p: 0.0625,
         repetition_penalty: 1.125,
         seed: seq,
         stop: vec!["END".to_owned()],

@@ -165,6 +165,7 @@ pub(crate) struct SamplingRequest {
     pub(crate) temperature: Option<f32>,
     pub(crate) top_p: f32,
     pub(crate) top_k: u32,
+    pub(crate) min_p: f32,
     /// None is the one that suits the model.
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) presence_penalty: f32,
@@ -180,6 +181,7 @@ impl Default for SamplingRequest {
             temperature: None,
             top_p: 1.0,
             top_k: 0,
+            min_p: 0.0,
             repetition_penalty: None,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
@@ -216,6 +218,7 @@ impl SamplingRequest {
             temperature: self.temperature.unwrap_or(temperature),
             top_p: self.top_p,
             top_k: self.top_k,
+            min_p: self.min_p,
             repetition_penalty: self.repetition_penalty.unwrap_or(MODEL_PENALTY),
             seed: self.seed.unwrap_or(seed),
             stop: self.stop.clone(),
@@ -241,6 +244,7 @@ fn check_sampling(request: &SamplingRequest) -> Result<(), ApiError> {
             "a number from 0 to 5",
         ),
         ("top_p", Sampling { top_p: request.top_p, ..Sampling::default() }, "a number from 0 to 1"),
+        ("min_p", Sampling { min_p: request.min_p, ..Sampling::default() }, "a number from 0 to 1"),
         (
             "repetition_penalty",
             Sampling { repetition_penalty: request.repetition_penalty.unwrap_or(1.0), ..Sampling::default() },

@@ -40,7 +40,7 @@ pub(crate) fn check(name: &str, value: &Value) -> Result<(), ApiError> {
         "top_logprobs" => (json!([0, 0.0]), "/v1/chat/completions reports them"),
         "suffix" | "template" => (json!([""]), "it is not served"),
         "raw" => (json!([false]), "nodes render each prompt by the model's template"),
-        "min_p" | "min_tokens" => (json!([0, 0.0]), "nodes do not know it"),
+        "min_tokens" => (json!([0, 0.0]), "nodes do not know it"),
         "modalities" => (json!([["text"]]), "only text is served"),
         "verbosity" => (json!(["medium"]), "no model here has verbosities"),
         "reasoning_effort" | "effort" => (json!(["none"]), "no model here reasons apart"),
@@ -123,7 +123,7 @@ mod tests {
             ("reasoning", json!({ "effort": "none", "summary": "auto", "other": null })),
             ("thinking", json!({ "type": "disabled" })),
             ("think", json!(false)),
-            ("min_p", json!(0.0)),
+            ("min_tokens", json!(0)),
             ("n", json!(1.0)),
             ("service_tier", json!("auto")),
         ] {

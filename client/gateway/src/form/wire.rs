@@ -225,6 +225,7 @@ pub(crate) fn read_common(
     let (temperature, top_p) = (fields.number("temperature")?, fields.number("top_p")?);
     let sampling = SamplingRequest {
         top_k: read_top_k(&mut fields)?,
+        min_p: fields.number("min_p")?.unwrap_or(0.0),
         repetition_penalty: fields.number("repetition_penalty")?,
         presence_penalty: fields.number("presence_penalty")?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(0.0),
@@ -468,6 +469,7 @@ mod tests {
             ("temperature", json!(9)),
             ("temperature", json!(-0.1)),
             ("top_p", json!(1.5)),
+            ("min_p", json!(-0.1)),
             ("stop", json!([""])),
             ("stop", json!(vec!["x"; 17])),
             ("max_tokens", json!(0)),
@@ -497,13 +499,15 @@ mod tests {
         let configured = Sampling { temperature: 0.7, seed: 5, ..Sampling::default() };
         assert_eq!(sampling(json!({})), Sampling { repetition_penalty: MODEL_PENALTY, ..configured });
         let asked = sampling(json!({
-            "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "repetition_penalty": 1.1,
+            "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "min_p": 0.05,
+            "repetition_penalty": 1.1,
             "presence_penalty": 0.5, "frequency_penalty": -2, "logit_bias": { "50256": -100, "9": 1.5 },
         }));
         let expected = Sampling {
             temperature: 0.0,
             top_p: 0.5,
             top_k: 3,
+            min_p: 0.05,
             repetition_penalty: 1.1,
             seed: u64::MAX,
             stop: vec!["\n".to_owned()],

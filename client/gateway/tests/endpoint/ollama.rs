@@ -156,10 +156,10 @@ async fn errors_have_the_form_of_the_api() {
     }
     let skipped = json!({
         "model": MODEL, "messages": [user("skip")], "stream": false, "max_output_tokens": 20, "temperature": 0.2,
-        "options": { "min_p": 0.5, "warmth": 1, "num_ctx": 64 },
+        "options": { "mirostat_tau": 0.5, "warmth": 1, "num_ctx": 64 },
     });
     let answer = one(&endpoint, "/api/chat", &skipped).await;
-    let ignored = json!(["max_output_tokens", "temperature", "options.min_p", "options.warmth"]);
+    let ignored = json!(["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth"]);
     assert_eq!(answer["baton"]["ignored"], ignored);
     endpoint.close().await;
 }

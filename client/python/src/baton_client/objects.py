@@ -221,6 +221,7 @@ class Sampling:
     temperature: F32 = 0.0
     top_p: F32 = 1.0
     top_k: U32 = 0
+    min_p: F32 = 0.0
     repetition_penalty: F32 = 1.0
     seed: U64 = 0
     stop: list[Text] = dataclasses.field(default_factory=list)
@@ -232,7 +233,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         numbers = 0 <= self.temperature <= 5 and 0 < self.top_p <= 1 and 0 < self.repetition_penalty <= 10
-        numbers = numbers and abs(self.presence_penalty) <= 2 and abs(self.frequency_penalty) <= 2
+        numbers = numbers and 0 <= self.min_p <= 1 and abs(self.presence_penalty) <= 2 and abs(self.frequency_penalty) <= 2
         tokens = [bias.token for bias in self.token_biases]
         numbers = numbers and len(tokens) <= limits.MAX_TOKEN_BIASES and tokens == sorted(set(tokens))
         numbers = numbers and all(abs(bias.bias) <= 100 for bias in self.token_biases)
@@ -240,7 +241,8 @@ class Sampling:
             0 < len(stop.encode()) <= limits.MAX_STOP_BYTES for stop in self.stop
         )
         # A minus zero would be a second encoding of zero.
-        zeros = [self.temperature, self.presence_penalty, self.frequency_penalty, *(bias.bias for bias in self.token_biases)]
+        zeros = [self.temperature, self.min_p, self.presence_penalty, self.frequency_penalty]
+        zeros += [bias.bias for bias in self.token_biases]
         numbers = numbers and not any(value == 0 and math.copysign(1, value) < 0 for value in zeros)
         if not numbers or not stops or self.logprobs > limits.MAX_LOGPROBS:
             raise ProtocolError("PayloadRejected", "sampling settings out of range")

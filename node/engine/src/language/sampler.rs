@@ -19,7 +19,8 @@
 //!    shortest prefix whose sum, in that order, is at least `top_p` times the base. The base is the sum (in
 //!    that order) of top-k's tokens, or else the total. For top-p alone, tokens below
 //!    `(1 - top_p) total / vocabulary` are left out before: together they weigh less than the tokens that
-//!    top-p leaves out.
+//!    top-p leaves out. Last, min-p keeps the tokens with a weight of at least `min_p`: the likeliest token's
+//!    weight is 1.
 //! 7. **Draw.** `u` is the upper 53 bits of BLAKE3, keyed by the seed, of the position. From `u` times the
 //!    candidates' sum, subtract each candidate's weight in order. The first that makes it negative is the
 //!    token.
@@ -44,6 +45,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Only this many likeliest tokens; 0 is off.
     pub top_k: u32,
+    /// Only tokens with at least this part of the likeliest token's probability; 0 is off.
+    pub min_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens; 1 is off.
     pub repetition_penalty: f32,
     /// Seed of the randomness: a pure function of the seed and the token's position in the answer.
@@ -64,6 +67,7 @@ impl Default for Sampling {
             temperature: 0.0,
             top_p: 1.0,
             top_k: 0,
+            min_p: 0.0,
             repetition_penalty: 1.0,
             seed: 0,
             presence_penalty: 0.0,
@@ -78,6 +82,7 @@ pub struct Sampler {
     temperature: f32,
     top_p: f64,
     top_k: usize,
+    min_p: f32,
     repetition_penalty: f32,
     presence_penalty: f32,
     frequency_penalty: f32,
@@ -108,6 +113,7 @@ impl Sampler {
             temperature: sampling.temperature,
             top_p: f64::from(sampling.top_p),
             top_k: sampling.top_k as usize,
+            min_p: sampling.min_p,
             repetition_penalty: sampling.repetition_penalty,
             presence_penalty: sampling.presence_penalty,
             frequency_penalty: sampling.frequency_penalty,
@@ -196,8 +202,10 @@ impl Sampler {
             0.0
         };
         let may = |index: &usize| weights[*index] > 0.0 && f64::from(weights[*index]) >= least;
+        let is_likely = |index: &usize| weights[*index] >= self.min_p;
         let mut indices: Vec<usize> = (0..weights.len()).filter(may).collect();
         if !limits_k && !limits_p {
+            indices.retain(is_likely);
             return indices;
         }
         let order = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b));
@@ -215,6 +223,7 @@ impl Sampler {
             });
             indices.truncate(nucleus.map_or(indices.len(), |last| last + 1));
         }
+        indices.retain(is_likely);
         if indices.is_empty() {
             indices.push(best);
         }
@@ -323,12 +332,17 @@ mod tests {
     }
 
     #[test]
-    fn top_k_and_top_p_exclude_the_rest() {
+    fn top_k_top_p_and_min_p_exclude_the_rest() {
         let logits: Vec<f32> = [0.5f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect();
         let counts = histogram(&sampler(|s| s.top_k = 2), &logits);
         assert!(counts[0] > 2400 && counts[1] > 1100 && counts[2] == 0 && counts[3] == 0, "{counts:?}");
         let counts = histogram(&sampler(|s| s.top_p = 0.7), &logits);
         assert!(counts[0] > 2400 && counts[1] > 1100 && counts[2] == 0 && counts[3] == 0, "{counts:?}");
+        for (min_p, tokens) in [(0.5, 2), (0.49, 2), (0.51, 1), (0.25, 4), (1.0, 1)] {
+            let of = |top_p| histogram(&sampler(|s| (s.min_p, s.top_p) = (min_p, top_p)), &logits);
+            assert_eq!(of(1.0).iter().filter(|count| **count > 0).count(), tokens, "{min_p}");
+            assert_eq!(of(0.7).iter().filter(|count| **count > 0).count(), tokens.min(2), "{min_p}");
+        }
         assert_eq!(histogram(&sampler(|s| s.top_p = 1e-6), &logits)[0], 4000);
         assert_eq!(histogram(&sampler(|s| s.temperature = 1e-6), &logits)[0], 4000);
     }

@@ -80,6 +80,7 @@ fn digest() -> String {
         temperature: 0.9,
         top_p: 0.95,
         top_k: 50,
+        min_p: 0.0,
         repetition_penalty: 1.1,
         seed: 7,
         presence_penalty: 0.2,

@@ -42,6 +42,7 @@ pub(super) fn body(
         max_tokens: sampling.max_tokens,
         stop: &sampling.stop,
         top_k: Some(sampling.top_k).filter(|top_k| *top_k > 0),
+        min_p: Some(sampling.min_p).filter(|min_p| *min_p > 0.0),
         repetition_penalty: Some(sampling.repetition_penalty)
             .filter(|penalty| (penalty - 1.0).abs() > f32::EPSILON),
         presence_penalty: Some(sampling.presence_penalty).filter(|penalty| *penalty != 0.0),
@@ -89,6 +90,8 @@ struct Head<'a> {
     stop: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     top_k: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_p: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     repetition_penalty: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,12 +184,12 @@ mod tests {
     #[test]
     fn is_the_json_that_it_should_be() {
         let prompt = Prompt::new(vec![ChatMessage::new(Role::User, "a \"b\"\n\u{1F600}")]);
-        let sampling = Sampling { stop: vec!["}".into()], top_k: 4, ..sampling() };
+        let sampling = Sampling { stop: vec!["}".into()], top_k: 4, min_p: 0.5, ..sampling() };
         let constraint = Constraint(ConstraintKind::Passed(Zeroizing::new(r#"{"z":1,"a":2}"#.into())));
         let bytes = body("m", &prompt, &sampling, Some(&constraint)).unwrap();
         let value: Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(value["messages"], json!([{ "role": "user", "content": "a \"b\"\n\u{1F600}" }]));
-        assert_eq!((&value["stop"], &value["top_k"]), (&json!(["}"]), &json!(4)));
+        assert_eq!((&value["stop"], &value["top_k"], &value["min_p"]), (&json!(["}"]), &json!(4), &json!(0.5)));
         assert_eq!(value["seed"], json!(SEED_MASK));
         assert_eq!(value["response_format"]["json_schema"]["schema"], json!({ "z": 1, "a": 2 }));
         let text = std::str::from_utf8(&bytes).unwrap();
@@ -200,6 +203,7 @@ mod tests {
         let absent = [
             "stop",
             "top_k",
+            "min_p",
             "repetition_penalty",
             "presence_penalty",
             "frequency_penalty",

@@ -108,6 +108,7 @@ async fn runs_again_and_resumes_to_the_same_answer() {
         temperature: 0.8,
         top_p: 0.95,
         top_k: 40,
+        min_p: 0.02,
         repetition_penalty: 1.1,
         seed: 42,
         max_tokens: 16,

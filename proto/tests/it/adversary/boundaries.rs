@@ -259,7 +259,7 @@ fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
 fn a_node_refuses_sampling_out_of_range() {
     use baton_proto::turn::{Sampling, TokenBias};
     type Change = fn(&mut Sampling);
-    let cases: [(&str, Change); 25] = [
+    let cases: [(&str, Change); 27] = [
         ("a negative temperature", |s| s.temperature = -0.1),
         ("a temperature too high", |s| s.temperature = 5.1),
         ("no temperature", |s| s.temperature = f32::NAN),
@@ -270,6 +270,8 @@ fn a_node_refuses_sampling_out_of_range() {
         ("an infinite temperature", |s| s.temperature = f32::INFINITY),
         ("no mass", |s| s.top_p = 0.0),
         ("too much mass", |s| s.top_p = 1.1),
+        ("a negative least probability", |s| s.min_p = -0.1),
+        ("too much least probability", |s| s.min_p = 1.1),
         ("mass that is no number", |s| s.top_p = f32::NAN),
         ("no penalty", |s| s.repetition_penalty = 0.0),
         ("a penalty that is no number", |s| s.repetition_penalty = f32::NAN),

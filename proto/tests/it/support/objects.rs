@@ -127,7 +127,7 @@ random_structs! {
     }
     ResumePrefix { author, attempt, token_count, tokens_hash }
     Sampling {
-        temperature, top_p, top_k, repetition_penalty, seed, stop, json_schema, logprobs, presence_penalty,
+        temperature, top_p, top_k, min_p, repetition_penalty, seed, stop, json_schema, logprobs, presence_penalty,
         frequency_penalty, token_biases
     }
     TokenBias { token, bias }

@@ -57,7 +57,7 @@ impl ModelName {
 /// A parameter under its name in this API.
 pub(super) fn own_param(param: &str) -> String {
     match param {
-        "stop" | "temperature" | "top_p" | "presence_penalty" | "frequency_penalty" => {
+        "stop" | "temperature" | "top_p" | "min_p" | "presence_penalty" | "frequency_penalty" => {
             format!("options.{param}")
         }
         "repetition_penalty" => "options.repeat_penalty".to_owned(),
@@ -243,6 +243,7 @@ fn read_options(options: &mut Fields) -> Result<(SamplingRequest, Option<u32>), 
     let (temperature, top_p) = (options.number("temperature")?, options.number("top_p")?);
     let sampling = SamplingRequest {
         top_k: read_top_k(options)?,
+        min_p: options.number("min_p")?.unwrap_or(0.0),
         repetition_penalty: options.number("repeat_penalty")?,
         presence_penalty: options.number("presence_penalty")?.unwrap_or(0.0),
         frequency_penalty: options.number("frequency_penalty")?.unwrap_or(0.0),
@@ -262,7 +263,7 @@ fn read_options(options: &mut Fields) -> Result<(SamplingRequest, Option<u32>), 
 fn is_default_option(name: &str, value: &Value) -> bool {
     let default = match name {
         _ if MACHINE_OPTIONS.contains(&name) || is_empty(value) => return true,
-        "min_p" | "mirostat" => 0.0,
+        "mirostat" => 0.0,
         "typical_p" | "tfs_z" => 1.0,
         "repeat_last_n" => 64.0,
         _ => return false,
@@ -289,7 +290,7 @@ mod tests {
             "messages": [{ "role": "system", "content": "be brief" }, { "role": "user", "content": "a" },
                          { "role": "assistant", "content": "b", "thinking": "x" }, { "role": "user", "content": "c" }],
             "options": { "temperature": 0, "top_k": 4, "num_predict": 9, "num_ctx": 2048, "seed": 3, "stop": ["x"],
-                         "min_p": 0.0 },
+                         "min_p": 0.05 },
             "keep_alive": "5m", "think": false, "format": "json",
         }))
         .unwrap();
@@ -299,6 +300,7 @@ mod tests {
         );
         assert_eq!((request.system.len(), request.messages.len()), (1, 3));
         assert_eq!((request.sampling.temperature, request.sampling.seed), (Some(0.0), Some(3)));
+        assert!((request.sampling.min_p - 0.05).abs() < f32::EPSILON);
         assert_eq!(request.json_schema.as_deref(), Some(r#"{"type":"object"}"#));
         let endless = chat(json!({ "options": { "num_predict": -1 }, "stream": false })).unwrap();
         assert_eq!((endless.max_tokens, endless.stream), (None, false));
@@ -339,11 +341,11 @@ mod tests {
     fn unknown_fields_and_options_are_skipped_and_named() {
         let request = chat(json!({
             "max_output_tokens": 20, "temperature": 0.2, "think": false, "keep_alive": -1, "thing": null,
-            "options": { "min_p": 0.1, "mirostat": 0, "warmth": 1, "num_ctx": 9, "seed": 1.0, "top_k": 4.0 },
+            "options": { "mirostat_tau": 0.1, "mirostat": 0, "warmth": 1, "num_ctx": 9, "seed": 1.0, "top_k": 4.0 },
             "messages": [{ "role": "user", "content": null, "wings": 1 }, { "role": "tool", "content": "" }],
         }))
         .unwrap();
-        assert_eq!(request.ignored, ["max_output_tokens", "temperature", "options.min_p", "options.warmth"]);
+        assert_eq!(request.ignored, ["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth"]);
         assert_eq!((request.sampling.seed, request.sampling.top_k), (Some(1), 4));
         let many: serde_json::Map<String, Value> =
             (0..100).map(|number| (format!("{number}{}", "x".repeat(100)), json!(1))).collect();
@@ -357,6 +359,7 @@ mod tests {
             ("think", json!("high"), "think"),
             ("format", json!("yaml"), "format"),
             ("options", json!({ "temperature": 9 }), "temperature"),
+            ("options", json!({ "min_p": 2 }), "options.min_p"),
             ("options", json!({ "repeat_penalty": 0 }), "options.repeat_penalty"),
             ("options", json!({ "num_predict": 1_000_000 }), "options.num_predict"),
             ("options", json!({ "num_predict": "9" }), "options.num_predict"),
