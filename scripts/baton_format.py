@@ -386,21 +386,6 @@ NODE_FRAME = Enum(
     ("Accepted", Struct(("nonce", ID))), ("Chunk", "bytes"),
     ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))), ("Status", TURN_STATUS), "Done", ("Blob", "bytes"),
     ("NodeRecord", SIGNED), ("Memory", ITEMS))
-AUDIT_REQUEST = Struct(
-    ("version", "u8"), ("nonce", ID), ("audience", ID), ("receipt", ID), ("model", ID), ("tokens", "u32"),
-    ("disclosure", Struct(
-        ("auth", SIGNED), ("receipt", SIGNED), ("system", List(MESSAGE)), ("sampling", SAMPLING),
-        ("segments", List(Struct(("segment", "u64"), ("blob", "bytes"), ("blob_key", ID)))),
-        ("record_keys", List(Option(ID))), ("memory", ITEMS), ("schema", Option("string")))))
-AUDIT_FRAME = Enum(("Request", Struct(("request", "bytes"), ("quota", Option(QUOTA_USE)))))
-AUDIT_ANSWER = Enum(
-    ("Report", SIGNED), ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))))
-AUDIT_VERDICT = Enum(
-    ("Same", Struct(("tokens", "u32"))), ("Different", Struct(("token", Option("u32")))),
-    ("NotReplayable", Enum("NoAnswer", "Engine", "Memory", "Schema", "Refused")))
-AUDIT_REPORT = Struct(
-    ("version", "u8"), ("node", ID), ("request", ID), ("receipt", ID), ("model", ID), ("verdict", AUDIT_VERDICT),
-    ("made_ms", "u64"))
 EMBED_FRAME = Enum(
     ("Request", Struct(("auth", SIGNED), ("texts", "bytes"), ("quota", Option(QUOTA_USE)))))
 EMBED_ANSWER = Enum(
@@ -501,7 +486,6 @@ SIGNED_TYPES = {
     "QuotaGrant": (QUOTA_GRANT, "quota-grant", "grantor", "BadSignature", MAX_SIGNED, quota_rule),
     "QuotaProof": (QUOTA_PROOF, "quota-proof", "holder", "BadSignature", MAX_SIGNED, no_rule),
     "EmbedAuth": (EMBED_AUTH, "embed-auth", "client_key", "BadSignature", MAX_SIGNED, embed_auth_rule),
-    "AuditReport": (AUDIT_REPORT, "audit-report", "node", "BadNodeSignature", MAX_SIGNED, no_rule),
     "EmbedReply": (EMBED_REPLY, "embed-reply", "node", "BadNodeSignature", MAX_EMBED_REPLY, embed_reply_rule),
 }
 

@@ -20,7 +20,6 @@ from pathlib import Path
 import baton_format as fmt
 from baton_format import Refused, kdf, need, u64
 from contradiction_checks import check_contradiction
-from disclosure import open_disclosure
 from vector_checks import verify_vectors
 
 # An export larger than this is not read at all; a thousand full segments fit.
@@ -448,11 +447,6 @@ def verify_contradiction(evidence):
         verify_session(export, turns)
         sessions.append((export, turns))
     return check_contradiction(sessions)
-
-
-def verify_disclosure(value):
-    """docs/EXTENSIONS.md: what a client discloses for an audit."""
-    return open_disclosure(value, sys.modules[__name__])
 
 
 def show_contradiction(report):

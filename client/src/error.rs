@@ -115,26 +115,6 @@ pub enum ClientError {
         /// The failure in words.
         reason: String,
     },
-    /// No asked node recomputed the turn.
-    #[error("none of the {attempts} nodes asked made an audit; the last, {}: {reason}", short(&node))]
-    AuditFailed {
-        /// Nodes asked.
-        attempts: u32,
-        /// The last node.
-        node: NodeId,
-        /// Its code, if the node or the client's checks named one.
-        code: Option<ErrorCode>,
-        /// The failure in words.
-        reason: String,
-        /// Whether the last node has the turn and its window: it took the request.
-        disclosed: bool,
-    },
-    /// A turn that no node can recompute.
-    #[error("{reason}")]
-    NotAuditable {
-        /// The reason.
-        reason: String,
-    },
     /// A check of the protocol failed.
     #[error("{0}")]
     Protocol(ErrorCode),
@@ -306,8 +286,7 @@ impl ClientError {
         match self {
             Self::Protocol(code) => Some(*code),
             Self::TurnFailed { code, .. }
-            | Self::EmbedFailed { code, .. }
-            | Self::AuditFailed { code, .. } => *code,
+            | Self::EmbedFailed { code, .. } => *code,
             _ => None,
         }
     }
@@ -370,9 +349,7 @@ impl ClientError {
             Self::NoNode(NoChoice::ClocksDiffer(_)) => "ClocksDiffer",
             Self::NoNode(_) => "NoNode",
             Self::TurnFailed { code, .. }
-            | Self::EmbedFailed { code, .. }
-            | Self::AuditFailed { code, .. } => code.map_or("Unreachable", ErrorCode::name),
-            Self::NotAuditable { .. } => "NotAuditable",
+            | Self::EmbedFailed { code, .. } => code.map_or("Unreachable", ErrorCode::name),
             Self::Protocol(code) => code.name(),
             Self::Store(_) => "Store",
             Self::OtherShards { .. } => "OtherShards",
@@ -392,14 +369,6 @@ impl ClientError {
     /// The next step for the user.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
-        if let Self::AuditFailed { code: Some(ErrorCode::UnsupportedVersion), .. } = self {
-            return Some("name a node that makes audits with --only; its operator sets audits = true");
-        }
-        if let Self::AuditFailed { disclosed: true, .. } = self {
-            return Some(
-                "that node has read the turn and its prompt; --only names another one that may read them",
-            );
-        }
         if let Self::TurnFailed { code: Some(ErrorCode::Busy), relayed: true, .. } = self {
             return Some(
                 "check that the relayer reaches the nodes: its operator names one with --bootstrap; or wait a little",
@@ -448,11 +417,8 @@ impl ClientError {
             Self::TurnFailed { .. } => {
                 "the message is kept; check that the node runs and is reachable, then try again"
             }
-            Self::EmbedFailed { .. } | Self::AuditFailed { .. } => {
+            Self::EmbedFailed { .. } => {
                 "check that the node runs and is reachable, then try again"
-            }
-            Self::NotAuditable { .. } => {
-                "baton receipts SESSION lists its turns; baton session export and baton-node replay compute them here"
             }
             Self::Store(error) => store_hint(error),
             Self::OtherShards { .. } => {
@@ -498,12 +464,11 @@ impl ClientError {
             | Self::Words(_) => 2,
             Self::NoNode(NoChoice::ClocksDiffer(_)) => 4,
             Self::NoNode(_) => 3,
-            Self::TurnFailed { .. } | Self::EmbedFailed { .. } | Self::AuditFailed { .. } => 4,
+            Self::TurnFailed { .. } | Self::EmbedFailed { .. } => 4,
             Self::Protocol(_) | Self::Export(_) => 5,
             Self::Store(StoreError::WrongContent) => 5,
             Self::Store(_) | Self::OtherShards { .. } | Self::HeadMissing => 6,
             Self::ExportTooLarge { .. }
-            | Self::NotAuditable { .. }
             | Self::UnknownSession(_)
             | Self::UnknownBranch(_)
             | Self::SessionExists(_)

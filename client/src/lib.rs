@@ -97,7 +97,6 @@ pub use session::journal::JournalLog;
 pub use session::lifetime::BlobLifetime;
 pub use session::title::{MAX_TITLE_CHARS, beginning as title_of};
 pub use session_handle::SessionHandle;
-pub use sync::audit::{AuditOutcome, AuditWish};
 pub use sync::conversation::{Conversation, ConversationTurn};
 pub use sync::head::HeadStatus;
 pub use sync::receipts::{CountersignatureStatus, TurnReceipt};

@@ -24,7 +24,6 @@ use crate::{
         title,
     },
     sync::{
-        audit::{self, AuditOutcome, AuditWish},
         conversation::{self, Conversation},
         head::HeadStatus,
         receipts::{self, TurnReceipt},
@@ -428,19 +427,6 @@ impl SessionHandle {
     /// As opening the session.
     pub async fn renew(&self, within: Option<Duration>) -> Result<RenewReport, ClientError> {
         Ok(renewal::renew(&self.core, &self.open().await?, within).await)
-    }
-
-    /// Has a turn recomputed by a node that offers audits and serves the turn's model. One node sees the
-    /// turn, the earlier turns in its prompt, and its memory; no second one is asked.
-    ///
-    /// # Errors
-    /// - [`ClientError::NotAuditable`] for a turn that does not exist, has no receipt or settings here, or whose
-    ///   window is too long.
-    /// - [`ClientError::NoNode`] when no other node serves the model.
-    /// - [`ClientError::AuditFailed`] when no asked node made an audit.
-    /// - As [`SessionHandle::export`].
-    pub async fn audit(&self, wish: &AuditWish) -> Result<AuditOutcome, ClientError> {
-        audit::audit(&self.core, &self.open().await?, wish).await
     }
 
     /// The session as JSON text (see `docs/PROTOCOL.md`), as secret as the conversation. Only with the root

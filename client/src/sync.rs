@@ -1,6 +1,5 @@
 //! A session beside its other copies: head indexes, other devices, the store, exports and listings.
 
-pub(crate) mod audit;
 pub(crate) mod conversation;
 pub(crate) mod equivocations;
 pub(crate) mod head;

@@ -114,8 +114,6 @@ contexts! {
     EMBED_TEXTS_HASH = "embed-texts-hash";
     /// Signed authorisation of embeddings to its hash.
     EMBED_AUTH_HASH = "embed-auth-hash";
-    /// Request for an audit to its hash.
-    AUDIT_REQUEST_HASH = "audit-request-hash";
     /// Exchange key to its id.
     EXCHANGE_KEY_ID = "exchange-key-id";
 }
@@ -205,8 +203,6 @@ labels! {
     EMBED_AUTH = "embed-auth";
     /// Embeddings, by the node that made them.
     EMBED_REPLY = "embed-reply";
-    /// The result of an audit, by the node that made it.
-    AUDIT_REPORT = "audit-report";
 }
 
 #[cfg(test)]

@@ -97,5 +97,5 @@ pub use status::{BootstrapStatus, NetworkStatus, Reachability};
 pub use subnet::{IpNetwork, Networks, NotANetwork, Origin, Subnet};
 #[cfg(not(target_family = "wasm"))]
 pub use trial_dial::DialOutcome;
-pub use turn_protocol::{AUDIT_PROTOCOL, EMBED_PROTOCOL, TURN_PROTOCOL};
+pub use turn_protocol::{EMBED_PROTOCOL, TURN_PROTOCOL};
 pub use turn_stream::{TurnReceiver, TurnSender, TurnStream};

@@ -47,9 +47,6 @@ pub const TURN_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/turn/2");
 /// The embedding protocol, spoken by nodes that offer embeddings.
 pub const EMBED_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/embed/1");
 
-/// The audit protocol, spoken by nodes that offer audits.
-pub const AUDIT_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/audit/2");
-
 /// A stream and its negotiated protocol.
 pub(crate) type NegotiatedStream = (Stream, StreamProtocol);
 

@@ -143,8 +143,6 @@ pub(crate) struct Settings {
     pub(crate) defence: bool,
     /// Networks whose peers are not counted by subnet.
     pub(crate) own_networks: Networks,
-    /// Whether the node recomputes disclosed turns for audits.
-    pub(crate) audits: bool,
     /// Keys of trusted grant issuers.
     pub(crate) grant_issuers: Vec<PublicKey>,
     /// Whether turns without a grant are refused.
@@ -276,7 +274,6 @@ impl Settings {
             grant_storage_per_hour: chosen.grant_storage_per_hour.unwrap_or_default(),
             defence: chosen.defence.unwrap_or_default(),
             own_networks: chosen.own_networks.unwrap_or_default().into(),
-            audits: chosen.audits.unwrap_or_default(),
             grant_issuers: chosen.grant_issuers.unwrap_or_default(),
             grants_required: chosen.grants_required.unwrap_or_default(),
             grants_revoked: chosen.grants_revoked.unwrap_or_default(),

@@ -147,8 +147,6 @@ pub(crate) struct Core {
     pub(crate) store_queue: Arc<StoreQueue>,
     /// Shares of [`ServiceLimits::frame_bytes`].
     pub(crate) frame_shares: FrameShares,
-    /// Shares of [`limits::MAX_AUDITS_BYTES`].
-    pub(crate) audit_shares: FrameShares,
     pub(crate) connections: TaskTracker,
     pub(crate) turns: TaskTracker,
     pub(crate) storing: TaskTracker,

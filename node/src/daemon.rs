@@ -20,8 +20,7 @@ use std::{
 
 use baton_kit::signals::StopSignals;
 use baton_mesh::{
-    AUDIT_PROTOCOL, EMBED_PROTOCOL, Incoming, Mesh, MeshClock, MeshConfig, MeshError, MeshExit, MeshHandle,
-    MeshLimits, StreamProtocol,
+    EMBED_PROTOCOL, Incoming, Mesh, MeshClock, MeshConfig, MeshError, MeshExit, MeshHandle, MeshLimits,
 };
 use baton_proto::{
     node_record::{ModelOffer, NodeLimits, StorageOffer},
@@ -342,7 +341,6 @@ fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLi
         // A higher limit for a peer also raises the limits of its sessions and of its other frames.
         session_turns_per_minute: defaults.session_turns_per_minute.max(turns / 2),
         frames_per_minute: defaults.frames_per_minute.max(turns.saturating_mul(10)),
-        audits: settings.audits,
         max_output_tokens: settings.max_output_tokens,
         subnet_turns_per_minute: settings.subnet_turns_per_minute.max(turns),
         tokens_per_hour: settings.tokens_per_hour,
@@ -386,11 +384,6 @@ pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
     builder.build().map_err(|error| usage(error.into()))
 }
 
-fn side_protocols(embeds: bool, audits: bool) -> Vec<StreamProtocol> {
-    let offered = [(embeds, EMBED_PROTOCOL), (audits, AUDIT_PROTOCOL)];
-    offered.into_iter().filter(|(offers, _)| *offers).map(|(_, protocol)| protocol).collect()
-}
-
 async fn join_mesh(
     settings: &Settings,
     identity: &Identity,
@@ -417,7 +410,7 @@ async fn join_mesh(
     let for_browsers = settings.listen.iter().any(|address| address.to_string().contains("/webrtc-direct"));
     let certificate = for_browsers.then(|| webrtc::load_or_create(&settings.data_dir)).transpose()?;
     let config = MeshConfig {
-        side_protocols: side_protocols(embeds, settings.audits),
+        side_protocols: embeds.then_some(EMBED_PROTOCOL).into_iter().collect(),
         limits,
         bootstrap: settings.bootstrap.clone(),
         external: settings.external.clone(),

@@ -83,7 +83,6 @@ pub struct Metrics {
     bans: Count,
     attached: Count,
     embedded: Family<Labels, Count>,
-    audits: Family<Labels, Count>,
     embed_time: Histogram,
     tokens: Family<Labels, Count>,
     tokens_made: Count,
@@ -131,7 +130,6 @@ impl Metrics {
             bans: Counter::default(),
             attached: Counter::default(),
             embedded: Family::default(),
-            audits: Family::default(),
             embed_time: seconds(),
             tokens: Family::default(),
             tokens_made: Counter::default(),
@@ -188,7 +186,6 @@ impl Metrics {
             self.attached.clone(),
         );
         registry.register("embedded", "Embedded for others, by unit: texts, tokens", self.embedded.clone());
-        registry.register("audits", "Turns computed again for others, by result", self.audits.clone());
         registry.register_with_unit(
             "embed",
             "From the slot of a request for embeddings until its reply was sealed",
@@ -285,8 +282,7 @@ impl Metrics {
         for outcome in ["committed", "abandoned"] {
             drop(self.turns.get_or_create(&[("outcome", outcome)]));
         }
-        for kind in ["turn", "status", "ack", "abort", "fetch_blob", "node_record", "relay", "embed", "audit"]
-        {
+        for kind in ["turn", "status", "ack", "abort", "fetch_blob", "node_record", "relay", "embed"] {
             drop(self.requests.get_or_create(&[("kind", kind)]));
         }
         for code in
@@ -296,9 +292,6 @@ impl Metrics {
         }
         for call in ["put", "get", "exists"] {
             drop(self.store_calls.get_or_create(&[("call", call), ("result", "ok")]));
-        }
-        for result in ["same", "different", "not_replayable"] {
-            drop(self.audits.get_or_create(&[("result", result)]));
         }
         for unit in ["texts", "tokens"] {
             drop(self.embedded.get_or_create(&[("unit", unit)]));

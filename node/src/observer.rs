@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_proto::{ErrorCode, audit::AuditVerdict, wire::StoreState};
+use baton_proto::{ErrorCode, wire::StoreState};
 
 /// Kind of a request's first frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,8 +19,6 @@ pub enum RequestKind {
     Relay,
     /// Embeddings.
     Embed,
-    /// An audit.
-    Audit,
 }
 
 /// Source of a blob's bytes.
@@ -75,8 +73,6 @@ pub trait ServiceObserver: Send + Sync {
     fn finished(&self, _turn: &TurnSummary) {}
     /// Texts were embedded: their number, their tokens, and the time since they got their slot.
     fn embedded(&self, _texts: usize, _tokens: usize, _took: Duration) {}
-    /// A turn was recomputed for an audit.
-    fn audited(&self, _verdict: &AuditVerdict) {}
     /// A turn ended because it had no reader.
     fn abandoned(&self) {}
     /// A source delivered the right blob.

@@ -21,7 +21,6 @@ use crate::{
     engine::{self, Engine, EngineError, EngineEvent, GenerateJob},
     prompt::{self, MemoryBlock, Prompt},
     turn::{
-        charge::{Charge, ChargedEvents},
         generate::with_calls,
         tally::Tally,
         window,
@@ -173,12 +172,6 @@ impl ReplayTask {
             finish: turn.record.finish,
         })
     }
-
-    /// Tokens of the prompt according to the receipt.
-    #[must_use]
-    pub(crate) const fn input_tokens(&self) -> u32 {
-        self.receipt.tokens.input
-    }
 }
 
 fn prompt_item(item: &MemoryItem) -> prompt::MemoryItem {
@@ -221,24 +214,12 @@ fn settings(sampling: &Sampling, receipt: &Receipt, finish: FinishReason) -> eng
 /// # Errors
 /// The engine's errors that say nothing about the turn: it is shut down, busy, or broken.
 pub async fn replay(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
-    replay_charged(engine, task, None).await
-}
-
-/// As [`replay`], and books the work to a charge.
-///
-/// # Errors
-/// As [`replay`].
-pub(crate) async fn replay_charged(
-    engine: &dyn Engine,
-    task: &ReplayTask,
-    charge: Option<&Charge>,
-) -> Result<Verdict, EngineError> {
     let here = engine.info().model_id;
     if here != task.receipt.model {
         let wanted = task.receipt.model;
         return Ok(Verdict::NotReplayable(NotReplayable::Model { wanted, here }));
     }
-    match compute(engine, task, charge).await {
+    match compute(engine, task).await {
         Err(
             error @ (EngineError::ContextOverflow { .. }
             | EngineError::Template { .. }
@@ -250,11 +231,7 @@ pub(crate) async fn replay_charged(
     }
 }
 
-async fn compute(
-    engine: &dyn Engine,
-    task: &ReplayTask,
-    charge: Option<&Charge>,
-) -> Result<Verdict, EngineError> {
+async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
     let constraint = match (&task.schema, task.prompt.tools()) {
         (Some(schema), _) => Some(engine.constrain(schema)?),
         (None, Some(tools)) => engine.constrain_calls(tools)?,
@@ -262,7 +239,7 @@ async fn compute(
     };
     let stop = CancellationToken::new();
     let _stopped = stop.clone().drop_guard();
-    let handle = engine.generate(GenerateJob {
+    let mut events = engine.generate(GenerateJob {
         prompt: task.prompt.clone(),
         sampling: task.sampling.clone(),
         resume_tokens: Vec::new(),
@@ -270,7 +247,6 @@ async fn compute(
         cache_key: None,
         cancel: stop,
     })?;
-    let mut events = ChargedEvents::new(handle, charge, 0);
     let mut tally = Tally::new(&task.record_key, task.receipt.auth_hash);
     let mut left = task.answer.as_str();
     while let Some(event) = events.next().await {

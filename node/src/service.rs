@@ -5,7 +5,6 @@
 //! keeps no table of sessions: its only memory is the journal, and any other node can serve the next turn.
 //! Conversation text may leave it only in a sealed record or a sealed reply.
 
-mod audit;
 pub(crate) mod connection;
 pub(crate) mod embedding;
 mod questions;
@@ -145,7 +144,6 @@ impl NodeService {
             verified_links: Arc::default(),
             store_queue: StoreQueue::new(),
             frame_shares: FrameShares::new(limits.frame_bytes),
-            audit_shares: FrameShares::new(limits::MAX_AUDITS_BYTES),
             connections: TaskTracker::new(),
             turns: TaskTracker::new(),
             storing: TaskTracker::new(),

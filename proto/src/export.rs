@@ -32,7 +32,6 @@ mod check;
 mod text;
 
 pub use check::{ExportReport, OpenTurn, SeenBlob, open, verify, verify_each_blob};
-pub(crate) use check::{check_auth, check_receipt, check_sampling};
 
 /// Largest encoded sampling settings: the numbers, the stop strings with their lengths, and the biases.
 const MAX_SAMPLING_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8) + MAX_TOKEN_BIASES * 9;

@@ -38,12 +38,10 @@
 // Bytes of others come here: a read out of bounds must not panic.
 #![warn(clippy::indexing_slicing)]
 
-pub mod audit;
 pub mod chain;
 pub mod codec;
 pub mod commit;
 pub mod contradiction;
-pub mod disclosure;
 pub mod embed;
 pub mod error;
 pub mod export;

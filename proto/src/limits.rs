@@ -19,8 +19,6 @@ pub const MEM_ENVELOPE_VERSION: u8 = 2;
 pub const EMBED_AUTH_VERSION: u8 = 2;
 /// Version of head records: 3 names the branches that forks left.
 pub const HEAD_RECORD_VERSION: u8 = 3;
-/// Version of an [`AuditRequest`](crate::audit::AuditRequest).
-pub const AUDIT_REQUEST_VERSION: u8 = 2;
 
 /// Largest object that the codec decodes: a turn request with two inline blobs and some room.
 pub const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
@@ -157,11 +155,6 @@ pub const MAX_EMBED_SEALED_BYTES: usize = MAX_EMBED_TEXTS * (MAX_EMBED_TEXT_BYTE
 /// Largest frame of a request for embeddings: the texts and a chain of grants.
 pub const MAX_EMBED_FRAME_BYTES: usize =
     MAX_EMBED_SEALED_BYTES + (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
-/// Largest frame of a request for an audit.
-pub const MAX_AUDIT_FRAME_BYTES: usize = MAX_OBJECT_BYTES;
-/// Largest encoded request for an audit: the frame, without a chain of grants.
-pub const MAX_AUDIT_REQUEST_BYTES: usize =
-    MAX_AUDIT_FRAME_BYTES - (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
 /// Most components of a vector.
 pub const MAX_EMBED_DIMENSIONS: usize = 4096;
 /// Largest body of a signed reply for embeddings: the most vectors of the longest kind.

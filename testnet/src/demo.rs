@@ -92,8 +92,6 @@ pub(crate) struct DemoReport {
     export_verified: bool,
     /// `None` with the test engine, whose answers come from no model.
     recomputed: Option<bool>,
-    /// `None` with the test engine.
-    audited: Option<bool>,
     stolen_device_locked_out: bool,
     seconds: f64,
 }
@@ -135,7 +133,7 @@ impl Demo {
             context_tokens: None,
             echo_delay_ms: 20,
             model_dir: args.model_dir.clone(),
-            extra: ["--audits", "true"].map(str::to_owned).to_vec(),
+            extra: Vec::new(),
         };
         let network = Network::start(folder, 3, options).await?;
         let client = open_client(&network, &folder.join("client")).await?;
@@ -178,8 +176,6 @@ impl Demo {
         self.lap("export");
         self.recompute(folder).await?;
         self.lap("recompute");
-        self.audit().await?;
-        self.lap("audit");
         self.stolen_device(folder).await?;
         self.lap("stolen device");
         Ok(())
@@ -293,9 +289,6 @@ fn summarise(report: &DemoReport, json: bool) -> anyhow::Result<()> {
     ];
     flags.extend(
         report.recomputed.map(|held| ("every answer computed again from the export: the same tokens", held)),
-    );
-    flags.extend(
-        report.audited.map(|held| ("the last answer audited by another node, which signs: the same", held)),
     );
     flags.push((
         "a stolen device: the conversation goes on under new keys, which the thief lacks",

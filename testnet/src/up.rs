@@ -58,8 +58,6 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
     let folder = args.data_dir.clone().unwrap_or_else(|| temporary.path().to_owned());
     create_private_folder(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    // So that all commands of a client can be tried.
-    let audits = ["--audits".to_owned(), "true".to_owned()];
     let model = args.model.clone().map(|name| ["--model".to_owned(), name]);
     let options = NodeOptions {
         engine: args.engine,
@@ -69,7 +67,7 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
         echo_delay_ms: args.echo_delay_ms,
         model_dir: args.model_dir.clone(),
         extra: match args.engine {
-            EngineChoice::Native => audits.into_iter().chain(model.into_iter().flatten()).collect(),
+            EngineChoice::Native => model.into_iter().flatten().collect(),
             EngineChoice::Echo => Vec::new(),
         },
     };

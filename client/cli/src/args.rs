@@ -28,7 +28,6 @@ Chat:
 Conversations:
   session      List, show, search, rename, branch, verify, back up and delete conversations
   receipts     List nodes' receipts for your turns, with totals
-  audit        Have another node compute an answer again
 
 Memory:
   memory       Show and change what a relayer remembers of you
@@ -71,7 +70,6 @@ Examples:
   baton session sync last                          merge changes from your other devices
   baton nodes --explain                            why each node would be chosen, or not
   baton receipts last --verify                     who served what, as both sides signed
-  baton audit last                                 another node computes the last answer again
   baton account new --passphrase-file p.txt        the key that owns memories
   baton memory add 'I am allergic to peanuts'
 
@@ -80,7 +78,7 @@ config` lists all of them, and `baton config init` writes a commented settings f
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed, or a clock is wrong;
 5 something did not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or
-unfinished; 8 the home folder, its key or a damaged journal; 9 the relayer refused or failed; 10 an audit has no result;
+unfinished; 8 the home folder, its key or a damaged journal; 9 the relayer refused or failed;
 130 interrupted.";
 
 /// Chat with open models on other people's machines. Your history stays encrypted and yours.
@@ -167,12 +165,6 @@ pub(crate) enum Command {
     Nodes(NodesArguments),
     /// List nodes' receipts for your turns and your acknowledgements, with totals. Works offline.
     Receipts(ReceiptsArguments),
-    /// Have another node recompute a turn and sign the result.
-    ///
-    /// One node sees the turn, the earlier turns in its prompt, and the memory that it was answered with; a second
-    /// node only if you name it. Only nodes whose operators offer audits accept them; each audit counts as a turn
-    /// there. To recompute a turn on this machine: baton-node replay.
-    Audit(AuditArguments),
     /// Check the nodes, the stores, the clock and your sessions, and show how to fix problems.
     ///
     /// The exit code is 0 without a problem; there may be warnings.
@@ -261,26 +253,6 @@ pub(crate) struct ReceiptsArguments {
     /// it.
     #[arg(long, value_name = "FILE")]
     pub evidence: Option<PathBuf>,
-}
-
-/// Arguments of `baton audit`.
-#[derive(Debug, Args)]
-pub(crate) struct AuditArguments {
-    /// Session id, a prefix of it, or `last`.
-    pub session: String,
-    /// Turn number, from 1 [default: the last turn].
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
-    pub turn: Option<u64>,
-    /// Node to ask: its id, or the first digits of it [default: any other node that serves the turn's
-    /// model].
-    #[arg(long, value_name = "ID")]
-    pub only: Option<String>,
-    /// File with the JSON schema that the answer had to satisfy, exactly as sent [default: the home's own copy].
-    #[arg(long, value_name = "FILE")]
-    pub schema: Option<PathBuf>,
-    /// New file for the signed statement (JSON).
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
 }
 
 /// Arguments of `baton chat`.

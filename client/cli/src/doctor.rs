@@ -354,7 +354,7 @@ impl Failure {
                 text.clone()
             }
             Self::Io(error) => error.to_string(),
-            Self::Unverified | Self::NotStored | Self::NotReplayable | Self::Interrupted | Self::Found(_) => {
+            Self::Unverified | Self::NotStored | Self::Interrupted | Self::Found(_) => {
                 ClientError::TaskEnded.to_string()
             }
         }

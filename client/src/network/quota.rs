@@ -94,16 +94,6 @@ impl QuotaHolder {
         self.show((auth.audience, auth.model), auth.issued_ms, auth.auth_hash())
     }
 
-    /// The quota for an audit, if it applies.
-    pub(crate) fn for_audit(
-        &self,
-        target: (NodeId, ModelId),
-        now_ms: u64,
-        request: AuthHash,
-    ) -> Option<QuotaUse> {
-        self.show(target, now_ms, request)
-    }
-
     /// Notes that a node refused a turn for its quota. Returns whether the grant was shown to it: then another
     /// try without the grant may be served.
     pub(crate) fn note_refused(&self, auth: &SignedObject<TurnAuth>, now_ms: u64) -> bool {

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
 mod answer_options;
-mod audits;
 mod background;
 mod choosing;
 mod clocks;

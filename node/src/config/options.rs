@@ -177,8 +177,6 @@ options! {
             /// WebSockets; repeat, or separate with commas
             own_networks: Option<Vec<IpNetwork>> =
                 id::<IpNetwork>("NETWORK"), list(MAX_NETWORKS, NETWORKS).default("[]").in_words("none");
-            /// Recompute other nodes' turns for clients who disclose them; each counts as a turn
-            audits: Option<bool> = SWITCH, switch("false");
             /// Public key of an accepted grant issuer; repeat, or separate with commas
             grant_issuers: Option<Vec<PublicKey>> =
                 id::<PublicKey>("KEY"), list(MAX_ISSUERS, "public keys of issuers in hex")

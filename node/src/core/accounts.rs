@@ -37,7 +37,7 @@ pub(crate) const MAX_SNAPSHOT_BYTES: usize = 3 * MAX_ACCOUNTS * 80 + 16;
 /// Amounts of the counted resources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Amounts {
-    /// Turns, embedding requests and audits.
+    /// Turns and embedding requests.
     pub(crate) turns: u64,
     /// Tokens of answers, and a part of those of prompts.
     pub(crate) tokens: u64,

@@ -3,7 +3,6 @@
 use baton_mesh::{FrameError, FrameTooLarge, TurnReceiver, TurnStream};
 use baton_proto::{
     ErrorCode,
-    audit::{AUDIT_PROTOCOL, AuditAnswer},
     codec,
     embed::{EMBED_PROTOCOL, EmbedAnswer},
 };
@@ -75,7 +74,6 @@ pub(crate) async fn refuse(
     let (code, retry_after_ms) = (*code, *retry_after_ms);
     match stream.protocol() {
         EMBED_PROTOCOL => send_only(core, stream, &who, &EmbedAnswer::Refused { code, retry_after_ms }).await,
-        AUDIT_PROTOCOL => send_only(core, stream, &who, &AuditAnswer::Refused { code, retry_after_ms }).await,
         _ => send_only(core, stream, &who, &refusal.frame()).await,
     }
 }

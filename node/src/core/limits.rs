@@ -64,10 +64,6 @@ pub(crate) const STORE_RETRIES: [Duration; 4] = [
     Duration::from_millis(1400),
 ];
 
-/// Bytes of all waiting and running audits' disclosures. One subnet may use a quarter, which fits the largest
-/// disclosure and several of usual size.
-pub(crate) const MAX_AUDITS_BYTES: usize = 128 * 1024 * 1024;
-
 /// Time between two saves of the accounts: a crash forgives the use of this time.
 pub(crate) const SAVE_ACCOUNTS_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -83,7 +79,7 @@ pub struct Price {
 /// Most of each resource in an hour; none is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct HourlyLimits {
-    /// Turns, embedding requests and audits.
+    /// Turns and embedding requests.
     pub(crate) turns: Option<u64>,
     /// Tokens of answers, and a part of those that are read.
     pub(crate) tokens: Option<u64>,
@@ -132,8 +128,6 @@ pub struct ServiceLimits {
     pub quotas: QuotaPolicy,
     /// Turns a minute of one session.
     pub session_turns_per_minute: u32,
-    /// Whether the node recomputes disclosed turns for audits.
-    pub audits: bool,
     /// Maximum tokens of an answer.
     pub max_output_tokens: u32,
     /// Terms of the storage of blobs, paid by the operator's publisher. Turns that request more epochs are
@@ -188,7 +182,6 @@ impl Default for ServiceLimits {
             own_networks: Networks::default(),
             quotas: QuotaPolicy::default(),
             session_turns_per_minute: 60,
-            audits: false,
             max_output_tokens: 4096,
             storage: StorageOffer::default(),
             // The longest answer at some forty tokens a second.

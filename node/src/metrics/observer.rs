@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use baton_proto::{ErrorCode, audit::AuditVerdict, wire::StoreState};
+use baton_proto::{ErrorCode, wire::StoreState};
 
 use super::Metrics;
 use crate::observer::{BlobSource, RequestKind, ServiceObserver, TurnSummary};
@@ -16,7 +16,6 @@ impl ServiceObserver for Metrics {
             RequestKind::NodeRecord => "node_record",
             RequestKind::Relay => "relay",
             RequestKind::Embed => "embed",
-            RequestKind::Audit => "audit",
         };
         self.requests.get_or_create(&[("kind", kind)]).inc();
     }
@@ -57,15 +56,6 @@ impl ServiceObserver for Metrics {
 
     fn abandoned(&self) {
         self.turns.get_or_create(&[("outcome", "abandoned")]).inc();
-    }
-
-    fn audited(&self, verdict: &AuditVerdict) {
-        let result = match verdict {
-            AuditVerdict::Same { .. } => "same",
-            AuditVerdict::Different { .. } => "different",
-            AuditVerdict::NotReplayable(_) => "not_replayable",
-        };
-        self.audits.get_or_create(&[("result", result)]).inc();
     }
 
     fn embedded(&self, texts: usize, tokens: usize, took: Duration) {

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode,
-    audit::AUDIT_PROTOCOL,
     embed::EMBED_PROTOCOL,
     ids::{BlobDigest, FetchProof},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES},
@@ -13,7 +12,7 @@ use baton_proto::{
 };
 use tokio::time::Instant;
 
-use super::{audit, embedding, questions};
+use super::{embedding, questions};
 use crate::{
     core::{
         Core,
@@ -34,7 +33,6 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
             Err(refusal) => refuse_stream(&core, stream, who, refusal).await,
             Ok(()) => match stream.protocol() {
                 EMBED_PROTOCOL => embedding::serve(&core, stream, who).await,
-                AUDIT_PROTOCOL => audit::serve(&core, stream, who).await,
                 _ => answer(&core, stream, who).await,
             },
         }

@@ -1,4 +1,4 @@
-//! The charge for a turn, an embedding request or an audit, to its grants, or else to its peer and subnet. It
+//! The charge for a turn or an embedding request, to its grants, or else to its peer and subnet. It
 //! holds the most that the work may cost, and books the work as it is done, however the work ends. Dropping it
 //! returns the rest.
 
@@ -164,15 +164,15 @@ pub(crate) fn read_cost(tokens: usize) -> u32 {
 /// nobody took.
 pub(crate) struct ChargedEvents<'a> {
     handle: GenerateHandle,
-    charge: Option<&'a Charge>,
+    charge: &'a Charge,
     /// Tokens of the answer that the engine only reads.
     resumed: usize,
     made: u32,
 }
 
 impl<'a> ChargedEvents<'a> {
-    /// The events of a job after `resumed` tokens; without a charge nobody pays.
-    pub(crate) fn new(handle: GenerateHandle, charge: Option<&'a Charge>, resumed: usize) -> Self {
+    /// The events of a job after `resumed` tokens.
+    pub(crate) fn new(handle: GenerateHandle, charge: &'a Charge, resumed: usize) -> Self {
         Self { handle, charge, resumed, made: 0 }
     }
 
@@ -183,7 +183,7 @@ impl<'a> ChargedEvents<'a> {
     }
 
     fn book(&mut self, event: &EngineEvent) {
-        let Some(charge) = self.charge else { return };
+        let charge = self.charge;
         match event {
             EngineEvent::Started { input_tokens } => charge.begin(*input_tokens as usize + self.resumed),
             EngineEvent::Token { ids, .. } => {

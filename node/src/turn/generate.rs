@@ -79,7 +79,7 @@ pub(crate) async fn generate(
     }
     let stop = StopOnDrop(CancellationToken::new());
     let handle = start(core, admitted, opened, turn_prompt, stop.0.clone())?;
-    let job = ChargedEvents::new(handle, Some(&admitted.charge), payload.resume_tokens.len());
+    let job = ChargedEvents::new(handle, &admitted.charge, payload.resume_tokens.len());
     let mut listener = Listener { core, tally, text: Zeroizing::default(), room, first_token_at: None };
     listener.text.reserve_exact(room.min(MAX_MESSAGE_BYTES));
     let mut answer = listener.listen(job, &stop.0, events).await?;

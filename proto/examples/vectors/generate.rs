@@ -27,8 +27,6 @@ use baton_proto::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-#[path = "audit.rs"]
-pub(crate) mod audit;
 #[path = "contradiction.rs"]
 pub(crate) mod contradiction;
 #[path = "embed.rs"]
@@ -57,7 +55,6 @@ pub(crate) fn files() -> Vec<(&'static str, String)> {
         ("frames.json", text(objects::frame_vectors(&made))),
         ("blobs.json", text(blob_vectors(&made))),
         ("embed.json", text(embed::vectors())),
-        ("audit.json", text(audit::vectors(&made))),
         ("export-20.json", export),
         ("contradiction.json", proof),
     ]

@@ -344,11 +344,7 @@ impl CheckedTurn<'_> {
 }
 
 /// Checks that a verified authorisation ordered the turn of a link.
-pub(crate) fn check_auth(
-    link: &Link,
-    genesis: &Genesis,
-    auth: &SignedObject<TurnAuth>,
-) -> Result<(), ErrorCode> {
+fn check_auth(link: &Link, genesis: &Genesis, auth: &SignedObject<TurnAuth>) -> Result<(), ErrorCode> {
     let meant = auth.auth_hash() == link.auth_hash
         && auth.session_id == link.session_id
         && auth.seq == link.seq
@@ -365,7 +361,7 @@ pub(crate) fn check_auth(
 
 /// Verifies a receipt, and checks its commitments to the turn: to the answer, and to the input if the system text is
 /// known.
-pub(crate) fn check_receipt(
+fn check_receipt(
     link: &SignedObject<Link>,
     record: &Record,
     record_key: &RecordKey,
@@ -391,7 +387,7 @@ pub(crate) fn check_receipt(
 }
 
 /// Checks sampling settings against the receipt and the authorisation of their turn.
-pub(crate) fn check_sampling(
+fn check_sampling(
     sampling: &Sampling,
     record_key: &RecordKey,
     receipt: Option<&Receipt>,

@@ -8,9 +8,8 @@ use baton_proto::{
     ErrorCode, Retry, codec,
     ids::{Commitment, LinkHash, NodeId, PublicKey, SessionId},
     limits::{
-        AUDIT_REQUEST_VERSION, AUTHOR_STORES_ALONE_MS, EMBED_AUTH_VERSION, EXCHANGE_KEY_GRACE_MS,
-        HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, HEAD_PERIOD_MS, HEAD_RECORD_VERSION, MAX_AUDIT_FRAME_BYTES,
-        MAX_AUDIT_REQUEST_BYTES, MAX_AUTH_LIFETIME_MS, MAX_BLOB_BYTES, MAX_BRANCHES, MAX_CLOCK_SKEW_MS,
+        AUTHOR_STORES_ALONE_MS, EMBED_AUTH_VERSION, EXCHANGE_KEY_GRACE_MS,
+        HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, HEAD_PERIOD_MS, HEAD_RECORD_VERSION, MAX_AUTH_LIFETIME_MS, MAX_BLOB_BYTES, MAX_BRANCHES, MAX_CLOCK_SKEW_MS,
         MAX_DEVICES, MAX_EMBED_ANSWER_BYTES, MAX_EMBED_DIMENSIONS, MAX_EMBED_FRAME_BYTES,
         MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS,
         MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_FRAME_BYTES, MAX_HEAD_BYTES, MAX_HEAD_LIFETIME_MS,
@@ -144,7 +143,6 @@ fn the_versions_of_the_object_tables_are_the_code() {
         export::ExportStatement,
         embed::EmbedAuth,
         embed::EmbedReply,
-        audit::AuditReport,
     ];
     expected.extend([
         ("Record", Record::of_turn(RecordKind::Turn, None, &[], "", FinishReason::Stop).version),
@@ -152,7 +150,6 @@ fn the_versions_of_the_object_tables_are_the_code() {
         ("Segment", Segment::empty(SessionId([0; 32]), 0).version),
         ("ModelManifest", MODEL_MANIFEST_VERSION),
         ("EmbedTexts", baton_proto::embed::EmbedTexts::new(Vec::new()).version),
-        ("AuditRequest", AUDIT_REQUEST_VERSION),
     ]);
     let mut found = versions_of_the_page();
     found.sort();
@@ -180,7 +177,6 @@ fn the_limits_are_the_code() {
         MEM_ENVELOPE_VERSION,
         EMBED_AUTH_VERSION,
         HEAD_RECORD_VERSION,
-        AUDIT_REQUEST_VERSION,
         MAX_OBJECT_BYTES,
         MAX_FRAME_BYTES,
         MAX_NODE_FRAME_BYTES,
@@ -241,8 +237,6 @@ fn the_limits_are_the_code() {
         MAX_EMBED_DIMENSIONS,
         MAX_EMBED_REPLY_BYTES,
         MAX_EMBED_ANSWER_BYTES,
-        MAX_AUDIT_FRAME_BYTES,
-        MAX_AUDIT_REQUEST_BYTES,
         PROGRESS_TOKENS,
         AUTHOR_STORES_ALONE_MS,
     ];
@@ -326,7 +320,6 @@ fn figures_in_the_text_are_the_code() {
     for text in [
         format!("`{}`", baton_proto::wire::TURN_PROTOCOL),
         format!("`{}`", baton_proto::embed::EMBED_PROTOCOL),
-        format!("`{}`", baton_proto::audit::AUDIT_PROTOCOL),
         format!("`{}`", baton_proto::export::EXPORT_FORMAT),
         format!("`{}`", baton_proto::export::EVIDENCE_FORMAT),
         "has at least 262,144 bytes".to_owned(),

@@ -3,7 +3,6 @@
 
 mod adversary;
 mod contradiction;
-mod disclosure;
 mod document;
 mod export;
 #[path = "../../examples/vectors/generate.rs"]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 const PAGE: &str = include_str!("../../../docs/THREATS.md");
 
 /// The wire objects that nodes and relayers make, by the source that defines them.
-const OBJECTS: [(&str, &[&str]); 7] = [
+const OBJECTS: [(&str, &[&str]); 6] = [
     (include_str!("../../src/link.rs"), &["Link"]),
     (
         include_str!("../../src/receipt.rs"),
@@ -20,7 +20,6 @@ const OBJECTS: [(&str, &[&str]); 7] = [
         include_str!("../../src/wire.rs"),
         &["Committed", "StoreState", "TurnStatus", "NodeFrame", "ReplyEvent"],
     ),
-    (include_str!("../../src/audit.rs"), &["AuditReport"]),
     (include_str!("../../src/embed.rs"), &["EmbedReply"]),
     (include_str!("../../src/memory.rs"), &["MemEnvelope"]),
 ];

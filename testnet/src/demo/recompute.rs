@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, bail, ensure};
-use baton_client::{AuditOutcome, AuditWish};
+use anyhow::{Context as _, ensure};
 use baton_keys::files::write_private;
-use baton_proto::{audit::AuditVerdict, export::ExportMemory};
+use baton_proto::export::ExportMemory;
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -45,23 +44,6 @@ impl Demo {
         ensure!(turns == self.report.turns, "{turns} of {} turns: {errors}", self.report.turns);
         output::note(&format!("  {turns} turns are {wanted}"));
         self.report.recomputed = (self.engine == EngineChoice::Native).then_some(true);
-        Ok(())
-    }
-
-    /// Lets a node other than the last answer's author recompute that answer.
-    pub(super) async fn audit(&mut self) -> anyhow::Result<()> {
-        if self.engine == EngineChoice::Echo {
-            return Ok(());
-        }
-        output::note("the last answer computed again by another node, which signs what came of it");
-        let AuditOutcome { turn, author, report, .. } =
-            self.client.session(self.session).audit(&AuditWish::default()).await?;
-        let AuditVerdict::Same { tokens } = report.verdict else {
-            bail!("turn {turn} was expected to be the same: {:?}", report.verdict)
-        };
-        ensure!(report.node != author, "the node audited itself");
-        output::note(&format!("  turn {}: the same {tokens} tokens", turn + 1));
-        self.report.audited = Some(true);
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{AUDIT_PROTOCOL, EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Networks};
+use baton_mesh::{EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Networks};
 use baton_node::{
     engine::{
         Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount,
@@ -235,7 +235,6 @@ impl TestNode {
         config.bootstrap = setup.bootstrap;
         config.limits.own_networks = Networks::loopback();
         config.side_protocols.extend(setup.embeddings.as_ref().map(|_| EMBED_PROTOCOL));
-        config.side_protocols.extend(setup.limits.audits.then_some(AUDIT_PROTOCOL));
         let (mesh, incoming) = Mesh::spawn(identity.signing.expose_seed(), config).await.unwrap();
         let engine = Arc::new(WatchedEngine {
             inner: EchoEngine::new(&setup.echo).unwrap(),
