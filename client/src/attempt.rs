@@ -42,7 +42,7 @@ use crate::{
     },
     session::{
         open_session::Session,
-        state::{Entry, OrderTerms, PendingTurn, State},
+        state::{AttemptChange, Entry, OrderTerms, PendingTurn, State},
     },
     timeouts::Timeouts,
 };
@@ -389,7 +389,7 @@ async fn take_memory(
     events: &mut Events<'_>,
 ) -> Result<(), AttemptFailure> {
     check_memory(&items)?;
-    let entry = Entry::Memory { attempt: auth.attempt, items: items.clone() };
+    let entry = Entry::OfAttempt(auth.attempt, AttemptChange::Memory(items.clone()));
     context.session.note(entry).await.map_err(journal_failed)?;
     events(TurnEvent::Memory(items.clone()));
     reply.memory = items;

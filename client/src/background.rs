@@ -29,9 +29,9 @@ use crate::{
     session::{
         open_session::{AuthorPolicy, Session},
         rounds::Rounds,
-        state::Entry,
+        state::{Entry, Purchase, StoredBlob, TurnChange},
     },
-    storage::{self, StoredBlob},
+    storage,
     sync::{
         equivocations,
         head::{self, HeadStatus, PublishReason},
@@ -319,9 +319,9 @@ async fn note_reported(
 ) {
     let (seq, stored_ms) = (turn.0, core.now_ms());
     let epochs = session.read(|state| storage::ordered_epochs(core, state, seq));
-    let mut entries = StoredBlob { end_epoch, epochs: Some(epochs), stored_ms }.entries(seq);
-    entries.push(Entry::Confirmed { seq, at_ms: stored_ms });
-    if let Err(error) = session.record_of(turn, entries).await {
+    let paid = Some(Purchase { stored_ms, epochs });
+    let stored = TurnChange::Stored(StoredBlob { end_epoch, paid, confirmed_ms: Some(stored_ms) });
+    if let Err(error) = session.record_of(turn, vec![Entry::OfTurn(seq, stored)]).await {
         tracing::warn!(%error, "a stored blob was not noted");
     }
 }
@@ -355,8 +355,8 @@ async fn try_store_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Re
         storage::note_confirmed(core, session, seq).await;
         return Ok(());
     }
-    let stored_blob = storage::put(core, session, seq, id).await?;
-    session.record(stored_blob.entries(seq)).await?;
+    let stored = storage::put(core, session, seq, id).await?;
+    session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(stored))]).await?;
     // The publisher's answer is a claim, too. If the store shows nothing yet, a later look is due.
     if core.config.store.exists(id).await.unwrap_or(false) {
         storage::note_confirmed(core, session, seq).await;
@@ -372,12 +372,13 @@ async fn acknowledge(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
         Some((turn.link.author, turn.link.link_hash(), meta.ack.as_ref()?.bytes().clone()))
     });
     let Some((author, link, ack)) = found else { return };
-    let entry = match delivery::deliver(core, session.id, author, &ClientFrame::Note(ack)).await {
-        DeliveryOutcome::Accepted => Entry::Acked { seq },
-        DeliveryOutcome::Unknown => Entry::AckMoot { seq },
+    let is_moot = match delivery::deliver(core, session.id, author, &ClientFrame::Note(ack)).await {
+        DeliveryOutcome::Accepted => false,
+        DeliveryOutcome::Unknown => true,
         DeliveryOutcome::Unanswered => return,
     };
-    if let Err(error) = session.record_of((seq, link), vec![entry]).await {
+    let acked = Entry::OfTurn(seq, TurnChange::Acked { is_moot });
+    if let Err(error) = session.record_of((seq, link), vec![acked]).await {
         tracing::warn!(%error, "an acknowledgement was not noted");
     }
 }

@@ -17,7 +17,10 @@ use crate::{
     background::{check_head, open, spawn_background_work},
     core::Core,
     error::ClientError,
-    session::{journal::JournalLocation, state::Entry},
+    session::{
+        journal::JournalLocation,
+        state::{Entry, TurnsBefore},
+    },
     sync::{
         head::{self, FoundHead},
         reconcile,
@@ -160,9 +163,12 @@ impl ReadableChain {
         let mut entries = Vec::new();
         let first = self.newest.iter().flat_map(|segment| &segment.turns).next();
         if let Some(first) = first.filter(|first| first.link.seq > 0) {
-            entries.push(Entry::Compacted { seq: first.link.seq, prev_link: first.link.prev_link });
             let before = head.blobs.iter().filter(|end| end.segment < first.link.segment);
-            entries.push(Entry::SegmentsBefore { blobs: before.copied().collect() });
+            entries.push(Entry::Before(Box::new(TurnsBefore {
+                seq: first.link.seq,
+                prev_link: first.link.prev_link,
+                blobs: before.copied().collect(),
+            })));
         }
         for part in self.before_gaps.iter().rev() {
             entries.push(Entry::Branch { head: None });

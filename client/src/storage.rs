@@ -16,26 +16,9 @@ use crate::{
     error::ClientError,
     session::{
         open_session::Session,
-        state::{Entry, Purchase, State},
+        state::{Entry, Purchase, State, StoredBlob, TurnChange},
     },
 };
-
-/// A blob in the store, and its known duration.
-pub(crate) struct StoredBlob {
-    pub(crate) end_epoch: Option<u64>,
-    /// Paid epochs; none if another party paid, or the store did not say.
-    pub(crate) epochs: Option<u32>,
-    pub(crate) stored_ms: u64,
-}
-
-impl StoredBlob {
-    /// Its journal entries.
-    pub(crate) fn entries(&self, seq: u64) -> Vec<Entry> {
-        let stored = Entry::Stored { seq, end_epoch: self.end_epoch };
-        let paid = self.epochs.map(|epochs| Purchase { stored_ms: self.stored_ms, epochs });
-        [Some(stored), paid.map(|paid| Entry::Paid { seq, paid })].into_iter().flatten().collect()
-    }
-}
 
 /// Computes and journals the Walrus ID of a turn's blob, unless it is known. Waits for a running
 /// computation.
@@ -50,7 +33,7 @@ pub(crate) async fn ensure_blob_id(session: &Arc<Session>, seq: u64) -> Result<B
         .await
         .map_err(|_| ClientError::TaskEnded)?
         .map_err(|_| ClientError::Protocol(ErrorCode::BlobTooLarge))?;
-    session.record(vec![Entry::BlobId { seq, id }]).await?;
+    session.record(vec![Entry::OfTurn(seq, TurnChange::BlobId(id))]).await?;
     Ok(id)
 }
 
@@ -116,8 +99,8 @@ async fn put_bytes(
         return Err(StoreError::WrongContent.into());
     }
     // Without an end epoch, the PUT's answer was lost and the blob found.
-    let epochs = outcome.end_epoch.map(|_| epochs);
-    Ok(StoredBlob { end_epoch: outcome.end_epoch, epochs, stored_ms })
+    let paid = outcome.end_epoch.map(|_| Purchase { stored_ms, epochs });
+    Ok(StoredBlob { end_epoch: outcome.end_epoch, paid, confirmed_ms: None })
 }
 
 /// Number of epochs for which this client itself stores a turn's blob.
@@ -137,11 +120,11 @@ fn epochs_by(policy: &StoragePolicy, state: &State, seq: u64) -> u32 {
 
 /// Records that the store showed a turn's blob to this client.
 pub(crate) async fn note_confirmed(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
-    let Some(is_stored) = session.read(|state| state.turn(seq).map(|(_, meta)| meta.stored)) else { return };
-    let stored = (!is_stored).then_some(Entry::Stored { seq, end_epoch: None });
-    let confirmed = Entry::Confirmed { seq, at_ms: core.now_ms() };
-    let entries = stored.into_iter().chain([confirmed]).collect();
-    if let Err(error) = session.record(entries).await {
+    if session.read(|state| state.turn(seq).is_none()) {
+        return;
+    }
+    let seen = StoredBlob { confirmed_ms: Some(core.now_ms()), ..StoredBlob::default() };
+    if let Err(error) = session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(seen))]).await {
         tracing::warn!(%error, "that the store has a blob was not noted");
     }
 }
@@ -154,9 +137,9 @@ pub(crate) async fn put_back(
     id: BlobId,
 ) -> Result<(), ClientError> {
     let _permit = session.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-    session.record(vec![Entry::Lost { seq }]).await?;
-    let stored_blob = put(core, session, seq, id).await?;
-    session.record(stored_blob.entries(seq)).await
+    session.record(vec![Entry::OfTurn(seq, TurnChange::Lost)]).await?;
+    let stored = put(core, session, seq, id).await?;
+    session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(stored))]).await
 }
 
 /// Looks for a blob in the store by its ID, twice before it counts as missing: the servers of a store may not

@@ -47,7 +47,7 @@ use crate::{
     },
     session::{
         open_session::Session,
-        state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
+        state::{AttemptChange, AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
     },
     storage,
     sync::{
@@ -366,7 +366,7 @@ async fn attempt(
     // Without it, the attempt could not be compared with its receipt after a crash.
     let items = own.map(|own| own.items.clone()).unwrap_or_default();
     if !items.is_empty() {
-        entries.push(Entry::Memory { attempt: auth.attempt, items: items.clone() });
+        entries.push(Entry::OfAttempt(auth.attempt, AttemptChange::Memory(items.clone())));
     }
     session.record(entries).await?;
     events(TurnEvent::Attempt {
@@ -432,17 +432,14 @@ async fn after_failure(
     let (code, reason) = (failure.code, failure.reason.clone());
     events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason, noticed_ago });
     if let Some(note) = &failure.note {
-        let entry = Entry::Note { attempt: auth.attempt, note: note.bytes().clone() };
-        session.record(vec![entry]).await?;
+        let note = AttemptChange::Note(note.bytes().clone());
+        session.record(vec![Entry::OfAttempt(auth.attempt, note)]).await?;
     }
     let carried = progress.carry(auth, &mut failure, events);
-    match failure.status {
-        AttemptStatus::NothingSigned => {
-            session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?
-        }
-        AttemptStatus::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
-        // Its author is asked at the next start, and informed when another attempt is accepted.
-        AttemptStatus::Lost | AttemptStatus::Hearsay => {}
+    let is_wrong = failure.status == AttemptStatus::Wrong;
+    // The author of any other is asked at the next start, and informed when another attempt is accepted.
+    if is_wrong || failure.status == AttemptStatus::NothingSigned {
+        session.record(vec![Entry::OfAttempt(auth.attempt, AttemptChange::Ended { is_wrong })]).await?;
     }
     if carried == Carry::Void {
         // The beginning given to this node is at fault, not the turn or the node.
@@ -522,7 +519,12 @@ async fn finish(
         receipt_hash: accepted.receipt.receipt_hash(),
     });
     let ack = TurnNote::of(auth, ack, now);
-    let ack = session.read(|state| SignedObject::sign(ack, &state.root.signing_key()));
+    let (ack, ordered) = session.read(|state| {
+        let mut attempts = state.pending.iter().flat_map(|pending| &pending.attempts);
+        let attempt = attempts.find(|known| known.auth.attempt == auth.attempt);
+        let ack = SignedObject::sign(ack, &state.root.signing_key());
+        (ack, attempt.map(|attempt| attempt.terms.storage))
+    });
     let entry = accepted.segment.entries.last().ok_or(ErrorCode::BadSequence)?.clone();
     let turn = TurnEntry {
         entry,
@@ -534,6 +536,7 @@ async fn finish(
             receipt: accepted.receipt.bytes().clone(),
             ack: Some(ack.bytes().clone()),
         }),
+        ordered,
         memory: memory.clone(),
     };
     session.record(vec![Entry::Turn(Box::new(turn))]).await?;

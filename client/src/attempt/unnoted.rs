@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use crate::session::{open_session::Session, state::Entry};
+use crate::session::{
+    open_session::Session,
+    state::{AttemptChange, Entry},
+};
 
 /// The text of one attempt that is in no entry of the journal yet.
 pub(super) struct UnnotedText {
@@ -26,7 +29,7 @@ impl UnnotedText {
     /// The entry with the text, which is then noted; none without a text.
     pub(super) fn take(&mut self) -> Option<Entry> {
         let text = std::mem::take(&mut *self.text);
-        (!text.is_empty()).then_some(Entry::Received { attempt: self.attempt, text })
+        (!text.is_empty()).then_some(Entry::OfAttempt(self.attempt, AttemptChange::Received(text)))
     }
 
     /// Forgets the text: the turn was accepted, or the text is void.

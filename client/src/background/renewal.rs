@@ -10,7 +10,11 @@ use crate::{
     background::{self, repair},
     core::Core,
     error::ClientError,
-    session::{lifetime::BlobLifetime, open_session::Session, state::Entry},
+    session::{
+        lifetime::BlobLifetime,
+        open_session::Session,
+        state::{Entry, TurnChange},
+    },
     storage,
     sync::head,
 };
@@ -102,10 +106,12 @@ async fn renew_blob(
     let id = storage::ensure_blob_id(session, seq).await?;
     // On disk before the PUT: if this process ends before it knows more, nothing is paid twice for a
     // while.
-    let doubt = |since_ms| vec![Entry::RenewalDoubt { seq, since_ms }];
+    let doubt = |since_ms| vec![Entry::OfTurn(seq, TurnChange::RenewalDoubt(since_ms))];
     session.record(doubt(Some(core.now_ms()))).await?;
     match storage::put(core, session, seq, id).await {
-        Ok(stored_blob) if stored_blob.end_epoch.is_some() => session.record(stored_blob.entries(seq)).await,
+        Ok(stored) if stored.end_epoch.is_some() => {
+            session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(stored))]).await
+        }
         // A blob found in place of a lost answer is the old one, and proves nothing about the new PUT.
         Ok(_) => {
             let reason = "the store did not say until when the blob is kept".to_owned();

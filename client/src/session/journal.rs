@@ -37,12 +37,11 @@ use zeroize::Zeroizing;
 use crate::error::ClientError;
 
 /// First bytes of a journal, with its version.
-const MAGIC: &[u8; 16] = b"baton-journal-4\n";
-/// First bytes of earlier formats: lengths of the first were not sealed, the second had no projects, and the third sent
-/// turns again after a fork.
-const OLD_MAGICS: [&[u8; 16]; 3] = [b"baton-journal-1\n", b"baton-journal-2\n", b"baton-journal-3\n"];
+const MAGIC: &[u8; 16] = b"baton-journal-5\n";
+/// First bytes of earlier formats, whose last byte but one is this digit.
+const OLD_VERSIONS: std::ops::RangeInclusive<u8> = b'1'..=b'4';
 /// First bytes of a log: frames as in a file follow, and no root.
-const LOG_MAGIC: &[u8; 16] = b"baton-chat-log3\n";
+const LOG_MAGIC: &[u8; 16] = b"baton-chat-log4\n";
 /// Bytes that may wait before a log is written: in larger pieces than a file.
 const MAX_WAITING_BYTES: usize = 256 * 1024;
 /// The root as sealed under the device key: nonce, root and tag.
@@ -373,7 +372,8 @@ fn read_file(path: &Path) -> Result<Vec<u8>, ClientError> {
 }
 
 fn check_format(path: &Path, bytes: &[u8]) -> Result<(), ClientError> {
-    if OLD_MAGICS.iter().any(|magic| bytes.starts_with(*magic)) {
+    let version = bytes.strip_prefix(&MAGIC[..MAGIC.len() - 2]).and_then(<[u8]>::first);
+    if version.is_some_and(|version| OLD_VERSIONS.contains(version)) {
         let source = io::Error::other("it is of an older format, which only an earlier baton reads");
         return Err(file_error("read", path, source));
     }

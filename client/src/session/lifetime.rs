@@ -66,8 +66,8 @@ pub(crate) fn looks_due(state: &State, terms: StorageTerms, now_ms: u64, most: u
         let kept_until_ms =
             stored_ms.saturating_add(terms.epoch_ms().saturating_mul(epochs.saturating_sub(1).into()));
         // A blob whose time may be over is left to a renewal.
-        if kept_until_ms > now_ms && look_from_ms(meta.confirmed_ms, kept_until_ms, terms) <= now_ms {
-            due.push((meta.confirmed_ms, seq));
+        if kept_until_ms > now_ms && look_from_ms(meta.blob.confirmed_ms, kept_until_ms, terms) <= now_ms {
+            due.push((meta.blob.confirmed_ms, seq));
         }
     }
     due.sort_unstable();
@@ -97,7 +97,7 @@ fn lifetime(state: &State, seq: u64, terms: StorageTerms, now_ms: u64) -> Option
         blob_id: meta.blob_id,
         length: meta.length,
         stored: meta.stored,
-        end_epoch: meta.end_epoch,
+        end_epoch: meta.blob.end_epoch,
         kept_until_ms: after(epochs.saturating_sub(1)),
         gone_by_ms: after(epochs),
         due: due_from_ms(state, seq, terms).is_some_and(|from_ms| now_ms >= from_ms),
@@ -110,7 +110,7 @@ fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: Storage
     let closed = || state.turn(turn.link.seq + 1).is_some() || state.segment(turn.link.segment).is_closed();
     let ordered = meta.ordered.map(|ordered| (ordered.open_epochs, ordered.closed_epochs));
     let (open_epochs, closed_epochs) = ordered.unwrap_or((terms.open_epochs, terms.closed_epochs));
-    match meta.paid {
+    match meta.blob.paid {
         Some(paid) => (paid.stored_ms, paid.epochs),
         None if closed() => (first_known_ms(turn.link.time_ms, meta), closed_epochs),
         None => (first_known_ms(turn.link.time_ms, meta), open_epochs),

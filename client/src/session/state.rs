@@ -22,7 +22,7 @@ use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
     SignedObject,
     chain::{HistoryTurn, effective},
-    head::{DeviceLease, SegmentRef, head_period},
+    head::{DeviceLease, head_period},
     ids::{BlobDigest, BlobId, LinkHash, NodeId, SessionId, TurnId},
     limits::{MAX_CLOCK_SKEW_MS, MAX_LINK_LEAD_MS},
     link::{Genesis, Link},
@@ -43,7 +43,8 @@ use crate::{
 pub(crate) use branches::Branch;
 pub(crate) use due::{DueWatch, StorageTerms};
 pub(crate) use entry::{
-    AttemptEntry, Entry, OrderTerms, PendingTurn, Proof, Purchase, SessionHeader, TurnEntry,
+    AttemptChange, AttemptEntry, Entry, OrderTerms, PendingTurn, Proof, Purchase, SessionHeader, StoredBlob,
+    TurnChange, TurnEntry, TurnsBefore,
 };
 pub(crate) use log::TurnLog;
 
@@ -63,11 +64,7 @@ pub(crate) struct TurnMeta {
     pub(crate) ack: Option<SignedObject<TurnNote>>,
     pub(crate) acked: bool,
     pub(crate) stored: bool,
-    /// When the store last showed the blob to this client, in milliseconds since the Unix epoch.
-    pub(crate) confirmed_ms: Option<u64>,
-    pub(crate) end_epoch: Option<u64>,
-    /// The terms of the last PUT, if this client knows them.
-    pub(crate) paid: Option<Purchase>,
+    pub(crate) blob: StoredBlob,
     /// Time of the last renewal if its payment is unknown.
     pub(crate) renewal_doubt_ms: Option<u64>,
     pub(crate) memory: Vec<MemoryItem>,
@@ -99,6 +96,31 @@ pub(crate) struct PendingAttempt {
     pub(crate) note: Option<SignedObject<ProgressNote>>,
 }
 
+impl PendingAttempt {
+    fn begin(entry: AttemptEntry) -> Result<Self, StateError> {
+        Ok(Self {
+            auth: SignedObject::of_verified(entry.auth)?,
+            terms: entry.terms,
+            received: String::new(),
+            memory: Vec::new(),
+            refused: false,
+            rejected: false,
+            note: None,
+        })
+    }
+
+    fn apply(&mut self, change: AttemptChange) -> Result<(), StateError> {
+        match change {
+            AttemptChange::Received(text) => self.received.push_str(&text),
+            AttemptChange::Memory(items) => self.memory = items,
+            AttemptChange::Note(note) => self.note = Some(SignedObject::of_verified(note)?),
+            AttemptChange::Ended { is_wrong: false } => self.refused = true,
+            AttemptChange::Ended { is_wrong: true } => self.rejected = true,
+        }
+        Ok(())
+    }
+}
+
 /// A pending turn with its attempts.
 #[derive(Clone)]
 pub(crate) struct Pending {
@@ -127,10 +149,8 @@ pub(crate) struct State {
     pub(crate) system: Arc<Vec<Message>>,
     /// The user's title of the session.
     pub(crate) title: Option<String>,
-    /// The first turn that is here, and the hash that its link continues; none if all are here.
-    compacted: Option<(u64, LinkHash)>,
-    /// Blobs of the segments before the first turn here, newest first, if a recovery could not read all.
-    segments_before: Vec<SegmentRef>,
+    /// The turns before the first turn that is here; none if all are here.
+    before: Option<Box<TurnsBefore>>,
     /// Accepted turns, oldest first; each with its record.
     pub(crate) history: TurnLog<HistoryTurn>,
     /// Parallel to `history`.
@@ -173,8 +193,7 @@ impl State {
             header,
             system,
             title: None,
-            compacted: None,
-            segments_before: Vec::new(),
+            before: None,
             history: TurnLog::new(),
             meta: TurnLog::new(),
             record_bytes: 0,
@@ -225,83 +244,29 @@ impl State {
     pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), StateError> {
         match entry {
             Entry::Opened(_) => return Err(StateError::OutOfPlace),
-            Entry::System(system) => self.system = Arc::new(system),
-            Entry::Title(title) => self.title = title,
-            Entry::Pending(turn) => self.pending = Some(Pending { turn, attempts: Vec::new() }),
-            Entry::Attempt(entry) => {
-                let auth = SignedObject::<TurnAuth>::of_verified(entry.auth)?;
-                let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;
-                pending.attempts.push(PendingAttempt {
-                    auth,
-                    terms: entry.terms,
-                    received: String::new(),
-                    memory: Vec::new(),
-                    refused: false,
-                    rejected: false,
-                    note: None,
-                });
-            }
-            Entry::Received { attempt, text } => {
-                if let Some(attempt) = self.attempt_mut(attempt) {
-                    attempt.received.push_str(&text);
-                }
-            }
-            Entry::Memory { attempt, items } => {
-                if let Some(attempt) = self.attempt_mut(attempt) {
-                    attempt.memory = items;
-                }
-            }
-            Entry::Refused { attempt } => {
-                if let Some(attempt) = self.attempt_mut(attempt) {
-                    attempt.refused = true;
-                }
-            }
-            Entry::Rejected { attempt } => {
-                if let Some(attempt) = self.attempt_mut(attempt) {
-                    attempt.rejected = true;
-                }
-            }
-            Entry::Note { attempt, note } => {
-                let note = SignedObject::<ProgressNote>::of_verified(note)?;
-                if let Some(attempt) = self.attempt_mut(attempt) {
-                    attempt.note = Some(note);
-                }
-            }
-            Entry::Turn(turn) => self.push_turn(*turn)?,
-            Entry::Abandoned => self.pending = None,
-            Entry::BlobId { seq, id } => self.meta_mut(seq)?.blob_id = Some(id),
-            Entry::Acked { seq } => {
-                self.meta_mut(seq)?.acked = true;
-                self.unacked.remove(&seq);
-            }
-            Entry::AckMoot { seq } => {
-                self.unacked.remove(&seq);
-            }
-            Entry::Stored { seq, end_epoch } => {
-                let meta = self.meta_mut(seq)?;
-                meta.stored = true;
-                meta.end_epoch = end_epoch;
-                self.unstored.remove(&seq);
-            }
-            Entry::Paid { seq, paid } => {
-                let meta = self.meta_mut(seq)?;
-                meta.paid = Some(paid);
-                meta.renewal_doubt_ms = None;
-            }
-            Entry::RenewalDoubt { seq, since_ms } => self.meta_mut(seq)?.renewal_doubt_ms = since_ms,
-            Entry::Lost { seq } => {
-                let meta = self.meta_mut(seq)?;
-                (meta.stored, meta.confirmed_ms) = (false, None);
-                if !self.is_superseded(seq) {
-                    self.unstored.insert(seq);
-                }
-            }
-            Entry::Compacted { seq, prev_link } => {
+            Entry::Before(before) => {
                 if self.next_seq() != 0 {
                     return Err(StateError::OutOfPlace);
                 }
-                self.compacted = Some((seq, prev_link));
+                self.before = Some(before);
             }
+            Entry::System(system) => self.system = Arc::new(system),
+            Entry::Title(title) => self.title = title,
+            Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
+            Entry::Pending(turn) => self.pending = Some(Pending { turn, attempts: Vec::new() }),
+            Entry::Attempt(entry) => {
+                let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;
+                pending.attempts.push(PendingAttempt::begin(entry)?);
+            }
+            Entry::OfAttempt(attempt, change) => {
+                let mut attempts = self.pending.iter_mut().flat_map(|pending| &mut pending.attempts);
+                if let Some(attempt) = attempts.find(|known| known.auth.attempt == attempt) {
+                    attempt.apply(change)?;
+                }
+            }
+            Entry::Abandoned => self.pending = None,
+            Entry::Turn(turn) => self.push_turn(*turn)?,
+            Entry::OfTurn(seq, change) => self.apply_to_turn(seq, change)?,
             Entry::Head { sequence, seq, link_hash } => {
                 self.head = Some(PublishedHead { sequence, seq, link_hash });
                 self.head_missing = false;
@@ -314,15 +279,40 @@ impl State {
             Entry::Rebase { at } => self.rebase(at)?,
             Entry::Branch { head } => self.begin_branch(head),
             Entry::BranchTurn(entry) => self.push_branch_turn(*entry)?,
-            Entry::SegmentsBefore { blobs } => self.segments_before = blobs,
-            Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
-            Entry::SignedTwice { seq, link } => {
-                let link = SignedObject::<Link>::of_verified(link)?;
-                self.meta_mut(seq)?.signed_twice = Some(link);
-            }
             Entry::TornEnd { bytes } => self.torn_end = bytes,
             Entry::DeletedElsewhere => self.deleted_elsewhere = true,
-            Entry::Confirmed { seq, at_ms } => self.meta_mut(seq)?.confirmed_ms = Some(at_ms),
+        }
+        Ok(())
+    }
+
+    fn apply_to_turn(&mut self, seq: u64, change: TurnChange) -> Result<(), StateError> {
+        self.due.changed(seq);
+        let index = self.index(seq).ok_or(StateError::UnknownTurn(seq))?;
+        let meta = self.meta.get_mut(index).ok_or(StateError::UnknownTurn(seq))?;
+        match change {
+            TurnChange::BlobId(id) => meta.blob_id = Some(id),
+            TurnChange::Acked { is_moot } => {
+                meta.acked |= !is_moot;
+                self.unacked.remove(&seq);
+            }
+            TurnChange::Stored(blob) => {
+                meta.stored = true;
+                meta.blob.end_epoch = blob.end_epoch.or(meta.blob.end_epoch);
+                meta.blob.confirmed_ms = blob.confirmed_ms.or(meta.blob.confirmed_ms);
+                if blob.paid.is_some() {
+                    (meta.blob.paid, meta.renewal_doubt_ms) = (blob.paid, None);
+                }
+                self.unstored.remove(&seq);
+            }
+            TurnChange::Lost => {
+                (meta.stored, meta.blob) =
+                    (false, StoredBlob { paid: meta.blob.paid, ..StoredBlob::default() });
+                if !self.is_superseded(seq) {
+                    self.unstored.insert(seq);
+                }
+            }
+            TurnChange::RenewalDoubt(since_ms) => meta.renewal_doubt_ms = since_ms,
+            TurnChange::SignedTwice(link) => meta.signed_twice = Some(SignedObject::of_verified(link)?),
         }
         Ok(())
     }
@@ -365,10 +355,6 @@ impl State {
         let acked = ack.is_none();
         let seq = link.seq;
         let pending = if self.answers_pending(&link.turn_id) { self.pending.take() } else { None };
-        let ordered = pending.as_ref().zip(auth.as_ref()).and_then(|(pending, auth)| {
-            let attempt = pending.attempts.iter().find(|known| known.auth.attempt == auth.attempt)?;
-            Some(attempt.terms.storage)
-        });
         let asked = pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens));
         if self.history.last().is_some_and(|last| last.link.segment == link.segment) {
             self.unstored.remove(&seq.saturating_sub(1));
@@ -399,15 +385,13 @@ impl State {
             ack,
             acked,
             stored: false,
-            confirmed_ms: None,
-            end_epoch: None,
-            paid: None,
+            blob: StoredBlob::default(),
             renewal_doubt_ms: None,
             memory: turn.memory,
             notes,
             system,
             asked,
-            ordered,
+            ordered: turn.ordered,
             signed_twice: None,
         });
     }
@@ -439,12 +423,6 @@ impl State {
         notes
     }
 
-    fn meta_mut(&mut self, seq: u64) -> Result<&mut TurnMeta, StateError> {
-        self.due.changed(seq);
-        let index = self.index(seq).ok_or(StateError::UnknownTurn(seq))?;
-        self.meta.get_mut(index).ok_or(StateError::UnknownTurn(seq))
-    }
-
     /// Index of a turn in `history`, unless it is older than the turns here.
     fn index(&self, seq: u64) -> Option<usize> {
         usize::try_from(seq.checked_sub(self.first_seq())?).ok()
@@ -452,11 +430,7 @@ impl State {
 
     /// The first turn that is here: 0 except in a compacted log.
     pub(crate) fn first_seq(&self) -> u64 {
-        self.compacted.map_or(0, |(seq, _)| seq)
-    }
-
-    fn attempt_mut(&mut self, attempt: u32) -> Option<&mut PendingAttempt> {
-        self.pending.as_mut()?.attempts.iter_mut().find(|known| known.auth.attempt == attempt)
+        self.before.as_ref().map_or(0, |before| before.seq)
     }
 
     pub(crate) fn turn(&self, seq: u64) -> Option<(&HistoryTurn, &TurnMeta)> {
@@ -489,9 +463,9 @@ impl State {
 
     /// Hash that the next link continues.
     pub(crate) fn prev_link(&self) -> LinkHash {
-        match (self.history.last(), self.compacted) {
+        match (self.history.last(), &self.before) {
             (Some(last), _) => last.link.link_hash(),
-            (None, Some((_, prev_link))) => prev_link,
+            (None, Some(before)) => before.prev_link,
             (None, None) => self.genesis().link_hash(),
         }
     }

@@ -8,7 +8,10 @@ use crate::{
     core::Core,
     evidence::Equivocation,
     network::reputation::NodeFailure,
-    session::{open_session::Session, state::Entry},
+    session::{
+        open_session::Session,
+        state::{Entry, TurnChange},
+    },
 };
 
 /// Handles a second commitment of an accepted turn. The first link stays valid; the second is kept as
@@ -26,7 +29,7 @@ pub(crate) async fn committed_again(core: &Arc<Core>, session: &Arc<Session>, se
     };
     tracing::warn!(%node, code = ErrorCode::ForkDetected.name(), "a node signed two different links for one turn; `baton receipts --evidence FILE` writes both down");
     core.directory.failed(node, NodeFailure::Equivocated, 0);
-    let entry = Entry::SignedTwice { seq, link: found.other.bytes().clone() };
+    let entry = Entry::OfTurn(seq, TurnChange::SignedTwice(found.other.bytes().clone()));
     if let Err(error) = session.record_of((seq, accepted.link_hash()), vec![entry]).await {
         tracing::warn!(%error, "evidence could not be kept");
     }

@@ -22,7 +22,7 @@ use crate::{
     error::ClientError,
     session::{
         open_session::Session,
-        state::{Entry, Proof, SessionHeader, State, TurnEntry},
+        state::{Entry, Proof, SessionHeader, State, StoredBlob, TurnChange, TurnEntry},
     },
     sync::verify,
 };
@@ -196,13 +196,14 @@ pub(crate) fn entries(
                 blob_length: u32::try_from(bytes.len()).map_err(|_| ErrorCode::BlobTooLarge)?,
                 accepted_ms: now_ms,
                 proof,
+                ordered: None,
                 memory: Vec::new(),
             })));
             last = Some((link.seq, segment.blob.blob_id));
         }
         if let Some((seq, id)) = last {
-            entries.push(Entry::BlobId { seq, id });
-            entries.push(Entry::Stored { seq, end_epoch: None });
+            entries.push(Entry::OfTurn(seq, TurnChange::BlobId(id)));
+            entries.push(Entry::OfTurn(seq, TurnChange::Stored(StoredBlob::default())));
         }
     }
     Ok(entries)

@@ -184,7 +184,7 @@ fn a_journal_of_the_format_before_is_not_called_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let (path, mut bytes, _) = written(folder.path(), &secret);
-    bytes[..MAGIC.len()].copy_from_slice(OLD_MAGICS[1]);
+    bytes[MAGIC.len() - 2] = *OLD_VERSIONS.end();
     fs::write(&path, &bytes).unwrap();
     for refused in [read(&path, &secret).map(|_| ()), Journal::open(&path, &secret).map(|_| ())] {
         let refused = refused.unwrap_err();

@@ -2,7 +2,7 @@
 
 use baton_proto::limits::MAX_READ_BLOBS;
 
-use super::{Entry, Proof, State, TurnEntry, TurnMeta};
+use super::{Entry, Proof, State, TurnChange, TurnEntry, TurnMeta, TurnsBefore};
 
 /// Number of signed turns that must be exceeded before a log is compacted: checking their signatures is most
 /// of the cost of opening it.
@@ -28,7 +28,8 @@ impl State {
         }
         let mut entries = vec![Entry::Opened(self.header.clone())];
         if first.link.seq > 0 {
-            entries.push(Entry::Compacted { seq: first.link.seq, prev_link: first.link.prev_link });
+            let (seq, prev_link) = (first.link.seq, first.link.prev_link);
+            entries.push(Entry::Before(Box::new(TurnsBefore { seq, prev_link, blobs: Vec::new() })));
         }
         if *self.system != self.header.system {
             entries.push(Entry::System(self.system.to_vec()));
@@ -72,18 +73,19 @@ impl TurnMeta {
             blob_digest: self.digest,
             blob_length: self.length,
             accepted_ms: self.accepted_ms,
+            ordered: self.ordered,
             memory: if proof.is_some() { self.memory.clone() } else { Vec::new() },
             proof,
         })));
-        entries.extend(self.blob_id.map(|id| Entry::BlobId { seq, id }));
-        entries.extend(is_acked.then_some(Entry::Acked { seq }));
-        entries.extend(self.stored.then_some(Entry::Stored { seq, end_epoch: self.end_epoch }));
-        entries.extend(self.paid.map(|paid| Entry::Paid { seq, paid }));
-        entries.extend(
-            self.signed_twice.as_ref().map(|link| Entry::SignedTwice { seq, link: link.bytes().clone() }),
-        );
-        if self.renewal_doubt_ms.is_some() {
-            entries.push(Entry::RenewalDoubt { seq, since_ms: self.renewal_doubt_ms });
-        }
+        let is_noted = self.stored || self.blob.paid.is_some();
+        let changes = [
+            self.blob_id.map(TurnChange::BlobId),
+            is_acked.then_some(TurnChange::Acked { is_moot: false }),
+            is_noted.then_some(TurnChange::Stored(self.blob)),
+            (is_noted && !self.stored).then_some(TurnChange::Lost),
+            self.signed_twice.as_ref().map(|link| TurnChange::SignedTwice(link.bytes().clone())),
+            self.renewal_doubt_ms.map(|since_ms| TurnChange::RenewalDoubt(Some(since_ms))),
+        ];
+        entries.extend(changes.into_iter().flatten().map(|change| Entry::OfTurn(seq, change)));
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct TurnEntry {
     pub(crate) accepted_ms: u64,
     /// Absent in a session recovered from its root.
     pub(crate) proof: Option<Proof>,
+    /// The storage of its blob that its author was ordered; unknown for a turn of another device.
+    pub(crate) ordered: Option<StoragePolicy>,
     pub(crate) memory: Vec<MemoryItem>,
 }
 
@@ -86,50 +88,32 @@ pub(crate) struct Proof {
 pub(crate) enum Entry {
     /// Always the first.
     Opened(SessionHeader),
+    /// Before all turns: the turns that are not here.
+    Before(Box<TurnsBefore>),
     /// The pinned system text changed.
     System(Vec<Message>),
+    /// The user's title of the session; none for the beginning of the first message.
+    Title(Option<String>),
+    /// A JSON schema that later turns name by its hash.
+    Schema(String),
     /// A turn is pending.
     Pending(PendingTurn),
     /// An attempt is about to be sent.
     Attempt(AttemptEntry),
-    /// The attempt's text so far; display only.
-    Received { attempt: u32, text: String },
-    /// Items that a relayer said it added to an attempt.
-    Memory { attempt: u32, items: Vec<MemoryItem> },
-    /// An attempt ended unsigned, as its node reported.
-    Refused { attempt: u32 },
-    /// The client found an attempt's reply wrong: it no longer trusts the author about this attempt.
-    Rejected { attempt: u32 },
-    /// The pending turn was accepted, or a turn recovered.
-    Turn(Box<TurnEntry>),
+    /// More about an attempt at the pending turn, by its number.
+    OfAttempt(u32, AttemptChange),
     /// The pending turn was abandoned.
     Abandoned,
-    /// The Walrus ID of a turn's blob was computed.
-    BlobId { seq: u64, id: BlobId },
-    /// The author has the acknowledgement.
-    Acked { seq: u64 },
-    /// The store has a turn's blob.
-    Stored { seq: u64, end_epoch: Option<u64> },
-    /// The store does not have a turn's blob after all.
-    Lost { seq: u64 },
+    /// The pending turn was accepted, or a turn recovered.
+    Turn(Box<TurnEntry>),
+    /// More about a turn, by its position.
+    OfTurn(u64, TurnChange),
     /// A head record was published, or found at recovery.
     Head { sequence: u64, seq: u64, link_hash: LinkHash },
-    /// The author no longer knows the turn, so its acknowledgement is useless.
-    AckMoot { seq: u64 },
-    /// For how many epochs a turn's blob was stored, and when.
-    Paid { seq: u64, paid: Purchase },
-    /// A turn's blob is about to be bought again. Whether it was is unknown until [`Entry::Paid`], or the
-    /// same entry without a time.
-    RenewalDoubt { seq: u64, since_ms: Option<u64> },
-    /// The signed progress of a failed attempt's node.
-    Note { attempt: u32, note: SignedBytes },
-    /// In a compacted log, before its turns: the first turn that the log holds, and the hash that its link
-    /// continues.
-    Compacted { seq: u64, prev_link: LinkHash },
-    /// Other devices that may write the session, as the head index reported.
-    Leases { devices: Vec<DeviceLease> },
     /// A published head record that these indexes have not accepted yet.
     HeadUnconfirmed { record: Vec<u8>, names: Vec<String> },
+    /// Other devices that may write the session, as the head index reported.
+    Leases { devices: Vec<DeviceLease> },
     /// The turns from this one on leave the chain and become a branch. The turns that take their place follow.
     Rebase { at: u64 },
     /// A branch of another chain's turns begins: its end, or none for turns before a gap of the chain that a recovery
@@ -137,21 +121,65 @@ pub(crate) enum Entry {
     Branch { head: Option<BranchHead> },
     /// The next turn of the branch that began last.
     BranchTurn(Box<segment::Entry>),
-    /// A JSON schema that later turns name by its hash.
-    Schema(String),
-    /// A second link that the author of a turn signed for it.
-    SignedTwice { seq: u64, link: SignedBytes },
     /// Number of incomplete bytes at the journal's end when it was opened: turns may be missing. 0 after a
     /// comparison with the head index.
     TornEnd { bytes: u64 },
-    /// The store showed this client a turn's blob, at this time in milliseconds since the Unix epoch.
-    Confirmed { seq: u64, at_ms: u64 },
-    /// The user's title of the session; none for the beginning of the first message.
-    Title(Option<String>),
-    /// The blobs of segments before the first turn here, newest first, as a recovered head names them.
-    SegmentsBefore { blobs: Vec<SegmentRef> },
     /// The head index showed that another device deleted the session.
     DeletedElsewhere,
+}
+
+/// News of an attempt at the pending turn.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) enum AttemptChange {
+    /// Its text goes on with this; display only.
+    Received(String),
+    /// Items that a relayer said it added.
+    Memory(Vec<MemoryItem>),
+    /// The signed progress of its node, which failed.
+    Note(SignedBytes),
+    /// Its node reported that it signed nothing. Or the client found its reply wrong, and no longer trusts the author
+    /// about it.
+    Ended { is_wrong: bool },
+}
+
+/// News of a turn.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) enum TurnChange {
+    /// The Walrus ID of its blob was computed.
+    BlobId(BlobId),
+    /// The author has the acknowledgement; or it no longer knows the turn, so that the acknowledgement is useless.
+    Acked { is_moot: bool },
+    /// The store has its blob.
+    Stored(StoredBlob),
+    /// The store does not have its blob after all.
+    Lost,
+    /// Its blob is about to be bought again at this time. Whether it was is unknown until [`TurnChange::Stored`] names a
+    /// purchase, or the same change without a time follows.
+    RenewalDoubt(Option<u64>),
+    /// A second link that its author signed for it.
+    SignedTwice(SignedBytes),
+}
+
+/// A blob in the store, as far as this client heard of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredBlob {
+    /// First epoch in which it is gone, if the store said.
+    pub(crate) end_epoch: Option<u64>,
+    /// The terms of the PUT; none if another party paid, or the store did not say.
+    pub(crate) paid: Option<Purchase>,
+    /// When the store showed it to this client, in milliseconds since the Unix epoch.
+    pub(crate) confirmed_ms: Option<u64>,
+}
+
+/// The turns before the first turn that is here.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct TurnsBefore {
+    /// The first turn that is here.
+    pub(crate) seq: u64,
+    /// The hash that its link continues.
+    pub(crate) prev_link: LinkHash,
+    /// Blobs of earlier segments, newest first, as a recovered head names them.
+    pub(crate) blobs: Vec<SegmentRef>,
 }
 
 /// The terms of a paid PUT.
@@ -178,7 +206,9 @@ impl Entry {
         let link = |bytes: &SignedBytes| SignedObject::<Link>::verify(bytes.clone()).map(drop);
         match self {
             Self::Attempt(entry) => SignedObject::<TurnAuth>::verify(entry.auth.clone()).map(drop),
-            Self::Note { note, .. } => SignedObject::<ProgressNote>::verify(note.clone()).map(drop),
+            Self::OfAttempt(_, AttemptChange::Note(note)) => {
+                SignedObject::<ProgressNote>::verify(note.clone()).map(drop)
+            }
             Self::Turn(turn) => {
                 link(&turn.entry.link)?;
                 let Some(proof) = &turn.proof else { return Ok(()) };
@@ -187,21 +217,21 @@ impl Entry {
                 proof.ack.clone().map(SignedObject::<TurnNote>::verify).transpose().map(drop)
             }
             Self::BranchTurn(entry) => link(&entry.link),
-            Self::SignedTwice { link: bytes, .. } => link(bytes),
+            Self::OfTurn(_, TurnChange::SignedTwice(bytes)) => link(bytes),
             _ => Ok(()),
         }
     }
 
     /// Whether the entry only notes what this device computed or saw, so that a reader can do without it.
     pub(crate) fn is_observation(&self) -> bool {
-        matches!(
-            self,
-            Self::BlobId { .. }
-                | Self::Confirmed { .. }
-                | Self::Leases { .. }
-                | Self::TornEnd { .. }
-                | Self::DeletedElsewhere
-        )
+        match self {
+            Self::OfTurn(_, TurnChange::BlobId(_))
+            | Self::Leases { .. }
+            | Self::TornEnd { .. }
+            | Self::DeletedElsewhere => true,
+            Self::OfTurn(_, TurnChange::Stored(blob)) => blob.paid.is_none(),
+            _ => false,
+        }
     }
 
     /// When the session was used for this entry: a turn or its opening; milliseconds since the Unix epoch.
@@ -226,15 +256,7 @@ impl Entry {
     pub(crate) fn seq(&self) -> Option<u64> {
         match self {
             Self::Turn(turn) => SignedObject::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
-            Self::BlobId { seq, .. }
-            | Self::Acked { seq }
-            | Self::Stored { seq, .. }
-            | Self::Lost { seq }
-            | Self::Paid { seq, .. }
-            | Self::RenewalDoubt { seq, .. }
-            | Self::SignedTwice { seq, .. }
-            | Self::Confirmed { seq, .. }
-            | Self::AckMoot { seq } => Some(*seq),
+            Self::OfTurn(seq, _) => Some(*seq),
             _ => None,
         }
     }

@@ -99,7 +99,8 @@ impl State {
             blobs.push(SegmentRef { segment: last.link.segment, blob: self.blob_ref(end)? });
         }
         // A later recovery may read turns before a gap.
-        blobs.extend(self.segments_before.iter().take(MAX_READ_BLOBS.saturating_sub(blobs.len())));
+        let before = self.before.iter().flat_map(|before| &before.blobs);
+        blobs.extend(before.take(MAX_READ_BLOBS.saturating_sub(blobs.len())));
         Some(HeadOuter {
             n_shards: self.header.n_shards,
             branch: self.header.branch,

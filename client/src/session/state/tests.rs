@@ -94,6 +94,7 @@ fn turn_entry(link: &SignedObject<Link>, record: SealedRecord) -> TurnEntry {
         blob_length: 1000,
         accepted_ms: link.time_ms,
         proof: None,
+        ordered: None,
         memory: Vec::new(),
     }
 }
@@ -111,15 +112,19 @@ fn session(turns: u64, node: &SecretSigningKey) -> State {
     state
 }
 
+fn stored(paid: Option<Purchase>) -> TurnChange {
+    TurnChange::Stored(StoredBlob { paid, ..StoredBlob::default() })
+}
+
 /// The entries that follow the acceptance of a turn.
 fn follow_up(state: &mut State) {
     let seq = state.next_seq() - 1;
-    state.apply(Entry::BlobId { seq, id: BlobId([7; 32]) }).unwrap();
-    state.apply(Entry::Acked { seq }).unwrap();
+    let note = |state: &mut State, change| state.apply(Entry::OfTurn(seq, change)).unwrap();
+    note(state, TurnChange::BlobId(BlobId([7; 32])));
+    note(state, TurnChange::Acked { is_moot: false });
     let outer = state.head_outer().unwrap();
     state.apply(Entry::Head { sequence: seq + 1, seq, link_hash: outer.link_hash }).unwrap();
-    state.apply(Entry::Stored { seq, end_epoch: None }).unwrap();
-    state.apply(Entry::Paid { seq, paid: Purchase { stored_ms: seq, epochs: 5 } }).unwrap();
+    note(state, stored(Some(Purchase { stored_ms: seq, epochs: 5 })));
 }
 
 fn choice(node: &SecretSigningKey) -> Choice {
@@ -218,7 +223,8 @@ fn the_count_of_effective_turns_is_that_of_a_walk_over_all() {
         let (link, sealed, record) = next_turn_of(&state, &node, kind, supersedes_from);
         let entry = turn_entry(&link, sealed);
         state.push_verified(link, record, entry);
-        state.apply(Entry::BlobId { seq: state.next_seq() - 1, id: BlobId([7; 32]) }).unwrap();
+        let id = TurnChange::BlobId(BlobId([7; 32]));
+        state.apply(Entry::OfTurn(state.next_seq() - 1, id)).unwrap();
         counts.push(check(&state));
     }
     assert_eq!(counts, [1, 2, 2, 3, 3, 3, 4]);
@@ -252,13 +258,10 @@ fn a_look_at_what_changed_finds_every_blob_that_is_due() {
     // The oldest blob is bought again, then in doubt, then lost; the others follow.
     for (seq, days) in [(15, 50..80), (31, 50..90), (47, 50..95), (51, 50..100)] {
         let paid = Purchase { stored_ms: 50 * DAY_MS, epochs: 5 };
-        for entry in [
-            Entry::RenewalDoubt { seq, since_ms: Some(49 * DAY_MS) },
-            Entry::Paid { seq, paid },
-            Entry::Lost { seq },
-            Entry::Stored { seq, end_epoch: None },
-        ] {
-            state.apply(entry).unwrap();
+        for change in
+            [TurnChange::RenewalDoubt(Some(49 * DAY_MS)), stored(Some(paid)), TurnChange::Lost, stored(None)]
+        {
+            state.apply(Entry::OfTurn(seq, change)).unwrap();
             check(&mut state, days.clone());
         }
     }
