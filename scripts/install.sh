@@ -51,7 +51,7 @@ Exit codes:
 END
 }
 
-# fail CODE PROBLEM REMEDY
+# fail CODE PROBLEM FIX
 fail() {
   printf 'error: %s\n%s\n' "$2" "$3" >&2
   exit "$1"

@@ -82,7 +82,7 @@ refuses() {
   install_from "$@" || code=$?
   [ "$code" = "$wanted" ] || fail "install.sh $* ended with $code instead of $wanted: $(cat "$work/output")"
   grep -q -- "$text" "$work/output" || fail "install.sh $* does not say \"$text\": $(cat "$work/output")"
-  [ "$(wc -l <"$work/output")" -ge 2 ] || fail "install.sh $* says no remedy: $(cat "$work/output")"
+  [ "$(wc -l <"$work/output")" -ge 2 ] || fail "install.sh $* says no fix: $(cat "$work/output")"
   [ "$before" = "$(state)" ] || fail "install.sh $* changed files although it refused"
   checks=$((checks + 1))
 }

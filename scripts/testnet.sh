@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is needed, builds, fetches the model, and runs the demo: a conversation that moves between nodes on
-# this machine, attacked and repaired on the way. Arguments go to `baton-testnet demo`; `--up` keeps a network running
+# this machine, attacked and fixed on the way. Arguments go to `baton-testnet demo`; `--up` keeps a network running
 # instead (see `baton-testnet up --help`).
 set -euo pipefail
 cd "$(dirname "$0")/.."

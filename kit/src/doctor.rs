@@ -1,18 +1,20 @@
 //! The parts that the `doctor` of every program shares: the table of problems, the report of findings, and the
-//! checks of sockets, disks and clocks.
+//! checks of stores, sockets, disks and clocks.
 //!
 //! A program's `doctor` lists its problems by [`problem_codes!`](crate::problem_codes), makes a [`Check`] for each
-//! subject, and prints a [`Report`]. This module asks no server and changes nothing.
+//! subject, and prints a [`Report`]. It changes nothing.
 
 mod clock;
 mod disk;
 mod sockets;
+mod stores;
 
 use serde::Serialize;
 
 pub use clock::{ClockCodes, ClockReading, check_clock};
 pub use disk::{Disk, check_space, try_to_write};
 pub use sockets::{Socket, SocketCodes, check_socket, is_open, socket_of};
+pub use stores::{StoreCodes, StoreServers, check_permission, check_stores};
 
 use crate::terminal::Style;
 
@@ -73,13 +75,23 @@ macro_rules! problem_codes {
     };
 }
 
-/// For tests: the differences between the codes of a program and the tables of a page, one a line.
+/// For tests: the differences between the codes of a program and the tables of a page, and the codes that do not
+/// name a cause and the next step, one a line.
 #[must_use]
 pub fn undocumented(codes: &[Code], page: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for (index, code) in codes.iter().enumerate() {
         if codes.iter().take(index).any(|other| other.id == code.id) {
             wrong.push(format!("{} twice", code.id));
+        }
+        let same = codes.iter().take(index).find(|other| other.title == code.title);
+        wrong.extend(same.map(|other| format!("{} and {} have one title", other.id, code.id)));
+        for text in [code.title, code.fix] {
+            // One word for it in all programs: fix.
+            let other_word = ["repair", "mend ", "remed"].into_iter().any(|word| text.contains(word));
+            if text.is_empty() || text.ends_with('.') || other_word || code.fix == code.title {
+                wrong.push(format!("{} needs a cause and a fix, each a plain clause: {text}", code.id));
+            }
         }
         let row = format!("| {} | {} | {} | {} |", code.id, code.severity.name(), code.title, code.fix);
         if !page.contains(&row) {
@@ -201,7 +213,7 @@ impl Check {
                 Severity::Warning => style.bad(finding.code),
             };
             lines.push(format!("{:9} {code}     {}: {}", "", finding.title, finding.detail));
-            let fix = if finding.fixed { "mended" } else { "fix" };
+            let fix = if finding.fixed { "fixed" } else { "fix" };
             lines.push(format!("{:18} {fix}: {}", "", finding.fix));
         }
         lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
@@ -245,8 +257,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    const ONE: Code = Code::problem("K101", "the string is torn", "tie it");
-    const TWO: Code = Code::warning("K102", "there is no wind", "wait");
+    const ONE: Code = Code::problem("K101", "the string is torn", "tie it again");
+    const TWO: Code = Code::warning("K102", "there is no wind", "wait for it");
 
     #[test]
     fn a_check_is_as_bad_as_its_worst_finding() {
@@ -260,9 +272,9 @@ mod tests {
         let expected = [
             "kite      problem  red",
             "          K101     the string is torn: near the tail",
-            "                   fix: tie it",
+            "                   fix: tie it again",
             "          K102     there is no wind: at noon",
-            "                   fix: wait",
+            "                   fix: wait for it",
             "",
         ];
         assert_eq!(text.split('\n').collect::<Vec<_>>(), expected);
@@ -278,16 +290,35 @@ mod tests {
         check.found_with(ONE, "near the tail", "tied", true);
         assert_eq!(check.state, "ok");
         let report = Report::new(vec![check]);
-        assert!(report.ok && report.describe(Style::new(false)).ends_with("mended: tied\n\nNo problem."));
+        assert!(report.ok && report.describe(Style::new(false)).ends_with("fixed: tied\n\nNo problem."));
     }
 
     #[test]
     fn a_page_without_a_code_or_with_another_is_noticed() {
-        let page = "| K101 | problem | the string is torn | tie it |\n| K102 | warning | there is no wind | wait |\n";
+        let page = "| K101 | problem | the string is torn | tie it again |\n| K102 | warning | there is no wind | wait for it |\n";
         assert!(undocumented(&[ONE, TWO], page).is_empty());
         assert_eq!(undocumented(&[ONE], page), ["no code of the program: K102"]);
-        let row = "the page lacks this row:\n| K101 | problem | the string is torn | tie it |";
+        let row = "the page lacks this row:\n| K101 | problem | the string is torn | tie it again |";
         assert_eq!(undocumented(&[ONE], "| M101 | problem |"), [row]);
-        assert_eq!(undocumented(&[TWO, ONE, TWO], page), ["K102 twice"]);
+        let twice = ["K102 twice", "K102 and K102 have one title"];
+        assert_eq!(undocumented(&[TWO, ONE, TWO], page), twice);
+    }
+
+    #[test]
+    fn a_code_without_a_cause_or_a_next_step_is_noticed() {
+        for (title, fix) in [
+            ("", "tie it again"),
+            ("the string is torn", ""),
+            ("the string is torn.", "tie it again"),
+            ("the string is torn", "the string is torn"),
+            ("the string is torn", "repair the string"),
+        ] {
+            let page = format!("| K101 | problem | {title} | {fix} |");
+            let wrong = undocumented(&[Code::problem("K101", title, fix)], &page);
+            assert!(
+                wrong.iter().any(|line| line.starts_with("K101 needs a cause")),
+                "{title} {fix}: {wrong:?}"
+            );
+        }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum Exit {
 pub(crate) struct Failure {
     /// The exit code.
     pub(crate) exit: Exit,
-    /// The event and the remedy.
+    /// The event and the fix.
     pub(crate) error: anyhow::Error,
 }
 

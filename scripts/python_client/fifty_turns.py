@@ -153,7 +153,7 @@ def rebuild(session, table):
     """Every blob from the store's bytes alone, and from this machine's copy."""
     # The nodes store what they kept; so does the client, with its next turn.
     session.settled()
-    session.repair()
+    session.fix()
     report = session.verify()
     check(report.turns == len(session.history) == report.blobs_rebuilt == report.receipts, f"not everything was verified: {report}")
     table["read from the store"] = f"{report.blobs_fetched} blobs of {report.segments} segments"

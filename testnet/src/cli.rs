@@ -35,7 +35,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a conversation that moves between nodes, with attacks and repairs on the way
+    /// Run a conversation that moves between nodes, with attacks and fixes on the way
     Demo(DemoArgs),
     /// Keep a network running, and show how to connect to it
     Up(UpArgs),

@@ -277,7 +277,7 @@ fn summarise(report: &DemoReport, json: bool) -> anyhow::Result<()> {
         ("every turn verified, offline and from the store", report.verified),
         ("a node killed in the middle of an answer: completed elsewhere", report.recovered_after_kill),
         ("a turn without any locator: found by session id", report.found_by_session_id),
-        ("a flipped byte and an old blob in the store: refused, repaired", report.tamper_refused),
+        ("a flipped byte and an old blob in the store: refused, fixed", report.tamper_refused),
         ("an older head record: refused", report.rollback_refused),
         ("an old authorisation, late, elsewhere, twice: refused or answered alike", report.replay_refused),
         (

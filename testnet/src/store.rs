@@ -30,10 +30,10 @@ A request meets the first rule that fits it and is drawn; the same seed draws th
 
 const FSCK_HELP: &str = "\
 Every byte is read: blobs against the hashes in their files, and both copies of the index. No process may have the store \
-open. With --repair, whatever can be put right is, as at every start: copies of the index, hashes and trailers are \
+open. With --fix, whatever can be put right is, as at every start: copies of the index, hashes and trailers are \
 written again, blobs that the index lost are listed again, and files that nothing names go to the folder `quarantine`.
 
-Exit code 0: nothing is damaged, or all of it was repaired without loss. 1: something is, and the lines say what.";
+Exit code 0: nothing is damaged, or all of it was fixed without loss. 1: something is, and the lines say what.";
 
 /// Arguments of `baton-testnet store`.
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ pub(crate) struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 enum StoreCommand {
-    /// Check everything in a store's folder, and repair it with --repair
+    /// Check everything in a store's folder, and fix it with --fix
     #[command(after_help = FSCK_HELP)]
     Fsck(FsckArgs),
 }
@@ -89,9 +89,9 @@ struct FsckArgs {
     /// Folder of the store
     #[arg(long, default_value = "baton-store", value_name = "DIR")]
     data_dir: PathBuf,
-    /// Repair damage where possible
+    /// Fix damage where possible
     #[arg(long)]
-    repair: bool,
+    fix: bool,
     /// Print the report as one JSON line
     #[arg(long)]
     json: bool,
@@ -99,19 +99,19 @@ struct FsckArgs {
 
 /// Checks a store's folder and prints the report. Fails if damage remains.
 async fn fsck(args: FsckArgs) -> anyhow::Result<()> {
-    let FsckArgs { data_dir, repair, json } = args;
-    let checking = tokio::task::spawn_blocking(move || check(&data_dir, repair));
+    let FsckArgs { data_dir, fix, json } = args;
+    let checking = tokio::task::spawn_blocking(move || check(&data_dir, fix));
     let report = checking.await.context("looking at the store panicked")??;
     if json {
         crate::output::line(&serde_json::to_string(&report)?);
     } else {
         report_lines(&report).iter().for_each(|line| crate::output::line(line));
     }
-    match (report.is_sound(), report.repaired, report.lost) {
+    match (report.is_sound(), report.fixed, report.lost) {
         (true, ..) => Ok(()),
-        (false, false, 0) => bail!("{} damages; run it again with --repair", report.damaged),
+        (false, false, 0) => bail!("{} damages; run it again with --fix", report.damaged),
         (false, false, lost) => bail!(
-            "{} damages, by {lost} of which something is lost; run it again with --repair, then store the lost blobs again",
+            "{} damages, by {lost} of which something is lost; run it again with --fix, then store the lost blobs again",
             report.damaged
         ),
         (false, true, lost) => bail!("{lost} damages cost something; store the lost blobs again"),
@@ -126,12 +126,12 @@ fn report_lines(report: &CheckReport) -> Vec<String> {
         lines.push(format!("and {unlisted} more damages"));
     }
     let CheckReport { blobs, bytes, heads, found, removable, quarantined, .. } = report;
-    let done = if report.repaired { "listed again" } else { "not listed in the index" };
+    let done = if report.fixed { "listed again" } else { "not listed in the index" };
     if *found > 0 {
         lines.push(format!("{found} blobs found by their own files, {done}"));
     }
     if *removable > 0 {
-        let done = if report.repaired { "removed" } else { "to be removed" };
+        let done = if report.fixed { "removed" } else { "to be removed" };
         lines.push(format!("{removable} files of unfinished uploads and of replaced blobs, {done}"));
     }
     if *quarantined > 0 {

@@ -37,7 +37,7 @@ pub(crate) async fn run(settings: &Settings, command: &AccountCommand, out: &Out
 fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure> {
     let path = settings.account_file();
     if AccountKey::exists(&path) {
-        // For an empty file, this returns an error with its remedy.
+        // For an empty file, this returns an error with its fix.
         files::needs_passphrase(&path).map_err(ClientError::from)?;
         return Err(Failure::Usage(format!(
             "there is an account key at {} already; it is never overwritten (another place: --account FILE)",

@@ -63,7 +63,7 @@ Examples:
   baton chat --plain                               line by line, as for a screen reader
   baton serve                                      the OpenAI API for other programs
   baton session list
-  baton session verify last --full --repair        restore the copies that the store lost
+  baton session verify last --full --fix           restore the copies that the store lost
   baton session backup last --out words.txt        24 words that are the session
   baton session restore --words-file words.txt     restore it on another machine
   baton session renew                              renew the blobs that expire soon, of all sessions

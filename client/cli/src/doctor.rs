@@ -3,16 +3,11 @@
 use std::{path::Path, time::Duration};
 
 use baton_client::{Client, ClientError, Listing, NodeInfo};
-use baton_kit::doctor::{Check, Code, Finding, Report, Severity};
-use baton_proto::{
-    ids::{BlobId, HeadIndexKey, NodeId},
-    receipt::EngineKind,
-    store::{BlobStore as _, HeadIndex as _},
+use baton_kit::doctor::{
+    Check, Code, Finding, Report, Severity, StoreCodes, StoreServers, check_permission, check_stores,
 };
-use baton_walrus_client::{
-    HttpStore, PutPermission, ShardCount, differing_shards, http_client, http_store::RetryPolicy,
-};
-use futures::future::join_all;
+use baton_proto::{ids::NodeId, receipt::EngineKind, store::BlobStore as _};
+use baton_walrus_client::{http_client, http_store::RetryPolicy};
 use serde_json::json;
 
 use super::{
@@ -41,6 +36,8 @@ mod codes {
         AGGREGATOR_DOWN = problem("C402", "an aggregator does not answer", "start the store, or name another with `--aggregator`");
         PUT_REFUSED = warning("C403", "a publisher refuses this device's blobs", "name its secret or token: `--publisher-secret-file` or `--publisher-token-file`");
         SHARDS_DIFFER = problem("C404", "the store has another number of shards", "leave shards out of the settings, or set it to the number of the store");
+        STORE_DOWN = problem("C405", "the store does not answer", "start it, or name another with `--publisher`");
+        STORE_SLOW = warning("C406", "the store answers slowly", "name a nearer one first");
         INDEX_DOWN = warning("C501", "a head index does not answer", "start it, or name another with `--heads`");
         NODE_UNREACHABLE = warning("C601", "a named node cannot be reached", "check that the node runs, and its address");
         NO_NODE = problem("C602", "no node was found", "name a node with `--node`, or use a private network: `baton try`");
@@ -54,6 +51,16 @@ mod codes {
         OTHER_SHARDS = warning("C805", "a session is for a store with another number of shards", "go on in a new conversation: `baton session branch SESSION TEXT`");
     }
 }
+
+const STORE_CODES: StoreCodes = StoreCodes {
+    silent: codes::STORE_DOWN,
+    publisher_silent: codes::PUBLISHER_DOWN,
+    aggregator_silent: codes::AGGREGATOR_DOWN,
+    heads_silent: codes::INDEX_DOWN,
+    heads_missing: codes::INDEX_DOWN,
+    slow: codes::STORE_SLOW,
+    shards_differ: codes::SHARDS_DIFFER,
+};
 
 pub(crate) async fn run(
     settings: Result<Settings, Failure>,
@@ -117,8 +124,7 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
         Ok(listing) => sessions_check(&listing, settings.shards().get(), &mut home, &mut sessions),
         Err(error) => home.found(codes::HOME_LOCKED, error.to_string()),
     }
-    checks.extend([home, clock, nodes]);
-    checks.extend(stores);
+    checks.extend([home, clock, nodes, stores]);
     checks.extend(relayer);
     checks.push(sessions);
     Ok(())
@@ -179,98 +185,21 @@ async fn nodes(client: &Client) -> Check {
     check
 }
 
-async fn stores(settings: &Settings) -> [Check; 2] {
-    let (mut store, mut index) = (Check::new("store"), Check::new("head index"));
-    let publishers = join_all(settings.publishers().iter().map(|url| publisher(settings, url)));
-    let permissions = async {
-        match settings.store(RetryPolicy { base_timeout: ANSWER_WAIT, ..RetryPolicy::default() }) {
-            Ok(store) => store.put_permissions().await,
-            Err(_) => Vec::new(),
-        }
-    };
-    let aggregators = join_all(settings.aggregators().iter().map(async |url| {
-        let asked =
-            asked(url, settings.shards(), async |store| store.exists(BlobId(random())).await.map(drop));
-        (url, asked.await)
-    }));
-    let indexes = settings.indexes();
-    let indexes = join_all(indexes.iter().map(async |url| {
-        let key = HeadIndexKey(random());
-        (url, asked(url, settings.shards(), async |store| store.resolve(key).await.map(drop)).await)
-    }));
-    let (publishers, permissions, aggregators, indexes) =
-        tokio::join!(publishers, permissions, aggregators, indexes);
-    publishers.into_iter().for_each(|check| store.extend(check));
-    for (url, permission) in permissions {
-        if let PutPermission::Refused { reason } = permission {
-            store.found(codes::PUT_REFUSED, format!("publisher {url}: {reason}"));
-        }
-    }
-    for (url, answer) in aggregators {
-        match answer {
-            Ok(()) => store.saw(format!("aggregator {url}")),
-            Err(reason) => {
-                store.found(codes::AGGREGATOR_DOWN, format!("aggregator: {}", failure_of(url, &reason)))
-            }
-        }
-    }
-    let mut failed = Vec::new();
-    for (url, answer) in indexes {
-        match answer {
-            Ok(()) => {
-                index.saw(url.clone());
-                // By default, the first server with an index is the index.
-                if !settings.names_indexes() {
-                    failed.clear();
-                    break;
-                }
-            }
-            Err(reason) => failed.push(failure_of(url, &reason)),
-        }
-    }
-    failed.into_iter().for_each(|reason| index.found(codes::INDEX_DOWN, reason));
-    [store, index]
-}
-
-async fn publisher(settings: &Settings, url: &str) -> Check {
+async fn stores(settings: &Settings) -> Check {
     let mut check = Check::new("store");
-    let http = http_client::builder_for(url).timeout(ANSWER_WAIT).build().unwrap_or_default();
-    // Every server of HTTP answers, if only by a refusal.
-    match http.get(format!("{}/v1/api", url.trim_end_matches('/'))).send().await {
-        Ok(answer) => {
-            check.saw(format!("publisher {url}"));
-            let ours = settings.shards().get();
-            if let Some(theirs) = differing_shards(answer.headers(), ours) {
-                check.found(
-                    codes::SHARDS_DIFFER,
-                    format!("publisher {url} has {theirs}, these settings {ours}"),
-                );
-            }
-        }
-        Err(error) => {
-            let reason = http_client::describe(&error);
-            check.found(codes::PUBLISHER_DOWN, format!("publisher: {}", failure_of(url, &reason)));
-        }
+    let servers = StoreServers {
+        publishers: settings.publishers(),
+        aggregators: settings.aggregators(),
+        heads: &settings.indexes(),
+        // By default, the first server with an index is the index.
+        one_index: !settings.names_indexes(),
+        shards: settings.shards().get(),
+    };
+    check_stores(&mut check, &STORE_CODES, servers).await;
+    if let Ok(store) = settings.store(RetryPolicy { base_timeout: ANSWER_WAIT, ..RetryPolicy::default() }) {
+        check_permission(&mut check, codes::PUT_REFUSED, &store).await;
     }
     check
-}
-
-/// The failure of a server. Its URL is named once: most reasons have it.
-fn failure_of(url: &str, reason: &str) -> String {
-    if reason.contains(url.trim_end_matches('/')) { reason.to_owned() } else { format!("{url}: {reason}") }
-}
-
-/// Asks one server.
-async fn asked(
-    url: &str,
-    shards: ShardCount,
-    ask: impl AsyncFnOnce(&HttpStore) -> Result<(), baton_proto::store::StoreError>,
-) -> Result<(), String> {
-    let store = HttpStore::builder(url, url, shards).heads(url).build().map_err(|error| error.to_string())?;
-    match tokio::time::timeout(ANSWER_WAIT, ask(&store)).await {
-        Ok(answer) => answer.map_err(|error| ClientError::from(error).to_string()),
-        Err(_) => Err(format!("no answer within {} s", ANSWER_WAIT.as_secs())),
-    }
 }
 
 async fn relayer(settings: &Settings) -> Option<Check> {
@@ -281,7 +210,7 @@ async fn relayer(settings: &Settings) -> Option<Check> {
         Ok(answer) if answer.status().is_success() => check.saw(url.clone()),
         Ok(answer) => check.found(codes::RELAYER_DOWN, format!("{url}: it answers {}", answer.status())),
         Err(error) => {
-            check.found(codes::RELAYER_DOWN, failure_of(url, &http_client::describe(&error)));
+            check.found(codes::RELAYER_DOWN, http_client::describe(&error));
         }
     }
     Some(check)
@@ -339,10 +268,6 @@ fn show(report: &Report, out: &Out) -> Result<(), Failure> {
         0 => Ok(()),
         problems => Err(Failure::Found(problems as u64)),
     }
-}
-
-fn random() -> [u8; 32] {
-    baton_keys::secret::random_bytes()
 }
 
 impl Failure {

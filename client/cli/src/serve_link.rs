@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_kept_for_later_commands_and_a_damaged_one_names_the_remedy() {
+    fn an_address_is_kept_for_later_commands_and_a_damaged_one_names_the_fix() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(PageAddress::load(home.path()).unwrap(), None);
         let listening = Listening { address: "127.0.0.1:8788".parse().unwrap(), has_tls: false, names: &[] };

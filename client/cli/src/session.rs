@@ -54,12 +54,12 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         // They begin a chat.
         SessionCommand::Branch(_) | SessionCommand::Rekey(_) => Ok(()),
         SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
-        SessionCommand::Verify { session, full, repair, .. } => {
+        SessionCommand::Verify { session, full, fix, .. } => {
             let named = session.ok_or_else(|| {
                 Failure::usage("No session is named.", "name one, or last: baton session list shows them")
             })?;
             with_client(settings, true, async |client| {
-                out.while_slow(ASKING, verify(client, &named, full, repair, out)).await
+                out.while_slow(ASKING, verify(client, &named, full, fix, out)).await
             })
             .await
         }
@@ -355,10 +355,10 @@ async fn memory(client: &Client, named: &str, turn: Option<u64>) -> Result<Zeroi
     Ok(Zeroizing::new(text))
 }
 
-async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Out) -> Result<(), Failure> {
+async fn verify(client: &Client, named: &str, full: bool, fix: bool, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let mut report = cancellable(client.session(id).verify(full)).await?;
-    if repair && !report.not_stored.is_empty() {
+    if fix && !report.not_stored.is_empty() {
         let many = report.not_stored.len();
         cancellable(client.session(id).put_back_blobs(&report.not_stored)).await?;
         out.note(&format!("Restored to the store: {many} of {}. Checking again.", report.segments));
@@ -366,8 +366,8 @@ async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Ou
     }
     show_report(&report, out)?;
     note_replaced(&client.session(id).info().await?, out);
-    if !report.not_stored.is_empty() && !repair && !out.json() {
-        out.note(&format!("  try: baton session verify {} --repair", short_session(&id)));
+    if !report.not_stored.is_empty() && !fix && !out.json() {
+        out.note(&format!("  try: baton session verify {} --fix", short_session(&id)));
     }
     match client.session(id).check_head().await {
         Ok(_) => devices::warn_of_indexes(&client.session(id).info().await?, out),
@@ -552,7 +552,7 @@ async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), F
             ));
         }
         out.note(
-            "  try: on a device that still has them, baton session verify SESSION --repair; then restore again here",
+            "  try: on a device that still has them, baton session verify SESSION --fix; then restore again here",
         );
         let ends_early = recovered.lost.last().is_some_and(|lost| *lost.end() >= info.turns);
         let command = if ends_early {

@@ -244,7 +244,7 @@ class Turns(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await session.index_head()).outer.seq, 18)
         await session.close()
 
-    async def test_repair_stores_what_the_store_lost(self) -> None:
+    async def test_fix_stores_what_the_store_lost(self) -> None:
         session = self.open(Behaviour(answer="x"))
         for number in range(17):
             await session.turn(f"question {number}")
@@ -252,7 +252,7 @@ class Turns(unittest.IsolatedAsyncioTestCase):
         self.store.blobs.clear()
         with self.assertRaises(BatonError):
             await session.verify()
-        self.assertEqual(await session.repair(), 2)
+        self.assertEqual(await session.fix(), 2)
         self.assertEqual((await session.verify()).turns, 17)
         await session.close()
 

@@ -70,7 +70,7 @@ async fn an_attempt_that_only_a_relayer_says_was_refused_is_aborted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relayer_that_cannot_hand_a_turn_on_is_named_with_its_remedy() {
+async fn a_relayer_that_cannot_hand_a_turn_on_is_named_with_its_fix() {
     let world = World::new(1).await;
     world.nodes[0].script([Act::Refuse(ErrorCode::Busy)]);
     let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;

@@ -174,7 +174,7 @@ impl Inspection {
             Ok(copy) => self.copy = Some(copy),
             Err(error) => tracing::warn!(
                 %error, folder = %self.folder.display(),
-                "the journal's files cannot be copied before they are opened: make space, or repair the disk"
+                "the journal's files cannot be copied before they are opened: make room, or fix the disk"
             ),
         }
     }

@@ -40,6 +40,8 @@ problem_codes! {
     HEADS_MISSING = warning("R405", "the store has no head index", "correct heads, or remove it");
     STORE_TOKEN_BROKEN = problem("R406", "the publishers' token or secret cannot be used", "correct publisher_token_file or publisher_secret_file");
     SHARDS_DIFFER = problem("R407", "the store has another number of shards", "set shards to the number of the store");
+    STORE_SILENT = problem("R408", "the store does not answer", "start it, or name another in publishers, aggregators and heads");
+    PUT_REFUSED = problem("R409", "a publisher refuses this relayer's blobs", "name the secret or token that its operator gave you: publisher_secret_file or publisher_token_file");
 
     PORT_TAKEN = problem("R501", "an address is taken by another process", "stop that process, or choose another port in http or listen");
     PORT_REFUSED = problem("R502", "an address cannot be used", "choose an address of this machine, and a port above 1023, in http or listen");

@@ -136,8 +136,8 @@ pub(super) async fn of_store(world: &mut World, damage: &Damage) -> anyhow::Resu
         fs::rename(&folder, world.folder.join("store-damaged")).context("cannot move the store aside")?;
         world.network.restart_store().await?;
     }
-    let repaired = world.clients().session(&device, "verify", &["--full", "--repair"]).await?;
-    world.inspect(&repaired);
+    let fixed = world.clients().session(&device, "verify", &["--full", "--fix"]).await?;
+    world.inspect(&fixed);
     world.say_surely(&mut device).await?;
     world.check(&device).await
 }

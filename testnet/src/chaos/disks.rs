@@ -1,7 +1,7 @@
 //! Full disks: for a while under a running program, and at a first start.
 //!
 //! A program need not work while its disk is full. Afterwards it works again by itself, or it reports itself
-//! unhealthy and a restart repairs it.
+//! unhealthy and a restart fixes it.
 
 use std::{path::Path, time::Duration};
 
@@ -63,7 +63,7 @@ async fn recover(world: &mut World, device: &mut Device, program: Program) -> an
         let (works, answer) = match program {
             // A node serves turns without the store, so only verification shows if the store works.
             Program::Store => {
-                let answer = world.clients().session(device, "verify", &["--full", "--repair"]).await?;
+                let answer = world.clients().session(device, "verify", &["--full", "--fix"]).await?;
                 // The time of a refusal does not count: a broken store is a finding below.
                 find_panic(&mut world.findings, &answer);
                 (answer.is_ok(), answer)

@@ -67,7 +67,7 @@ fn names_clock(text: &str) -> bool {
 }
 
 /// The store loses a session's newest blob, or all blobs. Verification must detect that, and the device's own
-/// copy must repair it.
+/// copy must fix it.
 pub(super) async fn forgetful_store(world: &mut World, everything: bool) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, TURNS).await?;

@@ -276,7 +276,7 @@ impl World {
         loop {
             let synced = clients.session(device, "sync", &[]).await?;
             self.inspect(&synced);
-            let verified = clients.session(device, "verify", &["--full", "--repair"]).await?;
+            let verified = clients.session(device, "verify", &["--full", "--fix"]).await?;
             self.inspect(&verified);
             if synced.is_ok() && verified.is_ok() {
                 return Ok(());
@@ -340,7 +340,7 @@ impl World {
     }
 
     /// Checks that every acknowledged turn is there once and in order: from the words alone, then after a
-    /// repair on the device and on a new one.
+    /// `--fix` on the device and on a new one.
     pub(super) async fn check(&mut self, device: &Device) -> anyhow::Result<()> {
         let words = self.words(device).await?;
         let mut verdict = self.restored_alone(&words, device).await?;
@@ -359,7 +359,7 @@ impl World {
         Ok(())
     }
 
-    /// Restores from the words with the node down, and before the device can repair the store. The node may
+    /// Restores from the words with the node down, and before the device can fix the store. The node may
     /// take a while to store the turns that it signed.
     async fn restored_alone(&mut self, words: &Path, of: &Device) -> anyhow::Result<Verdict> {
         let until = Instant::now() + RECOVERY;

@@ -1,5 +1,5 @@
 //! A store with false blobs, an index with an old head, and replayed requests: each is refused by name, then
-//! repaired.
+//! fixed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -54,15 +54,15 @@ impl Demo {
             };
             ensure!(bytes != whole, "{attack}: nothing was changed");
             self.network.replace_blob(head, bytes).await?;
-            self.refused_then_repaired(fresh, attack).await?;
-            let repaired = self.network.read_blob(head).await?;
-            ensure!(repaired == whole, "{attack}: the store does not have the blob as it was");
+            self.refused_then_fixed(fresh, attack).await?;
+            let fixed = self.network.read_blob(head).await?;
+            ensure!(fixed == whole, "{attack}: the store does not have the blob as it was");
         }
         self.report.tamper_refused = true;
         Ok(())
     }
 
-    async fn refused_then_repaired(&mut self, node: NodeId, attack: &str) -> anyhow::Result<()> {
+    async fn refused_then_fixed(&mut self, node: NodeId, attack: &str) -> anyhow::Result<()> {
         let input = TurnInput {
             node: Some(node),
             inline: InlinePolicy::Never,
@@ -87,7 +87,7 @@ impl Demo {
         self.accepted(&outcome);
         self.settle().await?;
         self.verify_stored().await?;
-        output::note("  repaired from the client's copy, and continued");
+        output::note("  fixed from the client's copy, and continued");
         Ok(())
     }
 

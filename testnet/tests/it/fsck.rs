@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn fsck_names_what_is_damaged_and_repairs_it() {
+async fn fsck_names_what_is_damaged_and_fixes_it() {
     let (_folder, path) = filled().await;
     let sound = fsck(&path, &[]);
     assert!(sound.status.success(), "{sound:?}");
@@ -50,14 +50,11 @@ async fn fsck_names_what_is_damaged_and_repairs_it() {
     let found = fsck(&path, &[]);
     assert_eq!(found.status.code(), Some(1));
     assert!(text(&found.stdout).contains("index/a.log (bytes "), "{found:?}");
-    assert!(text(&found.stderr).contains("run it again with --repair"), "{found:?}");
-    let repaired = fsck(&path, &["--repair", "--json"]);
-    assert!(repaired.status.success(), "{repaired:?}");
-    let report: Value = serde_json::from_slice(&repaired.stdout).unwrap();
-    assert_eq!(
-        (&report["repaired"], &report["lost"], &report["blobs"]),
-        (&true.into(), &0.into(), &10.into())
-    );
+    assert!(text(&found.stderr).contains("run it again with --fix"), "{found:?}");
+    let fixed = fsck(&path, &["--fix", "--json"]);
+    assert!(fixed.status.success(), "{fixed:?}");
+    let report: Value = serde_json::from_slice(&fixed.stdout).unwrap();
+    assert_eq!((&report["fixed"], &report["lost"], &report["blobs"]), (&true.into(), &0.into(), &10.into()));
     assert_eq!(report["damages"][0]["kind"], "index-entry");
     assert!(fsck(&path, &[]).status.success());
 

@@ -152,7 +152,7 @@ enum WriteError {
 }
 
 impl EmbeddedStore {
-    /// Opens or creates the store, and reads every byte (some seconds for gigabytes). Repairs crash remains
+    /// Opens or creates the store, and reads every byte (some seconds for gigabytes). Fixes crash remains
     /// and damage, and removes expired blobs. Blocking: call it before the runtime is busy, or on a blocking
     /// thread.
     ///

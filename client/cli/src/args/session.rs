@@ -125,7 +125,7 @@ pub(crate) enum SessionCommand {
         full: bool,
         /// Restore missing or wrong blobs in the store from this machine's copy, and verify again.
         #[arg(long, conflicts_with = "file")]
-        repair: bool,
+        fix: bool,
         /// Exported file to verify instead, offline.
         #[arg(long, value_name = "FILE", conflicts_with = "session")]
         file: Option<PathBuf>,

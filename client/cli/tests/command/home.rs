@@ -153,7 +153,7 @@ async fn system_text_does_not_lock_out_of_a_session_with_an_unanswered_message()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn verify_says_what_the_store_lacks_and_repairs_it() {
+async fn verify_says_what_the_store_lacks_and_fixes_it() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
     assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
@@ -169,9 +169,9 @@ async fn verify_says_what_the_store_lacks_and_repairs_it() {
     let json = empty.baton(&home, &["session", "verify", "last", "--json"], "").await;
     let report: serde_json::Value = serde_json::from_str(out(&json).lines().next().unwrap()).unwrap();
     assert_eq!((report["stored"].as_bool(), report["from_own"].as_u64()), (Some(false), Some(1)));
-    let repaired = empty.baton(&home, &["session", "verify", "last", "--repair"], "").await;
-    assert!(err(&repaired).contains("Restored to the store: 1 of 1"), "{}", err(&repaired));
-    assert!(err(&repaired).contains("✓ 1 turn verified"), "{}", err(&repaired));
+    let fixed = empty.baton(&home, &["session", "verify", "last", "--fix"], "").await;
+    assert!(err(&fixed).contains("Restored to the store: 1 of 1"), "{}", err(&fixed));
+    assert!(err(&fixed).contains("✓ 1 turn verified"), "{}", err(&fixed));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -43,7 +43,7 @@ RETRY = dict(CODES.values())
 HINTS = {
     "BadSignature": "check the key; the object is forged or damaged",
     "BlobHashMismatch": "ask another aggregator for the blob",
-    "BlobUnavailable": "check the aggregator; `Session.repair` stores this machine's copy again",
+    "BlobUnavailable": "check the aggregator; `Session.fix` stores this machine's copy again",
     "Busy": "try again in some seconds, or name more nodes",
     "ContextOverflow": "send a shorter message or system text, or choose a model with a larger context",
     "Expired": "check this machine's clock",

@@ -464,7 +464,7 @@ class Session:
         found = await self.store.get_blob(reference.blob_id)
         if found is None:
             raise StoreError(
-                f"the store has no blob {blob_id_text(reference.blob_id)}", "call Session.repair, or it expired"
+                f"the store has no blob {blob_id_text(reference.blob_id)}", "call Session.fix, or it expired"
             )
         check_reference(found, reference)
         return found
@@ -518,20 +518,20 @@ class Session:
         segments = last.link.segment + 1
         return VerifyReport(len(chain), segments, receipts, len(chain), fetched, ids, last.link_hash.hex())
 
-    async def repair(self) -> int:
+    async def fix(self) -> int:
         """Stores again each segment's last blob that the store lacks. Returns how many."""
         await self.settled()
         if self.store is None:
             raise StoreError("no store is named", "open the client with store=URL")
-        repaired = 0
+        fixed = 0
         for seq in self._last_of_segments():
             turn = self.turns[seq]
             if turn.accepted.blob_id_known and await self._has(turn.blob.blob_id, turn.blob):
                 continue
             turn.confirmed = False
             await self._settle(seq, None)
-            repaired += turn.confirmed
-        return repaired
+            fixed += turn.confirmed
+        return fixed
 
     def export(self, path: str | Path | None = None, *, with_root: bool = False) -> str:
         """The session as JSON that anyone can verify (section 13). It is as secret as the conversation.

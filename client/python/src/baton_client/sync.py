@@ -161,9 +161,9 @@ class Session:
         """Takes turns that another device added."""
         return self._loop.run(self._inner.refresh())
 
-    def repair(self) -> int:
+    def fix(self) -> int:
         """Stores again what the store lacks."""
-        return self._loop.run(self._inner.repair())
+        return self._loop.run(self._inner.fix())
 
     def export(self, path: str | Path | None = None, *, with_root: bool = False) -> str:
         """The session as JSON that anyone can verify."""

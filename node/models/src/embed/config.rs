@@ -37,7 +37,7 @@ impl Default for EmbedderConfig {
 /// the static table is installed, it supplies their related words.
 ///
 /// # Errors
-/// [`EmbedError::Unusable`], which names the remedy.
+/// [`EmbedError::Unusable`], which names the fix.
 pub async fn open(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
     let embedder: Arc<dyn Embedder> = match config {
         EmbedderConfig::Hashing {} => Arc::new(Hashing),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn d4_a_missing_or_broken_model_is_refused_with_the_remedy() {
+    async fn d4_a_missing_or_broken_model_is_refused_with_the_fix() {
         let folder = tempfile::tempdir().unwrap();
         for (config, name) in
             [(EmbedderConfig::Potion {}, "potion-base-8m"), (EmbedderConfig::Minilm {}, "all-minilm-l6-v2")]

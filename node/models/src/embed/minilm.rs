@@ -66,7 +66,7 @@ impl MiniLm {
     /// Opens the model from the models folder. Blocks.
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], which names the remedy.
+    /// [`EmbedError::Unusable`], which names the fix.
     pub fn open(directory: &Path) -> Result<Self, EmbedError> {
         let model = Model::open(directory)?;
         let (jobs, queue) = mpsc::channel(QUEUE);

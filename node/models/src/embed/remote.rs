@@ -128,7 +128,7 @@ impl Remote {
     /// start (D4).
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], which names the remedy.
+    /// [`EmbedError::Unusable`], which names the fix.
     pub async fn open(config: &RemoteConfig) -> Result<Self, EmbedError> {
         let remote = Self::new(config)?;
         for role in [EmbedRole::Query, EmbedRole::Document] {

@@ -42,7 +42,7 @@ impl StaticTable {
     /// Opens potion-base-8M from the models folder. Blocks.
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], which names the remedy.
+    /// [`EmbedError::Unusable`], which names the fix.
     pub fn open_potion(directory: &Path) -> Result<Self, EmbedError> {
         let [weights, tokenizer] = POTION_BASE_8M.paths(directory);
         Self::open(POTION_BASE_8M.name, &weights, &tokenizer)
@@ -52,7 +52,7 @@ impl StaticTable {
     /// tokenizer. Blocks.
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], which names the remedy.
+    /// [`EmbedError::Unusable`], which names the fix.
     pub fn open(name: &str, weights: &Path, tokenizer: &Path) -> Result<Self, EmbedError> {
         let bytes = read_model_file(name, weights, MAX_FILE_BYTES)?;
         let (dimensions, rows) = rows(&bytes).map_err(|reason| broken(name, weights, &reason))?;
@@ -137,7 +137,7 @@ impl Embedder for StaticTable {
     }
 }
 
-/// Reads a file of a model; the error of a missing file names the remedy.
+/// Reads a file of a model; the error of a missing file names the fix.
 pub(crate) fn read_model_file(name: &str, path: &Path, limit: u64) -> Result<Vec<u8>, EmbedError> {
     let length = fs::metadata(path).map(|metadata| metadata.len());
     let read = match length {

@@ -57,6 +57,7 @@ problem_codes! {
     TOKEN_BROKEN = problem("D706", "the publisher's token or secret cannot be used", "correct publisher_token_file or publisher_secret_file");
     PUT_REFUSED = problem("D707", "a publisher refuses this node's blobs", "name the secret or token that its operator gave you: publisher_secret_file or publisher_token_file");
     SHARDS_DIFFER = problem("D708", "the store has another number of shards", "set shards to the number of the store");
+    STORE_SILENT = problem("D709", "the store does not answer", "start it, or name another in publisher, and in aggregator and heads if they are set");
 
     BOOTSTRAP_SILENT = warning("D801", "a bootstrap peer cannot be reached", "correct its address in bootstrap, or remove it");
     BOOTSTRAP_OTHER = problem("D802", "another node answers at a bootstrap peer's address", "ask its operator for the address, and correct bootstrap");

@@ -175,7 +175,7 @@ fn init_without_options_uses_the_home_directory() {
     assert!(said.contains("baton-node init --store walrus-testnet --publisher URL"), "{said}");
     // The configuration has no line of the operator's, so the store can be named later.
     let again = text(&output(home.path(), &["init", "--store", "http://127.0.0.1:9"]).stdout);
-    assert!(again.contains("publisher       [\"http://127.0.0.1:9\"]") && again.contains("D702"), "{again}");
+    assert!(again.contains("publisher       [\"http://127.0.0.1:9\"]") && again.contains("D709"), "{again}");
     let file = fs::read_to_string(home.path().join(".local/share/baton-node/config.toml")).unwrap();
     assert!(file.contains("\npublisher = [\"http://127.0.0.1:9\"]\n"), "{file}");
     let third = output(home.path(), &["init", "--store", "embedded"]);
@@ -188,7 +188,7 @@ fn init_with_a_store_writes_it_and_checks_the_node() {
     let said = text(&output(home.path(), &["init", "--publisher", "http://127.0.0.1:9"]).stdout);
     // Nothing listens there.
     for part in
-        ["publisher       [\"http://127.0.0.1:9\"]", "D702", "problems above, then start the node with"]
+        ["publisher       [\"http://127.0.0.1:9\"]", "D709", "problem above, then start the node with"]
     {
         assert!(said.contains(part), "{part} is not in {said}");
     }

@@ -5,7 +5,7 @@ use std::fmt;
 /// Most damages in a report: some megabytes. Further ones are only counted.
 const MAX_LISTED: usize = 10_000;
 
-/// A kind of damage, and its remedy.
+/// A kind of damage, and its fix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DamageKind {

@@ -1,4 +1,4 @@
-//! Opens the store: takes its lock, loads the index, checks every file, and repairs damage where possible.
+//! Opens the store: takes its lock, loads the index, checks every file, and fixes damage where possible.
 //!
 //! Every start checks every file and builds the index in memory from the log and the files. It makes no
 //! difference whether the store was closed properly.
@@ -68,15 +68,15 @@ pub struct CheckReport {
     pub quarantined: u64,
     /// Names among the files that are not the store's.
     pub foreign: u64,
-    /// Whether the possible repairs were made.
-    pub repaired: bool,
+    /// Whether the possible fixes were made.
+    pub fixed: bool,
 }
 
 impl CheckReport {
-    /// Whether the store is sound, or was repaired without loss.
+    /// Whether the store is sound, or was fixed without loss.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.lost == 0 && (self.damaged == 0 || self.repaired)
+        self.lost == 0 && (self.damaged == 0 || self.fixed)
     }
 }
 
@@ -181,8 +181,8 @@ impl Records for Folder {
     }
 }
 
-/// Makes the repairs. A failed repair is logged, changes nothing, and is retried at the next start.
-fn repair(locked: &LockedFolder, folder: &Folder, findings: &Findings, epochs: Epochs, shards: u16) {
+/// Makes the fixes. A failed fix is logged, changes nothing, and is retried at the next start.
+fn fix(locked: &LockedFolder, folder: &Folder, findings: &Findings, epochs: Epochs, shards: u16) {
     let log_failure = |what: &str, done: io::Result<()>| {
         if let Err(error) = done {
             tracing::warn!(%error, "{what} failed; the next start tries again");
@@ -291,7 +291,7 @@ fn build(
 }
 
 impl Disk {
-    /// Opens or creates the store, checks every file, and repairs damage where possible.
+    /// Opens or creates the store, checks every file, and fixes damage where possible.
     pub(crate) fn open(config: &EmbeddedConfig) -> Result<(Self, Vec<Damage>), OpenError> {
         let path = &config.path;
         let no_path = |source: io::Error| OpenError::path(path, source);
@@ -307,7 +307,7 @@ impl Disk {
             return Err(OpenError::Shards { path, found, wanted: config.shards });
         }
         let epochs = load_epochs(findings.epochs(), config);
-        repair(&locked, &folder, &findings, epochs, shards);
+        fix(&locked, &folder, &findings, epochs, shards);
         let damages = std::mem::take(&mut findings.damages.listed);
         let now_s = config.clock.now_ms() / 1000;
         findings.index.table.tokens.retain(|_, token| token.expires_s >= now_s);
@@ -336,13 +336,13 @@ impl Disk {
     }
 }
 
-/// Checks every byte of the store in a folder, which no process may have open. `repair_too` also repairs
+/// Checks every byte of the store in a folder, which no process may have open. `fix_too` also fixes
 /// damage, as every start does. Blocking; it reads everything.
 ///
 /// # Errors
 /// [`OpenError`] when there is no store, when it is open elsewhere, or when its folder cannot be read (or
-/// written, for repairs).
-pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
+/// written, for fixes).
+pub fn check(path: &Path, fix_too: bool) -> Result<CheckReport, OpenError> {
     let no_path = |source: io::Error| OpenError::path(path, source);
     if !path.join(FILES).is_dir() && !path.join(INDEX).is_dir() {
         let locked = path.is_dir().then(|| LockedFolder::lock(path)).transpose();
@@ -351,13 +351,13 @@ pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
         return Err(OpenError::NoStore { path: path.to_owned() });
     }
     let locked = LockedFolder::lock(path)?;
-    if repair_too {
+    if fix_too {
         for folder in [path.join(FILES), path.join(INDEX)] {
             make_folder(&folder).map_err(no_path)?;
         }
     }
     let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
-    let findings = Findings::gather(&locked, &folder, repair_too, false)?;
+    let findings = Findings::gather(&locked, &folder, fix_too, false)?;
     let survey = &findings.survey;
     let (found, removable) =
         (survey.found.len() as u64, (survey.parts.len() + survey.leftovers.len()) as u64);
@@ -373,16 +373,16 @@ pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
         removable,
         quarantined: 0,
         foreign: survey.foreign,
-        repaired: false,
+        fixed: false,
     };
     let mut table = BlobCount::of(&findings);
-    if repair_too {
+    if fix_too {
         // Without both, no log can be made.
         if let (Some(epochs), Some(shards)) = (findings.epochs(), findings.shards()) {
-            repair(&locked, &folder, &findings, epochs, shards);
+            fix(&locked, &folder, &findings, epochs, shards);
             let state = build(&locked, &folder, findings, epochs, shards).map_err(no_path)?;
             table = BlobCount { blobs: state.table.blobs.len() as u64, bytes: state.table.bytes };
-            report.repaired = true;
+            report.fixed = true;
         }
     }
     (report.blobs, report.bytes) = (table.blobs, table.bytes);

@@ -1,4 +1,4 @@
-//! The check of every file: its blob, its state and the necessary repair. Reads only.
+//! The check of every file: its blob, its state and the necessary fix. Reads only.
 //!
 //! Files are the truth, and the index is checked against them. A file that the index does not name is found
 //! by its own trailer. Only provably useless files are removed:
@@ -22,7 +22,7 @@ use super::{
     trailer::Trailer,
 };
 
-/// The findings and the necessary repairs.
+/// The findings and the necessary fixes.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// Unfinished uploads, to remove.

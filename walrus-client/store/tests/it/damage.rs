@@ -140,10 +140,10 @@ async fn one_flipped_bit_anywhere_loses_no_intact_blob_and_is_named() {
         let mut left = BTreeMap::new();
         read_folder(&path, &mut left);
         assert_eq!(left.len(), original.files.len(), "{named} {bit}");
-        assert_eq!(open(&folder).damages().len(), usize::from(lost), "the rest is repaired: {named} {bit}");
+        assert_eq!(open(&folder).damages().len(), usize::from(lost), "the rest is fixed: {named} {bit}");
     }
     println!(
-        "{places} flipped bits: all named, {restored} repaired without loss, {served_less} blobs whose own bytes were \
+        "{places} flipped bits: all named, {restored} fixed without loss, {served_less} blobs whose own bytes were \
          changed not served, 0 others lost"
     );
     assert!(restored >= places / 2 && served_less > 0);

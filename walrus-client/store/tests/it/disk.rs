@@ -336,7 +336,7 @@ async fn of_two_files_of_a_blob_the_newest_whole_one_counts() {
 }
 
 #[tokio::test]
-async fn a_check_reports_and_repairs_damage_and_names_a_missing_store() {
+async fn a_check_reports_and_fixes_damage_and_names_a_missing_store() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("store");
     assert!(matches!(check(&path, false), Err(OpenError::NoStore { .. })));
@@ -351,10 +351,10 @@ async fn a_check_reports_and_repairs_damage_and_names_a_missing_store() {
     let length = std::fs::read(&file).unwrap().len();
     flip(&file, length * 8 - 1);
     flip(&copies(&folder)[1], 5);
-    for repair in [false, false, true] {
-        let report = check(&path, repair).unwrap();
-        assert_eq!((report.damaged, report.lost, report.repaired), (2, 0, repair), "{report:?}");
-        assert_eq!(report.is_sound(), repair);
+    for fix in [false, false, true] {
+        let report = check(&path, fix).unwrap();
+        assert_eq!((report.damaged, report.lost, report.fixed), (2, 0, fix), "{report:?}");
+        assert_eq!(report.is_sound(), fix);
     }
     assert_eq!(check(&path, false).unwrap().damages, []);
     flip(&file, 0);

@@ -105,7 +105,7 @@ async fn d3_queries_and_documents_are_embedded_differently_where_the_model_can()
 }
 
 #[tokio::test]
-async fn d4_an_unusable_endpoint_is_refused_at_start_with_the_remedy() {
+async fn d4_an_unusable_endpoint_is_refused_at_start_with_the_fix() {
     let vector = |vector: Value| json!({ "data": [{ "index": 0, "embedding": vector }] });
     for (status, body, advice) in [
         (200, vector(json!([1, 2, 3])), "correct dimensions"),
