@@ -285,8 +285,7 @@ impl ClientError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Protocol(code) => Some(*code),
-            Self::TurnFailed { code, .. }
-            | Self::EmbedFailed { code, .. } => *code,
+            Self::TurnFailed { code, .. } | Self::EmbedFailed { code, .. } => *code,
             _ => None,
         }
     }
@@ -348,8 +347,9 @@ impl ClientError {
             Self::SchemaTooLong { .. } => "SchemaTooLong",
             Self::NoNode(NoChoice::ClocksDiffer(_)) => "ClocksDiffer",
             Self::NoNode(_) => "NoNode",
-            Self::TurnFailed { code, .. }
-            | Self::EmbedFailed { code, .. } => code.map_or("Unreachable", ErrorCode::name),
+            Self::TurnFailed { code, .. } | Self::EmbedFailed { code, .. } => {
+                code.map_or("Unreachable", ErrorCode::name)
+            }
             Self::Protocol(code) => code.name(),
             Self::Store(_) => "Store",
             Self::OtherShards { .. } => "OtherShards",
@@ -417,9 +417,7 @@ impl ClientError {
             Self::TurnFailed { .. } => {
                 "the message is kept; check that the node runs and is reachable, then try again"
             }
-            Self::EmbedFailed { .. } => {
-                "check that the node runs and is reachable, then try again"
-            }
+            Self::EmbedFailed { .. } => "check that the node runs and is reachable, then try again",
             Self::Store(error) => store_hint(error),
             Self::OtherShards { .. } => {
                 "go on in a new conversation, which begins with all of it: baton session branch SESSION TEXT; or name the \

@@ -20,11 +20,7 @@ use zeroize::Zeroizing;
 use crate::{
     engine::{self, Engine, EngineError, EngineEvent, GenerateJob},
     prompt::{self, MemoryBlock, Prompt},
-    turn::{
-        generate::with_calls,
-        tally::Tally,
-        window,
-    },
+    turn::{generate::with_calls, tally::Tally, window},
 };
 
 /// Allowance for unshown tokens of an answer that ended by itself: the tokens of a stop string, each at least

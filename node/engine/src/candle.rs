@@ -16,11 +16,11 @@
 //! ```no_run
 //! use std::path::Path;
 //!
-//! use baton_engine::candle::{CandleModel, Options};
+//! use baton_engine::candle::CandleModel;
 //! use baton_engine::{batch::Solo as _, gguf::GgufFile};
 //!
 //! let file = GgufFile::open(Path::new("phi-2.gguf"))?;
-//! let mut model = CandleModel::open(&file, &Options { context: 2_048 })?;
+//! let mut model = CandleModel::open(&file, 2_048)?;
 //! // Position 0 begins a sequence; the next call continues it at position 3.
 //! let logits = model.append(&[1, 2, 3], 0)?;
 //! assert_eq!(logits.len(), model.vocabulary());
@@ -33,8 +33,8 @@
 pub mod family;
 mod model;
 
-pub use family::Family;
-pub use model::{CandleModel, Options};
+pub use family::CandleFamily;
+pub use model::CandleModel;
 
 /// Why a file is refused.
 #[derive(Debug, thiserror::Error)]

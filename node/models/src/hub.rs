@@ -14,7 +14,7 @@ use super::{
     own::{self, AddedFile, Check, Origin},
     pull::{
         RetryPolicy, WorkFolder, install, io_error,
-        resume::{self, FetchError, Remote},
+        resume::{self, FetchError, RemoteFile},
     },
 };
 
@@ -173,7 +173,7 @@ impl HubFile {
         progress: &mut dyn FnMut(PullProgress),
     ) -> Result<(), ModelError> {
         let remote =
-            Remote { url: self.url(endpoint, &located.commit)?, sha256: located.sha256, roots: Vec::new() };
+            RemoteFile { url: self.url(endpoint, &located.commit)?, sha256: located.sha256, roots: Vec::new() };
         let mut report = |bytes, total: Option<u64>| {
             let total = Some(total.unwrap_or(located.size));
             progress(PullProgress::Downloading { part: 0, parts: 1, bytes, total });

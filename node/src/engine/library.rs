@@ -6,7 +6,7 @@
 
 #[cfg(feature = "library")]
 mod present {
-    use baton_engine::candle::{CandleModel, Family, Options, family::Shape};
+    use baton_engine::candle::{CandleFamily, CandleModel, family::Shape};
     use baton_engine::{
         batch::Solo,
         gguf::{Gguf, GgufFile},
@@ -14,7 +14,7 @@ mod present {
 
     /// Whether the library supports this architecture.
     pub(crate) fn knows(header: &Gguf) -> bool {
-        Family::of(header).is_some()
+        CandleFamily::of(header).is_some()
     }
 
     /// Memory of the library beyond the file's size, in bytes.
@@ -27,7 +27,7 @@ mod present {
     /// # Errors
     /// Why the library refuses the file.
     pub(crate) fn open(file: &GgufFile, context: usize) -> Result<Box<dyn Solo>, String> {
-        match CandleModel::open(file, &Options { context }) {
+        match CandleModel::open(file, context) {
             Ok(model) => Ok(Box::new(model)),
             Err(error) => Err(error.to_string()),
         }

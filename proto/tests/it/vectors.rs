@@ -5,8 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use baton_keys::exchange::{EphemeralSecret, ExchangeSecret};
 use baton_proto::{
-    ErrorCode, Signable, SignedObject,
-    codec,
+    ErrorCode, Signable, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedTexts, SealedReply, SealedTexts},
     export::ExportStatement,
     head::{HeadInner, HeadOuter, HeadRecord},

@@ -21,7 +21,7 @@ pub const MAX_CONVOLUTION: u64 = 16;
 /// An architecture, named by its module in candle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Family {
+pub enum CandleFamily {
     /// Llama, with or without mixtures of experts (Mixtral).
     Llama,
     Phi2,
@@ -30,7 +30,7 @@ pub enum Family {
     Lfm2,
 }
 
-impl Family {
+impl CandleFamily {
     /// The architecture of a file, if it is one of these.
     #[must_use]
     pub fn of(header: &Gguf) -> Option<Self> {
@@ -170,7 +170,7 @@ impl Family {
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// The architecture.
-    pub family: Family,
+    pub family: CandleFamily,
     /// Tokens of the vocabulary.
     pub vocabulary: usize,
     /// Width of the residual stream, in numbers per position.
@@ -187,12 +187,12 @@ pub struct Shape {
 }
 
 /// Reads the metadata of one architecture, whose keys begin with its name.
-struct Reader<'a> {
+struct ShapeReader<'a> {
     header: &'a Gguf,
-    family: Family,
+    family: CandleFamily,
 }
 
-impl Reader<'_> {
+impl ShapeReader<'_> {
     fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.family.name())
     }
@@ -232,17 +232,17 @@ impl Shape {
     /// [`OpenError`] if the architecture is not supported, the file is not sound, or candle would ignore a
     /// part of it.
     pub fn read(header: &Gguf) -> Result<Self, OpenError> {
-        let family = Family::of(header).ok_or(OpenError::Family)?;
+        let family = CandleFamily::of(header).ok_or(OpenError::Family)?;
         if let Some(unread) = header.tensors().iter().find(|tensor| !family.reads(&tensor.name)) {
             return Err(OpenError::Ignored(format!("the tensor {}", unread.name)));
         }
-        let read = Reader { header, family };
+        let read = ShapeReader { header, family };
         let layers = read.bounded("block_count", None, MAX_LAYERS)?;
         let hidden = read.bounded("embedding_length", None, MAX_HIDDEN)?;
         let heads = read.bounded("attention.head_count", None, MAX_HEADS)?;
         // LFM2 has a list with an entry for each layer: 0 for its convolutions.
         let kv_heads = match family {
-            Family::Lfm2 => heads,
+            CandleFamily::Lfm2 => heads,
             _ => read.bounded("attention.head_count_kv", Some(heads), heads)?,
         };
         read.bounded("feed_forward_length", None, MAX_FEED_FORWARD)?;
@@ -251,7 +251,7 @@ impl Shape {
             return Err(OpenError::Shape(text));
         }
         let head_dim = match family {
-            Family::Glm4 => read.bounded("attention.key_length", None, MAX_HEAD_DIM)?,
+            CandleFamily::Glm4 => read.bounded("attention.key_length", None, MAX_HEAD_DIM)?,
             _ => hidden / heads,
         };
         read.require("attention.key_length", head_dim)?;
@@ -285,7 +285,7 @@ fn extra_bytes(header: &Gguf) -> u64 {
         + halves.map(|tensor| 2 * elements(tensor)).sum::<u64>()
 }
 
-impl Reader<'_> {
+impl ShapeReader<'_> {
     /// Refuses rotations without a table in candle: scaled angles, other bases, parts of a head.
     fn rotation(&self, head_dim: u64) -> Result<(), OpenError> {
         let header = self.header;
@@ -293,15 +293,17 @@ impl Reader<'_> {
         if kind.is_some_and(|kind| kind != "none") {
             return Err(self.ignored("rope.scaling.type"));
         }
-        if matches!(self.family, Family::Phi2 | Family::Phi3)
+        if matches!(self.family, CandleFamily::Phi2 | CandleFamily::Phi3)
             && header.optional_f32(&self.key("rope.freq_base"))?.is_some_and(|base| base != 10_000.0)
         {
             return Err(self.ignored("rope.freq_base"));
         }
         match self.family {
-            Family::Llama | Family::Phi3 | Family::Lfm2 => self.require("rope.dimension_count", head_dim),
-            Family::Glm4 => self.require("rope.dimension_count", head_dim / 2),
-            Family::Phi2 => self.bounded("rope.dimension_count", None, head_dim).map(|_| ()),
+            CandleFamily::Llama | CandleFamily::Phi3 | CandleFamily::Lfm2 => {
+                self.require("rope.dimension_count", head_dim)
+            }
+            CandleFamily::Glm4 => self.require("rope.dimension_count", head_dim / 2),
+            CandleFamily::Phi2 => self.bounded("rope.dimension_count", None, head_dim).map(|_| ()),
         }
     }
 
@@ -310,7 +312,7 @@ impl Reader<'_> {
         if experts == 0 {
             return Ok(0);
         }
-        if self.family != Family::Llama {
+        if self.family != CandleFamily::Llama {
             return Err(self.ignored("expert_count"));
         }
         let experts = self.bounded("expert_count", None, MAX_EXPERTS)?;
@@ -319,7 +321,7 @@ impl Reader<'_> {
     }
 
     fn convolution(&self) -> Result<(), OpenError> {
-        if self.family == Family::Lfm2 {
+        if self.family == CandleFamily::Lfm2 {
             self.bounded("shortconv.l_cache", None, MAX_CONVOLUTION)?;
         }
         Ok(())

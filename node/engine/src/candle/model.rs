@@ -20,22 +20,14 @@ use zeroize::Zeroizing;
 
 use crate::candle::{
     OpenError,
-    family::{Family, Shape},
+    family::{CandleFamily, Shape},
 };
 
 /// Maximum number of prompt tokens computed at once: the remaining cost of a cancelled request.
 const CHUNK: usize = 64;
 
-/// Options for computing a model.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// Maximum number of tokens of a sequence; the model's own limit and [`crate::candle::family::MAX_CONTEXT`] apply
-    /// too.
-    pub context: usize,
-}
-
 /// One of candle's models. All but LFM2 can be copied without copying weights.
-enum Weights {
+enum FamilyModel {
     Llama(ModelCopies<llama::ModelWeights>),
     Phi2(ModelCopies<phi2::ModelWeights>),
     Phi3(ModelCopies<phi3::ModelWeights>),
@@ -59,7 +51,7 @@ impl<M: Clone> ModelCopies<M> {
     }
 }
 
-impl Weights {
+impl FamilyModel {
     fn forward(&mut self, tokens: &Tensor, position: usize) -> candle_core::Result<Tensor> {
         match self {
             Self::Llama(model) => model.used.forward(tokens, position),
@@ -73,7 +65,7 @@ impl Weights {
 
 /// An open model.
 pub struct CandleModel {
-    weights: Weights,
+    weights: FamilyModel,
     shape: Shape,
     device: Device,
 }
@@ -84,9 +76,9 @@ impl CandleModel {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(file: &GgufFile, options: &Options) -> Result<Self, OpenError> {
+    pub fn open(file: &GgufFile, context: usize) -> Result<Self, OpenError> {
         let mut shape = Shape::read(file.header())?;
-        shape.context = shape.context.min(options.context).max(1);
+        shape.context = shape.context.min(context).max(1);
         let opened = catch_unwind(AssertUnwindSafe(|| read(file, &shape)));
         let (weights, device) = opened.map_err(|panic| panicked(panic.as_ref()))?.map_err(refused)?;
         let mut model = Self { weights, shape, device };
@@ -131,7 +123,7 @@ impl Solo for CandleModel {
 
     fn chunk(&self, position: usize, remaining: usize) -> usize {
         // LFM2's convolutions restart with each chunk of more than one token.
-        if position > 0 && matches!(self.weights, Weights::Lfm2(_)) {
+        if position > 0 && matches!(self.weights, FamilyModel::Lfm2(_)) {
             return 1;
         }
         // Powers of two: candle keeps a mask for each size at each position.
@@ -139,7 +131,7 @@ impl Solo for CandleModel {
     }
 
     fn append(&mut self, tokens: &[u32], position: usize) -> Result<Zeroizing<Vec<f32>>, String> {
-        if position == 0 && tokens.len() == 1 && matches!(self.weights, Weights::Lfm2(_)) {
+        if position == 0 && tokens.len() == 1 && matches!(self.weights, FamilyModel::Lfm2(_)) {
             return Err("LFM2 begins with at least two tokens".to_owned());
         }
         let Self { weights, device, .. } = self;
@@ -152,12 +144,12 @@ impl Solo for CandleModel {
 
     fn forget(&mut self) {
         match &mut self.weights {
-            Weights::Llama(model) => model.forget(),
-            Weights::Phi2(model) => model.forget(),
-            Weights::Phi3(model) => model.forget(),
-            Weights::Glm4(model) => model.forget(),
+            FamilyModel::Llama(model) => model.forget(),
+            FamilyModel::Phi2(model) => model.forget(),
+            FamilyModel::Phi3(model) => model.forget(),
+            FamilyModel::Glm4(model) => model.forget(),
             // Afterwards, the model only holds the state of two other tokens.
-            Weights::Lfm2(_) => drop(self.append(&[0, 0], 0)),
+            FamilyModel::Lfm2(_) => drop(self.append(&[0, 0], 0)),
         }
     }
 }
@@ -173,7 +165,7 @@ fn device() -> candle_core::Result<Device> {
     }
 }
 
-fn read(file: &GgufFile, shape: &Shape) -> candle_core::Result<(Weights, Device)> {
+fn read(file: &GgufFile, shape: &Shape) -> candle_core::Result<(FamilyModel, Device)> {
     let device = device()?;
     let mut reader = Cursor::new(file.bytes());
     let mut content = Content::read(&mut reader)?;
@@ -189,24 +181,26 @@ fn read(file: &GgufFile, shape: &Shape) -> candle_core::Result<(Weights, Device)
     content.metadata.insert(format!("{name}.context_length"), Value::U32(context));
     complete(&mut content, shape)?;
     let weights = match shape.family {
-        Family::Llama => {
-            Weights::Llama(ModelCopies::new(llama::ModelWeights::from_gguf(content, &mut reader, &device)?))
+        CandleFamily::Llama => FamilyModel::Llama(ModelCopies::new(llama::ModelWeights::from_gguf(
+            content,
+            &mut reader,
+            &device,
+        )?)),
+        CandleFamily::Phi2 => {
+            FamilyModel::Phi2(ModelCopies::new(phi2::ModelWeights::from_gguf(content, &mut reader, &device)?))
         }
-        Family::Phi2 => {
-            Weights::Phi2(ModelCopies::new(phi2::ModelWeights::from_gguf(content, &mut reader, &device)?))
-        }
-        Family::Phi3 => Weights::Phi3(ModelCopies::new(phi3::ModelWeights::from_gguf(
+        CandleFamily::Phi3 => FamilyModel::Phi3(ModelCopies::new(phi3::ModelWeights::from_gguf(
             false,
             content,
             &mut reader,
             &device,
         )?)),
-        Family::Glm4 => {
+        CandleFamily::Glm4 => {
             let model = glm4::ModelWeights::from_gguf(content, &mut reader, &device, DType::F32)?;
-            Weights::Glm4(ModelCopies::new(model))
+            FamilyModel::Glm4(ModelCopies::new(model))
         }
-        Family::Lfm2 => {
-            Weights::Lfm2(Box::new(lfm2::ModelWeights::from_gguf(content, &mut reader, &device)?))
+        CandleFamily::Lfm2 => {
+            FamilyModel::Lfm2(Box::new(lfm2::ModelWeights::from_gguf(content, &mut reader, &device)?))
         }
     };
     Ok((weights, device))
@@ -215,7 +209,7 @@ fn read(file: &GgufFile, shape: &Shape) -> candle_core::Result<(Weights, Device)
 /// Adds optional metadata and tensors that candle requires, and splits tensors of all experts into one entry
 /// per expert.
 fn complete(content: &mut Content, shape: &Shape) -> candle_core::Result<()> {
-    if shape.family == Family::Llama {
+    if shape.family == CandleFamily::Llama {
         let heads = content.metadata.get("llama.attention.head_count").map(Value::to_u32).transpose()?;
         let heads = heads.unwrap_or(1).max(1);
         let head_dim = u32::try_from(shape.hidden).unwrap_or(u32::MAX) / heads;
@@ -225,7 +219,7 @@ fn complete(content: &mut Content, shape: &Shape) -> candle_core::Result<()> {
         missing("attention.head_count_kv", heads);
         missing("rope.dimension_count", head_dim);
     }
-    if shape.family == Family::Phi3
+    if shape.family == CandleFamily::Phi3
         && !content.tensor_infos.contains_key("output.weight")
         && let Some(TensorInfo { ggml_dtype, shape, offset }) = content.tensor_infos.get("token_embd.weight")
     {

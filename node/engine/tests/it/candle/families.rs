@@ -8,17 +8,17 @@ use std::{collections::HashMap, fs, path::PathBuf};
 
 use crate::small::{NAMES, Small, VOCABULARY, model, prompt};
 use crate::support::{Random, real_model, synthetic};
-use baton_engine::candle::{CandleModel, Options};
+use baton_engine::candle::CandleModel;
 use baton_engine::{
     Chunk, Model, Want,
     batch::Solo as _,
     gguf::{DType, GgufFile},
 };
 
-const OPTIONS: Options = Options { context: 4_096 };
+const CONTEXT: usize = 4_096;
 
 fn open(name: &'static str) -> CandleModel {
-    CandleModel::open(&synthetic::open(&model(name).finish()), &OPTIONS).unwrap()
+    CandleModel::open(&synthetic::open(&model(name).finish()), CONTEXT).unwrap()
 }
 
 /// The logits after the last token, with the prompt in the model's chunks.
@@ -93,7 +93,7 @@ fn a_real_llama_answers_as_in_the_engine() {
     let mut sequence = exact.sequence();
     let chunk = Chunk { sequence: &mut sequence, tokens: &tokens, want: Want::Last };
     let wanted = exact.step(&mut [chunk]).unwrap().rows().next().unwrap().to_vec();
-    let found = logits(&mut CandleModel::open(&file, &OPTIONS).unwrap(), &tokens);
+    let found = logits(&mut CandleModel::open(&file, CONTEXT).unwrap(), &tokens);
     let apart = distance(&wanted, &found);
     // Both round activations to bytes, each in its own way.
     assert!(apart < 0.05, "{apart}");
@@ -104,7 +104,7 @@ fn quantised_weights_are_read_too() {
     for dtype in [DType::Q4_0, DType::Q5_1, DType::Q8_0, DType::F16] {
         let mut plain = Small::new("phi3");
         plain.dtype = dtype;
-        let mut model = CandleModel::open(&synthetic::open(&plain.writer().finish()), &OPTIONS).unwrap();
+        let mut model = CandleModel::open(&synthetic::open(&plain.writer().finish()), CONTEXT).unwrap();
         assert!(logits(&mut model, &prompt(20)).iter().all(|logit| logit.is_finite()), "{dtype:?}");
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::small::{NAMES, Small, model};
 use crate::support::{synthetic, writer::Writer};
-use baton_engine::candle::{CandleModel, Options};
+use baton_engine::candle::CandleModel;
 
-const OPTIONS: Options = Options { context: 4_096 };
+const CONTEXT: usize = 4_096;
 
 fn refusal(file: &Writer) -> String {
-    let opened = CandleModel::open(&synthetic::open(&file.finish()), &OPTIONS);
+    let opened = CandleModel::open(&synthetic::open(&file.finish()), CONTEXT);
     opened.err().expect("it is refused").to_string()
 }
 
@@ -71,14 +71,14 @@ fn numbers_out_of_bounds_are_refused_before_any_allocation() {
     }
     // Whatever the file says, the context is at most the requested one.
     let long = Small::with("phi3", "context_length", u32::MAX).writer();
-    let options = Options { context: 100 };
-    let opened = CandleModel::open(&synthetic::open(&long.finish()), &options).unwrap();
+
+    let opened = CandleModel::open(&synthetic::open(&long.finish()), 100).unwrap();
     assert_eq!(opened.shape().context, 100);
-    let opened = CandleModel::open(&synthetic::open(&long.finish()), &OPTIONS).unwrap();
+    let opened = CandleModel::open(&synthetic::open(&long.finish()), CONTEXT).unwrap();
     assert_eq!(opened.shape().context, 4_096);
     let mut window = model("phi3");
     window.u32("phi3.attention.sliding_window", 50);
-    let opened = CandleModel::open(&synthetic::open(&window.finish()), &OPTIONS).unwrap();
+    let opened = CandleModel::open(&synthetic::open(&window.finish()), CONTEXT).unwrap();
     assert_eq!(opened.shape().context, 50, "within the window there is no difference");
 }
 

@@ -50,9 +50,9 @@ impl Server {
         Self { url: reqwest::Url::parse(&url).unwrap(), ranges }
     }
 
-    fn remote(&self, content: &[u8]) -> Remote {
+    fn remote(&self, content: &[u8]) -> RemoteFile {
         let sha256 = WeightsHash(Sha256::digest(content).into());
-        Remote { url: self.url.clone(), sha256, roots: Vec::new() }
+        RemoteFile { url: self.url.clone(), sha256, roots: Vec::new() }
     }
 
     fn ranges(&self) -> Vec<String> {
@@ -108,7 +108,7 @@ impl Folder {
         self.0.path().join("file.whl")
     }
 
-    fn fetch(&self, remote: &Remote) -> Result<(), FetchError> {
+    fn fetch(&self, remote: &RemoteFile) -> Result<(), FetchError> {
         fetch(remote, &self.target(), LIMIT, FEW_RETRIES, &mut |_, _| {})
     }
 }
@@ -199,7 +199,7 @@ fn an_absent_server_is_reported_as_an_interruption() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = reqwest::Url::parse(&format!("http://{}/x", listener.local_addr().unwrap())).unwrap();
     drop(listener);
-    let remote = Remote { url, sha256: WeightsHash([0; 32]), roots: Vec::new() };
+    let remote = RemoteFile { url, sha256: WeightsHash([0; 32]), roots: Vec::new() };
     let refused = folder.fetch(&remote);
     assert!(matches!(refused, Err(FetchError::Interrupted { bytes: 0, .. })), "{refused:?}");
 }
