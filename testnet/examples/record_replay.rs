@@ -8,7 +8,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, NewSession, OwnMemory, TurnEvent, TurnInput};
+use baton_client::{NewSession, OwnMemory, TurnEvent, TurnInput};
 use baton_keys::SecretSigningKey;
 use baton_proto::{
     export::ExportMemory,
@@ -77,20 +77,8 @@ async fn main() -> anyhow::Result<()> {
     let out = std::env::args().nth(1).context("name a folder")?;
     let out = Path::new(&out);
     let folder = tempfile::tempdir()?;
-    let options = NodeOptions {
-        engine: EngineChoice::Native,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: None,
-        extra: Vec::new(),
-    };
-    let network = Network::start(folder.path(), 2, options).await?;
-    let url = network.store_url();
-    let mut config = ClientConfig::with_http(Some(&folder.path().join("client")), url, url, Some(url), 10)?;
-    config.bootstrap = network.addresses();
-    let client = Client::open(config).await?;
+    let network = Network::start(folder.path(), 2, NodeOptions::new(EngineChoice::Native)).await?;
+    let client = network.client(&folder.path().join("client")).await?;
     let session = client.new_session(NewSession::with_system("You are a helpful assistant.")).await?;
     let nodes: Vec<_> = network.running().map(|node| node.node).collect();
     for (index, input) in turns().into_iter().enumerate() {

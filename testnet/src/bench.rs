@@ -7,12 +7,26 @@ mod overhead;
 mod proxy;
 mod sessions;
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
+use anyhow::Context as _;
+use baton_client::{Client, TurnEvent, TurnInput, TurnOutcome};
+use baton_proto::ids::SessionId;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::{network::EngineChoice, output};
+use crate::{
+    network::{EngineChoice, NodeOptions},
+    output,
+};
+
+/// Turns a minute that nodes allow: more than a machine can do, so that no limit of a node is measured.
+const TURNS_PER_MINUTE: &str = "1000000";
+/// Time limit of the background work after a turn.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
@@ -76,27 +90,63 @@ pub(crate) struct BenchTurnArgs {
     pub(crate) model_dir: Option<PathBuf>,
 }
 
-/// Half and ninety-nine hundredths of a sample, in milliseconds.
-#[derive(Debug, Clone, Copy, Serialize)]
+/// A sample of times, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Quantiles {
+    /// Number of values.
+    pub count: usize,
     /// Half of the sample is at most this.
     pub p50: f64,
+    /// Ninety-five hundredths of the sample are at most this.
+    pub p95: f64,
     /// Ninety-nine hundredths of the sample are at most this.
     pub p99: f64,
+    /// The longest time.
+    pub max: f64,
 }
 
 impl Quantiles {
-    /// Of an unsorted, non-empty sample: the value at rank ⌈q·n⌉.
+    /// Of an unsorted sample: the value at rank ⌈q·n⌉, or 0 of an empty one.
     pub(crate) fn of(sample: &[f64]) -> Self {
         let mut sorted = sample.to_vec();
         sorted.sort_by(f64::total_cmp);
         let at = |hundredths: usize| {
             let rank = (sorted.len() * hundredths).div_ceil(100).max(1);
-            let value = sorted.get(rank - 1).copied().unwrap_or(f64::NAN);
-            (value * 1000.0).round() / 1000.0
+            (sorted.get(rank - 1).copied().unwrap_or_default() * 1000.0).round() / 1000.0
         };
-        Self { p50: at(50), p99: at(99) }
+        Self { count: sorted.len(), p50: at(50), p95: at(95), p99: at(99), max: at(100) }
     }
+}
+
+/// A turn, with the times from its sending.
+struct TimedTurn {
+    outcome: TurnOutcome,
+    first_text_ms: f64,
+    whole_ms: f64,
+}
+
+/// Options of nodes whose limits are in the way of no benchmark.
+fn unlimited(engine: EngineChoice, model_dir: Option<PathBuf>) -> NodeOptions {
+    NodeOptions { model_dir, ..NodeOptions::new(engine).with(&["--turns-per-minute", TURNS_PER_MINUTE]) }
+}
+
+/// Milliseconds since a moment.
+fn ms_since(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1000.0
+}
+
+/// Runs a turn, and then waits for its background work, which belongs to no time.
+async fn timed_turn(client: &Client, session: SessionId, input: TurnInput) -> anyhow::Result<TimedTurn> {
+    let (begun, mut first) = (Instant::now(), None);
+    let on_event = |event: TurnEvent| {
+        if matches!(event, TurnEvent::Text(_)) {
+            first.get_or_insert_with(|| ms_since(begun));
+        }
+    };
+    let outcome = client.session(session).turn(input, on_event).await?;
+    let whole_ms = ms_since(begun);
+    client.session(session).wait_settled(SETTLE_TIMEOUT).await?;
+    Ok(TimedTurn { outcome, first_text_ms: first.context("an answer has text")?, whole_ms })
 }
 
 #[derive(Debug, Serialize)]
@@ -117,39 +167,23 @@ struct Figures {
 
 /// Runs one benchmark.
 pub(crate) async fn run(command: BenchCommand) -> anyhow::Result<()> {
-    let args = match command {
-        BenchCommand::Turn(args) => args,
-        BenchCommand::Apis(args) => return run_apis(&args).await,
+    match command {
+        BenchCommand::Turn(args) => {
+            let figures = measure(&args).await?;
+            output::report(args.json, &figures, || lines(&figures))
+        }
+        BenchCommand::Apis(args) => {
+            let mut figures = Vec::new();
+            for engine in [EngineChoice::Echo, EngineChoice::Native] {
+                figures.push(apis::measure(engine, &args).await?);
+            }
+            output::report(args.json, &figures, || apis::lines(&figures))
+        }
         BenchCommand::Sessions(args) => {
             let cost = sessions::measure(&args).await?;
-            if args.json {
-                output::line(&serde_json::to_string(&cost)?);
-            } else {
-                sessions::print(&cost);
-            }
-            return Ok(());
+            output::report(args.json, &cost, || sessions::lines(&cost))
         }
-    };
-    let figures = measure(&args).await?;
-    if args.json {
-        output::line(&serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
     }
-    Ok(())
-}
-
-async fn run_apis(args: &BenchApisArgs) -> anyhow::Result<()> {
-    let mut figures = Vec::new();
-    for engine in [EngineChoice::Echo, EngineChoice::Native] {
-        figures.push(apis::measure(engine, args).await?);
-    }
-    if args.json {
-        output::line(&serde_json::to_string(&figures)?);
-    } else {
-        apis::print(&figures);
-    }
-    Ok(())
 }
 
 async fn measure(args: &BenchTurnArgs) -> anyhow::Result<Figures> {
@@ -173,42 +207,47 @@ async fn measure(args: &BenchTurnArgs) -> anyhow::Result<Figures> {
     Ok(Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio, age_ratio })
 }
 
-fn print(figures: &Figures) {
+fn lines(figures: &Figures) -> Vec<String> {
+    let Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio, age_ratio } = figures;
     let show = |name: &str, measured: &overhead::Overhead| {
         let (added, network, bare) =
             (measured.added_first_token_ms, measured.network_first_token_ms, measured.bare_first_token_ms);
-        output::line(&format!(
+        format!(
             "{name}: first token {:.2} ms over the network, {:.2} ms bare; added {:.2} ms p50, {:.2} ms p99 ({} turns)",
             network.p50, bare.p50, added.p50, added.p99, measured.turns
-        ));
+        )
     };
-    show("echo ", &figures.echo);
-    if let Some(model) = &figures.model {
-        show("model", model);
-    }
-    for wait in &figures.blob_id_ms {
-        output::line(&format!(
-            "blob ID at {} shards: {:.2} ms for {} bytes",
-            wait.shards, wait.ms, wait.bytes
-        ));
-    }
-    output::line(
-        "\n  at turn   bytes up   bytes down   blobs   turns read   turn ms   short ms   (of one turn: means, and medians of times)",
+    let mut lines = vec![show("echo ", echo)];
+    lines.extend(model.as_ref().map(|model| show("model", model)));
+    lines.extend(blob_id_ms.iter().map(|wait| {
+        format!("blob ID at {} shards: {:.2} ms for {} bytes", wait.shards, wait.ms, wait.bytes)
+    }));
+    lines.push(
+        "\n  at turn   bytes up   bytes down   blobs   turns read   turn ms   short ms   (of one turn: means, and medians of times)"
+            .to_owned(),
     );
-    for cost in &figures.growth {
-        output::line(&format!(
-            "  {:>7} {:>10.0} {:>12.0} {:>7.2} {:>12.1} {:>9.2} {:>10.2}",
-            cost.turn,
-            cost.bytes_up,
-            cost.bytes_down,
-            cost.blobs,
-            cost.turn_reads,
-            cost.turn_ms,
-            cost.short_ms
-        ));
-    }
-    output::line(&format!(
-        "  longest to shortest: {:.3} times the bytes, {:.3} times the time; nodes and store by their age: {:.3} times",
-        figures.bytes_ratio, figures.time_ratio, figures.age_ratio
+    lines.extend(growth.iter().map(|cost| {
+        let growth::Cost { turn, bytes_up, bytes_down, blobs, turn_reads, turn_ms, short_ms, .. } = cost;
+        format!(
+            "  {turn:>7} {bytes_up:>10.0} {bytes_down:>12.0} {blobs:>7.2} {turn_reads:>12.1} {turn_ms:>9.2} {short_ms:>10.2}"
+        )
+    }));
+    lines.push(format!(
+        "  longest to shortest: {bytes_ratio:.3} times the bytes, {time_ratio:.3} times the time; nodes and store by their age: {age_ratio:.3} times"
     ));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_of_the_sample() {
+        let times: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let expected = Quantiles { count: 100, p50: 50.0, p95: 95.0, p99: 99.0, max: 100.0 };
+        assert_eq!(Quantiles::of(&times), expected);
+        assert_eq!(Quantiles::of(&[7.0]), Quantiles { count: 1, p50: 7.0, p95: 7.0, p99: 7.0, max: 7.0 });
+        assert_eq!(Quantiles::of(&[]), Quantiles::default());
+    }
 }

@@ -51,7 +51,7 @@ use tokio_util::{compat::TokioAsyncReadCompatExt as _, sync::CancellationToken};
 
 pub use false_engine::{EngineLie, FalseEngine};
 use false_store::FalseStore;
-use misbehaviour::Script;
+use misbehaviour::MisbehaviourScript;
 pub use misbehaviour::{Behaviour, Misbehaviour};
 pub use misbehaviour_log::{AttemptKey, MisbehaviourEntry, MisbehaviourLog};
 
@@ -97,14 +97,14 @@ pub struct ByzantineNode {
 }
 
 /// The keys of a byzantine node, and its record.
-struct Keys {
+struct ByzantineKeys {
     signing: SecretSigningKey,
     exchange: ExchangeSecret,
     offer: ModelOffer,
     addresses: OnceLock<Vec<String>>,
 }
 
-impl NodeIdentity for Keys {
+impl NodeIdentity for ByzantineKeys {
     fn signing_key(&self) -> &SecretSigningKey {
         &self.signing
     }
@@ -137,9 +137,9 @@ impl NodeIdentity for Keys {
 
 /// Shared state of a byzantine node's tasks.
 struct ByzantineProxy {
-    keys: Arc<Keys>,
+    keys: Arc<ByzantineKeys>,
     honest: NodeService,
-    script: Mutex<Script>,
+    script: Mutex<MisbehaviourScript>,
     log: MisbehaviourLog,
     /// Whether blobs are called stored and not stored, from the last turn's request on.
     claims_stored: Arc<AtomicBool>,
@@ -182,7 +182,7 @@ impl ByzantineNode {
             output_price: 0,
         };
         let (signing, exchange) = (SecretSigningKey::generate(), ExchangeSecret::generate());
-        let keys = Arc::new(Keys { signing, exchange, offer, addresses: OnceLock::new() });
+        let keys = Arc::new(ByzantineKeys { signing, exchange, offer, addresses: OnceLock::new() });
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().context("a constant address")?];
         let agent = concat!("baton-node/", env!("CARGO_PKG_VERSION"));
         let mut config = MeshConfig::server(agent, listen);
@@ -202,7 +202,7 @@ impl ByzantineNode {
         let proxy = Arc::new(ByzantineProxy {
             keys: keys.clone(),
             honest,
-            script: Mutex::new(Script::new(options.behaviours, options.begin)),
+            script: Mutex::new(MisbehaviourScript::new(options.behaviours, options.begin)),
             log: options.log,
             claims_stored,
             status_replies: Mutex::default(),
@@ -230,7 +230,7 @@ impl ByzantineNode {
 fn deps(
     options: &ByzantineOptions<'_>,
     engine: Arc<dyn Engine>,
-    identity: Arc<Keys>,
+    identity: Arc<ByzantineKeys>,
     (peers, claims_stored): (MeshHandle, Arc<AtomicBool>),
 ) -> anyhow::Result<ServiceDeps> {
     let shards = ShardCount::new(options.shards)?;

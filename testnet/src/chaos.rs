@@ -8,35 +8,31 @@
 
 mod call;
 mod damage;
-mod disks;
 mod faults;
 mod files;
 mod kills;
-mod ledger;
-mod memories;
 mod plan;
 mod report;
-mod rollback;
+mod starts;
 mod world;
 
-use std::{
-    ops::RangeInclusive,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{ops::RangeInclusive, path::Path, time::Instant};
 
-use anyhow::{Context as _, ensure};
-use baton_keys::{files::create_private_folder, secret::random_bytes};
+use anyhow::Context as _;
+use baton_keys::files::create_private_folder;
 use clap::Args;
 use futures::{StreamExt as _, stream};
 
-use crate::output;
-use memories::TrialMemory;
 pub use plan::Scenario;
-use plan::{Fault, FirstCommand, Program, Trial};
-use report::Findings;
-pub use report::{ChaosReport, Finding, Tally};
-use world::World;
+use plan::{FirstCommand, Trial, TrialFault};
+use report::TrialFindings;
+pub use report::{BrokenPromise, ChaosReport, FindingKind, TrialTally};
+use world::TrialWorld;
+
+use crate::{
+    output,
+    trial::{self, TrialOptions},
+};
 
 /// The end of the command's help.
 pub(crate) const CHAOS_HELP: &str = "\
@@ -55,30 +51,27 @@ Examples:
 
 Exit code 0: no promise broke.";
 
-/// Arguments of `baton-testnet chaos`.
+/// Options of a chaos run.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct ChaosArgs {
-    /// First seed [default: random]
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
-    /// Number of seeds, from the first one on
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub(crate) count: u64,
+pub struct ChaosOptions {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "a doc comment would be a heading of the help")]
+    pub trial: TrialOptions,
     /// First and last seed, both included
-    #[arg(long, value_name = "FIRST..LAST", value_parser = parse_seeds, conflicts_with_all = ["seed", "count"])]
-    pub(crate) seeds: Option<RangeInclusive<u64>>,
+    #[arg(long, value_name = "FIRST..LAST", value_parser = parse_seeds, conflicts_with = "seed")]
+    pub seeds: Option<RangeInclusive<u64>>,
     /// Run only this scenario; may be repeated, or separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SCENARIO")]
-    pub(crate) only: Vec<Scenario>,
-    /// Concurrent trials
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) lanes: u16,
-    /// Keep the folders of failed trials here: logs, and all calls with their output
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) keep: Option<PathBuf>,
-    /// Print the report as one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
+    pub only: Vec<Scenario>,
+    /// Concurrent trials, which mostly wait for processes to start and for each other
+    #[arg(long, default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    pub lanes: usize,
+}
+
+impl Default for ChaosOptions {
+    fn default() -> Self {
+        trial::defaults()
+    }
 }
 
 /// Parses `FIRST..LAST`, both included.
@@ -89,42 +82,19 @@ fn parse_seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
     if seeds.is_empty() { Err("the last seed is before the first one".to_owned()) } else { Ok(seeds) }
 }
 
-/// Options of a chaos run.
-#[derive(Clone, Debug)]
-pub struct ChaosOptions {
-    /// The seeds.
-    pub seeds: RangeInclusive<u64>,
-    /// Scenarios to run; all if empty.
-    pub only: Vec<Scenario>,
-    /// Trials at once. They mostly wait for processes to start and for each other.
-    pub lanes: usize,
-}
-
-/// Runs the command.
-pub(crate) async fn run(args: ChaosArgs) -> anyhow::Result<()> {
-    let first = args.seed.unwrap_or_else(|| u64::from(u16::from_le_bytes(random_bytes())));
-    let last = first.checked_add(args.count - 1).context("--seed and --count exceed the largest number")?;
-    let seeds = args.seeds.clone().unwrap_or(first..=last);
-    let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let folder = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
-    create_private_folder(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let options = ChaosOptions { seeds, only: args.only, lanes: args.lanes.into() };
-    let report = Box::pin(chaos(&options, &folder)).await?;
-    report.print(args.json)?;
-    ensure!(report.total.broken() == 0, "{} promises broke", report.total.broken());
-    Ok(())
-}
-
 /// Runs the trials in a folder, and returns a report.
 ///
 /// # Errors
 /// When the folder cannot be used. A trial that cannot be carried out is in the report.
 pub async fn chaos(options: &ChaosOptions, folder: &Path) -> anyhow::Result<ChaosReport> {
     let began = Instant::now();
+    let seeds = options.seeds.clone().unwrap_or_else(|| {
+        let seed = options.trial.seed();
+        seed..=seed
+    });
     let wanted = |trial: &Trial| options.only.is_empty() || options.only.contains(&trial.scenario);
-    let trials: Vec<Trial> = options.seeds.clone().flat_map(plan::plan).filter(wanted).collect();
-    let (first, last) = (options.seeds.start(), options.seeds.end());
-    output::note(&format!("chaos: seeds {first}..{last}, {} trials", trials.len()));
+    let trials: Vec<Trial> = seeds.clone().flat_map(plan::plan).filter(wanted).collect();
+    output::note(&format!("chaos: seeds {}..{}, {} trials", seeds.start(), seeds.end(), trials.len()));
     let mut report = ChaosReport::default();
     let mut running = stream::iter(trials)
         .map(|trial| async move {
@@ -139,21 +109,18 @@ pub async fn chaos(options: &ChaosOptions, folder: &Path) -> anyhow::Result<Chao
         }
         report.add(trial.seed, trial.scenario, findings);
     }
-    report.seconds = (began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+    report.seconds = trial::tenths(began.elapsed());
     Ok(report)
 }
 
 /// Runs a trial in its own folder, which is removed if no promise broke.
-async fn in_folder(folder: &Path, trial: &Trial) -> Findings {
+async fn in_folder(folder: &Path, trial: &Trial) -> TrialFindings {
     let folder = folder.join(format!("seed-{}-{}", trial.seed, trial.scenario.name()));
-    let mut findings = match prepared(&folder, trial).await {
-        Ok(findings) => findings,
-        Err(error) => {
-            let mut findings = Findings::default();
-            findings.failed(&format!("{error:#}"));
-            findings
-        }
-    };
+    let mut findings = prepared(&folder, trial).await.unwrap_or_else(|error| {
+        let mut findings = TrialFindings::default();
+        findings.found(FindingKind::Failed, &format!("{error:#}"));
+        findings
+    });
     findings.tally.trials += 1;
     if findings.tally.broken() == 0 {
         // Otherwise hundreds of trials leave gigabytes.
@@ -162,58 +129,33 @@ async fn in_folder(folder: &Path, trial: &Trial) -> Findings {
     findings
 }
 
-async fn prepared(folder: &Path, trial: &Trial) -> anyhow::Result<Findings> {
+async fn prepared(folder: &Path, trial: &Trial) -> anyhow::Result<TrialFindings> {
     create_private_folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let program = match &trial.fault {
-        Fault::FullDisk(program) | Fault::Damage(program, _) => *program,
-        Fault::SilentPeers { program, .. } => *program,
-        Fault::KillRelayer(_) => Program::Relayer,
-        Fault::FirstStart(command, how) if *command != FirstCommand::Chat => {
-            return disks::first_start(folder, *command, *how).await;
+    match &trial.fault {
+        TrialFault::FirstStart(command, how) if *command != FirstCommand::Chat => {
+            return starts::first_start(folder, *command, *how).await;
         }
-        _ => Program::Client,
-    };
-    if program == Program::Relayer {
-        let mut memories = TrialMemory::start(folder, trial).await?;
-        if let Err(error) = of_memories(&mut memories, &trial.fault).await {
-            memories.findings.failed(&format!("{error:#}"));
-        }
-        return Ok(memories.end().await);
+        _ => {}
     }
-    let mut world = World::start(folder, trial).await?;
-    if let Err(error) = of_world(&mut world, &trial.fault).await {
-        world.findings.failed(&format!("{error:#}"));
+    let mut world = TrialWorld::start(folder, trial).await?;
+    if let Err(error) = carry_out(&mut world, &trial.fault).await {
+        world.findings.found(FindingKind::Failed, &format!("{error:#}"));
     }
     Ok(world.end().await)
 }
 
-/// Runs a trial of a conversation.
-async fn of_world(world: &mut World, fault: &Fault) -> anyhow::Result<()> {
+async fn carry_out(world: &mut TrialWorld, fault: &TrialFault) -> anyhow::Result<()> {
     match fault {
-        Fault::Kills(turns) => kills::kills(world, turns).await,
-        Fault::TwoDevices(rounds) => kills::two_devices(world, rounds).await,
-        Fault::FullDisk(program) => disks::in_a_conversation(world, *program).await,
-        Fault::FirstStart(_, how) => disks::first_chat(world, *how).await,
-        Fault::Damage(Program::Node, damage) => damage::of_node(world, damage).await,
-        Fault::Damage(Program::Store, damage) => damage::of_store(world, damage).await,
-        Fault::Damage(_, damage) => damage::of_client(world, damage).await,
-        Fault::OlderHome { before, after } => rollback::older_home(world, *before, *after).await,
-        Fault::CutJournal { turns, kept } => rollback::cut_journal(world, *turns, *kept).await,
-        Fault::WrongClock { program, seconds } => faults::wrong_clock(world, *program, *seconds).await,
-        Fault::ForgetfulStore { everything } => faults::forgetful_store(world, *everything).await,
-        Fault::SilentPeers { connections, .. } => faults::silent_at_store(world, *connections).await,
-        Fault::KillRelayer(_) => anyhow::bail!("a relayer's trial has no conversation"),
-    }
-}
-
-/// Runs a trial of memory.
-async fn of_memories(memories: &mut TrialMemory, fault: &Fault) -> anyhow::Result<()> {
-    match fault {
-        Fault::KillRelayer(additions) => kills::kill_relayer(memories, additions).await,
-        Fault::FullDisk(_) => disks::of_a_relayer(memories).await,
-        Fault::Damage(_, damage) => damage::of_relayer(memories, damage).await,
-        Fault::SilentPeers { connections, .. } => faults::silent_at_relayer(memories, *connections).await,
-        other => anyhow::bail!("a conversation's trial has no relayer: {other:?}"),
+        TrialFault::Kills(kills) => kills::kills(world, kills).await,
+        TrialFault::TwoDevices(rounds) => kills::two_devices(world, rounds).await,
+        TrialFault::FullDisk(program) => faults::full_disk(world, *program).await,
+        TrialFault::FirstStart(_, how) => starts::first_chat(world, *how).await,
+        TrialFault::Damage(program, damage) => damage::damage(world, *program, damage).await,
+        TrialFault::OlderHome(before, after) => faults::older_home(world, *before, *after).await,
+        TrialFault::CutJournal(turns, kept) => faults::cut_journal(world, *turns, *kept).await,
+        TrialFault::WrongClock(program, seconds) => faults::wrong_clock(world, *program, *seconds).await,
+        TrialFault::ForgetfulStore(everything) => faults::forgetful_store(world, *everything).await,
+        TrialFault::SilentPeers(program, count) => faults::silent_peers(world, *program, *count).await,
     }
 }
 

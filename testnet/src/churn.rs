@@ -12,28 +12,30 @@ mod nodes;
 mod report;
 
 use std::{
-    path::{Path, PathBuf},
+    collections::BTreeSet,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, Multiaddr, NewSession};
-use baton_keys::{files::create_private_folder, secret::random_bytes};
+use baton_client::{Client, Multiaddr, NewSession};
 use baton_proto::ids::NodeId;
-use clap::Args;
+use clap::{Args, builder::RangedU64ValueParser};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     byzantine::{Behaviour, ByzantineNode, ByzantineOptions, MisbehaviourLog},
     draws::Draws,
-    network::{EngineChoice, Network, NodeOptions},
+    network::{Network, NodeOptions, SHARDS},
     output,
+    trial::{self, TrialOptions, free_ports},
 };
-use chat::{LatestEvent, Talk};
+use chat::{ChurnClient, ClientResults};
 use nodes::Deaths;
-pub(crate) use nodes::free_ports;
+pub use report::{ChurnReport, MisbehaviourReport};
+
 /// The end of the command's help.
 pub(crate) const CHURN_HELP: &str = "\
 Every other moment one of the nodes is killed (SIGKILL) or started again, except two that are left alone, while clients \
@@ -43,112 +45,54 @@ the store alone.
 
 Exit code 0: no accepted turn was lost or wrong, every lie was found out by name, and none was accepted.";
 
-/// Arguments of `baton-testnet churn`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ChurnArgs {
-    /// Number of nodes, including byzantine ones
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(3..=64))]
-    pub(crate) nodes: u16,
-    /// Number of byzantine nodes
-    #[arg(long, default_value_t = 4)]
-    pub(crate) hostile: u16,
-    /// Number of clients, each with its own conversation
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) clients: u16,
-    /// Duration of kills and restarts, in seconds
-    #[arg(long, default_value_t = 180)]
-    pub(crate) seconds: u64,
-    /// Time between one kill or restart and the next, in milliseconds
-    #[arg(long, default_value_t = 2000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) every_ms: u64,
-    /// Delay of the test engine before each token, in milliseconds
-    #[arg(long, default_value_t = 15, value_name = "MS")]
-    pub(crate) echo_delay_ms: u64,
-    /// Seed of nodes, words and misbehaviour [default: random]
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
-    /// Keep the network's folder here, with the logs
-    #[arg(long)]
-    pub(crate) keep: Option<PathBuf>,
-    /// Print the report as one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-pub use report::{Breakdown, ChurnReport, MisbehaviourReport, Percentiles};
-
 /// Nodes that are never killed; all others bootstrap with them.
 pub const HUB: usize = 2;
-/// Shard count of the store, as in Walrus's local testbed.
-const SHARDS: u16 = 10;
 /// How long a client leaves storing to a turn's author. The default is a minute, but here authors die often.
 const AUTHOR_STORES: Duration = Duration::from_secs(5);
 /// Time for clients to finish their last turns.
 const LAST_TURNS: Duration = Duration::from_secs(60);
 
 /// Options of a churn run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct ChurnOptions {
-    /// Nodes, including byzantine ones.
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "a doc comment would be a heading of the help")]
+    pub trial: TrialOptions,
+    /// Number of nodes, including byzantine ones
+    #[arg(long, default_value_t = 12, value_parser = RangedU64ValueParser::<usize>::new().range(3..=64))]
     pub nodes: usize,
-    /// Byzantine nodes. If there are at least as many as behaviours, each node has one behaviour; fewer nodes
-    /// take all behaviours in turn.
-    pub byzantine: usize,
-    /// Clients.
+    /// Number of byzantine nodes. At least as many as behaviours have one behaviour each; fewer take all in turn
+    #[arg(long, default_value_t = 4)]
+    pub hostile: usize,
+    /// Number of clients, each with its own conversation
+    #[arg(long, default_value_t = 20, value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     pub clients: usize,
-    /// Duration of the kills and restarts.
-    pub time: Duration,
-    /// Time between one kill or restart and the next.
-    pub every: Duration,
-    /// Pause before each token.
-    pub echo_delay: Duration,
+    /// Duration of kills and restarts, in seconds
+    #[arg(long, default_value_t = 180)]
+    pub seconds: u64,
+    /// Time between one kill or restart and the next, in milliseconds
+    #[arg(long, default_value_t = 2000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub every_ms: u64,
+    /// Delay of the test engine before each token, in milliseconds
+    #[arg(long, default_value_t = 15, value_name = "MS")]
+    pub echo_delay_ms: u64,
     /// Fewest and most words of a message.
+    #[arg(skip = (20, 100))]
     pub words: (u64, u64),
-    /// Seed of all choices.
-    pub seed: u64,
 }
 
-impl ChurnOptions {
-    /// The default options, with these numbers.
-    #[must_use]
-    pub fn new(nodes: usize, byzantine: usize, clients: usize, time: Duration) -> Self {
-        Self {
-            nodes,
-            byzantine,
-            clients,
-            time,
-            every: Duration::from_secs(2),
-            echo_delay: Duration::from_millis(15),
-            words: (20, 100),
-            seed: u64::from_le_bytes(random_bytes()),
-        }
+impl Default for ChurnOptions {
+    fn default() -> Self {
+        trial::defaults()
     }
 }
 
-/// Runs the command.
-pub(crate) async fn run(args: ChurnArgs) -> anyhow::Result<()> {
-    ensure!(
-        usize::from(args.nodes) >= HUB + 1 + usize::from(args.hostile),
-        "--nodes must be at least {} with --hostile {}: {} are never killed, and somebody must be",
-        HUB + 1 + usize::from(args.hostile),
-        args.hostile,
-        HUB
-    );
-    let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let folder = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
-    create_private_folder(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let time = Duration::from_secs(args.seconds);
-    let base = ChurnOptions::new(args.nodes.into(), args.hostile.into(), args.clients.into(), time);
-    let options = ChurnOptions {
-        every: Duration::from_millis(args.every_ms),
-        echo_delay: Duration::from_millis(args.echo_delay_ms),
-        seed: args.seed.unwrap_or(base.seed),
-        ..base
-    };
-    let report = Box::pin(output::until_signal(churn(&options, &folder))).await?;
-    report.print(args.json)?;
-    ensure!(report.violations.is_empty(), "{} things did not hold", report.violations.len());
-    Ok(())
+/// What the checks of answers know of the nodes; clones share it.
+#[derive(Clone, Default)]
+struct KnownNodes {
+    byzantine: Arc<Vec<NodeId>>,
+    log: MisbehaviourLog,
+    deaths: Deaths,
 }
 
 /// Runs the churn in a folder, and returns a report.
@@ -156,83 +100,77 @@ pub(crate) async fn run(args: ChurnArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When nodes, store or clients cannot be started. Violations are in the report.
 pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<ChurnReport> {
-    output::note(&format!("churn: seed {}", options.seed));
+    let least = HUB + 1 + options.hostile;
+    ensure!(
+        options.nodes >= least,
+        "--nodes must be at least {least} with --hostile {}: {HUB} are never killed, and somebody must be",
+        options.hostile
+    );
+    let seed = options.trial.seed();
+    output::note(&format!("churn: seed {seed}"));
     let begun = Instant::now();
-    let log = MisbehaviourLog::default();
-    let mut network = start_nodes(options, folder).await?;
-    let byzantine_nodes = start_byzantine(options, &network, folder, &log).await?;
-    let byzantine: Arc<Vec<NodeId>> = Arc::new(byzantine_nodes.iter().map(|node| node.node).collect());
-    let deaths = Deaths::default();
-    let talks = talks(options, &network, &byzantine_nodes, (folder, &byzantine, &log, &deaths)).await?;
+    let mut known = KnownNodes::default();
+    let mut network = start_nodes(options, seed, folder).await?;
+    let byzantine = start_byzantine(options, seed, &network, &known.log).await?;
+    known.byzantine = Arc::new(byzantine.iter().map(|node| node.node).collect());
+    let clients = open_clients(options, seed, &network, &byzantine, &known).await?;
     output::note(&format!(
         "{} nodes, {} of them hostile; {} clients; {:.1} s to start",
         options.nodes,
-        byzantine_nodes.len(),
-        talks.len(),
+        byzantine.len(),
+        clients.len(),
         begun.elapsed().as_secs_f64()
     ));
 
     let stop = CancellationToken::new();
     let mut chatting = JoinSet::new();
-    let latest: Vec<_> = talks.iter().map(|talk| (talk.index, talk.latest.clone())).collect();
+    let mut unfinished: BTreeSet<usize> = clients.iter().map(|client| client.index).collect();
     let started = Instant::now();
-    for talk in talks {
-        chatting.spawn(talk.run(stop.clone()));
+    for client in clients {
+        chatting.spawn(client.run(stop.clone()));
     }
-    let counts = nodes::kill_and_restart(&mut network, options, &deaths).await?;
+    let counts = nodes::kill_and_restart(&mut network, options, seed, &known.deaths).await?;
     stop.cancel();
-    let lasted = started.elapsed();
-    let mut talks = Vec::new();
+    let mut report = ChurnReport::new(options, seed, started.elapsed(), counts);
+    let mut clients = Vec::new();
     let finishing = async {
-        while let Some(talk) = chatting.join_next().await {
-            talks.push(talk.context("a client panicked")??);
+        while let Some(client) = chatting.join_next().await {
+            let client = client.context("a client panicked")??;
+            unfinished.remove(&client.index);
+            clients.push(client);
         }
         anyhow::Ok(())
     };
-    let finished = tokio::time::timeout(LAST_TURNS, finishing).await;
-    let mut report = ChurnReport::new(options, lasted, counts);
-    match finished {
-        Ok(result) => result?,
-        Err(_) => {
-            let unfinished = |(index, latest): &(usize, LatestEvent)| {
-                let latest = latest.unfinished()?;
-                Some(format!("client {index} had not finished its turn after {LAST_TURNS:?}: {latest}"))
-            };
-            latest.iter().filter_map(unfinished).for_each(|violation| report.violation(violation));
-        }
+    if let Ok(finished) = tokio::time::timeout(LAST_TURNS, finishing).await {
+        finished?;
+    }
+    for index in unfinished {
+        report.violation(format!("client {index} had not finished its turn after {LAST_TURNS:?}"));
     }
     chatting.shutdown().await;
     output::note("verifying every conversation, from the journals and from the store alone");
-    check::all(&mut report, &talks, network.store_url()).await?;
-    for talk in &mut talks {
-        talk.note_detected_claims().await?;
+    check::all(&mut report, &clients, &network).await?;
+    for client in &mut clients {
+        client.note_detected_claims().await?;
     }
-    report.gather(&talks, &log);
-    for talk in talks {
-        talk.client.shutdown(Duration::from_secs(2)).await;
+    report.gather(&clients, &known.log);
+    for client in clients {
+        client.client.shutdown(Duration::from_secs(2)).await;
     }
-    for node in byzantine_nodes {
+    for node in byzantine {
         node.stop().await?;
     }
     network.stop().await?;
     Ok(report)
 }
 
-async fn start_nodes(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Network> {
-    let node_options = NodeOptions {
-        engine: EngineChoice::Echo,
-        shards: SHARDS,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: u64::try_from(options.echo_delay.as_millis())?,
-        model_dir: None,
-        // The engine serves one turn at a time, so waiting clients receive queue events, and receipts state
-        // the wait.
-        extra: vec!["--slots".to_owned(), "1".to_owned()],
-    };
-    let honest = options.nodes.saturating_sub(options.byzantine);
-    let mut network = Network::start(folder, 0, node_options).await?;
-    network.use_ports(free_ports(honest, &mut Draws::of(options.seed, 1))?);
+async fn start_nodes(options: &ChurnOptions, seed: u64, folder: &Path) -> anyhow::Result<Network> {
+    // The engine serves one turn at a time, so waiting clients receive queue events, and receipts state
+    // the wait.
+    let node_options = NodeOptions { echo_delay_ms: options.echo_delay_ms, ..NodeOptions::echo() };
+    let honest = options.nodes.saturating_sub(options.hostile);
+    let mut network = Network::start(folder, 0, node_options.with(&["--slots", "1"])).await?;
+    network.use_ports(free_ports(honest, &mut Draws::of(seed, 1))?);
     network.bootstrap_to(HUB);
     for _ in 0..honest {
         network.add_node(&[]).await?;
@@ -242,25 +180,23 @@ async fn start_nodes(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Ne
 
 async fn start_byzantine(
     options: &ChurnOptions,
+    seed: u64,
     network: &Network,
-    folder: &Path,
     log: &MisbehaviourLog,
 ) -> anyhow::Result<Vec<ByzantineNode>> {
     let all = Behaviour::ALL;
     let mut started = Vec::new();
-    for index in 0..options.byzantine {
-        let folder = folder.join(format!("hostile-{index}"));
+    for index in 0..options.hostile {
         let behaviours =
-            if options.byzantine < all.len() { all.to_vec() } else { vec![all[index % all.len()]] };
-        let begin = usize::try_from(Draws::of(options.seed, 100 + index as u64).below(1000))?;
+            if options.hostile < all.len() { all.to_vec() } else { vec![all[index % all.len()]] };
         let node_options = ByzantineOptions {
-            folder: &folder,
+            folder: &network.folder.join(format!("hostile-{index}")),
             store_url: network.store_url(),
             shards: SHARDS,
-            echo_delay: options.echo_delay,
+            echo_delay: Duration::from_millis(options.echo_delay_ms),
             bootstrap: network.addresses().into_iter().take(HUB).collect(),
             behaviours,
-            begin,
+            begin: usize::try_from(Draws::of(seed, 100 + index as u64).below(1000))?,
             log: log.clone(),
         };
         started.push(ByzantineNode::start(node_options).await?);
@@ -269,38 +205,34 @@ async fn start_byzantine(
 }
 
 /// Opens the clients, each with a home, a session, and addresses of the hub and of most other nodes.
-async fn talks(
+async fn open_clients(
     options: &ChurnOptions,
+    seed: u64,
     network: &Network,
-    byzantine_nodes: &[ByzantineNode],
-    (folder, byzantine, log, deaths): (&Path, &Arc<Vec<NodeId>>, &MisbehaviourLog, &Deaths),
-) -> anyhow::Result<Vec<Talk>> {
+    byzantine: &[ByzantineNode],
+    known: &KnownNodes,
+) -> anyhow::Result<Vec<ChurnClient>> {
     let honest = network.addresses();
-    let misbehaving = byzantine_nodes.iter().filter_map(|node| node.addresses.first().cloned());
+    let misbehaving = byzantine.iter().filter_map(|node| node.addresses.first().cloned());
     let others: Vec<Multiaddr> = honest.iter().skip(HUB).cloned().chain(misbehaving).collect();
-    let mut talks = Vec::new();
+    let mut clients = Vec::new();
     for index in 0..options.clients {
-        let mut draws = Draws::of(options.seed, 1000 + index as u64);
-        let url = network.store_url();
-        let home = folder.join(format!("client-{index}"));
-        let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), SHARDS)?;
-        let known = others.iter().filter(|_| draws.below(4) > 0);
-        config.bootstrap = honest.iter().take(HUB).chain(known).cloned().collect();
+        let mut draws = Draws::of(seed, 1000 + index as u64);
+        let mut config = network.client_config(Some(&network.folder.join(format!("client-{index}"))))?;
+        let met = others.iter().filter(|_| draws.below(4) > 0);
+        config.bootstrap = honest.iter().take(HUB).chain(met).cloned().collect();
         config.timeouts.author_stores = AUTHOR_STORES;
         let client = Client::open(config).await?;
         let session = client.new_session(NewSession::default()).await?;
-        talks.push(Talk {
+        clients.push(ChurnClient {
             index,
             client,
             session,
             draws,
             words: options.words,
-            byzantine: byzantine.clone(),
-            log: log.clone(),
-            deaths: deaths.clone(),
-            latest: LatestEvent::begin(),
-            results: chat::ClientResults::default(),
+            known: known.clone(),
+            results: ClientResults::default(),
         });
     }
-    Ok(talks)
+    Ok(clients)
 }

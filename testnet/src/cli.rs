@@ -5,10 +5,10 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     bench::BenchCommand,
-    chaos::{CHAOS_HELP, ChaosArgs},
-    churn::{CHURN_HELP, ChurnArgs},
+    chaos::{CHAOS_HELP, ChaosOptions},
+    churn::{CHURN_HELP, ChurnOptions},
     demo::DemoArgs,
-    flood::{FloodArgs, attack::AttackArgs, relayer_attack::RelayerAttackArgs},
+    flood::{FloodOptions, attacker::AttackerArgs},
     store::StoreArgs,
     up::UpArgs,
 };
@@ -41,21 +41,18 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Run many conversations while nodes are killed and restarted, and some are byzantine
     #[command(after_help = CHURN_HELP)]
-    Churn(ChurnArgs),
+    Churn(ChurnOptions),
     /// Check that acknowledged turns survive kills, full disks, damaged files, old copies and wrong clocks
     #[command(after_help = CHAOS_HELP)]
-    Chaos(ChaosArgs),
+    Chaos(ChaosOptions),
     /// Run benchmarks
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Measure the service to honest clients while forged and signed requests flood a node
-    Flood(FloodArgs),
-    /// Attack a node, for `flood`
+    Flood(FloodOptions),
+    /// Attack a node or a relayer, for `flood`
     #[command(hide = true)]
-    FloodAttack(AttackArgs),
-    /// Attack a relayer, for `flood --relayer`
-    #[command(hide = true)]
-    FloodRelayerAttack(RelayerAttackArgs),
+    FloodAttack(AttackerArgs),
     /// Kill the processes of a command that was killed
     #[command(hide = true)]
     Warden,

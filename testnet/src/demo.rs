@@ -14,8 +14,8 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome, VerifyReport};
-use baton_keys::files::{create_private_folder, write_private};
+use baton_client::{Client, NewSession, TurnEvent, TurnInput, TurnOutcome, VerifyReport};
+use baton_keys::files::write_private;
 use baton_proto::{
     export::Export,
     ids::{NodeId, SessionId},
@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use crate::{
     network::{EngineChoice, Network, NodeOptions},
-    output,
+    output, trial,
 };
 
 /// Arguments of `baton-testnet demo`.
@@ -110,12 +110,10 @@ pub(crate) struct Demo {
 /// Runs all steps.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let folder = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
-    create_private_folder(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let (_temporary, folder) = trial::folder(args.keep.as_deref())?;
     let mut demo = Demo::start(&args, &folder).await?;
     demo.steps(&folder).await?;
-    demo.report.seconds = (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+    demo.report.seconds = trial::tenths(begun.elapsed());
     demo.report.nodes_used = demo.nodes_used.len();
     let Demo { network, client, report, .. } = demo;
     client.shutdown(Duration::from_secs(5)).await;
@@ -127,13 +125,11 @@ impl Demo {
     async fn start(args: &DemoArgs, folder: &Path) -> anyhow::Result<Self> {
         output::note("starting a store and three nodes, each a process of its own");
         let options = NodeOptions {
-            engine: args.engine,
             shards: args.shards,
             store_faults: args.faults.as_ref().map(|faults| faults.spec().to_owned()),
-            context_tokens: None,
             echo_delay_ms: 20,
             model_dir: args.model_dir.clone(),
-            extra: Vec::new(),
+            ..NodeOptions::new(args.engine)
         };
         let network = Network::start(folder, 3, options).await?;
         let client = open_client(&network, &folder.join("client")).await?;
@@ -183,7 +179,7 @@ impl Demo {
 
     /// Prints the duration of a step.
     fn lap(&mut self, step: &'static str) {
-        let seconds = (self.lap.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+        let seconds = trial::tenths(self.lap.elapsed());
         self.lap = Instant::now();
         output::note(&format!("  ({step}: {seconds} s)"));
     }
@@ -264,9 +260,7 @@ impl Demo {
 
 /// A client with an empty home, bootstrapped with the running nodes.
 pub(crate) async fn open_client(network: &Network, home: &Path) -> anyhow::Result<Client> {
-    let url = network.store_url();
-    let mut config = ClientConfig::with_http(Some(home), url, url, Some(url), network.options.shards)?;
-    config.bootstrap = network.addresses();
+    let mut config = network.client_config(Some(home))?;
     config.timeouts.open = OPEN_TIMEOUT;
     config.timeouts.author_stores = AUTHOR_STORES;
     Ok(Client::open(config).await?)
@@ -294,17 +288,12 @@ fn summarise(report: &DemoReport, json: bool) -> anyhow::Result<()> {
         "a stolen device: the conversation goes on under new keys, which the thief lacks",
         report.stolen_device_locked_out,
     ));
-    if json {
-        output::line(&serde_json::to_string(report)?);
-    } else {
-        output::line(&format!(
-            "\n{} turns on {} nodes in {} s",
-            report.turns, report.nodes_used, report.seconds
-        ));
-        for (text, held) in &flags {
-            output::line(&format!("  {} {text}", if *held { "✓" } else { "✗" }));
-        }
-    }
+    output::report(json, report, || {
+        let DemoReport { turns, nodes_used, seconds, .. } = report;
+        let flag = |(text, held): &(&str, bool)| format!("  {} {text}", if *held { "✓" } else { "✗" });
+        let heading = format!("\n{turns} turns on {nodes_used} nodes in {seconds} s");
+        std::iter::once(heading).chain(flags.iter().map(flag)).collect()
+    })?;
     ensure!(flags.iter().all(|(_, held)| *held), "not every promise held");
     Ok(())
 }

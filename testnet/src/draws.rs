@@ -19,6 +19,15 @@ impl Draws {
         mixed ^ (mixed >> 31)
     }
 
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        for chunk in bytes.chunks_mut(8) {
+            let number = self.next().to_le_bytes();
+            chunk.iter_mut().zip(number).for_each(|(byte, drawn)| *byte = drawn);
+        }
+        bytes
+    }
+
     /// A number in `0..limit`; 0 if that is empty.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next().checked_rem(limit).unwrap_or(0)

@@ -2,21 +2,12 @@
 //! demo, stress runs and benchmarks, and the network for other tests.
 //!
 //! ```no_run
-//! use baton_testnet::network::{EngineChoice, Network, NodeOptions};
+//! use baton_testnet::network::{Network, NodeOptions};
 //!
 //! # async fn example() -> anyhow::Result<()> {
 //! let folder = tempfile::tempdir()?;
-//! let options = NodeOptions {
-//!     engine: EngineChoice::Echo,
-//!     shards: 10,
-//!     store_faults: None,
-//!     context_tokens: None,
-//!     echo_delay_ms: 0,
-//!     model_dir: None,
-//!     extra: Vec::new(),
-//! };
 //! // A store and two nodes; then one more node, which dies.
-//! let mut network = Network::start(folder.path(), 2, options).await?;
+//! let mut network = Network::start(folder.path(), 2, NodeOptions::echo()).await?;
 //! let victim = network.add_node(&[]).await?;
 //! network.kill_node(victim).await?;
 //! println!("the nodes listen on {:?}, the store on {}", network.addresses(), network.store_url());
@@ -38,6 +29,7 @@ mod output;
 pub mod process;
 mod raw;
 mod store;
+pub mod trial;
 mod up;
 
 use std::process::ExitCode;
@@ -70,15 +62,23 @@ pub fn main() -> ExitCode {
             Command::Store(args) => store::run(args).await,
             Command::Up(args) => up::run(args).await,
             Command::Bench(args) => Box::pin(output::until_signal(bench::run(args))).await,
-            Command::Flood(args) => Box::pin(output::until_signal(flood::command(args))).await,
-            Command::FloodAttack(args) => flood::attack::run(args).await,
-            Command::FloodRelayerAttack(args) => flood::relayer_attack::run(args).await,
+            Command::Flood(of) if of.relayer => {
+                trial::command(&of.trial, async |folder| flood::relayer::run(folder, &of).await).await
+            }
+            Command::Flood(of) => {
+                trial::command(&of.trial, async |folder| flood::run(folder, &of).await).await
+            }
+            Command::FloodAttack(args) => flood::attacker::run(args).await,
             Command::Demo(args) => Box::pin(output::until_signal(demo::run(args))).await,
-            Command::Chaos(args) => Box::pin(output::until_signal(chaos::run(args))).await,
+            Command::Chaos(of) => {
+                trial::command(&of.trial, async |folder| chaos::chaos(&of, folder).await).await
+            }
+            Command::Churn(of) => {
+                trial::command(&of.trial, async |folder| churn::churn(&of, folder).await).await
+            }
             Command::Warden => Ok(()),
             Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
             Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),
-            Command::Churn(args) => Box::pin(churn::run(args)).await,
         }
     });
     match result.and_then(|()| Ok(standard_output::check()?)) {

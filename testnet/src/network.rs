@@ -3,11 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use baton_client::{Client, ClientConfig, Relayer};
 use baton_mesh::Multiaddr;
 use baton_proto::ids::{BlobId, NodeId};
 use baton_walrus_client::http_client;
+use reqwest::{Body, Method, Response};
+use serde::de::DeserializeOwned;
 
 use crate::process::Process;
+
+/// Shard count of a store unless the options say another: that of Walrus's local testbed.
+pub const SHARDS: u16 = 10;
 
 /// Engine of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -27,14 +33,40 @@ pub struct NodeOptions {
     pub shards: u16,
     /// Faults that the store injects, as for `baton-testnet store --faults`.
     pub store_faults: Option<String>,
-    /// Tokens of context, if not the model's own.
-    pub context_tokens: Option<u32>,
     /// Pause before each token of the echo engine.
     pub echo_delay_ms: u64,
     /// Folder of downloaded models.
     pub model_dir: Option<PathBuf>,
     /// Additional arguments for `baton-node run`.
     pub extra: Vec<String>,
+}
+
+impl NodeOptions {
+    /// Options with this engine, on a store without faults.
+    #[must_use]
+    pub fn new(engine: EngineChoice) -> Self {
+        Self {
+            engine,
+            shards: SHARDS,
+            store_faults: None,
+            echo_delay_ms: 0,
+            model_dir: None,
+            extra: Vec::new(),
+        }
+    }
+
+    /// Options with the echo engine.
+    #[must_use]
+    pub fn echo() -> Self {
+        Self::new(EngineChoice::Echo)
+    }
+
+    /// The same with further arguments for `baton-node run`.
+    #[must_use]
+    pub fn with(mut self, extra: &[&str]) -> Self {
+        self.extra.extend(extra.iter().map(|word| (*word).to_owned()));
+        self
+    }
 }
 
 /// The store process.
@@ -59,6 +91,17 @@ pub struct NodeProcess {
     pub addresses: Vec<Multiaddr>,
     /// Address of its admin interface.
     pub admin: Option<String>,
+}
+
+/// A relayer process.
+#[derive(Debug)]
+pub struct RelayerProcess {
+    /// The process.
+    pub process: Process,
+    /// URL of its HTTP interface.
+    pub url: String,
+    /// Its identity and the addresses of its sealed endpoint.
+    pub relayer: Relayer,
 }
 
 #[derive(serde::Deserialize)]
@@ -117,6 +160,26 @@ impl Network {
         Ok(network)
     }
 
+    /// Settings of a client of this network: its store, and its running nodes. Without a home the client keeps
+    /// nothing.
+    ///
+    /// # Errors
+    /// When the store's address or shard count is none.
+    pub fn client_config(&self, home: Option<&Path>) -> anyhow::Result<ClientConfig> {
+        let url = self.nodes_store_url.as_ref().unwrap_or(&self.store_url);
+        let mut config = ClientConfig::with_http(home, url, url, Some(url), self.options.shards)?;
+        config.bootstrap = self.addresses();
+        Ok(config)
+    }
+
+    /// A client with these settings.
+    ///
+    /// # Errors
+    /// When the client cannot be opened.
+    pub async fn client(&self, home: &Path) -> anyhow::Result<Client> {
+        Ok(Client::open(self.client_config(Some(home))?).await?)
+    }
+
     /// Makes nodes that start later reach the store by another URL, such as a proxy's.
     pub fn reach_store_by(&mut self, url: &str) {
         self.nodes_store_url = Some(url.to_owned());
@@ -170,9 +233,6 @@ impl Network {
                 set("--echo-delay-ms", &self.options.echo_delay_ms.to_string());
             }
         }
-        if let Some(tokens) = self.options.context_tokens {
-            set("--context-tokens", &tokens.to_string());
-        }
         if let Some(models) = &self.options.model_dir {
             set("--model-dir", &models.to_string_lossy());
         }
@@ -207,16 +267,32 @@ impl Network {
         self.start_node(self.nodes.len() - 1, extra).await
     }
 
+    /// Starts a relayer that knows the running nodes, with an embedder that needs no model and these further arguments.
+    ///
+    /// # Errors
+    /// The failure, with the process's last log lines if it has any.
+    pub async fn start_relayer(&self, extra: &[&str]) -> anyhow::Result<RelayerProcess> {
+        let data = self.folder.join("relayer").to_string_lossy().into_owned();
+        let nodes: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
+        let mut args = vec!["--data-dir", &data, "run", "--json", "--mdns", "false", "--embedder", "hashing"];
+        args.extend(["--listen", "/ip4/127.0.0.1/tcp/0"]);
+        args.extend(nodes.iter().flat_map(|node| ["--bootstrap", node]));
+        args.extend(extra);
+        let process = Process::start("relayer", "baton-relayer", &args, &self.folder).await?;
+        let ready = &process.ready;
+        let node = ready["relayer"].as_str().context("the ready line names the relayer")?.parse()?;
+        let url = ready["http"].as_str().context("the ready line names the HTTP address")?.to_owned();
+        let listen = ready["listen"].as_array().context("the ready line lists addresses")?;
+        let addrs = listen.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
+        Ok(RelayerProcess { process, url, relayer: Relayer { node, addrs } })
+    }
+
     /// Kills a node with `kill -9`.
     ///
     /// # Errors
     /// The failure, with the process's last log lines if it has any.
     pub async fn kill_node(&mut self, node: NodeId) -> anyhow::Result<()> {
-        let index = self.index_of(node).context("no such node")?;
-        match self.nodes.get_mut(index).and_then(Option::take) {
-            Some(mut running) => running.process.kill().await,
-            None => Ok(()),
-        }
+        self.take(node)?.process.kill().await
     }
 
     /// Sends SIGTERM to a node.
@@ -224,11 +300,13 @@ impl Network {
     /// # Errors
     /// The failure, with the process's last log lines if it has any.
     pub async fn stop_node(&mut self, node: NodeId) -> anyhow::Result<()> {
-        let index = self.index_of(node).context("no such node")?;
-        match self.nodes.get_mut(index).and_then(Option::take) {
-            Some(mut running) => running.process.terminate().await,
-            None => Ok(()),
-        }
+        self.take(node)?.process.terminate().await
+    }
+
+    fn take(&mut self, node: NodeId) -> anyhow::Result<NodeProcess> {
+        let running =
+            self.nodes.iter_mut().find(|slot| slot.as_ref().is_some_and(|running| running.node == node));
+        running.and_then(Option::take).context("no such node")
     }
 
     /// Index of a running node.
@@ -265,27 +343,6 @@ impl Network {
         }
     }
 
-    /// Kills the store with `kill -9`; its data stays.
-    ///
-    /// # Errors
-    /// The failure, with the process's last log lines if it has any.
-    pub async fn kill_store(&mut self) -> anyhow::Result<()> {
-        match self.store.take() {
-            Some(mut store) => store.process.kill().await,
-            None => Ok(()),
-        }
-    }
-
-    /// Deletes a stored blob, as a store that lost it would.
-    ///
-    /// # Errors
-    /// When the store does not respond.
-    pub async fn forget_blob(&self, id: BlobId) -> anyhow::Result<()> {
-        let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
-        http_client::builder_for(&url).build()?.delete(url).send().await?.error_for_status()?;
-        Ok(())
-    }
-
     /// Starts the store again at its old address.
     ///
     /// # Errors
@@ -308,28 +365,40 @@ impl Network {
         self.stop_store().await
     }
 
-    fn admin_url(&self) -> anyhow::Result<&str> {
-        Ok(&self.store.as_ref().context("the store is stopped")?.admin)
+    /// A request to the interface that damages stored data.
+    async fn admin(&self, method: Method, path: &str, body: impl Into<Body>) -> anyhow::Result<Response> {
+        let admin = &self.store.as_ref().context("the store is stopped")?.admin;
+        let client = http_client::builder_for(admin).build()?;
+        let sent = client.request(method, format!("{admin}/admin/{path}")).body(body).send().await?;
+        Ok(sent.error_for_status()?)
+    }
+
+    async fn admin_json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        Ok(self.admin(Method::GET, path, "").await?.json().await?)
+    }
+
+    /// Deletes a stored blob, as a store that lost it would.
+    ///
+    /// # Errors
+    /// When the store does not respond.
+    pub async fn forget_blob(&self, id: BlobId) -> anyhow::Result<()> {
+        self.admin(Method::DELETE, &format!("blobs/{id}"), "").await.map(drop)
     }
 
     /// Replaces the stored bytes under an ID, as a byzantine store would.
     ///
     /// # Errors
-    /// The failure, with the process's last log lines if it has any.
+    /// When the store does not respond.
     pub async fn replace_blob(&self, id: BlobId, bytes: Vec<u8>) -> anyhow::Result<()> {
-        let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
-        http_client::builder_for(&url).build()?.put(url).body(bytes).send().await?.error_for_status()?;
-        Ok(())
+        self.admin(Method::PUT, &format!("blobs/{id}"), bytes).await.map(drop)
     }
 
     /// Writes a head record to the index without its checks, as a byzantine index would.
     ///
     /// # Errors
-    /// The failure, with the process's last log lines if it has any.
+    /// When the store does not respond.
     pub async fn force_head(&self, record: Vec<u8>) -> anyhow::Result<()> {
-        let url = format!("{}/admin/heads", self.admin_url()?);
-        http_client::builder_for(&url).build()?.put(url).body(record).send().await?.error_for_status()?;
-        Ok(())
+        self.admin(Method::PUT, "heads", record).await.map(drop)
     }
 
     /// The number of stored blobs.
@@ -337,21 +406,7 @@ impl Network {
     /// # Errors
     /// When the store does not respond.
     pub async fn blob_count(&self) -> anyhow::Result<u64> {
-        let url = format!("{}/admin/usage", self.admin_url()?);
-        let usage: StoreUsage = reqwest::get(url).await?.error_for_status()?.json().await?;
-        Ok(usage.blobs)
-    }
-
-    /// The bytes of every stored blob.
-    ///
-    /// # Errors
-    /// When the store does not respond.
-    pub async fn all_blobs(&self) -> anyhow::Result<Vec<(BlobId, Vec<u8>)>> {
-        let mut blobs = Vec::new();
-        for id in self.list_blobs().await? {
-            blobs.push((id, self.read_blob(id).await?));
-        }
-        Ok(blobs)
+        Ok(self.admin_json::<StoreUsage>("usage").await?.blobs)
     }
 
     /// The IDs of all stored blobs.
@@ -359,18 +414,16 @@ impl Network {
     /// # Errors
     /// When the store does not respond.
     pub async fn list_blobs(&self) -> anyhow::Result<Vec<BlobId>> {
-        let url = format!("{}/admin/blobs", self.admin_url()?);
-        let listed: Vec<ListedBlob> = reqwest::get(url).await?.error_for_status()?.json().await?;
+        let listed: Vec<ListedBlob> = self.admin_json("blobs").await?;
         Ok(listed.iter().map(|blob| blob.blob_id.parse()).collect::<Result<_, _>>()?)
     }
 
     /// The bytes of one stored blob, as on the store's disk.
     ///
     /// # Errors
-    /// The failure, with the process's last log lines if it has any.
+    /// When the store does not respond, or does not have the blob.
     pub async fn read_blob(&self, id: BlobId) -> anyhow::Result<Vec<u8>> {
-        let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
-        Ok(reqwest::get(url).await?.error_for_status()?.bytes().await?.to_vec())
+        Ok(self.admin(Method::GET, &format!("blobs/{id}"), "").await?.bytes().await?.to_vec())
     }
 }
 
@@ -379,25 +432,11 @@ async fn start_store(
     options: &NodeOptions,
     address: Option<&str>,
 ) -> anyhow::Result<StoreProcess> {
-    let mut args: Vec<String> = [
-        "store",
-        "--log",
-        "warn",
-        "--data-dir",
-        &folder.join("store").to_string_lossy(),
-        "--shards",
-        &options.shards.to_string(),
-        "--listen",
-        address.unwrap_or("127.0.0.1:0"),
-        "--admin",
-        "127.0.0.1:0",
-        "--json",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    if let Some(faults) = &options.store_faults {
-        args.extend(["--faults".to_owned(), faults.clone()]);
-    }
+    let (data, shards) = (folder.join("store"), options.shards.to_string());
+    let (data, address) = (data.to_string_lossy(), address.unwrap_or("127.0.0.1:0"));
+    let mut args = vec!["store", "--json", "--log", "warn", "--data-dir", &data, "--shards", &shards];
+    args.extend(["--listen", address, "--admin", "127.0.0.1:0"]);
+    args.extend(options.store_faults.iter().flat_map(|faults| ["--faults", faults]));
     let process = Process::start("store", "baton-testnet", &args, folder).await?;
     let text = |key: &str| process.ready[key].as_str().unwrap_or_default().to_owned();
     Ok(StoreProcess { url: text("url"), admin: text("admin"), process })

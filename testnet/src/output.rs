@@ -4,10 +4,25 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, anyhow};
 use baton_kit::{signals::StopSignals, terminal::wants_colour};
+use serde::Serialize;
 
 /// Prints one line on standard output.
 pub(crate) fn line(text: &str) {
     baton_kit::output::print_line(text);
+}
+
+/// Prints a report on standard output: one line of JSON, or these lines for people.
+pub(crate) fn report(
+    json: bool,
+    report: &impl Serialize,
+    lines: impl FnOnce() -> Vec<String>,
+) -> anyhow::Result<()> {
+    if json {
+        line(&serde_json::to_string(report)?);
+    } else {
+        lines().iter().for_each(|text| line(text));
+    }
+    Ok(())
 }
 
 /// Prints one line of progress on standard error, dimmed on a terminal.

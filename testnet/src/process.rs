@@ -7,13 +7,14 @@
 pub mod warden;
 
 use std::{
+    ffi::OsStr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
-use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, BufReader},
@@ -37,7 +38,7 @@ const START_ON_FULL_DISK: &str = "trap '' XFSZ; ulimit -S -f 0; exec \"$@\"";
 
 /// The simulated state of a program's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Disk {
+pub enum DiskSpace {
     /// It has space.
     #[default]
     Roomy,
@@ -64,11 +65,16 @@ impl Process {
     ///
     /// # Errors
     /// The failure, with the process's last log lines if it has any.
-    pub async fn start(name: &str, program: &str, args: &[String], folder: &Path) -> anyhow::Result<Self> {
+    pub async fn start(
+        name: &str,
+        program: &str,
+        args: &[impl AsRef<OsStr>],
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&log);
         let file = file.with_context(|| format!("cannot write {}", log.display()))?;
-        let (mut child, ward) = spawn(command(program, args, Disk::Roomy)?)?;
+        let (mut child, ward) = spawn(command(program, args, DiskSpace::Roomy)?)?;
         let stdout = child.stdout.take().context("the child's output is piped")?;
         let stderr = child.stderr.take().context("the child's log is piped")?;
         tokio::spawn(keep_log(stderr, tokio::fs::File::from_std(file)));
@@ -112,10 +118,8 @@ impl Process {
     /// # Errors
     /// The failure, with the process's last log lines if it has any.
     pub async fn terminate(&mut self) -> anyhow::Result<()> {
-        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
-        let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) else { return Ok(()) };
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-            .with_context(|| format!("cannot stop {}", self.name))?;
+        let Some(pid) = self.pid() else { return Ok(()) };
+        kill_process(pid, Signal::TERM).with_context(|| format!("cannot stop {}", self.name))?;
         match timeout(Duration::from_secs(40), self.child.wait()).await {
             Ok(status) => {
                 let status = status?;
@@ -129,18 +133,20 @@ impl Process {
     ///
     /// # Errors
     /// When the process has ended.
-    pub fn set_disk(&self, disk: Disk) -> anyhow::Result<()> {
-        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
-        let pid = pid.and_then(rustix::process::Pid::from_raw);
-        let pid = pid.with_context(|| format!("{} has ended", self.name))?;
+    pub fn set_disk(&self, disk: DiskSpace) -> anyhow::Result<()> {
+        let pid = self.pid().with_context(|| format!("{} has ended", self.name))?;
         let roomy = getrlimit(Resource::Fsize);
         let limit = match disk {
-            Disk::Roomy => roomy,
-            Disk::Full => Rlimit { current: Some(0), ..roomy },
+            DiskSpace::Roomy => roomy,
+            DiskSpace::Full => Rlimit { current: Some(0), ..roomy },
         };
         prlimit(Some(pid), Resource::Fsize, limit)
             .with_context(|| format!("cannot change the space of {}", self.name))?;
         Ok(())
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        Pid::from_raw(i32::try_from(self.child.id()?).ok()?)
     }
 
     /// Whether it ended by itself.
@@ -169,10 +175,10 @@ impl Process {
 ///
 /// # Errors
 /// When the program does not exist.
-pub(crate) fn command(program: &str, args: &[String], disk: Disk) -> anyhow::Result<Command> {
+pub(crate) fn command(program: &str, args: &[impl AsRef<OsStr>], disk: DiskSpace) -> anyhow::Result<Command> {
     let script = match disk {
-        Disk::Roomy => IGNORE_SIGXFSZ,
-        Disk::Full => START_ON_FULL_DISK,
+        DiskSpace::Roomy => IGNORE_SIGXFSZ,
+        DiskSpace::Full => START_ON_FULL_DISK,
     };
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(sibling(program)?).args(args);

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use baton_keys::{
+    SecretSigningKey,
     exchange::{EphemeralSecret, SUITE, TurnSecret},
     secret::random_bytes,
-    session::{RecordIdentity, SessionRoot},
+    session::{RecordIdentity, SessionRoot, session_id},
 };
 use baton_mesh::{MeshHandle, Multiaddr, TurnStream};
 use baton_proto::{
@@ -31,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A request whose bytes can be sent again.
 pub(crate) struct RawTurn {
-    pub(crate) frame: ClientFrame,
+    pub(crate) request: TurnRequest,
     secret: TurnSecret,
     auth_hash: AuthHash,
 }
@@ -119,66 +120,88 @@ pub(crate) fn next(
     Ok(Next { seq, prev_link, prev_blob, grant })
 }
 
-/// Builds the turn after an exported session's head, for one node, valid until `expires_ms`.
+/// A turn of a session, for one node.
+pub(crate) struct RawOrder<'a> {
+    pub(crate) node: &'a NodeRecord,
+    /// The session's key.
+    pub(crate) signing: SecretSigningKey,
+    pub(crate) n_shards: u16,
+    pub(crate) seq: u64,
+    pub(crate) prev_link: LinkHash,
+    pub(crate) prev_blob: Option<BlobRef>,
+    pub(crate) turn_id: TurnId,
+    pub(crate) grant: Grant,
+    pub(crate) text: &'a str,
+    /// From when to when the order is valid.
+    pub(crate) valid_ms: (u64, u64),
+}
+
+/// Builds the turn after an exported session's head.
 pub(crate) fn build(
     export: &Export,
     root: &SessionRoot,
     node: &NodeRecord,
     text: &str,
-    (issued_ms, expires_ms): (u64, u64),
+    valid_ms: (u64, u64),
 ) -> anyhow::Result<RawTurn> {
-    let session_id = root.session_id();
     let turn_id = TurnId(random_bytes());
     let Next { seq, prev_link, prev_blob, grant } = next(export, root, turn_id, 0, node.node)?;
-    let sampling = Sampling::default();
-    let signing = root.signing_key();
-    let mut auth = TurnAuth {
-        version: TURN_AUTH_VERSION,
-        suite: SUITE,
-        session_id,
-        session_key: signing.public_key(),
-        device_id: DeviceId(random_bytes()),
-        seq,
-        turn_id,
-        attempt: 0,
-        prev_link,
-        prev_blob: Some(prev_blob),
-        n_shards: export.n_shards,
-        branch: None,
-        audience: node.node,
-        audience_key: node.current_key(issued_ms)?.id(),
-        payload_hash: PayloadHash([0; 32]),
-        model: node.models.first().context("the node serves a model")?.model,
-        sampling: sampling.digest(&grant.record_key.record_key()),
-        max_output_tokens: 16,
-        max_price: 0,
-        memory_from: None,
-        memory_tokens: 0,
-        grant_hash: grant.hash(),
-        resume: None,
-        issued_ms,
-        expires_ms,
-    };
-    let payload = Payload {
-        version: PAYLOAD_VERSION,
-        grant,
-        kind: RecordKind::Turn,
-        supersedes_from: None,
-        system: Vec::new(),
-        messages: vec![Message::new(Role::User, text)],
-        sampling,
-        json_schema: None,
-        storage: StoragePolicy::default(),
-        resume_tokens: Vec::new(),
-    };
-    let node_key = node.current_key(issued_ms)?;
-    let (sealed, secret) =
-        SealedPayload::seal(&payload, EphemeralSecret::generate(), node_key, &auth.binding())?;
-    auth.payload_hash = sealed.hash();
-    let auth = SignedObject::sign(auth, &signing);
-    let request =
-        TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
-    Ok(RawTurn { frame: ClientFrame::Turn(request), secret, auth_hash: auth.auth_hash() })
+    let (signing, n_shards, prev_blob) = (root.signing_key(), export.n_shards, Some(prev_blob));
+    RawOrder { node, signing, n_shards, seq, prev_link, prev_blob, turn_id, grant, text, valid_ms }.seal()
+}
+
+impl RawOrder<'_> {
+    /// Seals the order to its node, and signs it.
+    pub(crate) fn seal(self) -> anyhow::Result<RawTurn> {
+        let (issued_ms, expires_ms) = self.valid_ms;
+        let node_key = self.node.current_key(issued_ms)?;
+        let sampling = Sampling::default();
+        let mut auth = TurnAuth {
+            version: TURN_AUTH_VERSION,
+            suite: SUITE,
+            session_id: session_id(&self.signing.public_key()),
+            session_key: self.signing.public_key(),
+            device_id: DeviceId(random_bytes()),
+            seq: self.seq,
+            turn_id: self.turn_id,
+            attempt: 0,
+            prev_link: self.prev_link,
+            prev_blob: self.prev_blob,
+            n_shards: self.n_shards,
+            branch: None,
+            audience: self.node.node,
+            audience_key: node_key.id(),
+            payload_hash: PayloadHash([0; 32]),
+            model: self.node.models.first().context("the node serves a model")?.model,
+            sampling: sampling.digest(&self.grant.record_key.record_key()),
+            max_output_tokens: 16,
+            max_price: 0,
+            memory_from: None,
+            memory_tokens: 0,
+            grant_hash: self.grant.hash(),
+            resume: None,
+            issued_ms,
+            expires_ms,
+        };
+        let payload = Payload {
+            version: PAYLOAD_VERSION,
+            grant: self.grant,
+            kind: RecordKind::Turn,
+            supersedes_from: None,
+            system: Vec::new(),
+            messages: vec![Message::new(Role::User, self.text)],
+            sampling,
+            json_schema: None,
+            storage: StoragePolicy::default(),
+            resume_tokens: Vec::new(),
+        };
+        let (payload, secret) =
+            SealedPayload::seal(&payload, EphemeralSecret::generate(), node_key, &auth.binding())?;
+        auth.payload_hash = payload.hash();
+        let auth = SignedObject::sign(auth, &self.signing);
+        let request = TurnRequest { auth: auth.bytes().clone(), payload, inline: Vec::new(), memory: None };
+        Ok(RawTurn { request, secret, auth_hash: auth.auth_hash() })
+    }
 }
 
 impl RawTurn {
@@ -191,7 +214,7 @@ impl RawTurn {
     ) -> anyhow::Result<RawReply> {
         let deadline = Instant::now() + TIMEOUT;
         let mut stream = mesh.open(node, addresses, deadline).await?;
-        stream.send_by(&codec::encode(&self.frame), deadline).await?;
+        stream.send_by(&codec::encode(&ClientFrame::Turn(self.request.clone())), deadline).await?;
         let mut reply = RawReply::default();
         let mut opener = None;
         while let Some(frame) = next_frame(&mut stream, deadline).await? {

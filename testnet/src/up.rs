@@ -6,13 +6,13 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_keys::files::{create_private_folder, replace_private};
+use baton_keys::files::replace_private;
 use baton_kit::{output::shell_word, progress};
 use clap::Args;
 
 use crate::{
     network::{EngineChoice, Network, NodeOptions},
-    output,
+    output, trial,
 };
 
 /// Time between two looks at the processes of the nodes.
@@ -55,21 +55,17 @@ pub(crate) struct UpArgs {
 /// Runs until SIGTERM or Ctrl-C.
 pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     ensure!((1..=16).contains(&args.nodes), "--nodes must be between 1 and 16");
-    let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let folder = args.data_dir.clone().unwrap_or_else(|| temporary.path().to_owned());
-    create_private_folder(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let (_temporary, folder) = trial::folder(args.data_dir.as_deref())?;
     let model = args.model.clone().map(|name| ["--model".to_owned(), name]);
     let options = NodeOptions {
-        engine: args.engine,
         shards: args.shards,
-        store_faults: None,
-        context_tokens: None,
         echo_delay_ms: args.echo_delay_ms,
         model_dir: args.model_dir.clone(),
         extra: match args.engine {
             EngineChoice::Native => model.into_iter().flatten().collect(),
             EngineChoice::Echo => Vec::new(),
         },
+        ..NodeOptions::new(args.engine)
     };
     let mut signals = output::stop_signals()?;
     let mut network = output::unless_stopped(&mut signals, start(&folder, args.nodes, options)).await?;

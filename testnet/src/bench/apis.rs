@@ -5,16 +5,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{Client, NewSession, TurnEvent, TurnInput};
+use baton_client::{Client, NewSession, TurnInput};
 use baton_walrus_client::http_client;
 use futures::StreamExt as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{BenchApisArgs, Quantiles};
+use super::{BenchApisArgs, Quantiles, ms_since, timed_turn, unlimited};
 use crate::{
-    network::{EngineChoice, Network, NodeOptions},
-    output,
+    network::{EngineChoice, Network},
     process::Process,
     up::write_config,
 };
@@ -62,16 +61,7 @@ pub(crate) struct ApiLatencies {
 /// Measures one engine.
 pub(super) async fn measure(engine: EngineChoice, args: &BenchApisArgs) -> anyhow::Result<ApiLatencies> {
     let folder = tempfile::tempdir()?;
-    let options = NodeOptions {
-        engine,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: args.model_dir.clone(),
-        extra: ["--turns-per-minute", "1000000"].map(str::to_owned).to_vec(),
-    };
-    let network = Network::start(folder.path(), 1, options).await?;
+    let network = Network::start(folder.path(), 1, unlimited(engine, args.model_dir.clone())).await?;
     let config = write_config(&network, folder.path())?;
     let serve =
         ["serve", "--json", "--listen", "127.0.0.1:0", "--no-key", "--allow-echo", "--no-decoys", "--config"];
@@ -140,15 +130,8 @@ async fn bare_first_token(client: &Client, engine: EngineChoice, number: usize) 
     };
     let begun = Instant::now();
     let session = client.new_session(NewSession::default()).await?;
-    let mut first = None;
-    let on_event = |event: TurnEvent| {
-        if matches!(event, TurnEvent::Text(_)) && first.is_none() {
-            first = Some(begun.elapsed());
-        }
-    };
-    client.session(session).turn(input, on_event).await?;
-    client.session(session).wait_settled(TOKEN_TIMEOUT).await?;
-    Ok(first.context("an answer has text")?.as_secs_f64() * 1000.0)
+    let made_ms = ms_since(begun);
+    Ok(made_ms + timed_turn(client, session, input).await?.first_text_ms)
 }
 
 /// The time from sending a request to the line with the first text. Reads the answer to its end.
@@ -170,11 +153,11 @@ async fn api_first_token(http: &reqwest::Client, url: &str, api: Api, number: us
     while let Some(part) = parts.next().await {
         text.push_str(&String::from_utf8_lossy(&part?));
         if first.is_none() && has_text(&text, api) {
-            first = Some(begun.elapsed());
+            first = Some(ms_since(begun));
         }
     }
     match first {
-        Some(first) => Ok(first.as_secs_f64() * 1000.0),
+        Some(first) => Ok(first),
         None => bail!("the answer has no text: {text}"),
     }
 }
@@ -184,21 +167,22 @@ fn has_text(stream: &str, api: Api) -> bool {
     stream.split(api.first_text).skip(1).any(|rest| !rest.starts_with('"'))
 }
 
-/// Prints the times in a table.
-pub(super) fn print(figures: &[ApiLatencies]) {
-    for figures in figures {
-        let bare = figures.bare_first_token_ms;
-        output::line(&format!(
-            "{} engine, {} samples; first token of a bare session: {:.2} ms p50, {:.2} ms p99",
-            figures.engine, figures.samples, bare.p50, bare.p99
+/// The times as a table.
+pub(super) fn lines(figures: &[ApiLatencies]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for ApiLatencies { engine, samples, bare_first_token_ms: bare, apis } in figures {
+        lines.push(format!(
+            "{engine} engine, {samples} samples; first token of a bare session: {:.2} ms p50, {:.2} ms p99",
+            bare.p50, bare.p99
         ));
-        for api in &figures.apis {
-            output::line(&format!(
-                "  {:<18} {:>8.2} ms p50 {:>8.2} ms p99   added {:>7.2} ms p50 {:>7.2} ms p99",
-                api.api, api.first_token_ms.p50, api.first_token_ms.p99, api.added_ms.p50, api.added_ms.p99
-            ));
-        }
+        lines.extend(apis.iter().map(|ApiLatency { api, first_token_ms: first, added_ms: added }| {
+            format!(
+                "  {api:<18} {:>8.2} ms p50 {:>8.2} ms p99   added {:>7.2} ms p50 {:>7.2} ms p99",
+                first.p50, first.p99, added.p50, added.p99
+            )
+        }));
     }
+    lines
 }
 
 #[cfg(test)]

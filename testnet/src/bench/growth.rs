@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput};
+use baton_client::{Client, NewSession, TurnEvent, TurnInput};
 use baton_proto::{
     ids::{NodeId, SessionId},
     limits::SEGMENT_TURNS,
@@ -17,11 +17,12 @@ use baton_proto::{
 use serde::Serialize;
 
 use super::{
-    Quantiles,
+    Quantiles, SETTLE_TIMEOUT,
     proxy::{self, ByteCounts},
+    unlimited,
 };
 use crate::{
-    network::{EngineChoice, Network, NodeOptions},
+    network::{EngineChoice, Network},
     output,
 };
 
@@ -29,10 +30,6 @@ use crate::{
 const MESSAGE_BYTES: usize = 900;
 /// Turns between two lines about the progress.
 const REPORT_TURNS: u64 = 1000;
-/// Turns a minute that the nodes allow: more than a machine can do, so that no limit of a node is measured.
-const TURNS_PER_MINUTE: &str = "1000000";
-/// Time limit of the background work after a turn.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Store traffic of one turn, mean over the sixteen turns around it, so that every place in a segment counts once.
 ///
@@ -77,7 +74,7 @@ struct GrowingSession {
 
 /// The counts up to a turn.
 #[derive(Clone, Copy)]
-struct Counts {
+struct StoreTraffic {
     up: u64,
     down: u64,
     blobs: u64,
@@ -94,23 +91,11 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
         "--at must rise by 32 or more, from 8 on"
     );
     let folder = tempfile::tempdir()?;
-    let options = NodeOptions {
-        engine: EngineChoice::Echo,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: None,
-        extra: ["--turns-per-minute", TURNS_PER_MINUTE].map(str::to_owned).to_vec(),
-    };
-    let mut network = Network::start(folder.path(), 0, options).await?;
+    let mut network = Network::start(folder.path(), 0, unlimited(EngineChoice::Echo, None)).await?;
     let (url, counted, forwarding) = proxy::start(network.store_url()).await?;
     network.reach_store_by(&url);
     let nodes = [network.add_node(&[]).await?, network.add_node(&[]).await?];
-    let mut config =
-        ClientConfig::with_http(Some(&folder.path().join("client")), &url, &url, Some(&url), 10)?;
-    config.bootstrap = network.addresses();
-    let client = Client::open(config).await?;
+    let client = network.client(&folder.path().join("client")).await?;
     let session = client.new_session(NewSession::default()).await?;
     let shortest = at.first().map_or(0, |first| first - half);
     let growing =
@@ -210,11 +195,11 @@ impl GrowingSession {
         Ok(())
     }
 
-    async fn counts(&self) -> anyhow::Result<Counts> {
+    async fn counts(&self) -> anyhow::Result<StoreTraffic> {
         let (up, down) = (self.counted.up.load(Relaxed), self.counted.down.load(Relaxed));
         let failed = self.failed.load(Relaxed);
         let turn_reads = self.client.session(self.session).turn_reads().await?;
-        Ok(Counts { up, down, blobs: self.network.blob_count().await?, turn_reads, failed })
+        Ok(StoreTraffic { up, down, blobs: self.network.blob_count().await?, turn_reads, failed })
     }
 
     /// One turn, on each node in turn; returns its time up to the acceptance.

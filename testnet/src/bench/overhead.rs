@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use anyhow::{Context as _, bail};
-use baton_client::{NewSession, TurnEvent, TurnInput};
+use baton_client::{NewSession, TurnInput};
 use baton_node::{
     engine::{
         Engine, EngineEvent, GenerateJob, Sampling,
@@ -17,7 +17,7 @@ use baton_walrus_client::{ShardCount, blob_id};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{BenchTurnArgs, Quantiles};
+use super::{BenchTurnArgs, Quantiles, ms_since, timed_turn, unlimited};
 use crate::network::{EngineChoice, Network, NodeOptions};
 
 /// Turns of one session before the next begins, so that prompts stay short and comparable.
@@ -56,15 +56,7 @@ pub(super) async fn measure(
     args: &BenchTurnArgs,
 ) -> anyhow::Result<Overhead> {
     let folder = tempfile::tempdir()?;
-    let options = NodeOptions {
-        engine: choice,
-        shards: args.shards,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: args.model_dir.clone(),
-        extra: ["--turns-per-minute", "1000000"].map(str::to_owned).to_vec(),
-    };
+    let options = NodeOptions { shards: args.shards, ..unlimited(choice, args.model_dir.clone()) };
     let network = Network::start(folder.path(), 2, options).await?;
     let nodes: Vec<_> = network.running().map(|node| node.node).collect();
     let bare = bare_engine(choice, args.model_dir.clone()).await?;
@@ -78,7 +70,6 @@ pub(super) async fn measure(
             session = Some(client.new_session(NewSession::with_system(SYSTEM)).await?);
             messages = vec![ChatMessage::new(Role::System, SYSTEM)];
         }
-        let session = session.context("a session was begun")?;
         let text = format!("This is message {turn}. Please answer with one word.");
         messages.push(ChatMessage::new(Role::User, text.clone()));
         let input = TurnInput {
@@ -87,23 +78,11 @@ pub(super) async fn measure(
             max_output_tokens: ANSWER_TOKENS,
             ..TurnInput::user(text)
         };
-        let begun = Instant::now();
-        let mut first = None;
-        let on_event = |event: TurnEvent| {
-            if matches!(event, TurnEvent::Text(_)) && first.is_none() {
-                first = Some(begun.elapsed());
-            }
-        };
-        let outcome = client.session(session).turn(input, on_event).await?;
-        let whole = begun.elapsed();
-        let first = first.context("an answer has text")?;
-        let alone = bare_first_token(bare.as_ref(), messages.clone()).await?;
-        messages.push(ChatMessage::new(Role::Assistant, outcome.text.as_str()));
-        // The blob ID of this turn is measured apart, so the next turn must not wait for it.
-        client.session(session).wait_settled(std::time::Duration::from_secs(60)).await?;
+        let timed = timed_turn(&client, session.context("a session was begun")?, input).await?;
+        let alone = bare_first_token_ms(bare.as_ref(), messages.clone()).await?;
+        messages.push(ChatMessage::new(Role::Assistant, timed.outcome.text.as_str()));
         if turn >= WARM_UP {
-            let ms = |time: std::time::Duration| time.as_secs_f64() * 1000.0;
-            samples.push([ms(first), ms(alone), ms(first) - ms(alone), ms(whole)]);
+            samples.push([timed.first_text_ms, alone, timed.first_text_ms - alone, timed.whole_ms]);
         }
     }
     bare.shutdown();
@@ -134,10 +113,7 @@ async fn bare_engine(choice: EngineChoice, model_dir: Option<PathBuf>) -> anyhow
     Ok(Arc::new(loaded.await??))
 }
 
-async fn bare_first_token(
-    engine: &dyn Engine,
-    messages: Vec<ChatMessage>,
-) -> anyhow::Result<std::time::Duration> {
+async fn bare_first_token_ms(engine: &dyn Engine, messages: Vec<ChatMessage>) -> anyhow::Result<f64> {
     let job = GenerateJob {
         prompt: Prompt::new(messages),
         sampling: Sampling { max_tokens: ANSWER_TOKENS, ..Sampling::default() },
@@ -152,7 +128,7 @@ async fn bare_first_token(
     loop {
         match handle.next().await {
             Some(EngineEvent::Token { text, .. }) if first.is_none() && !text.is_empty() => {
-                first = Some(begun.elapsed());
+                first = Some(ms_since(begun));
             }
             Some(EngineEvent::Failed(error)) => return Err(error.into()),
             Some(EngineEvent::Done { .. }) => break,
@@ -173,7 +149,7 @@ pub(super) fn blob_id_waits() -> anyhow::Result<Vec<BlobIdWait>> {
         for _ in 0..5 {
             let begun = Instant::now();
             blob_id(&bytes, count)?;
-            times.push(begun.elapsed().as_secs_f64() * 1000.0);
+            times.push(ms_since(begun));
         }
         waits.push(BlobIdWait { shards, bytes: bytes.len(), ms: Quantiles::of(&times).p50 });
     }

@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, NewSession, TurnInput};
+use baton_client::{Client, NewSession, TurnInput};
 use baton_proto::ids::SessionId;
 use serde::Serialize;
 
-use super::BenchSessionsArgs;
+use super::{BenchSessionsArgs, SETTLE_TIMEOUT, unlimited};
 use crate::{
-    network::{EngineChoice, Network, NodeOptions},
+    network::{EngineChoice, Network},
     output,
     process::cpu_seconds,
 };
@@ -19,10 +19,6 @@ use crate::{
 /// Sessions of the comparison with few: more than have a network identity at a time, so that each turn makes one, as among
 /// many.
 const FEW: usize = 16;
-/// Turns a minute that the node allows: more than a machine can do.
-const TURNS_PER_MINUTE: &str = "1000000";
-/// Time limit of the background work after a turn.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Milliseconds of processor time for a turn with its background work.
 #[derive(Debug, Serialize)]
@@ -44,21 +40,8 @@ pub(super) struct SessionsCost {
 /// Measures on one echo node.
 pub(super) async fn measure(args: &BenchSessionsArgs) -> anyhow::Result<SessionsCost> {
     let folder = tempfile::tempdir()?;
-    let options = NodeOptions {
-        engine: EngineChoice::Echo,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: None,
-        extra: ["--turns-per-minute", TURNS_PER_MINUTE].map(str::to_owned).to_vec(),
-    };
-    let network = Network::start(folder.path(), 1, options).await?;
-    let url = network.store_url().to_owned();
-    let mut config =
-        ClientConfig::with_http(Some(&folder.path().join("client")), &url, &url, Some(&url), 10)?;
-    config.bootstrap = network.addresses();
-    let client = Client::open(config).await?;
+    let network = Network::start(folder.path(), 1, unlimited(EngineChoice::Echo, None)).await?;
+    let client = network.client(&folder.path().join("client")).await?;
     let mut sessions = Vec::new();
     open(&client, &mut sessions, FEW).await?;
     let first = sessions.first().copied().into_iter().collect::<Vec<_>>();
@@ -109,10 +92,12 @@ async fn say(client: &Client, session: SessionId) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn print(cost: &SessionsCost) {
+pub(super) fn lines(cost: &SessionsCost) -> Vec<String> {
     let SessionsCost { open, one_of_few_ms, one_of_many_ms, around_few_ms, around_many_ms, ratio } = cost;
-    output::line(&format!("processor time of a turn, with {FEW} and with {open} open sessions:"));
-    output::line(&format!("  in one session:        {one_of_few_ms:.1} ms, {one_of_many_ms:.1} ms"));
-    output::line(&format!("  in all, by turns:      {around_few_ms:.1} ms, {around_many_ms:.1} ms"));
-    output::line(&format!("  at most {ratio:.2} times as much"));
+    vec![
+        format!("processor time of a turn, with {FEW} and with {open} open sessions:"),
+        format!("  in one session:        {one_of_few_ms:.1} ms, {one_of_many_ms:.1} ms"),
+        format!("  in all, by turns:      {around_few_ms:.1} ms, {around_many_ms:.1} ms"),
+        format!("  at most {ratio:.2} times as much"),
+    ]
 }

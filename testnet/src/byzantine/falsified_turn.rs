@@ -53,7 +53,7 @@ struct FalsifiedTurn<'a> {
 }
 
 /// The ends of both substreams.
-struct Reply {
+struct ProxiedReply {
     client: TurnStream,
     sealer: StreamSealer,
     honest: TurnStream,
@@ -89,7 +89,7 @@ impl ByzantineProxy {
         let own = random_bytes();
         let (opener, sealer) = (secret.reply_opener(&nonce, &hash), secret.reply_sealer(&own, &hash));
         client.send(&codec::encode(&NodeFrame::Accepted { nonce: own })).await?;
-        let mut reply = Reply { client, sealer, honest, opener };
+        let mut reply = ProxiedReply { client, sealer, honest, opener };
         let begun = u32::try_from(payload.resume_tokens.len()).unwrap_or(u32::MAX);
         let total = u32::try_from(honest_answer(&payload).split(' ').count()).unwrap_or(u32::MAX);
         let honest_tokens = begun + total.saturating_sub(begun) / 2;
@@ -128,7 +128,7 @@ fn garbage() -> Vec<u8> {
 }
 
 impl FalsifiedTurn<'_> {
-    async fn run(&mut self, reply: &mut Reply) -> Result<(), FrameError> {
+    async fn run(&mut self, reply: &mut ProxiedReply) -> Result<(), FrameError> {
         while let Some(bytes) = reply.honest.recv(MAX_NODE_FRAME_BYTES).await? {
             let Ok(NodeFrame::Chunk(sealed)) = codec::decode::<NodeFrame>(&bytes, MAX_NODE_FRAME_BYTES)
             else {
@@ -151,7 +151,7 @@ impl FalsifiedTurn<'_> {
     }
 
     /// Sends one replacement; returns whether the reply goes on.
-    async fn put(&self, reply: &mut Reply, out: Replacement) -> Result<bool, FrameError> {
+    async fn put(&self, reply: &mut ProxiedReply, out: Replacement) -> Result<bool, FrameError> {
         let frame = match out {
             Replacement::Event(event, last) => NodeFrame::Chunk(reply.sealer.seal(&event.to_chunk(), last)),
             Replacement::Sealed(chunk) => NodeFrame::Chunk(reply.sealer.seal(&chunk, false)),

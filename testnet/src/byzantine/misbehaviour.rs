@@ -157,12 +157,12 @@ misbehaviours! {
 
 /// Selects a node's next misbehaviour: behaviours in turn, and the misbehaviours of each in turn.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(super) struct MisbehaviourScript {
     behaviours: Vec<Behaviour>,
     next: usize,
 }
 
-impl Script {
+impl MisbehaviourScript {
     pub(super) fn new(behaviours: Vec<Behaviour>, begin: usize) -> Self {
         Self { behaviours, next: begin }
     }
@@ -183,12 +183,12 @@ mod tests {
 
     #[test]
     fn a_script_comes_to_every_misbehaviour_of_its_behaviours() {
-        let mut script = Script::new(Behaviour::ALL.to_vec(), 0);
+        let mut script = MisbehaviourScript::new(Behaviour::ALL.to_vec(), 0);
         let chosen: std::collections::BTreeSet<Misbehaviour> =
             (0..Behaviour::ALL.len() * Misbehaviour::ALL.len()).filter_map(|_| script.next()).collect();
         assert_eq!(chosen.len(), Misbehaviour::ALL.len());
-        let mut one = Script::new(vec![Behaviour::Forge], 3);
+        let mut one = MisbehaviourScript::new(vec![Behaviour::Forge], 3);
         assert_eq!(one.next(), Some(Misbehaviour::OtherEngine));
-        assert_eq!(Script::new(Vec::new(), 0).next(), None);
+        assert_eq!(MisbehaviourScript::new(Vec::new(), 0).next(), None);
     }
 }

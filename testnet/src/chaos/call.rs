@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::process::{self, Disk};
+use crate::process::{self, DiskSpace};
 
 /// A longer call counts as a hang.
 pub(super) const HANG: Duration = Duration::from_secs(30);
@@ -26,11 +26,14 @@ const PANIC_CODE: i32 = 101;
 /// Environment variables that calls inherit. Others are cleared, since the user's settings would change the
 /// results.
 const PASSED_ON: [&str; 5] = ["PATH", "TMPDIR", "LD_LIBRARY_PATH", "RUST_BACKTRACE", "LLVM_PROFILE_FILE"];
+/// Arguments for places, each with a value that a message omits.
+const PLACES: [&str; 8] =
+    ["--home", "--publisher", "--shards", "--node", "--words-file", "--out", "--data-dir", "--relayer-url"];
 
 /// Conditions of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Conditions {
-    pub(super) disk: Disk,
+    pub(super) disk: DiskSpace,
     /// `kill -9` after this time, if it still runs.
     pub(super) kill_after: Option<Duration>,
 }
@@ -41,22 +44,22 @@ impl Conditions {
     }
 
     pub(super) fn full_disk() -> Self {
-        Self { disk: Disk::Full, ..Self::default() }
+        Self { disk: DiskSpace::Full, ..Self::default() }
     }
 }
 
 /// The result of a call.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct CallOutcome {
     /// The call, for messages.
-    pub(super) what: String,
+    what: String,
     status: ExitStatus,
     pub(super) stdout: String,
     pub(super) stderr: String,
     pub(super) took: Duration,
 }
 
-impl Answer {
+impl CallOutcome {
     /// Whether it ended with code 0.
     pub(super) fn is_ok(&self) -> bool {
         self.status.success()
@@ -71,26 +74,21 @@ impl Answer {
         self.stdout.lines().rev().find_map(|line| serde_json::from_str(line).ok())
     }
 
-    /// The acknowledged turn, if the client printed one.
-    pub(super) fn verified(&self) -> Option<Value> {
-        self.json().filter(|turn| turn["verified"] == true && turn["seq"].is_u64())
-    }
-
     /// A one-line description, for a finding.
     pub(super) fn brief(&self) -> String {
         let lines: Vec<&str> = self.stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let last = lines.iter().rev().take(3).rev().copied().collect::<Vec<_>>().join(" | ");
+        let last = lines.get(lines.len().saturating_sub(3)..).unwrap_or_default().join(" | ");
         format!("{} ended with {} after {:.1} s: {last}", self.what, self.status, self.took.as_secs_f64())
     }
 }
 
 /// Runs programs, and records their output in a folder.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
+pub(super) struct ProgramRunner {
     folder: PathBuf,
 }
 
-impl Caller {
+impl ProgramRunner {
     pub(super) fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
     }
@@ -102,14 +100,14 @@ impl Caller {
     pub(super) async fn call(
         &self,
         program: &str,
-        args: &[String],
+        args: &[&str],
         conditions: Conditions,
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<CallOutcome> {
         let mut command = process::command(program, args, conditions.disk)?;
         command.env_clear().env("HOME", &self.folder);
         command.envs(PASSED_ON.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         let began = Instant::now();
-        let (mut child, ward) = process::spawn(command)?;
+        let (mut child, _ward) = process::spawn(command)?;
         let stdout = tokio::spawn(read_all(child.stdout.take().context("the output is piped")?));
         let stderr = tokio::spawn(read_all(child.stderr.take().context("the errors are piped")?));
         let limit = conditions.kill_after.unwrap_or(GIVE_UP);
@@ -120,39 +118,25 @@ impl Caller {
                 child.wait().await?
             }
         };
-        drop(ward);
-        let answer = Answer {
-            what: format!("{program} {}", said(args)),
-            status,
-            stdout: stdout.await?,
-            stderr: stderr.await?,
-            took: began.elapsed(),
-        };
-        self.keep(&answer)?;
-        Ok(answer)
-    }
-
-    /// Appends a result to the folder's log of calls.
-    fn keep(&self, answer: &Answer) -> anyhow::Result<()> {
+        let (stdout, stderr, took) = (stdout.await?, stderr.await?, began.elapsed());
+        let what = format!("{program} {}", described(args));
         let path = self.folder.join("calls.log");
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
-        let Answer { what, status, stdout, stderr, took } = answer;
         writeln!(file, "== {what}: {status}, {:.1} s\n{stdout}{stderr}", took.as_secs_f64())
-            .with_context(|| format!("cannot write {}", path.display()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(CallOutcome { what, status, stdout, stderr, took })
     }
 }
 
 /// The arguments without those for places and formats.
-fn said(args: &[String]) -> String {
+fn described(args: &[&str]) -> String {
     let mut shown = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--home" | "--publisher" | "--shards" | "--node" | "--words-file" | "--out" | "--data-dir" => {
-                args.next();
-            }
-            "--json" | "--allow-echo" => {}
-            arg => shown.push(arg),
+        if PLACES.contains(arg) {
+            args.next();
+        } else if !["--json", "--allow-echo"].contains(arg) {
+            shown.push(*arg);
         }
     }
     shown.join(" ")
@@ -173,6 +157,6 @@ mod tests {
     fn a_call_is_named_by_what_it_does() {
         let args =
             ["chat", "abc", "--message", "hello", "--home", "/x", "--json", "--node", "/ip4", "--only", "n"];
-        assert_eq!(said(&args.map(str::to_owned)), "chat abc --message hello --only n");
+        assert_eq!(described(&args), "chat abc --message hello --only n");
     }
 }

@@ -9,14 +9,18 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{call::Conditions, files, memories::TrialMemory, plan::Damage, world::World};
+use super::{
+    call::Conditions,
+    files,
+    plan::{FileDamage, Program},
+    report::FindingKind,
+    world::{ClientHome, TrialWorld},
+};
 
-/// Turns before the damage.
-const TURNS: u64 = 3;
-/// Turns before the store's damage; each leaves a blob there.
-const STORE_TURNS: u64 = 5;
-/// Additions to memory before the damage.
-const ADDITIONS: usize = 5;
+/// Messages before the damage of client or node.
+const MESSAGES: u64 = 3;
+/// Messages before the damage of store or relayer; each leaves a blob or a fact there.
+const STORED_MESSAGES: u64 = 5;
 
 /// Warnings of a healthy test node, which has no peers and a test engine.
 const USUAL: [&str; 2] = ["the echo engine repeats", "Failed to trigger bootstrap"];
@@ -44,26 +48,45 @@ fn is_warning(line: &str) -> bool {
     (line.contains("WARN") || line.contains("ERROR")) && !USUAL.iter().any(|usual| line.contains(usual))
 }
 
-fn name<'a>(file: &'a Path, folder: &Path) -> std::path::Display<'a> {
-    file.strip_prefix(folder).unwrap_or(file).display()
+/// Damages a file under a folder, and returns it with words for a finding.
+fn damage_file(folder: &Path, program: Program, damage: &FileDamage) -> anyhow::Result<(PathBuf, String)> {
+    let file = files::damage(folder, damage)?;
+    let name = file.strip_prefix(folder).unwrap_or(&file).display();
+    let what = format!("{name} of the {program:?}, {:?}", damage.change);
+    Ok((file, what))
 }
 
-/// Damages a file of the client's home, then runs a turn.
-pub(super) async fn of_client(world: &mut World, damage: &Damage) -> anyhow::Result<()> {
+/// Damages a file of a program that is down, and then sends a message.
+pub(super) async fn damage(
+    world: &mut TrialWorld,
+    program: Program,
+    damage: &FileDamage,
+) -> anyhow::Result<()> {
     let mut device = world.device();
-    world.say_turns(&mut device, TURNS).await?;
+    let messages = match program {
+        Program::Client | Program::Node => MESSAGES,
+        Program::Store | Program::Relayer => STORED_MESSAGES,
+    };
+    world.say_turns(&mut device, messages).await?;
     world.settle(&device).await?;
-    let words = world.words(&device).await?;
-    let file = files::damage(&device.home, damage)?;
+    match program {
+        Program::Client => of_client(world, &device, damage).await,
+        Program::Node => of_node(world, &mut device, damage).await,
+        Program::Store => of_store(world, &mut device, damage).await,
+        Program::Relayer => of_relayer(world, &device, damage).await,
+    }
+}
+
+async fn of_client(world: &mut TrialWorld, device: &ClientHome, damage: &FileDamage) -> anyhow::Result<()> {
+    let words = world.words(device).await?;
+    let (_, what) = damage_file(&device.home, Program::Client, damage)?;
     let mut device = device.in_lane(1);
     let (acknowledged, _) = world.say(&mut device, &[], Conditions::default()).await?;
-    let verified = world.clients().session(&device, "verify", &["--full"]).await?;
-    world.inspect(&verified);
+    let verified = world.session(&device, "verify", &["--full"]).await?;
     let (own, shown) = world.history(&device).await?;
-    let missing = world.ledger.judge(&own);
+    let missing = world.judge(&own);
     if verified.is_ok() && shown.is_ok() && !missing.is_good() {
-        let file = name(&file, &device.home);
-        world.findings.undetected(&format!("{file} of the client, {:?}: {missing:?}", damage.change));
+        world.findings.found(FindingKind::Undetected, &format!("{what}: {missing:?}"));
     }
     if acknowledged && shown.is_ok() {
         world.check(&device).await
@@ -73,97 +96,80 @@ pub(super) async fn of_client(world: &mut World, damage: &Damage) -> anyhow::Res
     }
 }
 
-/// Damages a file of the node's folder while the node is down.
-pub(super) async fn of_node(world: &mut World, damage: &Damage) -> anyhow::Result<()> {
-    let mut device = world.device();
-    world.say_turns(&mut device, TURNS).await?;
-    world.settle(&device).await?;
-    world.stop_node().await?;
-    let folder = world.folder.join("node-0");
-    let file = files::damage(&folder, damage)?;
-    let mark = LogMark::now(world.folder.join("node-0.log"));
-    if world.start_node(&[]).await.is_ok() {
-        if !mark.warns() {
-            world.findings.unmentioned(&format!("{} of the node, {:?}", name(&file, &folder), damage.change));
-        }
-    } else {
+async fn of_node(world: &mut TrialWorld, device: &mut ClientHome, damage: &FileDamage) -> anyhow::Result<()> {
+    world.stop(Program::Node).await?;
+    let folder = world.data(Program::Node);
+    let (_, what) = damage_file(&folder, Program::Node, damage)?;
+    let mark = LogMark::now(world.log(Program::Node));
+    if world.start_again(Program::Node).await.is_err() {
         // The node refuses to start; its operator creates a new one.
         fs::remove_dir_all(&folder)?;
-        world.start_node(&[]).await?;
+        world.start_again(Program::Node).await?;
+    } else if !mark.warns() {
+        world.findings.found(FindingKind::Unmentioned, &what);
     }
-    world.say_surely(&mut device).await?;
-    world.check(&device).await
+    world.say_surely(device).await?;
+    world.check(device).await
 }
 
-/// Damages a file of the store's folder while the store is down.
-pub(super) async fn of_store(world: &mut World, damage: &Damage) -> anyhow::Result<()> {
-    let mut device = world.device();
-    world.say_turns(&mut device, STORE_TURNS).await?;
-    world.settle(&device).await?;
-    let words = world.words(&device).await?;
+async fn of_store(
+    world: &mut TrialWorld,
+    device: &mut ClientHome,
+    damage: &FileDamage,
+) -> anyhow::Result<()> {
+    let words = world.words(device).await?;
     let listed: BTreeSet<_> = world.network.list_blobs().await?.into_iter().collect();
-    world.network.stop_store().await?;
-    let folder = world.folder.join("store");
-    let mut intact = files::contents(&folder.join("files"))?;
-    let file = files::damage(&folder, damage)?;
-    if file.starts_with(folder.join("files")) {
-        intact = intact.intersection(&files::contents(&folder.join("files"))?).cloned().collect();
+    world.stop(Program::Store).await?;
+    let folder = world.data(Program::Store);
+    let blobs = folder.join("files");
+    let mut intact = files::contents(&blobs)?;
+    let (file, what) = damage_file(&folder, Program::Store, damage)?;
+    if file.starts_with(&blobs) {
+        intact = intact.intersection(&files::contents(&blobs)?).cloned().collect();
     }
-    let mark = LogMark::now(world.folder.join("store.log"));
-    if world.network.restart_store().await.is_ok() {
+    let mark = LogMark::now(world.log(Program::Store));
+    if world.start_again(Program::Store).await.is_ok() {
         let kept = files::contents(&folder)?;
         let deleted = intact.difference(&kept).count() as u64;
-        let file = name(&file, &folder).to_string();
-        let what = format!("{deleted} intact blobs of {} deleted after damage of {file}", intact.len());
-        world.findings.lost(deleted, &what);
+        let loss = format!("{deleted} intact blobs of {} deleted after damage of {what}", intact.len());
+        world.findings.found_all(FindingKind::Lost, deleted, &loss);
         let left: BTreeSet<_> = world.network.list_blobs().await?.into_iter().collect();
         let forgotten = listed.difference(&left).count();
-        let fresh = world.restore_once(&words, &device).await?;
-        let is_short = match fresh {
-            Some(fresh) => {
+        let is_short = match world.restore_once(&words, device).await? {
+            Ok(fresh) => {
                 let (history, _) = world.history(&fresh).await?;
-                !world.ledger.judge(&history).is_good()
+                !world.judge(&history).is_good()
             }
-            None => false,
+            Err(_) => false,
         };
         if (forgotten > 0 || is_short) && !mark.warns() {
-            let change = damage.change;
-            let what = format!("{file} of the store, {change:?}: {forgotten} blobs forgotten, no warning");
-            world.findings.undetected(&what);
+            let what = format!("{what}: {forgotten} blobs forgotten, no warning");
+            world.findings.found(FindingKind::Undetected, &what);
         }
     } else {
         // The store refuses to start. Its operator creates a new one, and clients store their copies again.
         fs::rename(&folder, world.folder.join("store-damaged")).context("cannot move the store aside")?;
-        world.network.restart_store().await?;
+        world.start_again(Program::Store).await?;
     }
-    let fixed = world.clients().session(&device, "verify", &["--full", "--fix"]).await?;
-    world.inspect(&fixed);
-    world.say_surely(&mut device).await?;
-    world.check(&device).await
+    world.session(device, "verify", &["--full", "--fix"]).await?;
+    world.say_surely(device).await?;
+    world.check(device).await
 }
 
-/// Damages a file of the relayer's folder while the relayer is down. The memory must be complete, or refused.
-pub(super) async fn of_relayer(memories: &mut TrialMemory, damage: &Damage) -> anyhow::Result<()> {
-    for _ in 0..ADDITIONS {
-        if let Err(answer) = memories.add_surely().await? {
-            anyhow::bail!("a sound relayer keeps nothing: {}", answer.brief());
-        }
-    }
-    memories.stop().await?;
-    let file = files::damage(&memories.data(), damage)?;
-    let mark = LogMark::now(memories.log());
-    if memories.run().await.is_err() {
+/// The memory must be complete, or refused.
+async fn of_relayer(world: &mut TrialWorld, device: &ClientHome, damage: &FileDamage) -> anyhow::Result<()> {
+    world.stop(Program::Relayer).await?;
+    let (_, what) = damage_file(&world.data(Program::Relayer), Program::Relayer, damage)?;
+    let mark = LogMark::now(world.log(Program::Relayer));
+    if world.start_again(Program::Relayer).await.is_err() {
         return Ok(());
     }
-    let (Some(listed), _) = memories.list().await? else { return Ok(()) };
-    let verdict = memories.ledger.count(listed.iter().map(String::as_str));
-    memories.findings.judge(&verdict);
-    if !verdict.is_good() && !mark.warns() {
-        let file = name(&file, &memories.data()).to_string();
-        memories.findings.undetected(&format!("{file} of the relayer, {:?}", damage.change));
-    } else if verdict.is_good() && !mark.warns() {
-        let file = name(&file, &memories.data()).to_string();
-        memories.findings.unmentioned(&format!("{file} of the relayer, {:?}", damage.change));
+    let (listed, outcome) = world.history(device).await?;
+    if outcome.is_ok() {
+        let verdict = world.judge(&listed);
+        world.findings.judge(&verdict);
+        let kind = if verdict.is_good() { FindingKind::Unmentioned } else { FindingKind::Undetected };
+        world.findings.found_all(kind, u64::from(!mark.warns()), &what);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Wrong clocks, lost blobs, and silent connections.
+//! Full disks, homes that go back in time, wrong clocks, lost blobs, and silent connections.
 
 use std::{
     net::SocketAddr,
@@ -13,14 +13,19 @@ use anyhow::{Context as _, ensure};
 use tokio::{io::AsyncReadExt as _, net::TcpSocket, task::JoinSet, time::Instant};
 
 use super::{
-    call::{Answer, Conditions},
-    memories::TrialMemory,
+    call::Conditions,
+    files,
     plan::Program,
-    world::World,
+    report::FindingKind,
+    world::{ClientHome, RECOVERY, TrialWorld},
 };
+use crate::{process::DiskSpace, trial::retried};
 
 /// Turns before a store loses blobs.
 const TURNS: u64 = 3;
+/// Tries of the turn after a truncation: a node may refuse the first try, and the next one has another
+/// attempt number.
+const TRIES: usize = 3;
 /// Source address of silent connections; honest clients use another.
 const SILENT_SOURCE: &str = "127.0.0.9:0";
 /// Pause before a closed silent connection is reopened.
@@ -30,27 +35,104 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time limit of an honest call beside silent connections.
 const HONEST_CALL: Duration = Duration::from_secs(10);
 
+/// A program's disk is full for a while. The program need not work meanwhile. Afterwards it works again by itself, or it
+/// reports itself unhealthy and a restart fixes it.
+pub(super) async fn full_disk(world: &mut TrialWorld, program: Program) -> anyhow::Result<()> {
+    let mut device = world.device();
+    world.say_turns(&mut device, 2).await?;
+    let conditions = if program == Program::Client { Conditions::full_disk() } else { Conditions::default() };
+    world.set_disk(program, DiskSpace::Full)?;
+    for _ in 0..if program == Program::Relayer { 2 } else { 1 } {
+        world.say(&mut device, &[], conditions).await?;
+    }
+    world.set_disk(program, DiskSpace::Roomy)?;
+    recover(world, &mut device, program).await?;
+    world.say_surely(&mut device).await?;
+    world.check(&device).await
+}
+
+/// Waits until the program works again, and restarts it if it reports itself unhealthy.
+async fn recover(world: &mut TrialWorld, device: &mut ClientHome, program: Program) -> anyhow::Result<()> {
+    let recovered = retried(RECOVERY, async || {
+        if program != Program::Store {
+            let (works, outcome) = world.say(device, &[], Conditions::default()).await?;
+            return Ok(if works { Ok(()) } else { Err(outcome) });
+        }
+        // A node serves turns without the store, so only verification shows if the store works.
+        let session = ["session", "verify", device.session()?, "--full", "--fix"];
+        let outcome = world.clients.call(&device.home, &session, Conditions::default()).await?;
+        // The time of a refusal does not count: a broken store is a finding below.
+        world.findings.find_panic(&outcome);
+        Ok(if outcome.is_ok() { Ok(()) } else { Err(outcome) })
+    });
+    let Err(refused) = recovered.await? else { return Ok(()) };
+    if !world.restart_if_unwell(program).await? {
+        let refused = refused.brief();
+        let what = format!(
+            "{program:?} did not work after its disk was freed, and its health said it did: {refused}"
+        );
+        world.findings.found(FindingKind::Unserved, &what);
+    }
+    Ok(())
+}
+
+/// Restores an older copy of the home, then runs a turn.
+pub(super) async fn older_home(world: &mut TrialWorld, before: u64, after: u64) -> anyhow::Result<()> {
+    let mut device = world.device();
+    world.say_turns(&mut device, before).await?;
+    let copy = world.folder.join("older-home");
+    files::copy(&device.home, &copy)?;
+    world.say_turns(&mut device, after).await?;
+    files::put_back(&copy, &device.home)?;
+    let mut device = device.in_lane(1);
+    world.say_surely(&mut device).await?;
+    world.check(&device).await
+}
+
+/// Truncates the journal, then runs a turn.
+pub(super) async fn cut_journal(world: &mut TrialWorld, turns: u64, kept: u64) -> anyhow::Result<()> {
+    let mut device = world.device();
+    world.say_turns(&mut device, turns).await?;
+    world.settle(&device).await?;
+    let words = world.words(&device).await?;
+    let journals = files::list(&device.home)?;
+    let journal = journals.iter().find(|file| file.extension().is_some_and(|end| end == "journal"));
+    files::cut(journal.context("the home has a journal")?, kept)?;
+    let mut device = device.in_lane(1);
+    for _ in 0..TRIES {
+        let (acknowledged, _) = world.say(&mut device, &[], Conditions::default()).await?;
+        if acknowledged {
+            return world.check(&device).await;
+        }
+    }
+    // The client refuses the damaged journal; the words still recover the session.
+    world.check_by_words(&words, &device).await
+}
+
 /// The clock of client or node is wrong for a turn. The turn must succeed, or its error must mention the
 /// clock.
-pub(super) async fn wrong_clock(world: &mut World, program: Program, seconds: i64) -> anyhow::Result<()> {
+pub(super) async fn wrong_clock(
+    world: &mut TrialWorld,
+    program: Program,
+    seconds: i64,
+) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, 1).await?;
     let offset = format!("--clock-offset={seconds}");
     let of_node = program == Program::Node;
     if of_node {
-        world.stop_node().await?;
+        world.stop(program).await?;
         world.start_node(&[&offset]).await?;
     }
     let more: &[&str] = if of_node { &[] } else { &[&offset] };
-    let (acknowledged, answer) = world.say(&mut device, more, Conditions::default()).await?;
-    if !acknowledged && !names_clock(&answer.stderr) && !names_clock(&answer.stdout) {
-        world
-            .findings
-            .undetected(&format!("the clock of the {program:?} is off by {seconds} s: {}", answer.brief()));
+    let (acknowledged, outcome) = world.say(&mut device, more, Conditions::default()).await?;
+    if !acknowledged && !names_clock(&outcome.stderr) && !names_clock(&outcome.stdout) {
+        let what = format!("the clock of the {program:?} is off by {seconds} s: {}", outcome.brief());
+        world.findings.found(FindingKind::Undetected, &what);
     }
     if of_node {
-        world.stop_node().await?;
-        world.start_node(&[]).await?;
+        world.stop(program).await?;
+        world.start_again(program).await?;
     }
     world.say_surely(&mut device).await?;
     world.check(&device).await
@@ -68,7 +150,7 @@ fn names_clock(text: &str) -> bool {
 
 /// The store loses a session's newest blob, or all blobs. Verification must detect that, and the device's own
 /// copy must fix it.
-pub(super) async fn forgetful_store(world: &mut World, everything: bool) -> anyhow::Result<()> {
+pub(super) async fn forgetful_store(world: &mut TrialWorld, everything: bool) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, TURNS).await?;
     world.settle(&device).await?;
@@ -77,51 +159,33 @@ pub(super) async fn forgetful_store(world: &mut World, everything: bool) -> anyh
     for id in forgotten {
         world.network.forget_blob(id).await?;
     }
-    let verified = world.clients().session(&device, "verify", &["--full"]).await?;
-    world.inspect(&verified);
+    let verified = world.session(&device, "verify", &["--full"]).await?;
     if verified.is_ok() {
-        world.findings.undetected(&format!("the newest blob is gone: {}", verified.brief()));
+        let what = format!("the newest blob is gone: {}", verified.brief());
+        world.findings.found(FindingKind::Undetected, &what);
     }
     world.settle(&device).await?;
     world.check(&device).await
 }
 
-/// Silent connections to the store must not delay honest clients.
-pub(super) async fn silent_at_store(world: &mut World, connections: u64) -> anyhow::Result<()> {
+/// Silent connections to store or relayer must not delay honest clients.
+pub(super) async fn silent_peers(world: &mut TrialWorld, program: Program, count: u64) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, 1).await?;
     world.settle(&device).await?;
-    let silent = Silent::connect(world.network.store_url(), connections).await?;
-    let verified = world.clients().session(&device, "verify", &["--full"]).await?;
-    world.inspect(&verified);
-    if let Some(what) = unserved(&verified) {
-        world.findings.unserved(&format!("beside {connections} silent connections: {what}"));
+    let silent = Silent::connect(&world.url(program), count).await?;
+    let outcome = match program {
+        Program::Relayer => world.call(&device.home, &["memory", "search", "item"]).await?,
+        _ => world.session(&device, "verify", &["--full"]).await?,
+    };
+    if !outcome.is_ok() || outcome.took > HONEST_CALL {
+        let what = format!("beside {count} silent connections: {}", outcome.brief());
+        world.findings.found(FindingKind::Unserved, &what);
     }
     world.say(&mut device, &[], Conditions::default()).await?;
     drop(silent);
     world.say_surely(&mut device).await?;
     world.check(&device).await
-}
-
-/// Silent connections to the relayer must not delay honest clients.
-pub(super) async fn silent_at_relayer(memories: &mut TrialMemory, connections: u64) -> anyhow::Result<()> {
-    memories.add(None).await?;
-    let silent = Silent::connect(&memories.url(), connections).await?;
-    let searched = memories.search().await?;
-    if let Some(what) = unserved(&searched) {
-        memories.findings.unserved(&format!("beside {connections} silent connections: {what}"));
-    }
-    memories.add(None).await?;
-    drop(silent);
-    if let Err(answer) = memories.add_surely().await? {
-        memories.findings.unserved(&answer.brief());
-    }
-    memories.check().await
-}
-
-/// The failure of an honest call, if it failed or took too long.
-fn unserved(answer: &Answer) -> Option<String> {
-    (!answer.is_ok() || answer.took > HONEST_CALL).then(|| answer.brief())
 }
 
 /// Silent connections that reopen when they are closed. Dropping this value ends them.

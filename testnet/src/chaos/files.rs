@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::plan::{Change, Damage};
+use super::plan::{FileChange, FileDamage};
 
 /// Bytes zeroed at once: a sector.
 const ZEROED_BYTES: usize = 512;
@@ -35,7 +35,7 @@ pub(super) fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Damages one file under a folder, and returns its path. Every folder is equally likely, so that an index
 /// beside many blobs is hit too.
-pub(super) fn damage(folder: &Path, damage: &Damage) -> anyhow::Result<PathBuf> {
+pub(super) fn damage(folder: &Path, damage: &FileDamage) -> anyhow::Result<PathBuf> {
     let mut folders: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
     for file in list(folder)? {
         folders.entry(file.parent().unwrap_or(folder).to_owned()).or_default().push(file);
@@ -54,23 +54,23 @@ fn pick<T>(choices: &[T], draw: u64) -> Option<&T> {
 }
 
 /// Applies a change to bytes.
-fn changed(mut bytes: Vec<u8>, change: Change) -> Vec<u8> {
+fn changed(mut bytes: Vec<u8>, change: FileChange) -> Vec<u8> {
     let at = |draw: u64, limit: usize| {
         usize::try_from(draw.checked_rem(limit as u64).unwrap_or_default()).unwrap_or_default()
     };
     match change {
-        Change::Flip { at: draw } => {
+        FileChange::Flip { at: draw } => {
             let bit = at(draw, bytes.len() * 8);
             if let Some(byte) = bytes.get_mut(bit / 8) {
                 *byte ^= 1 << (bit % 8);
             }
         }
-        Change::Cut { kept } => bytes.truncate(share(bytes.len(), kept)),
-        Change::Zero { at: draw } => {
+        FileChange::Cut { kept } => bytes.truncate(share(bytes.len(), kept)),
+        FileChange::Zero { at: draw } => {
             let from = at(draw, bytes.len());
             bytes.iter_mut().skip(from).take(ZEROED_BYTES).for_each(|byte| *byte = 0);
         }
-        Change::Empty => bytes.clear(),
+        FileChange::Empty => bytes.clear(),
     }
     bytes
 }
@@ -84,7 +84,7 @@ fn share(length: usize, thousandths: u64) -> usize {
 /// Truncates a file to a share in thousandths.
 pub(super) fn cut(file: &Path, kept: u64) -> anyhow::Result<()> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    fs::write(file, changed(bytes, Change::Cut { kept }))
+    fs::write(file, changed(bytes, FileChange::Cut { kept }))
         .with_context(|| format!("cannot cut {}", file.display()))
 }
 
@@ -123,14 +123,14 @@ mod tests {
     #[test]
     fn changes_are_what_they_are_called() {
         let bytes = || vec![0xff; 2000];
-        let flipped = changed(bytes(), Change::Flip { at: 2000 * 8 + 17 });
+        let flipped = changed(bytes(), FileChange::Flip { at: 2000 * 8 + 17 });
         assert_eq!((flipped.len(), flipped[2]), (2000, 0xfd));
         assert_eq!(flipped.iter().filter(|byte| **byte != 0xff).count(), 1);
-        assert_eq!(changed(bytes(), Change::Cut { kept: 250 }).len(), 500);
-        let zeroed = changed(bytes(), Change::Zero { at: 1800 });
+        assert_eq!(changed(bytes(), FileChange::Cut { kept: 250 }).len(), 500);
+        let zeroed = changed(bytes(), FileChange::Zero { at: 1800 });
         assert_eq!((zeroed.len(), zeroed.iter().filter(|byte| **byte == 0).count()), (2000, 200));
-        assert!(changed(bytes(), Change::Empty).is_empty());
-        for change in [Change::Flip { at: 3 }, Change::Zero { at: 3 }, Change::Cut { kept: 1 }] {
+        assert!(changed(bytes(), FileChange::Empty).is_empty());
+        for change in [FileChange::Flip { at: 3 }, FileChange::Zero { at: 3 }, FileChange::Cut { kept: 1 }] {
             assert!(changed(Vec::new(), change).is_empty());
         }
     }
@@ -146,11 +146,14 @@ mod tests {
         copy(&home, &older).unwrap();
         let before = contents(&home).unwrap();
         assert_eq!(before.len(), 3);
-        let file = damage(&home, &Damage { folder: 1, file: 1, change: Change::Empty }).unwrap();
+        let file = damage(&home, &FileDamage { folder: 1, file: 1, change: FileChange::Empty }).unwrap();
         assert_eq!(file, home.join("sessions/b"));
         assert_eq!(contents(&home).unwrap().len(), 2);
         put_back(&older, &home).unwrap();
         assert_eq!(contents(&home).unwrap(), before);
-        assert!(damage(&home.join("none"), &Damage { folder: 0, file: 0, change: Change::Empty }).is_err());
+        assert!(
+            damage(&home.join("none"), &FileDamage { folder: 0, file: 0, change: FileChange::Empty })
+                .is_err()
+        );
     }
 }

@@ -107,17 +107,17 @@ pub(super) struct Kill {
 
 /// Damage of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Damage {
+pub(super) struct FileDamage {
     /// A draw that selects the folder.
     pub(super) folder: u64,
     /// A draw that selects the file.
     pub(super) file: u64,
-    pub(super) change: Change,
+    pub(super) change: FileChange,
 }
 
 /// A change of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum FileChange {
     /// One flipped bit; a draw selects it.
     Flip { at: u64 },
     /// A truncation to `kept` thousandths.
@@ -146,37 +146,24 @@ pub(super) enum Interruption {
 
 /// The fault of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// For each turn, an optional kill.
+pub(super) enum TrialFault {
+    /// For each message, an optional kill.
     Kills(Vec<Option<Kill>>),
-    /// For each addition, milliseconds to an optional kill of the relayer.
-    KillRelayer(Vec<Option<u64>>),
     /// For each round, milliseconds to an optional kill of each device.
     TwoDevices(Vec<[Option<u64>; 2]>),
     FullDisk(Program),
     FirstStart(FirstCommand, Interruption),
-    Damage(Program, Damage),
+    Damage(Program, FileDamage),
     /// Turns before the copy, and after it.
-    OlderHome {
-        before: u64,
-        after: u64,
-    },
+    OlderHome(u64, u64),
     /// Turns, and the thousandths of the journal that are left.
-    CutJournal {
-        turns: u64,
-        kept: u64,
-    },
-    WrongClock {
-        program: Program,
-        seconds: i64,
-    },
-    ForgetfulStore {
-        everything: bool,
-    },
-    SilentPeers {
-        program: Program,
-        connections: u64,
-    },
+    CutJournal(u64, u64),
+    /// Seconds that a program's clock is ahead.
+    WrongClock(Program, i64),
+    /// Whether the store loses everything.
+    ForgetfulStore(bool),
+    /// Silent connections to a program.
+    SilentPeers(Program, u64),
 }
 
 /// One trial.
@@ -184,7 +171,20 @@ pub(super) enum Fault {
 pub(super) struct Trial {
     pub(super) seed: u64,
     pub(super) scenario: Scenario,
-    pub(super) fault: Fault,
+    pub(super) fault: TrialFault,
+}
+
+impl Trial {
+    /// Whether the trial is of memory at a relayer, in place of a conversation at a node.
+    pub(super) fn is_of_memory(&self) -> bool {
+        match &self.fault {
+            TrialFault::Kills(_) => self.scenario == Scenario::KillRelayer,
+            TrialFault::FullDisk(program)
+            | TrialFault::Damage(program, _)
+            | TrialFault::SilentPeers(program, _) => *program == Program::Relayer,
+            _ => false,
+        }
+    }
 }
 
 /// The trials of a seed: one of each scenario.
@@ -196,45 +196,48 @@ pub(super) fn plan(seed: u64) -> Vec<Trial> {
     Scenario::ALL.into_iter().enumerate().map(trial).collect()
 }
 
-fn fault(scenario: Scenario, draws: &mut Draws) -> Fault {
+fn fault(scenario: Scenario, draws: &mut Draws) -> TrialFault {
     match scenario {
-        Scenario::Kills => Fault::Kills((0..KILL_TURNS).map(|_| kill(draws)).collect()),
+        Scenario::Kills => TrialFault::Kills((0..KILL_TURNS).map(|_| kill(draws)).collect()),
         Scenario::KillRelayer => {
-            Fault::KillRelayer((0..KILL_ADDITIONS).map(|_| moment(draws, LATEST_RELAYER_KILL_MS)).collect())
+            let of_relayer = |after_ms| Kill { program: Program::Relayer, after_ms };
+            let kill = |_| moment(draws, LATEST_RELAYER_KILL_MS).map(of_relayer);
+            TrialFault::Kills((0..KILL_ADDITIONS).map(kill).collect())
         }
         Scenario::TwoDevices => {
             let round = |_| [moment(draws, LATEST_KILL_MS), moment(draws, LATEST_KILL_MS)];
-            Fault::TwoDevices((0..DEVICE_ROUNDS).map(round).collect())
+            TrialFault::TwoDevices((0..DEVICE_ROUNDS).map(round).collect())
         }
         Scenario::FullDisk => {
-            Fault::FullDisk(one_of(draws, [Program::Client, Program::Node, Program::Store, Program::Relayer]))
+            let programs = [Program::Client, Program::Node, Program::Store, Program::Relayer];
+            TrialFault::FullDisk(one_of(draws, programs))
         }
         Scenario::FirstStart => first_start(draws),
-        Scenario::DamageClient => Fault::Damage(Program::Client, damage(draws)),
-        Scenario::DamageNode => Fault::Damage(Program::Node, damage(draws)),
-        Scenario::DamageStore => Fault::Damage(Program::Store, damage(draws)),
-        Scenario::DamageRelayer => Fault::Damage(Program::Relayer, damage(draws)),
-        Scenario::OlderHome => Fault::OlderHome { before: 1 + draws.below(3), after: 1 + draws.below(4) },
-        Scenario::CutJournal => Fault::CutJournal { turns: 3 + draws.below(3), kept: 300 + draws.below(700) },
+        Scenario::DamageClient => TrialFault::Damage(Program::Client, damage(draws)),
+        Scenario::DamageNode => TrialFault::Damage(Program::Node, damage(draws)),
+        Scenario::DamageStore => TrialFault::Damage(Program::Store, damage(draws)),
+        Scenario::DamageRelayer => TrialFault::Damage(Program::Relayer, damage(draws)),
+        Scenario::OlderHome => TrialFault::OlderHome(1 + draws.below(3), 1 + draws.below(4)),
+        Scenario::CutJournal => TrialFault::CutJournal(3 + draws.below(3), 300 + draws.below(700)),
         Scenario::WrongClock => {
             let program = one_of(draws, [Program::Client, Program::Node]);
             let offsets: &[i64] = if program == Program::Client { &CLIENT_OFFSETS } else { &NODE_OFFSETS };
-            Fault::WrongClock { program, seconds: draws.one_of(offsets).unwrap_or_default() }
+            TrialFault::WrongClock(program, draws.one_of(offsets).unwrap_or_default())
         }
-        Scenario::ForgetfulStore => Fault::ForgetfulStore { everything: draws.below(2) == 0 },
-        Scenario::SilentPeers => Fault::SilentPeers {
-            program: one_of(draws, [Program::Store, Program::Relayer]),
-            connections: SILENT_CONNECTIONS + draws.below(100),
-        },
+        Scenario::ForgetfulStore => TrialFault::ForgetfulStore(draws.below(2) == 0),
+        Scenario::SilentPeers => {
+            let program = one_of(draws, [Program::Store, Program::Relayer]);
+            TrialFault::SilentPeers(program, SILENT_CONNECTIONS + draws.below(100))
+        }
     }
 }
 
-fn first_start(draws: &mut Draws) -> Fault {
+fn first_start(draws: &mut Draws) -> TrialFault {
     let commands = [FirstCommand::Chat, FirstCommand::Account, FirstCommand::Node, FirstCommand::Relayer];
     let command = one_of(draws, commands);
     let after_ms = draws.below(LATEST_FIRST_KILL_MS);
     let how = one_of(draws, [Interruption::FullDisk, Interruption::Kill { after_ms }]);
-    Fault::FirstStart(command, how)
+    TrialFault::FirstStart(command, how)
 }
 
 /// Two turns of three have a kill.
@@ -250,12 +253,14 @@ fn moment(draws: &mut Draws, latest_ms: u64) -> Option<u64> {
     (draws.below(3) > 0).then_some(after_ms)
 }
 
-fn damage(draws: &mut Draws) -> Damage {
+fn damage(draws: &mut Draws) -> FileDamage {
     let (folder, file, at) = (draws.next(), draws.next(), draws.next());
     let kept = draws.below(1000);
-    let change =
-        one_of(draws, [Change::Flip { at }, Change::Cut { kept }, Change::Zero { at }, Change::Empty]);
-    Damage { folder, file, change }
+    let change = one_of(
+        draws,
+        [FileChange::Flip { at }, FileChange::Cut { kept }, FileChange::Zero { at }, FileChange::Empty],
+    );
+    FileDamage { folder, file, change }
 }
 
 /// Picks one of the choices; there is at least one.
@@ -283,23 +288,23 @@ mod tests {
     #[test]
     fn many_seeds_have_every_kind_of_fault() {
         let trials: Vec<Trial> = (0..200).flat_map(plan).collect();
-        let kinds = |of: fn(&Fault) -> Option<String>| -> BTreeSet<String> {
+        let kinds = |of: fn(&TrialFault) -> Option<String>| -> BTreeSet<String> {
             trials.iter().filter_map(|trial| of(&trial.fault)).collect()
         };
         let full = kinds(|fault| match fault {
-            Fault::FullDisk(program) => Some(format!("{program:?}")),
+            TrialFault::FullDisk(program) => Some(format!("{program:?}")),
             _ => None,
         });
         assert_eq!(full.len(), 4, "{full:?}");
         let first = kinds(|fault| match fault {
-            Fault::FirstStart(command, how) => {
+            TrialFault::FirstStart(command, how) => {
                 Some(format!("{command:?} {}", matches!(how, Interruption::FullDisk)))
             }
             _ => None,
         });
         assert_eq!(first.len(), 8, "{first:?}");
         let changes = kinds(|fault| match fault {
-            Fault::Damage(program, Damage { change, .. }) => {
+            TrialFault::Damage(program, FileDamage { change, .. }) => {
                 let change = format!("{change:?}");
                 Some(format!("{program:?} {}", change.split(' ').next().unwrap_or_default()))
             }
@@ -307,32 +312,32 @@ mod tests {
         });
         assert_eq!(changes.len(), 16, "{changes:?}");
         let clocks = kinds(|fault| match fault {
-            Fault::WrongClock { program, seconds } => Some(format!("{program:?} {seconds}")),
+            TrialFault::WrongClock(program, seconds) => Some(format!("{program:?} {seconds}")),
             _ => None,
         });
         assert_eq!(clocks.len(), CLIENT_OFFSETS.len() + NODE_OFFSETS.len(), "{clocks:?}");
         let victims = kinds(|fault| match fault {
-            Fault::Kills(turns) => Some(format!("{:?}", turns.first()?.as_ref()?.program)),
+            TrialFault::Kills(turns) => Some(format!("{:?}", turns.first()?.as_ref()?.program)),
             _ => None,
         });
-        assert_eq!(victims.len(), 3, "{victims:?}");
+        assert_eq!(victims.len(), 4, "{victims:?}");
     }
 
     #[test]
     fn moments_and_shares_are_within_their_bounds() {
         for trial in (0..300).flat_map(plan) {
             match trial.fault {
-                Fault::Kills(turns) => {
-                    assert_eq!(turns.len(), KILL_TURNS);
+                TrialFault::Kills(turns) => {
+                    assert!([KILL_TURNS, KILL_ADDITIONS].contains(&turns.len()));
                     assert!(turns.iter().flatten().all(|kill| kill.after_ms < LATEST_KILL_MS));
                 }
-                Fault::CutJournal { turns, kept } => {
+                TrialFault::CutJournal(turns, kept) => {
                     assert!((3..=5).contains(&turns) && (300..1000).contains(&kept));
                 }
-                Fault::OlderHome { before, after } => {
+                TrialFault::OlderHome(before, after) => {
                     assert!((1..=3).contains(&before) && (1..=4).contains(&after));
                 }
-                Fault::SilentPeers { connections, .. } => assert!(connections >= SILENT_CONNECTIONS),
+                TrialFault::SilentPeers(_, connections) => assert!(connections >= SILENT_CONNECTIONS),
                 _ => {}
             }
         }

@@ -1,52 +1,55 @@
-//! The network of one trial: a store, a node, devices with a session, and the ledger of its messages.
+//! The network of one trial, with its clients and the ledger of their messages: a store and a node with a conversation, or
+//! a relayer with memory.
 
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use baton_proto::ids::BlobId;
+use baton_walrus_client::http_client;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::{
-    call::{Answer, Caller, Conditions, HANG},
-    ledger::{Exchange, Ledger, Verdict},
-    plan::Trial,
-    report::Findings,
+    call::{CallOutcome, Conditions, HANG, ProgramRunner},
+    plan::{Kill, Program, Trial},
+    report::{FindingKind, TrialFindings},
 };
 use crate::{
-    churn::free_ports,
     draws::Draws,
-    network::{EngineChoice, Network, NodeOptions},
+    network::{Network, NodeOptions, SHARDS},
+    process::{DiskSpace, Process},
+    trial::{
+        free_ports,
+        ledger::{Exchange, LedgerVerdict, TurnLedger},
+        retried,
+    },
 };
 
-/// Shard count of the store: that of Walrus's local testbed.
-const SHARDS: u16 = 10;
 /// The node's pause before each token, so that answers last long enough for kills to hit them.
 const ECHO_DELAY_MS: u64 = 10;
 /// How long a session may take to reach the store and the index after all faults end.
 const SETTLE: Duration = Duration::from_secs(60);
 /// How long a valid call may fail after its fault ends.
 pub(super) const RECOVERY: Duration = Duration::from_secs(25);
+/// Timeout of a health request.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a message repeats its padding; its answer then takes a third of a second.
 const REPEATS: usize = 8;
-/// Pause between two tries of a call.
-const PAUSE: Duration = Duration::from_millis(250);
 /// The first lane of draws for ports; plans use lower lanes.
 const PORT_LANES: u64 = 1000;
 
 /// A client's home and its session.
 #[derive(Clone, Debug)]
-pub(super) struct Device {
+pub(super) struct ClientHome {
     pub(super) home: PathBuf,
     session: Option<String>,
     /// The ledger's lane for messages from here.
     pub(super) lane: usize,
 }
 
-impl Device {
+impl ClientHome {
     /// The session's ID.
     ///
     /// # Errors
@@ -61,116 +64,123 @@ impl Device {
     }
 }
 
-/// Runs clients with the network's addresses. Clones may run them concurrently.
+/// The servers of a trial's clients.
 #[derive(Clone, Debug)]
-pub(super) struct Clients {
-    caller: Caller,
-    store: String,
-    node: String,
+enum Servers {
+    /// A node's address, and the URL of a store.
+    NodeAndStore(String, String),
+    /// A relayer's URL.
+    Relayer(String),
 }
 
-impl Clients {
+/// Runs clients with the network's addresses. Clones may run them concurrently.
+#[derive(Clone, Debug)]
+pub(super) struct TrialClients {
+    runner: ProgramRunner,
+    servers: Servers,
+}
+
+impl TrialClients {
     /// Runs `baton` with a home.
     pub(super) async fn call(
         &self,
         home: &Path,
         words: &[&str],
         conditions: Conditions,
-    ) -> anyhow::Result<Answer> {
-        let home = home.to_string_lossy();
-        let shards = SHARDS.to_string();
-        let settings = [
-            "--json",
-            "--home",
-            &home,
-            "--publisher",
-            &self.store,
-            "--shards",
-            &shards,
-            "--node",
-            &self.node,
-        ];
-        let args: Vec<String> = words.iter().chain(&settings).map(|word| (*word).to_owned()).collect();
-        self.caller.call("baton", &args, conditions).await
+    ) -> anyhow::Result<CallOutcome> {
+        let (home, shards) = (home.to_string_lossy(), SHARDS.to_string());
+        let mut args = [words, &["--json", "--home", &home]].concat();
+        match &self.servers {
+            Servers::NodeAndStore(node, store) => {
+                args.extend(["--publisher", store, "--shards", &shards, "--node", node]);
+            }
+            Servers::Relayer(url) => args.extend(["--relayer-url", url]),
+        }
+        self.runner.call("baton", &args, conditions).await
     }
 
-    /// Runs one turn, with optional further arguments.
-    pub(super) async fn chat(
+    /// Sends one message, with optional further arguments: a turn, or an addition to memory.
+    pub(super) async fn say(
         &self,
-        device: &Device,
+        device: &ClientHome,
         text: &str,
         more: &[&str],
         conditions: Conditions,
-    ) -> anyhow::Result<Answer> {
-        let mut words = vec!["chat"];
-        words.extend(device.session.as_deref());
-        words.extend(["--message", text, "--allow-echo"]);
+    ) -> anyhow::Result<CallOutcome> {
+        let mut words = match self.servers {
+            Servers::Relayer(_) => vec!["memory", "add", text],
+            Servers::NodeAndStore(..) => {
+                let session = device.session.as_deref();
+                let message = ["--message", text, "--allow-echo"];
+                ["chat"].into_iter().chain(session).chain(message).collect()
+            }
+        };
         words.extend(more);
         self.call(&device.home, &words, conditions).await
     }
 
-    /// Runs a command about the device's session.
-    pub(super) async fn session(
-        &self,
-        device: &Device,
-        command: &str,
-        more: &[&str],
-    ) -> anyhow::Result<Answer> {
-        let words = [&["session", command, device.session()?], more].concat();
-        self.call(&device.home, &words, Conditions::default()).await
+    /// Whether the client printed that the message is there for good.
+    fn is_acknowledged(&self, outcome: &CallOutcome) -> bool {
+        match self.servers {
+            Servers::Relayer(_) => outcome.is_ok(),
+            Servers::NodeAndStore(..) => {
+                outcome.json().is_some_and(|turn| turn["verified"] == true && turn["seq"].is_u64())
+            }
+        }
     }
 }
 
 /// The state of a trial.
-pub(super) struct World {
+pub(super) struct TrialWorld {
     pub(super) folder: PathBuf,
     pub(super) network: Network,
-    pub(super) caller: Caller,
-    pub(super) ledger: Ledger,
-    pub(super) findings: Findings,
-    /// The node's address, even while it is down.
-    node: String,
+    pub(super) ledger: TurnLedger,
+    pub(super) findings: TrialFindings,
+    /// The clients of the running servers.
+    pub(super) clients: TrialClients,
+    relayer: Option<Process>,
+    port: u16,
     homes: usize,
 }
 
-impl World {
-    /// Starts a store and a node in a folder.
+impl TrialWorld {
+    /// Starts a store with a node in a folder, or a relayer with an account.
     ///
     /// # Errors
     /// When they do not start.
     pub(super) async fn start(folder: &Path, trial: &Trial) -> anyhow::Result<Self> {
-        let options = NodeOptions {
-            engine: EngineChoice::Echo,
-            shards: SHARDS,
-            store_faults: None,
-            context_tokens: None,
-            echo_delay_ms: ECHO_DELAY_MS,
-            model_dir: None,
-            extra: Vec::new(),
-        };
+        let options = NodeOptions { echo_delay_ms: ECHO_DELAY_MS, ..NodeOptions::echo() };
         let mut network = Network::start(folder, 0, options).await?;
-        // A fixed port, so that clients find the node after a restart.
+        // A fixed port, so that clients find the node or relayer after a restart.
         let mut draws = Draws::of(trial.seed, PORT_LANES + trial.scenario as u64);
-        network.use_ports(free_ports(1, &mut draws)?);
-        network.add_node(&[]).await?;
+        let ports = free_ports(1, &mut draws)?;
+        let port = ports.first().copied().context("there is a port")?;
+        network.use_ports(ports);
+        network.nodes.push(None);
+        let servers = Servers::Relayer(format!("http://127.0.0.1:{port}"));
         let mut world = Self {
             folder: folder.to_owned(),
             network,
-            caller: Caller::new(folder),
-            ledger: Ledger::default(),
-            findings: Findings::default(),
-            node: String::new(),
+            ledger: TurnLedger::default(),
+            findings: TrialFindings::default(),
+            clients: TrialClients { runner: ProgramRunner::new(folder), servers },
+            relayer: None,
+            port,
             homes: 0,
         };
-        world.find_node()?;
+        if !trial.is_of_memory() {
+            world.start_node(&[]).await?;
+            return Ok(world);
+        }
+        world.start_again(Program::Relayer).await?;
+        let home = folder.join("account");
+        let made = world.clients.call(&home, &["account", "new"], Conditions::default()).await?;
+        ensure!(made.is_ok(), "no account: {}", made.brief());
         Ok(world)
     }
 
-    /// Stores the running node's address.
-    fn find_node(&mut self) -> anyhow::Result<()> {
-        let address = self.network.addresses().first().map(ToString::to_string);
-        self.node = address.context("the node has an address")?;
-        Ok(())
+    fn is_of_memory(&self) -> bool {
+        matches!(self.clients.servers, Servers::Relayer(_))
     }
 
     /// Starts the node again, with optional further arguments.
@@ -180,180 +190,295 @@ impl World {
     pub(super) async fn start_node(&mut self, extra: &[&str]) -> anyhow::Result<()> {
         let extra: Vec<String> = extra.iter().map(|word| (*word).to_owned()).collect();
         self.network.start_node(0, &extra).await?;
-        self.find_node()
+        let address = self.network.addresses().first().map(ToString::to_string);
+        let store = self.network.store_url().to_owned();
+        self.clients.servers = Servers::NodeAndStore(address.context("the node has an address")?, store);
+        Ok(())
     }
 
-    /// Sends SIGTERM to the node.
+    /// Starts a server that was stopped or killed.
     ///
     /// # Errors
-    /// When it does not end.
-    pub(super) async fn stop_node(&mut self) -> anyhow::Result<()> {
-        let running = self.network.running().next().map(|node| node.node);
-        self.network.stop_node(running.context("the node runs")?).await
-    }
-
-    /// The runner of clients, for the current network.
-    pub(super) fn clients(&self) -> Clients {
-        Clients {
-            caller: self.caller.clone(),
-            store: self.network.store_url().to_owned(),
-            node: self.node.clone(),
-        }
-    }
-
-    /// A device with a new home, which its first call creates.
-    pub(super) fn device(&mut self) -> Device {
-        self.homes += 1;
-        let home = self.folder.join(format!("home-{}", self.homes));
-        Device { home, session: None, lane: 0 }
-    }
-
-    /// A unique text, recorded in the ledger.
-    pub(super) fn next_text(&mut self, device: &Device) -> String {
-        let (number, lane) = (self.ledger.next_number(), device.lane);
-        let text = format!("message {number} of lane {lane}:{}", " and so on".repeat(REPEATS));
-        self.ledger.say(device.lane, &text);
-        text
-    }
-
-    /// Checks a result for panics and hangs, and records an acknowledgement. Returns whether there was one.
-    pub(super) fn take(&mut self, device: &mut Device, text: &str, answer: &Answer) -> bool {
-        self.inspect(answer);
-        let Some(turn) = answer.verified() else { return false };
-        self.ledger.acknowledge(text);
-        if device.session.is_none() {
-            device.session = turn["session"].as_str().map(str::to_owned);
-        }
-        true
-    }
-
-    /// Records a panic, and a call that took too long.
-    pub(super) fn inspect(&mut self, answer: &Answer) {
-        inspect(&mut self.findings, answer);
-    }
-
-    /// Runs one turn under conditions.
-    pub(super) async fn say(
-        &mut self,
-        device: &mut Device,
-        more: &[&str],
-        conditions: Conditions,
-    ) -> anyhow::Result<(bool, Answer)> {
-        let text = self.next_text(device);
-        let answer = self.clients().chat(device, &text, more, conditions).await?;
-        Ok((self.take(device, &text, &answer), answer))
-    }
-
-    /// Runs one turn after the faults have ended. It retries for a while, and records a finding if no try
-    /// succeeds.
-    pub(super) async fn say_surely(&mut self, device: &mut Device) -> anyhow::Result<bool> {
-        let until = Instant::now() + RECOVERY;
-        loop {
-            let (acknowledged, answer) = self.say(device, &[], Conditions::default()).await?;
-            if acknowledged {
-                return Ok(true);
+    /// When it does not start.
+    pub(super) async fn start_again(&mut self, program: Program) -> anyhow::Result<()> {
+        match program {
+            Program::Node => self.start_node(&[]).await?,
+            Program::Store => self.network.restart_store().await?,
+            Program::Relayer => {
+                let data = self.data(program);
+                let args = relayer_args(&data, self.port);
+                self.relayer = Some(Process::start("relayer", "baton-relayer", &args, &self.folder).await?);
             }
-            if Instant::now() >= until {
-                self.findings.unserved(&answer.brief());
-                return Ok(false);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    /// Runs `turns` turns; each must succeed.
-    pub(super) async fn say_turns(&mut self, device: &mut Device, turns: u64) -> anyhow::Result<()> {
-        for _ in 0..turns {
-            anyhow::ensure!(self.say_surely(device).await?, "a turn of a sound network was not served");
+            Program::Client => {}
         }
         Ok(())
     }
 
-    /// Waits until store and index match the device's session, and records a finding if they never do.
-    pub(super) async fn settle(&mut self, device: &Device) -> anyhow::Result<()> {
-        let until = Instant::now() + SETTLE;
-        let clients = self.clients();
-        loop {
-            let synced = clients.session(device, "sync", &[]).await?;
-            self.inspect(&synced);
-            let verified = clients.session(device, "verify", &["--full", "--fix"]).await?;
-            self.inspect(&verified);
-            if synced.is_ok() && verified.is_ok() {
-                return Ok(());
-            }
-            if Instant::now() >= until {
-                let failed = if synced.is_ok() { verified } else { synced };
-                self.findings.unserved(&format!("the session did not settle: {}", failed.brief()));
-                return Ok(());
-            }
-            tokio::time::sleep(PAUSE).await;
+    /// Takes a server's process, in order to end it.
+    fn take(&mut self, program: Program) -> Option<Process> {
+        match program {
+            Program::Node => self.network.nodes.first_mut()?.take().map(|node| node.process),
+            Program::Store => self.network.store.take().map(|store| store.process),
+            Program::Relayer => self.relayer.take(),
+            Program::Client => None,
         }
     }
 
+    /// Sends SIGTERM to a server.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub(super) async fn stop(&mut self, program: Program) -> anyhow::Result<()> {
+        match self.take(program) {
+            Some(mut process) => process.terminate().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Kills a server after a while, and starts it again. A client is killed with its call instead.
+    ///
+    /// # Errors
+    /// When it does not start again.
+    pub(super) async fn kill(&mut self, kill: Option<Kill>) -> anyhow::Result<()> {
+        let Some(Kill { program, after_ms }) = kill else { return Ok(()) };
+        tokio::time::sleep(Duration::from_millis(after_ms)).await;
+        if let Some(mut process) = self.take(program) {
+            process.kill().await?;
+        }
+        self.start_again(program).await
+    }
+
+    /// Fills or frees a server's disk. A server may exit when its disk is full; then its disk needs no change.
+    ///
+    /// # Errors
+    /// When the disk cannot be filled.
+    pub(super) fn set_disk(&self, program: Program, disk: DiskSpace) -> anyhow::Result<()> {
+        let process = match program {
+            Program::Node => self.network.running().next().map(|node| &node.process),
+            Program::Store => self.network.store.as_ref().map(|store| &store.process),
+            Program::Relayer => self.relayer.as_ref(),
+            Program::Client => return Ok(()),
+        };
+        match process.context("the server runs")?.set_disk(disk) {
+            Err(_) if disk == DiskSpace::Roomy => Ok(()),
+            set => set,
+        }
+    }
+
+    /// Restarts a server. Returns whether it had ended, or had reported itself unhealthy.
+    ///
+    /// # Errors
+    /// When it does not start again.
+    pub(super) async fn restart_if_unwell(&mut self, program: Program) -> anyhow::Result<bool> {
+        let health = match program {
+            Program::Node => {
+                let admin = self.network.running().next().and_then(|node| node.admin.as_deref());
+                admin.map(|admin| format!("http://{admin}/readyz"))
+            }
+            Program::Store => Some(format!("{}/status", self.network.store_url())),
+            Program::Relayer => Some(format!("{}/readyz", self.url(program))),
+            Program::Client => return Ok(false),
+        };
+        let Some(mut process) = self.take(program) else { return Ok(true) };
+        let is_well = is_well(&health.context("the server reports its health")?).await;
+        let is_named = process.has_ended() || !is_well;
+        process.kill().await?;
+        self.start_again(program).await?;
+        Ok(is_named)
+    }
+
+    /// URL of the store's or the relayer's HTTP interface.
+    pub(super) fn url(&self, program: Program) -> String {
+        match program {
+            Program::Store => self.network.store_url().to_owned(),
+            _ => format!("http://127.0.0.1:{}", self.port),
+        }
+    }
+
+    /// A server's data folder.
+    pub(super) fn data(&self, program: Program) -> PathBuf {
+        self.folder.join(file_name(program))
+    }
+
+    /// A server's log.
+    pub(super) fn log(&self, program: Program) -> PathBuf {
+        self.folder.join(format!("{}.log", file_name(program)))
+    }
+
+    /// A device with a new home, which its first call creates; of memory, the account's one.
+    pub(super) fn device(&mut self) -> ClientHome {
+        self.homes += 1;
+        let name = if self.is_of_memory() { "account".to_owned() } else { format!("home-{}", self.homes) };
+        ClientHome { home: self.folder.join(name), session: None, lane: 0 }
+    }
+
+    /// A unique text, recorded in the ledger.
+    pub(super) fn next_text(&mut self, device: &ClientHome) -> String {
+        let (number, lane) = (self.ledger.next_number(), device.lane);
+        let text = if self.is_of_memory() {
+            format!("item {number} of the list is a thing of its own")
+        } else {
+            format!("message {number} of lane {lane}:{}", " and so on".repeat(REPEATS))
+        };
+        self.ledger.say(lane, &text);
+        text
+    }
+
+    /// Checks a result for panics and hangs, and records an acknowledgement. Returns whether there was one.
+    pub(super) fn took(&mut self, device: &mut ClientHome, text: &str, outcome: &CallOutcome) -> bool {
+        self.findings.inspect(outcome);
+        let is_acknowledged = self.clients.is_acknowledged(outcome);
+        if is_acknowledged {
+            self.ledger.acknowledge(text);
+            let named = outcome.json().and_then(|turn| turn["session"].as_str().map(str::to_owned));
+            device.session = device.session.take().or(named);
+        }
+        is_acknowledged
+    }
+
+    /// Sends one message under conditions. Returns whether it was acknowledged.
+    pub(super) async fn say(
+        &mut self,
+        device: &mut ClientHome,
+        more: &[&str],
+        conditions: Conditions,
+    ) -> anyhow::Result<(bool, CallOutcome)> {
+        let text = self.next_text(device);
+        let outcome = self.clients.say(device, &text, more, conditions).await?;
+        Ok((self.took(device, &text, &outcome), outcome))
+    }
+
+    /// Sends one message after the faults have ended. It retries for a while, and records a finding if no try
+    /// succeeds.
+    pub(super) async fn say_surely(&mut self, device: &mut ClientHome) -> anyhow::Result<bool> {
+        let said = retried(RECOVERY, async || {
+            let (acknowledged, outcome) = self.say(device, &[], Conditions::default()).await?;
+            Ok(if acknowledged { Ok(()) } else { Err(outcome) })
+        });
+        let said = said.await?;
+        Ok(self.findings.served(said).is_some())
+    }
+
+    /// Sends messages; each must succeed.
+    pub(super) async fn say_turns(&mut self, device: &mut ClientHome, turns: u64) -> anyhow::Result<()> {
+        for _ in 0..turns {
+            ensure!(self.say_surely(device).await?, "a message to a sound network was not served");
+        }
+        Ok(())
+    }
+
+    /// Runs a command about the device's session, and inspects its result.
+    pub(super) async fn session(
+        &mut self,
+        device: &ClientHome,
+        command: &str,
+        more: &[&str],
+    ) -> anyhow::Result<CallOutcome> {
+        self.call(&device.home, &[&["session", command, device.session()?], more].concat()).await
+    }
+
+    /// Runs a command with a home, and inspects its result.
+    pub(super) async fn call(&mut self, home: &Path, words: &[&str]) -> anyhow::Result<CallOutcome> {
+        let outcome = self.clients.call(home, words, Conditions::default()).await?;
+        self.findings.inspect(&outcome);
+        Ok(outcome)
+    }
+
+    /// Waits until store and index match the device's session, and records a finding if they never do.
+    pub(super) async fn settle(&mut self, device: &ClientHome) -> anyhow::Result<()> {
+        if self.is_of_memory() {
+            return Ok(());
+        }
+        let settled = retried(SETTLE, async || {
+            let synced = self.session(device, "sync", &[]).await?;
+            let verified = self.session(device, "verify", &["--full", "--fix"]).await?;
+            let failed = [synced, verified].into_iter().find(|outcome| !outcome.is_ok());
+            Ok(failed.map_or(Ok(()), Err))
+        });
+        if let Err(failed) = settled.await? {
+            let what = format!("the session did not settle: {}", failed.brief());
+            self.findings.found(FindingKind::Unserved, &what);
+        }
+        Ok(())
+    }
+
     /// Writes the session's recovery words to a file.
-    pub(super) async fn words(&mut self, device: &Device) -> anyhow::Result<PathBuf> {
+    pub(super) async fn words(&mut self, device: &ClientHome) -> anyhow::Result<PathBuf> {
         self.homes += 1;
         let file = self.folder.join(format!("words-{}", self.homes));
-        let out = file.to_string_lossy().into_owned();
-        let answer = self.clients().session(device, "backup", &["--out", &out]).await?;
-        anyhow::ensure!(answer.is_ok(), "no words: {}", answer.brief());
+        let outcome = self.session(device, "backup", &["--out", &file.to_string_lossy()]).await?;
+        ensure!(outcome.is_ok(), "no words: {}", outcome.brief());
         Ok(file)
     }
 
     /// Restores the session on a new device from its words alone, in a single try.
-    pub(super) async fn restore_once(&mut self, words: &Path, of: &Device) -> anyhow::Result<Option<Device>> {
-        let (fresh, answer) = self.try_restore(words, of).await?;
-        Ok(answer.is_ok().then_some(fresh))
-    }
-
-    async fn try_restore(&mut self, words: &Path, of: &Device) -> anyhow::Result<(Device, Answer)> {
-        let words = words.to_string_lossy().into_owned();
-        let fresh = Device { session: of.session.clone(), ..self.device() };
-        let call = ["session", "restore", "--words-file", &words];
-        let answer = self.clients().call(&fresh.home, &call, Conditions::default()).await?;
-        self.inspect(&answer);
-        Ok((fresh, answer))
+    pub(super) async fn restore_once(
+        &mut self,
+        words: &Path,
+        of: &ClientHome,
+    ) -> anyhow::Result<Result<ClientHome, CallOutcome>> {
+        let fresh = ClientHome { session: of.session.clone(), ..self.device() };
+        let call = ["session", "restore", "--words-file", &words.to_string_lossy()];
+        let outcome = self.call(&fresh.home, &call).await?;
+        Ok(if outcome.is_ok() { Ok(fresh) } else { Err(outcome) })
     }
 
     /// Restores the session on a new device from its words alone. If no try succeeds, returns `None` and
     /// records a finding.
-    pub(super) async fn restore(&mut self, words: &Path, of: &Device) -> anyhow::Result<Option<Device>> {
-        let until = Instant::now() + RECOVERY;
-        loop {
-            let (fresh, answer) = self.try_restore(words, of).await?;
-            if answer.is_ok() {
-                return Ok(Some(fresh));
-            }
-            if Instant::now() >= until {
-                self.findings.unserved(&answer.brief());
-                return Ok(None);
-            }
-            tokio::time::sleep(PAUSE).await;
+    pub(super) async fn restore(
+        &mut self,
+        words: &Path,
+        of: &ClientHome,
+    ) -> anyhow::Result<Option<ClientHome>> {
+        let restored = retried(RECOVERY, async || self.restore_once(words, of).await).await?;
+        Ok(self.findings.served(restored))
+    }
+
+    /// The session's history as a device shows it, or the texts that memory lists, with the call's result.
+    pub(super) async fn history(
+        &mut self,
+        device: &ClientHome,
+    ) -> anyhow::Result<(Vec<Exchange>, CallOutcome)> {
+        let outcome = if self.is_of_memory() {
+            self.call(&device.home, &["memory", "list", "--all", "--limit", "200"]).await?
+        } else {
+            self.session(device, "show", &[]).await?
+        };
+        Ok((exchanges(outcome.json().as_ref()), outcome))
+    }
+
+    /// The violations in a history.
+    pub(super) fn judge(&self, history: &[Exchange]) -> LedgerVerdict {
+        if self.is_of_memory() {
+            self.ledger.count(history.iter().map(|exchange| exchange.said.as_str()))
+        } else {
+            self.ledger.judge(history)
         }
     }
 
-    /// The session's history as a device shows it.
-    pub(super) async fn history(&mut self, device: &Device) -> anyhow::Result<(Vec<Exchange>, Answer)> {
-        let answer = self.clients().session(device, "show", &[]).await?;
-        self.inspect(&answer);
-        Ok((exchanges(answer.json().as_ref()), answer))
-    }
-
-    /// Checks that every acknowledged turn is there once and in order: from the words alone, then after a
-    /// `--fix` on the device and on a new one.
-    pub(super) async fn check(&mut self, device: &Device) -> anyhow::Result<()> {
+    /// Checks that every acknowledged message is there once and in order: from the words alone, then after a
+    /// fix on the device and on a new one. Of memory, it checks the list alone.
+    pub(super) async fn check(&mut self, device: &ClientHome) -> anyhow::Result<()> {
+        if self.is_of_memory() {
+            let (listed, outcome) = self.history(device).await?;
+            let listed = if outcome.is_ok() { Ok(listed) } else { Err(outcome) };
+            if let Some(listed) = self.findings.served(listed) {
+                self.findings.judge(&self.judge(&listed));
+            }
+            return Ok(());
+        }
         let words = self.words(device).await?;
         let mut verdict = self.restored_alone(&words, device).await?;
         self.settle(device).await?;
         let (own, _) = self.history(device).await?;
-        verdict.and(self.ledger.judge(&own));
+        verdict.and(self.judge(&own));
         verdict.and(self.restored(&words, device).await?);
         self.findings.judge(&verdict);
         Ok(())
     }
 
     /// The same check when the device itself is unusable.
-    pub(super) async fn check_by_words(&mut self, words: &Path, of: &Device) -> anyhow::Result<()> {
+    pub(super) async fn check_by_words(&mut self, words: &Path, of: &ClientHome) -> anyhow::Result<()> {
         let verdict = self.restored(words, of).await?;
         self.findings.judge(&verdict);
         Ok(())
@@ -361,95 +486,125 @@ impl World {
 
     /// Restores from the words with the node down, and before the device can fix the store. The node may
     /// take a while to store the turns that it signed.
-    async fn restored_alone(&mut self, words: &Path, of: &Device) -> anyhow::Result<Verdict> {
-        let until = Instant::now() + RECOVERY;
-        loop {
-            self.stop_node().await?;
+    async fn restored_alone(&mut self, words: &Path, of: &ClientHome) -> anyhow::Result<LedgerVerdict> {
+        let verdict = retried(RECOVERY, async || {
+            self.stop(Program::Node).await?;
             let history = match self.restore_once(words, of).await? {
-                Some(fresh) => self.history(&fresh).await?.0,
-                None => Vec::new(),
+                Ok(fresh) => self.history(&fresh).await?.0,
+                Err(_) => Vec::new(),
             };
             self.start_node(&[]).await?;
-            let verdict = self.ledger.judge(&history);
-            if verdict.is_good() || Instant::now() >= until {
-                return Ok(verdict);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
+            let verdict = self.judge(&history);
+            Ok(if verdict.is_good() { Ok(verdict) } else { Err(verdict) })
+        });
+        Ok(verdict.await?.unwrap_or_else(|verdict| verdict))
+    }
+
+    async fn restored(&mut self, words: &Path, of: &ClientHome) -> anyhow::Result<LedgerVerdict> {
+        let history = match self.restore(words, of).await? {
+            Some(fresh) => self.history(&fresh).await?.0,
+            None => Vec::new(),
+        };
+        Ok(self.judge(&history))
     }
 
     /// Waits until the store lists a blob that only the node can store.
     pub(super) async fn await_blob(&mut self, id: BlobId) -> anyhow::Result<bool> {
-        let until = Instant::now() + RECOVERY;
-        loop {
-            let is_there = self.network.list_blobs().await?.contains(&id);
-            if is_there || Instant::now() >= until {
-                return Ok(is_there);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
+        let listed = retried(RECOVERY, async || {
+            Ok(if self.network.list_blobs().await?.contains(&id) { Ok(()) } else { Err(()) })
+        });
+        Ok(listed.await?.is_ok())
     }
 
     /// The ID of the blob with the session's newest turn, once the device has computed it.
-    pub(super) async fn newest_blob(&mut self, device: &Device) -> anyhow::Result<BlobId> {
-        let storage = self.clients().session(device, "storage", &[]).await?;
-        self.inspect(&storage);
+    pub(super) async fn newest_blob(&mut self, device: &ClientHome) -> anyhow::Result<BlobId> {
+        let storage = self.session(device, "storage", &[]).await?;
         let listed = storage.json().with_context(|| format!("no list of blobs: {}", storage.brief()))?;
         let newest = listed["blobs"].as_array().and_then(|blobs| blobs.last()).context("there is a blob")?;
         Ok(newest["blob_id"].as_str().context("the newest blob has an ID")?.parse()?)
     }
 
-    async fn restored(&mut self, words: &Path, of: &Device) -> anyhow::Result<Verdict> {
-        let history = match self.restore(words, of).await? {
-            Some(fresh) => self.history(&fresh).await?.0,
-            None => Vec::new(),
-        };
-        Ok(self.ledger.judge(&history))
-    }
-
     /// Stops the network and searches the logs.
-    pub(super) async fn end(self) -> Findings {
+    pub(super) async fn end(mut self) -> TrialFindings {
+        let relayer = self.stop(Program::Relayer).await;
         let Self { folder, network, ledger, mut findings, .. } = self;
-        if let Err(error) = network.stop().await {
-            findings.unserved(&format!("the end: {error:#}"));
+        if let Err(error) = relayer.and(network.stop().await) {
+            findings.found(FindingKind::Unserved, &format!("the end: {error:#}"));
         }
         findings.tally.acknowledged += ledger.acknowledged();
-        find_panics(&folder, &mut findings);
+        findings.search_logs(&folder);
         findings
     }
 }
 
-/// Records a panic, and a call that took too long.
-pub(super) fn inspect(findings: &mut Findings, answer: &Answer) {
-    find_panic(findings, answer);
-    if answer.took > HANG {
-        findings.hang(&answer.brief());
+impl TrialFindings {
+    /// Records a panic, and a call that took too long.
+    pub(super) fn inspect(&mut self, outcome: &CallOutcome) {
+        self.find_panic(outcome);
+        if outcome.took > HANG {
+            self.found(FindingKind::Hangs, &outcome.brief());
+        }
     }
-}
 
-/// Records a panic.
-pub(super) fn find_panic(findings: &mut Findings, answer: &Answer) {
-    if answer.has_panicked() {
-        findings.panic(&answer.brief());
+    /// Records a panic.
+    pub(super) fn find_panic(&mut self, outcome: &CallOutcome) {
+        if outcome.has_panicked() {
+            self.found(FindingKind::Panics, &outcome.brief());
+        }
     }
-}
 
-/// Searches the logs of a folder's processes for panics.
-pub(super) fn find_panics(folder: &Path, findings: &mut Findings) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        // The output of calls was checked before.
-        if name.ends_with(".log") && name != "calls.log" {
-            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            for line in text.lines().filter(|line| line.contains("panicked at")) {
-                findings.panic(&format!("{name}: {line}"));
+    /// Records a valid call that failed.
+    pub(super) fn served<T>(&mut self, outcome: Result<T, CallOutcome>) -> Option<T> {
+        outcome.inspect_err(|failed| self.found(FindingKind::Unserved, &failed.brief())).ok()
+    }
+
+    /// Searches the logs of a folder's processes for panics.
+    pub(super) fn search_logs(&mut self, folder: &Path) {
+        let Ok(entries) = std::fs::read_dir(folder) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // The output of calls was checked before.
+            if name.ends_with(".log") && name != "calls.log" {
+                let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+                for line in text.lines().filter(|line| line.contains("panicked at")) {
+                    self.found(FindingKind::Panics, &format!("{name}: {line}"));
+                }
             }
         }
     }
 }
 
-/// Parses turns from the output of `baton session show --json`, with those of branches.
+/// The name of a server's folder and of its log.
+fn file_name(program: Program) -> &'static str {
+    match program {
+        Program::Node => "node-0",
+        Program::Store => "store",
+        Program::Relayer => "relayer",
+        Program::Client => "account",
+    }
+}
+
+/// Whether a program reports itself healthy: status 200, and any JSON `status` is `ok`.
+async fn is_well(url: &str) -> bool {
+    let Ok(client) = http_client::builder_for(url).timeout(HEALTH_TIMEOUT).build() else { return false };
+    let Ok(answer) = client.get(url).send().await else { return false };
+    if !answer.status().is_success() {
+        return false;
+    }
+    let body: Value = answer.json().await.unwrap_or_default();
+    body["status"].as_str().is_none_or(|status| status == "ok")
+}
+
+/// Arguments that run a relayer with its data in a folder; port 0 means any.
+pub(super) fn relayer_args(data: &Path, port: u16) -> Vec<String> {
+    let (data, http) = (data.to_string_lossy(), format!("127.0.0.1:{port}"));
+    let place = ["--data-dir", &data, "run", "--json", "--mdns", "false", "--http", &http];
+    let rest = ["--embedder", "hashing", "--listen", "/ip4/127.0.0.1/tcp/0"];
+    place.into_iter().chain(rest).map(str::to_owned).collect()
+}
+
+/// Parses turns from the output of `baton session show --json`, with those of branches, or facts from that of
+/// `baton memory list --json`. Items that a relayer adds itself, such as the user as an entity, are left out.
 fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
     let Some(shown) = shown else { return Vec::new() };
     let text = |turn: &Value, role: &str| {
@@ -457,14 +612,15 @@ fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
         let texts = messages.filter(|message| message["role"] == role);
         texts.filter_map(|message| message["text"].as_str()).collect::<Vec<_>>().join("\n")
     };
-    let turns = shown["turns"].as_array().into_iter().flatten();
-    turns
-        .map(|turn| Exchange {
-            said: text(turn, "you"),
-            answer: text(turn, "model"),
-            is_beside: turn["branch"].is_string(),
-        })
-        .collect()
+    let turns = shown["turns"].as_array().into_iter().flatten().map(|turn| Exchange {
+        said: text(turn, "you"),
+        answer: text(turn, "model"),
+        is_beside: turn["branch"].is_string(),
+    });
+    let items = shown["items"].as_array().into_iter().flatten().filter(|item| item["kind"] == "fact");
+    let facts = items.filter_map(|item| item["text"].as_str());
+    let facts = facts.map(|said| Exchange { said: said.to_owned(), ..Exchange::default() });
+    turns.chain(facts).collect()
 }
 
 #[cfg(test)]
@@ -474,7 +630,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_read_from_what_a_client_shows() {
+    fn turns_and_facts_are_read_from_what_a_client_shows() {
         let message = |role: &str, text: &str| json!({ "role": role, "text": text });
         let shown = json!({ "turns": [
             { "messages": [message("system", "s"), message("you", "a"), message("model", "echo: a")] },
@@ -485,6 +641,11 @@ mod tests {
         let said = turns.iter().map(|turn| (turn.said.as_str(), turn.answer.as_str(), turn.is_beside));
         let expected = [("a", "echo: a", false), ("b", "echo: b", false), ("c", "echo: c", true)];
         assert_eq!(said.collect::<Vec<_>>(), expected);
+        let listed = json!({ "items": [
+            { "kind": "fact", "text": "d" }, { "kind": "entity", "text": "the user" }, { "kind": "fact" },
+        ] });
+        let facts = exchanges(Some(&listed));
+        assert_eq!(facts.iter().map(|fact| fact.said.as_str()).collect::<Vec<_>>(), ["d"]);
         assert!(exchanges(Some(&json!({ "error": "x" }))).is_empty() && exchanges(None).is_empty());
     }
 }

@@ -9,8 +9,8 @@ use baton_proto::{
     ids::{NodeId, SessionId},
 };
 
-use super::nodes::Deaths;
-use crate::byzantine::{AttemptKey, Misbehaviour, MisbehaviourLog};
+use super::KnownNodes;
+use crate::byzantine::{AttemptKey, Misbehaviour};
 
 /// Why a node was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ pub(super) enum Cause {
 
 /// An attempt that failed.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(super) struct FailedAttempt {
     pub(super) key: AttemptKey,
     pub(super) code: Option<ErrorCode>,
     pub(super) reason: String,
@@ -46,33 +46,13 @@ pub(super) struct Takeover {
     pub(super) detection: Duration,
     /// From the detection to the first text after it.
     pub(super) after: Duration,
-    /// Part of it: asking the author for the turn's status.
-    pub(super) asking: Duration,
-    /// Part of it: choosing, journaling and sealing, up to the answered attempt, including earlier
-    /// substitutes that failed.
-    pub(super) choosing: Duration,
-    /// Part of it: opening the substream, until the node admits the turn.
-    pub(super) opening: Duration,
-    /// Part of it: from the admission to the first text.
-    pub(super) answering: Duration,
-    /// Substitutes that were tried.
-    pub(super) substitutes: u32,
     /// Tokens passed to the substitute.
     pub(super) continued: u32,
     attempt: u32,
-    /// Times from its receipt, if it finished the answer.
-    pub(super) served: Option<ReceiptTimes>,
+    /// The substitute's queue and prefill before the first token, by its receipt if it finished the answer.
+    pub(super) served: Option<Duration>,
     /// Whether it reported a queue.
     waited: bool,
-}
-
-/// A receipt's times before the first token.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReceiptTimes {
-    /// Time in the queue.
-    pub(super) queued: Duration,
-    /// Time to process the prompt.
-    pub(super) prefill: Duration,
 }
 
 /// The running attempt.
@@ -90,33 +70,29 @@ struct InterruptedAnswer {
     last_text: Instant,
     detection: Duration,
     noticed: Instant,
-    asking: Duration,
-    substitutes: u32,
 }
 
 /// The events of one turn.
 pub(super) struct TurnWatch<'a> {
     session: SessionId,
     seq: u64,
-    log: &'a MisbehaviourLog,
-    deaths: &'a Deaths,
+    known: &'a KnownNodes,
     /// All text shown since the last restart.
     pub(super) shown: String,
     last_text: Option<Instant>,
     current: Option<RunningAttempt>,
     interrupted: Option<InterruptedAnswer>,
-    pub(super) failures: Vec<Failure>,
+    pub(super) failures: Vec<FailedAttempt>,
     pub(super) takeovers: Vec<Takeover>,
     pub(super) restarts: u64,
 }
 
 impl<'a> TurnWatch<'a> {
-    pub(super) fn new(session: SessionId, seq: u64, log: &'a MisbehaviourLog, deaths: &'a Deaths) -> Self {
+    pub(super) fn new(session: SessionId, seq: u64, known: &'a KnownNodes) -> Self {
         Self {
             session,
             seq,
-            log,
-            deaths,
+            known,
             shown: String::new(),
             last_text: None,
             current: None,
@@ -137,9 +113,6 @@ impl<'a> TurnWatch<'a> {
             TurnEvent::Attempt { attempt, continues, .. } => {
                 self.current =
                     Some(RunningAttempt { attempt, continues, sent: now, admitted: None, waited: false });
-                if let Some(interrupted) = &mut self.interrupted {
-                    interrupted.substitutes += 1;
-                }
             }
             TurnEvent::Admitted => {
                 if let Some(current) = &mut self.current {
@@ -159,7 +132,7 @@ impl<'a> TurnWatch<'a> {
                 self.restarts += 1;
             }
             TurnEvent::AttemptFailed { attempt, node, code, reason, noticed_ago } => {
-                self.failed((attempt, node), (code, reason), now, noticed_ago);
+                self.failed((attempt, node), (code, reason), now.checked_sub(noticed_ago).unwrap_or(now));
             }
             TurnEvent::Waiting(_) => {
                 if let Some(current) = &mut self.current {
@@ -174,16 +147,14 @@ impl<'a> TurnWatch<'a> {
         &mut self,
         (attempt, node): (u32, NodeId),
         (code, reason): (Option<ErrorCode>, String),
-        now: Instant,
-        asking: Duration,
+        noticed: Instant,
     ) {
         let current = self.current.take();
         let admitted = current.as_ref().and_then(|current| current.admitted);
-        let sent = current.map_or(now, |current| current.sent);
-        let noticed = now.checked_sub(asking).unwrap_or(now);
+        let sent = current.map_or(noticed, |current| current.sent);
         let key = AttemptKey { session: self.session, seq: self.seq, attempt };
-        let entry = self.log.entry(&key);
-        let death = self.deaths.of(node, sent);
+        let entry = self.known.log.entry(&key);
+        let death = self.known.deaths.of(node, sent);
         let cause = match (entry, death) {
             (Some(_), _) => Cause::Lied,
             (None, Some(_)) => Cause::Killed,
@@ -191,18 +162,17 @@ impl<'a> TurnWatch<'a> {
             _ => Cause::Failed,
         };
         let misbehaviour = entry.map(|entry| entry.misbehaviour);
-        self.failures.push(Failure { key, code, reason, cause, misbehaviour, noticed });
+        self.failures.push(FailedAttempt { key, code, reason, cause, misbehaviour, noticed });
         let Some(last_text) = self.last_text else { return };
         let found_out = |since: Instant| noticed.saturating_duration_since(death.unwrap_or(since).max(since));
         match (&mut self.interrupted, admitted) {
             (None, _) => {
                 let detection = found_out(last_text);
-                self.interrupted =
-                    Some(InterruptedAnswer { cause, last_text, detection, noticed, asking, substitutes: 0 });
+                self.interrupted = Some(InterruptedAnswer { cause, last_text, detection, noticed });
             }
             // A substitute was alive when chosen and failed in turn: its failure is a new detection.
             (Some(interrupted), Some(admitted)) => {
-                (interrupted.cause, interrupted.noticed, interrupted.asking) = (cause, noticed, asking);
+                (interrupted.cause, interrupted.noticed) = (cause, noticed);
                 interrupted.detection = found_out(admitted);
             }
             // A substitute that never answered counts towards the takeover's time.
@@ -213,17 +183,11 @@ impl<'a> TurnWatch<'a> {
     /// Text arrives again.
     fn resumed(&mut self, now: Instant) {
         let (Some(current), Some(interrupted)) = (&self.current, self.interrupted.take()) else { return };
-        let admitted = current.admitted.unwrap_or(now);
         self.takeovers.push(Takeover {
             cause: interrupted.cause,
             gap: now.saturating_duration_since(interrupted.last_text),
             detection: interrupted.detection,
             after: now.saturating_duration_since(interrupted.noticed),
-            asking: interrupted.asking,
-            choosing: current.sent.saturating_duration_since(interrupted.noticed + interrupted.asking),
-            opening: admitted.saturating_duration_since(current.sent),
-            answering: now.saturating_duration_since(admitted),
-            substitutes: interrupted.substitutes,
             continued: current.continues,
             attempt: current.attempt,
             served: None,
@@ -239,7 +203,7 @@ impl<'a> TurnWatch<'a> {
             // If the node reported no queue, the receipt's queue time was spent fetching the history; that is
             // not subtracted.
             let queued = if takeover.waited { millis(timings.queue_ms) } else { Duration::ZERO };
-            takeover.served = Some(ReceiptTimes { queued, prefill: millis(timings.prefill_ms) });
+            takeover.served = Some(queued + millis(timings.prefill_ms));
         }
     }
 }

@@ -2,22 +2,15 @@
 
 use std::{
     collections::HashMap,
-    net::{TcpListener, UdpSocket},
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use anyhow::ensure;
 use baton_proto::ids::NodeId;
 use tokio::time::MissedTickBehavior;
 
 use super::{ChurnOptions, HUB};
 use crate::{draws::Draws, network::Network};
-
-/// First port to try, below the systems' ephemeral ranges.
-const FIRST_PORT: u64 = 20_000;
-/// Number of ports to try.
-const PORTS: u64 = 10_000;
 
 /// The last kill of each node; clones share it.
 #[derive(Clone, Debug, Default)]
@@ -42,44 +35,27 @@ pub(super) struct ChurnCounts {
     pub(super) starts: u64,
 }
 
-/// Ports that are free now, for TCP and UDP.
-pub(crate) fn free_ports(count: usize, draws: &mut Draws) -> anyhow::Result<Vec<u16>> {
-    let mut ports = Vec::new();
-    for _ in 0..PORTS {
-        if ports.len() == count {
-            break;
-        }
-        let port = u16::try_from(FIRST_PORT + draws.below(PORTS))?;
-        let is_free =
-            TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok();
-        if is_free && !ports.contains(&port) {
-            ports.push(port);
-        }
-    }
-    ensure!(ports.len() == count, "no {count} free ports from {FIRST_PORT} on");
-    Ok(ports)
-}
-
 /// Kills or restarts one node at a time, until the time is over. At least half of the mortal nodes are always
 /// alive.
 pub(super) async fn kill_and_restart(
     network: &mut Network,
     options: &ChurnOptions,
+    seed: u64,
     deaths: &Deaths,
 ) -> anyhow::Result<ChurnCounts> {
-    let mut draws = Draws::of(options.seed, 2);
+    let mut draws = Draws::of(seed, 2);
     let mut counts = ChurnCounts::default();
-    let until = tokio::time::Instant::now() + options.time;
-    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + options.every, options.every);
+    let until = tokio::time::Instant::now() + Duration::from_secs(options.seconds);
+    let every = Duration::from_millis(options.every_ms);
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         if tokio::time::Instant::now() >= until {
             return Ok(counts);
         }
-        let mortal = || (HUB..network.nodes.len()).map(|index| (index, network.nodes.get(index)));
         let is_up = |index: &usize| network.nodes.get(*index).is_some_and(Option::is_some);
-        let (up, down): (Vec<usize>, Vec<usize>) = mortal().map(|(index, _)| index).partition(is_up);
+        let (up, down): (Vec<usize>, Vec<usize>) = (HUB..network.nodes.len()).partition(is_up);
         let may_die = 2 * up.len() > up.len() + down.len();
         if may_die && (down.is_empty() || draws.below(2) == 0) {
             let victim = draws.one_of(&up).and_then(|index| network.nodes.get(index)?.as_ref());

@@ -7,41 +7,16 @@ use serde::Serialize;
 
 use super::{
     ChurnOptions,
-    chat::Talk,
-    gaps::{Cause, Failure, Takeover},
+    chat::ChurnClient,
+    gaps::{Cause, FailedAttempt, Takeover},
     nodes::ChurnCounts,
 };
 use crate::{
+    bench::Quantiles,
     byzantine::{Behaviour, Misbehaviour, MisbehaviourLog},
     output,
+    trial::{BUILD, TrialReport, tenths},
 };
-
-/// A sample of times, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Percentiles {
-    /// Number of values.
-    pub count: u64,
-    /// Median.
-    pub p50: u64,
-    /// 95th percentile.
-    pub p95: u64,
-    /// The longest.
-    pub max: u64,
-}
-
-impl Percentiles {
-    fn of(times: impl IntoIterator<Item = Duration>) -> Self {
-        let mut sorted: Vec<u64> =
-            times.into_iter().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).collect();
-        sorted.sort_unstable();
-        // The value at rank ⌈q·n⌉.
-        let at = |hundredths: usize| {
-            let rank = (sorted.len() * hundredths).div_ceil(100).max(1);
-            sorted.get(rank - 1).copied().unwrap_or_default()
-        };
-        Self { count: sorted.len() as u64, p50: at(50), p95: at(95), max: at(100) }
-    }
-}
 
 /// The results of one misbehaviour.
 #[derive(Clone, Debug, Serialize)]
@@ -61,23 +36,8 @@ pub struct MisbehaviourReport {
     pub accepted: u64,
 }
 
-/// Parts of a takeover's time [`ChurnReport::after_detection_ms`].
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Breakdown {
-    /// Asking the failed author for the turn's status.
-    pub asking_ms: Percentiles,
-    /// Choosing a substitute, journaling and sealing, and substitutes that failed before one answered.
-    pub choosing_ms: Percentiles,
-    /// Opening the substream, until the turn is admitted.
-    pub opening_ms: Percentiles,
-    /// From the admission to the first text.
-    pub answering_ms: Percentiles,
-    /// Part of it: time in the substitute's queue, by its receipt.
-    pub in_line_ms: Percentiles,
-}
-
 /// The report of one run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ChurnReport {
     /// Its seed.
     pub seed: u64,
@@ -109,8 +69,6 @@ pub struct ChurnReport {
     pub takeovers: u64,
     /// Takeovers that passed on the arrived tokens.
     pub continued: u64,
-    /// Takeovers by the second substitute or a later one.
-    pub by_a_later_substitute: u64,
     /// Failed attempts by cause.
     pub replaced: BTreeMap<String, u64>,
     /// Failed attempts at honest nodes, by error name.
@@ -120,22 +78,13 @@ pub struct ChurnReport {
     /// Times that shown text was discarded.
     pub restarts: u64,
     /// Takeovers from killed nodes: from the old node's last text to the new node's first.
-    pub gap_ms: Percentiles,
+    pub gap_ms: Quantiles,
     /// Part of it: until the death was detected.
-    pub detection_ms: Percentiles,
+    pub detection_ms: Quantiles,
     /// Part of it: after the detection.
-    pub after_detection_ms: Percentiles,
+    pub after_detection_ms: Quantiles,
     /// The same without the substitute's queue and prefill times, by its receipt.
-    pub after_detection_net_ms: Percentiles,
-    /// Share of those takeovers with at most a second of that time.
-    pub within_a_second: f64,
-    /// Parts of the time after detection.
-    pub parts: Breakdown,
-    /// Takeovers from nodes that stalled or misbehaved: from the old node's last text to the new node's
-    /// first.
-    pub other_gap_ms: Percentiles,
-    /// Part of it: after the detection.
-    pub other_after_detection_ms: Percentiles,
+    pub after_detection_net_ms: Quantiles,
     /// The results of each misbehaviour.
     pub lies: Vec<MisbehaviourReport>,
     /// Violations of the promises.
@@ -143,39 +92,11 @@ pub struct ChurnReport {
 }
 
 impl ChurnReport {
-    pub(super) fn new(options: &ChurnOptions, lasted: Duration, counts: ChurnCounts) -> Self {
-        Self {
-            seed: options.seed,
-            build: if cfg!(debug_assertions) { "debug" } else { "release" },
-            nodes: options.nodes,
-            hostile: options.byzantine,
-            clients: options.clients,
-            seconds: (lasted.as_secs_f64() * 10.0).round() / 10.0,
-            kills: counts.kills,
-            starts: counts.starts,
-            turns: 0,
-            turns_by_liars: 0,
-            turns_verified: 0,
-            receipts_verified: 0,
-            turns_recovered: 0,
-            takeovers: 0,
-            continued: 0,
-            by_a_later_substitute: 0,
-            replaced: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            taken_up_again: BTreeMap::new(),
-            restarts: 0,
-            gap_ms: Percentiles::default(),
-            detection_ms: Percentiles::default(),
-            after_detection_ms: Percentiles::default(),
-            after_detection_net_ms: Percentiles::default(),
-            within_a_second: 1.0,
-            parts: Breakdown::default(),
-            other_gap_ms: Percentiles::default(),
-            other_after_detection_ms: Percentiles::default(),
-            lies: Vec::new(),
-            violations: Vec::new(),
-        }
+    pub(super) fn new(options: &ChurnOptions, seed: u64, lasted: Duration, counts: ChurnCounts) -> Self {
+        let ChurnCounts { kills, starts } = counts;
+        let ChurnOptions { nodes, hostile, clients, .. } = *options;
+        let seconds = tenths(lasted);
+        Self { seed, build: BUILD, nodes, hostile, clients, seconds, kills, starts, ..Self::default() }
     }
 
     pub(super) fn violation(&mut self, what: String) {
@@ -184,10 +105,10 @@ impl ChurnReport {
     }
 
     /// Adds up the results of all clients.
-    pub(super) fn gather(&mut self, talks: &[Talk], log: &MisbehaviourLog) {
-        for talk in talks {
-            let results = &talk.results;
-            self.turns += results.said.len() as u64;
+    pub(super) fn gather(&mut self, clients: &[ChurnClient], log: &MisbehaviourLog) {
+        for client in clients {
+            let results = &client.results;
+            self.turns += results.ledger.acknowledged();
             self.turns_by_liars += results.from_byzantine;
             self.restarts += results.restarts;
             for name in &results.unfinished {
@@ -197,7 +118,7 @@ impl ChurnReport {
                 self.violation(violation.clone());
             }
         }
-        let failures: Vec<&Failure> = talks.iter().flat_map(|talk| &talk.results.failures).collect();
+        let failures: Vec<_> = clients.iter().flat_map(|client| &client.results.failures).collect();
         for failure in &failures {
             count(&mut self.replaced, &format!("{:?}", failure.cause).to_lowercase());
             if failure.misbehaviour.is_none() {
@@ -207,47 +128,32 @@ impl ChurnReport {
                 }
             }
         }
-        let takeovers: Vec<&Takeover> = talks.iter().flat_map(|talk| &talk.results.takeovers).collect();
-        self.measure(&takeovers);
-        self.judge_misbehaviours(talks, &failures, log);
+        self.measure(clients.iter().flat_map(|client| &client.results.takeovers));
+        self.judge_misbehaviours(clients, &failures, log);
     }
 
-    fn measure(&mut self, takeovers: &[&Takeover]) {
+    fn measure<'a>(&mut self, takeovers: impl Iterator<Item = &'a Takeover>) {
+        let takeovers: Vec<&Takeover> = takeovers.collect();
         self.takeovers = takeovers.len() as u64;
         self.continued = takeovers.iter().filter(|takeover| takeover.continued > 0).count() as u64;
-        let later = takeovers.iter().filter(|takeover| takeover.substitutes > 1);
-        self.by_a_later_substitute = later.count() as u64;
-        let (killed, others): (Vec<&Takeover>, Vec<&Takeover>) =
-            takeovers.iter().partition(|takeover| takeover.cause == Cause::Killed);
-        let of =
-            |what: fn(&Takeover) -> Duration| Percentiles::of(killed.iter().map(|takeover| what(takeover)));
-        self.gap_ms = of(|takeover| takeover.gap);
-        self.detection_ms = of(|takeover| takeover.detection);
-        self.after_detection_ms = of(|takeover| takeover.after);
-        let net = |takeover: &&Takeover| {
-            let served = takeover.served?;
-            Some(takeover.after.saturating_sub(served.queued + served.prefill))
+        let of_killed = |time: fn(&Takeover) -> Option<Duration>| {
+            let killed = takeovers.iter().filter(|takeover| takeover.cause == Cause::Killed);
+            let times = killed.filter_map(|takeover| Some((time(takeover)?.as_secs_f64() * 1000.0).round()));
+            Quantiles::of(&times.collect::<Vec<f64>>())
         };
-        let nets: Vec<Duration> = killed.iter().filter_map(net).collect();
-        let soon = nets.iter().filter(|time| **time <= Duration::from_secs(1)).count();
-        if !nets.is_empty() {
-            self.within_a_second = (soon as f64 / nets.len() as f64 * 1000.0).round() / 1000.0;
-        }
-        self.after_detection_net_ms = Percentiles::of(nets);
-        self.parts = Breakdown {
-            asking_ms: of(|takeover| takeover.asking),
-            choosing_ms: of(|takeover| takeover.choosing),
-            opening_ms: of(|takeover| takeover.opening),
-            answering_ms: of(|takeover| takeover.answering),
-            in_line_ms: Percentiles::of(
-                killed.iter().filter_map(|takeover| takeover.served).map(|served| served.queued),
-            ),
-        };
-        self.other_gap_ms = Percentiles::of(others.iter().map(|takeover| takeover.gap));
-        self.other_after_detection_ms = Percentiles::of(others.iter().map(|takeover| takeover.after));
+        self.gap_ms = of_killed(|takeover| Some(takeover.gap));
+        self.detection_ms = of_killed(|takeover| Some(takeover.detection));
+        self.after_detection_ms = of_killed(|takeover| Some(takeover.after));
+        self.after_detection_net_ms =
+            of_killed(|takeover| Some(takeover.after.saturating_sub(takeover.served?)));
     }
 
-    fn judge_misbehaviours(&mut self, talks: &[Talk], failures: &[&Failure], log: &MisbehaviourLog) {
+    fn judge_misbehaviours(
+        &mut self,
+        clients: &[ChurnClient],
+        failures: &[&FailedAttempt],
+        log: &MisbehaviourLog,
+    ) {
         let counts = log.counts();
         for misbehaviour in Misbehaviour::ALL {
             let Some(times) = counts.get(misbehaviour).copied() else { continue };
@@ -262,9 +168,9 @@ impl ChurnReport {
             for failure in failures.iter().filter(|failure| failure.misbehaviour == Some(*misbehaviour)) {
                 self.judge(&mut row, failure, log);
             }
-            let accepted = talks.iter().flat_map(|talk| &talk.results.accepted_misbehaviours);
+            let accepted = clients.iter().flat_map(|client| &client.results.accepted_misbehaviours);
             if *misbehaviour == Misbehaviour::ClaimsStored {
-                let detected: u64 = talks.iter().map(|talk| talk.results.claims_detected).sum();
+                let detected: u64 = clients.iter().map(|client| client.results.claims_detected).sum();
                 if detected > 0 {
                     row.detected_as.insert("lied".to_owned(), detected);
                 }
@@ -275,7 +181,7 @@ impl ChurnReport {
     }
 
     /// Judges one failed attempt in which a node misbehaved.
-    fn judge(&mut self, row: &mut MisbehaviourReport, failure: &Failure, log: &MisbehaviourLog) {
+    fn judge(&mut self, row: &mut MisbehaviourReport, failure: &FailedAttempt, log: &MisbehaviourLog) {
         let happened_later = log.entry(&failure.key).is_none_or(|entry| entry.at > failure.noticed);
         let named = failure.code.is_some_and(|code| row.lie.error_codes().contains(&code));
         if named {
@@ -288,90 +194,59 @@ impl ChurnReport {
             self.violation(format!("{lie:?} was called {name} ({})", failure.reason));
         }
     }
+}
 
-    /// Prints the report as text or as one line of JSON.
-    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
-        if json {
-            output::line(&serde_json::to_string(self)?);
-            return Ok(());
-        }
-        let show = |name: &str, times: &Percentiles| {
-            output::line(&format!(
-                "  {name:<46} {:>6} {:>6} {:>6}   of {}",
-                times.p50, times.p95, times.max, times.count
-            ));
+impl TrialReport for ChurnReport {
+    fn lines(&self) -> Vec<String> {
+        let Self { seed, build, nodes, hostile, clients, seconds, kills, starts, turns, .. } = self;
+        let Self { turns_verified, receipts_verified, turns_recovered, takeovers, continued, .. } = self;
+        let Self { replaced, failures, taken_up_again, restarts, .. } = self;
+        let show = |name: &str, times: &Quantiles| {
+            let Quantiles { count, p50, p95, max, .. } = times;
+            format!("  {name:<46} {p50:>6.0} {p95:>6.0} {max:>6.0}   of {count}")
         };
-        output::line(&format!(
-            "{} build, seed {}: {} turns accepted in {} s by {} clients on {} nodes ({} hostile); {} killed, {} started",
-            self.build,
-            self.seed,
-            self.turns,
-            self.seconds,
-            self.clients,
-            self.nodes,
-            self.hostile,
-            self.kills,
-            self.starts
-        ));
-        output::line(&format!(
-            "verified again: {} turns from journal, store and export, {} receipts, {} turns from the root alone",
-            self.turns_verified, self.receipts_verified, self.turns_recovered
-        ));
-        output::line(&format!(
-            "{} answers taken over, {} of them with the tokens that had arrived, {} not by the first substitute; attempts \
-             that failed: {:?}",
-            self.takeovers, self.continued, self.by_a_later_substitute, self.replaced
-        ));
-        output::line(&format!("failures at honest nodes: {:?}", self.failures));
-        output::line(&format!(
-            "turns taken up again: {:?}; text void {} times",
-            self.taken_up_again, self.restarts
-        ));
-        output::line("\n  milliseconds                                      p50    p95    max");
-        show("gap when a node is killed", &self.gap_ms);
-        show("  until that is noticed", &self.detection_ms);
-        show("  from there to the substitute's first token", &self.after_detection_ms);
-        show("    without its line and its prefill", &self.after_detection_net_ms);
-        show("    asking the dead node", &self.parts.asking_ms);
-        show("    choosing, journaling, failed substitutes", &self.parts.choosing_ms);
-        show("    opening, until admitted", &self.parts.opening_ms);
-        show("    from there to the first text", &self.parts.answering_ms);
-        show("      in its line", &self.parts.in_line_ms);
-        show("gap when a node stalls or lies", &self.other_gap_ms);
-        show("  after that is noticed", &self.other_after_detection_ms);
-        output::line(&format!(
-            "  the substitute's first token within a second of detection, its line and prefill apart: {:.1} %",
-            self.within_a_second * 100.0
-        ));
-        self.print_misbehaviours();
-        for violation in &self.violations {
-            output::line(&format!("VIOLATION: {violation}"));
+        let mut lines = vec![
+            format!(
+                "{build} build, seed {seed}: {turns} turns accepted in {seconds} s by {clients} clients on {nodes} nodes ({hostile} hostile); {kills} killed, {starts} started"
+            ),
+            format!(
+                "verified again: {turns_verified} turns from journal, store and export, {receipts_verified} receipts, {turns_recovered} turns from the root alone"
+            ),
+            format!(
+                "{takeovers} answers taken over, {continued} of them with the tokens that had arrived; attempts that failed: {replaced:?}"
+            ),
+            format!("failures at honest nodes: {failures:?}"),
+            format!("turns taken up again: {taken_up_again:?}; text void {restarts} times"),
+            "\n  milliseconds                                      p50    p95    max".to_owned(),
+            show("gap when a node is killed", &self.gap_ms),
+            show("  until that is noticed", &self.detection_ms),
+            show("  from there to the substitute's first token", &self.after_detection_ms),
+            show("    without its line and its prefill", &self.after_detection_net_ms),
+        ];
+        if !self.lies.is_empty() {
+            let heading = "\n  behaviour      lie                  told  accepted  left before  detected as";
+            lines.push(heading.to_owned());
+            lines.extend(self.lies.iter().map(MisbehaviourReport::line));
         }
-        Ok(())
+        lines.extend(self.violations.iter().map(|violation| format!("VIOLATION: {violation}")));
+        lines
     }
 
-    fn print_misbehaviours(&self) {
-        if self.lies.is_empty() {
-            return;
-        }
-        output::line("\n  behaviour      lie                  told  accepted  left before  detected as");
-        for row in &self.lies {
-            let names: Vec<String> =
-                row.detected_as.iter().map(|(name, times)| format!("{name} {times}")).collect();
-            let names = if row.lie.error_codes().is_empty() {
-                "the first link stands".to_owned()
-            } else {
-                names.join(", ")
-            };
-            output::line(&format!(
-                "  {:<14} {:<20} {:>4} {:>9} {:>12}  {names}",
-                format!("{:?}", row.behaviour),
-                format!("{:?}", row.lie),
-                row.told,
-                row.accepted,
-                row.left_before
-            ));
-        }
+    fn broken(&self) -> u64 {
+        self.violations.len() as u64
+    }
+}
+
+impl MisbehaviourReport {
+    fn line(&self) -> String {
+        let Self { behaviour, lie, told, detected_as, left_before, accepted } = self;
+        let names = if lie.error_codes().is_empty() {
+            "the first link stands".to_owned()
+        } else {
+            detected_as.iter().map(|(name, times)| format!("{name} {times}")).collect::<Vec<_>>().join(", ")
+        };
+        let (behaviour, lie) = (format!("{behaviour:?}"), format!("{lie:?}"));
+        format!("  {behaviour:<14} {lie:<20} {told:>4} {accepted:>9} {left_before:>12}  {names}")
     }
 }
 
@@ -390,7 +265,7 @@ fn may_happen(code: ErrorCode) -> bool {
     )
 }
 
-fn name_of(failure: &Failure) -> String {
+fn name_of(failure: &FailedAttempt) -> String {
     match failure.code {
         Some(code) if failure.reason.contains("stalled") => format!("{} (stalled)", code.name()),
         Some(code) => code.name().to_owned(),
@@ -400,18 +275,4 @@ fn name_of(failure: &Failure) -> String {
 
 fn count(counts: &mut BTreeMap<String, u64>, name: &str) {
     *counts.entry(name.to_owned()).or_default() += 1;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spreads_are_values_of_the_sample() {
-        let times = (1..=100).rev().map(Duration::from_millis);
-        assert_eq!(Percentiles::of(times), Percentiles { count: 100, p50: 50, p95: 95, max: 100 });
-        let one = Percentiles::of([Duration::from_millis(7)]);
-        assert_eq!(one, Percentiles { count: 1, p50: 7, p95: 7, max: 7 });
-        assert_eq!(Percentiles::of([]), Percentiles::default());
-    }
 }

@@ -10,14 +10,17 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{MemoryHint, Relayer, TurnInput};
+use baton_client::{MemoryHint, TurnInput};
 use baton_keys::account::AccountKey;
 use baton_proto::record::Role;
 use baton_walrus_client::http_client;
 use serde_json::{Value, json};
 
 use super::Demo;
-use crate::{network::EngineChoice, output, process::Process};
+use crate::{
+    network::{EngineChoice, RelayerProcess},
+    output,
+};
 
 /// A mark in the fact, so unlikely that any occurrence means that the fact was stored there.
 const FACT_MARK: &str = "vq46-okapi-3302";
@@ -31,9 +34,7 @@ const OTHER_NODE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A running relayer, and an account with memory there.
 struct DemoRelayer {
-    process: Process,
-    http: String,
-    relayer: Relayer,
+    running: RelayerProcess,
     account: AccountKey,
     client: reqwest::Client,
 }
@@ -44,8 +45,10 @@ impl DemoRelayer {
         let body = serde_json::to_vec(body)?;
         let now_seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let account = self.account.account_id();
-        let mut request =
-            self.client.post(format!("{}{path}", self.http)).header("content-type", "application/json");
+        let mut request = self
+            .client
+            .post(format!("{}{path}", self.running.url))
+            .header("content-type", "application/json");
         for (name, value) in self.account.request_headers(&account, "POST", path, &body, now_seconds) {
             request = request.header(name, value);
         }
@@ -66,15 +69,14 @@ impl Demo {
     /// Tells a fact in one session, recalls it in others, and searches every place that must not hold it.
     pub(super) async fn memory_through_relayer(&mut self) -> anyhow::Result<()> {
         output::note("a fact told in one session, recalled in another through a relayer");
-        let folder = self.network.folder.join("relayer");
-        let memories = self.start_relayer(&folder).await?;
+        let mut memories = self.start_relayer().await?;
         let told = memories.chat(&format!("My favourite fruit is the mango {FACT_MARK}.")).await?;
         let node = told["node"].as_str().context("the answer names its node")?.to_owned();
         output::note(&format!("  told in session {}", short(&told["session_id"])));
         self.recall_elsewhere(&memories, &node).await?;
         let outcome = self
             .say(TurnInput {
-                relayer: Some(memories.relayer.clone()),
+                relayer: Some(memories.running.relayer.clone()),
                 hint: Some(MemoryHint::new(memories.account.clone(), "favourite fruit")),
                 ..Self::ask(&format!("Which fruit do I like best? {PROMPT_MARK}"))
             })
@@ -90,8 +92,7 @@ impl Demo {
         let kept = memories.post("/v1/memory/list", &list).await?.to_string();
         ensure!(kept.contains(FACT_MARK), "the fact is not in memory");
         ensure!(!kept.contains(PROMPT_MARK), "the relayer's memory holds what was said in sealed mode");
-        let DemoRelayer { mut process, .. } = memories;
-        process.terminate().await?;
+        memories.running.process.terminate().await?;
         self.nowhere_stored().await?;
         output::note(
             "  sealed mode: used, committed to in the receipt, and what was said is nowhere at the relayer",
@@ -127,58 +128,20 @@ impl Demo {
         bail!("{sessions} sessions in a row were served by one node of three")
     }
 
-    async fn start_relayer(&self, folder: &Path) -> anyhow::Result<DemoRelayer> {
-        let text = |path: &Path| path.to_string_lossy().into_owned();
-        let url = self.network.store_url();
-        let mut args: Vec<String> = [
-            "--data-dir",
-            &text(folder),
-            "run",
-            "--json",
-            "--mdns",
-            "false",
-            "--http",
-            "127.0.0.1:0",
-            "--embedder",
-            "hashing",
-            "--publisher",
-            url,
-            "--aggregator",
-            url,
-            "--heads",
-            url,
-            "--shards",
-            &self.network.options.shards.to_string(),
-        ]
-        .map(str::to_owned)
-        .to_vec();
-        if self.engine == EngineChoice::Echo {
-            args.extend(["--allow-echo".to_owned(), "true".to_owned()]);
-        }
-        args.extend(["--listen".to_owned(), "/ip4/127.0.0.1/tcp/0".to_owned()]);
-        for address in self.network.addresses() {
-            args.extend(["--bootstrap".to_owned(), address.to_string()]);
-        }
-        let process = Process::start("relayer", "baton-relayer", &args, &self.network.folder).await?;
-        let ready = &process.ready;
-        let node = ready["relayer"].as_str().context("the ready line names the relayer")?.parse()?;
-        let http = ready["http"].as_str().context("the ready line names the HTTP address")?.to_owned();
-        let addresses = ready["listen"].as_array().context("the ready line lists addresses")?;
-        let addrs = addresses.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
-        let client = http_client::builder_for(&http).timeout(Duration::from_secs(120)).build()?;
-        Ok(DemoRelayer {
-            process,
-            http,
-            relayer: Relayer { node, addrs },
-            account: AccountKey::generate(),
-            client,
-        })
+    async fn start_relayer(&self) -> anyhow::Result<DemoRelayer> {
+        let (url, shards) = (self.network.store_url(), self.network.options.shards.to_string());
+        let echo = if self.engine == EngineChoice::Echo { "true" } else { "false" };
+        let store = ["--publisher", url, "--aggregator", url, "--heads", url, "--shards", &shards];
+        let rest = ["--http", "127.0.0.1:0", "--allow-echo", echo];
+        let running = self.network.start_relayer(&[&store[..], &rest].concat()).await?;
+        let client = http_client::builder_for(&running.url).timeout(Duration::from_secs(120)).build()?;
+        Ok(DemoRelayer { running, account: AccountKey::generate(), client })
     }
 
     /// Searches for the marks in every stored blob, sealed and opened, and in every file of every node.
     async fn nowhere_stored(&self) -> anyhow::Result<()> {
-        for (id, bytes) in self.network.all_blobs().await? {
-            ensure!(!holds_mark(&bytes), "blob {id} holds what was said");
+        for id in self.network.list_blobs().await? {
+            ensure!(!holds_mark(&self.network.read_blob(id).await?), "blob {id} holds what was said");
         }
         for turn in self.client.session(self.session).history().await? {
             let record = turn.turn.record.as_ref().context("the client has every text")?;

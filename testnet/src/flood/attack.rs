@@ -1,8 +1,7 @@
-//! The attacker: a separate process that offers a fixed rate of requests, from one client or from many. It connects as
+//! The attacker of a node: it offers a fixed rate of requests, from one client or from many. It connects as
 //! a proxy of the node does, and names a client of another subnet in each lane.
 //!
-//! It keeps its own cost small: requests are made in advance, and connections are implemented by hand. One
-//! thread of the lowest priority does all work.
+//! It keeps its own cost small: requests are made in advance, and connections are implemented by hand.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -18,54 +17,44 @@ use anyhow::Context as _;
 use baton_keys::SecretSigningKey;
 use baton_mesh::{Mesh, MeshConfig, Multiaddr, Reach};
 use baton_proto::{codec, ids::NodeId, limits::MAX_NODE_FRAME_BYTES, wire::NodeFrame};
-use clap::Args;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::identity::Keypair;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Notify,
     task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
-    AttackEvent,
-    shots::{Numbers, Target, forged, signed},
-    webrtc::{self, Shape},
-    wire::{Piece, RefusalStage, connect, first_frame, handshake, next_piece, open_and_send, socket_address},
+    shots::shot,
+    webrtc::{self, PacketShape},
+    wire::{
+        RefusalStage, StreamPiece, connect, first_frame, handshake, next_piece, open_and_send, socket_address,
+    },
 };
-use crate::{output, process::cpu_seconds, raw};
+use crate::{draws::Draws, process::cpu_seconds, raw, trial::retried};
 
-/// Arguments of the attacker.
-#[derive(Debug, Args)]
-pub(crate) struct AttackArgs {
-    /// Kind of attack
-    #[arg(value_enum)]
-    pub(crate) kind: Attack,
-    /// Address of the node
-    #[arg(long)]
-    pub(crate) target: Multiaddr,
-    /// Id of the node
-    #[arg(long)]
-    pub(crate) node: NodeId,
-    #[arg(long)]
-    pub(crate) rate: u32,
-    #[arg(long)]
-    pub(crate) seconds: u64,
-    #[arg(long)]
-    pub(crate) seed: u64,
-    /// Second byte of the clients' addresses 10.x.0.0
-    #[arg(long)]
-    pub(crate) network: u8,
-    /// Number of clients' subnets
-    #[arg(long)]
-    pub(crate) subnets: usize,
-    /// Requests of each identity
-    #[arg(long)]
-    pub(crate) each: u64,
-    /// Fraction of a processor that the burner uses
-    #[arg(long, default_value_t = 1.0)]
-    pub(crate) duty: f64,
+/// An attack on a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct NodeAttack {
+    pub(super) kind: AttackKind,
+    /// Address of the node.
+    pub(super) target: Multiaddr,
+    /// Id of the node.
+    pub(super) node: NodeId,
+    /// Requests a second.
+    pub(super) rate: u32,
+    pub(super) seconds: u64,
+    pub(super) seed: u64,
+    /// Second byte of the clients' addresses 10.x.0.0.
+    pub(super) network: u8,
+    /// Number of clients' subnets.
+    pub(super) subnets: usize,
+    /// Requests of each identity.
+    pub(super) each: u64,
+    /// Fraction of a processor that the burner uses.
+    pub(super) duty: f64,
 }
 
 /// Concurrent connections of an attacker with one address. One with many addresses has one connection from
@@ -75,9 +64,10 @@ const LANES: usize = 64;
 const IN_FLIGHT: usize = 16;
 /// Requests made in advance. One is sent again only if the node refused it before learning of its session.
 const SHOTS: u32 = 8000;
-/// Tries to get the node's record, and the pause between two.
-const MOST_ASKED: u32 = 40;
-const ASK_PAUSE: Duration = Duration::from_millis(500);
+/// The first lane of draws for requests; identities use lower lanes.
+const SHOT_LANES: u64 = 1_000_000;
+/// Time to get the node's record.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for a connection and its handshake.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for the last answers on a connection that sends no more.
@@ -85,45 +75,17 @@ const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Period of the burner's work and sleep.
 const BURN_PERIOD: Duration = Duration::from_millis(10);
 
-/// Kind of attack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Attack {
+/// Kind of attack on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum AttackKind {
     /// No requests: as much processor time as the attacks took, at the same priority.
     Burner,
     /// Requests with signatures that do not verify.
     Forged,
     /// Signed requests, each of a fresh session.
     Signed,
-    /// Packets of SCTP over WebRTC with fragments of a byte, of messages that never end.
-    #[serde(rename = "tiny-pieces")]
-    TinyPieces,
-    /// Packets of SCTP over WebRTC with chunks without data.
-    #[serde(rename = "empty-chunks")]
-    EmptyChunks,
-}
-
-impl Attack {
-    /// Its name on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Burner => "burner",
-            Self::Forged => "forged",
-            Self::Signed => "signed",
-            Self::TinyPieces => "tiny-pieces",
-            Self::EmptyChunks => "empty-chunks",
-        }
-    }
-
-    /// The shape of its packets, if it sends no requests but packets over WebRTC.
-    pub(super) fn shape(self) -> Option<Shape> {
-        match self {
-            Self::TinyPieces => Some(Shape::TinyPieces),
-            Self::EmptyChunks => Some(Shape::EmptyChunks),
-            Self::Burner | Self::Forged | Self::Signed => None,
-        }
-    }
+    /// Packets over WebRTC.
+    Packets(PacketShape),
 }
 
 /// The attacker's report.
@@ -178,53 +140,88 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Shared state of the lanes.
-struct Plan {
+struct RequestPlan {
     target: SocketAddr,
     shots: Vec<Vec<u8>>,
     /// Requests that are still unknown to the node.
     fresh: Mutex<VecDeque<usize>>,
     /// Whether a request may be sent again after any refusal.
     reusable: bool,
-    seed: u64,
     /// Requests of one identity.
     each: u64,
-    /// Time between two requests of one lane.
-    gap: Duration,
     counts: AttackCounts,
     over: AtomicBool,
 }
 
-/// Runs the attacker process.
-pub(crate) async fn run(args: AttackArgs) -> anyhow::Result<()> {
-    let target = socket_address(&args.target)?;
-    let shots = match args.kind {
-        Attack::Burner | Attack::TinyPieces | Attack::EmptyChunks => Vec::new(),
-        kind => make(&args, kind).await?,
-    };
-    output::line("{\"event\":\"ready\"}");
-    let (duty, seconds) = (args.duty, Duration::from_secs(args.seconds));
-    let began = (std::time::Instant::now(), cpu_seconds(std::process::id())?);
-    let attacking = std::thread::spawn(move || {
-        // The priority is this thread's own. The measurement is about the node, not about two local processes
-        // that compete for a processor.
-        let _ = rustix::process::nice(19);
-        if args.kind == Attack::Burner {
-            burn(duty, seconds);
-            return anyhow::Ok(AttackCounts::default());
+impl NodeAttack {
+    /// The requests of the attack, made in advance.
+    pub(super) async fn shots(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+        if !matches!(self.kind, AttackKind::Forged | AttackKind::Signed) {
+            return Ok(Vec::new());
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        match args.kind.shape() {
-            Some(shape) => runtime.block_on(webrtc::attack(&args, target, shape)),
-            None => runtime.block_on(attack(&args, target, shots)),
+        let seed = SecretSigningKey::generate().expose_seed();
+        let near = MeshConfig {
+            reach: Some(Reach::Loopback),
+            discovery: false,
+            nat: false,
+            ..MeshConfig::dialer("flood")
+        };
+        let (mesh, _) = Mesh::spawn(seed, near).await?;
+        // The honest clients may just have used the allowance of this address, which refills.
+        let record = retried(RECORD_TIMEOUT, async || {
+            Ok(raw::node_record(&mesh, self.node, std::slice::from_ref(&self.target)).await)
+        });
+        let record = record.await??;
+        mesh.shutdown().await;
+        let now_ms = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?;
+        // Sessions of its own: a node remembers the turns of earlier attacks.
+        let mut draws = Draws::of(self.seed, SHOT_LANES + u64::from(self.network));
+        (0..SHOTS).map(|_| shot(&record, now_ms, &mut draws, self.kind == AttackKind::Forged)).collect()
+    }
+
+    /// Attacks for the plan's time.
+    pub(super) async fn run(self, shots: Vec<Vec<u8>>) -> anyhow::Result<AttackReport> {
+        let (began, cpus) = (Instant::now(), cpu_seconds(std::process::id())?);
+        let target = socket_address(&self.target)?;
+        let counts = match self.kind {
+            AttackKind::Burner => burn(self.duty, Duration::from_secs(self.seconds)),
+            AttackKind::Packets(shape) => webrtc::attack(&self, target, shape).await?,
+            AttackKind::Forged | AttackKind::Signed => self.request(target, shots).await?,
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        Ok(report(&counts, seconds, (cpu_seconds(std::process::id())? - cpus) / seconds))
+    }
+
+    async fn request(&self, target: SocketAddr, shots: Vec<Vec<u8>>) -> anyhow::Result<AttackCounts> {
+        let lanes = if self.subnets > 1 { self.subnets } else { LANES };
+        let count = u32::try_from(lanes)?;
+        let gap = Duration::from_secs(1) * count / self.rate.max(1);
+        let plan = Arc::new(RequestPlan {
+            target,
+            fresh: Mutex::new((0..shots.len()).collect()),
+            shots,
+            reusable: self.kind == AttackKind::Forged,
+            each: self.each,
+            counts: AttackCounts::default(),
+            over: AtomicBool::new(false),
+        });
+        let mut tasks = JoinSet::new();
+        let now = Instant::now();
+        for number in 0..count {
+            let index = if self.subnets > 1 { number } else { 0 };
+            let third = u8::try_from(index % 250)?;
+            let second = u8::try_from(index / 250).ok().and_then(|more| more.checked_add(2 * self.network));
+            let client = Ipv4Addr::new(10, second.context("too many subnets")?, third, 1);
+            let pace = RequestPace { next: now + gap * number / count, gap };
+            let draws = Draws::of(self.seed, u64::from(number + 1));
+            tasks.spawn(Lane { plan: plan.clone(), client, pace, draws }.run());
         }
-    });
-    let counts = tokio::task::spawn_blocking(move || attacking.join()).await?;
-    let counts = counts.ok().context("the attacker panicked")??;
-    let seconds = began.0.elapsed().as_secs_f64();
-    let cpus = (cpu_seconds(std::process::id())? - began.1) / seconds;
-    let report = report(&counts, seconds, cpus);
-    output::line(&serde_json::to_string(&AttackEvent { event: "done".to_owned(), report })?);
-    Ok(())
+        sleep_until(now + Duration::from_secs(self.seconds)).await;
+        plan.over.store(true, Relaxed);
+        tasks.shutdown().await;
+        let plan = Arc::into_inner(plan).context("every lane has ended")?;
+        Ok(plan.counts)
+    }
 }
 
 fn report(counts: &AttackCounts, seconds: f64, cpus: f64) -> AttackReport {
@@ -248,7 +245,7 @@ fn report(counts: &AttackCounts, seconds: f64, cpus: f64) -> AttackReport {
 }
 
 /// Uses a share of one processor.
-fn burn(duty: f64, seconds: Duration) {
+fn burn(duty: f64, seconds: Duration) -> AttackCounts {
     let began = std::time::Instant::now();
     let work = BURN_PERIOD.mul_f64(duty.clamp(0.0, 1.0));
     while began.elapsed() < seconds {
@@ -258,84 +255,24 @@ fn burn(duty: f64, seconds: Duration) {
         }
         std::thread::sleep(BURN_PERIOD.saturating_sub(period.elapsed()));
     }
-}
-
-async fn make(args: &AttackArgs, kind: Attack) -> anyhow::Result<Vec<Vec<u8>>> {
-    let seed = SecretSigningKey::generate().expose_seed();
-    let near = MeshConfig {
-        reach: Some(Reach::Loopback),
-        discovery: false,
-        nat: false,
-        ..MeshConfig::dialer("flood")
-    };
-    let (mesh, _) = Mesh::spawn(seed, near).await?;
-    let mut asked = 0;
-    let record = loop {
-        match raw::node_record(&mesh, args.node, std::slice::from_ref(&args.target)).await {
-            Ok(record) => break record,
-            // The honest clients may just have used the allowance of this address, which refills.
-            Err(error) if asked >= MOST_ASKED => return Err(error),
-            Err(_) => sleep(ASK_PAUSE).await,
-        }
-        asked += 1;
-    };
-    mesh.shutdown().await;
-    let model = record.models.first().context("the node serves a model")?.model;
-    let now_ms = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?;
-    let target = Target { record: &record, model, now_ms };
-    let mut numbers = Numbers::new(args.seed);
-    let build = if kind == Attack::Forged { forged } else { signed };
-    (0..SHOTS).map(|_| build(&target, &mut numbers)).collect()
-}
-
-async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> anyhow::Result<AttackCounts> {
-    let lanes = if args.subnets > 1 { args.subnets } else { LANES };
-    let count = u32::try_from(lanes)?;
-    let plan = Arc::new(Plan {
-        target,
-        fresh: Mutex::new((0..shots.len()).collect()),
-        shots,
-        reusable: args.kind == Attack::Forged,
-        seed: args.seed,
-        each: args.each,
-        gap: Duration::from_secs(1) * count / args.rate.max(1),
-        counts: AttackCounts::default(),
-        over: AtomicBool::new(false),
-    });
-    let mut tasks = JoinSet::new();
-    let now = Instant::now();
-    for number in 0..count {
-        let index = if args.subnets > 1 { number } else { 0 };
-        let third = u8::try_from(index % 250)?;
-        let second = u8::try_from(index / 250).ok().and_then(|more| more.checked_add(2 * args.network));
-        let client = Ipv4Addr::new(10, second.context("too many subnets")?, third, 1);
-        let begins = now + plan.gap * number / count;
-        let numbers = Numbers::new(plan.seed ^ u64::from(number + 1).rotate_left(40));
-        let pace = Pace { next: begins, gap: plan.gap };
-        tasks.spawn(Lane { plan: plan.clone(), client, pace, numbers }.run());
-    }
-    sleep_until(now + Duration::from_secs(args.seconds)).await;
-    plan.over.store(true, Relaxed);
-    tasks.shutdown().await;
-    let plan = Arc::into_inner(plan).context("every lane has ended")?;
-    Ok(plan.counts)
+    AttackCounts::default()
 }
 
 /// Opens one connection after another, at an even pace.
 struct Lane {
-    plan: Arc<Plan>,
+    plan: Arc<RequestPlan>,
     client: Ipv4Addr,
-    pace: Pace,
-    numbers: Numbers,
+    pace: RequestPace,
+    draws: Draws,
 }
 
 /// The times of a lane's requests.
-pub(super) struct Pace {
+pub(super) struct RequestPace {
     pub(super) next: Instant,
     pub(super) gap: Duration,
 }
 
-impl Pace {
+impl RequestPace {
     /// Waits until the next request is due. Requests missed meanwhile are counted but not sent.
     pub(super) async fn due(&mut self, counts: &AttackCounts) {
         let now = Instant::now();
@@ -357,7 +294,7 @@ impl Lane {
             // A due request without a connection makes one connection attempt.
             let connecting = async {
                 let stream = connect(self.client, self.plan.target).await?;
-                let identity = Keypair::ed25519_from_bytes(self.numbers.bytes::<32>())
+                let identity = Keypair::ed25519_from_bytes(self.draws.bytes::<32>())
                     .map_err(|_| RefusalStage::DuringHandshake)?;
                 handshake(stream, &identity).await
             };
@@ -429,7 +366,7 @@ impl Lane {
 
 /// The open streams of one connection.
 struct OpenStreams {
-    plan: Arc<Plan>,
+    plan: Arc<RequestPlan>,
     streams: Mutex<HashMap<u32, Stream>>,
     ended: Notify,
 }
@@ -450,7 +387,7 @@ impl OpenStreams {
     }
 
     /// Reads every answer to its end, to make the node do all its work.
-    fn receive(&self, piece: &Piece) {
+    fn receive(&self, piece: &StreamPiece) {
         let mut streams = lock(&self.streams);
         let Some(stream) = streams.get_mut(&piece.stream) else { return };
         if !stream.answered {
@@ -479,7 +416,7 @@ impl OpenStreams {
         }
     }
 
-    /// AttackCounts a refusal. The request is reused if the node refused it before learning of its session.
+    /// Counts a refusal. The request is reused if the node refused it before learning of its session.
     fn count_refusal(&self, shot: usize, what: &str) {
         self.plan.counts.answered(what);
         if self.plan.reusable || matches!(what, "none" | "RateLimited" | "Busy") {

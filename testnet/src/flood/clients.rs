@@ -2,13 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, NewSession, QuotaHolder, TurnEvent, TurnInput};
+use baton_client::{Client, NewSession, QuotaHolder, TurnEvent, TurnInput};
 use baton_keys::{SecretSigningKey, secret::random_bytes};
 use baton_proto::{SignedObject, ids::QuotaSerial, limits::VERSION, quota::QuotaGrant};
 use serde::Serialize;
@@ -18,13 +17,13 @@ use crate::{bench::Quantiles, network::Network};
 
 /// Time between the starts of two honest turns: a hundred a minute, below a peer's limit of a hundred and
 /// twenty.
-const TURN_EVERY: Duration = Duration::from_millis(600);
+pub(super) const TURN_EVERY: Duration = Duration::from_millis(600);
 /// Turns of an honest session before the next session starts.
 const SESSION_TURNS: usize = 6;
 /// Slowest turns of a part in the report.
-pub(super) const SHOWN_SLOWEST: usize = 6;
-/// Time limit of an honest turn; a longer turn counts as failed.
-const TURN_TIMEOUT: Duration = Duration::from_secs(20);
+const SHOWN_SLOWEST: usize = 6;
+/// Time limit of an honest call; a longer one counts as failed.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Results of the honest clients in one part.
 #[derive(Debug, Clone, Serialize)]
@@ -76,12 +75,10 @@ pub(super) fn granted_quota(issuer: &SecretSigningKey) -> anyhow::Result<Arc<Quo
 
 pub(super) async fn open_client(
     network: &Network,
-    folder: &Path,
     number: usize,
     quota: Option<Arc<QuotaHolder>>,
 ) -> anyhow::Result<Client> {
-    let (url, home) = (network.store_url(), folder.join(format!("client-{number}")));
-    let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), network.options.shards)?;
+    let mut config = network.client_config(Some(&network.folder.join(format!("client-{number}"))))?;
     let node = network.running().next().context("the node runs")?;
     let others = node.addresses.iter().filter(|address| address.to_string().starts_with("/ip6/"));
     config.bootstrap = others.cloned().collect();
@@ -97,6 +94,60 @@ pub(super) enum Until {
     Passed(Duration),
 }
 
+/// The calls of one honest client, at an even pace.
+pub(super) struct HonestPace {
+    began: Instant,
+    every: Duration,
+    until: Until,
+    /// The time of each call, and its failure.
+    pub(super) calls: Vec<(SlowTurn, Result<(), String>)>,
+}
+
+impl HonestPace {
+    pub(super) fn begin(every: Duration, until: Until) -> Self {
+        Self { began: Instant::now(), every, until, calls: Vec::new() }
+    }
+
+    /// Whether another call is to be made.
+    pub(super) fn goes_on(&self) -> bool {
+        match self.until {
+            Until::Turns(most) => self.calls.len() < most,
+            Until::Passed(span) => self.began.elapsed() < span,
+        }
+    }
+
+    /// Makes a call, and waits until the next one is due. Returns whether it was answered.
+    pub(super) async fn call(&mut self, call: impl Future<Output = anyhow::Result<()>>) -> bool {
+        let begun = Instant::now();
+        let answered = match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            Ok(answered) => answered.map_err(|error| format!("{error:#}")),
+            Err(_) => Err(format!("no answer within {} s", CALL_TIMEOUT.as_secs())),
+        };
+        let (is_answered, at_s) = (answered.is_ok(), begun.duration_since(self.began).as_secs_f64());
+        self.calls.push((SlowTurn { at_s, ms: begun.elapsed().as_secs_f64() * 1000.0 }, answered));
+        tokio::time::sleep(self.every.saturating_sub(begun.elapsed())).await;
+        is_answered
+    }
+}
+
+impl Honest {
+    /// The results of calls, and the reasons of failed attempts.
+    pub(super) fn of(
+        calls: Vec<(SlowTurn, Result<(), String>)>,
+        again: BTreeMap<String, u64>,
+    ) -> anyhow::Result<Self> {
+        ensure!(!calls.is_empty(), "no honest call was begun");
+        let mut slowest: Vec<SlowTurn> = calls.iter().map(|(turn, _)| *turn).collect();
+        let times: Vec<f64> = slowest.iter().map(|turn| turn.ms).collect();
+        let failures: Vec<String> = calls.into_iter().filter_map(|(_, answered)| answered.err()).collect();
+        let (turns, failed) = (times.len() - failures.len(), failures.len());
+        slowest.sort_by(|one, other| other.ms.total_cmp(&one.ms));
+        slowest.truncate(SHOWN_SLOWEST);
+        Ok(Self { turns, failed, failures, turn_ms: Quantiles::of(&times), again, slowest })
+    }
+}
+
+/// Runs the honest clients.
 pub(super) async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Result<Honest> {
     let mut tasks = JoinSet::new();
     for (number, client) in clients.iter().enumerate() {
@@ -104,21 +155,13 @@ pub(super) async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Res
         let offset = TURN_EVERY * u32::try_from(number)? / u32::try_from(clients.len())?;
         tasks.spawn(talk(client.clone(), offset, until));
     }
-    let (mut slowest, mut failures, mut again) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let (mut calls, mut again) = (Vec::new(), BTreeMap::new());
     while let Some(talked) = tasks.join_next().await {
         let (turns, reasons) = talked??;
         reasons.into_iter().for_each(|reason| *again.entry(reason).or_default() += 1);
-        for (turn, answered) in turns {
-            slowest.push(turn);
-            failures.extend(answered.err());
-        }
+        calls.extend(turns);
     }
-    ensure!(!slowest.is_empty(), "no honest turn was begun");
-    let times: Vec<f64> = slowest.iter().map(|turn| turn.ms).collect();
-    let (turns, failed) = (times.len() - failures.len(), failures.len());
-    slowest.sort_by(|one, other| other.ms.total_cmp(&one.ms));
-    slowest.truncate(SHOWN_SLOWEST);
-    Ok(Honest { turns, failed, failures, turn_ms: Quantiles::of(&times), again, slowest })
+    Honest::of(calls, again)
 }
 
 /// Each turn's time and failure, and the reasons of failed attempts.
@@ -127,40 +170,24 @@ type ClientTurns = (Vec<(SlowTurn, Result<(), String>)>, Vec<String>);
 /// Runs one honest client.
 async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<ClientTurns> {
     tokio::time::sleep(offset).await;
-    let began = Instant::now();
-    let (mut times, mut again) = (Vec::new(), Vec::new());
-    let mut session = None;
-    let goes_on = |turns: usize| match until {
-        Until::Turns(most) => turns < most,
-        Until::Passed(span) => began.elapsed() < span,
-    };
-    while goes_on(times.len()) {
-        let begun = Instant::now();
-        if times.len().is_multiple_of(SESSION_TURNS) {
-            session = Some(client.new_session(NewSession::default()).await?);
-        }
-        let id = session.context("a session was begun")?;
-        let text = format!("honest words of turn {}", times.len());
+    let (mut pace, mut again, mut session) = (HonestPace::begin(TURN_EVERY, until), Vec::new(), None);
+    while pace.goes_on() {
+        let number = pace.calls.len();
+        let id = match session.filter(|_| !number.is_multiple_of(SESSION_TURNS)) {
+            Some(id) => id,
+            None => client.new_session(NewSession::default()).await?,
+        };
+        let text = format!("honest words of turn {number}");
         let input = TurnInput { allow_echo: true, max_output_tokens: 16, ..TurnInput::user(text) };
-        let handle = client.session(id);
-        let turn = handle.turn(input, |event: TurnEvent| {
+        let on_event = |event: TurnEvent| {
             if let TurnEvent::AttemptFailed { code, reason, .. } = event {
                 again.push(code.map_or(reason, |code| code.name().to_owned()));
             }
-        });
-        let answered = match tokio::time::timeout(TURN_TIMEOUT, turn).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", TURN_TIMEOUT.as_secs())),
         };
-        let failed = answered.is_err();
-        let at_s = begun.duration_since(began).as_secs_f64() + offset.as_secs_f64();
-        times.push((SlowTurn { at_s, ms: begun.elapsed().as_secs_f64() * 1000.0 }, answered));
-        if failed {
-            // Resuming the failed turn would come first in the old session.
-            session = Some(client.new_session(NewSession::default()).await?);
-        }
-        tokio::time::sleep(TURN_EVERY.saturating_sub(begun.elapsed())).await;
+        let handle = client.session(id);
+        let answered = pace.call(async { Ok(handle.turn(input, on_event).await.map(drop)?) }).await;
+        // Resuming a failed turn would come first in the old session.
+        session = answered.then_some(id);
     }
-    Ok((times, again))
+    Ok((pace.calls, again))
 }

@@ -1,5 +1,4 @@
-//! The attacker of a relayer: a separate process with one thread of the lowest priority, since on one machine it competes
-//! for the processors, unlike an attacker over a network.
+//! The attacker of a relayer: silent or slow connections and streams, and rightly signed requests by fresh keys.
 
 use std::{
     collections::BTreeMap,
@@ -8,12 +7,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::Context as _;
-use baton_client::Relayer;
 use baton_keys::account::{AccountKey, body_sha256};
 use baton_mesh::{Mesh, MeshConfig, Multiaddr};
 use baton_proto::ids::NodeId;
-use clap::Args;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -21,8 +17,6 @@ use tokio::{
     sync::Mutex,
     task::JoinSet,
 };
-
-use crate::output;
 
 /// Connections, or streams, of the attacks that hold something.
 const HELD: usize = 300;
@@ -33,31 +27,24 @@ const ANNOUNCED_BYTES: usize = 3 << 20;
 /// Time limit of opening a stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Arguments of the attacker.
-#[derive(Debug, Args)]
-pub(crate) struct RelayerAttackArgs {
-    /// Kind of attack
-    #[arg(value_enum)]
-    pub(crate) kind: RelayerAttack,
-    /// Address of the HTTP endpoint
-    #[arg(long)]
-    pub(crate) http: SocketAddr,
-    /// Id of the relayer
-    #[arg(long)]
-    pub(crate) relayer: NodeId,
-    /// Addresses of the sealed endpoint
-    #[arg(long)]
-    pub(crate) sealed: Vec<Multiaddr>,
-    /// Second byte of the source addresses 127.x.0.0
-    #[arg(long)]
-    pub(crate) network: u8,
-    #[arg(long)]
-    pub(crate) seconds: u64,
+/// An attack on a relayer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct RelayerAttack {
+    pub(super) kind: RelayerAttackKind,
+    /// Address of the HTTP endpoint.
+    pub(super) http: SocketAddr,
+    /// Id of the relayer.
+    pub(super) relayer: NodeId,
+    /// Addresses of the sealed endpoint.
+    pub(super) sealed: Vec<Multiaddr>,
+    /// Second byte of the source addresses 127.x.0.0.
+    pub(super) network: u8,
+    pub(super) seconds: u64,
 }
 
-/// An attack on a relayer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum RelayerAttack {
+/// Kind of attack on a relayer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum RelayerAttackKind {
     /// Rightly signed heads of imports, by fresh keys; the bodies arrive in drops.
     SlowBodies,
     /// Connections that say nothing, or half a head.
@@ -68,7 +55,8 @@ pub(crate) enum RelayerAttack {
     IdleStreams,
 }
 
-impl RelayerAttack {
+impl RelayerAttackKind {
+    /// All kinds, each with the name of its part and the network of its addresses.
     pub(super) const ALL: [(&'static str, Self, u8); 4] = [
         ("slow-bodies", Self::SlowBodies, 11),
         ("idle", Self::Idle, 12),
@@ -77,67 +65,49 @@ impl RelayerAttack {
     ];
 }
 
-/// The event on the attacker's output pipe.
-#[derive(Debug, Serialize, Deserialize)]
-struct RelayerAttackEvent {
-    event: String,
-    outcomes: BTreeMap<String, u64>,
-}
-
-/// Runs the attacker process.
-pub(crate) async fn run(args: RelayerAttackArgs) -> anyhow::Result<()> {
-    output::line("{\"event\":\"ready\"}");
-    let attacking = std::thread::spawn(move || {
-        // The priority is this thread's own.
-        let _ = rustix::process::nice(19);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let outcomes = Arc::new(Mutex::new(BTreeMap::new()));
-            let sealed = Relayer { node: args.relayer, addrs: args.sealed };
-            let target =
-                Target { http: args.http, sealed, network: args.network, outcomes: outcomes.clone() };
-            // The attack does not end by itself.
-            let _ = tokio::time::timeout(Duration::from_secs(args.seconds), target.run(args.kind)).await;
-            anyhow::Ok(outcomes.lock().await.clone())
-        })
-    });
-    let outcomes = tokio::task::spawn_blocking(move || attacking.join()).await?;
-    let outcomes = outcomes.ok().context("the attacker panicked")??;
-    output::line(&serde_json::to_string(&RelayerAttackEvent { event: "done".to_owned(), outcomes })?);
-    Ok(())
+impl RelayerAttack {
+    /// Attacks for the plan's time, and returns the outcomes of the attempts.
+    pub(super) async fn run(self) -> BTreeMap<String, u64> {
+        let outcomes = Arc::new(Mutex::new(BTreeMap::new()));
+        let seconds = Duration::from_secs(self.seconds);
+        let attacker = RelayerAttacker { attack: Arc::new(self), outcomes: outcomes.clone() };
+        // The attack does not end by itself.
+        let _ = tokio::time::timeout(seconds, attacker.run()).await;
+        outcomes.lock().await.clone()
+    }
 }
 
 pub(super) fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The aim of an attack.
+/// The attacks of all connections count their outcomes together.
 #[derive(Clone)]
-struct Target {
-    http: SocketAddr,
-    sealed: Relayer,
-    /// Second byte of the attacker's addresses.
-    network: u8,
+struct RelayerAttacker {
+    attack: Arc<RelayerAttack>,
     outcomes: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
-impl Target {
+impl RelayerAttacker {
     async fn note(&self, outcome: &str) {
         *self.outcomes.lock().await.entry(outcome.to_owned()).or_default() += 1;
     }
 
     /// Attacks until it is dropped.
-    async fn run(self, attack: RelayerAttack) {
+    async fn run(self) {
+        let kind = self.attack.kind;
         let mut tasks = JoinSet::new();
         for number in 0..HELD {
-            let target = self.clone();
-            match attack {
-                RelayerAttack::IdleStreams if number >= 4 => {}
-                RelayerAttack::IdleStreams => drop(tasks.spawn(async move { target.idle_streams().await })),
+            let attacker = self.clone();
+            match kind {
+                RelayerAttackKind::IdleStreams if number >= 4 => {}
+                RelayerAttackKind::IdleStreams => {
+                    drop(tasks.spawn(async move { attacker.idle_streams().await }))
+                }
                 _ => drop(tasks.spawn(async move {
                     loop {
-                        let outcome = target.attempt(attack, number).await;
-                        target.note(outcome.as_deref().unwrap_or("connection failed")).await;
+                        let outcome = attacker.attempt(kind, number).await;
+                        attacker.note(outcome.as_deref().unwrap_or("connection failed")).await;
                         // The attacker shares the processors with the relayer.
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
@@ -150,15 +120,15 @@ impl Target {
     async fn connect(&self, number: usize) -> std::io::Result<TcpStream> {
         let last = u8::try_from(number % usize::from(ADDRESSES)).unwrap_or(0) + 1;
         let socket = TcpSocket::new_v4()?;
-        socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, self.network, 0, last)), 0))?;
-        socket.connect(self.http).await
+        socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, self.attack.network, 0, last)), 0))?;
+        socket.connect(self.attack.http).await
     }
 
     /// One connection of an attack; returns the status line of the answer.
-    async fn attempt(&self, attack: RelayerAttack, number: usize) -> std::io::Result<String> {
+    async fn attempt(&self, kind: RelayerAttackKind, number: usize) -> std::io::Result<String> {
         let mut stream = self.connect(number).await?;
-        match attack {
-            RelayerAttack::SlowBodies => {
+        match kind {
+            RelayerAttackKind::SlowBodies => {
                 // The relayer compares the hash only once the body is there.
                 stream.write_all(head("/v1/memory/import", b"x", ANNOUNCED_BYTES).as_bytes()).await?;
                 let (mut from, mut to) = stream.split();
@@ -173,13 +143,13 @@ impl Target {
                     () = dripping => Ok(String::new()),
                 }
             }
-            RelayerAttack::FreshKeys => {
+            RelayerAttackKind::FreshKeys => {
                 let body = br#"{"facts":[{"text":"a fact of nobody"}]}"#;
                 stream.write_all(head("/v1/memory/remember", body, body.len()).as_bytes()).await?;
                 stream.write_all(body).await?;
                 status_line(&mut stream).await
             }
-            RelayerAttack::Idle | RelayerAttack::IdleStreams => {
+            RelayerAttackKind::Idle | RelayerAttackKind::IdleStreams => {
                 if number.is_multiple_of(2) {
                     stream.write_all(b"POST /v1/memory/recall HTTP/1.1\r\nhost:").await?;
                 }
@@ -197,7 +167,7 @@ impl Target {
         let mut held = Vec::new();
         loop {
             let deadline = tokio::time::Instant::now() + OPEN_TIMEOUT;
-            match mesh.open(self.sealed.node, &self.sealed.addrs, deadline).await {
+            match mesh.open(self.attack.relayer, &self.attack.sealed, deadline).await {
                 Ok(stream) => {
                     self.note("stream opened").await;
                     held.push(stream);

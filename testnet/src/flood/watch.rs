@@ -100,7 +100,7 @@ impl NodeCounts {
 
 /// A process's resident memory during a part, in MiB.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Memory {
+pub struct MemoryUse {
     /// One value each second.
     pub each_second: Vec<f64>,
     /// Open connections at these times.
@@ -114,7 +114,7 @@ pub struct Memory {
     pub grew_late: f64,
 }
 
-impl Memory {
+impl MemoryUse {
     fn of(samples: &[(f64, u64)]) -> Self {
         let (each_second, connections): (Vec<f64>, Vec<u64>) = samples.iter().copied().unzip();
         let third = each_second.len().div_ceil(3);
@@ -162,12 +162,12 @@ impl NodeWatch {
     }
 
     /// Ends sampling. Returns the memory and the average of used processors.
-    pub(super) async fn end(self) -> anyhow::Result<(Memory, f64)> {
+    pub(super) async fn end(self) -> anyhow::Result<(MemoryUse, f64)> {
         let Self { pid, began, stop, samples } = self;
         let _ = stop.send(());
         let samples = samples.await?;
         let cpus = (cpu_seconds(pid)? - began.1) / began.0.elapsed().as_secs_f64();
-        Ok((Memory::of(&samples), (cpus * 100.0).round() / 100.0))
+        Ok((MemoryUse::of(&samples), (cpus * 100.0).round() / 100.0))
     }
 }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn growth_is_of_the_middles_and_not_of_a_peak() {
-        let memory = Memory::of(&[1.0, 4.0, 7.0, 90.0, 12.0, 11.0, 13.0, 15.0, 80.0].map(|mib| (mib, 0)));
+        let memory = MemoryUse::of(&[1.0, 4.0, 7.0, 90.0, 12.0, 11.0, 13.0, 15.0, 80.0].map(|mib| (mib, 0)));
         assert!((memory.grew - 11.0).abs() < 0.01 && (memory.most - 90.0).abs() < 0.01, "{memory:?}");
         assert!((memory.grew_late - 3.0).abs() < 0.01, "{memory:?}");
     }

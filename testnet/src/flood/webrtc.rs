@@ -16,6 +16,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use dimpl::{Dtls, Output};
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Deserialize, Serialize};
 use sha1::Sha1;
 use tokio::{
     net::UdpSocket,
@@ -23,7 +24,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::attack::{AttackArgs, AttackCounts, CONNECT_TIMEOUT, Pace};
+use super::attack::{AttackCounts, CONNECT_TIMEOUT, NodeAttack, RequestPace};
 
 /// Connections at a time: as many unfinished ones as a subnet may have.
 const LANES: u32 = 8;
@@ -69,37 +70,43 @@ const STREAM: u16 = 4;
 const FIRST_TSN: u32 = 1000;
 
 /// The shape of an attack's packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum PacketShape {
     /// Fragments of one byte, of a message that never ends.
     TinyPieces,
     /// Whole messages without a byte.
     EmptyChunks,
 }
 
-/// Attacks for the time of the arguments.
+/// Attacks for the time of the plan.
 pub(super) async fn attack(
-    args: &AttackArgs,
+    attack: &NodeAttack,
     target: SocketAddr,
-    shape: Shape,
+    shape: PacketShape,
 ) -> anyhow::Result<AttackCounts> {
     let counts = Arc::new(AttackCounts::default());
     let over = Arc::new(AtomicBool::new(false));
-    let gap = Duration::from_secs(1) * LANES / args.rate.max(1);
+    let gap = Duration::from_secs(1) * LANES / attack.rate.max(1);
     let (mut tasks, now) = (JoinSet::new(), Instant::now());
     for number in 0..LANES {
         let (counts, over) = (counts.clone(), over.clone());
-        let pace = Pace { next: now + gap * number / LANES, gap };
+        let pace = RequestPace { next: now + gap * number / LANES, gap };
         tasks.spawn(async move { lane(target, shape, pace, &counts, &over).await });
     }
-    sleep_until(now + Duration::from_secs(args.seconds)).await;
+    sleep_until(now + Duration::from_secs(attack.seconds)).await;
     over.store(true, Relaxed);
     tasks.shutdown().await;
     Arc::into_inner(counts).context("every lane has ended")
 }
 
 /// Opens one connection after another, and sends on each until the node ends it.
-async fn lane(target: SocketAddr, shape: Shape, mut pace: Pace, counts: &AttackCounts, over: &AtomicBool) {
+async fn lane(
+    target: SocketAddr,
+    shape: PacketShape,
+    mut pace: RequestPace,
+    counts: &AttackCounts,
+    over: &AtomicBool,
+) {
     while !over.load(Relaxed) {
         pace.due(counts).await;
         let Ok(Ok(mut peer)) = timeout(CONNECT_TIMEOUT, HostilePeer::connect(target)).await else {
@@ -116,7 +123,7 @@ async fn lane(target: SocketAddr, shape: Shape, mut pace: Pace, counts: &AttackC
 }
 
 /// A chunk of SCTP: its kind and its value.
-type Chunk = (u8, Vec<u8>);
+type SctpChunk = (u8, Vec<u8>);
 
 /// An association without a channel.
 struct HostilePeer {
@@ -127,7 +134,7 @@ struct HostilePeer {
     due: Option<Instant>,
     is_secure: bool,
     has_ended: bool,
-    chunks: Vec<Chunk>,
+    chunks: Vec<SctpChunk>,
     /// The node's verification tag.
     tag: u32,
     tsn: u32,
@@ -184,7 +191,7 @@ impl HostilePeer {
     }
 
     /// Sends one packet of pieces. False once the node ended the connection.
-    async fn send_pieces(&mut self, shape: Shape) -> anyhow::Result<bool> {
+    async fn send_pieces(&mut self, shape: PacketShape) -> anyhow::Result<bool> {
         let pieces: Vec<Vec<u8>> = (0..PACKET_CHUNKS).map(|_| self.piece(shape)).collect();
         self.send_chunks(&pieces).await?;
         let mut packet = [0; MAX_PACKET_BYTES];
@@ -195,11 +202,11 @@ impl HostilePeer {
         Ok(!aborted && !self.has_ended)
     }
 
-    fn piece(&mut self, shape: Shape) -> Vec<u8> {
+    fn piece(&mut self, shape: PacketShape) -> Vec<u8> {
         let (flags, data) = match shape {
             // The first fragment has the flag of a beginning; none has that of an end.
-            Shape::TinyPieces => (if self.tsn == FIRST_TSN { 2 } else { 0 }, &b"x"[..]),
-            Shape::EmptyChunks => (3, &b""[..]),
+            PacketShape::TinyPieces => (if self.tsn == FIRST_TSN { 2 } else { 0 }, &b"x"[..]),
+            PacketShape::EmptyChunks => (3, &b""[..]),
         };
         let value =
             [&self.tsn.to_be_bytes()[..], &STREAM.to_be_bytes(), &[0, 0], &BINARY.to_be_bytes(), data];
@@ -287,7 +294,7 @@ fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
 }
 
 /// The chunks of a packet, as far as they have the right form.
-fn chunks_of(packet: &[u8]) -> Vec<Chunk> {
+fn chunks_of(packet: &[u8]) -> Vec<SctpChunk> {
     let (mut chunks, mut rest) = (Vec::new(), packet.get(SCTP_HEADER_BYTES..).unwrap_or_default());
     while let Some(([kind, _, high, low], _)) = rest.split_first_chunk() {
         let length = usize::from(u16::from_be_bytes([*high, *low]));

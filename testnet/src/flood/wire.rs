@@ -118,7 +118,7 @@ pub(super) fn open_and_send(stream: u32, frame: &[u8]) -> Vec<u8> {
 
 /// Bytes received on a stream.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct StreamPiece {
     /// The stream.
     pub(super) stream: u32,
     /// The bytes.
@@ -128,7 +128,7 @@ pub(super) struct Piece {
 }
 
 /// The next bytes of any stream; `None` when the node ends the connection.
-pub(super) async fn next_piece(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Piece>> {
+pub(super) async fn next_piece(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<StreamPiece>> {
     let mut header = [0; HEADER_BYTES];
     io.read_exact(&mut header).await?;
     let [_, kind, f, g, a, b, c, d, h, i, j, k] = header;
@@ -145,7 +145,7 @@ pub(super) async fn next_piece(io: &mut (impl AsyncRead + Unpin)) -> io::Result<
         body.resize(length, 0);
         io.read_exact(&mut body).await?;
     }
-    Ok(Some(Piece { stream, body, ended: flags & (FIN | RST) != 0 }))
+    Ok(Some(StreamPiece { stream, body, ended: flags & (FIN | RST) != 0 }))
 }
 
 /// The first frame of an answer, once it is complete.

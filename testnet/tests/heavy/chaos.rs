@@ -26,7 +26,7 @@ async fn acknowledged_turns_survive_every_fault() {
     eprintln!("chaos: seeds {seeds:?}; BATON_SEED repeats one");
     let folder = tempfile::tempdir().unwrap();
     let trials = seeds.clone().count() as u64;
-    let options = ChaosOptions { seeds, only: Vec::new(), lanes: LANES };
+    let options = ChaosOptions { seeds: Some(seeds), lanes: LANES, ..ChaosOptions::default() };
     let report = Box::pin(chaos(&options, folder.path())).await.unwrap();
     eprintln!("{}", serde_json::to_string(&report).unwrap());
     let findings: Vec<String> = report

@@ -2,8 +2,6 @@
 //! turn is lost or wrong, and every misbehaviour is detected by name. The test is a short run; `BATON_FULL=1`
 //! makes it the whole one, `BATON_SEED` repeats one.
 
-use std::time::Duration;
-
 use baton_testnet::{
     byzantine::Behaviour,
     churn::{ChurnOptions, ChurnReport, churn},
@@ -13,13 +11,11 @@ fn is_full() -> bool {
     std::env::var_os("BATON_FULL").is_some_and(|full| full == "1")
 }
 
-async fn run(options: ChurnOptions) -> ChurnReport {
-    let seed = std::env::var("BATON_SEED").ok().and_then(|seed| seed.parse().ok());
-    let options = ChurnOptions { seed: seed.unwrap_or(options.seed), ..options };
-    eprintln!("churn: BATON_SEED={}", options.seed);
+async fn run(mut options: ChurnOptions) -> ChurnReport {
+    options.trial.seed = std::env::var("BATON_SEED").ok().and_then(|seed| seed.parse().ok());
     let folder = tempfile::tempdir().unwrap();
     let report = Box::pin(churn(&options, folder.path())).await.unwrap();
-    eprintln!("{}", serde_json::to_string(&report).unwrap());
+    eprintln!("churn: BATON_SEED={}\n{}", report.seed, serde_json::to_string(&report).unwrap());
     report
 }
 
@@ -43,20 +39,20 @@ fn check_misbehaviours(report: &ChurnReport, behaviours: usize) {
 }
 
 fn short() -> ChurnOptions {
-    let base = ChurnOptions::new(11, 6, 4, Duration::from_secs(15));
-    ChurnOptions { every: Duration::from_millis(1500), words: (30, 60), ..base }
+    let (nodes, hostile, clients) = (11, 6, 4);
+    let default = ChurnOptions::default();
+    ChurnOptions { nodes, hostile, clients, seconds: 15, every_ms: 1500, words: (30, 60), ..default }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn churn_with_byzantine_nodes_loses_no_turn_and_no_token() {
     let _guard = crate::whole_machine().await;
     if is_full() {
-        let time = Duration::from_secs(90);
-        let report = run(ChurnOptions::new(12, 0, 20, time)).await;
+        let report = run(ChurnOptions { hostile: 0, seconds: 90, ..ChurnOptions::default() }).await;
         check(&report);
         assert!(report.continued > 0, "no answer was taken over with its tokens");
         assert_eq!((report.continued, report.restarts), (report.takeovers, 0), "nothing shown is ever void");
-        let report = run(ChurnOptions::new(12, 4, 20, time)).await;
+        let report = run(ChurnOptions { seconds: 90, ..ChurnOptions::default() }).await;
         check(&report);
         check_misbehaviours(&report, Behaviour::ALL.len());
     } else {

@@ -21,7 +21,7 @@ use baton_node::engine::{
 use baton_proto::{ids::NodeId, turn::Sampling};
 use baton_testnet::{
     byzantine::{ByzantineNode, ByzantineOptions, EngineLie, FalseEngine, MisbehaviourLog},
-    network::{EngineChoice, Network, NodeOptions},
+    network::{Network, NodeOptions},
 };
 
 use crate::support::Random;
@@ -92,16 +92,7 @@ struct World {
 
 impl World {
     async fn start(folder: &Path) -> Self {
-        let options = NodeOptions {
-            engine: EngineChoice::Echo,
-            shards: SHARDS,
-            store_faults: None,
-            context_tokens: None,
-            echo_delay_ms: 0,
-            model_dir: None,
-            extra: Vec::new(),
-        };
-        let network = Network::start(folder, 0, options).await.unwrap();
+        let network = Network::start(folder, 0, NodeOptions::echo()).await.unwrap();
         Self { network, files: Files::write(folder), folder: folder.to_owned(), started: 0 }
     }
 

@@ -9,7 +9,7 @@ use baton_testnet::flood::{FloodOptions, FloodReport, run};
 
 fn options() -> FloodOptions {
     let parts = ["forged", "signed", "forged-many", "signed-many"].map(str::to_owned).to_vec();
-    FloodOptions { seconds: 5, rate: 300, defence: true, clients: 3, subnets: 20, parts, seed: 1 }
+    FloodOptions { seconds: 5, rate: 300, clients: 3, subnets: 20, parts, ..FloodOptions::default() }
 }
 
 async fn flood(options: &FloodOptions) -> FloodReport {

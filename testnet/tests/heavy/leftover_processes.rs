@@ -23,8 +23,8 @@ const COMMANDS: [&[&str]; 7] = [
     &["churn", "--nodes", "4", "--hostile", "1", "--clients", "2", "--seconds", "60"],
     &["flood", "--seconds", "60", "--rate", "50", "--subnets", "0", "--parts", "signed"],
     &["bench", "turn", "--model-turns", "0", "--turns", "100000", "--at", "10"],
-    &["chaos", "--count", "50", "--only", "kills,kill-relayer", "--lanes", "2"],
-    &["chaos", "--count", "50", "--only", "full-disk,older-home,damage-store", "--lanes", "3"],
+    &["chaos", "--seeds", "1..50", "--only", "kills,kill-relayer", "--lanes", "2"],
+    &["chaos", "--seeds", "1..50", "--only", "full-disk,older-home,damage-store", "--lanes", "3"],
 ];
 
 /// Processes, by ID and command line, whose arguments or environment name the folder.

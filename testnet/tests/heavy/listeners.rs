@@ -5,7 +5,7 @@ use std::{path::Path, process::Stdio, time::Duration};
 
 use crate::whole_machine;
 use baton_testnet::{
-    network::{EngineChoice, Network, NodeOptions},
+    network::{Network, NodeOptions},
     process::sibling,
 };
 use serde_json::Value;
@@ -260,15 +260,7 @@ async fn check_gateway(files: Option<u32>, node: &str, store: &str) {
 async fn no_listener_is_held_by_peers_that_ask_nothing() {
     let _machine = whole_machine().await;
     let folder = tempfile::tempdir().unwrap();
-    let options = NodeOptions {
-        engine: EngineChoice::Echo,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: None,
-        extra: ["--listen", "/ip4/127.0.0.1/tcp/0/ws"].map(str::to_owned).to_vec(),
-    };
+    let options = NodeOptions::echo().with(&["--listen", "/ip4/127.0.0.1/tcp/0/ws"]);
     let network = Network::start(folder.path(), 1, options).await.unwrap();
     let addresses: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
     let (node, store) = (addresses.first().unwrap(), network.store_url());

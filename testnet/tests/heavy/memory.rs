@@ -12,7 +12,7 @@ use std::{
 
 use baton_keys::account::AccountKey;
 use baton_testnet::{
-    network::{EngineChoice, Network, NodeOptions},
+    network::{Network, NodeOptions},
     process::{Process, sibling},
 };
 use reqwest::Method;
@@ -92,18 +92,6 @@ impl Relayer {
     }
 }
 
-fn options(extra: &[&str]) -> NodeOptions {
-    NodeOptions {
-        engine: EngineChoice::Echo,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: None,
-        extra: extra.iter().map(|word| (*word).to_owned()).collect(),
-    }
-}
-
 fn addresses(network: &Network) -> Vec<String> {
     network.addresses().iter().map(ToString::to_string).collect()
 }
@@ -172,7 +160,7 @@ async fn recalls(case: &Case, storage: &[String]) {
         Command::new(program).args(["models", "pull", case.model, "--model-dir", &models]).output().unwrap();
     assert!(pulled.status.success(), "{pulled:?}");
     let folder = tempfile::tempdir().unwrap();
-    let network = Network::start(folder.path(), 1, options(&[])).await.unwrap();
+    let network = Network::start(folder.path(), 1, NodeOptions::echo()).await.unwrap();
     let nodes = addresses(&network);
     let embedder = ["--embedder", case.embedder, "--model-dir", &models];
     let arguments: Vec<&str> = embedder.into_iter().chain(storage.iter().map(String::as_str)).collect();
@@ -250,7 +238,7 @@ async fn a_model_that_a_node_serves_finds_the_facts_of_an_owner_who_allows_it() 
     let server = MockServer::start().await;
     Mock::given(path("/v1/chat/completions")).respond_with(ScriptedModel).mount(&server).await;
     let folder = tempfile::tempdir().unwrap();
-    let network = Network::start(folder.path(), 0, options(&[])).await.unwrap();
+    let network = Network::start(folder.path(), 0, NodeOptions::echo()).await.unwrap();
     let (data, url) = (folder.path().join("node").to_string_lossy().into_owned(), network.store_url());
     let node =
         ["--data-dir", &data, "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--admin", "none"];

@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
+use baton_client::{Client, NewSession, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{
     ErrorCode,
     ids::NodeId,
@@ -24,22 +24,11 @@ const SCHEMA: &str = r#"{"type":"object","properties":{"city":{"type":"string","
     "required":["city","rivers"],"additionalProperties":false}"#;
 
 fn options() -> NodeOptions {
-    NodeOptions {
-        engine: EngineChoice::Native,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: None,
-        extra: Vec::new(),
-    }
+    NodeOptions::new(EngineChoice::Native)
 }
 
 async fn open_client(network: &Network, home: &Path) -> Client {
-    let url = network.store_url();
-    let mut config = ClientConfig::with_http(Some(home), url, url, Some(url), 10).unwrap();
-    config.bootstrap = network.addresses();
-    Client::open(config).await.unwrap()
+    network.client(home).await.unwrap()
 }
 
 async fn ask(

@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use baton_client::{Client, ClientConfig, NewSession, OtherNodes, ResumeOptions, TurnEvent, TurnInput};
+use baton_client::{Client, NewSession, OtherNodes, ResumeOptions, TurnEvent, TurnInput};
 use baton_proto::ids::NodeId;
-use baton_testnet::network::{EngineChoice, Network, NodeOptions};
+use baton_testnet::network::{Network, NodeOptions};
 
 /// Steps of a turn at which a node can pause to be killed.
 const STEPS: [&str; 8] =
@@ -24,21 +24,11 @@ const PAUSE_TIMEOUT: Duration = Duration::from_secs(60);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn options() -> NodeOptions {
-    NodeOptions {
-        engine: EngineChoice::Echo,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 5,
-        model_dir: None,
-        extra: Vec::new(),
-    }
+    NodeOptions { echo_delay_ms: 5, ..NodeOptions::echo() }
 }
 
 async fn open_client(network: &Network, home: &Path) -> Client {
-    let url = network.store_url();
-    let mut config = ClientConfig::with_http(Some(home), url, url, Some(url), 10).unwrap();
-    config.bootstrap = network.addresses();
+    let mut config = network.client_config(Some(home)).unwrap();
     config.timeouts.author_stores = Duration::from_secs(1);
     Client::open(config).await.unwrap()
 }

@@ -3,33 +3,22 @@
 
 use std::time::Duration;
 
-use baton_client::{Client, ClientConfig, NewSession, ResumeOptions, TurnInput};
+use baton_client::{Client, NewSession, ResumeOptions, TurnInput};
 use baton_testnet::{
     byzantine::{Behaviour, ByzantineNode, ByzantineOptions, Misbehaviour, MisbehaviourLog},
-    network::{EngineChoice, Network, NodeOptions},
+    network::{Network, NodeOptions, SHARDS},
 };
 
-const SHARDS: u16 = 10;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_its_root() {
     let folder = tempfile::tempdir().unwrap();
-    let options = NodeOptions {
-        engine: EngineChoice::Echo,
-        shards: SHARDS,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: None,
-        extra: Vec::new(),
-    };
-    let network = Network::start(folder.path(), 0, options).await.unwrap();
-    let url = network.store_url().to_owned();
+    let network = Network::start(folder.path(), 0, NodeOptions::echo()).await.unwrap();
     let log = MisbehaviourLog::default();
     let node = ByzantineNode::start(ByzantineOptions {
         folder: &folder.path().join("hostile"),
-        store_url: &url,
+        store_url: network.store_url(),
         shards: SHARDS,
         echo_delay: Duration::ZERO,
         bootstrap: Vec::new(),
@@ -41,7 +30,7 @@ async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_it
     .unwrap();
 
     let home = folder.path().join("client");
-    let mut config = ClientConfig::with_http(Some(&home), &url, &url, Some(&url), SHARDS).unwrap();
+    let mut config = network.client_config(Some(&home)).unwrap();
     config.bootstrap = node.addresses.clone();
     config.timeouts.second_look = Duration::from_millis(100);
     let client = Client::open(config).await.unwrap();
@@ -66,8 +55,7 @@ async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_it
     node.stop().await.unwrap();
     std::fs::remove_dir_all(&home).unwrap();
 
-    let config = ClientConfig::with_http(None, &url, &url, Some(&url), SHARDS).unwrap();
-    let client = Client::open(config).await.unwrap();
+    let client = Client::open(network.client_config(None).unwrap()).await.unwrap();
     assert_eq!(client.recover(&root).await.unwrap(), session);
     let history = client.session(session).history().await.unwrap();
     let said: Vec<&str> = history.iter().filter_map(|view| view.turn.record.as_ref()?.answer()).collect();

@@ -7,7 +7,7 @@ mod small;
 
 use std::{env, fs, path::PathBuf, time::Duration};
 
-use baton_client::{Client, ClientConfig, NewSession, TurnInput, TurnOutcome};
+use baton_client::{Client, NewSession, TurnInput, TurnOutcome};
 use baton_node::models::{Catalogue, DEFAULT_MODEL};
 use baton_proto::{receipt::EngineKind, turn::Sampling};
 use baton_testnet::network::{EngineChoice, Network, NodeOptions};
@@ -52,21 +52,10 @@ async fn two_models_take_turns_in_the_memory_of_one() {
     fs::copy(&real, models.join(real.file_name().unwrap())).unwrap();
     fs::write(models.join(format!("{SMALL}.gguf")), small::model("phi3").finish()).unwrap();
     let extra = ["--more-models", SMALL, "--kv-mb", "32", "--model-memory-mb", BUDGET_MB];
-    let options = NodeOptions {
-        engine: EngineChoice::Native,
-        shards: 10,
-        store_faults: None,
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: Some(models),
-        extra: extra.map(str::to_owned).to_vec(),
-    };
+    let options =
+        NodeOptions { model_dir: Some(models), ..NodeOptions::new(EngineChoice::Native).with(&extra) };
     let network = Network::start(folder.path(), 1, options).await.unwrap();
-    let url = network.store_url();
-    let home = folder.path().join("client");
-    let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), 10).unwrap();
-    config.bootstrap = network.addresses();
-    let client = Client::open(config).await.unwrap();
+    let client = network.client(&folder.path().join("client")).await.unwrap();
 
     let (first, other) = (ask(&client, DEFAULT_MODEL).await, ask(&client, SMALL).await);
     assert_eq!((first.receipt.engine, other.receipt.engine), (EngineKind::Native, EngineKind::Library));

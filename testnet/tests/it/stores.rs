@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput};
-use baton_testnet::network::{EngineChoice, Network, NodeOptions};
+use baton_testnet::network::{Network, NodeOptions};
 use baton_walrus_client::{HttpStore, ShardCount};
 
 const TURNS: usize = 8;
@@ -20,15 +20,7 @@ fn nowhere() -> (std::net::TcpListener, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn conversations_survive_a_dead_store_and_a_failing_one() {
     let folder = tempfile::tempdir().unwrap();
-    let options = NodeOptions {
-        engine: EngineChoice::Echo,
-        shards: 10,
-        store_faults: Some("hostile".to_owned()),
-        context_tokens: None,
-        echo_delay_ms: 0,
-        model_dir: None,
-        extra: Vec::new(),
-    };
+    let options = NodeOptions { store_faults: Some("hostile".to_owned()), ..NodeOptions::echo() };
     let mut network = Network::start(folder.path(), 0, options).await.unwrap();
     let store = network.store_url().to_owned();
     // Two names of one store count as two sources, like two gateways of one network.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// One message sent through a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Message {
+struct SentMessage {
     text: String,
     /// The lane that sent it: messages of one lane keep their order.
     lane: usize,
@@ -13,61 +13,61 @@ struct Message {
 
 /// All messages of a session, each with a unique text.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ledger {
-    messages: Vec<Message>,
+pub(crate) struct TurnLedger {
+    messages: Vec<SentMessage>,
 }
 
 /// A turn as a client shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Exchange {
-    pub(super) said: String,
-    pub(super) answer: String,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Exchange {
+    pub(crate) said: String,
+    pub(crate) answer: String,
     /// Whether it is in a branch that a fork left.
-    pub(super) is_beside: bool,
+    pub(crate) is_beside: bool,
 }
 
 /// Violations of the promises.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(crate) struct LedgerVerdict {
     /// Missing acknowledged messages.
-    pub(super) lost: BTreeSet<String>,
+    pub(crate) lost: BTreeSet<String>,
     /// Turns that were never sent, are duplicated, are out of order, or have another turn's answer.
-    pub(super) wrong: BTreeSet<String>,
+    pub(crate) wrong: BTreeSet<String>,
 }
 
-impl Verdict {
+impl LedgerVerdict {
     /// Whether there are no violations.
-    pub(super) fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         self.lost.is_empty() && self.wrong.is_empty()
     }
 
     /// Adds the verdict of another check of the same session.
-    pub(super) fn and(&mut self, other: Self) {
+    pub(crate) fn and(&mut self, other: Self) {
         self.lost.extend(other.lost);
         self.wrong.extend(other.wrong);
     }
 }
 
-impl Ledger {
+impl TurnLedger {
     /// Records a message before it is sent. Its text must be unique.
-    pub(super) fn say(&mut self, lane: usize, text: &str) {
-        self.messages.push(Message { text: text.to_owned(), lane, acknowledged: false });
+    pub(crate) fn say(&mut self, lane: usize, text: &str) {
+        self.messages.push(SentMessage { text: text.to_owned(), lane, acknowledged: false });
     }
 
     /// Records that the client printed its acknowledgement.
-    pub(super) fn acknowledge(&mut self, text: &str) {
+    pub(crate) fn acknowledge(&mut self, text: &str) {
         if let Some(message) = self.messages.iter_mut().find(|message| message.text == text) {
             message.acknowledged = true;
         }
     }
 
     /// The number of acknowledged messages.
-    pub(super) fn acknowledged(&self) -> u64 {
+    pub(crate) fn acknowledged(&self) -> u64 {
         self.messages.iter().filter(|message| message.acknowledged).count() as u64
     }
 
     /// The number for the next message.
-    pub(super) fn next_number(&self) -> usize {
+    pub(crate) fn next_number(&self) -> usize {
         self.messages.len()
     }
 
@@ -76,7 +76,7 @@ impl Ledger {
     /// - An acknowledged message is there once, in its lane's order, with its answer.
     /// - An unacknowledged message may be there once.
     /// - No other message is there.
-    pub(super) fn judge(&self, history: &[Exchange]) -> Verdict {
+    pub(crate) fn judge(&self, history: &[Exchange]) -> LedgerVerdict {
         let mut verdict = self.count(history.iter().map(|exchange| exchange.said.as_str()));
         for exchange in history {
             if exchange.answer != echo(&exchange.said) {
@@ -101,12 +101,12 @@ impl Ledger {
     }
 
     /// The same check for a list without answers or order, such as the memory's.
-    pub(super) fn count<'a>(&self, texts: impl Iterator<Item = &'a str>) -> Verdict {
+    pub(crate) fn count<'a>(&self, texts: impl Iterator<Item = &'a str>) -> LedgerVerdict {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for text in texts {
             *counts.entry(text).or_default() += 1;
         }
-        let mut verdict = Verdict::default();
+        let mut verdict = LedgerVerdict::default();
         for message in self.messages.iter().filter(|message| message.acknowledged) {
             if !counts.contains_key(message.text.as_str()) {
                 verdict.lost.insert(brief(&message.text).to_owned());
@@ -130,7 +130,7 @@ fn brief(text: &str) -> &str {
 }
 
 /// The answer of the echo engine.
-fn echo(said: &str) -> String {
+pub(crate) fn echo(said: &str) -> String {
     format!("echo: {said}")
 }
 
@@ -139,8 +139,8 @@ mod tests {
     use super::*;
 
     /// `a`, `b` and `d` of one lane and `c` of another; all but `b` acknowledged.
-    fn ledger() -> Ledger {
-        let mut ledger = Ledger::default();
+    fn ledger() -> TurnLedger {
+        let mut ledger = TurnLedger::default();
         for (lane, text) in [(0, "a"), (0, "b"), (1, "c"), (0, "d")] {
             ledger.say(lane, text);
             if text != "b" {
