@@ -23,6 +23,7 @@ pub mod churn;
 mod cli;
 mod demo;
 mod draws;
+pub mod faults;
 pub mod flood;
 pub mod network;
 mod output;

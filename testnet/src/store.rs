@@ -7,10 +7,12 @@ use baton_kit::endpoint::listen_address;
 use baton_proto::{Signable as _, SignedObject, head::HeadRecord};
 use baton_walrus_client::{ShardCount, token_file::read_secret};
 use baton_walrus_store::{
-    CheckReport, EmbeddedConfig, EmbeddedStore, FaultPlan, HeadIdentity, JwtSecret, MAX_PUT_BYTES, check,
+    CheckReport, EmbeddedConfig, EmbeddedStore, HeadIdentity, JwtSecret, MAX_PUT_BYTES, check,
 };
 use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
+
+use crate::faults::{FaultPlan, Faults, text::duration};
 
 /// Default limit on stored blob bytes: enough for a hundred long conversations, and far from filling a
 /// laptop's disk.
@@ -59,7 +61,7 @@ pub(crate) struct StoreArgs {
         value_parser = clap::value_parser!(u64).range(1..))]
     max_blob: u64,
     /// Duration of an epoch: a number with s, m, h or d
-    #[arg(long, value_name = "TIME", default_value = "14d", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "14d", value_parser = epoch_duration)]
     epoch_duration: Duration,
     /// Require a token for each PUT, signed with the secret in this file (HS256; text, or hex after 0x). Only
     /// the file's owner may have access to it
@@ -154,7 +156,6 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
     let mut config = EmbeddedConfig::new(&args.data_dir);
     config.shards = ShardCount::new(args.shards)?;
     config.quota_bytes = Some(args.quota);
-    config.faults = args.faults;
     config.max_put_bytes =
         usize::try_from(args.max_blob).context("--max-blob is too large for this machine")?;
     config.epoch_duration = args.epoch_duration;
@@ -188,7 +189,8 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
         signals.next().await;
         signal.cancel();
     });
-    let serving = store.serve(listener, shutdown.clone().cancelled_owned());
+    let routes = Faults::new(args.faults).around(store.router());
+    let serving = store.serve_as(listener, routes, shutdown.clone().cancelled_owned());
     match admin_listener {
         Some(listener) => {
             let admin = store.serve_admin(listener, shutdown.clone().cancelled_owned());
@@ -202,22 +204,10 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Parses a number with s, m, h or d, above zero.
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(end);
-    let in_seconds: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 60 * 60,
-        "d" => 24 * 60 * 60,
-        _ => return Err("take a number with s, m, h or d, for example 14d".to_owned()),
-    };
-    let seconds = digits.parse().ok().and_then(|number: u64| number.checked_mul(in_seconds));
-    seconds
-        .filter(|seconds| *seconds > 0)
-        .map(Duration::from_secs)
-        .ok_or_else(|| "too short or too long".to_owned())
+/// Parses a time of a second at least.
+fn epoch_duration(text: &str) -> Result<Duration, String> {
+    let parsed = duration(text).filter(|duration| duration.as_secs() > 0);
+    parsed.ok_or_else(|| "take a number with s, m, h or d, for example 14d".to_owned())
 }
 
 /// Accepts a head record only if the key that indexes it has signed it.
@@ -238,10 +228,10 @@ mod tests {
     #[test]
     fn durations_are_a_number_and_a_unit() {
         for (text, seconds) in [("90s", 90), ("2m", 120), ("1h", 3_600), ("14d", 1_209_600)] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+            assert_eq!(epoch_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
-        for text in ["", "7", "s", "0d", "-1d", "1w", "1.5h", "99999999999999999d"] {
-            assert!(parse_duration(text).is_err(), "{text}");
+        for text in ["", "7", "s", "0d", "999ms", "-1d", "1w", "1.5h", "99999999999999999d"] {
+            assert!(epoch_duration(text).is_err(), "{text}");
         }
     }
 }

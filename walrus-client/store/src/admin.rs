@@ -21,9 +21,7 @@ use baton_walrus_client::{MAX_HEAD_BYTES, wire::reason};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    EmbeddedStore, EpochInfo, FaultPlan, HeadIdentity, Usage, WriteError, answers::Refusal, blocking,
-};
+use super::{EmbeddedStore, EpochInfo, HeadIdentity, Usage, WriteError, answers::Refusal, blocking};
 
 /// Most blobs in one list: some megabytes of JSON.
 const MAX_LISTED: usize = 100_000;
@@ -54,7 +52,6 @@ impl EmbeddedStore {
     /// - GET, PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`;
     /// - PUT `/admin/heads`;
     /// - GET `/admin/puts` and `/admin/puts/{id}`;
-    /// - GET and PUT `/admin/faults` (the text form of a [`FaultPlan`]);
     /// - GET `/admin/usage`;
     /// - GET and PUT `/admin/clock` (`?epochs=` or `?seconds=` move it forward).
     ///
@@ -69,7 +66,6 @@ impl EmbeddedStore {
             .route("/admin/heads", put(force_head))
             .route("/admin/puts", get(all_put_counts))
             .route("/admin/puts/{id}", get(put_counts))
-            .route("/admin/faults", get(faults).put(set_faults))
             .route("/admin/clock", get(clock).put(move_clock))
             .route("/admin/usage", get(usage))
             .layer(DefaultBodyLimit::max(self.inner.config.max_put_bytes))
@@ -142,17 +138,6 @@ impl Admin {
         Ok(epoch)
     }
 
-    /// Installs another fault plan, and restarts the request counts.
-    pub fn set_faults(&self, plan: FaultPlan) {
-        self.store.inner.faults.set(plan);
-    }
-
-    /// The fault plan in force.
-    #[must_use]
-    pub fn faults(&self) -> FaultPlan {
-        self.store.inner.faults.plan()
-    }
-
     /// Stores any head record over any other. With `identity`, it need not be a valid record; otherwise the
     /// validator names its key.
     ///
@@ -202,7 +187,7 @@ async fn replace_blob(
     Ok(Json(serde_json::json!({ "existed": existed })).into_response())
 }
 
-/// The stored bytes of an ID, right or wrong, regardless of faults on the public routes.
+/// The stored bytes of an ID, right or wrong, whatever the public routes answer.
 async fn read_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
     let limit = admin.store.inner.config.max_put_bytes;
     Ok(admin.store.get(parse_id(&id)?, limit).await?.into_response())
@@ -232,17 +217,6 @@ async fn all_put_counts(State(admin): State<Admin>) -> Response {
 
 async fn put_counts(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
     Ok(Json(admin.put_counts(parse_id(&id)?)).into_response())
-}
-
-async fn faults(State(admin): State<Admin>) -> String {
-    admin.faults().to_string()
-}
-
-async fn set_faults(State(admin): State<Admin>, text: String) -> Result<String, AdminError> {
-    let plan = text.parse::<FaultPlan>();
-    let refused = |error: super::FaultPlanError| Refusal::text(StatusCode::BAD_REQUEST, error.to_string());
-    admin.set_faults(plan.map_err(|error| AdminError(refused(error)))?);
-    Ok(admin.faults().to_string())
 }
 
 async fn clock(State(admin): State<Admin>) -> Response {

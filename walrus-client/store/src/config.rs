@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use baton_proto::ids::HeadIndexKey;
 use baton_walrus_client::ShardCount;
 
-use super::{clock::Clock, faults::FaultPlan, jwt_secret::JwtSecret};
+use super::{clock::Clock, jwt_secret::JwtSecret};
 
 /// Default largest blob, in bytes: the limit of Walrus's public publishers.
 pub const MAX_PUT_BYTES: usize = 10_240 * 1024;
@@ -94,8 +94,6 @@ pub struct EmbeddedConfig {
     pub clock: Clock,
     /// The secret that signs publisher tokens. If set, PUTs over HTTP need a token.
     pub jwt_secret: Option<JwtSecret>,
-    /// Injected faults over HTTP; none by default.
-    pub faults: FaultPlan,
 }
 
 impl EmbeddedConfig {
@@ -115,7 +113,6 @@ impl EmbeddedConfig {
             max_heads: MAX_HEADS,
             clock: Clock::system(),
             jwt_secret: None,
-            faults: FaultPlan::default(),
         }
     }
 }

@@ -5,7 +5,6 @@
 mod body;
 mod concat;
 mod get;
-mod inject;
 mod put;
 mod quilt;
 
@@ -40,8 +39,7 @@ pub(super) fn router(store: EmbeddedStore) -> Router {
         .route("/v1/blobs/by-quilt-patch-id/{id}", get(quilt::get_patch))
         .route("/v1/blobs/by-quilt-id/{id}/{identifier}", get(quilt::get_patch_by_identifier))
         .route("/v1/quilts/{id}/patches", get(quilt::list_patches))
-        .route("/v1alpha/blobs/concat", concat.layer(DefaultBodyLimit::max(MAX_CONCAT_BODY_BYTES)))
-        .layer(middleware::from_fn_with_state(store.clone(), inject::inject));
+        .route("/v1alpha/blobs/concat", concat.layer(DefaultBodyLimit::max(MAX_CONCAT_BODY_BYTES)));
     Router::new()
         .route("/status", get(status))
         .route("/v1/api", get(api))

@@ -43,7 +43,6 @@ mod clock;
 mod config;
 mod disk;
 mod download;
-pub mod faults;
 mod http;
 mod jwt_secret;
 mod range;
@@ -79,8 +78,6 @@ pub use config::{
 };
 pub use disk::{CheckReport, CollectionReport, Damage, DamageKind, Usage, check};
 use disk::{Disk, DiskError, PurchaseOutcome, Term};
-use faults::Faults;
-pub use faults::{Fault, FaultPlan, FaultPlanError, FaultRoute, FaultRule};
 pub use jwt_secret::{JwtSecret, JwtSecretError};
 
 /// For fuzz targets only: the parser of untrusted text.
@@ -110,7 +107,6 @@ struct EmbeddedInner {
     quilt_patches: Arc<Semaphore>,
     /// Memory for whole quilts, in KiB. A holder never waits for `quilt_patches`.
     quilts: Arc<Semaphore>,
-    faults: Faults,
     put_counts: Mutex<HashMap<BlobId, PutCounts>>,
     /// Signals a moved clock: an epoch may have ended.
     clock_moved: Notify,
@@ -173,7 +169,6 @@ impl EmbeddedStore {
         let inner = EmbeddedInner {
             disk,
             damages,
-            faults: Faults::new(config.faults.clone()),
             put_counts: Mutex::default(),
             admitted_puts: semaphore(config.max_running_puts + config.max_waiting_puts),
             running_puts: semaphore(config.max_running_puts),
@@ -258,8 +253,26 @@ impl EmbeddedStore {
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
+        self.serve_as(listener, self.router(), shutdown).await
+    }
+
+    /// The public routes: Walrus's interface and the head index.
+    pub fn router(&self) -> axum::Router {
+        http::router(self.clone())
+    }
+
+    /// As [`Self::serve`], with [`Self::router`] below layers of the caller.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub async fn serve_as(
+        &self,
+        listener: TcpListener,
+        router: axum::Router,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), ServeError> {
         tokio::select! {
-            served = self.serve_router(listener, http::router(self.clone()), shutdown) => served,
+            served = self.serve_router(listener, router, shutdown) => served,
             never = self.collect_always() => match never {},
         }
     }

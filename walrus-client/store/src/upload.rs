@@ -126,7 +126,6 @@ impl EmbeddedInner {
     fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<PurchaseOutcome, super::DiskError> {
         let stored = self.disk.put(id, writer, term)?;
         self.count_put(id, stored);
-        self.faults.stored(id);
         Ok(stored)
     }
 }

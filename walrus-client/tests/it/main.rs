@@ -8,7 +8,6 @@ mod common;
 mod fuzz_samples;
 mod http_common;
 mod http_embedded;
-mod http_faults;
 mod http_quilts;
 mod http_reads;
 mod http_store;

@@ -49,13 +49,19 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start(store: EmbeddedStore) -> Self {
+        let router = store.router();
+        Self::start_as(store, router).await
+    }
+
+    /// Starts it with other routes: its own ones below layers.
+    pub(crate) async fn start_as(store: EmbeddedStore, router: axum::Router) -> Self {
         let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel();
         let serving = store.clone();
         let task = tokio::spawn(async move {
             let shutdown = async { stopped.await.unwrap_or(()) };
-            serving.serve(listener, shutdown).await.unwrap();
+            serving.serve_as(listener, router, shutdown).await.unwrap();
         });
         Self { store, url, stop, task }
     }

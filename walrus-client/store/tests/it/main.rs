@@ -1,4 +1,4 @@
-//! The store's tests: its folder and damage to it, lifetimes, faults, its interface over HTTP, and its port.
+//! The store's tests: its folder and damage to it, lifetimes, its interface over HTTP, and its port.
 //!
 //! A store that is killed, measured, or has no room runs in a process of its own: this test program, run again
 //! with one of its serving tests.
@@ -8,7 +8,6 @@ mod common;
 mod damage;
 mod disk;
 mod epochs;
-mod faults;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod http;

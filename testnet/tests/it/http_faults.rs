@@ -16,12 +16,13 @@ use baton_proto::{
     ids::{BlobDigest, BlobId},
     store::{BlobStore as _, PutOptions, StoreError},
 };
+use baton_testnet::faults::{Fault, FaultPlan, FaultRoute, FaultRule, Faults};
 use baton_walrus_client::{
     HttpStore, QuiltPatch, QuiltPatchId, ShardCount, blob_id,
     http_store::{ReadOptions, RetryPolicy, Verification},
     quilt,
 };
-use baton_walrus_store::{EmbeddedConfig, EmbeddedStore, Fault, FaultPlan, FaultRoute, FaultRule};
+use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 use tempfile::TempDir;
 
 use crate::common::{Running, config, validate};
@@ -175,19 +176,22 @@ impl Cell {
 
 struct Sources {
     running: Vec<Running>,
+    faults: Vec<Faults>,
     _folder: TempDir,
 }
 
 impl Sources {
     async fn start() -> Self {
         let folder = TempDir::new().unwrap();
+        let faults: Vec<Faults> = (0..SOURCES).map(|_| Faults::default()).collect();
         let mut running = Vec::new();
-        for source in 0..SOURCES {
+        for (source, faults) in faults.iter().enumerate() {
             let path = folder.path().join(source.to_string());
-            let config = EmbeddedConfig { path, ..config(&folder) };
-            running.push(Running::start(EmbeddedStore::open(config, validate).unwrap()).await);
+            let store = EmbeddedStore::open(EmbeddedConfig { path, ..config(&folder) }, validate).unwrap();
+            let routes = faults.around(store.router());
+            running.push(Running::start_as(store, routes).await);
         }
-        Self { running, _folder: folder }
+        Self { running, faults, _folder: folder }
     }
 
     /// A client without memory of earlier cells.
@@ -204,16 +208,17 @@ impl Sources {
     }
 
     fn set_faults(&self, cell: Cell) {
-        for (source, running) in self.running.iter().enumerate() {
+        for (source, faults) in self.faults.iter().enumerate() {
             let rule = FaultRule { route: cell.route(), fault: cell.fault, share: 1.0 };
             let rules = if cell.is_faulty(source) { vec![rule] } else { Vec::new() };
-            running.store.admin().set_faults(FaultPlan { seed: cell.number, rules });
+            faults.set(FaultPlan { seed: cell.number, rules });
         }
     }
 
     async fn seed(&self, bytes: &[u8]) {
-        for running in &self.running {
-            running.store.put(bytes.to_vec(), PutOptions::default()).await.unwrap();
+        for (running, faults) in self.running.iter().zip(&self.faults) {
+            let stored = running.store.put(bytes.to_vec(), PutOptions::default()).await.unwrap();
+            faults.stored(stored.blob_id);
         }
     }
 

@@ -3,23 +3,20 @@
 use std::time::{Duration, Instant};
 
 use axum::{
-    body::Body,
+    Json, Router,
+    body::{Body, Bytes},
     extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
-    middleware::Next,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
 };
-use baton_walrus_client::wire::reason;
-use bytes::Bytes;
+use baton_walrus_client::wire::{ERROR_DOMAIN, ERROR_INFO, reason};
 use futures::{StreamExt as _, stream};
+use serde_json::{Value, json};
 
 use super::{
-    super::{
-        EmbeddedStore,
-        answers::Refusal,
-        faults::{Fault, Subject},
-    },
-    body::discard,
+    Fault, Faults,
+    active::{ActivePlan, FaultyRequest},
 };
 
 /// Longest answer with a changed copy in memory: slightly more than the largest blob of Walrus's publishers.
@@ -31,51 +28,79 @@ const ENDLESS_PIECE_BYTES: usize = 64 * 1024;
 /// Pieces of a dripping answer.
 const DRIPS: usize = 8;
 
-/// Serves a request with its fault from the plan. A layer over Walrus's routes.
-pub(super) async fn inject(State(store): State<EmbeddedStore>, request: Request, next: Next) -> Response {
-    let Some(running) = store.inner.faults.running() else { return next.run(request).await };
-    let fault = Subject::of(request.method(), request.uri().path())
-        .and_then(|subject| Some((running.decide(&subject, Instant::now())?, subject.reads)));
-    let Some((fault, reads)) = fault else { return next.run(request).await };
-    tracing::debug!(%fault, "a request meets a fault");
-    if let Some(refusal) = refusal(fault, reads) {
-        // A sender that is still writing may never read the refusal.
-        discard(request.into_body()).await;
-        return refusal.into_response();
-    }
-    let answer = next.run(request).await;
-    match fault {
-        Fault::Slow(delay) => {
-            tokio::time::sleep(delay).await;
-            answer
-        }
-        Fault::AnswerLost => lost(),
-        _ if !answer.status().is_success() => answer,
-        _ => change(fault, answer).await,
+/// Time for the rest of a body whose request is refused.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Faults {
+    /// The routes of a store, with the faults over those of Walrus.
+    pub fn around(&self, routes: Router) -> Router {
+        routes.layer(middleware::from_fn_with_state(self.clone(), inject))
     }
 }
 
+/// Serves a request with its fault from the plan.
+async fn inject(State(faults): State<Faults>, request: Request, next: Next) -> Response {
+    let subject = FaultyRequest::of(request.method(), request.uri().path());
+    let (Some(running), Some(subject)) = (faults.running(), subject) else { return next.run(request).await };
+    let fault = running.decide(&subject, Instant::now());
+    if let Some(refusal) = fault.and_then(|fault| refusal(fault, subject.reads)) {
+        // A sender that is still writing may never read the refusal.
+        let mut rest = request.into_body().into_data_stream();
+        let discarding = async { while let Some(Ok(_)) = rest.next().await {} };
+        let _ = tokio::time::timeout(DISCARD_TIMEOUT, discarding).await;
+        return refusal;
+    }
+    let mut answer = next.run(request).await;
+    if !subject.reads && running.has_window() && answer.status().is_success() {
+        answer = noted(&running, answer).await;
+    }
+    match fault {
+        None => answer,
+        Some(Fault::Slow(delay)) => {
+            tokio::time::sleep(delay).await;
+            answer
+        }
+        Some(Fault::AnswerLost) => lost(),
+        Some(_) if !answer.status().is_success() => answer,
+        Some(fault) => change(fault, answer).await,
+    }
+}
+
+/// The answer to a PUT, after its blobs are noted as stored.
+async fn noted(running: &ActivePlan, answer: Response) -> Response {
+    let (parts, body) = answer.into_parts();
+    let Ok(bytes) = axum::body::to_bytes(body, MAX_CHANGED_BYTES).await else { return lost() };
+    if let Ok(mut value) = serde_json::from_slice(&bytes) {
+        for_each_id(&mut value, &mut |id| {
+            if let Ok(id) = id.parse() {
+                running.stored(id, Instant::now());
+            }
+        });
+    }
+    Response::from_parts(parts, Body::from(bytes))
+}
+
 /// The faults that replace the answer without serving the request.
-fn refusal(fault: Fault, reads: bool) -> Option<Refusal> {
+fn refusal(fault: Fault, reads: bool) -> Option<Response> {
+    let json = |status: StatusCode, name: &str, reason: &str| {
+        let detail = json!({ "@type": ERROR_INFO, "reason": reason, "domain": ERROR_DOMAIN, "metadata": {} });
+        let message = "a fault on purpose, please try again";
+        let error =
+            json!({ "status": name, "code": status.as_u16(), "message": message, "details": [detail] });
+        (status, Json(json!({ "error": error }))).into_response()
+    };
     Some(match fault {
-        Fault::NotFoundAfterPut(_) => Refusal::json(
-            StatusCode::NOT_FOUND,
-            reason::BLOB_NOT_FOUND,
-            "the requested blob ID does not exist on Walrus, ensure that it was entered correctly",
-        ),
-        Fault::Internal => Refusal::internal("an internal server error has occurred"),
-        Fault::Unavailable => Refusal::json(
-            StatusCode::SERVICE_UNAVAILABLE,
-            reason::BLOB_UNAVAILABLE,
-            "the requested blob is currently not retrievable, please try again",
-        ),
-        Fault::TooMany => Refusal::too_many(),
-        Fault::GatewayTimeout if reads => Refusal::text(StatusCode::GATEWAY_TIMEOUT, "gateway timeout"),
-        Fault::GatewayTimeout => Refusal::json(
-            StatusCode::GATEWAY_TIMEOUT,
-            reason::INSUFFICIENT_CONFIRMATIONS,
-            "the service timed-out while waiting for confirmations, please try again",
-        ),
+        Fault::NotFoundAfterPut(_) => json(StatusCode::NOT_FOUND, "NOT_FOUND", reason::BLOB_NOT_FOUND),
+        Fault::Internal => json(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", reason::INTERNAL_ERROR),
+        Fault::Unavailable => json(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", reason::BLOB_UNAVAILABLE),
+        Fault::TooMany => {
+            (StatusCode::TOO_MANY_REQUESTS, "the store has too many requests in flight; try again later")
+                .into_response()
+        }
+        Fault::GatewayTimeout if reads => (StatusCode::GATEWAY_TIMEOUT, "gateway timeout").into_response(),
+        Fault::GatewayTimeout => {
+            json(StatusCode::GATEWAY_TIMEOUT, "DEADLINE_EXCEEDED", reason::INSUFFICIENT_CONFIRMATIONS)
+        }
         _ => return None,
     })
 }
@@ -159,26 +184,28 @@ fn with_one_wrong(bytes: Bytes) -> Vec<u8> {
 
 /// The answer to a PUT with every blob and patch ID replaced by another well-formed ID.
 fn with_wrong_ids(bytes: &Bytes) -> Vec<u8> {
-    fn exchange(value: &mut serde_json::Value) {
-        match value {
-            serde_json::Value::Object(fields) => {
-                for (name, value) in fields {
-                    if let (serde_json::Value::String(id), "blobId" | "quiltPatchId") =
-                        (&mut *value, &name[..])
-                    {
-                        let other = if id.starts_with('A') { 'B' } else { 'A' };
-                        id.replace_range(..1, other.encode_utf8(&mut [0; 4]));
-                    }
-                    exchange(value);
+    let Ok(mut value) = serde_json::from_slice(bytes) else { return bytes.to_vec() };
+    for_each_id(&mut value, &mut |id| {
+        let other = if id.starts_with('A') { 'B' } else { 'A' };
+        id.replace_range(..1, other.encode_utf8(&mut [0; 4]));
+    });
+    value.to_string().into_bytes()
+}
+
+/// Visits every blob and patch ID of an answer.
+fn for_each_id(value: &mut Value, visit: &mut impl FnMut(&mut String)) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match (&mut *value, name.as_str()) {
+                    (Value::String(id), "blobId" | "quiltPatchId") => visit(id),
+                    (value, _) => for_each_id(value, visit),
                 }
             }
-            serde_json::Value::Array(values) => values.iter_mut().for_each(exchange),
-            _ => {}
         }
+        Value::Array(values) => values.iter_mut().for_each(|value| for_each_id(value, visit)),
+        _ => {}
     }
-    let Ok(mut value) = serde_json::from_slice(bytes) else { return bytes.to_vec() };
-    exchange(&mut value);
-    value.to_string().into_bytes()
 }
 
 #[cfg(test)]

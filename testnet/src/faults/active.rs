@@ -18,13 +18,15 @@ use super::{Fault, FaultPlan, FaultRoute, MAX_FAULT_RULES, draw};
 /// removed; if none has expired, new blobs get no window.
 const MAX_REMEMBERED_PUTS: usize = 65_536;
 
-/// The faults of one store.
-pub(crate) struct Faults {
-    plan: RwLock<Option<Arc<Running>>>,
+/// The faults of one store; clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    plan: Arc<RwLock<Option<Arc<ActivePlan>>>>,
 }
 
 /// A plan in force; each new plan gets its own, so that counting restarts.
-pub(crate) struct Running {
+#[derive(Debug)]
+pub(super) struct ActivePlan {
     plan: FaultPlan,
     /// The longest time in which reads find nothing after a PUT.
     window: Duration,
@@ -34,44 +36,41 @@ pub(crate) struct Running {
 }
 
 /// The facts about a request before it is served.
-pub(crate) struct Subject {
-    pub(crate) route: FaultRoute,
-    pub(crate) reads: bool,
+pub(super) struct FaultyRequest {
+    pub(super) route: FaultRoute,
+    pub(super) reads: bool,
     /// The blob or quilt of a read, if its path names it.
-    pub(crate) blob: Option<BlobId>,
+    pub(super) blob: Option<BlobId>,
 }
 
 impl Faults {
-    pub(crate) fn new(plan: FaultPlan) -> Self {
-        let faults = Self { plan: RwLock::default() };
+    /// The faults of a plan.
+    #[must_use]
+    pub fn new(plan: FaultPlan) -> Self {
+        let faults = Self::default();
         faults.set(plan);
         faults
     }
 
     /// Installs another plan and restarts the counts.
-    pub(crate) fn set(&self, plan: FaultPlan) {
-        let running = (!plan.rules.is_empty()).then(|| Arc::new(Running::new(plan)));
+    pub fn set(&self, plan: FaultPlan) {
+        let running = (!plan.rules.is_empty()).then(|| Arc::new(ActivePlan::new(plan)));
         *self.plan.write().unwrap_or_else(PoisonError::into_inner) = running;
     }
 
-    /// The plan in force.
-    pub(crate) fn plan(&self) -> FaultPlan {
-        self.running().map(|running| running.plan.clone()).unwrap_or_default()
-    }
-
-    /// Notes that a blob was stored.
-    pub(crate) fn stored(&self, id: BlobId) {
+    /// Notes that a blob was stored other than by a request.
+    pub fn stored(&self, id: BlobId) {
         if let Some(running) = self.running() {
             running.stored(id, Instant::now());
         }
     }
 
-    pub(crate) fn running(&self) -> Option<Arc<Running>> {
+    pub(super) fn running(&self) -> Option<Arc<ActivePlan>> {
         self.plan.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Running {
+impl ActivePlan {
     fn new(plan: FaultPlan) -> Self {
         let windows = plan.rules.iter().filter_map(|rule| match rule.fault {
             Fault::NotFoundAfterPut(window) => Some(window),
@@ -81,8 +80,14 @@ impl Running {
         Self { window, plan, requests: Default::default(), first_puts: Mutex::default() }
     }
 
-    fn stored(&self, id: BlobId, now: Instant) {
-        if self.window.is_zero() {
+    /// Whether times of PUTs matter.
+    pub(super) fn has_window(&self) -> bool {
+        !self.window.is_zero()
+    }
+
+    /// Notes that a blob was stored.
+    pub(super) fn stored(&self, id: BlobId, now: Instant) {
+        if !self.has_window() {
             return;
         }
         let mut first_puts = self.first_puts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +106,7 @@ impl Running {
     }
 
     /// The fault that the next request of this kind meets.
-    pub(crate) fn decide(&self, subject: &Subject, now: Instant) -> Option<Fault> {
+    pub(super) fn decide(&self, subject: &FaultyRequest, now: Instant) -> Option<Fault> {
         // `Any` is last and is never the kind of a request.
         let counter = self.requests.get(subject.route as usize)?;
         let number = counter.fetch_add(1, Ordering::Relaxed);
@@ -124,9 +129,9 @@ impl Running {
     }
 }
 
-impl Subject {
+impl FaultyRequest {
     /// The facts about a request, or `None` if no fault applies to it.
-    pub(crate) fn of(method: &Method, path: &str) -> Option<Self> {
+    pub(super) fn of(method: &Method, path: &str) -> Option<Self> {
         let mut parts = path.strip_prefix('/')?.split('/');
         let (version, kind) = (parts.next()?, parts.next()?);
         let (first, second) = (parts.next(), parts.next());
@@ -168,15 +173,15 @@ fn quilt_of_patch(id: &str) -> Option<BlobId> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FaultRule;
     use super::*;
-    use crate::FaultRule;
 
-    fn subject(route: FaultRoute, blob: Option<BlobId>) -> Subject {
-        Subject { route, reads: route != FaultRoute::Put, blob }
+    fn subject(route: FaultRoute, blob: Option<BlobId>) -> FaultyRequest {
+        FaultyRequest { route, reads: route != FaultRoute::Put, blob }
     }
 
-    fn plan(text: &str) -> Running {
-        Running::new(text.parse().unwrap())
+    fn plan(text: &str) -> ActivePlan {
+        ActivePlan::new(text.parse().unwrap())
     }
 
     #[test]
@@ -282,7 +287,7 @@ mod tests {
             (Method::GET, "/status".to_owned(), None),
             (Method::PUT, "/v1/baton/heads".to_owned(), None),
         ] {
-            let found = Subject::of(&method, &path).map(|found| (found.route, found.reads, found.blob));
+            let found = FaultyRequest::of(&method, &path).map(|found| (found.route, found.reads, found.blob));
             assert_eq!(found, expected, "{method} {path}");
         }
     }
@@ -293,7 +298,7 @@ mod tests {
         let always = FaultRule { share: 1.0, ..never };
         let mut rules = vec![never; MAX_FAULT_RULES];
         rules.push(always);
-        let running = Running::new(FaultPlan { seed: 0, rules });
+        let running = ActivePlan::new(FaultPlan { seed: 0, rules });
         assert_eq!(running.decide(&subject(FaultRoute::Get, None), Instant::now()), None);
     }
 }

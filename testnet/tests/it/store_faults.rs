@@ -1,10 +1,11 @@
-//! The embedded store's behaviour over HTTP with faults switched on.
+//! The embedded store's behaviour over HTTP below a plan of faults.
 
 use std::time::Duration;
 
 use baton_proto::ids::BlobId;
+use baton_testnet::faults::Faults;
 use baton_walrus_client::{ShardCount, blob_id};
-use baton_walrus_store::{EmbeddedConfig, EmbeddedStore, FaultPlan, PutCounts};
+use baton_walrus_store::PutCounts;
 use futures::StreamExt as _;
 use reqwest::{Client, Method, Response};
 use serde_json::Value;
@@ -14,7 +15,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::common::{Running, config, open, validate};
+use crate::common::{Running, open};
 
 const BLOB: &[u8] = b"0123456789";
 
@@ -25,6 +26,7 @@ fn id_of(bytes: &[u8]) -> BlobId {
 struct Bench {
     _folder: TempDir,
     running: Running,
+    faults: Faults,
     client: Client,
 }
 
@@ -32,15 +34,17 @@ impl Bench {
     /// A store with [`BLOB`], and then these faults.
     async fn with(faults: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let running = Running::start(open(&folder)).await;
-        let bench = Self { _folder: folder, running, client: Client::new() };
+        let (store, given) = (open(&folder), Faults::default());
+        let routes = given.around(store.router());
+        let running = Running::start_as(store, routes).await;
+        let bench = Self { _folder: folder, running, faults: given, client: Client::new() };
         assert_eq!(bench.put(BLOB).await.unwrap().status(), 200);
         bench.set(faults);
         bench
     }
 
     fn set(&self, faults: &str) {
-        self.running.store.admin().set_faults(faults.parse().unwrap());
+        self.faults.set(faults.parse().unwrap());
     }
 
     async fn put(&self, bytes: &[u8]) -> reqwest::Result<Response> {
@@ -197,33 +201,4 @@ async fn a_run_can_be_repeated() {
     let first = run().await;
     assert_eq!(first, run().await);
     assert!([200, 429, 500].iter().all(|status| first.contains(status)), "{first:?}");
-}
-
-#[tokio::test]
-async fn a_plan_comes_with_the_configuration_and_over_the_admin_routes() {
-    let folder = TempDir::new().unwrap();
-    let faults: FaultPlan = "put:503;seed=2".parse().unwrap();
-    let store = EmbeddedStore::open(EmbeddedConfig { faults, ..config(&folder) }, validate).unwrap();
-    let running = Running::start(store.clone()).await;
-    let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let admin = format!("http://{}/admin", listener.local_addr().unwrap());
-    let serving = tokio::spawn(async move { store.serve_admin(listener, std::future::pending()).await });
-    let client = Client::new();
-    let put = async || client.put(format!("{}/v1/blobs", running.url)).body("x").send().await.unwrap();
-    assert_eq!(put().await.status(), 503);
-    let get = async |path: &str| client.get(format!("{admin}/{path}")).send().await.unwrap();
-    assert_eq!(get("faults").await.text().await.unwrap(), "put:503@1;seed=2");
-    let set = async |text: &'static str| {
-        client.put(format!("{admin}/faults")).body(text).send().await.unwrap().status().as_u16()
-    };
-    assert_eq!(set("put:teapot").await, 400);
-    assert_eq!(put().await.status(), 503, "a refused plan changes nothing");
-    assert_eq!(set("none").await, 200);
-    assert_eq!(put().await.status(), 200);
-    let counts: Value = get(&format!("puts/{}", id_of(b"x"))).await.json().await.unwrap();
-    assert_eq!(counts, serde_json::json!({"puts": 1, "bought": 1}));
-    let all: Value = get("puts").await.json().await.unwrap();
-    assert_eq!(all, serde_json::json!([{"blobId": id_of(b"x").to_string(), "puts": 1, "bought": 1}]));
-    serving.abort();
-    running.stop().await;
 }

@@ -1,11 +1,11 @@
-//! Deliberate faults of the store's HTTP side, which test clients against the behaviour of real stores.
+//! Deliberate faults of a store's HTTP side, which test clients against the behaviour of real stores.
 //!
 //! Owns the plan ([`FaultPlan`]), its text form, and the choice of a fault for a request. The choice is a
 //! pure function of the seed, the rule, and the request's number within its kind. So a run with one client at
-//! a time can be repeated exactly. The middleware `http/inject.rs` carries the choice out. Nothing here changes
+//! a time can be repeated exactly. [`Faults::around`] lays the plan over a store's routes. Nothing here changes
 //! stored content.
 //!
-//! The text form, for `baton-testnet store --faults` and `PUT /admin/faults`:
+//! The text form, for `baton-testnet store --faults`:
 //!
 //! ```text
 //! plan     = preset | rule *( "," rule ) [ ";seed=" number ]
@@ -17,19 +17,21 @@
 //!          | "wrong-bytes" | "wrong-id" | "answer-lost"
 //! timed    = "404-after-put" | "slow" | "drip"
 //! share    = a number from 0 to 1: how many of the requests meet it; 1 when left out
-//! duration = number ( "ms" | "s" | "m" )
+//! duration = number ( "ms" | "s" | "m" | "h" | "d" )
 //! ```
 //!
 //! For example `put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7`. A request meets the first drawn
 //! rule for its kind, in the order of the text.
 
 mod active;
-mod text;
+mod inject;
+pub(crate) mod text;
 
 use std::time::Duration;
 
-pub(super) use active::{Faults, Subject};
-pub use text::FaultPlanError;
+pub use active::Faults;
+
+use crate::draws::Draws;
 
 /// Most rules of a plan: each is drawn for every request.
 pub const MAX_FAULT_RULES: usize = 64;
@@ -127,20 +129,11 @@ impl FaultRoute {
 
 /// A pseudorandom number in [0, 1) from the seed, the rule, the route and the subject.
 fn draw(seed: u64, rule: u64, route: FaultRoute, subject: u64) -> f64 {
-    let mut state = seed;
-    for part in [rule, route as u64, subject] {
-        state = mix(state ^ mix(part.wrapping_add(0x9e37_79b9_7f4a_7c15)));
-    }
+    let of_rule = Draws::of(seed, rule * 8 + route as u64 + 1).next();
+    let drawn = Draws::of(of_rule, subject).next();
     #[expect(clippy::cast_precision_loss, reason = "53 bits are all that a share needs")]
-    let drawn = (state >> 11) as f64 / (1u64 << 53) as f64;
-    drawn
-}
-
-/// SplitMix64's finalizer: every bit of the input changes about half of the output bits.
-const fn mix(mut value: u64) -> u64 {
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+    let share = (drawn >> 11) as f64 / (1u64 << 53) as f64;
+    share
 }
 
 #[cfg(test)]
