@@ -13,13 +13,16 @@ use baton_proto::{
     ErrorCode, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, SealedReply},
     ids::{AuthHash, ModelId, NodeId},
-    limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
-    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
+    limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_FRAME_BYTES, VERSION},
+    node_record::{ModelOffer, NodeRecord, StorageOffer},
     receipt::EngineKind,
     wire::{ClientFrame, NodeFrame},
 };
 
-use crate::{World, fake::now_ms};
+use crate::{
+    World,
+    fake::{now_ms, signed_record},
+};
 
 pub const EMBEDDER: &str = "tiny-embedder";
 
@@ -98,33 +101,16 @@ async fn accept(shared: Arc<EmbedderInner>, mut incoming: Incoming) {
 }
 
 fn record(shared: &EmbedderInner) -> SignedObject<NodeRecord> {
-    let now = now_ms();
-    let record = NodeRecord {
-        version: NODE_RECORD_VERSION,
-        node: shared.signing.node_id(),
-        sequence: now,
-        addresses: Vec::new(),
-        keys: vec![KeyWindow {
-            key: shared.exchange.public_key(),
-            from_ms: now - 1000,
-            until_ms: now + 3_600_000,
-        }],
-        models: vec![ModelOffer {
-            model: ModelId([0x1e; 32]),
-            name: EMBEDDER.to_owned(),
-            engine: EngineKind::Embedding,
-            context_tokens: 256,
-            input_price: 0,
-            output_price: 0,
-        }],
-        limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
-        storage: StorageOffer::default(),
-        versions: vec![VERSION],
-        software: "embedder".to_owned(),
-        issued_ms: now,
-        expires_ms: now + 3_600_000,
+    let model = ModelOffer {
+        model: ModelId([0x1e; 32]),
+        name: EMBEDDER.to_owned(),
+        engine: EngineKind::Embedding,
+        context_tokens: 256,
+        input_price: 0,
+        output_price: 0,
     };
-    SignedObject::sign(record, &shared.signing)
+    let key = shared.exchange.public_key();
+    signed_record(&shared.signing, key, model, StorageOffer::default(), now_ms())
 }
 
 async fn tell(shared: &EmbedderInner, mut stream: TurnStream) {

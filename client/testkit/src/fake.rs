@@ -67,7 +67,7 @@ pub struct SeenFrame {
     pub bytes: Vec<u8>,
 }
 
-struct State {
+struct FakeNodeState {
     script: VecDeque<Act>,
     sealed: HashMap<(TurnId, u32), SealedTurn>,
     /// The turn that runs until it was asked about often enough.
@@ -84,7 +84,7 @@ struct FakeNodeInner {
     exchange: ExchangeSecret,
     engine: EngineKind,
     stores: Stores,
-    state: Mutex<State>,
+    state: Mutex<FakeNodeState>,
     /// The node's clock error, in milliseconds ahead.
     clock_ahead_ms: AtomicI64,
     /// Rises with every question about a turn.
@@ -122,16 +122,14 @@ impl FakeNode {
     pub async fn start(stores: impl Into<Stores>, engine: EngineKind) -> Self {
         let signing = SecretSigningKey::generate();
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-        let mut config = MeshConfig::server("fake node", listen);
-        config.limits.own_networks = Networks::loopback();
-        let (mesh, incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
+        let (mesh, incoming) = spawn_mesh(&signing, "fake node", listen).await;
         let shared = Arc::new(FakeNodeInner {
             signing,
             exchange: ExchangeSecret::generate(),
             engine,
             stores: stores.into(),
             clock_ahead_ms: AtomicI64::new(0),
-            state: Mutex::new(State {
+            state: Mutex::new(FakeNodeState {
                 script: VecDeque::new(),
                 sealed: HashMap::new(),
                 running: None,
@@ -152,9 +150,7 @@ impl FakeNode {
 
     /// Starts it again at the same address, after a stop.
     pub async fn revive(&mut self) {
-        let mut config = MeshConfig::server("fake node", self.listen.clone());
-        config.limits.own_networks = Networks::loopback();
-        let (mesh, incoming) = Mesh::spawn(self.shared.signing.expose_seed(), config).await.unwrap();
+        let (mesh, incoming) = spawn_mesh(&self.shared.signing, "fake node", self.listen.clone()).await;
         tokio::spawn(accept(self.shared.clone(), incoming));
         self.mesh = mesh;
     }
@@ -281,35 +277,58 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
 }
 
 fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
-    let now = shared.now_ms();
     let mut key = *shared.exchange.public_key().as_bytes();
-    if shared.state.lock().unwrap().seen.unusable_key {
+    let state = shared.state.lock().unwrap();
+    if state.seen.unusable_key {
         key[ExchangeKey::LEN - 32..].fill(0);
     }
+    let (name, id) = state.model;
+    let model = ModelOffer {
+        model: ModelId([id; 32]),
+        name: name.to_owned(),
+        engine: shared.engine,
+        context_tokens: 4096,
+        input_price: 1,
+        output_price: 2,
+    };
+    signed_record(&shared.signing, ExchangeKey::from(key), model, state.storage, shared.now_ms())
+}
+
+/// A node's record, valid for an hour.
+pub(crate) fn signed_record(
+    signing: &SecretSigningKey,
+    key: ExchangeKey,
+    model: ModelOffer,
+    storage: StorageOffer,
+    now: u64,
+) -> SignedObject<NodeRecord> {
     let until = now + 3_600_000;
-    let (model_name, model_id) = shared.state.lock().unwrap().model;
     let record = NodeRecord {
         version: NODE_RECORD_VERSION,
-        node: shared.signing.node_id(),
+        node: signing.node_id(),
         sequence: now,
         addresses: Vec::new(),
-        keys: vec![KeyWindow { key: ExchangeKey::from(key), from_ms: now - 1000, until_ms: until }],
-        models: vec![ModelOffer {
-            model: ModelId([model_id; 32]),
-            name: model_name.to_owned(),
-            engine: shared.engine,
-            context_tokens: 4096,
-            input_price: 1,
-            output_price: 2,
-        }],
+        keys: vec![KeyWindow { key, from_ms: now - 1000, until_ms: until }],
+        models: vec![model],
         limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
-        storage: shared.state.lock().unwrap().storage,
+        storage,
         versions: vec![VERSION],
         software: "fake".to_owned(),
         issued_ms: now,
         expires_ms: until,
     };
-    SignedObject::sign(record, &shared.signing)
+    SignedObject::sign(record, signing)
+}
+
+/// The mesh of a server on this machine.
+pub(crate) async fn spawn_mesh(
+    signing: &SecretSigningKey,
+    agent: &str,
+    listen: Vec<Multiaddr>,
+) -> (MeshHandle, Incoming) {
+    let mut config = MeshConfig::server(agent, listen);
+    config.limits.own_networks = Networks::loopback();
+    Mesh::spawn(signing.expose_seed(), config).await.unwrap()
 }
 
 /// The answer to a note; none to a lost one.

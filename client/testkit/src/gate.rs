@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::store::{MemoryStore, down};
 
-enum Mode {
+enum GateMode {
     Open,
     Away,
     /// Never answers.
@@ -32,7 +32,7 @@ enum Mode {
 
 pub struct Gate {
     index: MemoryStore,
-    mode: Mutex<Mode>,
+    mode: Mutex<GateMode>,
     resolves: AtomicUsize,
     /// Notified of every record that the index accepted.
     taken: watch::Sender<()>,
@@ -42,26 +42,26 @@ impl Gate {
     pub fn new(index: &MemoryStore) -> Arc<Self> {
         Arc::new(Self {
             index: index.clone(),
-            mode: Mutex::new(Mode::Open),
+            mode: Mutex::new(GateMode::Open),
             resolves: AtomicUsize::new(0),
             taken: watch::Sender::default(),
         })
     }
 
     pub fn open(&self) {
-        *self.mode.lock().unwrap() = Mode::Open;
+        *self.mode.lock().unwrap() = GateMode::Open;
     }
 
     pub fn away(&self) {
-        *self.mode.lock().unwrap() = Mode::Away;
+        *self.mode.lock().unwrap() = GateMode::Away;
     }
 
     pub fn silence(&self) {
-        *self.mode.lock().unwrap() = Mode::Silent;
+        *self.mode.lock().unwrap() = GateMode::Silent;
     }
 
     pub fn read_only(&self) {
-        *self.mode.lock().unwrap() = Mode::ReadOnly;
+        *self.mode.lock().unwrap() = GateMode::ReadOnly;
     }
 
     /// Waits until the index has exactly these heads.
@@ -73,7 +73,7 @@ impl Gate {
     }
 
     pub fn stick(&self) {
-        *self.mode.lock().unwrap() = Mode::Stuck(self.index.heads());
+        *self.mode.lock().unwrap() = GateMode::Stuck(self.index.heads());
     }
 
     pub fn resolves(&self) -> usize {
@@ -84,24 +84,24 @@ impl Gate {
 impl HeadIndex for Gate {
     fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
         match &*self.mode.lock().unwrap() {
-            Mode::Open => Box::pin(async move {
+            GateMode::Open => Box::pin(async move {
                 self.index.publish(record).await?;
                 self.taken.send_replace(());
                 Ok(())
             }),
-            Mode::Away | Mode::ReadOnly => Box::pin(async { Err(down()) }),
-            Mode::Stuck(_) => Box::pin(async { Ok(()) }),
-            Mode::Silent => Box::pin(std::future::pending()),
+            GateMode::Away | GateMode::ReadOnly => Box::pin(async { Err(down()) }),
+            GateMode::Stuck(_) => Box::pin(async { Ok(()) }),
+            GateMode::Silent => Box::pin(std::future::pending()),
         }
     }
 
     fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
         self.resolves.fetch_add(1, Ordering::Relaxed);
         match &*self.mode.lock().unwrap() {
-            Mode::Open | Mode::ReadOnly => self.index.resolve(key),
-            Mode::Away => Box::pin(async { Err(down()) }),
-            Mode::Silent => Box::pin(std::future::pending()),
-            Mode::Stuck(heads) => {
+            GateMode::Open | GateMode::ReadOnly => self.index.resolve(key),
+            GateMode::Away => Box::pin(async { Err(down()) }),
+            GateMode::Silent => Box::pin(std::future::pending()),
+            GateMode::Stuck(heads) => {
                 let shown = heads.get(&key).cloned();
                 Box::pin(async { Ok(shown) })
             }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use baton_client::Relayer;
 use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, Networks, TurnStream};
+use baton_mesh::{MeshHandle, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject, codec,
     ids::{ExchangeKey, NodeId},
@@ -16,7 +16,7 @@ use baton_proto::{
 };
 use tokio::time::{Duration, Instant};
 
-use crate::fake::{FakeNode, now_ms};
+use crate::fake::{FakeNode, now_ms, spawn_mesh};
 
 pub fn items() -> Vec<MemoryItem> {
     let item = |text: &str| MemoryItem { text: text.to_owned(), source: "notes".to_owned(), time_ms: 1 };
@@ -47,22 +47,15 @@ pub struct FakeRelayer {
 impl FakeRelayer {
     pub async fn start(node: &FakeNode, trick: Trick) -> Self {
         let signing = SecretSigningKey::generate();
-        let mut config = MeshConfig::server("fake relayer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
-        config.limits.own_networks = Networks::loopback();
-        let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        let (mesh, mut incoming) = spawn_mesh(&signing, "fake relayer", listen).await;
         let (dialer, addrs) = (mesh.clone(), node.addrs());
         let hints = Hints::default();
         let heard = hints.clone();
         tokio::spawn(async move {
             while let Some((_, stream)) = incoming.next().await {
-                tokio::spawn(relay(
-                    signing.clone(),
-                    dialer.clone(),
-                    addrs.clone(),
-                    stream,
-                    trick,
-                    heard.clone(),
-                ));
+                let (signing, dialer, addrs) = (signing.clone(), dialer.clone(), addrs.clone());
+                tokio::spawn(relay(signing, dialer, addrs, stream, trick, heard.clone()));
             }
         });
         Self { mesh, hints }

@@ -16,7 +16,7 @@ use baton_walrus_client::{ShardCount, blob_id};
 use tokio::sync::watch;
 
 #[derive(Default)]
-struct Inner {
+struct StoreContents {
     blobs: HashMap<BlobId, Vec<u8>>,
     heads: HashMap<HeadIndexKey, Vec<u8>>,
     puts: usize,
@@ -31,7 +31,7 @@ struct Inner {
 }
 
 #[derive(Clone, Default)]
-pub struct MemoryStore(Arc<Mutex<Inner>>, watch::Sender<usize>);
+pub struct MemoryStore(Arc<Mutex<StoreContents>>, watch::Sender<usize>);
 
 pub fn down() -> StoreError {
     StoreError::Unavailable { reason: "switched off".to_owned(), retry_after: None }

@@ -1,9 +1,11 @@
 //! One turn of the fake node: its window, its answer, and the misbehaviour that the script names.
 
-use baton_keys::session::RecordKey;
+use std::ops::ControlFlow;
+
+use baton_keys::{seal::StreamSealer, session::RecordKey};
 use baton_mesh::TurnStream;
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject,
+    ErrorCode, SignedObject,
     chain::{Window, WindowReader, effective},
     codec,
     commit::{ChainPosition, SealedTurn, seal_turn},
@@ -85,197 +87,319 @@ fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
     }
 }
 
-/// Says that the turn runs until it was asked about this many more times.
-async fn run_until_asked(
-    shared: &FakeNodeInner,
-    auth: &TurnAuth,
-    times: usize,
-    running: impl Future<Output = ()>,
-) {
-    let mut asked = shared.asked.subscribe();
-    let enough = *asked.borrow() + times;
-    shared.state.lock().unwrap().running = Some((auth.turn_id, auth.attempt));
-    running.await;
-    asked.wait_for(|count| *count >= enough).await.unwrap();
-    shared.state.lock().unwrap().running = None;
-}
-
 fn failed(code: ErrorCode, retry_after_ms: u32, reason: &str) -> ReplyEvent {
     ReplyEvent::Failed { code, retry_after_ms, reason: reason.to_owned() }
 }
 
-/// Serves a turn as the script says.
-pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnRequest) {
-    let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
-    let act = {
-        let mut state = shared.state.lock().unwrap();
-        state.seen.turns.push((*auth).clone());
-        state.seen.inlined.push(request.inline.len());
-        state.script.pop_front().unwrap_or(Act::Serve)
-    };
-    if let Act::Refuse(code) = act {
-        return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 10 }).await;
-    }
-    assert_eq!(auth.check_time(shared.now_ms()), Ok(()));
-    let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
-    {
-        let mut state = shared.state.lock().unwrap();
-        state.seen.asked.push((payload.json_schema.clone(), payload.storage));
-        state.seen.payloads.push((auth.session_id, codec::encode(&payload)));
-    }
-    let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
-        let envelope = SignedObject::<MemEnvelope>::verify(bytes).unwrap();
-        envelope.open(&auth, &shared.exchange, shared.now_ms()).unwrap()
-    });
-    let window = match window(shared, &auth, &request, &payload).await {
-        Ok(window) => window,
-        Err(code) => return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 0 }).await,
-    };
+/// A turn that is being served, as the script says at each of its points.
+struct ServedTurn<'a> {
+    shared: &'a FakeNodeInner,
+    stream: TurnStream,
+    act: Act,
+    auth: SignedObject<TurnAuth>,
+    payload: Payload,
+    memory: Vec<MemoryItem>,
+    window: Window,
+    sealer: StreamSealer,
+}
+
+/// Whether a turn goes on after a point.
+type Point = ControlFlow<()>;
+
+/// Serves a turn.
+pub(super) async fn serve(shared: &FakeNodeInner, stream: TurnStream, request: TurnRequest) {
     let nonce = baton_keys::secret::random_bytes();
-    let mut sealer = secret.reply_sealer(&nonce, &auth.auth_hash().0);
-    let mut chunk = |event: &ReplyEvent, last| NodeFrame::Chunk(sealer.seal(&event.to_chunk(), last));
-    if act == Act::OfferMemory {
-        send(&mut stream, &NodeFrame::Memory(Vec::new())).await;
-    }
-    if let Act::AdmitOnceAsked(times) = act {
-        run_until_asked(shared, &auth, times, async {}).await;
-    }
-    send(&mut stream, &NodeFrame::Accepted { nonce }).await;
-    match act {
-        Act::Explain(code, retry_after_ms, reason) => {
-            return send(&mut stream, &chunk(&failed(code, retry_after_ms, reason), true)).await;
-        }
-        Act::ServeOnceAsked(times) => run_until_asked(shared, &auth, times, async {}).await,
-        Act::SealOnceAsked(times) => {
-            run_until_asked(shared, &auth, times, async { drop(stream.close().await) }).await;
-        }
-        _ => {}
-    }
-    if matches!(act, Act::QueueAndServe | Act::QueueAndHang) {
-        send(&mut stream, &chunk(&ReplyEvent::Waiting(1), false)).await;
-        tokio::time::sleep(QUEUE).await;
-        send(&mut stream, &chunk(&ReplyEvent::Waiting(0), false)).await;
-    }
-    if matches!(act, Act::AdmitAndHang | Act::QueueAndHang) {
-        shared.hanging.send_modify(|count| *count += 1);
-        let _ = stream.recv(16).await;
-        shared.left.send_modify(|count| *count += 1);
+    let Some(mut turn) = ServedTurn::read(shared, stream, request, &nonce).await else { return };
+    if turn.admit(nonce).await.is_break() || turn.queue().await.is_break() {
         return;
     }
+    let answer = turn.answer();
+    let Some(hash) = turn.tokens(&answer).await else { return };
+    turn.note(hash).await;
+    turn.commit(&answer).await;
+}
 
-    let read = effective(&window.turns).len();
-    let system = payload.system.first().map_or("", |system| system.text.as_str());
-    let said = payload.messages.last().map_or("", |last| last.text.as_str());
-    let answer = match act {
-        Act::Say(text) => text.to_owned(),
-        Act::IgnoreSchema => format!("{system}{said} ({read})"),
-        _ if payload.json_schema.is_some() => format!(r#"{{"said": "{said}", "read": {read}}}"#),
-        _ => format!("{system}{said} ({read})"),
-    };
-    let (head, tail) = answer.split_at(answer.len() / 2);
-    let record_key = payload.grant.record_key.record_key();
-    let mut hash = running_hash_start(&record_key, &auth.auth_hash());
-    let resumed = payload.resume_tokens.len();
-    for token in &payload.resume_tokens {
-        hash = running_hash_step(&hash, *token);
-    }
-    for (index, text) in [(0u32, head), (1, tail)].into_iter().skip(resumed) {
-        let index = if act == Act::RepeatToken { 0 } else { index };
-        let alternatives = if act == Act::KeepLogprobs { 0 } else { payload.sampling.logprobs };
-        let logprobs = reported(40 + index, text, alternatives);
-        let event = ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned(), logprobs };
-        send(&mut stream, &chunk(&event, false)).await;
-        hash = running_hash_step(&hash, 40 + index);
-        if act == Act::NoteAndTruncate {
-            let note = note(shared, &auth, index + 1, hash);
-            return send(&mut stream, &chunk(&ReplyEvent::Progress(note), false)).await;
+impl<'a> ServedTurn<'a> {
+    /// Notes and opens a request, and reads its window; `None` if the request is refused.
+    async fn read(
+        shared: &'a FakeNodeInner,
+        mut stream: TurnStream,
+        request: TurnRequest,
+        nonce: &[u8; 32],
+    ) -> Option<Self> {
+        let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
+        let act = {
+            let mut state = shared.state.lock().unwrap();
+            state.seen.turns.push((*auth).clone());
+            state.seen.inlined.push(request.inline.len());
+            state.script.pop_front().unwrap_or(Act::Serve)
+        };
+        if let Act::Refuse(code) = act {
+            send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 10 }).await;
+            return None;
         }
-        match act {
-            Act::Truncate => return,
-            Act::OvercountHalfAndVanish => break,
-            Act::HugeFrame => return drop(stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await),
-            Act::Fail(code) => return send(&mut stream, &chunk(&failed(code, 0, ""), true)).await,
-            Act::Hang => {
-                shared.hanging.send_modify(|count| *count += 1);
-                let _ = stream.recv(16).await;
-                shared.left.send_modify(|count| *count += 1);
-                return;
+        assert_eq!(auth.check_time(shared.now_ms()), Ok(()));
+        let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
+        {
+            let mut state = shared.state.lock().unwrap();
+            state.seen.asked.push((payload.json_schema.clone(), payload.storage));
+            state.seen.payloads.push((auth.session_id, codec::encode(&payload)));
+        }
+        let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
+            let envelope = SignedObject::<MemEnvelope>::verify(bytes).unwrap();
+            envelope.open(&auth, &shared.exchange, shared.now_ms()).unwrap()
+        });
+        let sealer = secret.reply_sealer(nonce, &auth.auth_hash().0);
+        match window(shared, &auth, &request, &payload).await {
+            Ok(window) => Some(Self { shared, stream, act, auth, payload, memory, window, sealer }),
+            Err(code) => {
+                send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 0 }).await;
+                None
+            }
+        }
+    }
+
+    async fn send(&mut self, event: &ReplyEvent, last: bool) {
+        let chunk = NodeFrame::Chunk(self.sealer.seal(&event.to_chunk(), last));
+        send(&mut self.stream, &chunk).await;
+    }
+
+    /// Says that the turn runs until it was asked about this many more times.
+    async fn run_until_asked(&mut self, times: usize) {
+        let mut asked = self.shared.asked.subscribe();
+        let enough = *asked.borrow() + times;
+        self.shared.state.lock().unwrap().running = Some((self.auth.turn_id, self.auth.attempt));
+        if matches!(self.act, Act::SealOnceAsked(_)) {
+            drop(self.stream.close().await);
+        }
+        asked.wait_for(|count| *count >= enough).await.unwrap();
+        self.shared.state.lock().unwrap().running = None;
+    }
+
+    /// Sends nothing more until the client goes away.
+    async fn hang(&mut self) {
+        self.shared.hanging.send_modify(|count| *count += 1);
+        let _ = self.stream.recv(16).await;
+        self.shared.left.send_modify(|count| *count += 1);
+    }
+
+    /// The first point: the turn is admitted.
+    async fn admit(&mut self, nonce: [u8; 32]) -> Point {
+        if self.act == Act::OfferMemory {
+            send(&mut self.stream, &NodeFrame::Memory(Vec::new())).await;
+        }
+        if let Act::AdmitOnceAsked(times) = self.act {
+            self.run_until_asked(times).await;
+        }
+        send(&mut self.stream, &NodeFrame::Accepted { nonce }).await;
+        match self.act {
+            Act::Explain(code, retry_after_ms, reason) => {
+                self.send(&failed(code, retry_after_ms, reason), true).await;
+                return Point::Break(());
+            }
+            Act::ServeOnceAsked(times) | Act::SealOnceAsked(times) => self.run_until_asked(times).await,
+            _ => {}
+        }
+        Point::Continue(())
+    }
+
+    /// The second point: the turn waits for others.
+    async fn queue(&mut self) -> Point {
+        if matches!(self.act, Act::QueueAndServe | Act::QueueAndHang) {
+            self.send(&ReplyEvent::Waiting(1), false).await;
+            tokio::time::sleep(QUEUE).await;
+            self.send(&ReplyEvent::Waiting(0), false).await;
+        }
+        if matches!(self.act, Act::AdmitAndHang | Act::QueueAndHang) {
+            self.hang().await;
+            return Point::Break(());
+        }
+        Point::Continue(())
+    }
+
+    fn answer(&self) -> String {
+        let read = effective(&self.window.turns).len();
+        let system = self.payload.system.first().map_or("", |system| system.text.as_str());
+        let said = self.payload.messages.last().map_or("", |last| last.text.as_str());
+        match self.act {
+            Act::Say(text) => text.to_owned(),
+            Act::IgnoreSchema => format!("{system}{said} ({read})"),
+            _ if self.payload.json_schema.is_some() => format!(r#"{{"said": "{said}", "read": {read}}}"#),
+            _ => format!("{system}{said} ({read})"),
+        }
+    }
+
+    /// The third point: two tokens. Returns their running hash, or `None` if the reply ends here.
+    async fn tokens(&mut self, answer: &str) -> Option<RunningHash> {
+        let act = self.act;
+        let (head, tail) = answer.split_at(answer.len() / 2);
+        let start = running_hash_start(&self.payload.grant.record_key.record_key(), &self.auth.auth_hash());
+        let resumed = &self.payload.resume_tokens;
+        let mut hash = resumed.iter().fold(start, |hash, token| running_hash_step(&hash, *token));
+        for (index, text) in [(0u32, head), (1, tail)].into_iter().skip(resumed.len()) {
+            let index = if act == Act::RepeatToken { 0 } else { index };
+            let alternatives = if act == Act::KeepLogprobs { 0 } else { self.payload.sampling.logprobs };
+            let logprobs = reported(40 + index, text, alternatives);
+            let ids = vec![40 + index];
+            self.send(&ReplyEvent::Tokens { index, ids, text: text.to_owned(), logprobs }, false).await;
+            hash = running_hash_step(&hash, 40 + index);
+            match act {
+                Act::NoteAndTruncate => {
+                    let note = self.signed_note(index + 1, hash);
+                    self.send(&note, false).await;
+                    return None;
+                }
+                Act::Truncate => return None,
+                Act::OvercountHalfAndVanish => break,
+                Act::HugeFrame => {
+                    drop(self.stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await);
+                    return None;
+                }
+                Act::Fail(code) => {
+                    self.send(&failed(code, 0, ""), true).await;
+                    return None;
+                }
+                Act::Hang => {
+                    self.hang().await;
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        for event in needless(act, self.auth.max_output_tokens) {
+            self.send(&event, false).await;
+        }
+        Some(if act == Act::WrongNote { running_hash_step(&hash, 1) } else { hash })
+    }
+
+    fn signed_note(&self, token_count: u32, running_hash: RunningHash) -> ReplyEvent {
+        let (node, auth_hash) = (self.shared.signing.node_id(), self.auth.auth_hash());
+        let (version, time_ms) = (VERSION, now_ms());
+        let note = ProgressNote { version, node, auth_hash, token_count, running_hash, time_ms };
+        ReplyEvent::Progress(SignedObject::sign(note, &self.shared.signing).bytes().clone())
+    }
+
+    /// The fourth point: the progress note.
+    async fn note(&mut self, hash: RunningHash) {
+        let note = self.signed_note(2, hash);
+        let notes = match self.act {
+            Act::RepeatNote => 2,
+            Act::OvercountHalfAndVanish => 0,
+            _ => 1,
+        };
+        for _ in 0..notes {
+            self.send(&note, false).await;
+        }
+    }
+
+    /// The fifth point: link and receipt, and the blob in the store.
+    async fn commit(&mut self, answer: &str) {
+        let sealed = self.seal(answer, self.act);
+        {
+            let mut state = self.shared.state.lock().unwrap();
+            state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
+            state.sealed.insert((self.auth.turn_id, self.auth.attempt), sealed.clone());
+        }
+        match self.act {
+            Act::SealAndVanish
+            | Act::SealOtherAndVanish
+            | Act::SealOnceAsked(_)
+            | Act::OvercountAndVanish
+            | Act::OvercountHalfAndVanish
+            | Act::OtherHashAndVanish => return,
+            Act::SealAndRefuse => {
+                let refused = NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 };
+                return send(&mut self.stream, &refused).await;
             }
             _ => {}
         }
-    }
-    for event in needless(act, auth.max_output_tokens) {
-        send(&mut stream, &chunk(&event, false)).await;
-    }
-    if act == Act::WrongNote {
-        hash = running_hash_step(&hash, 1);
-    }
-    let note = note(shared, &auth, 2, hash);
-    let notes = match act {
-        Act::RepeatNote => 2,
-        Act::OvercountHalfAndVanish => 0,
-        _ => 1,
-    };
-    for _ in 0..notes {
-        send(&mut stream, &chunk(&ReplyEvent::Progress(note.clone()), false)).await;
-    }
-
-    let sealed = seal(shared, &auth, &payload, &window, (&answer, &memory), act);
-    {
-        let mut state = shared.state.lock().unwrap();
-        state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
-        state.sealed.insert((auth.turn_id, auth.attempt), sealed.clone());
-    }
-    match act {
-        Act::SealAndVanish
-        | Act::SealOtherAndVanish
-        | Act::SealOnceAsked(_)
-        | Act::OvercountAndVanish
-        | Act::OvercountHalfAndVanish
-        | Act::OtherHashAndVanish => return,
-        Act::SealAndRefuse => {
-            let refused = NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 };
-            return send(&mut stream, &refused).await;
+        let mut committed = sealed.committed();
+        if self.act == Act::WrongDigest {
+            committed.blob_digest.0[0] ^= 1;
         }
-        _ => {}
+        self.send(&ReplyEvent::Committed(Box::new(committed)), false).await;
+        if self.act == Act::CommitTwice {
+            // It must be another link, even within one millisecond.
+            let other = self.seal(answer, Act::WrongReceipt);
+            self.send(&ReplyEvent::Committed(Box::new(other.committed())), false).await;
+        }
+        let said = match self.act {
+            Act::GiveUpStoring => StoreState::GivenUp,
+            Act::NeverStore => StoreState::Pending,
+            _ => match self.shared.stores.blobs.put(sealed.blob, PutOptions::default()).await {
+                Ok(outcome) => StoreState::Stored { blob_id: outcome.blob_id, end_epoch: outcome.end_epoch },
+                Err(_) => StoreState::GivenUp,
+            },
+        };
+        self.send(&ReplyEvent::Store(said), true).await;
+        let _ = self.stream.close().await;
     }
-    let mut committed = sealed.committed();
-    if act == Act::WrongDigest {
-        committed.blob_digest.0[0] ^= 1;
-    }
-    send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(committed)), false)).await;
-    if act == Act::CommitTwice {
-        // It must be another link, even within one millisecond.
-        let other = seal(shared, &auth, &payload, &window, (&answer, &memory), Act::WrongReceipt);
-        send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(other.committed())), false)).await;
-    }
-    let said = match act {
-        Act::GiveUpStoring => StoreState::GivenUp,
-        Act::NeverStore => StoreState::Pending,
-        _ => match shared.stores.blobs.put(sealed.blob, PutOptions::default()).await {
-            Ok(outcome) => StoreState::Stored { blob_id: outcome.blob_id, end_epoch: outcome.end_epoch },
-            Err(_) => StoreState::GivenUp,
-        },
-    };
-    send(&mut stream, &chunk(&ReplyEvent::Store(said), true)).await;
-    let _ = stream.close().await;
-}
 
-fn note(
-    shared: &FakeNodeInner,
-    auth: &SignedObject<TurnAuth>,
-    token_count: u32,
-    hash: RunningHash,
-) -> SignedBytes {
-    let note = ProgressNote {
-        version: VERSION,
-        node: shared.signing.node_id(),
-        auth_hash: auth.auth_hash(),
-        token_count,
-        running_hash: hash,
-        time_ms: now_ms(),
-    };
-    SignedObject::sign(note, &shared.signing).bytes().clone()
+    fn seal(&self, answer: &str, act: Act) -> SealedTurn {
+        let key = self.payload.grant.record_key.record_key();
+        // Ten tokens in and two out, rounded up, and an open blob.
+        let storage = self.shared.state.lock().unwrap().storage.price
+            * storage_units(0, self.payload.storage.open_epochs);
+        let price = match act {
+            Act::Charge => 1 + storage,
+            Act::Overcharge => 2 + storage,
+            _ => 0,
+        };
+        let first = self.window.turns.iter().find(|turn| turn.record.is_some());
+        let window_from = first.map_or(self.auth.seq, |turn| turn.link.seq);
+        let receipt = Receipt {
+            version: RECEIPT_VERSION,
+            session_id: self.auth.session_id,
+            seq: self.auth.seq,
+            turn_id: self.auth.turn_id,
+            attempt: self.auth.attempt,
+            auth_hash: self.auth.auth_hash(),
+            node: self.auth.audience,
+            model: if act == Act::WrongReceipt { ModelId([8; 32]) } else { self.auth.model },
+            engine: if act == Act::OtherEngine { EngineKind::Proxied } else { self.shared.engine },
+            sampling: self.auth.sampling,
+            seed: self.payload.sampling.seed,
+            window_from,
+            tokens: TokenCounts {
+                input: 10,
+                output: match act {
+                    Act::OvercountAndVanish | Act::OvercountHalfAndVanish => self.auth.max_output_tokens,
+                    _ => 2,
+                },
+                memory: u32::from(!self.memory.is_empty()),
+                resumed: self.auth.resume.map_or(0, |prefix| prefix.token_count),
+            },
+            memory_items: u16::try_from(self.memory.len()).unwrap(),
+            commitments: Commitments {
+                input: commit_input(&key, &self.payload.system, window_from, &self.payload.messages),
+                output: commit_output(
+                    &key,
+                    if act == Act::SealOtherAndVanish { "another text" } else { answer },
+                    FinishReason::Stop,
+                ),
+                memory: commit_memory(&key, &self.memory),
+            },
+            running_hash: match act {
+                Act::OtherHashAndVanish => RunningHash([9; 32]),
+                _ => hash_of(&key, &self.auth, &self.payload.resume_tokens),
+            },
+            timings: Timings::default(),
+            price,
+            time_ms: self.shared.now_ms(),
+        };
+        let text =
+            if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
+        let record = Record::of_turn(
+            self.payload.kind,
+            self.payload.supersedes_from,
+            &self.payload.messages,
+            text,
+            FinishReason::Stop,
+        );
+        let position = ChainPosition { base: &self.window.base, prev_blob: self.window.prev_blob };
+        let keys = (&key, &self.payload.grant.blob_key.blob_key());
+        seal_turn(&self.auth, position, keys, &record, receipt, &self.shared.signing).unwrap()
+    }
 }
 
 /// The running hash of an answer: its two tokens, or a resume prefix with the rest of them.
@@ -283,70 +407,4 @@ fn hash_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, resumed: &[u32]) -> R
     let rest = [40, 41].into_iter().skip(resumed.len());
     let start = running_hash_start(key, &auth.auth_hash());
     resumed.iter().copied().chain(rest).fold(start, |hash, token| running_hash_step(&hash, token))
-}
-
-fn seal(
-    shared: &FakeNodeInner,
-    auth: &SignedObject<TurnAuth>,
-    payload: &Payload,
-    window: &Window,
-    (answer, memory): (&str, &[MemoryItem]),
-    act: Act,
-) -> SealedTurn {
-    let key = payload.grant.record_key.record_key();
-    // Ten tokens in and two out, rounded up, and an open blob.
-    let storage = shared.state.lock().unwrap().storage.price * storage_units(0, payload.storage.open_epochs);
-    let price = match act {
-        Act::Charge => 1 + storage,
-        Act::Overcharge => 2 + storage,
-        _ => 0,
-    };
-    let first = window.turns.iter().find(|turn| turn.record.is_some());
-    let window_from = first.map_or(auth.seq, |turn| turn.link.seq);
-    let receipt = Receipt {
-        version: RECEIPT_VERSION,
-        session_id: auth.session_id,
-        seq: auth.seq,
-        turn_id: auth.turn_id,
-        attempt: auth.attempt,
-        auth_hash: auth.auth_hash(),
-        node: auth.audience,
-        model: if act == Act::WrongReceipt { ModelId([8; 32]) } else { auth.model },
-        engine: if act == Act::OtherEngine { EngineKind::Proxied } else { shared.engine },
-        sampling: auth.sampling,
-        seed: payload.sampling.seed,
-        window_from,
-        tokens: TokenCounts {
-            input: 10,
-            output: match act {
-                Act::OvercountAndVanish | Act::OvercountHalfAndVanish => auth.max_output_tokens,
-                _ => 2,
-            },
-            memory: u32::from(!memory.is_empty()),
-            resumed: auth.resume.map_or(0, |prefix| prefix.token_count),
-        },
-        memory_items: u16::try_from(memory.len()).unwrap(),
-        commitments: Commitments {
-            input: commit_input(&key, &payload.system, window_from, &payload.messages),
-            output: commit_output(
-                &key,
-                if act == Act::SealOtherAndVanish { "another text" } else { answer },
-                FinishReason::Stop,
-            ),
-            memory: commit_memory(&key, memory),
-        },
-        running_hash: match act {
-            Act::OtherHashAndVanish => RunningHash([9; 32]),
-            _ => hash_of(&key, auth, &payload.resume_tokens),
-        },
-        timings: Timings::default(),
-        price,
-        time_ms: shared.now_ms(),
-    };
-    let text = if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
-    let record =
-        Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, text, FinishReason::Stop);
-    let position = ChainPosition { base: &window.base, prev_blob: window.prev_blob };
-    let keys = (&key, &payload.grant.blob_key.blob_key());
-    seal_turn(auth, position, keys, &record, receipt, &shared.signing).unwrap()
 }
