@@ -8,6 +8,7 @@ pub mod warden;
 
 use std::{
     ffi::OsStr,
+    io::Write as _,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -31,10 +32,11 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// Time for a process to become ready: a node loads its model first.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Turns a write beyond the file size limit into an error, as on a full disk, instead of a fatal signal.
-const IGNORE_SIGXFSZ: &str = "trap '' XFSZ; exec \"$@\"";
+/// Waits for the word that the warden knows the child, or ends with this process. Then turns a write beyond the file
+/// size limit into an error, as on a full disk, instead of a fatal signal.
+const IGNORE_SIGXFSZ: &str = "read -r _ || exit 1; trap '' XFSZ; exec \"$@\" </dev/null";
 /// The same, with a full disk from the first write on. The hard limit stays, so that space can be freed.
-const START_ON_FULL_DISK: &str = "trap '' XFSZ; ulimit -S -f 0; exec \"$@\"";
+const START_ON_FULL_DISK: &str = "read -r _ || exit 1; trap '' XFSZ; ulimit -S -f 0; exec \"$@\" </dev/null";
 
 /// The simulated state of a program's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,20 +184,22 @@ pub(crate) fn command(program: &str, args: &[impl AsRef<OsStr>], disk: DiskSpace
     };
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(sibling(program)?).args(args);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A separate process group: a signal from the terminal reaches this process alone, which then stops the
     // child in order.
     command.process_group(0).kill_on_drop(true);
     Ok(command)
 }
 
-/// Starts a command, and registers the child with the warden.
+/// Starts a command, whose program begins once the warden knows the child.
 ///
 /// # Errors
 /// When the child or the warden cannot be started.
 pub(crate) fn spawn(mut command: Command) -> anyhow::Result<(Child, Ward)> {
-    let child = command.spawn().context("cannot start a program by `sh`")?;
+    let mut child = command.spawn().context("cannot start a program by `sh`")?;
     let ward = Ward::of(&child)?;
+    let go = child.stdin.take().context("the child's input is piped")?.into_owned_fd()?;
+    std::fs::File::from(go).write_all(b"\n").context("`sh` has ended")?;
     Ok((child, ward))
 }
 
