@@ -21,7 +21,7 @@ use baton_proto::{
     ids::{NodeId, SessionId},
     turn::Sampling,
 };
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 
 use crate::{
@@ -44,28 +44,12 @@ pub(crate) struct DemoArgs {
     /// Folder of downloaded models
     #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
-    /// Inject random faults during the whole demo
-    #[arg(long, value_enum, value_name = "WHAT")]
-    pub(crate) faults: Option<DemoFaults>,
+    /// Inject random faults of the store during the whole demo: errors, lost answers, and late or cut bytes
+    #[arg(long, value_name = "WHAT", value_parser = ["store"])]
+    pub(crate) faults: Option<String>,
     /// Keep the network's folder here, with export.json and the logs
     #[arg(long)]
     pub(crate) keep: Option<PathBuf>,
-}
-
-/// The random faults of the demo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DemoFaults {
-    /// Store faults: errors, lost answers, and wrong, late, cut or oversized bytes, on all routes for blobs.
-    Store,
-}
-
-impl DemoFaults {
-    /// The value for the store's `--faults`.
-    pub(crate) fn spec(self) -> &'static str {
-        match self {
-            Self::Store => "store",
-        }
-    }
 }
 
 /// Most tokens of an ordinary answer: enough for some content, few enough for a small machine.
@@ -126,7 +110,7 @@ impl Demo {
         output::note("starting a store and three nodes, each a process of its own");
         let options = NodeOptions {
             shards: args.shards,
-            store_faults: args.faults.as_ref().map(|faults| faults.spec().to_owned()),
+            store_faults: args.faults.clone(),
             echo_delay_ms: 20,
             model_dir: args.model_dir.clone(),
             ..NodeOptions::new(args.engine)

@@ -52,7 +52,8 @@ fn is_warning(line: &str) -> bool {
 fn damage_file(folder: &Path, program: Program, damage: &FileDamage) -> anyhow::Result<(PathBuf, String)> {
     let file = files::damage(folder, damage)?;
     let name = file.strip_prefix(folder).unwrap_or(&file).display();
-    let what = format!("{name} of the {program:?}, {:?}", damage.change);
+    let program = format!("{program:?}").to_lowercase();
+    let what = format!("{name} of the {program}, {:?}", damage.change);
     Ok((file, what))
 }
 
