@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use baton_client::{Client, ClientConfig, Relayer};
+use anyhow::{Context as _, ensure};
+use baton_client::{Client, ClientConfig, Relayer, system_clock};
+use baton_keys::account::AccountKey;
 use baton_mesh::Multiaddr;
 use baton_proto::ids::{BlobId, NodeId};
 use baton_walrus_client::http_client;
 use reqwest::{Body, Method, Response};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::process::Process;
 
@@ -425,6 +427,28 @@ impl Network {
     pub async fn read_blob(&self, id: BlobId) -> anyhow::Result<Vec<u8>> {
         Ok(self.admin(Method::GET, &format!("blobs/{id}"), "").await?.bytes().await?.to_vec())
     }
+}
+
+/// Sends a request to a relayer that an account signs, and returns the JSON of the answer.
+///
+/// # Errors
+/// When the relayer does not answer, refuses, or answers no JSON.
+pub async fn signed_call(
+    client: &reqwest::Client,
+    account: &AccountKey,
+    (method, url, path): (Method, &str, &str),
+    body: &Value,
+) -> anyhow::Result<Value> {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let (id, seconds) = (account.account_id(), system_clock()() / 1000);
+    let mut request = client.request(method.clone(), format!("{url}{path}"));
+    for (name, value) in account.request_headers(&id, method.as_str(), path, body.as_bytes(), seconds) {
+        request = request.header(name, value);
+    }
+    let answer = request.header("content-type", "application/json").body(body).send().await?;
+    let (status, text) = (answer.status(), answer.text().await?);
+    ensure!(status.is_success(), "{path}: {status}: {text}");
+    serde_json::from_str(&text).with_context(|| format!("{path} gave no JSON"))
 }
 
 async fn start_store(

@@ -1,10 +1,12 @@
 //! A store with false blobs, an index with an old head, and replayed requests: each is refused by name, then
 //! fixed.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{ClientError, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent, TurnInput};
+use baton_client::{
+    ClientError, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent, TurnInput, system_clock,
+};
 use baton_mesh::Multiaddr;
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -96,7 +98,7 @@ impl Demo {
         output::note("a head index that answers with an older record");
         self.settle().await?;
         let root = self.client.session(self.session).backup().await?;
-        let key = root.head_secret(head_period(now_ms())).index_key();
+        let key = root.head_secret(head_period(system_clock()())).index_key();
         let store = self.http_store()?;
         let older = store.resolve(key).await?.context("the head is published")?;
         let before = SignedObject::<HeadRecord>::verify_encoded(&older)?.sequence;
@@ -137,7 +139,7 @@ impl Demo {
         let (first, second) = (self.node_at(0)?, self.node_at(1)?);
         let mesh = self.client.mesh().clone();
         let record = raw::node_record(&mesh, first, &self.addresses_of(first)).await?;
-        let issued = now_ms();
+        let issued = system_clock()();
         let window = (issued, issued + SHORT_LIFE_MS);
         let turn = raw::build(&export, &root, &record, "Say yes.", window)?;
 
@@ -159,7 +161,7 @@ impl Demo {
     /// Sends the same authorisation again after it expired.
     pub(super) async fn late_replay(&mut self, late: &LateReplay) -> anyhow::Result<()> {
         output::note("the authorisation from before, now expired, once more");
-        let left = (late.expires_ms + 200).saturating_sub(now_ms());
+        let left = (late.expires_ms + 200).saturating_sub(system_clock()());
         tokio::time::sleep(Duration::from_millis(left)).await;
         let mesh = self.client.mesh().clone();
         let reply = late.turn.send(&mesh, late.node, &self.addresses_of(late.node)).await?;
@@ -173,9 +175,4 @@ impl Demo {
         let running = self.network.running().find(|running| running.node == node);
         running.map(|running| running.addresses.clone()).unwrap_or_default()
     }
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

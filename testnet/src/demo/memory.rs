@@ -6,7 +6,7 @@
 
 use std::{
     path::Path,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -14,11 +14,12 @@ use baton_client::{MemoryHint, TurnInput};
 use baton_keys::account::AccountKey;
 use baton_proto::record::Role;
 use baton_walrus_client::http_client;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::Demo;
 use crate::{
-    network::{EngineChoice, RelayerProcess},
+    network::{EngineChoice, RelayerProcess, signed_call},
     output,
 };
 
@@ -42,20 +43,8 @@ struct DemoRelayer {
 impl DemoRelayer {
     /// Sends a signed request.
     async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let body = serde_json::to_vec(body)?;
-        let now_seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-        let account = self.account.account_id();
-        let mut request = self
-            .client
-            .post(format!("{}{path}", self.running.url))
-            .header("content-type", "application/json");
-        for (name, value) in self.account.request_headers(&account, "POST", path, &body, now_seconds) {
-            request = request.header(name, value);
-        }
-        let answer = request.body(body).send().await?;
-        let (status, text) = (answer.status(), answer.text().await?);
-        ensure!(status.is_success(), "{path}: {status}: {text}");
-        serde_json::from_str(&text).with_context(|| format!("{path} gave no JSON"))
+        let url = (Method::POST, self.running.url.as_str(), path);
+        signed_call(&self.client, &self.account, url, body).await
     }
 
     /// Runs one turn of a new session, with the relayer as the client for this request.

@@ -10,10 +10,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use anyhow::Context as _;
+use baton_client::system_clock;
 use baton_keys::SecretSigningKey;
 use baton_mesh::{Mesh, MeshConfig, Multiaddr, Reach};
 use baton_proto::{codec, ids::NodeId, limits::MAX_NODE_FRAME_BYTES, wire::NodeFrame};
@@ -173,7 +174,7 @@ impl NodeAttack {
         });
         let record = record.await??;
         mesh.shutdown().await;
-        let now_ms = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?;
+        let now_ms = system_clock()();
         // Sessions of its own: a node remembers the turns of earlier attacks.
         let mut draws = Draws::of(self.seed, SHOT_LANES + u64::from(self.network));
         (0..SHOTS).map(|_| shot(&record, now_ms, &mut draws, self.kind == AttackKind::Forged)).collect()

@@ -13,18 +13,20 @@ use std::{
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, NewSession, TurnInput};
 use baton_keys::account::AccountKey;
+use reqwest::Method;
 use serde::Serialize;
+use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::{
     FloodOptions,
     attacker::{AttackPlan, Attacker},
     clients::{Honest, HonestPace, SlowTurn, TURN_EVERY, Until},
-    relayer_attack::{RelayerAttack, RelayerAttackKind, now_seconds},
+    relayer_attack::{RelayerAttack, RelayerAttackKind},
 };
 use crate::{
     bench::Quantiles,
-    network::{Network, NodeOptions, RelayerProcess},
+    network::{Network, NodeOptions, RelayerProcess, signed_call},
     output,
     trial::{BUILD, TrialReport},
 };
@@ -33,9 +35,6 @@ use crate::{
 const REQUEST_EVERY: Duration = Duration::from_millis(300);
 /// Time of the warm-up.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// The honest question.
-const QUESTION: &[u8] = br#"{"query":"favourite fruit"}"#;
-
 /// Results of the honest clients at one endpoint.
 #[derive(Debug, Clone, Serialize)]
 pub struct HonestCalls {
@@ -191,9 +190,12 @@ impl<'a> FloodedRelayer<'a> {
         for key in &self.accounts {
             let (requests, key, url) = (self.requests.clone(), key.clone(), format!("http://{}", self.http));
             tasks.spawn(async move {
+                let question = json!({ "query": "favourite fruit" });
                 let mut pace = HonestPace::begin(REQUEST_EVERY, Until::Passed(span));
                 while pace.goes_on() {
-                    pace.call(recall(&requests, &url, &key)).await;
+                    let place = (Method::POST, url.as_str(), "/v1/memory/recall");
+                    let recall = async { signed_call(&requests, &key, place, &question).await.map(drop) };
+                    pace.call(recall).await;
                 }
                 pace.calls
             });
@@ -223,17 +225,6 @@ impl<'a> FloodedRelayer<'a> {
         }
         HonestCalls::of(pace.calls)
     }
-}
-
-async fn recall(requests: &reqwest::Client, url: &str, key: &AccountKey) -> anyhow::Result<()> {
-    let path = "/v1/memory/recall";
-    let mut request = requests.post(format!("{url}{path}"));
-    for (name, value) in key.request_headers(&key.account_id(), "POST", path, QUESTION, now_seconds()) {
-        request = request.header(name, value);
-    }
-    let answer = request.body(QUESTION).send().await?;
-    ensure!(answer.status().is_success(), "{}: {}", answer.status(), answer.text().await?);
-    Ok(())
 }
 
 impl TrialReport for RelayerFloodReport {

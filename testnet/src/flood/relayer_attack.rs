@@ -4,9 +4,10 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
+use baton_client::system_clock;
 use baton_keys::account::{AccountKey, body_sha256};
 use baton_mesh::{Mesh, MeshConfig, Multiaddr};
 use baton_proto::ids::NodeId;
@@ -75,10 +76,6 @@ impl RelayerAttack {
         let _ = tokio::time::timeout(seconds, attacker.run()).await;
         outcomes.lock().await.clone()
     }
-}
-
-pub(super) fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// The attacks of all connections count their outcomes together.
@@ -185,7 +182,7 @@ impl RelayerAttacker {
 /// The signed head of a request by a fresh key, which announces a length.
 fn head(path: &str, body: &[u8], announced: usize) -> String {
     let key = AccountKey::generate();
-    let headers = key.request_headers(&key.account_id(), "POST", path, body, now_seconds());
+    let headers = key.request_headers(&key.account_id(), "POST", path, body, system_clock()() / 1000);
     let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     format!(
         "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {announced}\r\n{headers}x-body-sha256: {}\r\n\r\n",

@@ -7,12 +7,12 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
     process::Command,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use baton_keys::account::AccountKey;
 use baton_testnet::{
-    network::{Network, NodeOptions},
+    network::{Network, NodeOptions, signed_call},
     process::{Process, sibling},
 };
 use reqwest::Method;
@@ -49,18 +49,7 @@ impl Relayer {
     }
 
     async fn call(&self, method: Method, path: &str, body: &Value) -> Value {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let (id, bytes) = (self.account.account_id(), body.as_bytes());
-        let mut request = self.client.request(method.clone(), format!("{}{path}", self.url));
-        for (name, value) in self.account.request_headers(&id, method.as_str(), path, bytes, seconds) {
-            request = request.header(name, value);
-        }
-        let answer =
-            request.header("content-type", "application/json").body(body.clone()).send().await.unwrap();
-        let (status, text) = (answer.status(), answer.text().await.unwrap());
-        assert!(status.is_success(), "{path}: {status} {text}");
-        serde_json::from_str(&text).unwrap()
+        signed_call(&self.client, &self.account, (method, self.url.as_str(), path), body).await.unwrap()
     }
 
     async fn chat(&self, text: &str) -> Value {
