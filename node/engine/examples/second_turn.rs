@@ -26,6 +26,7 @@ fn ask(batcher: &Batcher, session: u8, prompt: &[u32]) -> Stats {
     let request = Request {
         session: Some(SessionKey([session; 32])),
         prompt: Zeroizing::new(prompt.to_vec()),
+        scored: 0,
         max_tokens: 1,
         start_by: None,
         end_by: None,

@@ -48,6 +48,8 @@ pub enum Want {
     Nothing,
     /// The last.
     Last,
+    /// All from this one on, counted from the chunk's first.
+    From(usize),
     /// All of them.
     All,
 }
@@ -58,6 +60,7 @@ impl Want {
         match self {
             Self::Nothing => 0..0,
             Self::Last => tokens.saturating_sub(1)..tokens,
+            Self::From(first) => first.min(tokens)..tokens,
             Self::All => 0..tokens,
         }
     }

@@ -73,12 +73,38 @@ impl ActiveRequest {
             Work::Idle => return None,
             Work::Prefill(count) => {
                 let from = self.sequence.len();
-                let want = if from + count == self.generation.prompt { Want::Last } else { Want::Nothing };
+                let want = Want::From(self.generation.first_row().saturating_sub(from));
                 (&self.generation.tokens[from..from + count], want)
             }
             Work::Decode(tokens) => (tokens.as_slice(), Want::All),
         };
         Some(Chunk { sequence: &mut self.sequence, tokens, want })
+    }
+
+    /// Shows the chooser the scored tokens after a chunk of the prompt, and lets it choose after the last one.
+    fn take_prefilled<'l>(
+        &mut self,
+        count: usize,
+        rows: &mut impl Iterator<Item = &'l [f32]>,
+        clock: &dyn Fn() -> Instant,
+    ) -> Option<Finish> {
+        let (end, last) = (self.sequence.len(), self.generation.prompt - 1);
+        let wanted = self.generation.first_row().max(end - count)..end;
+        let mut finish = None;
+        // The loop consumes all of these rows: the rows after them belong to another request.
+        for (position, row) in wanted.clone().zip(rows.take(wanted.len())) {
+            if finish.is_none() && position < last {
+                finish = self.generation.score(position, row);
+            } else if finish.is_none() {
+                finish = self.generation.choose(row, clock);
+            }
+        }
+        finish
+    }
+
+    /// Most of the next tokens of the prompt of which at most `rows` have their logits wanted.
+    pub(super) fn prefillable(&self, rows: usize) -> usize {
+        self.generation.first_row().saturating_sub(self.sequence.len()) + rows
     }
 
     /// Chooses tokens from the rows of its work while its guesses are right, and forgets the rest. Returns
@@ -91,8 +117,7 @@ impl ActiveRequest {
     ) -> Option<Finish> {
         let guesses = match work {
             Work::Idle => return None,
-            Work::Prefill(_) if self.remaining() > 0 => return None,
-            Work::Prefill(_) => &[],
+            Work::Prefill(count) => return self.take_prefilled(*count, rows, clock),
             Work::Decode(tokens) => &tokens[1..],
         };
         let known = self.sequence.len() - guesses.len();

@@ -15,6 +15,8 @@ pub(super) struct Generation {
     pub tokens: Zeroizing<Vec<u32>>,
     /// How many of them belong to the prompt.
     pub prompt: usize,
+    /// How many of these, at their end, the chooser scores.
+    pub scored: usize,
     /// Maximum number of tokens, prompt included.
     pub limit: usize,
     pub chooser: Box<dyn Chooser>,
@@ -29,6 +31,19 @@ pub(super) struct Generation {
 impl Generation {
     pub(super) fn is_prefilling(&self) -> bool {
         self.tokens.len() == self.prompt
+    }
+
+    /// The first token whose logits are wanted: they predict the first scored token, or else the answer.
+    pub(super) fn first_row(&self) -> usize {
+        self.prompt - 1 - self.scored
+    }
+
+    /// Shows the chooser the scored token after `position`, with its logits. Returns how the request ended, if it
+    /// did.
+    pub(super) fn score(&mut self, position: usize, logits: &[f32]) -> Option<Finish> {
+        let (before, after) = self.tokens.split_at(position + 1);
+        let next = *after.first()?;
+        guarded(|| self.chooser.score(before, next, logits)).err().map(Finish::Failed)
     }
 
     /// Asks the sink for room. Returns how the request must end now, if it must.

@@ -15,6 +15,7 @@ pub(super) struct QueuedRequest {
     pub id: RequestId,
     pub session: Option<SessionKey>,
     pub prompt: Zeroizing<Vec<u32>>,
+    pub scored: usize,
     pub max_tokens: usize,
     pub start_by: Option<Instant>,
     pub end_by: Option<Instant>,
@@ -27,9 +28,22 @@ pub(super) struct QueuedRequest {
 
 impl QueuedRequest {
     pub(super) fn new(id: RequestId, request: Request, now: Instant) -> Self {
-        let Request { session, prompt, max_tokens, start_by, end_by, cancel, chooser, sink } = request;
+        let Request { session, prompt, scored, max_tokens, start_by, end_by, cancel, chooser, sink } =
+            request;
         let answer = Answer::new(sink, prompt.len(), now);
-        Self { id, session, prompt, max_tokens, start_by, end_by, cancel, chooser, answer, keeps: true }
+        Self {
+            id,
+            session,
+            prompt,
+            scored,
+            max_tokens,
+            start_by,
+            end_by,
+            cancel,
+            chooser,
+            answer,
+            keeps: true,
+        }
     }
 
     /// How the request must end now, if it must.
@@ -50,7 +64,7 @@ impl QueuedRequest {
     /// Admits the request, with `cached` tokens of its prompt computed already. `None` if its sink failed,
     /// which has ended it.
     pub(super) fn begin(self, cached: usize, now: Instant) -> Option<Generation> {
-        let Self { id, mut prompt, max_tokens, end_by, cancel, chooser, mut answer, .. } = self;
+        let Self { id, mut prompt, scored, max_tokens, end_by, cancel, chooser, mut answer, .. } = self;
         let limit = prompt.len() + max_tokens;
         let mut tokens = Zeroizing::new(Vec::with_capacity(limit));
         tokens.append(&mut prompt);
@@ -63,6 +77,7 @@ impl QueuedRequest {
             id,
             tokens,
             prompt,
+            scored,
             limit,
             chooser,
             answer,

@@ -70,6 +70,11 @@ pub enum Choice {
 pub trait Chooser: Send {
     /// The token after `tokens` (the prompt and the answer so far), given the model's logits for it.
     fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Choice;
+
+    /// Sees a scored token of the prompt, `next`, given the model's logits for it after `tokens`.
+    fn score(&mut self, tokens: &[u32], next: u32, logits: &[f32]) {
+        let _ = (tokens, next, logits);
+    }
 }
 
 /// Always chooses the token with the largest logit, the first of equals.
@@ -122,6 +127,9 @@ pub struct Request {
     pub session: Option<SessionKey>,
     /// The prompt, followed by the part of the answer that exists already.
     pub prompt: Zeroizing<Vec<u32>>,
+    /// Tokens at the prompt's end that [`Chooser::score`] sees, fewer than the prompt has. The first token of the
+    /// answer is chosen after all of them.
+    pub scored: usize,
     /// Maximum number of tokens of the answer.
     pub max_tokens: usize,
     /// The deadline for admission; after it the request ends with [`BatchError::Waited`].
@@ -140,6 +148,7 @@ impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
             .field("prompt", &self.prompt.len())
+            .field("scored", &self.scored)
             .field("max_tokens", &self.max_tokens)
             .field("start_by", &self.start_by)
             .field("end_by", &self.end_by)
@@ -156,8 +165,8 @@ pub enum BatchError {
         /// The queue's limit.
         limit: usize,
     },
-    /// An empty prompt, or an answer of no tokens.
-    #[error("a request needs a prompt and at least one token to generate")]
+    /// An empty prompt, an answer of no tokens, or no token before the scored ones.
+    #[error("a request needs a prompt, a token before the scored ones, and at least one token to generate")]
     Empty,
     /// Prompt and answer are longer than the model's context.
     #[error("prompt and answer of {tokens} tokens are above the model's context of {context}")]

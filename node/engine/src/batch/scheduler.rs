@@ -21,6 +21,10 @@ use crate::{Chunk, Model, Sequence, StepError, kv::KV_BLOCK, model::Logits};
 /// directly, which costs least per row. With this many generating sequences, guesses gain nothing.
 const MOST_GUESSING_ROWS: usize = 8;
 
+/// Maximum number of a step's prompt tokens with logits: those of 128 tokens and the largest vocabulary in use are
+/// 128 megabytes.
+const MOST_SCORED_ROWS: usize = 128;
+
 /// Upper limit for the count of passed-over steps: no prompt has as many chunks.
 const MAX_PASSED: usize = 1 << 24;
 
@@ -70,7 +74,7 @@ impl Bounds {
 
     /// Refuses a request that can never be computed.
     pub(super) fn check(&self, request: &Request) -> Result<(), BatchError> {
-        if request.prompt.is_empty() || request.max_tokens == 0 {
+        if request.prompt.len() <= request.scored || request.max_tokens == 0 {
             return Err(BatchError::Empty);
         }
         let tokens = request.prompt.len().saturating_add(request.max_tokens);
@@ -272,7 +276,9 @@ impl Scheduler {
             && let Some(first) = self.waiting.front()
         {
             let session = first.session.as_ref();
-            let found = session.map_or_else(Vec::new, |session| self.cache.find(session, &first.prompt, now));
+            // The logits of kept blocks are not kept, so scored tokens are computed again.
+            let unscored = &first.prompt[..first.prompt.len() - first.scored];
+            let found = session.map_or_else(Vec::new, |session| self.cache.find(session, unscored, now));
             let limit = first.prompt.len() + first.max_tokens;
             let blocks = Bounds::blocks(limit);
             if !self.make_room(blocks - found.len()) {
@@ -335,10 +341,12 @@ impl Scheduler {
             let after = one.remaining().div_ceil(chunk).saturating_add(MAX_PASSED);
             (after.saturating_sub(one.passed_over.min(MAX_PASSED)), one.generation.id)
         });
+        let mut scorable = MOST_SCORED_ROWS;
         for at in prefilling {
             let one = &mut self.running[at];
-            let count = one.remaining().min(chunk - rows.prefilled);
+            let count = one.remaining().min(chunk - rows.prefilled).min(one.prefillable(scorable));
             if count > 0 {
+                scorable -= count.saturating_sub(one.prefillable(0));
                 works[at] = Work::Prefill(count);
                 rows.prefilled += count;
             } else {

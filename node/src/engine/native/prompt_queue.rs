@@ -251,6 +251,7 @@ impl PromptWorker {
         let submitted = self.batcher.submit(Request {
             session: job.cache_key.clone(),
             prompt: ids,
+            scored: 0,
             max_tokens,
             start_by: None,
             end_by: None,

@@ -132,6 +132,7 @@ pub(super) fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Req
     Request {
         session: Some(session(0)),
         prompt: Zeroizing::new(prompt.to_vec()),
+        scored: 0,
         max_tokens,
         start_by: None,
         end_by: None,
