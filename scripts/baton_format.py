@@ -31,6 +31,7 @@ MAX_HINT, MAX_PLACE = 2048, 256
 MAX_EMBED_TEXTS, MAX_EMBED_DIMENSIONS, MAX_EMBED_REPLY = 64, 4096, 1050368
 MAX_RECORD_LIST, MAX_RECORD_KEYS = 16, 4
 MAX_OUTPUT_TOKENS = 32 * 1024
+MAX_CHECKS = 4
 # Section 4: the cipher suite, and the sizes of an exchange.
 SUITE, EXCHANGE_KEY, ENCAPSULATION = 2, 1216, 1120
 MAX_HEAD_LIFETIME_MS = 400 * 24 * 3600 * 1000
@@ -275,12 +276,13 @@ RECORD = Struct(
     ("version", "u8"), ("kind", KIND), ("supersedes_from", Option("u64")), ("messages", List(MESSAGE)),
     ("finish", FINISH))
 RESUME = Struct(("author", ID), ("attempt", "u32"), ("token_count", "u32"), ("tokens_hash", ID))
+CHECK_ORDER = Struct(("receipt", ID), ("probe", "u32"))
 TURN_AUTH = Struct(
     ("version", "u8"), ("suite", "u8"), ("session_id", ID), ("session_key", ID), ("device_id", ID16),
     ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"), ("prev_link", ID), ("prev_blob", Option(BLOB_REF)),
     ("n_shards", "u16"), ("branch", Option(BRANCH)), ("audience", ID), ("audience_key", ID), ("payload_hash", ID),
     ("model", ID), ("sampling", ID), ("max_output_tokens", "u32"), ("max_price", "u64"), ("memory_from", Option(ID)),
-    ("memory_tokens", "u32"), ("grant_hash", ID), ("resume", Option(RESUME)), ("issued_ms", "u64"),
+    ("memory_tokens", "u32"), ("grant_hash", ID), ("resume", Option(RESUME)), ("checks", List(CHECK_ORDER)), ("issued_ms", "u64"),
     ("expires_ms", "u64"))
 READ_BLOB = Struct(("segment", "u64"), ("blob", Option(BLOB_REF)), ("author", Option(ID)), ("key", ID))
 READ_RECORD = Struct(("seq", "u64"), ("key", ID))
@@ -294,18 +296,24 @@ SAMPLING = Struct(
 # Their numbers, stop strings with their lengths, and biases.
 MAX_SAMPLING = 128 + 16 * (256 + 8) + 300 * 9
 STORAGE = Struct(("open_epochs", "u32"), ("closed_epochs", "u32"), ("send_object_to", Option(ID)))
+CHECK_INPUT = Struct(
+    ("receipt", SIGNED), ("sampling", SAMPLING), ("json_schema", Option("string")), ("tokens", List("u32")))
 PAYLOAD = Struct(
     ("version", "u8"), ("grant", GRANT), ("kind", KIND), ("supersedes_from", Option("u64")), ("system", List(MESSAGE)),
     ("messages", List(MESSAGE)), ("sampling", SAMPLING), ("json_schema", Option("string")), ("storage", STORAGE),
-    ("resume_tokens", List("u32")))
+    ("resume_tokens", List("u32")), ("checks", List(CHECK_INPUT)))
 ENGINE = Enum("Native", "Proxied", "Echo", "Embedding", "Library")
+CHECK_GAP = Enum("Window", "Memory", "Model", "Refused")
+ANSWER_CHECK = Struct(("order", CHECK_ORDER), ("verdict", Enum(
+    ("Same", Struct(("logits", ID))), ("Different", Struct(("token", "u32"), ("logits", ID))),
+    ("NotComparable", CHECK_GAP))))
 RECEIPT = Struct(
     ("version", "u8"), ("session_id", ID), ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"), ("auth_hash", ID),
     ("node", ID), ("model", ID), ("engine", ENGINE), ("sampling", ID), ("seed", "u64"), ("window_from", "u64"),
     ("tokens", Struct(("input", "u32"), ("output", "u32"), ("memory", "u32"), ("resumed", "u32"))),
     ("memory_items", "u16"),
     ("commitments", Struct(("input", ID), ("output", ID), ("memory", Option(ID)))),
-    ("running_hash", ID),
+    ("running_hash", ID), ("checks", List(ANSWER_CHECK)),
     ("timings", Struct(("queue_ms", "u32"), ("prefill_ms", "u32"), ("first_token_ms", "u32"), ("decode_ms", "u32"))),
     ("price", "u64"), ("time_ms", "u64"))
 PROGRESS = Struct(
@@ -424,6 +432,8 @@ def auth_rule(auth):
     if auth["seq"] == 0:
         start = genesis_hash(auth["session_key"], auth["n_shards"], auth["branch"])
         need(auth["prev_blob"] is None and auth["prev_link"] == start, "BadGenesis", "authorisation of the first turn")
+    answers = [check["receipt"] for check in auth["checks"]]
+    need(len(answers) == len(set(answers)) <= MAX_CHECKS, "NonCanonical", "checks of an authorisation")
     need(auth["max_output_tokens"] <= MAX_OUTPUT_TOKENS, "QuotaExceeded", "output tokens of an authorisation")
 
 
@@ -491,7 +501,7 @@ SIGNED_TYPES = {
 
 
 # Section 17: the objects of another version than 1.
-VERSIONS = {"NodeRecord": 3, "TurnAuth": 3, "Receipt": 2, "HeadRecord": 3, "MemEnvelope": 2, "EmbedAuth": 2}
+VERSIONS = {"NodeRecord": 3, "TurnAuth": 4, "Receipt": 3, "HeadRecord": 3, "MemEnvelope": 2, "EmbedAuth": 2}
 
 
 def open_signed(kind, signed):

@@ -37,15 +37,15 @@ LAYERS = {
     ],
     "baton-client": [
         "clock clocks error event evidence index_status logprobs stack_wipe timeouts",
-        "identities network session decoy_ledger",
+        "identities network session",
         "config home",
         "core",
+        "proofs",
         "attempt storage",
         "sync",
         "background",
         "restore turn wait",
         "session_handle",
-        "decoys",
         "client",
     ],
 }

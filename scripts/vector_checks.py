@@ -393,5 +393,5 @@ def verify_vectors(folder, verifier):
             raise Refused("Malformed", "%s: %r" % (name, error)) from None
     report["export-20.json"] = verifier.verify_export((folder / "export-20.json").read_bytes())["turns"]
     proof = verifier.verify_evidence((folder / "contradiction.json").read_bytes())
-    report["contradiction.json"] = 1 + len(proof["witnesses"])
+    report["contradiction.json"] = 1 + len(proof["nodes"])
     return report

@@ -292,6 +292,7 @@ def check_order(receipt, auth):
     within = within and (receipt["memory_items"] > 0 or tokens["memory"] == 0)
     within = within and tokens["resumed"] == (resume["token_count"] if resume else 0)
     within = within and tokens["resumed"] <= tokens["output"]
+    within = within and [check["order"] for check in receipt["checks"]] == auth["checks"]
     need(within, "ReceiptMismatch", "receipt of turn %d claims what was not ordered" % receipt["seq"])
 
 
@@ -403,10 +404,10 @@ def show(report, vectors):
 def verify_evidence(data):
     """Section 9: evidence of either kind. Returns the report, a list for links and a dictionary for a contradiction."""
     value = load_json(data)
-    kind = "sessions" if isinstance(value, dict) and "sessions" in value else "signed_twice"
-    evidence = fields_of(value, "format " + kind, "evidence")
-    need(text_of(evidence["format"], "format") == "baton-evidence-v2", "UnsupportedVersion", "format")
-    return verify_contradiction(evidence) if kind == "sessions" else verify_signed_twice(evidence)
+    contradiction = isinstance(value, dict) and "verdicts" in value
+    evidence = fields_of(value, "format answer verdicts" if contradiction else "format signed_twice", "evidence")
+    need(text_of(evidence["format"], "format") == "baton-evidence-v3", "UnsupportedVersion", "format")
+    return verify_contradiction(evidence) if contradiction else verify_signed_twice(evidence)
 
 
 def verify_signed_twice(evidence):
@@ -440,22 +441,20 @@ def show_evidence(report):
 
 
 def verify_contradiction(evidence):
-    """docs/EXTENSIONS.md: several nodes signed answers to the same request that cannot all be the model's."""
-    sessions = []
-    for value in list_of(evidence["sessions"], "sessions"):
-        export, turns = parse_session(value), []
-        verify_session(export, turns)
-        sessions.append((export, turns))
-    return check_contradiction(sessions)
+    """docs/EXTENSIONS.md: receipts on one answer that cannot all be true."""
+    verdicts = [base64_of(text, "a receipt") for text in list_of(evidence["verdicts"], "verdicts")]
+    return check_contradiction(base64_of(evidence["answer"], "the answer's receipt"), verdicts)
 
 
 def show_contradiction(report):
-    print("%s  node %s" % ("proved " if report["decided"] else "open   ", report["accused"]))
-    for witness in report["witnesses"]:
-        print("    contradicts node %s" % witness)
-    print("    model %(model)s, turn %(seq)d, from byte %(differs_at)d of the answer on" % report)
+    print("%s  the answer of turn %d, by node %s" % ("proved " if report["decided"] else "open   ", report["seq"], report["author"]))
+    for node in report["accused"]:
+        print("    node %s contradicts the others" % node)
+    for node in report["witnesses"]:
+        print("    node %s agrees with the others" % node)
+    print("    model %s" % report["model"])
     if not report["decided"]:
-        print("    one of two nodes lied; a holder of the model can tell which: baton-node replay")
+        print("    some of the nodes lied; a holder of the model can tell which: baton-node replay")
 
 
 def main(arguments=None):

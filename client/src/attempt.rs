@@ -1,6 +1,7 @@
 //! One attempt at a turn: sends it, opens the reply and rebuilds the turn. Ends with an accepted turn or a
 //! failure with the known facts; it never decides the next step.
 
+pub(crate) mod checks;
 pub(crate) mod delivery;
 pub(crate) mod embed;
 pub(crate) mod liveness;
@@ -96,6 +97,8 @@ struct Reply {
 pub(crate) struct AttemptSuccess {
     pub(crate) accepted: AcceptedTurn,
     pub(crate) memory: Vec<MemoryItem>,
+    /// The tokens of the answer.
+    pub(crate) tokens: Vec<u32>,
     pub(crate) tail: ReplyTail,
 }
 
@@ -206,7 +209,8 @@ pub(crate) async fn run(
     };
     reply.unnoted.clear();
     tail.speed = context.relayer.is_none().then(|| reply.pace.measured(sent));
-    Ok(AttemptSuccess { accepted, memory: reply.memory, tail })
+    let tokens = std::mem::take(&mut *reply.ids);
+    Ok(AttemptSuccess { accepted, memory: reply.memory, tokens, tail })
 }
 
 impl Context<'_> {

@@ -19,8 +19,6 @@ use crate::{
     clocks::ClockDifference,
     config::ClientConfig,
     core::{Core, DHT_INDEX, new_device},
-    decoy_ledger::{DecoyAccount, DecoyTotals},
-    decoys::{self, DecoyReport},
     error::ClientError,
     event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
     evidence::Equivocation,
@@ -32,6 +30,7 @@ use crate::{
         heads::{HeadIndexes, NamedIndex, NoHeadIndex},
         nodes::{Directory, NodeExplanation, NodeInfo, Setup},
     },
+    proofs,
     restore::{self, RecoveryReport},
     session::{
         info::SessionInfo,
@@ -97,8 +96,7 @@ impl Client {
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
         };
-        let home::HomeContents { secret, journals, reputation_file, reputation, decoy_file, decoys } =
-            contents;
+        let home::HomeContents { secret, journals, reputation_file, reputation } = contents;
         let (mesh, settings) = match &config.mesh {
             Some(mesh) => (mesh.clone(), None),
             None => start_mesh(&config).await.map(|(mesh, settings)| (mesh, Some(settings)))?,
@@ -123,9 +121,7 @@ impl Client {
             reputation_file,
         };
         let directory = Arc::new(Directory::new(mesh, setup));
-        let decoys = DecoyAccount::new(config.decoys, decoy_file, decoys);
-        let core = Arc::new(Core::new(config, (secret, journals), (directory, identities), heads, decoys));
-        decoys::spawn(&core);
+        let core = Arc::new(Core::new(config, (secret, journals), (directory, identities), heads));
         Ok(Self { core })
     }
 
@@ -365,29 +361,12 @@ impl Client {
         self.core.found.subscribe()
     }
 
-    /// Sends a decoy now, if the budget allows one and none runs; none if it does not, or if fewer than two
-    /// nodes can be compared. Decoys are also sent in the background ([`ClientConfig::decoys`]).
-    ///
-    /// Cancel safe: the tokens used so far are recorded.
-    ///
-    /// # Errors
-    /// [`ClientError::File`] when a proof cannot be written, and as writing a session.
-    pub async fn check_nodes(&self) -> Result<Option<DecoyReport>, ClientError> {
-        Box::pin(decoys::run_if_due(&self.core)).await
-    }
-
-    /// The sums over all decoys of this home.
-    #[must_use]
-    pub fn decoys(&self) -> DecoyTotals {
-        self.core.decoys.as_ref().map(|account| account.ledger().totals()).unwrap_or_default()
-    }
-
     /// The proofs of contradictions in this home, oldest first.
     ///
     /// # Errors
     /// [`ClientError::File`].
     pub async fn proofs(&self) -> Result<Vec<PathBuf>, ClientError> {
-        self.core.blocking(decoys::proofs).await
+        self.core.blocking(proofs::proofs).await
     }
 
     /// Explains for each known node why it would be chosen for a turn or not, ordered by id. With a session,

@@ -21,7 +21,6 @@ use zeroize::Zeroizing;
 use crate::error::ClientError;
 use crate::{
     clock::{Clock, system_clock},
-    decoy_ledger::DecoyPolicy,
     network::{choose::DEFAULT_MAX_PRICE, heads::NamedIndex, quota::QuotaHolder},
     timeouts::Timeouts,
 };
@@ -82,9 +81,6 @@ pub struct ClientConfig {
     /// node's unit.
     /// Nodes that may ask for more are not chosen; 0 leaves only free nodes.
     pub max_price: u64,
-    /// Whether, and when, decoys check the nodes: throw-away sessions whose answers are compared. They cost
-    /// tokens, and at nodes with prices also money, within `max_price`.
-    pub decoys: DecoyPolicy,
     /// The quota for turns, at nodes that accept it.
     pub quota: Option<Arc<QuotaHolder>>,
     /// Whether a session that another process has open, or whose file cannot be written, is opened to read it.
@@ -129,7 +125,6 @@ impl ClientConfig {
             clock: system_clock(),
             mesh_clock: MeshClock::default(),
             max_price: DEFAULT_MAX_PRICE,
-            decoys: DecoyPolicy::default(),
             quota: None,
             read_in_use: false,
             timeouts: Timeouts::default(),

@@ -16,7 +16,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     config::ClientConfig,
-    decoy_ledger::DecoyAccount,
     error::ClientError,
     evidence::{Equivocation, FOUND_QUEUE},
     identities::{self, Identities, SessionDht},
@@ -46,11 +45,9 @@ pub(crate) struct Core {
     /// The sessions of the journals that were read. A journal's name is random and its root never changes.
     journal_ids: Mutex<HashMap<PathBuf, SessionId>>,
     pub(crate) directory: Arc<Directory>,
-    /// Tasks that no shutdown waits for before it cancels: the maintenance of the directory and the identities,
-    /// and the task that sends decoys. They end with `cancel`.
+    /// Tasks that no shutdown waits for before it cancels: the maintenance of the directory and the identities. They
+    /// end with `cancel`.
     endless: Mutex<Vec<JoinHandle<()>>>,
-    /// The budget and the ledger of decoys; none for a client that is a decoy itself.
-    pub(crate) decoys: Option<Arc<DecoyAccount>>,
     /// The head indexes that all sessions share, as one.
     shared_heads: Arc<HeadIndexes>,
     /// The identities under which the client and its sessions connect.
@@ -85,7 +82,6 @@ impl Core {
         (secret, journals): (FileSecret, JournalLocation),
         (directory, identities): (Arc<Directory>, Arc<Identities>),
         heads: Arc<HeadIndexes>,
-        decoys: DecoyAccount,
     ) -> Self {
         let cancel = CancellationToken::new();
         let (nodes, meshes) = (Arc::downgrade(&directory), Arc::downgrade(&identities));
@@ -101,7 +97,6 @@ impl Core {
             journal_ids: Mutex::default(),
             directory,
             endless: Mutex::new(vec![maintenance]),
-            decoys: Some(Arc::new(decoys)),
             shared_heads: heads,
             identities,
             tasks: TaskTracker::new(),
@@ -125,9 +120,8 @@ impl Core {
             open: Mutex::default(),
             journal_ids: Mutex::default(),
             directory: self.directory.clone(),
-            // The client that opened the directory maintains it, and sends decoys.
+            // The client that opened the directory maintains it.
             endless: Mutex::default(),
-            decoys: self.decoys.clone(),
             shared_heads: heads.unwrap_or_else(|| self.shared_heads.clone()),
             identities: self.identities.clone(),
             tasks: TaskTracker::new(),
@@ -194,11 +188,6 @@ impl Core {
     pub(crate) fn lifetimes_of(&self, session: &Session) -> Vec<BlobLifetime> {
         let (terms, now_ms) = (self.terms(), self.now_ms());
         session.read(|state| lifetime::lifetimes(state, terms, now_ms))
-    }
-
-    /// Hands over a task that ends when `cancel` is cancelled.
-    pub(crate) fn keep_endless(&self, task: JoinHandle<()>) {
-        self.endless.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
 
     /// Runs a task that ends with the client.

@@ -167,7 +167,7 @@ mod tests {
             let changed = text.replace(&bytes, &String::from_utf8(changed).unwrap());
             assert!(import(&changed).is_err(), "character {index}");
         }
-        for other in ["", "{}", "[]", r#"{"format":"baton-evidence-v2"}"#, &text.replace("-v2", "-v1")] {
+        for other in ["", "{}", "[]", r#"{"format":"baton-evidence-v3"}"#, &text.replace("-v3", "-v1")] {
             assert_eq!(import(other), Err(ErrorCode::NonCanonical));
         }
     }

@@ -1,5 +1,5 @@
-//! The home folder: the device key, with or without a passphrase, the folder of the journals, the reputation of
-//! nodes, and the ledger of decoys.
+//! The home folder: the device key, with or without a passphrase, the folder of the journals, and the reputation of
+//! nodes.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,6 @@ use baton_keys::files::{self, FileSecret};
 use zeroize::Zeroizing;
 
 use crate::{
-    decoy_ledger::{DecoyLedger, file::DecoyFile},
     error::ClientError,
     network::reputation::{Reputation, file::ReputationFile},
     session::journal::{JournalLocation, file_error},
@@ -33,10 +32,6 @@ pub(crate) struct HomeContents {
     pub(crate) reputation_file: Option<ReputationFile>,
     /// The stored reputation.
     pub(crate) reputation: Reputation,
-    /// File of the ledger of decoys.
-    pub(crate) decoy_file: Option<DecoyFile>,
-    /// The stored ledger.
-    pub(crate) decoys: DecoyLedger,
 }
 
 impl HomeContents {
@@ -48,14 +43,12 @@ impl HomeContents {
             journals: JournalLocation::Memory,
             reputation_file: None,
             reputation,
-            decoy_file: None,
-            decoys: DecoyLedger::default(),
         }
     }
 }
 
-/// Opens a home: the device key, the folder of the journals, the reputation of nodes, and the ledger of decoys.
-/// Creates it if it is missing. Blocking.
+/// Opens a home: the device key, the folder of the journals, and the reputation of nodes. Creates it
+/// if it is missing. Blocking.
 pub(crate) fn open(
     home: &Path,
     passphrase: Option<Zeroizing<String>>,
@@ -64,16 +57,7 @@ pub(crate) fn open(
     let (secret, journals) = open_key(home, passphrase)?;
     let file = ReputationFile::new(home, &secret);
     let reputation = file.load(now_ms);
-    let decoy_file = DecoyFile::new(home, &secret);
-    let decoys = decoy_file.load();
-    Ok(HomeContents {
-        secret,
-        journals,
-        reputation_file: Some(file),
-        reputation,
-        decoy_file: Some(decoy_file),
-        decoys,
-    })
+    Ok(HomeContents { secret, journals, reputation_file: Some(file), reputation })
 }
 
 fn open_key(

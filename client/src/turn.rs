@@ -3,7 +3,6 @@
 //! Every binding step is in the journal, flushed, before it is taken: the message, each attempt, the accepted
 //! turn. Text shown before acceptance is display only.
 
-mod decoy_shape;
 mod model_defaults;
 mod progress;
 
@@ -13,6 +12,7 @@ use baton_proto::{
     ErrorCode, SignedObject,
     chain::effective_newest_first,
     commit::AcceptedTurn,
+    contradiction::Contradiction,
     ids::{ModelId, NodeId},
     note::{Acknowledgement, TurnNote, TurnNoteKind},
     record::{RecordKind, check_supersedes},
@@ -25,7 +25,7 @@ use progress::Progress;
 
 use crate::{
     attempt::{
-        self, AttemptSuccess, Context, Events, delivery,
+        self, AttemptSuccess, Context, Events, checks, delivery,
         liveness::AuthorLiveness,
         opening,
         request::{self, AttemptOptions},
@@ -45,6 +45,7 @@ use crate::{
         reputation::NodeFailure,
         retry::{AttemptFailure, AttemptStatus, Carry, NextStep, next_step, pause_before_repeat},
     },
+    proofs,
     session::{
         open_session::Session,
         state::{AttemptChange, AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
@@ -152,7 +153,7 @@ pub(crate) async fn finish_pending(
         match Box::pin(resolve::resolve_attempt(core, session, &auth, None, STATUS_WAIT)).await {
             Ok(Some((finished, memory))) => {
                 events(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
-                let finish = finish(core, session, &auth, finished, memory, None, events);
+                let finish = finish(core, session, &auth, finished, (memory, Vec::new()), None, events);
                 return Box::pin(finish).await;
             }
             Ok(None) => {}
@@ -203,8 +204,9 @@ async fn drive(
             };
         progress.attempts += 1;
         let mut failure = match result {
-            Ok(AttemptSuccess { accepted, memory, tail }) => {
-                return finish(core, session, &auth, accepted, memory, Some(tail), events).await;
+            Ok(AttemptSuccess { accepted, memory, tokens, tail }) => {
+                let parts = (memory, tokens);
+                return finish(core, session, &auth, accepted, parts, Some(tail), events).await;
             }
             Err(failure) => failure,
         };
@@ -245,7 +247,8 @@ async fn drive(
                     if !unseen.is_empty() {
                         events(TurnEvent::Text(unseen.to_owned()));
                     }
-                    return finish(core, session, &auth, accepted, memory, None, events).await;
+                    let parts = (memory, Vec::new());
+                    return finish(core, session, &auth, accepted, parts, None, events).await;
                 }
                 Err(ResolveError::Wrong(code)) => failure = failure.exposed(code, auth.memory_from.is_some()),
                 Ok(None) | Err(ResolveError::Unknown(_) | ResolveError::Running) => {}
@@ -501,7 +504,7 @@ async fn finish(
     session: &Arc<Session>,
     auth: &SignedObject<TurnAuth>,
     accepted: AcceptedTurn,
-    mut memory: Vec<baton_proto::memory::MemoryItem>,
+    (mut memory, tokens): (Vec<baton_proto::memory::MemoryItem>, Vec<u32>),
     tail: Option<attempt::ReplyTail>,
     events: &mut Events<'_>,
 ) -> Result<TurnOutcome, ClientError> {
@@ -538,13 +541,16 @@ async fn finish(
         }),
         ordered,
         memory: memory.clone(),
+        tokens,
     };
     session.record(vec![Entry::Turn(Box::new(turn))]).await?;
     let speed = tail.as_ref().and_then(|tail| tail.speed);
     let tag =
         session.read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
     core.directory.served(&accepted.receipt, speed, tag);
-    decoy_shape::note(core, session, &accepted.receipt);
+    for proof in session.read(checks::contradictions) {
+        avoid_accused(core, proof).await;
+    }
     events(TurnEvent::Accepted);
     delivery::spawn_aborts(core, session, others, Some(auth.attempt));
     background::spawn_after_turn(core, session.clone(), accepted.link.seq, tail);
@@ -562,6 +568,17 @@ async fn finish(
         memory,
         omitted,
     })
+}
+
+/// Avoids the nodes that others contradict about an answer, and keeps the proof.
+async fn avoid_accused(core: &Arc<Core>, proof: Contradiction) {
+    for node in proof.check().map(|report| report.accused).unwrap_or_default() {
+        tracing::warn!(%node, "a node's statement contradicts those of others; `baton nodes --proofs` lists the proof");
+        core.directory.failed(node, NodeFailure::Contradicted, 0);
+    }
+    if let Err(error) = core.blocking(move |core| proofs::keep(core, &proof)).await {
+        tracing::warn!(%error, "a proof of a contradiction was not written");
+    }
 }
 
 /// Number of effective earlier turns that the prompt did not have, by the receipt.

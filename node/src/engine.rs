@@ -102,6 +102,36 @@ pub enum FinishReason {
     Cancelled,
 }
 
+/// An answer to check.
+pub struct GivenAnswer {
+    /// Its tokens, with those at its beginning that another node made.
+    pub tokens: Zeroizing<Vec<u32>>,
+    /// The number of those at its beginning, which are given and not checked.
+    pub resumed: usize,
+    /// Its text.
+    pub text: Zeroizing<String>,
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// The token whose logits are hashed, counted from 0.
+    pub probe: u32,
+}
+
+impl fmt::Debug for GivenAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GivenAnswer").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+    }
+}
+
+/// The result of the check of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerComparison {
+    /// The first token that the model does not choose, counted from 0; the number of tokens if only the end differs;
+    /// none if the model gives this answer.
+    pub differs_at: Option<u32>,
+    /// BLAKE3 of the logits before the probed token; zeros if a token before it is none of the model.
+    pub logits: [u8; 32],
+}
+
 /// Counts and times of one job. Times are wall-clock milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GenerateStats {
@@ -464,6 +494,21 @@ pub trait Engine: Send + Sync {
     /// [`EngineError::ResumeUnsupported`], [`EngineError::Unsupported`], [`EngineError::ShutDown`]. Later
     /// errors arrive as [`EngineEvent::Failed`].
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError>;
+
+    /// Computes the logits of every token of a given answer to a job's prompt, and compares it with the choice by the
+    /// job's settings. Costs no more than to read the answer. What it computes is kept for the session's next
+    /// prompt, as by [`Engine::generate`]. Dropping the future stops the check.
+    ///
+    /// # Errors
+    /// As [`Engine::generate`], and the later errors of a job; [`EngineError::Unsupported`] unless the engine gives
+    /// the same bits everywhere.
+    fn check(
+        &self,
+        _job: GenerateJob,
+        _answer: GivenAnswer,
+    ) -> BoxFuture<'static, Result<AnswerComparison, EngineError>> {
+        Box::pin(future::ready(Err(EngineError::Unsupported { what: "checks of answers" })))
+    }
 
     /// Refuses new jobs, stops running ones within a token (they report [`EngineError::ShutDown`]) and joins
     /// the engine's threads. Blocks until then. Idempotent; dropping the engine does the same.

@@ -434,6 +434,7 @@ mod tests {
                 memory: None,
             },
             running_hash: RunningHash([6; 32]),
+            checks: Vec::new(),
             timings: Timings::default(),
             price: 7,
             time_ms,

@@ -55,10 +55,10 @@ pub mod models;
 mod observer;
 mod progress;
 pub mod prompt;
-pub mod replay;
 pub mod service;
 mod turn;
 
 pub use cli::main;
 pub use config::{RunFlags, default_model_dir};
 pub use metrics::{Metrics, Snapshot};
+pub use turn::replay;

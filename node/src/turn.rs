@@ -7,12 +7,14 @@
 mod admission;
 pub(crate) mod blobs;
 pub(crate) mod charge;
+mod check;
 mod commit;
 mod constraint;
 mod events;
 pub(crate) mod generate;
 mod history;
 pub(crate) mod model;
+pub mod replay;
 pub(crate) mod tally;
 pub(crate) mod window;
 
@@ -320,13 +322,17 @@ async fn answer_in_slot(
     let grant = opened.payload.grant.clone();
     let history = history::load(core, &admitted.auth, grant, &admitted.inline).await?;
     core.pause.pass(Step::Fetched).await;
-    let turn_prompt = window::build_prompt(core, admitted, kept, opened, history.turns).await?;
+    let turns = Arc::new(history.turns);
+    let turn_prompt = window::build_prompt(core, admitted, kept, opened, &turns).await?;
+    let checks = check::check_answers(core, admitted, opened, &turns, &turn_prompt).await?;
+    drop(turns);
     let started = Instant::now();
     let answer = generate::generate(core, admitted, opened, &turn_prompt, events).await?;
     Ok(commit::AnsweredTurn {
         base: history.base,
         prev_blob: history.prev_blob,
         turn_prompt,
+        checks,
         answer,
         queue: started - admitted.began,
     })

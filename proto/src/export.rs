@@ -29,7 +29,7 @@ use crate::{
 };
 
 mod check;
-mod text;
+pub(crate) mod text;
 
 pub use check::{ExportReport, OpenTurn, SeenBlob, open, verify, verify_each_blob};
 
@@ -40,7 +40,7 @@ const MAX_SAMPLING_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8) 
 pub const EXPORT_FORMAT: &str = "baton-export-v2";
 /// The `format` of evidence against a node: of links that it signed twice, or of a
 /// [`Contradiction`](crate::contradiction::Contradiction). The other fields tell the two apart.
-pub const EVIDENCE_FORMAT: &str = "baton-evidence-v2";
+pub const EVIDENCE_FORMAT: &str = "baton-evidence-v3";
 
 /// An exported session. In JSON every field but [`ExportTurn::sampling`] is present, `null` when empty;
 /// unknown fields are refused.

@@ -39,6 +39,7 @@
 #![warn(clippy::indexing_slicing)]
 
 pub mod chain;
+pub mod check;
 pub mod codec;
 pub mod commit;
 pub mod contradiction;

@@ -7,11 +7,11 @@ pub const NODE_RECORD_VERSION: u8 = 3;
 
 /// Version of model manifests: 2 has the engine's revision.
 pub const MODEL_MANIFEST_VERSION: u8 = 2;
-/// Version of turn authorisations: 3 names the exchange key by its id.
-pub const TURN_AUTH_VERSION: u8 = 3;
-/// Version of receipts: 2 has the running hash of the answer's tokens.
-pub const RECEIPT_VERSION: u8 = 2;
-/// Version of payloads: 5 has `min_p`.
+/// Version of turn authorisations: 4 orders checks of earlier answers.
+pub const TURN_AUTH_VERSION: u8 = 4;
+/// Version of receipts: 3 has the results of checks.
+pub const RECEIPT_VERSION: u8 = 3;
+/// Version of payloads: 5 has `min_p` and the inputs of checks.
 pub const PAYLOAD_VERSION: u8 = 5;
 /// Version of memory envelopes: 2 is sealed by a hybrid exchange.
 pub const MEM_ENVELOPE_VERSION: u8 = 2;
@@ -82,6 +82,8 @@ pub const MAX_STOP_BYTES: usize = 256;
 pub const MAX_TOKEN_BIASES: usize = 300;
 /// Most tokens that a client may order for an answer.
 pub const MAX_OUTPUT_TOKENS: u32 = 32 * 1024;
+/// Most earlier answers that a turn's node checks.
+pub const MAX_CHECKS: usize = 4;
 /// Most tokens of a resume prefix.
 pub const MAX_RESUME_TOKENS: usize = MAX_OUTPUT_TOKENS as usize;
 

@@ -8,6 +8,7 @@ use baton_keys::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    check::{AnswerCheck, CheckOrder, CheckVerdict},
     codec,
     error::ErrorCode,
     ids::{
@@ -18,7 +19,7 @@ use crate::{
     memory::MemoryItem,
     record::{FinishReason, Message},
     signed::{Signable, SignedObject},
-    turn::TurnAuth,
+    turn::{CheckInput, TurnAuth, json_schema_hash},
 };
 
 /// The kind of engine that produced the tokens.
@@ -89,10 +90,10 @@ pub struct Commitments {
     pub memory: Option<Commitment>,
 }
 
-/// A node's claims about a turn. They do not prove that the model ran.
+/// A node's claims about a turn. They do not prove that the model ran; the checks of later turns show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// Format version, 1.
+    /// Format version, 3.
     pub version: u8,
     /// The session.
     pub session_id: SessionId,
@@ -124,6 +125,8 @@ pub struct Receipt {
     pub commitments: Commitments,
     /// Running hash over the answer's tokens; its start without any ids.
     pub running_hash: RunningHash,
+    /// The results of the checks that the authorisation orders, in its order.
+    pub checks: Vec<AnswerCheck>,
     /// Times.
     pub timings: Timings,
     /// Charged, in millionths of the node's unit.
@@ -164,6 +167,37 @@ impl Receipt {
             && (self.memory_items > 0 || self.tokens.memory == 0)
             && self.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count)
             && self.tokens.resumed <= self.tokens.output
+            && self.checks.iter().map(|check| check.order).eq(auth.checks.iter().copied())
+    }
+
+    /// The receipt of an answer to check, after verifying that the input belongs to the answer of the order, whose record
+    /// has this key.
+    ///
+    /// # Errors
+    /// [`ErrorCode::PayloadRejected`] for data of another answer, and the codes of [`SignedObject::verify`].
+    pub fn of_check(
+        input: &CheckInput,
+        order: &CheckOrder,
+        key: &RecordKey,
+        auth: &TurnAuth,
+    ) -> Result<SignedObject<Self>, ErrorCode> {
+        let receipt = SignedObject::<Self>::verify(input.receipt.clone())?;
+        let start = running_hash_start(key, &receipt.auth_hash);
+        let fits = receipt.receipt_hash() == order.receipt
+            && receipt.session_id == auth.session_id
+            && receipt.seq < auth.seq
+            && receipt.engine == EngineKind::Native
+            && order.probe < receipt.tokens.output
+            && receipt.sampling == input.sampling.digest(key)
+            && input.json_schema.as_deref().map(json_schema_hash) == input.sampling.json_schema
+            && receipt.matches_tokens(&running_hashes(start, &input.tokens));
+        if fits { Ok(receipt) } else { Err(ErrorCode::PayloadRejected) }
+    }
+
+    /// The node's verdict on the answer of a receipt, if it was asked for one.
+    #[must_use]
+    pub fn verdict_on(&self, answer: &ReceiptHash) -> Option<CheckVerdict> {
+        self.checks.iter().find(|check| check.order.receipt == *answer).map(|check| check.verdict)
     }
 
     /// Whether engine, prompt and price are those of the offer that the client accepted. The price is at most that of
@@ -373,6 +407,7 @@ mod tests {
                 memory: None,
             },
             running_hash: RunningHash([9; 32]),
+            checks: Vec::new(),
             timings: Timings::default(),
             price: 0,
             time_ms: 0,

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{
+    check::CheckOrder,
     codec,
     error::ErrorCode,
     ids::{
@@ -23,14 +24,14 @@ use crate::{
         ModelId, NodeId, PayloadHash, PublicKey, SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     limits::{
-        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_LOGPROBS, MAX_MESSAGES, MAX_OUTPUT_TOKENS,
+        MAX_AUTH_LIFETIME_MS, MAX_CHECKS, MAX_CLOCK_SKEW_MS, MAX_LOGPROBS, MAX_MESSAGES, MAX_OUTPUT_TOKENS,
         MAX_PAYLOAD_BYTES, MAX_READ_BLOBS, MAX_READ_RECORDS, MAX_RESUME_TOKENS, MAX_SCHEMA_BYTES,
         MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES, PAYLOAD_BLOCK, PAYLOAD_VERSION,
         TURN_AUTH_VERSION,
     },
     link::{BlobRef, BranchPoint, Genesis},
     record::{Message, RecordKind, check_supersedes},
-    signed::{Signable, SignedObject},
+    signed::{Signable, SignedBytes, SignedObject},
 };
 
 /// The sampling settings. All numbers are finite; the digest of the encoding is signed.
@@ -179,7 +180,7 @@ pub fn json_schema_hash(text: &str) -> [u8; 32] {
 /// The client's signed order for one attempt at one turn, to one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnAuth {
-    /// Format version, 3.
+    /// Format version, 4.
     pub version: u8,
     /// Cipher suite, 2.
     pub suite: u8,
@@ -225,6 +226,8 @@ pub struct TurnAuth {
     pub grant_hash: GrantHash,
     /// The start of the answer, if another node made it.
     pub resume: Option<ResumePrefix>,
+    /// Earlier answers that the node checks; at most [`MAX_CHECKS`], each once.
+    pub checks: Vec<CheckOrder>,
     /// When it was issued, in milliseconds since the Unix epoch.
     pub issued_ms: u64,
     /// When it expires; at most 120 s later.
@@ -291,6 +294,12 @@ impl Signable for TurnAuth {
         let at_genesis = self.prev_blob.is_none() && self.prev_link == self.genesis().link_hash();
         if self.seq == 0 && !at_genesis {
             return Err(ErrorCode::BadGenesis);
+        }
+        let mut answers: Vec<_> = self.checks.iter().map(|check| check.receipt).collect();
+        answers.sort_unstable();
+        answers.dedup();
+        if self.checks.len() > MAX_CHECKS || answers.len() < self.checks.len() {
+            return Err(ErrorCode::NonCanonical);
         }
         if self.max_output_tokens > MAX_OUTPUT_TOKENS { Err(ErrorCode::QuotaExceeded) } else { Ok(()) }
     }
@@ -439,6 +448,42 @@ impl Default for StoragePolicy {
     }
 }
 
+/// The data of an answer that the sealed part of the request adds to the answer's record.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct CheckInput {
+    /// The signed [`Receipt`](crate::receipt::Receipt).
+    pub receipt: SignedBytes,
+    /// The sampling settings of the answer.
+    pub sampling: Sampling,
+    /// The JSON schema of the hash in these settings; at most 64 KiB.
+    pub json_schema: Option<String>,
+    /// The tokens of the answer.
+    pub tokens: Vec<u32>,
+}
+
+impl Drop for CheckInput {
+    fn drop(&mut self) {
+        self.tokens.zeroize();
+        self.json_schema.zeroize();
+    }
+}
+
+impl std::fmt::Debug for CheckInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CheckInput({} tokens)", self.tokens.len())
+    }
+}
+
+impl CheckInput {
+    fn check(&self) -> Result<(), ErrorCode> {
+        let schema = self.json_schema.as_ref().map_or(0, String::len);
+        if schema > MAX_SCHEMA_BYTES || self.tokens.len() > MAX_OUTPUT_TOKENS as usize {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        self.sampling.check()
+    }
+}
+
 /// The part of a request that only the node may read.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Payload {
@@ -462,6 +507,8 @@ pub struct Payload {
     pub storage: StoragePolicy,
     /// Tokens of the answer's start, if the authorisation names a resume prefix.
     pub resume_tokens: Vec<u32>,
+    /// The data of the answers that the authorisation wants checked, in its order.
+    pub checks: Vec<CheckInput>,
 }
 
 impl std::fmt::Debug for Payload {
@@ -556,6 +603,7 @@ impl Payload {
         }
         self.system.iter().chain(&self.messages).try_for_each(Message::check)?;
         self.sampling.check()?;
+        self.checks.iter().try_for_each(CheckInput::check)?;
         if self.json_schema.as_ref().is_some_and(|schema| schema.len() > MAX_SCHEMA_BYTES) {
             return Err(ErrorCode::FrameTooLarge);
         }
@@ -573,7 +621,7 @@ impl Payload {
             schema && grant.hash() == auth.grant_hash && self.sampling.digest(&record_key) == auth.sampling;
         // A start longer than the whole answer would leave the node nothing to sign.
         let room = self.resume_tokens.len() <= auth.max_output_tokens as usize;
-        if !resumes || !room || !authorised {
+        if !resumes || !room || !authorised || self.checks.len() != auth.checks.len() {
             return Err(ErrorCode::PayloadRejected);
         }
         check_blob_order(grant, auth)

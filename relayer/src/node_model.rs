@@ -10,7 +10,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientConfig, ClientError, DecoyPolicy, JournalLog, NewSession, TurnInput};
+use baton_client::{Client, ClientConfig, ClientError, JournalLog, NewSession, TurnInput};
 use baton_memory::{
     extraction::{Complete, ModelError, PromptMessage, PromptRole},
     model::Text,
@@ -66,7 +66,6 @@ impl NodeModel {
         let mut config = ClientConfig::new(None, null.clone(), null, shards);
         config.mesh = Some(mesh);
         config.renew = false;
-        config.decoys = DecoyPolicy::off();
         config.storage = StoragePolicy { open_epochs: EPOCHS, closed_epochs: EPOCHS, send_object_to: None };
         let client = Client::open(config).await?;
         let slots = Arc::new(Semaphore::new(CONCURRENCY));

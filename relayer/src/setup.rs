@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use baton_client::{Client, ClientConfig, DecoyPolicy};
+use baton_client::{Client, ClientConfig};
 use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts, backup,
@@ -168,8 +168,6 @@ pub(crate) async fn client(settings: &Settings) -> anyhow::Result<Option<Client>
     let mut config = ClientConfig::with_store(None, store(walrus)?);
     config.bootstrap.clone_from(&settings.bootstrap);
     config.mdns = settings.mdns;
-    // Its callers' turns are not its own, and pay for none.
-    config.decoys = DecoyPolicy::off();
     Ok(Some(Client::open(config).await.context("the network of conversations cannot be joined")?))
 }
 

@@ -180,6 +180,7 @@ impl RawOrder<'_> {
             memory_tokens: 0,
             grant_hash: self.grant.hash(),
             resume: None,
+            checks: Vec::new(),
             issued_ms,
             expires_ms,
         };
@@ -194,6 +195,7 @@ impl RawOrder<'_> {
             json_schema: None,
             storage: StoragePolicy::default(),
             resume_tokens: Vec::new(),
+            checks: Vec::new(),
         };
         let (payload, secret) =
             SealedPayload::seal(&payload, EphemeralSecret::generate(), node_key, &auth.binding())?;

@@ -109,9 +109,6 @@ pub(crate) struct Arguments {
     /// As --dht=false.
     #[arg(long, global = true, env = "BATON_NO_DHT", hide = true)]
     pub no_dht: bool,
-    /// As --decoys=0.
-    #[arg(long, global = true, env = "BATON_NO_DECOYS", hide = true)]
-    pub no_decoys: bool,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -233,7 +230,7 @@ pub(crate) struct NodesArguments {
     /// Allow test engines.
     #[arg(long, requires = "explain", env = "BATON_ALLOW_ECHO")]
     pub allow_echo: bool,
-    /// List the proofs that decoys found: nodes whose answers contradict those of others.
+    /// List the proofs that checks of answers found: nodes that contradict others.
     #[arg(long, conflicts_with = "explain")]
     pub proofs: bool,
     /// Check a proof from this or another home. Works offline.

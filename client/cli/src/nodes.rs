@@ -67,7 +67,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
     if arguments.proofs {
         return proofs::list(settings, out).await;
     }
-    let (nodes, answering, decoys) = with_client(settings, true, async |client| {
+    let (nodes, answering) = with_client(settings, true, async |client| {
         let begun = Instant::now();
         let nodes = while_waiting(client, out, Arc::default(), client.nodes()).await;
         // After a longer wait they are said already.
@@ -78,13 +78,13 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
             return Err(ClientError::NoNode(client.why_no_node().await).into());
         }
         let ids: Vec<NodeId> = nodes.iter().map(|node| node.record.node).collect();
-        Ok((nodes, client.answering(&ids).await, client.decoys()))
+        Ok((nodes, client.answering(&ids).await))
     })
     .await?;
     let answers = |node: &NodeInfo| answering.contains(&node.record.node);
     if out.json() {
         let list: Vec<_> = nodes.iter().map(|node| describe(node, answers(node))).collect();
-        return Ok(out.value(&json!({ "nodes": list, "decoys": proofs::describe_totals(&decoys) }))?);
+        return Ok(out.value(&json!({ "nodes": list }))?);
     }
     for node in &nodes {
         let silent = if answers(node) { "" } else { "  does not answer" };
@@ -107,7 +107,6 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
             out.line(&format!("  {addr}"))?;
         }
     }
-    proofs::note_totals(&decoys, out);
     Ok(())
 }
 
@@ -219,10 +218,7 @@ fn why(row: &NodeExplanation, now_ms: u64) -> String {
             format!("last of all: it signed two different links for one turn; for {} more", minutes(until_ms))
         }
         Some(Behind::Lied { until_ms }) if row.last_fault == Some("contradicted") => {
-            format!(
-                "last of all: other nodes contradict its answer to a decoy; for {} more",
-                minutes(until_ms)
-            )
+            format!("last of all: other nodes contradict it about an answer; for {} more", minutes(until_ms))
         }
         Some(Behind::Lied { until_ms }) => {
             format!("last of all: what it sent or signed was not true; for {} more", minutes(until_ms))

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton_client::{MAX_DECOY_SHARE, MAX_EPOCHS, MAX_HEAD_INDEXES, Multiaddr};
+use baton_client::{MAX_EPOCHS, MAX_HEAD_INDEXES, Multiaddr};
 use baton_kit::{
     config::{OptionEntry, OptionType, SWITCH, number, one_or_more, path, range, switch, text, words},
     options,
@@ -34,8 +34,6 @@ fn lines(entry: &OptionEntry, text: &str) -> Result<String, String> {
     if text.trim().is_empty() || text.len() > MAX_SYSTEM_BYTES { entry.refuse() } else { Ok(text.to_owned()) }
 }
 
-/// Largest share of decoys, in per cent.
-const MAX_DECOY_PERCENT: u64 = MAX_DECOY_SHARE as u64 / 10;
 /// Most epochs that Walrus sells at once.
 const EPOCHS: u64 = MAX_EPOCHS as u64;
 
@@ -78,8 +76,6 @@ options! {
             dht: Option<bool> = SWITCH, switch("true");
             /// Maximum price of a turn, in millionths of the nodes' price unit
             [global = true, hide = true] max_price: Option<u64> = number(), range(0, i64::MAX as u64).default("10000000");
-            /// Tokens for decoys, which check nodes' answers, in per cent of your own; 0 sends none
-            [global = true, hide = true] decoys: Option<u32> = number(), range(0, MAX_DECOY_PERCENT).default("3");
         }
         "Storage" {
             /// Base URL of a publisher, for writing blobs; may be repeated, preferred first

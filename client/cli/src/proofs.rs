@@ -1,14 +1,18 @@
-//! `baton nodes --proofs` and `--proof`: contradictions between nodes that decoys found; and the cost of decoys.
+//! `baton nodes --proofs` and `--proof`: contradictions between nodes about an answer.
 
 use std::path::Path;
 
-use baton_client::{ClientError, DecoyTotals, read_proof};
-use baton_proto::contradiction::{Contradiction, ContradictionReport};
+use baton_client::{ClientError, read_proof};
+use baton_proto::{
+    check::CheckVerdict,
+    contradiction::{Contradiction, ContradictionReport},
+    ids::NodeId,
+};
 use serde_json::{Value, json};
 
 use super::{
     Failure,
-    out::{Out, count, short, turn_number},
+    out::{Out, short, turn_number},
     settings::Settings,
     with_client,
 };
@@ -63,54 +67,41 @@ fn read(file: &Path) -> Result<Contradiction, Failure> {
 }
 
 fn describe(report: &ContradictionReport) -> Value {
+    let ids = |nodes: &[NodeId]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let verdict = |(node, verdict): &(NodeId, CheckVerdict)| {
+        let differs_at = match verdict {
+            CheckVerdict::Different { token, .. } => Some(*token),
+            _ => None,
+        };
+        json!({ "node": node.to_string(), "differs_at": differs_at })
+    };
     json!({
-        "accused": report.accused.to_string(),
-        "witnesses": report.witnesses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "author": report.author.to_string(),
+        "accused": ids(&report.accused),
+        "witnesses": ids(&report.witnesses),
+        "verdicts": report.verdicts.iter().map(verdict).collect::<Vec<_>>(),
         "model": report.model.to_string(),
         "seq": report.seq,
         "turn": turn_number(report.seq),
-        "differs_at": report.differs_at,
-        "decided": report.is_decided(),
+        "decided": !report.accused.is_empty(),
     })
 }
 
 fn show(report: &ContradictionReport, out: &Out) -> Result<(), Failure> {
-    let others: Vec<String> = report.witnesses.iter().map(short).collect();
-    let (accused, others, turn) = (short(&report.accused), others.join(", "), turn_number(report.seq));
-    if report.is_decided() {
-        out.line(&format!("  node {accused} contradicts nodes {others}, which agree, in turn {turn}"))?;
+    let list = |nodes: &[NodeId]| nodes.iter().map(short).collect::<Vec<_>>().join(", ");
+    let (author, turn) = (short(&report.author), turn_number(report.seq));
+    if report.accused.is_empty() {
+        let others: Vec<NodeId> = report.verdicts.iter().map(|(node, _)| *node).collect();
+        let others = list(&others);
+        out.line(&format!(
+            "  nodes {author}, {others} contradict each other about the answer of turn {turn}"
+        ))?;
+        out.note("  some of them lied; a holder of the model can tell which: baton-node replay");
     } else {
-        out.line(&format!("  node {accused} and node {others} contradict each other in turn {turn}"))?;
-        out.note("  one of both lied; a holder of the model can tell which: baton-node replay");
+        let (accused, witnesses) = (list(&report.accused), list(&report.witnesses));
+        out.line(&format!(
+            "  node {accused} contradicts nodes {witnesses}, which agree, about the answer of node {author} in turn {turn}"
+        ))?;
     }
     Ok(())
-}
-
-/// The sums over decoys, for machines.
-pub(crate) fn describe_totals(totals: &DecoyTotals) -> Value {
-    json!({
-        "sessions": totals.sessions,
-        "turns": totals.turns,
-        "tokens": totals.decoy_tokens,
-        "own_tokens": totals.real_tokens,
-        "price": totals.price,
-        "contradictions": totals.contradictions,
-        "undecided": totals.undecided,
-    })
-}
-
-/// The sums over decoys in a line; none before the first decoy.
-pub(crate) fn note_totals(totals: &DecoyTotals, out: &Out) {
-    if totals.turns == 0 {
-        return;
-    }
-    out.note(&format!(
-        "decoys: {} in {}, {} of {} at nodes with their own engine, price {}; {}",
-        count(totals.turns, "turn"),
-        count(totals.sessions, "session"),
-        count(totals.decoy_tokens, "token"),
-        count(totals.real_tokens.saturating_add(totals.decoy_tokens), "token"),
-        totals.price,
-        count(totals.contradictions, "contradiction"),
-    ));
 }

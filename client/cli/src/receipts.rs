@@ -18,7 +18,6 @@ use super::{
     args::ReceiptsArguments,
     find_session,
     out::{Out, count, short, short_session, turn_number},
-    proofs,
     settings::Settings,
     with_client, write_private,
 };
@@ -123,7 +122,6 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
             "by_model": models.collect::<Vec<_>>(),
             "verified": arguments.verify.then_some(problems == 0),
             "signed_twice": twice.len(),
-            "decoys": proofs::describe_totals(&client.decoys()),
         }))?;
         return Ok(problems == 0);
     }
@@ -149,7 +147,6 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     );
     out.line("")?;
     out.table(&rows)?;
-    proofs::note_totals(&client.decoys(), out);
     for one in &twice {
         let (node, seq) = (one.node(), one.accepted.seq);
         out.warn(&format!(

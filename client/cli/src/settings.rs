@@ -13,8 +13,8 @@ use std::{
 };
 
 use baton_client::{
-    ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_DECOY_SHARE, DEFAULT_EPOCH, DEFAULT_MAX_PRICE,
-    DEFAULT_OPEN_EPOCHS, Multiaddr, NamedIndex, QuotaHolder, TurnInput, home_needs_passphrase,
+    ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
+    Multiaddr, NamedIndex, QuotaHolder, TurnInput, home_needs_passphrase,
 };
 use baton_kit::{
     config::{self, ConfigError},
@@ -106,8 +106,6 @@ pub(crate) struct Settings {
     renew: bool,
     dht: bool,
     max_price: u64,
-    /// Share of decoys, in per cent.
-    decoys: u32,
     /// Seconds of a deliberate clock error.
     clock_offset: Option<i64>,
     passphrase: Option<Zeroizing<String>>,
@@ -165,7 +163,6 @@ impl Settings {
             renew: options.renew.unwrap_or(true),
             dht: options.dht.unwrap_or(true),
             max_price: options.max_price.unwrap_or(DEFAULT_MAX_PRICE),
-            decoys: options.decoys.unwrap_or(DEFAULT_DECOY_SHARE / 10),
             clock_offset: arguments.clock_offset,
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home, environment)?,
             account: options.account.unwrap_or_else(|| home.join("account.key")),
@@ -294,9 +291,8 @@ impl Settings {
         if let Some(seconds) = self.clock_offset {
             config.shift_clocks(seconds);
         }
-        // Commands without the network do not renew, and send no decoys.
+        // Commands without the network do not renew.
         config.renew = self.renew && network;
-        config.decoys.share = if network { self.decoys * 10 } else { 0 };
         if network {
             config.bootstrap.clone_from(&self.nodes);
             config.mdns = self.mdns;
@@ -314,9 +310,6 @@ pub(crate) fn options_of(arguments: &Arguments) -> ClientOptions {
     }
     if arguments.no_dht {
         options.dht = Some(false);
-    }
-    if arguments.no_decoys {
-        options.decoys = Some(0);
     }
     options
 }
@@ -528,20 +521,6 @@ mod tests {
         assert_eq!(of("", &[]), DEFAULT_MAX_PRICE);
         assert_eq!(of("max_price = 7", &[]), 7);
         assert_eq!(of("max_price = 7", &["--max-price", "0"]), 0);
-    }
-
-    #[test]
-    fn decoys_have_their_default_share_and_can_be_switched_off() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |file: &str, flags: &[&str], network: bool| {
-            gather(folder.path(), file, flags).unwrap().client(network).unwrap().decoys.share
-        };
-        assert_eq!(of("", &[], true), DEFAULT_DECOY_SHARE);
-        assert_eq!(of("", &[], false), 0, "without a network");
-        assert_eq!(of("decoys = 5", &[], true), 50);
-        assert_eq!(of("decoys = 5", &["--decoys", "0"], true), 0);
-        assert_eq!(of("decoys = 5", &["--no-decoys"], true), 0);
-        assert!(gather(folder.path(), "decoys = 21", &[]).is_err_and(|error| error.is_usage()));
     }
 
     #[test]

@@ -273,6 +273,7 @@ class FakeNode:
                     None,
                 ),
                 running_hash=tokens.value,
+                checks=[],
                 timings=Timings(0, 0, 0, 0),
                 price=0,
                 time_ms=now_ms(),

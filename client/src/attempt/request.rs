@@ -19,6 +19,7 @@ use baton_proto::{
 };
 
 use crate::{
+    attempt::checks,
     event::{InlinePolicy, OwnMemory},
     network::{
         choose::{Choice, output_cap},
@@ -74,6 +75,7 @@ pub(crate) fn prepare(
     let head = (!options.with_locator).then(|| head_grant(state, now_ms));
     let (grant, record_key) = grant(state, turn, attempt, choice, &base, head)?;
     let inline = inline_blobs(state, &grant, options.inline)?;
+    let (checks, inputs) = checks::plan(state, &grant, choice.node, choice.offer.model);
     let seq = state.next_seq();
     let prev_blob = if options.with_locator { head_blob(state)? } else { None };
     let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);
@@ -91,6 +93,7 @@ pub(crate) fn prepare(
         },
         storage: choice.storage,
         resume_tokens: options.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
+        checks: inputs,
     };
     let signing = state.root.signing_key();
     let mut auth = TurnAuth {
@@ -118,6 +121,7 @@ pub(crate) fn prepare(
         memory_tokens: options.memory_from.map_or(0, |_| options.memory_tokens),
         grant_hash: payload.grant.hash(),
         resume: options.begun.map(|begun| begun.prefix(&record_key)),
+        checks,
         issued_ms: now_ms,
         expires_ms: now_ms.saturating_add(MAX_AUTH_LIFETIME_MS),
     };

@@ -7,7 +7,6 @@
 
 mod explain;
 pub(crate) mod maintenance;
-pub(crate) mod native;
 mod presence;
 mod records;
 

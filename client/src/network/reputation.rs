@@ -81,7 +81,7 @@ pub(crate) enum NodeFailure {
     Unclear,
     /// It signed two different links for one turn.
     Equivocated,
-    /// It signed an answer to a decoy that at least two other nodes contradict.
+    /// It signed an answer, or a verdict on one, that at least two other nodes contradict.
     Contradicted,
 }
 

@@ -74,6 +74,8 @@ pub(crate) struct TurnMeta {
     pub(crate) system: Option<Arc<Vec<Message>>>,
     /// The sampling and output limit of its request, if this journal has them.
     pub(crate) asked: Option<(Sampling, u32)>,
+    /// The tokens of its answer; empty if they are unknown.
+    pub(crate) tokens: Vec<u32>,
     /// The storage of its blob that its author was ordered, if this journal has the order.
     pub(crate) ordered: Option<StoragePolicy>,
     /// A second link that its author signed for it.
@@ -391,6 +393,7 @@ impl State {
             notes,
             system,
             asked,
+            tokens: turn.tokens,
             ordered: turn.ordered,
             signed_twice: None,
         });

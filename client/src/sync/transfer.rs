@@ -38,24 +38,14 @@ pub(crate) async fn export(
     session: &Arc<Session>,
     with_root: bool,
 ) -> Result<Zeroizing<String>, ClientError> {
-    let built = build(session, with_root, None).await?;
-    let text =
-        serde_json::to_string_pretty(&built).map_err(|error| ClientError::Export(error.to_string()))?;
-    check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
-}
-
-/// The export without the root and without the turns after this one.
-pub(crate) async fn export_until(session: &Arc<Session>, last: u64) -> Result<Export, ClientError> {
-    build(session, false, Some(last)).await
-}
-
-async fn build(session: &Arc<Session>, with_root: bool, until: Option<u64>) -> Result<Export, ClientError> {
-    let segments = verify::own_segments(session, until).await?;
+    let segments = verify::own_segments(session).await?;
     let built = session.read(|state| {
         let scope = ExportScope { n_shards: state.header.n_shards, branch: state.header.branch, with_root };
         export::build(&state.root, &scope, &segments, &proofs(state))
     })?;
-    Ok(built)
+    let text =
+        serde_json::to_string_pretty(&built).map_err(|error| ClientError::Export(error.to_string()))?;
+    check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
 }
 
 /// Refuses to write an export that is too large to read.
@@ -198,6 +188,7 @@ pub(crate) fn entries(
                 proof,
                 ordered: None,
                 memory: Vec::new(),
+                tokens: Vec::new(),
             })));
             last = Some((link.seq, segment.blob.blob_id));
         }

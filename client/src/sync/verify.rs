@@ -145,16 +145,13 @@ pub(crate) async fn fetch_chain(
     fetch_verified(core, root, &found.outer, &sources, &mut VerifyReport::default()).await
 }
 
-/// The verified segments of a session up to a turn, or up to its head, oldest first.
-pub(crate) async fn own_segments(
-    session: &Arc<Session>,
-    until: Option<u64>,
-) -> Result<Vec<VerifiedSegment>, ClientError> {
+/// The verified segments of a session, oldest first.
+pub(crate) async fn own_segments(session: &Arc<Session>) -> Result<Vec<VerifiedSegment>, ClientError> {
     storage::ensure_head_id(session).await?;
     let session = session.clone();
     let read = crate::stack_wipe::spawn_blocking(move || {
         session.read(|state| {
-            let last = until.or(state.next_seq().checked_sub(1)).ok_or(ErrorCode::BadSequence)?;
+            let last = state.next_seq().checked_sub(1).ok_or(ErrorCode::BadSequence)?;
             let outer = state.head_outer_at(last).ok_or(ErrorCode::BadSequence)?;
             let mut reader = SessionReader::new(&state.root, &outer)?;
             for end in state.segment_ends_until(last, usize::MAX) {

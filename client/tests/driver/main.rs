@@ -3,10 +3,10 @@
 
 mod answer_options;
 mod background;
+mod checks;
 mod choosing;
 mod clocks;
 mod damage;
-mod decoys;
 mod devices;
 mod embeddings;
 mod failures;

@@ -154,7 +154,7 @@ async fn everything_in_the_home_folder_is_private_and_sealed() {
             assert!(!bytes.windows(7).any(|window| window == b"unusual"), "{}", path.display());
         }
     });
-    assert_eq!(files, 4, "the device key, one journal, what is known of nodes, and the account of decoys");
+    assert_eq!(files, 3, "the device key, one journal, and what is known of nodes");
 
     assert!(baton_client::home_needs_passphrase(&home).unwrap());
     let mut config = world.config(&home);

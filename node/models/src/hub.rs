@@ -172,8 +172,11 @@ impl HubFile {
         retries: RetryPolicy,
         progress: &mut dyn FnMut(PullProgress),
     ) -> Result<(), ModelError> {
-        let remote =
-            RemoteFile { url: self.url(endpoint, &located.commit)?, sha256: located.sha256, roots: Vec::new() };
+        let remote = RemoteFile {
+            url: self.url(endpoint, &located.commit)?,
+            sha256: located.sha256,
+            roots: Vec::new(),
+        };
         let mut report = |bytes, total: Option<u64>| {
             let total = Some(total.unwrap_or(located.size));
             progress(PullProgress::Downloading { part: 0, parts: 1, bytes, total });

@@ -23,7 +23,7 @@ use crate::{
     config::Settings,
     engine::native::{NativeConfig, NativeEngine},
     models::template_of,
-    replay::{NotReplayable, ReplayTask, Verdict, replay},
+    turn::replay::{NotReplayable, ReplayTask, Verdict, replay},
 };
 
 pub(super) const AFTER_HELP: &str = "\

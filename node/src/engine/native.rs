@@ -9,6 +9,8 @@
 //! Conversation text leaves this module only as events.
 
 mod answer;
+mod check;
+mod choice;
 mod prompt_queue;
 
 use std::{
@@ -32,13 +34,15 @@ use baton_proto::{
     limits::MODEL_MANIFEST_VERSION,
     tools::{CallArguments, Definitions, call_schema},
 };
+use futures::future::BoxFuture;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use self::prompt_queue::PromptQueue;
+use self::prompt_queue::{CheckRequest, PromptQueue};
 use super::{
-    Engine, EngineError, EngineInfo, EngineKind, EngineLoad, GenerateHandle, GenerateJob, ModelManifest,
-    TokenCount,
+    AnswerComparison, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, EngineLoad, FinishReason,
+    GenerateHandle, GenerateJob, GivenAnswer, ModelManifest, TokenCount,
     language::{Constraint, ConstraintKind, conversation},
     library,
 };
@@ -388,6 +392,14 @@ impl NativeEngine {
         Ok(Self { info, language, batcher, prompt_queue: prompt_queue.map_err(LoadError::Thread)? })
     }
 
+    fn submit(&self, job: GenerateJob, given: Option<CheckRequest>) -> Result<GenerateHandle, EngineError> {
+        job.sampling.validate()?;
+        if matches!(job.constraint, Some(Constraint(ConstraintKind::Passed(_)))) {
+            return Err(EngineError::Unsupported { what: "a constraint of another engine" });
+        }
+        self.prompt_queue.submit(job, given)
+    }
+
     /// The token IDs of a prompt as this engine renders it, for tools and tests.
     ///
     /// # Errors
@@ -471,11 +483,32 @@ impl Engine for NativeEngine {
     }
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
-        job.sampling.validate()?;
-        if matches!(job.constraint, Some(Constraint(ConstraintKind::Passed(_)))) {
-            return Err(EngineError::Unsupported { what: "a constraint of another engine" });
-        }
-        self.prompt_queue.submit(job)
+        self.submit(job, None)
+    }
+
+    fn check(
+        &self,
+        job: GenerateJob,
+        answer: GivenAnswer,
+    ) -> BoxFuture<'static, Result<AnswerComparison, EngineError>> {
+        let (sender, result) = oneshot::channel();
+        let handle = match self.info.kind {
+            EngineKind::Native => self.submit(job, Some((answer, sender))),
+            _ => Err(EngineError::Unsupported { what: "checks of answers" }),
+        };
+        Box::pin(async move {
+            let mut handle = handle?;
+            while let Some(event) = handle.next().await {
+                match event {
+                    EngineEvent::Done { finish: FinishReason::Stop, .. } => {
+                        return result.await.map_err(|_| EngineError::ShutDown);
+                    }
+                    EngineEvent::Failed(error) => return Err(error),
+                    _ => {}
+                }
+            }
+            Err(EngineError::ShutDown)
+        })
     }
 
     fn shutdown(&self) {

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode,
+    check::AnswerCheck,
     commit::{ChainPosition, SealedTurn, closes_segment, seal_turn},
     ids::FetchProof,
     limits::{MAX_BLOB_BYTES, RECEIPT_VERSION},
@@ -45,6 +46,8 @@ pub(crate) struct AnsweredTurn {
     pub(crate) prev_blob: Option<BlobRef>,
     /// The prompt and its figures.
     pub(crate) turn_prompt: TurnPrompt,
+    /// The results of the ordered checks.
+    pub(crate) checks: Vec<AnswerCheck>,
     /// The answer.
     pub(crate) answer: Answer,
     /// From admission to the start of generation.
@@ -191,6 +194,7 @@ fn receipt(
             memory: commit_memory(&record_key, used),
         },
         running_hash: answer.running_hash,
+        checks: answered.checks.clone(),
         timings: Timings {
             queue_ms: millis(answered.queue),
             prefill_ms: u32::try_from(answer.stats.prefill_ms).unwrap_or(u32::MAX),

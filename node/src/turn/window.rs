@@ -46,9 +46,9 @@ pub(crate) async fn build_prompt(
     admitted: &AdmittedTurn,
     (ticket, hold): (&Arc<Ticket>, &Hold),
     opened: &Arc<DecryptedRequest>,
-    turns: Vec<HistoryTurn>,
+    turns: &Arc<Vec<HistoryTurn>>,
 ) -> Result<TurnPrompt, Refusal> {
-    let (engine, opened) = (admitted.engine.clone(), opened.clone());
+    let (engine, opened, turns) = (admitted.engine.clone(), opened.clone(), turns.clone());
     let auth = TurnAuth::clone(&admitted.auth);
     let (price, has_answer) = (core.limits.price(&auth.model), opened.has_answer(&auth));
     // Another node wrote this part: this node only reads it.

@@ -13,6 +13,7 @@ use baton_keys::{
 use baton_proto::{
     SignedObject,
     chain::SessionReader,
+    check::{AnswerCheck, CheckGap, CheckOrder, CheckVerdict},
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn, seal_turn},
     export::{self, Export, ExportScope, TurnProofs},
     head::{HeadOuter, SegmentRef},
@@ -28,7 +29,7 @@ use baton_proto::{
     record::{FinishReason, Message, Record, RecordKind, Role},
     segment::Segment,
     turn::{
-        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
+        CheckInput, Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
         StoragePolicy, TokenBias, TurnAuth, resume_tokens_hash,
     },
     wire::Committed,
@@ -249,6 +250,7 @@ impl Session {
             json_schema: None,
             storage: StoragePolicy::default(),
             resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
+            checks: self.checked(seq).map(Turn::check_input).collect(),
         };
         auth.grant_hash = payload.grant.hash();
         if let Some(prefix) = &mut auth.resume {
@@ -312,6 +314,12 @@ impl Session {
         }
     }
 
+    /// The turns whose answers a turn has checked: a few have three.
+    fn checked(&self, seq: u64) -> impl Iterator<Item = &Turn> {
+        let count = if matches!(seq, 5 | 7) { 3 } else { 0 };
+        self.turns.iter().rev().take(count)
+    }
+
     /// The authorisation, without the hashes that need the payload.
     fn order(&self, seq: u64, script: &Script) -> TurnAuth {
         let session_key = root().signing_key().public_key();
@@ -347,6 +355,7 @@ impl Session {
                 // Filled in below, when the record key exists.
                 tokens_hash: [0; 32],
             }),
+            checks: self.checked(seq).map(Turn::check_order).collect(),
             issued_ms: START_MS + seq * 60_000,
             expires_ms: START_MS + seq * 60_000 + 90_000,
         }
@@ -397,6 +406,32 @@ impl Session {
             .collect();
         let scope = ExportScope { n_shards: N_SHARDS, branch: None, with_root };
         export::build(&root(), &scope, &segments, &proofs).expect("a verified session exports")
+    }
+}
+
+/// A result of each kind.
+const VERDICTS: [CheckVerdict; 3] = [
+    CheckVerdict::Same { logits: [0x10; 32] },
+    CheckVerdict::Different { token: 2, logits: [0x11; 32] },
+    CheckVerdict::NotComparable(CheckGap::Memory),
+];
+
+fn answer_check((order, verdict): (CheckOrder, CheckVerdict)) -> AnswerCheck {
+    AnswerCheck { order, verdict }
+}
+
+impl Turn {
+    fn check_order(&self) -> CheckOrder {
+        CheckOrder { receipt: self.accepted.receipt.receipt_hash(), probe: 1 }
+    }
+
+    fn check_input(&self) -> CheckInput {
+        CheckInput {
+            receipt: self.accepted.receipt.bytes().clone(),
+            sampling: self.payload.sampling.clone(),
+            json_schema: None,
+            tokens: vec![256, 65_536],
+        }
     }
 }
 
@@ -455,6 +490,7 @@ fn receipt(
             memory: commit_memory(key, &script.memory),
         },
         running_hash: *hashes.last().expect("the hash of no tokens"),
+        checks: auth.checks.iter().copied().zip(VERDICTS).map(answer_check).collect(),
         timings: Timings { queue_ms: 3, prefill_ms: 40, first_token_ms: 55, decode_ms: 700 },
         price: 1_234,
         time_ms: auth.issued_ms + 1_000,

@@ -61,19 +61,17 @@ pub(super) mod option {
 }
 
 /// Bytes.
-pub(super) mod base64 {
+pub(crate) mod base64 {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
     use serde::de::Error as _;
 
     use super::{Deserialize, Deserializer, Serializer};
 
-    pub(in super::super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(bytes))
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         STANDARD.decode(String::deserialize(deserializer)?).map_err(|_| D::Error::custom("malformed base64"))
     }
 }

@@ -63,8 +63,7 @@ pub(super) async fn measure(engine: EngineChoice, args: &BenchApisArgs) -> anyho
     let folder = tempfile::tempdir()?;
     let network = Network::start(folder.path(), 1, unlimited(engine, args.model_dir.clone())).await?;
     let config = write_config(&network, folder.path())?;
-    let serve =
-        ["serve", "--json", "--listen", "127.0.0.1:0", "--no-key", "--allow-echo", "--no-decoys", "--config"];
+    let serve = ["serve", "--json", "--listen", "127.0.0.1:0", "--no-key", "--allow-echo", "--config"];
     let serve: Vec<String> =
         serve.map(str::to_owned).into_iter().chain([config.display().to_string()]).collect();
     let mut endpoint = Process::start("endpoint", "baton", &serve, folder.path()).await?;

@@ -1,14 +1,17 @@
 //! Engines that compute another answer than they claim: the receipts are valid, and only a second computation
 //! shows the lie.
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
+use baton_keys::secret::random_bytes;
 use baton_node::{
     engine::{
-        Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle, GenerateJob, TokenCount,
+        AnswerComparison, Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle,
+        GenerateJob, GivenAnswer, TokenCount,
     },
     prompt::{Prompt, Role},
 };
+use futures::future::BoxFuture;
 use serde::Serialize;
 
 /// Added to the client's seed by an engine that ignores it.
@@ -26,11 +29,22 @@ pub enum EngineLie {
     IgnoresSeed,
     /// Computes a model with fewer layers.
     SmallerModel,
+    /// Calls every answer that it checks the same, and computes nothing.
+    SaysSame,
+    /// Calls every answer that it checks another one, and computes nothing.
+    SaysDifferent,
 }
 
 impl EngineLie {
     /// All lies.
-    pub const ALL: [Self; 4] = [Self::SwapsFile, Self::CutsWindow, Self::IgnoresSeed, Self::SmallerModel];
+    pub const ALL: [Self; 6] = [
+        Self::SwapsFile,
+        Self::CutsWindow,
+        Self::IgnoresSeed,
+        Self::SmallerModel,
+        Self::SaysSame,
+        Self::SaysDifferent,
+    ];
 }
 
 /// An engine that claims to be another one.
@@ -82,11 +96,28 @@ impl Engine for FalseEngine {
 
     fn generate(&self, mut job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         match self.lie {
-            EngineLie::SwapsFile | EngineLie::SmallerModel => {}
+            EngineLie::SwapsFile
+            | EngineLie::SmallerModel
+            | EngineLie::SaysSame
+            | EngineLie::SaysDifferent => {}
             EngineLie::IgnoresSeed => job.sampling.seed = job.sampling.seed.wrapping_add(OTHER_SEED),
             EngineLie::CutsWindow => job.prompt = without_history(&job.prompt),
         }
         self.inner.generate(job)
+    }
+
+    fn check(
+        &self,
+        job: GenerateJob,
+        answer: GivenAnswer,
+    ) -> BoxFuture<'static, Result<AnswerComparison, EngineError>> {
+        let differs_at = match self.lie {
+            EngineLie::SaysSame => None,
+            EngineLie::SaysDifferent => Some(0),
+            // They compute, with the wrong weights, or with the right seed and the whole window.
+            _ => return self.inner.check(job, answer),
+        };
+        Box::pin(ready(Ok(AnswerComparison { differs_at, logits: random_bytes() })))
     }
 
     fn shutdown(&self) {

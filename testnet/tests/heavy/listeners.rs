@@ -244,7 +244,6 @@ async fn check_gateway(files: Option<u32>, node: &str, store: &str) {
         store,
         "--shards",
         "10",
-        "--no-decoys",
     ];
     let mut gateway = start("baton", files, &arguments).await;
     check_http("gateway", port_of(&gateway.ready["url"]), "/access").await;

@@ -5,8 +5,8 @@
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
 mod chaos;
+mod checks;
 mod churn;
-mod decoys;
 mod flood;
 mod leftover_processes;
 mod listeners;

@@ -48,8 +48,8 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     let names: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(
         names.len(),
-        4,
-        "the key, the sessions, what is known of nodes, the ledger of decoys, and nothing left over: {names:?}"
+        3,
+        "the key, the sessions, what is known of nodes, and nothing left over: {names:?}"
     );
 
     // Before the first conversation: the command creates the key, protected by the passphrase from the start.

@@ -149,4 +149,5 @@ def _fits(receipt: Receipt, auth: TurnAuth) -> bool:
         and receipt.price <= auth.max_price
         and receipt.tokens.output <= auth.max_output_tokens
         and receipt.tokens.resumed == (auth.resume.token_count if auth.resume else 0)
+        and [check.order for check in receipt.checks] == auth.checks
     )

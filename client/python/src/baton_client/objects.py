@@ -137,6 +137,14 @@ class ResumePrefix:
 
 
 @dataclass(frozen=True)
+class CheckOrder:
+    """An earlier answer that a node checks."""
+
+    receipt: Id32
+    probe: U32
+
+
+@dataclass(frozen=True)
 class TurnAuth:
     """The client's order for one attempt, to one node."""
 
@@ -163,6 +171,7 @@ class TurnAuth:
     memory_tokens: U32
     grant_hash: Id32
     resume: ResumePrefix | None
+    checks: list[CheckOrder]
     issued_ms: U64
     expires_ms: U64
 
@@ -258,6 +267,16 @@ class StoragePolicy:
 
 
 @dataclass(frozen=True)
+class CheckInput:
+    """The data of an answer that a node checks."""
+
+    receipt: SignedBytes
+    sampling: Sampling
+    json_schema: Text | None
+    tokens: list[U32]
+
+
+@dataclass(frozen=True)
 class Payload:
     """The sealed part of a turn's request."""
 
@@ -271,6 +290,7 @@ class Payload:
     json_schema: Text | None
     storage: StoragePolicy
     resume_tokens: list[U32]
+    checks: list[CheckInput]
 
 
 class Engine(enum.IntEnum):
@@ -313,6 +333,45 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class Same:
+    """The model gives this answer."""
+
+    logits: Id32
+
+
+@dataclass(frozen=True)
+class Different:
+    """The model gives another answer, from this token on."""
+
+    token: U32
+    logits: Id32
+
+
+class CheckGap(enum.IntEnum):
+    """Why an answer cannot be compared."""
+
+    WINDOW = 0
+    MEMORY = 1
+    MODEL = 2
+    REFUSED = 3
+
+
+@dataclass(frozen=True)
+class NotComparable:
+    """The answer cannot be compared."""
+
+    gap: CheckGap
+
+
+@dataclass(frozen=True)
+class AnswerCheck:
+    """A node's statement on an earlier answer."""
+
+    order: CheckOrder
+    verdict: Annotated[Same | Different | NotComparable, variants(Same, Different, NotComparable)]
+
+
+@dataclass(frozen=True)
 class Receipt:
     """A node's claims about a turn."""
 
@@ -332,6 +391,7 @@ class Receipt:
     memory_items: U16
     commitments: Commitments
     running_hash: Id32
+    checks: list[AnswerCheck]
     timings: Timings
     price: U64
     time_ms: U64

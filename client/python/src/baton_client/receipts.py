@@ -137,6 +137,7 @@ def check_receipt(receipt: Receipt, facts: Facts, finish: Finish) -> None:
     _need((receipt.commitments.memory is not None) == (receipt.memory_items > 0), "the receipt's memory contradicts itself")
     resumed = auth.resume.token_count if auth.resume else 0
     _need(tokens.resumed == resumed <= tokens.output, "the receipt counts another prefix")
+    _need([check.order for check in receipt.checks] == auth.checks, "the receipt has checks that were not ordered")
     nothing = running_hash_start(facts.commitment_key, facts.auth_hash)
     _need(tokens.output > 0 or receipt.running_hash == nothing, "the receipt hashes tokens of no answer")
     _need(receipt.engine is facts.terms.offer.engine, "the receipt names another engine than the offer")

@@ -235,6 +235,7 @@ class TurnDriver:
             json_schema=None,
             storage=epochs,
             resume_tokens=prefix,
+            checks=[],
         )
         opening, secret = agree(
             choice.key.key, binding(keys.session_id, seq, queued.turn_id, number, keys.session_key, node)
@@ -271,6 +272,7 @@ class TurnDriver:
             resume=ResumePrefix(answer.author, answer.attempt, len(prefix), resume_hash(own.commitment_key, prefix))
             if prefix
             else None,
+            checks=[],
             issued_ms=now,
             expires_ms=now + limits.MAX_AUTH_LIFETIME_MS,
         )

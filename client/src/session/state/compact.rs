@@ -75,6 +75,7 @@ impl TurnMeta {
             accepted_ms: self.accepted_ms,
             ordered: self.ordered,
             memory: if proof.is_some() { self.memory.clone() } else { Vec::new() },
+            tokens: if proof.is_some() { self.tokens.clone() } else { Vec::new() },
             proof,
         })));
         let is_noted = self.stored || self.blob.paid.is_some();

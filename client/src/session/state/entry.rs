@@ -73,6 +73,8 @@ pub(crate) struct TurnEntry {
     /// The storage of its blob that its author was ordered; unknown for a turn of another device.
     pub(crate) ordered: Option<StoragePolicy>,
     pub(crate) memory: Vec<MemoryItem>,
+    /// The tokens of the answer, for checks of it; empty if they are unknown.
+    pub(crate) tokens: Vec<u32>,
 }
 
 /// Objects about a turn that both sides signed and that the blobs do not hold.

@@ -96,6 +96,7 @@ fn turn_entry(link: &SignedObject<Link>, record: SealedRecord) -> TurnEntry {
         proof: None,
         ordered: None,
         memory: Vec::new(),
+        tokens: Vec::new(),
     }
 }
 

@@ -8,6 +8,10 @@ pub enum Act {
     Serve,
     /// Gives this answer.
     Say(&'static str),
+    /// Answers, and says of each answer that it checks that it is another one.
+    Accuse,
+    /// Answers, and says of each answer that it checks that it is the same, without having computed it.
+    ForgeCheck,
     Refuse(ErrorCode),
     /// Ends the substream after some text.
     Truncate,

@@ -7,6 +7,7 @@ use baton_mesh::TurnStream;
 use baton_proto::{
     ErrorCode, SignedObject,
     chain::{Window, WindowReader, effective},
+    check::{AnswerCheck, CheckGap, CheckOrder, CheckVerdict},
     codec,
     commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
@@ -21,7 +22,7 @@ use baton_proto::{
     },
     record::{FinishReason, Record},
     store::PutOptions,
-    turn::{Payload, TurnAuth},
+    turn::{CheckInput, Payload, TurnAuth},
     wire::{NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest},
 };
 
@@ -335,6 +336,27 @@ impl<'a> ServedTurn<'a> {
         let _ = self.stream.close().await;
     }
 
+    /// The statement on an earlier answer, of which the node knows what its model gives.
+    fn check(&self, order: &CheckOrder, input: &CheckInput) -> AnswerCheck {
+        let (act, turns) = (self.act, &self.window.turns);
+        let system = self.payload.system.first().map_or("", |system| system.text.as_str());
+        let is_same = turns.iter().position(|turn| turn.link.receipt_hash == order.receipt).and_then(|at| {
+            let messages = &turns.get(at)?.record.as_ref()?.messages;
+            let [.., said, answer] = messages.as_slice() else { return None };
+            let read = effective(turns.get(..at)?).len();
+            Some(answer.text == format!("{system}{} ({read})", said.text))
+        });
+        let logits = [if act == Act::ForgeCheck { 99 } else { 1 }; 32];
+        let verdict = match is_same {
+            None => CheckVerdict::NotComparable(CheckGap::Window),
+            Some(_) if input.json_schema.is_some() => CheckVerdict::NotComparable(CheckGap::Refused),
+            Some(true) if act != Act::Accuse => CheckVerdict::Same { logits },
+            Some(false) if act == Act::ForgeCheck => CheckVerdict::Same { logits },
+            Some(_) => CheckVerdict::Different { token: 0, logits },
+        };
+        AnswerCheck { order: *order, verdict }
+    }
+
     fn seal(&self, answer: &str, act: Act) -> SealedTurn {
         let key = self.payload.grant.record_key.record_key();
         // Ten tokens in and two out, rounded up, and an open blob.
@@ -383,6 +405,13 @@ impl<'a> ServedTurn<'a> {
                 Act::OtherHashAndVanish => RunningHash([9; 32]),
                 _ => hash_of(&key, &self.auth, &self.payload.resume_tokens),
             },
+            checks: self
+                .auth
+                .checks
+                .iter()
+                .zip(&self.payload.checks)
+                .map(|(order, input)| self.check(order, input))
+                .collect(),
             timings: Timings::default(),
             price,
             time_ms: self.shared.now_ms(),

@@ -9,13 +9,13 @@ use std::{
 
 use baton_engine::{
     batch::{BatchError, Choice, Chooser, Finish, Sink, Stats},
-    language::{Grammar, Language, Piece, PushOutcome, Sampler, Softmax, StreamText},
+    language::{Piece, Softmax},
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::{prompt_queue::JobPermit, small};
+use super::{choice::TokenChoice, prompt_queue::JobPermit, small};
 use crate::engine::{
     EngineError, EngineEvent, FinishReason, GenerateStats, language::LogprobReport, worker::millis,
 };
@@ -59,21 +59,13 @@ impl Outlet {
 /// An answer in progress.
 pub(super) struct AnswerState {
     pub(crate) outlet: Outlet,
-    pub(crate) language: Arc<Language>,
-    pub(crate) sampler: Sampler,
-    pub(crate) text: StreamText,
-    /// Allowed continuations, if there is a schema.
-    pub(crate) grammar: Option<Grammar>,
-    /// Tokens of the prompt, without a resumed prefix.
-    pub(crate) input: usize,
+    pub(crate) choice: TokenChoice,
     /// Position in the answer of the first unsent token.
     pub(crate) next_index: u32,
     /// Number of most likely tokens to report with each token.
     pub(crate) logprobs: u8,
     /// Reports on unsent tokens.
     pub(crate) reported: Zeroizing<Vec<LogprobReport>>,
-    /// Logits after grammar and penalties.
-    pub(crate) scratch: Zeroizing<Vec<f32>>,
     pub(crate) submitted_at: Instant,
     pub(crate) first_text_at: Option<Instant>,
     pub(crate) output_tokens: u32,
@@ -87,43 +79,26 @@ impl AnswerState {
             self.ended = Some(Ok(FinishReason::Cancelled));
             return Ok(Choice::End);
         }
-        let language = Arc::clone(&self.language);
-        let tokenizer = language.tokenizer();
-        self.scratch.clear();
-        self.scratch.extend_from_slice(logits);
-        if let Some(grammar) = &mut self.grammar {
-            grammar.mask(&mut self.scratch, |id| tokenizer.is_stop(id))?;
-        }
-        let position = small(tokens.len() - self.input);
-        let id = self.sampler.sample(&mut self.scratch, tokens, position)?;
-        if tokenizer.is_stop(id) {
+        let id = self.choice.pick(tokens, logits)?;
+        if self.choice.is_stop(id) {
             self.ended = Some(Ok(FinishReason::Stop));
             return Ok(Choice::End);
         }
         self.output_tokens += 1;
         if self.logprobs > 0 {
             // Grammar and penalties change the logits; the report shows the model's own probabilities.
-            let report = language.report(&Softmax::of(logits), id, usize::from(self.logprobs));
+            let report = self.choice.language.report(&Softmax::of(logits), id, usize::from(self.logprobs));
             self.reported.push(LogprobReport::from(report));
         }
-        match self.text.push(id, tokenizer.token_bytes(id)) {
-            PushOutcome::Held => {}
-            PushOutcome::Emit(piece) => self.emit(piece),
-            PushOutcome::Stopped(piece) => {
-                self.emit(piece);
-                self.ended = Some(Ok(FinishReason::StopString));
-                return Ok(Choice::Last(id));
+        let (piece, end) = self.choice.push(id)?;
+        self.emit(piece);
+        Ok(match end {
+            Some(finish) => {
+                self.ended = Some(Ok(finish));
+                Choice::Last(id)
             }
-        }
-        if let Some(grammar) = &mut self.grammar {
-            grammar.push(id)?;
-            // A complete value is complete even if it fills all the room.
-            if grammar.is_complete() {
-                self.ended = Some(Ok(FinishReason::Stop));
-                return Ok(Choice::Last(id));
-            }
-        }
-        Ok(Choice::Token(id))
+            None => Choice::Token(id),
+        })
     }
 
     fn emit(&mut self, piece: Piece) {
@@ -142,15 +117,10 @@ impl AnswerState {
     }
 
     fn finish(&mut self, finish: Finish, stats: &Stats) {
-        let outcome = match (finish, self.ended.take()) {
-            (Finish::End, ended) => ended.unwrap_or(Ok(FinishReason::Stop)),
-            (Finish::Length, _) => Ok(FinishReason::Length),
-            (Finish::Cancelled, _) => Ok(FinishReason::Cancelled),
-            (Finish::Failed(BatchError::NoChoice), Some(Err(error))) => Err(error),
-            (Finish::Failed(error), _) => Err(self.outlet.permit.error(&error)),
-        };
+        let ended = self.ended.take();
+        let outcome = outcome(finish, ended, &self.outlet);
         if matches!(outcome, Ok(FinishReason::Stop | FinishReason::Length)) {
-            let held = self.text.finish();
+            let held = self.choice.text.finish();
             self.emit(held);
         }
         let stats = self.stats(stats);
@@ -163,7 +133,7 @@ impl AnswerState {
         let has_token = !stats.first_token.is_zero();
         let prefill = if has_token { stats.first_token.saturating_sub(stats.queued) } else { Duration::ZERO };
         GenerateStats {
-            input_tokens: small(self.input),
+            input_tokens: small(self.choice.input),
             cached_tokens: small(stats.cached_tokens),
             output_tokens: self.output_tokens,
             queue_ms: millis(queued),
@@ -171,6 +141,21 @@ impl AnswerState {
             decode_ms: millis(stats.decode),
             first_token_ms: self.first_text_at.map_or(0, |at| millis(at.saturating_duration_since(began))),
         }
+    }
+}
+
+/// The outcome of a job that ended in the batch, and by itself as `ended` says.
+pub(super) fn outcome(
+    finish: Finish,
+    ended: Option<Result<FinishReason, EngineError>>,
+    outlet: &Outlet,
+) -> Result<FinishReason, EngineError> {
+    match (finish, ended) {
+        (Finish::End, ended) => ended.unwrap_or(Ok(FinishReason::Stop)),
+        (Finish::Length, _) => Ok(FinishReason::Length),
+        (Finish::Cancelled, _) => Ok(FinishReason::Cancelled),
+        (Finish::Failed(BatchError::NoChoice), Some(Err(error))) => Err(error),
+        (Finish::Failed(error), _) => Err(outlet.permit.error(&error)),
     }
 }
 

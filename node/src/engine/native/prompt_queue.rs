@@ -16,16 +16,19 @@ use baton_engine::{
     batch::{BatchError, Batcher, Cancel, Request},
     language::{Grammar, Language, Sampler, StreamText, text::shown_text},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::{
     answer::{AnswerState, Outlet, SharedAnswer},
+    check::{CheckState, SharedCheck},
+    choice::TokenChoice,
     encode, small,
 };
 use crate::engine::{
-    EVENT_CAPACITY, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats,
+    AnswerComparison, EVENT_CAPACITY, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob,
+    GenerateStats, GivenAnswer,
     language::{Constraint, ConstraintKind, sampling},
 };
 
@@ -80,8 +83,13 @@ impl Drop for JobPermit {
     }
 }
 
+/// An answer to check, and the receiver of the result.
+pub(super) type CheckRequest = (GivenAnswer, oneshot::Sender<AnswerComparison>);
+
 struct QueuedJob {
     job: GenerateJob,
+    /// The answer that the job checks instead of making one.
+    given: Option<CheckRequest>,
     outlet: Outlet,
 }
 
@@ -117,7 +125,11 @@ impl PromptQueue {
     }
 
     /// Queues a job; never blocks.
-    pub(super) fn submit(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+    pub(super) fn submit(
+        &self,
+        job: GenerateJob,
+        given: Option<CheckRequest>,
+    ) -> Result<GenerateHandle, EngineError> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.as_ref().ok_or(EngineError::ShutDown)?;
         let permit = JobPermit::take(&self.present, self.limits);
@@ -126,7 +138,7 @@ impl PromptQueue {
         let last = events.clone().try_reserve_owned().expect("a new channel has room");
         let cancel = job.cancel.clone();
         let outlet = Outlet { events, last: Some(last), cancel, queued_at: Instant::now(), permit };
-        queue.send(QueuedJob { job, outlet }).map_err(|_| EngineError::ShutDown)?;
+        queue.send(QueuedJob { job, given, outlet }).map_err(|_| EngineError::ShutDown)?;
         Ok(GenerateHandle { events: receiver })
     }
 
@@ -153,21 +165,24 @@ struct PromptWorker {
 
 impl PromptWorker {
     fn work(&self, jobs: &Receiver<QueuedJob>) {
-        while let Ok(QueuedJob { job, mut outlet }) = jobs.recv() {
+        while let Ok(QueuedJob { job, given, mut outlet }) = jobs.recv() {
             let none = GenerateStats::default();
             if self.stop.is_cancelled() {
                 outlet.end(Err(EngineError::ShutDown), none);
             } else if outlet.is_cancelled() {
                 outlet.end(Ok(FinishReason::Cancelled), none);
             } else {
-                self.serve(&job, outlet);
+                self.serve(&job, given, outlet);
             }
         }
     }
 
-    fn serve(&self, job: &GenerateJob, mut outlet: Outlet) {
+    fn serve(&self, job: &GenerateJob, given: Option<CheckRequest>, mut outlet: Outlet) {
         // A job leaves no state that a later job reads, so continuing is sound.
-        let prepared = catch_unwind(AssertUnwindSafe(|| self.prepare(job, &outlet)));
+        let prepared = catch_unwind(AssertUnwindSafe(|| match &given {
+            Some((answer, _)) => self.prepare_check(job, answer),
+            None => self.prepare(job, &outlet),
+        }));
         let prepared = prepared.unwrap_or_else(|_| {
             tracing::error!("an engine job panicked");
             Err(EngineError::Panicked)
@@ -178,8 +193,41 @@ impl PromptWorker {
                 let stats = GenerateStats { input_tokens: small(input), ..GenerateStats::default() };
                 outlet.end(Ok(finish), stats);
             }
-            Ok(Preparation::Goes(ready)) => self.hand_on(job, *ready, outlet),
+            Ok(Preparation::Goes(ready)) => match given {
+                Some(given) => self.hand_on_check(job, *ready, given, outlet),
+                None => self.hand_on(job, *ready, outlet),
+            },
         }
+    }
+
+    /// Prepares the check of an answer: its tokens follow the prompt.
+    fn prepare_check(&self, job: &GenerateJob, answer: &GivenAnswer) -> Result<Preparation, EngineError> {
+        let tokenizer = self.language.tokenizer();
+        let mut ids = encode(&self.language, &job.prompt)?;
+        let input = ids.len();
+        // No model chooses the others.
+        let known = |&&id: &&u32| (id as usize) < tokenizer.vocabulary() && !tokenizer.is_stop(id);
+        ids.extend(answer.tokens.iter().take_while(known));
+        let (context, given) = (self.limits.context, ids.len() - input);
+        if ids.len() >= context || input == 0 {
+            return Err(EngineError::ContextOverflow { needed: small(ids.len() + 1), limit: small(context) });
+        }
+        let resumed = answer.tokens.get(..answer.resumed.min(given)).unwrap_or_default();
+        let mut text = StreamText::new(&self.stops(job));
+        for &id in resumed {
+            text.resume(id, tokenizer.token_bytes(id));
+        }
+        let mut grammar = grammar(job);
+        if let Some(grammar) = &mut grammar {
+            grammar.resume(resumed)?;
+        }
+        Ok(Preparation::Goes(Box::new(PreparedJob { ids, input, max_tokens: 1, text, grammar })))
+    }
+
+    /// The texts that end an answer.
+    fn stops(&self, job: &GenerateJob) -> Vec<String> {
+        let own = self.language.stops().iter().map(|stop| (*stop).to_owned());
+        job.sampling.stop.iter().cloned().chain(own).collect()
     }
 
     /// Prepares a job up to its first computed token.
@@ -198,8 +246,7 @@ impl PromptWorker {
         }
         outlet.send(EngineEvent::Started { input_tokens: small(input) });
 
-        let mut stops = job.sampling.stop.clone();
-        stops.extend(self.language.stops().iter().map(|stop| (*stop).to_owned()));
+        let stops = self.stops(job);
         let mut text = StreamText::new(&stops);
         let resumed = shown_text(&stops, &tokenizer.decode(&job.resume_tokens));
         if !resumed.is_empty() {
@@ -211,10 +258,7 @@ impl PromptWorker {
                 return over(FinishReason::StopString);
             }
         }
-        let mut grammar = match &job.constraint {
-            Some(Constraint(ConstraintKind::Grammar(grammar))) => Some(Grammar::clone(grammar)),
-            _ => None,
-        };
+        let mut grammar = grammar(job);
         if let Some(grammar) = &mut grammar {
             grammar.resume(&job.resume_tokens)?;
             if grammar.is_complete() {
@@ -229,19 +273,66 @@ impl PromptWorker {
         Ok(Preparation::Goes(Box::new(PreparedJob { ids, input, max_tokens, text, grammar })))
     }
 
-    fn hand_on(&self, job: &GenerateJob, ready: PreparedJob, outlet: Outlet) {
+    fn choice(&self, job: &GenerateJob, ready: PreparedJob) -> (Zeroizing<Vec<u32>>, usize, TokenChoice) {
         let PreparedJob { ids, input, max_tokens, text, grammar } = ready;
-        let answer = AnswerState {
-            outlet,
+        let choice = TokenChoice {
             language: Arc::clone(&self.language),
             sampler: Sampler::new(&sampling(&job.sampling)),
             text,
             grammar,
             input,
+            scratch: Zeroizing::default(),
+        };
+        (ids, max_tokens, choice)
+    }
+
+    fn hand_on_check(&self, job: &GenerateJob, ready: PreparedJob, given: CheckRequest, outlet: Outlet) {
+        let (prompt, max_tokens, choice) = self.choice(job, ready);
+        let (given, result) = given;
+        let computable = prompt.len() - choice.input;
+        let resumed = given.resumed.min(computable);
+        let shown = self.language.tokenizer().decode(given.tokens.get(..resumed).unwrap_or_default());
+        let shown = Zeroizing::new(shown_text(&self.stops(job), &shown));
+        let begins = given.text.starts_with(shown.as_str());
+        let check = CheckState {
+            outlet,
+            choice,
+            read: shown.len(),
+            ended: None,
+            computable: small(computable),
+            differs_at: (!begins).then_some(small(resumed)),
+            logits: [0; 32],
+            failed: None,
+            result: Some(result),
+            given,
+        };
+        let shared = SharedCheck(Arc::new(Mutex::new(check)));
+        let submitted = self.batcher.submit(Request {
+            session: job.cache_key.clone(),
+            prompt,
+            scored: computable - resumed,
+            max_tokens,
+            start_by: None,
+            end_by: None,
+            cancel: Cancel::default(),
+            chooser: Box::new(shared.clone()),
+            sink: Box::new(shared.clone()),
+        });
+        if let Err(error) = submitted {
+            let mut check = shared.check();
+            let error = check.outlet.permit.error(&error);
+            check.outlet.end(Err(error), GenerateStats::default());
+        }
+    }
+
+    fn hand_on(&self, job: &GenerateJob, ready: PreparedJob, outlet: Outlet) {
+        let (ids, max_tokens, choice) = self.choice(job, ready);
+        let answer = AnswerState {
+            outlet,
+            choice,
             next_index: small(job.resume_tokens.len()),
             logprobs: job.sampling.logprobs,
             reported: Zeroizing::default(),
-            scratch: Zeroizing::default(),
             submitted_at: Instant::now(),
             first_text_at: None,
             output_tokens: 0,
@@ -265,6 +356,14 @@ impl PromptWorker {
             let error = answer.outlet.permit.error(&error);
             answer.outlet.end(Err(error), GenerateStats::default());
         }
+    }
+}
+
+/// The allowed continuations, at the beginning of an answer.
+fn grammar(job: &GenerateJob) -> Option<Grammar> {
+    match &job.constraint {
+        Some(Constraint(ConstraintKind::Grammar(grammar))) => Some(Grammar::clone(grammar)),
+        _ => None,
     }
 }
 

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use baton_proto::{ids::ModelId, tools::Definitions};
-use futures::future::BoxFuture;
+use futures::future::{self, BoxFuture};
 
 use super::{Hold, ModelSet};
 use crate::{
     engine::{
-        Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle, GenerateJob, TokenCount,
+        AnswerComparison, Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle,
+        GenerateJob, GivenAnswer, TokenCount,
     },
     prompt::Prompt,
 };
@@ -89,6 +90,17 @@ impl Engine for SetEngine {
         // From here on the caller's hold keeps the model.
         let (engine, _hold) = self.shared.pinned(self.model)?;
         engine.generate(job)
+    }
+
+    fn check(
+        &self,
+        job: GenerateJob,
+        answer: GivenAnswer,
+    ) -> BoxFuture<'static, Result<AnswerComparison, EngineError>> {
+        match self.shared.pinned(self.model) {
+            Ok((engine, _hold)) => engine.check(job, answer),
+            Err(error) => Box::pin(future::ready(Err(error))),
+        }
     }
 
     fn shutdown(&self) {

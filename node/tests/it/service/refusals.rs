@@ -94,7 +94,7 @@ async fn refuses_what_is_wrong_with_an_authorisation() {
     let now = now_ms();
     let cases: Vec<(Changes<'_>, ErrorCode)> = vec![
         (auth(|auth| auth.version = 2), ErrorCode::UnsupportedVersion),
-        (auth(|auth| auth.version = 4), ErrorCode::UnsupportedVersion),
+        (auth(|auth| auth.version = 5), ErrorCode::UnsupportedVersion),
         (auth(|auth| auth.suite = 1), ErrorCode::UnsupportedVersion),
         (auth(|auth| auth.audience = NodeId([9; 32])), ErrorCode::WrongAudience),
         (auth(|auth| auth.issued_ms = now + 60_000), ErrorCode::NotYetValid),

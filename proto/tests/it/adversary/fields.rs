@@ -3,7 +3,9 @@
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
-    ErrorCode, Signable, SignedBytes, SignedObject, codec,
+    ErrorCode, Signable, SignedBytes, SignedObject,
+    check::{AnswerCheck, CheckOrder, CheckVerdict},
+    codec,
     commit::{check_receipt_of_link, seal_turn},
     head::HeadRecord,
     ids::{
@@ -70,11 +72,15 @@ const OTHER_BRANCH: BranchPoint =
 const OTHER_RESUME: ResumePrefix =
     ResumePrefix { author: NodeId([1; 32]), attempt: 0, token_count: 1, tokens_hash: [1; 32] };
 
+const OTHER_CHECK: CheckOrder = CheckOrder { receipt: ReceiptHash([1; 32]), probe: 0 };
+
 fn auth_changes() -> Vec<Change<TurnAuth>> {
-    use ErrorCode::{BadGenesis, BadSignature, QuotaExceeded, SessionIdMismatch, UnsupportedVersion};
+    use ErrorCode::{
+        BadGenesis, BadSignature, NonCanonical, QuotaExceeded, SessionIdMismatch, UnsupportedVersion,
+    };
     vec![
         ("version", |a| a.version = 2, UnsupportedVersion),
-        ("a later version", |a| a.version = 4, UnsupportedVersion),
+        ("a later version", |a| a.version = 5, UnsupportedVersion),
         ("suite", |a| a.suite = 1, UnsupportedVersion),
         ("a later suite", |a| a.suite = 3, UnsupportedVersion),
         ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
@@ -104,6 +110,8 @@ fn auth_changes() -> Vec<Change<TurnAuth>> {
         ("memory_tokens", |a| a.memory_tokens += 1, BadSignature),
         ("grant_hash", |a| a.grant_hash = GrantHash([9; 32]), BadSignature),
         ("resume", |a| a.resume = Some(OTHER_RESUME), BadSignature),
+        ("checks", |a| a.checks.push(OTHER_CHECK), BadSignature),
+        ("a check twice", |a| a.checks = vec![OTHER_CHECK; 2], NonCanonical),
         ("issued_ms", |a| a.issued_ms -= 1, BadSignature),
         ("expires_ms", |a| a.expires_ms += 1, BadSignature),
     ]
@@ -294,6 +302,9 @@ fn another_nodes_link_does_not_continue_the_chain() {
     }
 }
 
+const UNORDERED_CHECK: AnswerCheck =
+    AnswerCheck { order: OTHER_CHECK, verdict: CheckVerdict::Same { logits: [1; 32] } };
+
 fn receipt_changes() -> Vec<Change<Receipt>> {
     use ErrorCode::{BadNodeSignature, UnsupportedVersion};
     vec![
@@ -322,6 +333,7 @@ fn receipt_changes() -> Vec<Change<Receipt>> {
         ("commitments.memory", |r| r.commitments.memory = Some(Commitment([9; 32])), BadNodeSignature),
         ("running_hash", |r| r.running_hash.0[0] ^= 1, BadNodeSignature),
         ("running_hash of no tokens", |r| r.tokens.output = 0, BadNodeSignature),
+        ("checks", |r| r.checks.push(UNORDERED_CHECK), BadNodeSignature),
         ("timings", |r| r.timings.decode_ms += 1, BadNodeSignature),
         ("price", |r| r.price += 1, BadNodeSignature),
         ("price above the cap", |r| r.price = 1001, BadNodeSignature),

@@ -176,6 +176,7 @@ impl NodeParty {
                 memory: commit_memory(&key, memory),
             },
             running_hash,
+            checks: Vec::new(),
             timings: Timings::default(),
             price: 5,
             time_ms: EPOCH_MS + auth.seq,
@@ -398,6 +399,7 @@ impl Session {
             json_schema: None,
             storage: StoragePolicy::default(),
             resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
+            checks: Vec::new(),
         };
         let mut auth = TurnAuth {
             version: TURN_AUTH_VERSION,
@@ -423,6 +425,7 @@ impl Session {
             memory_tokens: 512,
             grant_hash: payload.grant.hash(),
             resume,
+            checks: Vec::new(),
             issued_ms: EPOCH_MS,
             expires_ms: EPOCH_MS + 60_000,
         };

@@ -3,6 +3,7 @@
 use baton_keys::{SecretSigningKey, exchange::SUITE};
 use baton_proto::{
     ErrorCode, Signable, SignedBytes, SignedObject,
+    check::{AnswerCheck, CheckGap, CheckOrder, CheckVerdict},
     embed::{
         EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedReply, SealedTexts,
     },
@@ -14,6 +15,7 @@ use baton_proto::{
         PublicKey, QuotaHash, QuotaSerial, ReceiptHash, RecordHash, RunningHash, SamplingDigest, SessionId,
         SuiAddress, TurnId,
     },
+    limits::MAX_CHECKS,
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
@@ -23,8 +25,8 @@ use baton_proto::{
     record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
     segment::{Entry, Segment},
     turn::{
-        Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
-        StoragePolicy, TokenBias, TurnAuth,
+        CheckInput, Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling,
+        SealedPayload, StoragePolicy, TokenBias, TurnAuth,
     },
     wire::{
         ClientFrame, Committed, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes,
@@ -105,6 +107,7 @@ random_choices! {
     RecallScope: [Full, NeutralAndRelationship, RelationshipOnly, NeutralOnly, InsightsOnly, None];
     FinishReason: [Stop, StopString, Length, ToolCall, None];
     EngineKind: [Native, Proxied, Echo, Library];
+    CheckGap: [Window, Memory, Model, Refused];
 }
 
 macro_rules! random_structs {
@@ -123,7 +126,7 @@ random_structs! {
     TurnAuth {
         version, suite, session_id, session_key, device_id, seq, turn_id, attempt, prev_link,
         prev_blob, n_shards, branch, audience, audience_key, payload_hash, model, sampling, max_output_tokens,
-        max_price, memory_from, memory_tokens, grant_hash, resume, issued_ms, expires_ms
+        max_price, memory_from, memory_tokens, grant_hash, resume, checks, issued_ms, expires_ms
     }
     ResumePrefix { author, attempt, token_count, tokens_hash }
     Sampling {
@@ -137,8 +140,12 @@ random_structs! {
     Grant { segment, index, record_key, blob_key, blobs, records, head }
     StoragePolicy { open_epochs, closed_epochs, send_object_to }
     Payload {
-        version, grant, kind, supersedes_from, system, messages, sampling, json_schema, storage, resume_tokens
+        version, grant, kind, supersedes_from, system, messages, sampling, json_schema, storage, resume_tokens,
+        checks
     }
+    CheckOrder { receipt, probe }
+    CheckInput { receipt, sampling, json_schema, tokens }
+    AnswerCheck { order, verdict }
     TurnNote { version, session_id, session_key, seq, turn_id, attempt, node, time_ms, kind }
     Acknowledgement { link_hash, blob_digest, receipt_hash }
     ExportStatement { version, session_id, session_key, seq, link_hash }
@@ -147,7 +154,7 @@ random_structs! {
     Commitments { input, output, memory }
     Receipt {
         version, session_id, seq, turn_id, attempt, auth_hash, node, model, engine, sampling, seed,
-        window_from, tokens, memory_items, commitments, running_hash, timings, price, time_ms
+        window_from, tokens, memory_items, commitments, running_hash, checks, timings, price, time_ms
     }
     ProgressNote { version, node, auth_hash, token_count, running_hash, time_ms }
     TokenLogprob { token, millinats, bytes }
@@ -202,6 +209,16 @@ impl RandomValue for ExchangeKey {
 impl RandomValue for Encapsulation {
     fn random(source: &mut Source) -> Self {
         Self::from(source.bytes())
+    }
+}
+
+impl RandomValue for CheckVerdict {
+    fn random(source: &mut Source) -> Self {
+        match source.below(3) {
+            0 => Self::Same { logits: source.bytes() },
+            1 => Self::Different { token: u32::random(source), logits: source.bytes() },
+            _ => Self::NotComparable(CheckGap::random(source)),
+        }
     }
 }
 
@@ -436,6 +453,7 @@ settable_signers! {
         auth.suite = SUITE;
         auth.session_key = key.public_key();
         auth.session_id = baton_keys::session::session_id(&auth.session_key);
+        auth.checks.truncate(MAX_CHECKS);
     }
     TurnNote: |note, key| {
         note.session_key = key.public_key();

@@ -162,6 +162,7 @@ fn first_payload(root: &SessionRoot, node: NodeId, text: &str) -> (TurnId, Paylo
         json_schema: None,
         storage: StoragePolicy::default(),
         resume_tokens: Vec::new(),
+        checks: Vec::new(),
     };
     (turn_id, payload)
 }
@@ -199,6 +200,7 @@ fn first_auth(
         memory_tokens: 0,
         grant_hash: GrantHash([0; 32]),
         resume: None,
+        checks: Vec::new(),
         issued_ms: now,
         expires_ms: now + 60_000,
     };

@@ -210,6 +210,7 @@ impl Session {
             json_schema: None,
             storage: StoragePolicy::default(),
             resume_tokens: Vec::new(),
+            checks: Vec::new(),
         };
         if let Some(change) = changes.payload {
             change(&mut payload);
@@ -239,6 +240,7 @@ impl Session {
             memory_tokens: 0,
             grant_hash: GrantHash([0; 32]),
             resume: None,
+            checks: Vec::new(),
             issued_ms: now,
             expires_ms: now + 60_000,
         };

@@ -4,6 +4,8 @@
 //! settings and receipt can check that the model gives its answer. Decisions are pure; only [`replay`] runs
 //! an engine.
 
+use std::sync::Arc;
+
 use baton_keys::session::RecordKey;
 use baton_proto::{
     chain::HistoryTurn,
@@ -17,10 +19,10 @@ use baton_proto::{
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
+use super::{generate::with_calls, tally::Tally, window};
 use crate::{
-    engine::{self, Engine, EngineError, EngineEvent, GenerateJob},
+    engine::{self, Constraint, Engine, EngineError, EngineEvent, GenerateJob, GivenAnswer, SessionKey},
     prompt::{self, MemoryBlock, Prompt},
-    turn::{generate::with_calls, tally::Tally, window},
 };
 
 /// Allowance for unshown tokens of an answer that ended by itself: the tokens of a stop string, each at least
@@ -168,6 +170,73 @@ impl ReplayTask {
             finish: turn.record.finish,
         })
     }
+
+    /// Tokens of the prompt according to the receipt.
+    #[must_use]
+    pub(crate) const fn input_tokens(&self) -> u32 {
+        self.receipt.tokens.input
+    }
+
+    /// Whether the answer follows a JSON schema.
+    pub(crate) const fn has_schema(&self) -> bool {
+        self.schema.is_some()
+    }
+
+    /// Whether the answer claims calls of tools that its text does not have, or has calls that it does not claim.
+    pub(crate) fn ends_falsely(&self) -> bool {
+        let by_itself = matches!(self.finish, FinishReason::Stop | FinishReason::ToolCall);
+        by_itself && with_calls(FinishReason::Stop, &self.answer, &self.prompt) != self.finish
+    }
+
+    /// The constraint on the answer, compiled off the reactor.
+    ///
+    /// # Errors
+    /// [`EngineError::Schema`], and others of [`Engine::constrain`].
+    pub(crate) async fn constraint(
+        &self,
+        engine: Arc<dyn Engine>,
+    ) -> Result<Option<Constraint>, EngineError> {
+        let (schema, prompt) = (self.schema.clone(), self.prompt.clone());
+        let compiling =
+            tokio::task::spawn_blocking(move || constraint_of(engine.as_ref(), schema.as_ref(), &prompt));
+        compiling.await.map_err(|_| EngineError::Panicked)?
+    }
+
+    /// The job that checks the answer, whose tokens are given.
+    pub(crate) fn check_job(
+        self,
+        constraint: Option<Constraint>,
+        (session, cancel): (SessionKey, CancellationToken),
+        (tokens, probe): (Vec<u32>, u32),
+    ) -> (GenerateJob, GivenAnswer) {
+        let Self { prompt, sampling, receipt, answer, finish, .. } = self;
+        let given = GivenAnswer {
+            tokens: Zeroizing::new(tokens),
+            resumed: receipt.tokens.resumed as usize,
+            text: answer,
+            finish: match finish {
+                FinishReason::StopString => engine::FinishReason::StopString,
+                FinishReason::Length => engine::FinishReason::Length,
+                _ => engine::FinishReason::Stop,
+            },
+            probe,
+        };
+        let (cache_key, resume_tokens) = (Some(session), Vec::new());
+        (GenerateJob { prompt, sampling, resume_tokens, constraint, cache_key, cancel }, given)
+    }
+}
+
+/// The constraint on an answer: by its schema, or by the tools of its prompt.
+fn constraint_of(
+    engine: &dyn Engine,
+    schema: Option<&Zeroizing<String>>,
+    prompt: &Prompt,
+) -> Result<Option<Constraint>, EngineError> {
+    match (schema, prompt.tools()) {
+        (Some(schema), _) => engine.constrain(schema).map(Some),
+        (None, Some(tools)) => engine.constrain_calls(tools),
+        (None, None) => Ok(None),
+    }
 }
 
 fn prompt_item(item: &MemoryItem) -> prompt::MemoryItem {
@@ -228,11 +297,7 @@ pub async fn replay(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, E
 }
 
 async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
-    let constraint = match (&task.schema, task.prompt.tools()) {
-        (Some(schema), _) => Some(engine.constrain(schema)?),
-        (None, Some(tools)) => engine.constrain_calls(tools)?,
-        (None, None) => None,
-    };
+    let constraint = constraint_of(engine, task.schema.as_ref(), &task.prompt)?;
     let stop = CancellationToken::new();
     let _stopped = stop.clone().drop_guard();
     let mut events = engine.generate(GenerateJob {

@@ -1,0 +1,144 @@
+//! A given answer in the batch: compares each of its tokens with the one that the model chooses.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_engine::batch::{Choice, Chooser, Finish, Sink, Stats};
+use tokio::sync::oneshot;
+use zeroize::Zeroizing;
+
+use super::{answer::Outlet, choice::TokenChoice};
+use crate::engine::{
+    AnswerComparison, EngineError, FinishReason, GenerateStats, GivenAnswer, native::answer::outcome,
+};
+
+/// A check in progress.
+pub(super) struct CheckState {
+    pub(crate) outlet: Outlet,
+    pub(crate) choice: TokenChoice,
+    pub(crate) given: GivenAnswer,
+    /// Bytes of the given text that the tokens so far have.
+    pub(crate) read: usize,
+    /// Where the answer must have ended, if its tokens so far end it.
+    pub(crate) ended: Option<FinishReason>,
+    /// The first tokens that can be computed; the model never chooses the token after them.
+    pub(crate) computable: u32,
+    pub(crate) differs_at: Option<u32>,
+    pub(crate) logits: [u8; 32],
+    pub(crate) failed: Option<EngineError>,
+    pub(crate) result: Option<oneshot::Sender<AnswerComparison>>,
+}
+
+impl CheckState {
+    fn score(&mut self, tokens: &[u32], next: u32, logits: &[f32]) -> Result<(), EngineError> {
+        let position = self.choice.position(tokens);
+        if position == self.given.probe {
+            self.logits = hash(logits);
+        }
+        if self.differs_at.is_some() || self.outlet.is_cancelled() {
+            return Ok(());
+        }
+        if self.ended.is_some() || self.choice.pick(tokens, logits)? != next {
+            self.differs_at = Some(position);
+            return Ok(());
+        }
+        let (piece, ended) = self.choice.push(next)?;
+        self.ended = ended;
+        if !self.reads(&Zeroizing::new(piece.text)) {
+            self.differs_at = Some(position);
+        }
+        Ok(())
+    }
+
+    /// Whether the given text goes on with this text.
+    fn reads(&mut self, text: &str) -> bool {
+        let goes_on = self.given.text.get(self.read..).is_some_and(|rest| rest.starts_with(text));
+        self.read += if goes_on { text.len() } else { 0 };
+        goes_on
+    }
+
+    /// Compares the end of the answer, after all of its tokens.
+    fn end(&mut self, tokens: &[u32], logits: &[f32]) -> Result<(), EngineError> {
+        let count = self.choice.position(tokens);
+        if self.differs_at.is_some() {
+            return Ok(());
+        }
+        if (count as usize) < self.given.tokens.len() {
+            self.differs_at = Some(self.computable);
+            return Ok(());
+        }
+        let ends = match self.ended {
+            Some(finish) => finish == self.given.finish,
+            // A node may cut an answer by its own limits.
+            None if self.given.finish == FinishReason::Length => true,
+            None => {
+                let id = self.choice.pick(tokens, logits)?;
+                self.given.finish == FinishReason::Stop && self.choice.is_stop(id)
+            }
+        };
+        let held = self.choice.text.finish();
+        let is_whole = self.reads(&Zeroizing::new(held.text)) && self.read == self.given.text.len();
+        if !ends || !is_whole {
+            self.differs_at = Some(count);
+        }
+        Ok(())
+    }
+}
+
+/// BLAKE3 of these logits.
+fn hash(logits: &[f32]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    for logit in logits {
+        hasher.update(&logit.to_le_bytes());
+    }
+    hasher.finalize().into()
+}
+
+/// A check as the batch holds it: as its chooser, and as its sink.
+#[derive(Clone)]
+pub(super) struct SharedCheck(pub Arc<Mutex<CheckState>>);
+
+impl SharedCheck {
+    pub(super) fn check(&self) -> MutexGuard<'_, CheckState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Chooser for SharedCheck {
+    fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Choice {
+        let mut check = self.check();
+        if let Err(error) = check.end(tokens, logits) {
+            check.failed.get_or_insert(error);
+        }
+        if check.failed.is_some() { Choice::Nothing } else { Choice::End }
+    }
+
+    fn score(&mut self, tokens: &[u32], next: u32, logits: &[f32]) {
+        let mut check = self.check();
+        if let Err(error) = check.score(tokens, next, logits) {
+            check.failed.get_or_insert(error);
+        }
+    }
+}
+
+impl Sink for SharedCheck {
+    fn room(&mut self) -> Option<usize> {
+        // It makes no tokens, so its reader is never slow.
+        (!self.check().outlet.is_cancelled()).then_some(usize::MAX)
+    }
+
+    fn token(&mut self, _token: u32, _logits: &[f32]) {}
+
+    fn finished(self: Box<Self>, finish: Finish, _stats: Stats) {
+        let mut check = self.check();
+        let failed = check.failed.take().map(Err);
+        let outcome = outcome(finish, failed, &check.outlet);
+        let comparison = AnswerComparison { differs_at: check.differs_at, logits: check.logits };
+        if outcome == Ok(FinishReason::Stop)
+            && let Some(result) = check.result.take()
+        {
+            // Without a receiver, the check is abandoned.
+            let _ = result.send(comparison);
+        }
+        check.outlet.end(outcome, GenerateStats::default());
+    }
+}
