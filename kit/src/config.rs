@@ -3,11 +3,8 @@
 //! A program describes each option once, in [`options!`](crate::options). The macro makes a struct with one
 //! field for each option. Clap fills it from flags and environment, and this module from a file.
 //!
-//! A program chooses how its file is read:
-//!
-//! - [`read`] leaves keys and values to serde, and adds the line to serde's first error.
-//! - [`examine`] takes them from a table of entries ([`OptionEntry`]). It reports every problem of a file, and
-//!   proposes the nearest key.
+//! [`examine`] checks keys and values by the table of entries ([`OptionEntry`]). It reports every problem of a file,
+//! and proposes the nearest key.
 //!
 //! The table also yields the commented file, the defaults in the help, and the values in force with their
 //! origins. Nothing here writes a file, or knows an option.
@@ -26,12 +23,15 @@ use std::path::PathBuf;
 pub use entry::{
     OptionEntry, OptionKind, OptionTable, describe_defaults, list, one_or_more, range, switch, text,
 };
-pub use file::{parse, read, read_text};
+pub use file::read_text;
 pub use report::{ConfigReport, examine};
-pub use show::{OptionValue, Origin, Origins, shown};
+pub use show::{OptionValue, Origin, Origins, as_file, shown};
 pub use template::commented_file;
 pub use toml::Value;
-pub use value::{MAX_TEXT_BYTES, OptionSlot, OptionType, SWITCH, choice, number, path, words};
+pub use value::{
+    ANY_URL, MAX_TEXT_BYTES, OptionSlot, OptionType, REDACTED, SWITCH, URL, choice, number, parsed, path,
+    words,
+};
 #[doc(hidden)]
 pub use value::{value_name, value_parser};
 
@@ -48,16 +48,6 @@ pub enum ConfigError {
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
-    },
-    /// The file is not TOML, or has an unknown key or an invalid value: the message of serde.
-    #[error("{path}, line {line}: {problem}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// The problem, and the allowed values.
-        problem: String,
     },
     /// The file is not TOML.
     #[error("{path}:{line}: this is not valid TOML: {problem}")]
@@ -103,10 +93,9 @@ impl ConfigError {
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         match self {
-            Self::File { line, .. }
-            | Self::Syntax { line, .. }
-            | Self::UnknownKey { line, .. }
-            | Self::Value { line, .. } => Some(*line),
+            Self::Syntax { line, .. } | Self::UnknownKey { line, .. } | Self::Value { line, .. } => {
+                Some(*line)
+            }
             Self::Read { .. } | Self::Conflict(_) => None,
         }
     }
@@ -116,8 +105,14 @@ impl ConfigError {
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::UnknownKey { key, .. } | Self::Value { key, .. } => Some(key),
-            Self::Read { .. } | Self::File { .. } | Self::Syntax { .. } | Self::Conflict(_) => None,
+            Self::Read { .. } | Self::Syntax { .. } | Self::Conflict(_) => None,
         }
+    }
+
+    /// The problem as JSON.
+    #[must_use]
+    pub fn as_json(&self) -> serde_json::Value {
+        serde_json::json!({ "line": self.line(), "key": self.key(), "problem": self.to_string() })
     }
 }
 
@@ -137,6 +132,24 @@ impl<T> Fallback for Option<T> {
 impl<T> Fallback for Vec<T> {
     fn or_fallback(self, other: Self) -> Self {
         if self.is_empty() { other } else { self }
+    }
+}
+
+/// A field of a table, with the value that is in force.
+#[doc(hidden)]
+pub trait OptionField {
+    /// The type of the value.
+    type Value;
+
+    /// The value.
+    fn in_force(&self) -> Self::Value;
+}
+
+impl<T: Clone + Default> OptionField for Option<T> {
+    type Value = T;
+
+    fn in_force(&self) -> T {
+        self.clone().unwrap_or_default()
     }
 }
 
@@ -194,7 +207,8 @@ pub const fn variable<const N: usize>(prefix: &str, key: &str) -> [u8; N] {
 ///
 /// With `table` after the prefix, the struct is an [`OptionTable`]. A row then
 /// also has the option's type and its entry: `slots: Option<u32> = number(), range(1, 9).default("2");`. A
-/// row without them is a flag that the file cannot set.
+/// row without them is a flag that the file cannot set. A method with the row's name gives its value once the
+/// defaults are filled in: `slots()` is then a `u32`.
 #[macro_export]
 macro_rules! options {
     ($(#[$meta:meta])* $vis:vis struct $name:ident, $prefix:literal { $($body:tt)* }) => {
@@ -245,6 +259,17 @@ macro_rules! options {
             $($(#[$doc:meta])* $([$($setting:tt)*])? $field:ident: $type:ty $(= $value:expr, $entry:expr)?;)*
         })*
     }) => {
+        #[allow(dead_code, unreachable_pub, reason = "a program needs some of them, and may be private")]
+        impl $name {
+            $($(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $field(&self) -> <$type as $crate::config::OptionField>::Value {
+                    $crate::config::OptionField::in_force(&self.$field)
+                }
+            )*)*
+        }
+
         impl $crate::config::OptionTable for $name {
             const PREFIX: &'static str = $prefix;
             const ENTRIES: &'static [$crate::config::OptionEntry] =

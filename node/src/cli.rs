@@ -399,10 +399,10 @@ fn printed(result: io::Result<()>) -> Result<(), Failure> {
 
 fn run(flags: RunFlags) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
-    logging::start(settings.log, settings.log_format);
+    logging::start(settings.log(), settings.log_format());
     logging::end_on_panic();
     crash::forbid_memory_dumps();
-    let json_log = settings.log_format == LogFormat::Json;
+    let json_log = settings.log_format() == LogFormat::Json;
     match daemon::run(settings) {
         Err(failure) if json_log => {
             // With a JSON log, the failure is JSON as well, not a line of text.

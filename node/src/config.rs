@@ -5,7 +5,6 @@
 //! list of options. Flags, help, defaults, the commented file of `init`, the checks of a file and the values
 //! in force all derive from it.
 
-mod limits;
 mod options;
 mod running;
 #[cfg(test)]
@@ -16,16 +15,17 @@ use std::{
     env,
     io::ErrorKind,
     net::SocketAddr,
+    ops::Deref,
     path::{Path, PathBuf},
 };
 
 pub(crate) use baton_kit::config::CONFIG_FILE;
 pub(crate) use baton_kit::config::ConfigError;
 use baton_kit::config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value};
-use baton_mesh::{Multiaddr, Networks};
-use baton_proto::ids::{PublicKey, QuotaSerial};
+use baton_mesh::MeshLimits;
 
-pub(crate) use limits::ResourceLimits;
+use crate::journal::JournalLimits;
+
 pub use options::RunFlags;
 pub(crate) use running::parse_running;
 pub(crate) use values::EngineChoice;
@@ -35,148 +35,40 @@ pub(crate) use values::parse_admin;
 pub(crate) use values::parse_store_url;
 
 /// The address of the admin port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AdminSetting {
     /// No admin port.
+    #[default]
     Off,
     /// This loopback address.
     At(SocketAddr),
 }
 
 /// The head index for lookups of session heads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HeadsSetting {
     /// No index: every turn must name the location of its history.
+    #[default]
     Off,
     /// The index at this base URL.
     At(String),
 }
 
-/// The settings of `run`, complete and checked.
+/// The settings of `run`, complete and checked: each option has its value, given or by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The options that these settings come from, with their defaults.
-    options: RunFlags,
-    /// Folder of keys, journal and models.
-    pub(crate) data_dir: PathBuf,
+    /// The options with their defaults.
+    pub(crate) options: RunFlags,
     /// The configuration file, if there is one.
     pub(crate) config: Option<PathBuf>,
-    /// Addresses to listen on.
-    pub(crate) listen: Vec<Multiaddr>,
-    /// Further addresses under which peers reach this node.
-    pub(crate) external: Vec<Multiaddr>,
-    /// Peers to stay connected to.
-    pub(crate) bootstrap: Vec<Multiaddr>,
-    /// Whether to find peers on the local network.
-    pub(crate) mdns: bool,
-    /// Whether to take part in the DHT and in gossip.
-    pub(crate) discovery: bool,
-    /// Whether to test reachability, use relays and punch holes through NATs.
-    pub(crate) nat: bool,
-    /// Whether to request a port from the router (UPnP).
-    pub(crate) upnp: bool,
-    /// Whether to relay circuits for others.
-    pub(crate) relay: bool,
-    /// Relays for permanent reservations.
-    pub(crate) relays: Vec<Multiaddr>,
-    /// Proxies whose connections begin with the client's address.
-    pub(crate) proxies: Networks,
-    /// Base URLs for writing blobs, at least one, in order of preference.
-    pub(crate) publishers: Vec<String>,
-    /// Base URLs for reading blobs, at least one, in order of preference.
-    pub(crate) aggregators: Vec<String>,
-    /// File with the publishers' bearer token.
-    pub(crate) publisher_token_file: Option<PathBuf>,
-    /// File with the secret for signing a token for each PUT.
-    pub(crate) publisher_secret_file: Option<PathBuf>,
-    /// The head index for lookups of session heads.
-    pub(crate) heads: HeadsSetting,
-    /// Shards of the store's network.
-    pub(crate) shards: u16,
-    /// Model to serve, by its name in the catalogue.
-    pub(crate) model: String,
-    /// Further models to offer.
-    pub(crate) more_models: Vec<String>,
-    /// Megabytes for all loaded models together; 0 means no limit.
-    pub(crate) model_memory_mb: u32,
-    /// Minutes after which an idle model is unloaded; 0 means never.
-    pub(crate) model_idle_minutes: u32,
-    /// Folder of model files.
-    pub(crate) model_dir: PathBuf,
-    /// Embedding model to offer; `None` offers no embeddings.
-    pub(crate) embedding_model: Option<String>,
-    /// The kind of engine.
-    pub(crate) engine: EngineChoice,
-    /// Base URL of the proxied engine's server.
-    pub(crate) proxied_url: Option<String>,
-    /// The model's name at that server.
-    pub(crate) proxied_model: Option<String>,
-    /// File with that server's bearer token.
-    pub(crate) proxied_key_file: Option<PathBuf>,
-    /// Maximum tokens of context; the model's own limit applies too.
-    pub(crate) context_tokens: u32,
-    /// Maximum tokens of an answer.
-    pub(crate) max_output_tokens: u32,
-    /// Compute threads; `None` means one for each core.
-    pub(crate) threads: Option<u32>,
-    /// Megabytes for the keys and values of all turns, including cached ones.
-    pub(crate) kv_mb: u32,
-    /// Turns served at once.
-    pub(crate) slots: u32,
-    /// Turns that may wait for a slot.
-    pub(crate) queue: u32,
-    /// Turns a minute from one peer.
-    pub(crate) turns_per_minute: u32,
-    /// Turns a minute from the unknown peers of one subnet.
-    pub(crate) subnet_turns_per_minute: u32,
-    /// Tokens an hour for one peer; 0 means no limit.
-    pub(crate) tokens_per_hour: u64,
-    /// Tokens an hour for the unknown peers of one subnet; 0 means no limit.
-    pub(crate) subnet_tokens_per_hour: u64,
-    /// Storage units an hour for one peer; 0 means no limit.
-    pub(crate) storage_per_hour: u64,
-    /// Storage units an hour for the unknown peers of one subnet; 0 means no limit.
-    pub(crate) subnet_storage_per_hour: u64,
-    /// Storage units an hour for one grant; 0 means no limit.
-    pub(crate) grant_storage_per_hour: u64,
-    /// Whether misbehaviour is scored and peers are counted by subnet.
-    pub(crate) defence: bool,
-    /// Networks whose peers are not counted by subnet.
-    pub(crate) own_networks: Networks,
-    /// Keys of trusted grant issuers.
-    pub(crate) grant_issuers: Vec<PublicKey>,
-    /// Whether turns without a grant are refused.
-    pub(crate) grants_required: bool,
-    /// Revoked grants.
-    pub(crate) grants_revoked: Vec<QuotaSerial>,
-    /// Maximum storage time of a blob, in epochs.
-    pub(crate) max_epochs: u32,
-    /// The same for turns without a grant.
-    pub(crate) unknown_max_epochs: u32,
-    /// Limits on memory, connections and disk.
-    pub(crate) resources: ResourceLimits,
-    /// Price of a thousand input tokens, in millionths of the node's unit.
-    pub(crate) input_price: u64,
-    /// Price of a thousand output tokens, in millionths of the node's unit.
-    pub(crate) output_price: u64,
-    /// Price of a storage unit, in millionths of the node's unit.
-    pub(crate) storage_price: u64,
-    /// The address of the admin port.
-    pub(crate) admin: AdminSetting,
-    /// The log level.
-    pub(crate) log: LogLevel,
-    /// The log format.
-    pub(crate) log_format: LogFormat,
-    /// Whether to print events on standard output, one JSON object a line.
-    pub(crate) json: bool,
-    /// Seconds for running turns to finish at shutdown.
-    pub(crate) drain_seconds: u32,
-    /// Delay of the echo engine before each token, in milliseconds.
-    pub(crate) echo_delay_ms: u32,
-    /// Step of a turn at which the process pauses, for crash tests.
-    pub(crate) pause_at: Option<String>,
-    /// Deliberate clock error in seconds, for tests.
-    pub(crate) clock_offset: i64,
+}
+
+impl Deref for Settings {
+    type Target = RunFlags;
+
+    fn deref(&self) -> &RunFlags {
+        &self.options
+    }
 }
 
 /// Embedding models: one for production, and one for tests that needs no files.
@@ -222,85 +114,27 @@ impl Settings {
 
     fn merge(flags: RunFlags, file: RunFlags, config: Option<PathBuf>) -> Self {
         let mut options = flags.or(file).or(RunFlags::defaults());
-        let publishers = options.publisher.clone().unwrap_or_default();
-        let first = publishers.first().cloned().unwrap_or_default();
+        let publishers = options.publisher();
         options.data_dir.get_or_insert_with(default_data_dir);
         options.model_dir.get_or_insert_with(default_model_dir);
-        options.aggregator.get_or_insert_with(|| publishers.clone());
-        let heads = options.heads.get_or_insert(HeadsSetting::At(first)).clone();
-        let chosen = options.clone();
-        Self {
-            options,
-            model_dir: chosen.model_dir.unwrap_or_default(),
-            data_dir: chosen.data_dir.unwrap_or_default(),
-            config,
-            listen: chosen.listen.unwrap_or_default(),
-            external: chosen.external.unwrap_or_default(),
-            bootstrap: chosen.bootstrap.unwrap_or_default(),
-            mdns: chosen.mdns.unwrap_or_default(),
-            discovery: chosen.discovery.unwrap_or_default(),
-            nat: chosen.nat.unwrap_or_default(),
-            upnp: chosen.upnp.unwrap_or_default(),
-            relay: chosen.relay.unwrap_or_default(),
-            relays: chosen.relays.unwrap_or_default(),
-            proxies: chosen.proxies.unwrap_or_default().into(),
-            heads,
-            publishers,
-            aggregators: chosen.aggregator.unwrap_or_default(),
-            publisher_token_file: chosen.publisher_token_file,
-            publisher_secret_file: chosen.publisher_secret_file,
-            shards: chosen.shards.unwrap_or_default(),
-            model: chosen.model.unwrap_or_default(),
-            more_models: chosen.more_models.unwrap_or_default(),
-            model_memory_mb: chosen.model_memory_mb.unwrap_or_default(),
-            model_idle_minutes: chosen.model_idle_minutes.unwrap_or_default(),
-            embedding_model: chosen.embedding_model,
-            engine: chosen.engine.unwrap_or(EngineChoice::Native),
-            proxied_url: chosen.proxied_url,
-            proxied_model: chosen.proxied_model,
-            proxied_key_file: chosen.proxied_key_file,
-            context_tokens: chosen.context_tokens.unwrap_or_default(),
-            max_output_tokens: chosen.max_output_tokens.unwrap_or_default(),
-            threads: chosen.threads,
-            kv_mb: chosen.kv_mb.unwrap_or_default(),
-            slots: chosen.slots.unwrap_or_default(),
-            queue: chosen.queue.unwrap_or_default(),
-            turns_per_minute: chosen.turns_per_minute.unwrap_or_default(),
-            subnet_turns_per_minute: chosen.subnet_turns_per_minute.unwrap_or_default(),
-            tokens_per_hour: chosen.tokens_per_hour.unwrap_or_default(),
-            subnet_tokens_per_hour: chosen.subnet_tokens_per_hour.unwrap_or_default(),
-            storage_per_hour: chosen.storage_per_hour.unwrap_or_default(),
-            subnet_storage_per_hour: chosen.subnet_storage_per_hour.unwrap_or_default(),
-            grant_storage_per_hour: chosen.grant_storage_per_hour.unwrap_or_default(),
-            defence: chosen.defence.unwrap_or_default(),
-            own_networks: chosen.own_networks.unwrap_or_default().into(),
-            grant_issuers: chosen.grant_issuers.unwrap_or_default(),
-            grants_required: chosen.grants_required.unwrap_or_default(),
-            grants_revoked: chosen.grants_revoked.unwrap_or_default(),
-            max_epochs: chosen.max_epochs.unwrap_or_default(),
-            unknown_max_epochs: chosen.unknown_max_epochs.unwrap_or_default(),
-            resources: ResourceLimits {
-                max_memory_mb: chosen.max_memory_mb,
-                max_connections: chosen.max_connections.unwrap_or_default(),
-                new_connections_per_second: chosen.new_connections_per_second.unwrap_or_default(),
-                max_connections_per_peer: chosen.max_connections_per_peer.unwrap_or_default(),
-                max_streams: chosen.max_streams.unwrap_or_default(),
-                max_streams_per_peer: chosen.max_streams_per_peer.unwrap_or_default(),
-                cache_mb: chosen.cache_mb.unwrap_or_default(),
-                journal_mb: chosen.journal_mb.unwrap_or_default(),
-            },
-            input_price: chosen.input_price.unwrap_or_default(),
-            output_price: chosen.output_price.unwrap_or_default(),
-            storage_price: chosen.storage_price.unwrap_or_default(),
-            admin: chosen.admin.unwrap_or(AdminSetting::Off),
-            log: chosen.log.unwrap_or(LogLevel::Info),
-            log_format: chosen.log_format.unwrap_or(LogFormat::Pretty),
-            json: chosen.json.unwrap_or_default(),
-            drain_seconds: chosen.drain_seconds.unwrap_or_default(),
-            echo_delay_ms: chosen.echo_delay_ms.unwrap_or_default(),
-            pause_at: chosen.pause_at,
-            clock_offset: chosen.clock_offset.unwrap_or_default(),
-        }
+        options.heads.get_or_insert(HeadsSetting::At(publishers.first().cloned().unwrap_or_default()));
+        options.aggregator.get_or_insert(publishers);
+        Self { options, config }
+    }
+
+    /// The limits of the mesh.
+    pub(crate) fn mesh_limits(&self) -> MeshLimits {
+        MeshLimits { max_connections_in: self.max_connections(), ..MeshLimits::default() }
+    }
+
+    /// Bytes of cached blobs in memory.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        (self.cache_mb() as usize).saturating_mul(1 << 20)
+    }
+
+    /// The limits of the journal.
+    pub(crate) fn journal_limits(&self) -> JournalLimits {
+        JournalLimits { max_blob_bytes: u64::from(self.journal_mb()) << 20, ..JournalLimits::default() }
     }
 
     /// All problems of a file's text. Options that the text omits have their defaults.
@@ -319,15 +153,15 @@ impl Settings {
 
     /// The names of all models of a native engine, the main one first.
     #[must_use]
-    pub(crate) fn models(&self) -> Vec<&str> {
-        std::iter::once(&self.model).chain(&self.more_models).map(String::as_str).collect()
+    pub(crate) fn models(&self) -> Vec<String> {
+        std::iter::once(self.model()).chain(self.more_models()).collect()
     }
 
     /// Options that exclude or require each other.
     fn conflicts(&self) -> Vec<ConfigError> {
         let mut found = Vec::new();
         let mut conflict = |text: &str| found.push(ConfigError::Conflict(text.to_owned()));
-        let proxied = self.engine == EngineChoice::Proxied;
+        let proxied = self.engine() == EngineChoice::Proxied;
         if proxied && (self.proxied_url.is_none() || self.proxied_model.is_none()) {
             conflict(
                 "engine = \"proxied\" needs both proxied_url (the base URL of an OpenAI-compatible server, such as \
@@ -339,8 +173,8 @@ impl Settings {
             conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
         }
         let sets_models =
-            !self.more_models.is_empty() || self.model_memory_mb > 0 || self.model_idle_minutes > 0;
-        if sets_models && self.engine != EngineChoice::Native {
+            !self.more_models().is_empty() || self.model_memory_mb() > 0 || self.model_idle_minutes() > 0;
+        if sets_models && self.engine() != EngineChoice::Native {
             conflict("more_models, model_memory_mb and model_idle_minutes need engine = \"native\"");
         }
         let models = self.models();
@@ -358,18 +192,18 @@ impl Settings {
                  token that lasts, or one made for each PUT",
             );
         }
-        if self.publishers.is_empty() || self.aggregators.is_empty() {
+        if self.publisher().is_empty() || self.aggregator().is_empty() {
             conflict("publisher and aggregator must each name at least one URL");
         }
-        if self.listen.is_empty() {
+        if self.listen().is_empty() {
             conflict("listen must name at least one address; a node that nobody reaches serves nobody");
         }
-        if self.grants_required && self.grant_issuers.is_empty() {
+        if self.grants_required() && self.grant_issuers().is_empty() {
             conflict(
                 "grants_required needs grant_issuers: without an issuer there is no grant, and nobody would be served",
             );
         }
-        if self.context_tokens <= self.max_output_tokens {
+        if self.context_tokens() <= self.max_output_tokens() {
             conflict("context_tokens must be greater than max_output_tokens");
         }
         found

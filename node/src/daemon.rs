@@ -69,7 +69,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let home = DataDir::open_or_prepare(&settings).map_err(data_dir::DataDirError::into_failure)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
-    let events = EventPrinter::new(settings.json);
+    let events = EventPrinter::new(settings.json());
     let pause = pause_at.map_or_else(PausePoints::default, |step| events.pause_at(step));
     let result = runtime.block_on(Box::pin(live(settings, home, pause, events)));
     runtime.shutdown_timeout(RUNTIME_GRACE);
@@ -84,10 +84,10 @@ async fn live(
 ) -> Result<(), Failure> {
     let mut signals = StopSignals::listen().map_err(|error| Failure::new(Exit::Failure, error))?;
     let key = load_node_key(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
-    let metrics = Arc::new(Metrics::new(settings.slots, settings.queue));
+    let metrics = Arc::new(Metrics::new(settings.slots(), settings.queue()));
     let view = Arc::new(View::new(&settings, key.node_id(), metrics.clone()));
     let token = control::open_token(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
-    let admin = AdminPort::open(settings.admin, view.clone(), &token).await?;
+    let admin = AdminPort::open(settings.admin(), view.clone(), &token).await?;
     if let Some(admin) = &admin {
         home.note_admin(admin.address);
     }
@@ -132,7 +132,7 @@ fn start_summary(
     view: &Arc<View>,
     admin: Option<std::net::SocketAddr>,
 ) -> upkeep::SummarySource {
-    let is_shown = start::is_for_people(settings.log_format, settings.json, io::stderr().is_terminal());
+    let is_shown = start::is_for_people(settings.log_format(), settings.json(), io::stderr().is_terminal());
     let view = view.clone();
     Box::new(move || view.start_summary(admin).filter(|_| is_shown))
 }
@@ -153,7 +153,7 @@ impl Node {
         metrics: Arc<Metrics>,
         pause: PausePoints,
     ) -> Result<Self, Failure> {
-        let mesh_clock = MeshClock::shifted(settings.clock_offset);
+        let mesh_clock = MeshClock::shifted(settings.clock_offset());
         let of_service = mesh_clock.clone();
         let clock: ClockMs = Arc::new(move || of_service.now_ms());
         let offers: Vec<ModelOffer> = engines
@@ -165,10 +165,10 @@ impl Node {
         let identity = Arc::new(identity);
         let http = http_store(settings)?;
         let heads =
-            (settings.heads != HeadsSetting::Off).then(|| Arc::new(http.clone()) as Arc<dyn HeadIndex>);
+            (settings.heads() != HeadsSetting::Off).then(|| Arc::new(http.clone()) as Arc<dyn HeadIndex>);
         let store = Arc::new(WatchedStore::new(Arc::new(http), metrics.clone()));
         let (mesh, incoming) = join_mesh(settings, &identity, embeddings.is_some(), mesh_clock).await?;
-        upkeep::refresh(identity.clone(), upkeep::addresses(&settings.external, &mesh)).await;
+        upkeep::refresh(identity.clone(), upkeep::addresses(&settings.external(), &mesh)).await;
 
         let deps = ServiceDeps {
             engines: engines.clone(),
@@ -200,7 +200,7 @@ impl Node {
         let Self { running, service, incoming, engines } = self;
         let stop = CancellationToken::new();
         let mut service = tokio::spawn(service.run(incoming, stop.clone()));
-        let mut upkeep = upkeep::spawn(&running, settings.external.clone(), summary, &stop);
+        let mut upkeep = upkeep::spawn(&running, settings.external(), summary, &stop);
         let early = tokio::select! {
             result = &mut service => Some(service_result(result)),
             exit = running.mesh.closed() => Some(Err(mesh_ended(&exit))),
@@ -229,7 +229,7 @@ async fn drain(
     let turns = view.turns_running();
     tracing::info!(
         turns,
-        seconds = settings.drain_seconds,
+        seconds = settings.drain_seconds(),
         "stopping: running turns may finish; a second signal cuts them off"
     );
     stop.cancel();
@@ -269,7 +269,7 @@ async fn open_state(
     clock: ClockMs,
 ) -> Result<(Identity, Journal), Failure> {
     let profile = profile(settings, offers);
-    let (folder, limits) = (home.path().to_owned(), settings.resources.journal());
+    let (folder, limits) = (home.path().to_owned(), settings.journal_limits());
     let opened = tokio::task::spawn_blocking(move || {
         let identity = Identity::open(&folder, profile, clock.clone())
             .map_err(|error: IdentityError| Failure::new(Exit::Storage, error))?;
@@ -307,58 +307,57 @@ fn offer(settings: &Settings, engine: &dyn Engine) -> ModelOffer {
         name: info.name.clone(),
         engine: info.kind,
         context_tokens: info.context_tokens,
-        input_price: settings.input_price,
-        output_price: settings.output_price,
+        input_price: settings.input_price(),
+        output_price: settings.output_price(),
     }
 }
 
 fn profile(settings: &Settings, models: Vec<ModelOffer>) -> Profile {
     let limits = NodeLimits {
-        slots: settings.slots,
-        queue: settings.queue,
-        turns_per_minute: settings.turns_per_minute,
-        max_output_tokens: settings.max_output_tokens,
+        slots: settings.slots(),
+        queue: settings.queue(),
+        turns_per_minute: settings.turns_per_minute(),
+        max_output_tokens: settings.max_output_tokens(),
     };
     Profile { models, limits, storage: storage_offer(settings), software: SOFTWARE.to_owned() }
 }
 
 fn storage_offer(settings: &Settings) -> StorageOffer {
     StorageOffer {
-        price: settings.storage_price,
-        max_epochs: settings.max_epochs.max(1),
-        unknown_max_epochs: settings.unknown_max_epochs.clamp(1, settings.max_epochs.max(1)),
+        price: settings.storage_price(),
+        max_epochs: settings.max_epochs().max(1),
+        unknown_max_epochs: settings.unknown_max_epochs().clamp(1, settings.max_epochs().max(1)),
     }
 }
 
-fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLimits {
-    let price = Price { input: settings.input_price, output: settings.output_price };
-    let turns = settings.turns_per_minute;
+pub(crate) fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLimits {
+    let price = Price { input: settings.input_price(), output: settings.output_price() };
+    let turns = settings.turns_per_minute();
     let defaults = ServiceLimits::default();
     ServiceLimits {
-        slots: settings.slots as usize,
-        queue: settings.queue as usize,
+        slots: settings.slots() as usize,
+        queue: settings.queue() as usize,
         turns_per_minute: turns,
         // A higher limit for a peer also raises the limits of its sessions and of its other frames.
         session_turns_per_minute: defaults.session_turns_per_minute.max(turns / 2),
         frames_per_minute: defaults.frames_per_minute.max(turns.saturating_mul(10)),
-        max_output_tokens: settings.max_output_tokens,
-        subnet_turns_per_minute: settings.subnet_turns_per_minute.max(turns),
-        tokens_per_hour: settings.tokens_per_hour,
-        subnet_tokens_per_hour: settings.subnet_tokens_per_hour,
-        storage_per_hour: settings.storage_per_hour,
-        subnet_storage_per_hour: settings.subnet_storage_per_hour,
-        grant_storage_per_hour: settings.grant_storage_per_hour,
-        defence: settings.defence,
-        own_networks: settings.own_networks.clone(),
+        max_output_tokens: settings.max_output_tokens(),
+        subnet_turns_per_minute: turns.saturating_mul(5),
+        tokens_per_hour: settings.tokens_per_hour(),
+        subnet_tokens_per_hour: settings.tokens_per_hour().saturating_mul(5),
+        storage_per_hour: settings.storage_per_hour(),
+        subnet_storage_per_hour: settings.storage_per_hour().saturating_mul(5) / 2,
+        defence: settings.defence(),
+        own_networks: settings.own_networks().into(),
         quotas: QuotaPolicy {
-            issuers: settings.grant_issuers.clone(),
-            required: settings.grants_required,
-            revoked: settings.grants_revoked.clone(),
+            issuers: settings.grant_issuers(),
+            required: settings.grants_required(),
+            revoked: settings.grants_revoked(),
         },
         storage: storage_offer(settings),
         prices: engines.iter().map(|engine| (engine.info().model_id, price)).collect(),
-        drain_grace: Duration::from_secs(settings.drain_seconds.into()),
-        cache_bytes: settings.resources.cache_bytes(),
+        drain_grace: Duration::from_secs(settings.drain_seconds().into()),
+        cache_bytes: settings.cache_bytes(),
         ..defaults
     }
 }
@@ -366,9 +365,10 @@ fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLi
 /// The store client for these settings.
 pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
     let usage = |error: anyhow::Error| Failure { exit: Exit::Usage, error };
-    let shards = ShardCount::new(settings.shards).map_err(|error| usage(error.into()))?;
-    let publishers: Vec<&str> = settings.publishers.iter().map(String::as_str).collect();
-    let aggregators: Vec<&str> = settings.aggregators.iter().map(String::as_str).collect();
+    let shards = ShardCount::new(settings.shards()).map_err(|error| usage(error.into()))?;
+    let (publishers, aggregators) = (settings.publisher(), settings.aggregator());
+    let publishers: Vec<&str> = publishers.iter().map(String::as_str).collect();
+    let aggregators: Vec<&str> = aggregators.iter().map(String::as_str).collect();
     let mut builder = HttpStore::endpoints(&publishers, &aggregators, shards);
     let token = match (&settings.publisher_token_file, &settings.publisher_secret_file) {
         (Some(path), _) => Some(TokenFile::Bearer(path.clone())),
@@ -378,7 +378,7 @@ pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
     if let Some(file) = token {
         builder = builder.token(file.read().map_err(|error| usage(error.into()))?);
     }
-    if let HeadsSetting::At(url) = &settings.heads {
+    if let HeadsSetting::At(url) = &settings.heads() {
         builder = builder.heads(url);
     }
     builder.build().map_err(|error| usage(error.into()))
@@ -390,9 +390,9 @@ async fn join_mesh(
     embeds: bool,
     clock: MeshClock,
 ) -> Result<(MeshHandle, Incoming), Failure> {
-    let defaults = settings.resources.mesh();
-    let limits = if settings.defence {
-        MeshLimits { own_networks: settings.own_networks.clone(), ..defaults }
+    let defaults = settings.mesh_limits();
+    let limits = if settings.defence() {
+        MeshLimits { own_networks: settings.own_networks().into(), ..defaults }
     } else {
         MeshLimits {
             max_streams_per_subnet: defaults.max_streams_in,
@@ -407,23 +407,22 @@ async fn join_mesh(
             ..defaults
         }
     };
-    let for_browsers = settings.listen.iter().any(|address| address.to_string().contains("/webrtc-direct"));
-    let certificate = for_browsers.then(|| webrtc::load_or_create(&settings.data_dir)).transpose()?;
+    let for_browsers = settings.listen().iter().any(|address| address.to_string().contains("/webrtc-direct"));
+    let certificate = for_browsers.then(|| webrtc::load_or_create(&settings.data_dir())).transpose()?;
     let config = MeshConfig {
         side_protocols: embeds.then_some(EMBED_PROTOCOL).into_iter().collect(),
         limits,
-        bootstrap: settings.bootstrap.clone(),
-        external: settings.external.clone(),
-        mdns: settings.mdns,
-        discovery: settings.discovery,
-        nat: settings.nat,
-        upnp: settings.upnp,
-        relay: settings.relay,
-        relays: settings.relays.clone(),
-        proxies: settings.proxies.clone(),
+        bootstrap: settings.bootstrap(),
+        external: settings.external(),
+        mdns: settings.mdns(),
+        discovery: settings.discovery(),
+        upnp: settings.upnp(),
+        relay: settings.relay(),
+        relays: settings.relays(),
+        proxies: settings.proxies().into(),
         clock,
         webrtc_certificate: certificate,
-        ..MeshConfig::server(SOFTWARE, settings.listen.clone())
+        ..MeshConfig::server(SOFTWARE, settings.listen())
     };
     Box::pin(Mesh::spawn(identity.seed(), config)).await.map_err(|error| {
         let exit = match &error {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use baton_keys::files::replace_private;
+use baton_kit::config;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Options;
@@ -20,8 +21,20 @@ const ADDRESS_FILE: &str = "http.address";
 pub(crate) struct RunningOptions {
     /// The address of the listener.
     pub(crate) http: SocketAddr,
-    /// The options in force.
-    pub(crate) options: Options,
+    /// The options in force, as lines of a configuration file.
+    options: String,
+}
+
+impl RunningOptions {
+    /// These options with the address of the listener.
+    pub(crate) fn new(http: SocketAddr, options: &Options) -> Self {
+        Self { http, options: config::as_file(options, &[]) }
+    }
+
+    /// The options that this version knows.
+    pub(crate) fn options(&self) -> Options {
+        config::examine(Path::new(ADDRESS_FILE), &self.options).options
+    }
 }
 
 /// The address file, until it is dropped. A crash leaves it, and the next start replaces it.
@@ -55,7 +68,10 @@ impl Drop for AddressFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::HttpSetting;
+    use crate::{
+        config::{EmbedderSetting, HttpSetting},
+        owners::OwnerAdmission,
+    };
 
     #[test]
     fn the_address_file_lives_as_long_as_its_relayer() {
@@ -64,12 +80,13 @@ mod tests {
         let options = Options {
             http: Some(HttpSetting::At(http)),
             shards: Some(10),
-            owners: Some("listed".parse().unwrap()),
-            embedder: Some("hashing".parse().unwrap()),
-            listen: vec!["/ip4/127.0.0.1/tcp/4101".parse().unwrap()],
+            owners: Some(OwnerAdmission::Listed),
+            embedder: Some(EmbedderSetting::Hashing),
+            listen: Some(vec!["/ip4/127.0.0.1/tcp/4101".parse().unwrap()]),
             ..Options::default()
         };
-        let running = RunningOptions { http, options };
+        let running = RunningOptions::new(http, &options);
+        assert_eq!(running.options(), options);
         let file = AddressFile::write(folder.path(), &running).unwrap();
         assert_eq!(AddressFile::read(folder.path()), Some(running));
         drop(file);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use baton_kit::{
+    config::{OptionTable as _, describe_defaults},
     empty_values::refuse_empty,
     manual::{CompletionsArguments, ManArguments},
     usage,
@@ -19,8 +20,7 @@ use crate::config::Options;
     after_help = "Examples:\n  baton-relayer init\n  baton-relayer models pull potion-base-8m\n  \
                   baton-relayer run --http 127.0.0.1:8000 --publisher http://127.0.0.1:31415 --aggregator http://127.0.0.1:31415\n  \
                   baton-relayer doctor\n  \
-                  baton-relayer mcp --account-key ~/.local/share/baton/account.key --url http://127.0.0.1:8000\n  \
-                  baton-relayer delegate --account-key account.key --key <64 hex> --scopes read,write --days 30\n\n\
+                  baton-relayer mcp --account-key ~/.local/share/baton/account.key --url http://127.0.0.1:8000\n\n\
                   Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage."
 )]
 pub(crate) struct Cli {
@@ -39,7 +39,7 @@ pub(crate) struct Cli {
 }
 
 /// Options of `run` about the place of memory and its keys.
-const STORAGE_OPTIONS: [&str; 3] = ["storage", "postgres_url_file", "keys_dir"];
+const STORAGE_OPTIONS: [&str; 2] = ["postgres_url_file", "keys_dir"];
 
 impl Cli {
     /// The parsed command line. Ends the process for wrong usage and for help.
@@ -56,6 +56,8 @@ impl Cli {
     /// of `run`, since its environment variables apply to them too.
     pub(crate) fn whole() -> clap::Command {
         Self::command()
+            .mut_subcommand("run", describe_defaults::<Options>)
+            .mut_subcommand("doctor", describe_defaults::<Options>)
             .mut_subcommand("status", |status| narrowed(status, &["http"]))
             .mut_subcommand("backup", |backup| narrowed(backup, &STORAGE_OPTIONS))
             .mut_subcommand("restore", |restore| narrowed(restore, &STORAGE_OPTIONS))
@@ -74,11 +76,9 @@ impl Cli {
 
 /// Hides the options of `run` that a command does not use.
 fn narrowed(command: clap::Command, used: &[&str]) -> clap::Command {
-    let options = Options::augment_args(clap::Command::new("run"));
-    let all: Vec<String> = options.get_arguments().map(|option| option.get_id().to_string()).collect();
-    command.mut_args(|option| {
+    describe_defaults::<Options>(command).mut_args(|option| {
         let id = option.get_id().as_str();
-        let hidden = all.iter().any(|one| one == id) && !used.contains(&id);
+        let hidden = Options::entry(id).is_some() && !used.contains(&id);
         if hidden { option.hide(true) } else { option }
     })
 }
@@ -90,7 +90,7 @@ pub(crate) enum Command {
     /// Run the relayer
     #[command(
         after_help = "Examples:\n  baton-relayer run\n  baton-relayer run --http off --bootstrap /ip4/127.0.0.1/tcp/4001/p2p/12D3Koo...\n  \
-                      baton-relayer run --storage postgres --postgres-url-file /etc/baton/postgres-url"
+                      baton-relayer run --postgres-url-file /etc/baton/postgres-url"
     )]
     Run(RunArgs),
     /// Ask the running relayer for its state
@@ -110,11 +110,6 @@ pub(crate) enum Command {
     #[command(after_help = "Example, in an agent's configuration:\n  \
                             {\"command\": \"baton-relayer\", \"args\": [\"mcp\", \"--account-key\", \"/home/me/account.key\", \"--url\", \"http://127.0.0.1:8000\"]}")]
     Mcp(McpArgs),
-    /// Sign a delegation of an account's memory to another key
-    #[command(
-        after_help = "The JSON that is printed goes to POST /api/delegations; the header form goes into x-delegation."
-    )]
-    Delegate(DelegateArgs),
     /// Invite an account to this relayer: print an invitation for its key
     #[command(
         after_help = "The owner presents the line once, with `baton memory redeem`. It counts with owners = \"invited\".\n\n\
@@ -235,36 +230,6 @@ pub(crate) struct McpArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct DelegateArgs {
-    /// File of the account key
-    #[arg(long, value_name = "FILE", env = "BATON_ACCOUNT_KEY")]
-    pub(crate) account_key: PathBuf,
-    /// File with the key file's passphrase
-    #[arg(long, value_name = "FILE", env = "BATON_ACCOUNT_PASSPHRASE_FILE")]
-    pub(crate) passphrase_file: Option<PathBuf>,
-    /// Public key of the delegate, 64 hex characters
-    #[arg(long, value_name = "KEY")]
-    pub(crate) key: String,
-    /// Scopes, separated by commas: read, write, chat, admin, intimate (intimate items too, where another
-    /// scope shows memories)
-    #[arg(long, value_name = "SCOPE", value_delimiter = ',', default_value = "read")]
-    pub(crate) scopes: Vec<String>,
-    /// Project that the delegation is limited to [default: all memory of the account]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) project: Option<String>,
-    /// Public key of the only relayer at which the delegation counts, 64 hex characters; /relayer has it
-    /// [default: every relayer]
-    #[arg(long, value_name = "KEY")]
-    pub(crate) relayer: Option<String>,
-    /// Days until the delegation expires, at most 366
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=366))]
-    pub(crate) days: u64,
-    /// Print the value of the x-delegation header instead of JSON
-    #[arg(long)]
-    pub(crate) header: bool,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct InviteArgs {
     /// Public key of the account, 64 hex characters; its baton account show has it
     pub(crate) key: String,
@@ -370,9 +335,9 @@ mod tests {
             (&["restore"], &["--keys-dir", "--with-keys", "Examples"]),
             (&["models", "pull"], &["--model-dir"]),
             (&["models", "list"], &["--model-dir"]),
-            (&["owners", "list"], &["--storage", "--postgres-url-file", "--keys-dir"]),
-            (&["owners", "accept-loss"], &["--yes", "--storage"]),
-            (&["owners", "erase"], &["--yes", "--storage"]),
+            (&["owners", "list"], &["--postgres-url-file", "--keys-dir"]),
+            (&["owners", "accept-loss"], &["--yes", "--keys-dir"]),
+            (&["owners", "erase"], &["--yes", "--keys-dir"]),
         ];
         for (path, shown) in cases {
             let text = help(path);
@@ -383,12 +348,12 @@ mod tests {
                 assert!(!text.contains(option), "{path:?} {option}:\n{text}");
             }
         }
-        for option in ["--http", "--bootstrap", "--storage", "--embedder-url"] {
+        for option in ["--http", "--bootstrap", "--keys-dir", "--embedder-url"] {
             assert!(help(&["run"]).contains(option), "{option}");
             assert!(help(&["doctor"]).contains(option), "{option}");
         }
         let status = help(&["status"]);
-        assert!(status.contains("--http") && !status.contains("--storage"), "{status}");
+        assert!(status.contains("--http") && !status.contains("--keys-dir"), "{status}");
         let line = ["baton-relayer", "owners", "list", "--shards", "7"];
         Cli::from_arg_matches(&Cli::whole().get_matches_from(line)).expect("hidden is not refused");
     }

@@ -4,35 +4,28 @@
 //! This module neither binds a port nor writes a file.
 
 mod check;
-mod examine;
 mod options;
-mod template;
 #[cfg(test)]
 mod tests;
 mod values;
 
 use std::path::{Path, PathBuf};
 
-use baton_kit::config;
 pub(crate) use baton_kit::config::CONFIG_FILE;
 pub(crate) use baton_kit::config::ConfigError;
+use baton_kit::config::{self, ConfigReport, OptionTable as _};
 use baton_mesh::Multiaddr;
 
 pub(crate) use options::Options;
-pub(crate) use template::TEMPLATE;
 pub(crate) use values::EmbedderSetting;
 pub(crate) use values::HttpSetting;
 pub(crate) use values::RolesSetting;
-pub(crate) use values::StorageSetting;
 
 use crate::{
     budgets::BudgetLimits,
     http::{ClientAddresses, Limits},
     owners::OwnerPolicy,
 };
-
-/// Default number of shards of a store: that of Walrus's mainnet and testnet.
-pub(crate) const DEFAULT_SHARDS: u16 = 1_000;
 
 /// A language model at an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,8 +93,6 @@ pub(crate) struct Settings {
     pub postgres_url_file: Option<PathBuf>,
     /// Folder of the owners' keys.
     pub keys_dir: PathBuf,
-    /// Most items of an owner.
-    pub max_items: u64,
     /// The kind of embedder.
     pub embedder: EmbedderSetting,
     /// Its endpoint, if it has one.
@@ -112,6 +103,8 @@ pub(crate) struct Settings {
     pub model: Option<ModelSettings>,
     /// The language model to use on nodes; `None` to use no nodes.
     pub through_nodes: Option<String>,
+    /// Shards of the storage network.
+    pub shards: u16,
     /// Stores of contents; `None` keeps them here alone.
     pub walrus: Option<WalrusSettings>,
     /// Addresses to listen on for sealed turns.
@@ -132,21 +125,36 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`].
     pub(crate) fn load(data_dir: &Path, config: Option<&Path>, flags: Options) -> Result<Self, ConfigError> {
-        let path = config.map_or_else(|| data_dir.join(CONFIG_FILE), Path::to_owned);
-        let file = config::read(&path, config.is_some())?;
-        Self::resolve(data_dir, flags.or(file))
+        let (path, text) = read_file(data_dir, config)?;
+        Self::resolve(data_dir, flags.or(config::examine(&path, &text).into_options()?))
     }
+
     /// Every problem of the options, each with its line where the file has it. Empty if [`Settings::load`]
     /// succeeds.
     #[must_use]
     pub(crate) fn examine(data_dir: &Path, config: Option<&Path>, flags: Options) -> Vec<ConfigError> {
-        let path = config.map_or_else(|| data_dir.join(CONFIG_FILE), Path::to_owned);
-        let text = match config::read_text(&path, config.is_some()) {
-            Ok(text) => text.unwrap_or_default(),
+        let (path, text) = match read_file(data_dir, config) {
+            Ok(read) => read,
             Err(error) => return vec![error],
         };
-        let (options, mut problems) = examine::file(&path, &text);
-        problems.extend(Self::conflicts(&flags.or(options)));
+        let ConfigReport { options, mut problems, .. } = config::examine::<Options>(&path, &text);
+        problems.extend(Self::conflicts(&flags.or(options).or(Options::defaults())));
         problems
     }
+}
+
+fn read_file(data_dir: &Path, config: Option<&Path>) -> Result<(PathBuf, String), ConfigError> {
+    let path = config.map_or_else(|| data_dir.join(CONFIG_FILE), Path::to_owned);
+    let text = config::read_text(&path, config.is_some())?;
+    Ok((path, text.unwrap_or_default()))
+}
+
+/// A file with every option as a comment with its default.
+pub(crate) fn commented_file() -> String {
+    config::commented_file::<Options>(
+        "# Configuration of baton-relayer. Lines that begin with # are the defaults.\n\
+         # Flags (--max-owners 100) and environment variables (BATON_RELAYER_MAX_OWNERS=100) go before this file.\n",
+        "",
+        &[],
+    )
 }

@@ -9,7 +9,7 @@ use baton_keys::{
     ids::PublicKey,
 };
 
-use crate::config::{CONFIG_FILE, TEMPLATE};
+use crate::config::{CONFIG_FILE, commented_file};
 
 /// The kind in the file of the relayer's own key.
 pub(crate) const KEY_KIND: &str = "relayer";
@@ -21,7 +21,7 @@ pub(crate) const MASTER_FILE: &str = "master.key";
 /// Writes the commented configuration, unless there is one.
 pub(crate) fn write_template(folder: &Path) -> anyhow::Result<()> {
     let path = folder.join(CONFIG_FILE);
-    match files::write_private(&path, TEMPLATE.as_bytes()) {
+    match files::write_private(&path, commented_file().as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         written => written.with_context(|| format!("cannot write {}", path.display())),
     }

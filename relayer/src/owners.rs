@@ -20,7 +20,7 @@ use baton_proto::{
     quota::{QuotaChain, QuotaContext, QuotaGrant, chain_from_text, chain_to_text},
 };
 
-use serde::{Deserialize, Serialize};
+use clap::ValueEnum;
 
 use crate::delegation::registry::Records;
 
@@ -36,36 +36,15 @@ const RECORD: &str = "invitation";
 const MAX_RECORD_BYTES: usize = MAX_QUOTA_CHAIN * (MAX_SIGNED_BYTES + 80) + 8;
 
 /// Who may be an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OwnerAdmission {
     /// Any account key.
     Open,
     /// The owners that the operator lists.
+    #[default]
     Listed,
     /// The listed owners, and the holders of invitations.
     Invited,
-}
-
-impl std::str::FromStr for OwnerAdmission {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "open" => Ok(Self::Open),
-            "listed" => Ok(Self::Listed),
-            "invited" => Ok(Self::Invited),
-            _ => Err("one of open, listed, invited".to_owned()),
-        }
-    }
-}
-
-impl TryFrom<String> for OwnerAdmission {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
 }
 
 /// The operator's decisions.

@@ -65,7 +65,7 @@ pub(crate) async fn ask(data_dir: &Path, http: HttpSetting) -> RelayerAnswer {
         && let RelayerAnswer::Relayer(mut relayer) = ask_at(HttpSetting::At(running.http)).await
         && own_key(data_dir).is_some_and(|own| own.to_string() == relayer.identity.relayer)
     {
-        relayer.options = Some(running.options);
+        relayer.options = Some(running.options());
         return RelayerAnswer::Relayer(relayer);
     }
     ask_at(http).await

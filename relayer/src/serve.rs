@@ -62,7 +62,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     upkeep.count_owners().await?;
     let identity = identity_source(&settings, &opened, chat.is_open(), &key, mesh.clone());
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-    let running = |http| RunningOptions { http, options: settings.options.clone() };
+    let running = |http| RunningOptions::new(http, &settings.options);
     let address_file = address.map(|http| AddressFile::write(&settings.data_dir, &running(http))).transpose();
     let address_file = address_file.context("the file with the relayer's address cannot be written")?;
     announce(&settings, &identity(), address, json);

@@ -19,10 +19,7 @@ use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
 
 use crate::{
     budgets::{Budgets, CountedContents, CountedModel},
-    config::{
-        DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings,
-        WalrusSettings,
-    },
+    config::{EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings, WalrusSettings},
     data_folder::MASTER_FILE,
     node_model::NodeModel,
     time::now_ms,
@@ -59,15 +56,13 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
     let mut parts = Parts::new(vault.clone(), embedder.clone(), Arc::new(now_ms));
     parts.writer.clone_from(&writer);
     if let (Some(model), Some(mesh)) = (&settings.through_nodes, mesh) {
-        let shards =
-            ShardCount::new(settings.walrus.as_ref().map_or(DEFAULT_SHARDS, |walrus| walrus.shards))?;
+        let shards = ShardCount::new(settings.shards)?;
         let nodes = NodeModel::open(mesh.clone(), shards, model.clone(), settings.allow_echo).await?;
         if writer.is_some() {
             tracing::info!("nodes are not asked for what to keep: model_url goes before through_nodes");
         }
         parts.node_writer = Some(Arc::new(ModelWriter::new(Arc::new(nodes))));
     }
-    parts.max_items = settings.max_items;
     if let Some(walrus) = &settings.walrus {
         let contents = Arc::new(WalrusContents::new(Arc::new(store(walrus)?), walrus.epochs));
         parts.contents = Some(Arc::new(CountedContents::new(contents, budgets.clone())));

@@ -48,7 +48,7 @@ class RelayerApi(unittest.TestCase):
             "baton-relayer", "--data-dir", folder / "relayer", "run", "--json", "--http", "127.0.0.1:0",
             "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--embedder", "hashing", "--publisher", url,
             "--aggregator", url, "--epochs", "5", "--shards", str(cls.store.ready.get("shards", 1000)),
-            "--requests-per-minute", "1000000", "--key-requests-per-minute", "1000000",
+            "--requests-per-minute", "2000000",
             "--own-network", "127.0.0.0/8", "--owner-model-calls-per-hour", "0", "--model-calls-per-hour", "0",
             "--blobs-per-hour", "0", "--model-url", f"http://127.0.0.1:{cls.model.server_address[1]}/v1", "--model", "test",
         )

@@ -1,4 +1,4 @@
-//! Reads a configuration file, with a limit, and by serde.
+//! Reads a configuration file, with a limit.
 
 use std::{
     fs::File,
@@ -6,8 +6,6 @@ use std::{
     ops::Range,
     path::Path,
 };
-
-use serde::de::DeserializeOwned;
 
 use super::ConfigError;
 
@@ -31,25 +29,6 @@ pub fn read_text(path: &Path, required: bool) -> Result<Option<String>, ConfigEr
         return Err(failed(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes"))));
     }
     Ok(Some(text))
-}
-
-/// Reads options by serde; a file that is missing and not required has none.
-///
-/// # Errors
-/// [`ConfigError::Read`] and [`ConfigError::File`].
-pub fn read<O: DeserializeOwned + Default>(path: &Path, required: bool) -> Result<O, ConfigError> {
-    read_text(path, required)?.map_or_else(|| Ok(O::default()), |text| parse(path, &text))
-}
-
-/// Parses options by serde.
-///
-/// # Errors
-/// [`ConfigError::File`].
-pub fn parse<O: DeserializeOwned>(path: &Path, text: &str) -> Result<O, ConfigError> {
-    toml::from_str(text).map_err(|error| {
-        let (line, problem) = (line_of(text, error.span()), problem(&error));
-        ConfigError::File { path: path.to_owned(), line, problem }
-    })
 }
 
 /// The line of a span's start, from 1.

@@ -8,7 +8,7 @@ use std::{
 use clap::{ArgMatches, parser::ValueSource};
 use toml::Value;
 
-use super::OptionTable;
+use super::{OptionTable, REDACTED};
 
 /// Origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,32 @@ pub struct OptionValue {
     pub key: &'static str,
     /// Its value as in the file; `None` if it is unset.
     pub value: Option<Value>,
+}
+
+impl OptionValue {
+    /// The option as a member of a JSON object, with the origin of its value.
+    #[must_use]
+    pub fn as_json(&self, origins: &Origins) -> serde_json::Value {
+        let origin = origins.of(self.key);
+        let mut entry = serde_json::json!({ "value": self.value, "origin": origin.kind() });
+        if let Origin::File { path, line } = origin {
+            entry["file"] = serde_json::json!(path);
+            entry["line"] = serde_json::json!(line);
+        }
+        entry
+    }
+}
+
+/// The options as lines of a file, for another process of this machine. Options with a redacted part are left out,
+/// so that nobody uses the rest of them.
+#[must_use]
+pub fn as_file<O: OptionTable>(options: &O, left_out: &[&str]) -> String {
+    let lines = shown(options).into_iter().filter(|option| !left_out.contains(&option.key));
+    lines
+        .filter_map(|OptionValue { key, value }| Some((key, value?.to_string())))
+        .filter(|(_, value)| !value.contains(REDACTED))
+        .map(|(key, value)| format!("{key} = {value}\n"))
+        .collect()
 }
 
 /// Every option with its value, in the order of the file, without secrets.

@@ -3,9 +3,10 @@ use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 use super::*;
 use crate::options;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Shape {
     Box,
+    #[default]
     Delta,
 }
 

@@ -1,12 +1,13 @@
 //! The types of single values: how each is read from a text, by clap and from a file, and shown.
 
-use std::{num::IntErrorKind, path::PathBuf};
+use std::{fmt::Display, num::IntErrorKind, path::PathBuf, str::FromStr};
 
 use clap::{
     ValueEnum,
     builder::{EnumValueParser, ValueParser},
 };
 use toml::Value;
+use url::Url;
 
 use super::{OptionEntry, OptionKind};
 
@@ -44,6 +45,12 @@ impl<T: Clone + Send + Sync + 'static> OptionType<T> {
     /// The allowed values, in words.
     pub fn parse(&self, entry: &OptionEntry, text: &str) -> Result<T, String> {
         (self.parse)(entry, text)
+    }
+
+    /// The value as in the file, without secrets.
+    #[must_use]
+    pub fn show(&self, value: &T) -> Value {
+        (self.show)(value)
     }
 
     /// Sets an option from the texts of its value.
@@ -134,6 +141,30 @@ pub const fn words(value_name: &'static str) -> OptionType<String> {
     OptionType::new(value_name, plain, |value| value.clone().into())
 }
 
+/// Replaces a redacted part.
+pub const REDACTED: &str = "REDACTED";
+
+/// The allowed values of [`URL`].
+pub const ANY_URL: &str =
+    "a URL such as \"http://host:port\" or \"https://host\", without user name or password";
+
+/// An HTTP URL. Refuses a user name or password, because URLs end up in logs, and hides the query, in which some
+/// services carry a key.
+pub const URL: OptionType<String> = OptionType::new("URL", url, |value| match value.split_once('?') {
+    Some((place, _)) => format!("{place}?{REDACTED}").into(),
+    None => value.clone().into(),
+});
+
+/// A value with a text form, such as a key in hex.
+#[must_use]
+pub const fn parsed<T>(value_name: &'static str) -> OptionType<T>
+where
+    T: FromStr + Display + Clone + Send + Sync + 'static,
+{
+    let parse = |entry: &OptionEntry, text: &str| text.parse::<T>().or_else(|_| entry.refuse());
+    OptionType::new(value_name, parse, |value| value.to_string().into())
+}
+
 /// A whole number in the range of its option.
 #[must_use]
 pub const fn number<T>() -> OptionType<T>
@@ -148,6 +179,21 @@ where
 pub const fn choice<T: ValueEnum + Send + Sync + 'static>(value_name: &'static str) -> OptionType<T> {
     OptionType::new(value_name, chosen, |value| name(value).unwrap_or_default().into())
         .with_parser(|| EnumValueParser::<T>::new().into())
+}
+
+fn url(entry: &OptionEntry, text: &str) -> Result<String, String> {
+    match Url::parse(text) {
+        Ok(url)
+            if matches!(url.scheme(), "http" | "https")
+                && url.has_host()
+                && url.username().is_empty()
+                && url.password().is_none()
+                && text.len() <= MAX_TEXT_BYTES =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => entry.refuse(),
+    }
 }
 
 fn plain(entry: &OptionEntry, text: &str) -> Result<String, String> {

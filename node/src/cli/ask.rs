@@ -52,8 +52,8 @@ impl From<AskError> for Failure {
 /// The address of the node's admin port: the given one, else that of the node that uses the data directory,
 /// else the configured one.
 pub(super) fn admin_address(settings: &Settings, is_given: bool) -> Result<SocketAddr, Failure> {
-    let running = if is_given { None } else { DataDir::running_admin(&settings.data_dir) };
-    match running.map_or(settings.admin, AdminSetting::At) {
+    let running = if is_given { None } else { DataDir::running_admin(&settings.data_dir()) };
+    match running.map_or(settings.admin(), AdminSetting::At) {
         AdminSetting::At(address) => Ok(address),
         AdminSetting::Off => Err(Failure::text(
             Exit::Usage,

@@ -76,8 +76,8 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     let mut flags = args.places.flags();
     flags.model_dir = args.model_dir;
     let settings = Settings::load(flags)?;
-    let name = args.model.unwrap_or_else(|| settings.model.clone());
-    let path = model_file(&name, &settings.model_dir)?;
+    let name = args.model.unwrap_or_else(|| settings.model());
+    let path = model_file(&name, &settings.model_dir())?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = match args.threads {
         threads if threads.is_empty() && cores > 1 => vec![1, cores],
@@ -93,7 +93,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     };
 
     let (file, kv_budget) = open(&path, &plan)?;
-    let is_of_folder = path.parent() == Some(settings.model_dir.as_path());
+    let is_of_folder = path.parent() == Some(settings.model_dir().as_path());
     let mut about = json!({ "model": name, "path": path, "isa": Isa::best().name() });
     let mut screen = Screen::new(args.json, &about);
     let mut load = |threads| {
@@ -122,7 +122,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     let memory = held;
     if is_of_folder && let Some(speed) = speed_of(&cases) {
         // Only `models list` lacks the figure then.
-        let _ = speed::note(&settings.model_dir, &name, speed);
+        let _ = speed::note(&settings.model_dir(), &name, speed);
     }
     if args.json {
         say(as_json(about, &cases, memory));

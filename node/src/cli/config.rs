@@ -71,11 +71,10 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> Result<(), Failure> {
     if json {
         let options: Map<String, Value> = shown
             .iter()
-            .map(|OptionValue { key, value }| {
-                let value = serde_json::to_value(value).expect("a TOML value of ours is one of JSON");
-                let origin = origins.of(key);
-                let entry = if args.origin { with_origin(value, &origin) } else { value };
-                ((*key).to_owned(), entry)
+            .map(|option| {
+                let entry =
+                    if args.origin { option.as_json(&origins) } else { serde_json::json!(option.value) };
+                (option.key.to_owned(), entry)
             })
             .collect();
         say(serde_json::json!({ "config": settings.config, "options": options }));
@@ -101,15 +100,6 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-fn with_origin(value: Value, origin: &Origin) -> Value {
-    let mut entry = serde_json::json!({ "value": value, "origin": origin.kind() });
-    if let Origin::File { path, line } = origin {
-        entry["file"] = serde_json::json!(path);
-        entry["line"] = serde_json::json!(line);
-    }
-    entry
 }
 
 fn check(args: CheckArgs) -> Result<(), Failure> {
@@ -139,7 +129,7 @@ fn check(args: CheckArgs) -> Result<(), Failure> {
         }
     };
     if args.json {
-        let listed: Vec<_> = problems.iter().map(as_json).collect();
+        let listed: Vec<_> = problems.iter().map(ConfigError::as_json).collect();
         say(serde_json::json!({
             "file": path, "exists": true, "ok": problems.is_empty(), "problems": listed,
         }));
@@ -167,12 +157,12 @@ fn check(args: CheckArgs) -> Result<(), Failure> {
 
 /// The configured models that neither the catalogue nor the model folder has.
 fn missing_models(settings: &Settings, origins: &Origins, path: &Path) -> Vec<ConfigError> {
-    if settings.engine != EngineChoice::Native {
+    if settings.engine() != EngineChoice::Native {
         return Vec::new();
     }
     let catalogue = Catalogue::built_in();
     let is_known = |name: &str| {
-        let is_file = || settings.model_dir.join(format!("{name}.gguf")).is_file();
+        let is_file = || settings.model_dir().join(format!("{name}.gguf")).is_file();
         catalogue.entry(name).is_ok() || (!name.contains(['/', '\\']) && is_file())
     };
     let keyed = settings.models().into_iter().enumerate();
@@ -188,15 +178,11 @@ fn missing_models(settings: &Settings, origins: &Origins, path: &Path) -> Vec<Co
              others into {}",
             name.escape_debug(),
             names.join(" and "),
-            settings.model_dir.display()
+            settings.model_dir().display()
         );
         ConfigError::Value { path: path.to_owned(), line, key: key.to_owned(), problem }
     });
     missing.collect()
-}
-
-fn as_json(problem: &ConfigError) -> Value {
-    serde_json::json!({ "line": problem.line(), "key": problem.key(), "problem": problem.to_string() })
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ impl Subject {
         fix: bool,
         offline: bool,
     ) -> Result<Self, Failure> {
-        let own = load_node_key(&settings.data_dir).ok().map(|key| key.node_id().to_string());
+        let own = load_node_key(&settings.data_dir()).ok().map(|key| key.node_id().to_string());
         let (mut running, mut other_program, mut differences) = (None, None, Vec::new());
         // A switched off admin port is not a problem.
         if let Ok(address) = admin_address(&settings, flags.admin.is_some()) {
@@ -161,14 +161,14 @@ impl Subject {
                     running = Some(status);
                     // Only the process that holds the data directory may name files and servers: doctor sends
                     // tokens from those files to those servers.
-                    if DataDir::running_admin(&settings.data_dir) == Some(address)
+                    if DataDir::running_admin(&settings.data_dir()) == Some(address)
                         && let Ok(text) = admin.settings().await
                         && let Ok(in_force) = Settings::load(flags.or(parse_running(&text)))
                     {
                         differences = in_force.differences(&settings);
                         settings = in_force;
                     }
-                    settings.admin = AdminSetting::At(address);
+                    settings.options.admin = Some(AdminSetting::At(address));
                 }
                 Ok(status) => other_program = Some(format!("the node {}", status.node)),
                 Err(error @ (AskError::OtherProgram(_) | AskError::Refused { .. })) => {
@@ -177,7 +177,7 @@ impl Subject {
                 Err(AskError::Silent { .. }) => {}
             }
         }
-        let in_use = DataDir::is_in_use(&settings.data_dir);
+        let in_use = DataDir::is_in_use(&settings.data_dir());
         Ok(Self { settings, running, differences, in_use, other_program, fix, offline, now_ms: now_ms() })
     }
 
@@ -199,10 +199,10 @@ impl Subject {
     fn check_node(&self) -> Check {
         let Some(status) = &self.running else {
             let mut check = Check::skipped("node", "no node runs here");
-            if self.in_use && self.settings.admin != AdminSetting::Off {
-                let folder = self.settings.data_dir.display();
+            if self.in_use && self.settings.admin() != AdminSetting::Off {
+                let folder = self.settings.data_dir();
                 check = Check::new("node");
-                check.found(codes::ADMIN_SILENT, format!("{folder} is in use"));
+                check.found(codes::ADMIN_SILENT, format!("{} is in use", folder.display()));
             }
             return check;
         };

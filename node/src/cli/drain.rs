@@ -49,7 +49,7 @@ pub(super) fn run(args: DrainArgs) -> Result<(), Failure> {
     block_on(async {
         // A missing node is reported before a missing token.
         admin.status().await?;
-        let mut status = admin.change(path, &token(&settings.data_dir)?).await?;
+        let mut status = admin.change(path, &token(&settings.data_dir())?).await?;
         if args.wait {
             status = wait(&admin, status, args.timeout).await?;
         }

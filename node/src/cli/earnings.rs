@@ -41,9 +41,9 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
     } else {
         say(describe(&account, &names, Style::stdout()));
         if account.credits.is_empty()
-            && let Some(Settings { input_price, output_price, storage_price, .. }) = settings
+            && let Some(settings) = settings
         {
-            say(about_prices(input_price, output_price, storage_price));
+            say(about_prices(settings.input_price(), settings.output_price(), settings.storage_price()));
         }
     }
     if args.verify && account.refused_count > 0 {

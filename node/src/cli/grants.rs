@@ -81,7 +81,7 @@ fn list(path: &Path, settings: &Settings, json: bool) -> Result<(), Failure> {
         Failure::text(Exit::Storage, format!("cannot read the issued grants in {}: {error}", path.display()))
     })?;
     let now = now_ms();
-    let state = |grant: &IssuedGrant| grant.state(&settings.grants_revoked, now);
+    let state = |grant: &IssuedGrant| grant.state(&settings.grants_revoked(), now);
     if json {
         let lines = grants.iter().map(|grant| {
             let mut line = serde_json::to_value(grant).expect("a grant's facts are JSON");

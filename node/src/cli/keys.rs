@@ -149,7 +149,7 @@ fn storage(error: impl Into<anyhow::Error>) -> Failure {
 }
 
 fn data_dir(places: super::Places) -> Result<PathBuf, Failure> {
-    Ok(Settings::load(places.flags())?.data_dir)
+    Ok(Settings::load(places.flags())?.data_dir())
 }
 
 fn show(args: ShowArgs) -> Result<(), Failure> {
@@ -329,7 +329,7 @@ fn lock(folder: &Path) -> Result<Option<DataDir>, Failure> {
 fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
     let is_given = args.node.admin.is_some();
     let settings = Settings::load(args.node.flags()?)?;
-    let folder = &settings.data_dir;
+    let folder = &settings.data_dir();
     load_node_key(folder).map_err(storage)?;
     let running = match lock(folder)? {
         Some(_lock) => {
@@ -361,7 +361,7 @@ fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
 }
 
 fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
-    let folder = Settings::load(args.node.flags()?)?.data_dir;
+    let folder = Settings::load(args.node.flags()?)?.data_dir();
     let old = load_node_key(&folder).map_err(storage)?.node_id();
     let Some(_lock) = lock(&folder)? else {
         return Err(Failure::text(

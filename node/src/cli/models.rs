@@ -37,10 +37,10 @@ pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
     match args.command {
         ModelsCommand::List => list(&settings, args.json),
-        ModelsCommand::Pull(pull) => get::pull(&settings.model_dir, &pull, args.json)?,
-        ModelsCommand::Add { path, name } => get::add(&settings.model_dir, &path, name, args.json)?,
+        ModelsCommand::Pull(pull) => get::pull(&settings.model_dir(), &pull, args.json)?,
+        ModelsCommand::Add { path, name } => get::add(&settings.model_dir(), &path, name, args.json)?,
         ModelsCommand::Delete { name, force } => remove(&settings, &name, force, args.json)?,
-        ModelsCommand::Verify { names } => verify(&settings.model_dir, names, args.json)?,
+        ModelsCommand::Verify { names } => verify(&settings.model_dir(), names, args.json)?,
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ fn own_models(folder: &Path) -> Vec<Own> {
 }
 
 fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<(), Failure> {
-    let (catalogue, folder) = (Catalogue::built_in(), &settings.model_dir);
+    let (catalogue, folder) = (Catalogue::built_in(), &settings.model_dir());
     let own = own_models(folder).into_iter().find(|own| own.name == name);
     let is_own = own.is_some() || partial_bytes(name, folder) > 0;
     if !is_own && name != EMBEDDINGS.name {
@@ -127,7 +127,8 @@ fn user_of(settings: &Settings, name: &str) -> Option<String> {
             status.models.iter().any(|model| of_files.contains(&model.engine.as_str()) && model.name == name);
         serves.then(|| format!("served by the node that answers at {}", admin.address))
     });
-    let configured = settings.engine == EngineChoice::Native && settings.models().contains(&name)
+    let configured = settings.engine() == EngineChoice::Native
+        && settings.models().iter().any(|own| own == name)
         || settings.embedding_model.as_deref() == Some(name);
     serving.or_else(|| configured.then(|| "the configured model, which a start would fetch again".to_owned()))
 }
@@ -286,7 +287,7 @@ fn hashed_as_json(file: &HashCheck) -> serde_json::Value {
 }
 
 fn list(settings: &Settings, json: bool) {
-    let (folder, chosen) = (settings.model_dir.as_path(), settings.models());
+    let (folder, chosen) = (&settings.model_dir(), settings.models());
     let embeds = settings.embedding_model.as_deref() == Some(EMBEDDINGS.name);
     let models = Catalogue::built_in().list(folder);
     if json {
@@ -302,7 +303,7 @@ fn list(settings: &Settings, json: bool) {
             "configured": embeds,
         }));
         let own = own_models(folder).into_iter().map(|own| {
-            let configured = chosen.contains(&own.name.as_str());
+            let configured = chosen.contains(&own.name);
             let origin = own.origin.as_ref();
             serde_json::json!({
                 "name": own.name,
@@ -330,27 +331,27 @@ fn list(settings: &Settings, json: bool) {
          Fetch one with: baton-node models pull NAME\n\
          Larger models: baton-node models pull hf:OWNER/REPO/FILE.gguf, or models add FILE",
         folder.display(),
-        settings.kv_mb
+        settings.kv_mb()
     ));
 }
 
 /// The rows of the list, in the catalogue's order: best first for a newcomer. Then embeddings, and own files.
 fn rows(settings: &Settings, models: &[ModelStatus]) -> Vec<ModelRow> {
-    let (folder, chosen) = (settings.model_dir.as_path(), settings.models());
+    let (folder, chosen) = (&settings.model_dir(), settings.models());
     let speeds = speed::read(folder);
     let row = |name: &str, bytes: u64, path: &Path, state: String, is_here: bool| {
         let shape = is_here.then(|| Shape::read(path).ok()).flatten();
-        let kv = u64::from(settings.kv_mb) << 20;
+        let kv = u64::from(settings.kv_mb()) << 20;
         ModelRow {
             name: name.to_owned(),
             bytes,
-            memory: Some(shape.map_or(bytes.saturating_add(kv), |shape| shape.footprint(settings.kv_mb))),
+            memory: Some(shape.map_or(bytes.saturating_add(kv), |shape| shape.footprint(settings.kv_mb()))),
             context: shape.and_then(|shape| shape.context_tokens),
             speed: speeds.get(name).copied(),
             state,
             is_here,
             text: String::new(),
-            is_configured: chosen.contains(&name),
+            is_configured: chosen.iter().any(|chosen| chosen == name),
         }
     };
     let mut rows: Vec<ModelRow> = Vec::new();
@@ -435,7 +436,7 @@ fn state(model: &ModelStatus) -> String {
     }
 }
 
-fn as_json(model: &ModelStatus, chosen: &[&str]) -> serde_json::Value {
+fn as_json(model: &ModelStatus, chosen: &[String]) -> serde_json::Value {
     serde_json::json!({
         "name": model.entry.name,
         "description": model.entry.description,
@@ -445,7 +446,7 @@ fn as_json(model: &ModelStatus, chosen: &[&str]) -> serde_json::Value {
         "path": model.path,
         "installed": model.is_installed(),
         "partial_bytes": model.partial_bytes,
-        "configured": chosen.contains(&model.entry.name.as_str()),
+        "configured": chosen.contains(&model.entry.name),
     })
 }
 

@@ -220,7 +220,7 @@ fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
     let mut flags = args.places.clone().flags();
     flags.model_dir.clone_from(&args.model_dir);
     let settings = Settings::load(flags)?;
-    let path = model_file(args.model.as_ref().unwrap_or(&settings.model), &settings.model_dir)?;
+    let path = model_file(args.model.as_ref().unwrap_or(&settings.model()), &settings.model_dir())?;
     if path.is_file() {
         return Ok(path);
     }

@@ -30,7 +30,7 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
         publishers: status.store.publishers,
         aggregators: status.store.aggregators,
         // The options of the running node count, as in the other fields.
-        shards: parse_running(&running).shards.unwrap_or(settings.shards),
+        shards: parse_running(&running).shards.unwrap_or(settings.shards()),
     };
     let is_here = |url: &&String| url.parse::<reqwest::Url>().is_ok_and(|url| is_loopback(&url));
     let mut here = store.publishers.iter().chain(&store.aggregators).filter(is_here);

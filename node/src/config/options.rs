@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use baton_kit::{
-    config::{SWITCH, choice, list, number, one_or_more, path, range, switch, text, words},
+    config::{
+        ANY_URL, SWITCH, URL, choice, list, number, one_or_more, parsed, path, range, switch, text, words,
+    },
     options,
 };
 use baton_mesh::{IpNetwork, Multiaddr};
@@ -12,7 +14,7 @@ use clap::Args;
 
 use super::{
     AdminSetting, HeadsSetting,
-    values::{ADDRESS, ADMIN, EngineChoice, HEADS, LogFormat, LogLevel, URL, id},
+    values::{ADDRESS, ADMIN, EngineChoice, HEADS, LogFormat, LogLevel},
 };
 
 /// Maximum addresses in a list; a node record carries no more.
@@ -32,7 +34,6 @@ const MAX_ISSUERS: usize = 16;
 /// Maximum revoked grants; expired ones need no entry.
 const MAX_REVOKED: usize = 1024;
 
-const ANY_URL: &str = "a URL such as \"http://host:port\" or \"https://host\", without user name or password";
 const NETWORKS: &str = "networks such as \"192.168.1.0/24\", or addresses";
 const LISTEN: &str = "addresses such as \"/ip4/0.0.0.0/tcp/4001\" or \"/ip4/0.0.0.0/udp/4001/quic-v1\"";
 
@@ -69,8 +70,6 @@ options! {
             mdns: Option<bool> = SWITCH, switch("true");
             /// Find peers, and be found, through the DHT and gossip
             discovery: Option<bool> = SWITCH, switch("true");
-            /// Test reachability, use relays if this node cannot be reached, and punch holes through NATs
-            nat: Option<bool> = SWITCH, switch("true");
             /// Request a port from the router (UPnP)
             upnp: Option<bool> = SWITCH, switch("true");
             /// Relay circuits for nodes that cannot be reached otherwise
@@ -83,7 +82,7 @@ options! {
             /// Proxy before the listeners on TCP and WebSocket, which names each client by the PROXY protocol;
             /// its other connections are refused
             proxies: Option<Vec<IpNetwork>> =
-                id::<IpNetwork>("NETWORK"), list(MAX_NETWORKS, NETWORKS).default("[]").in_words("none");
+                parsed::<IpNetwork>("NETWORK"), list(MAX_NETWORKS, NETWORKS).default("[]").in_words("none");
         }
         "Store" {
             /// Base URL of a Walrus publisher, for writing blobs, in order of preference; repeat, or separate
@@ -154,39 +153,30 @@ options! {
             slots: Option<u32> = number(), range(1, 256).default("8");
             /// Turns that may wait for a slot; further turns are refused as busy
             queue: Option<u32> = number(), range(0, 1024).default("16");
-            /// Turns a minute from one peer
+            /// Turns a minute from one peer; the unknown peers of a subnet have five times as many, and so have its known peers
             turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("120");
-            /// Turns a minute from one subnet's unknown peers, and the same again from its known peers
-            subnet_turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("600");
-            /// Tokens an hour for one peer without a grant; 16 tokens that are read count as one (0 is no limit)
+            /// Tokens an hour for one peer without a grant; 16 tokens that are read count as one. The unknown peers of
+            /// a subnet have five times as many, and so have its known peers (0 is no limit)
             tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("200000");
-            /// Tokens an hour for one subnet's unknown peers, and the same again for its known peers
-            /// (0 is no limit)
-            subnet_tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("1000000");
             /// Storage an hour for one peer without a grant, in mebibytes times epochs; a turn's blob counts as
-            /// 13 (0 is no limit)
+            /// 13. The unknown peers of a subnet have 2.5 times as much, and so have its known peers (0 is no limit)
             storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("80000");
-            /// Storage an hour for one subnet's unknown peers, and the same again for its known peers
-            /// (0 is no limit)
-            subnet_storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("200000");
-            /// Storage an hour for one grant (0 is no limit beside its turns)
-            grant_storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
             /// Score and ban misbehaviour, and count peers by subnet (/24 and /48)
             defence: Option<bool> = SWITCH, switch("true");
             /// Network of your own machines and relayers, whose peers are not counted by subnet, except on
             /// WebSockets; repeat, or separate with commas
             own_networks: Option<Vec<IpNetwork>> =
-                id::<IpNetwork>("NETWORK"), list(MAX_NETWORKS, NETWORKS).default("[]").in_words("none");
+                parsed::<IpNetwork>("NETWORK"), list(MAX_NETWORKS, NETWORKS).default("[]").in_words("none");
             /// Public key of an accepted grant issuer; repeat, or separate with commas
             grant_issuers: Option<Vec<PublicKey>> =
-                id::<PublicKey>("KEY"), list(MAX_ISSUERS, "public keys of issuers in hex")
+                parsed::<PublicKey>("KEY"), list(MAX_ISSUERS, "public keys of issuers in hex")
                     .default("[]")
                     .in_words("none");
             /// Refuse turns without a grant
             grants_required: Option<bool> = SWITCH, switch("false");
             /// Serial of a revoked grant, which also revokes its descendants; repeat, or separate with commas
             grants_revoked: Option<Vec<QuotaSerial>> =
-                id::<QuotaSerial>("SERIAL"), list(MAX_REVOKED, "serials of grants in hex")
+                parsed::<QuotaSerial>("SERIAL"), list(MAX_REVOKED, "serials of grants in hex")
                     .default("[]")
                     .in_words("none");
             /// Maximum epochs to store a turn's blob, at your publisher's expense (0 counts as 1)
@@ -201,20 +191,8 @@ options! {
             storage_price: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
         }
         "Resources" {
-            /// Memory of the process, in megabytes, above which new connections are refused
-            max_memory_mb: Option<u32> =
-                number(), range(64, 16_777_216).in_words("nine tenths of the machine's");
             /// Maximum connections opened by other peers
             max_connections: Option<u32> = number(), range(8, 65_536).default("512");
-            /// Maximum new connections a second from other peers; half are reserved for subnets that opened
-            /// few lately
-            new_connections_per_second: Option<u32> = number(), range(4, 65_536).default("100");
-            /// Maximum connections with one peer
-            max_connections_per_peer: Option<u32> = number(), range(2, 256).default("4");
-            /// Maximum open requests from other peers
-            max_streams: Option<u32> = number(), range(1, 65_536).default("512");
-            /// Maximum open requests from one peer; a relayer is one peer for all its users
-            max_streams_per_peer: Option<u32> = number(), range(1, 4096).default("64");
             /// Memory for recently read blobs of histories, in megabytes
             cache_mb: Option<u32> = number(), range(0, 65_536).default("64");
             /// Disk space for blobs in the journal, in megabytes; blobs that are not stored elsewhere yet are

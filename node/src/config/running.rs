@@ -4,9 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use baton_kit::config::{self, OptionValue};
+use baton_kit::config;
 
-use super::{RunFlags, Settings, values::REDACTED};
+use super::{RunFlags, Settings};
 
 /// Options that say nothing about the node's surroundings, or that the asking program knows better.
 const LEFT_OUT: [&str; 3] = ["data_dir", "admin", "json"];
@@ -15,12 +15,7 @@ impl Settings {
     /// The options in force as lines of a configuration file.
     #[must_use]
     pub(crate) fn running_text(&self) -> String {
-        let lines = self.shown().into_iter().filter(|option| !LEFT_OUT.contains(&option.key));
-        lines
-            .filter_map(|OptionValue { key, value }| Some((key, value?.to_string())))
-            .filter(|(_, value)| !value.contains(REDACTED))
-            .map(|(key, value)| format!("{key} = {value}\n"))
-            .collect()
+        config::as_file(&self.options, &LEFT_OUT)
     }
 
     /// The options with other values than in `other`.
@@ -72,7 +67,7 @@ mod tests {
         assert!(!text.contains("REDACTED") && !text.contains("/d"), "{text}");
         let read = parse_running(&format!("{text}a_new_option = 1\n"));
         assert_eq!((read.slots, read.publisher.as_deref()), (Some(3), Some(&["https://p".to_owned()][..])));
-        assert_eq!(read.listen.unwrap(), running.listen);
+        assert_eq!(read.listen.unwrap(), running.listen());
         assert_eq!(read.proxied_key_file.as_deref(), Some(Path::new("/k")));
         assert!(read.aggregator.is_none() && read.model_dir.is_none() && read.data_dir.is_none());
         assert!(read.admin.is_none() && read.json.is_none());

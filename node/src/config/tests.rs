@@ -3,7 +3,7 @@ use std::path::Path;
 use clap::{Args as _, Command, FromArgMatches as _};
 
 use super::*;
-use crate::models::DEFAULT_MODEL;
+use crate::{daemon::service_limits, models::DEFAULT_MODEL, service::ServiceLimits};
 
 const DEFAULT_STORE_URL: &str = "http://127.0.0.1:31415";
 /// Options for tests only; neither the file nor the help has them.
@@ -29,13 +29,13 @@ fn set(key: &str, text: &str) -> Result<(), String> {
 #[test]
 fn nothing_given_yields_the_documented_defaults() {
     let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
-    let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
+    let listen: Vec<_> = settings.listen().iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1"]);
-    assert_eq!(settings.engine, EngineChoice::Native);
-    assert_eq!(settings.admin, AdminSetting::At("127.0.0.1:9464".parse().unwrap()));
-    assert_eq!(settings.model_dir, default_model_dir());
-    assert_eq!(settings.heads, HeadsSetting::At(DEFAULT_STORE_URL.to_owned()));
-    assert!(settings.mdns && !settings.json);
+    assert_eq!(settings.engine(), EngineChoice::Native);
+    assert_eq!(settings.admin(), AdminSetting::At("127.0.0.1:9464".parse().unwrap()));
+    assert_eq!(settings.model_dir(), default_model_dir());
+    assert_eq!(settings.heads(), HeadsSetting::At(DEFAULT_STORE_URL.to_owned()));
+    assert!(settings.mdns() && !settings.json());
 }
 
 #[test]
@@ -46,18 +46,18 @@ fn flags_beat_the_file_and_the_file_beats_the_defaults() {
         None,
     )
     .unwrap();
-    assert_eq!((settings.slots, settings.queue, settings.turns_per_minute), (7, 5, 120));
-    assert_eq!(settings.listen, ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
-    assert!(!settings.mdns);
+    assert_eq!((settings.slots(), settings.queue(), settings.turns_per_minute()), (7, 5, 120));
+    assert_eq!(settings.listen(), ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
+    assert!(!settings.mdns());
 }
 
 #[test]
 fn the_publisher_stands_in_for_aggregator_and_heads() {
     let one = Settings::resolve(flags(&["--publisher", "http://h:1"]), RunFlags::default(), None).unwrap();
-    assert_eq!(one.aggregators, ["http://h:1"]);
-    assert_eq!(one.heads, HeadsSetting::At("http://h:1".into()));
+    assert_eq!(one.aggregator(), ["http://h:1"]);
+    assert_eq!(one.heads(), HeadsSetting::At("http://h:1".into()));
     let none = Settings::resolve(flags(&["--heads", "none"]), RunFlags::default(), None).unwrap();
-    assert_eq!(none.heads, HeadsSetting::Off);
+    assert_eq!(none.heads(), HeadsSetting::Off);
 }
 
 #[test]
@@ -69,15 +69,15 @@ fn several_stores_keep_their_order_whether_from_flags_or_the_file() {
     ] {
         let settings = Settings::resolve(flags(words), file(text), None).unwrap();
         assert_eq!(
-            (&settings.publishers[..], &settings.aggregators[..]),
-            (&expected.map(str::to_owned)[..], &expected.map(str::to_owned)[..])
+            (settings.publisher(), settings.aggregator()),
+            (expected.map(str::to_owned).to_vec(), expected.map(str::to_owned).to_vec())
         );
-        assert_eq!(settings.heads, HeadsSetting::At("http://a".into()));
+        assert_eq!(settings.heads(), HeadsSetting::At("http://a".into()));
     }
     let one = Settings::resolve(flags(&[]), file("aggregator = \"http://d\""), None).unwrap();
     assert_eq!(
-        (one.publishers[0].as_str(), one.aggregators.as_slice()),
-        (DEFAULT_STORE_URL, &["http://d".to_owned()][..])
+        (one.publisher(), one.aggregator()),
+        (vec![DEFAULT_STORE_URL.to_owned()], vec!["http://d".to_owned()])
     );
 }
 
@@ -210,7 +210,7 @@ fn json_needs_no_value_and_takes_one() {
 #[test]
 fn every_option_has_a_default_or_may_be_absent() {
     let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
-    assert_eq!(settings.model, DEFAULT_MODEL);
+    assert_eq!(settings.model(), DEFAULT_MODEL);
     let absent: Vec<_> = settings
         .shown()
         .into_iter()
@@ -225,7 +225,6 @@ fn every_option_has_a_default_or_may_be_absent() {
         "proxied_model",
         "proxied_key_file",
         "threads",
-        "max_memory_mb",
     ];
     assert_eq!(absent, allowed);
 }
@@ -264,7 +263,7 @@ fn urls_carry_no_secrets_and_name_a_host() {
 #[test]
 fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
     let text = "publisher_token_file = \"/t\"\nengine = \"proxied\"\nproxied_url = \"http://h\"\n\
-                proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\nmax_memory_mb = 900\n\
+                proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\n\
                 embedding_model = \"all-minilm-l6-v2\"";
     let given = parse(Path::new("c"), text).unwrap();
     let settings = Settings::resolve(RunFlags::default(), given, None).unwrap();
@@ -302,11 +301,23 @@ fn every_default_in_it_is_accepted_and_is_the_default() {
         .filter(|line| line.starts_with('#') && !line.starts_with("# ") && !line.ends_with("\"\""))
         .map(|line| format!("{}\n", line.trim_start_matches('#')))
         // Numbers without a default have the minimum as an example.
-        .filter(|line| !line.starts_with("threads") && !line.starts_with("max_memory_mb"))
+        .filter(|line| !line.starts_with("threads"))
         .collect();
     let parsed = parse(Path::new("c"), &uncommented).unwrap();
     let written = Settings::resolve(parsed, RunFlags::default(), None).unwrap();
     let bare = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
     assert_eq!(written, bare);
     assert!(uncommented.lines().count() > 15, "{uncommented}");
+}
+
+#[test]
+fn the_defaults_are_those_of_mesh_service_and_journal() {
+    let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
+    assert_eq!(settings.mesh_limits(), MeshLimits::default());
+    assert_eq!(settings.journal_limits().max_blob_bytes, JournalLimits::default().max_blob_bytes);
+    let (ours, usual) = (service_limits(&settings, &[]), ServiceLimits::default());
+    assert_eq!(ours.cache_bytes, usual.cache_bytes);
+    assert_eq!(ours.subnet_turns_per_minute, usual.subnet_turns_per_minute);
+    assert_eq!(ours.subnet_tokens_per_hour, usual.subnet_tokens_per_hour);
+    assert_eq!(ours.subnet_storage_per_hour, usual.subnet_storage_per_hour);
 }

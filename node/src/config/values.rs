@@ -1,9 +1,7 @@
 //! The types of options that only a node has.
 
-use std::{fmt::Display, str::FromStr};
-
 use baton_kit::{
-    config::{MAX_TEXT_BYTES, OptionEntry, OptionTable as _, OptionType},
+    config::{ANY_URL, OptionEntry, OptionTable as _, OptionType, URL},
     endpoint::listen_address,
 };
 use baton_mesh::Multiaddr;
@@ -11,13 +9,11 @@ use clap::ValueEnum;
 
 use super::{AdminSetting, HeadsSetting, RunFlags};
 
-/// Replaces a redacted part.
-pub(super) const REDACTED: &str = "REDACTED";
-
 /// Engine that produces tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EngineChoice {
     /// This process, with a model's own weights.
+    #[default]
     Native,
     /// An OpenAI-compatible server behind this node.
     Proxied,
@@ -26,13 +22,14 @@ pub(crate) enum EngineChoice {
 }
 
 /// Log level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLevel {
     /// Failures.
     Error,
     /// Events that may need attention.
     Warn,
     /// The node's activity, in a few lines.
+    #[default]
     Info,
     /// Every turn and connection.
     Debug,
@@ -41,10 +38,11 @@ pub(crate) enum LogLevel {
 }
 
 /// Log format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Lines for people, with the time.
     #[value(alias = "text")]
+    #[default]
     Pretty,
     /// The same without the time, for logs that add it, such as systemd's journal.
     Compact,
@@ -56,13 +54,10 @@ pub(crate) enum LogFormat {
 pub(super) const ADDRESS: OptionType<Multiaddr> =
     OptionType::new("MULTIADDR", address, |value| value.to_string().into());
 
-/// An HTTP URL. Refuses a user name or password, because URLs end up in logs.
-pub(super) const URL: OptionType<String> = OptionType::new("URL", url, |value| redacted(value).into());
-
 /// A URL or `none`.
 pub(super) const HEADS: OptionType<HeadsSetting> = OptionType::new("URL|none", heads, |value| match value {
     HeadsSetting::Off => "none".into(),
-    HeadsSetting::At(url) => redacted(url).into(),
+    HeadsSetting::At(url) => URL.show(url),
 });
 
 /// A loopback socket address or `none`.
@@ -70,15 +65,6 @@ pub(super) const ADMIN: OptionType<AdminSetting> = OptionType::new("ADDR|none", 
     AdminSetting::Off => "none".into(),
     AdminSetting::At(address) => address.to_string().into(),
 });
-
-/// A key or a serial in hex, or a network.
-pub(super) const fn id<T>(value_name: &'static str) -> OptionType<T>
-where
-    T: FromStr + Display + Clone + Send + Sync + 'static,
-{
-    let parse = |entry: &OptionEntry, text: &str| text.parse::<T>().or_else(|_| entry.refuse());
-    OptionType::new(value_name, parse, |value| value.to_string().into())
-}
 
 /// The address of the admin port, from a flag of another command.
 ///
@@ -94,9 +80,7 @@ pub(crate) fn parse_admin(text: &str) -> Result<AdminSetting, String> {
 /// The allowed values, in words.
 pub(crate) fn parse_store_url(text: &str) -> Result<String, String> {
     let entry = RunFlags::entry("publisher").expect("it is an option, as a test shows");
-    url(entry, text.trim()).map_err(|_| {
-        "expected a URL such as http://host:port or https://host, without user name or password".to_owned()
-    })
+    URL.parse(entry, text.trim()).map_err(|_| format!("expected {}", ANY_URL.replace('"', "")))
 }
 
 fn address(entry: &OptionEntry, text: &str) -> Result<Multiaddr, String> {
@@ -106,31 +90,8 @@ fn address(entry: &OptionEntry, text: &str) -> Result<Multiaddr, String> {
     })
 }
 
-fn url(entry: &OptionEntry, text: &str) -> Result<String, String> {
-    match reqwest::Url::parse(text) {
-        Ok(url)
-            if matches!(url.scheme(), "http" | "https")
-                && url.has_host()
-                && url.username().is_empty()
-                && url.password().is_none()
-                && text.len() <= MAX_TEXT_BYTES =>
-        {
-            Ok(text.to_owned())
-        }
-        _ => entry.refuse(),
-    }
-}
-
-/// A URL without its query, in which some services carry a key. (Options refuse names and passwords.)
-fn redacted(url: &str) -> String {
-    match url.split_once('?') {
-        Some((place, _)) => format!("{place}?{REDACTED}"),
-        None => url.to_owned(),
-    }
-}
-
 fn heads(entry: &OptionEntry, text: &str) -> Result<HeadsSetting, String> {
-    if text == "none" { Ok(HeadsSetting::Off) } else { url(entry, text).map(HeadsSetting::At) }
+    if text == "none" { Ok(HeadsSetting::Off) } else { URL.parse(entry, text).map(HeadsSetting::At) }
 }
 
 fn admin(entry: &OptionEntry, text: &str) -> Result<AdminSetting, String> {

@@ -118,8 +118,6 @@ pub struct ServiceLimits {
     /// Storage units an hour for a subnet's unknown peers together. Its peers served before have the same
     /// amount again. 0 means no limit.
     pub subnet_storage_per_hour: u64,
-    /// Storage units an hour for one grant; 0 means no limit beside the turns of the grant.
-    pub grant_storage_per_hour: u64,
     /// Whether misbehaviour is scored, and peers are counted by subnet and banned.
     pub defence: bool,
     /// Networks whose peers are not counted by subnet; each such peer alone pays for its turns.
@@ -177,7 +175,6 @@ impl Default for ServiceLimits {
             // 1,200 turns an hour, each stored for the five epochs of an unknown peer; 3,000 from its subnet.
             storage_per_hour: 80_000,
             subnet_storage_per_hour: 200_000,
-            grant_storage_per_hour: 0,
             defence: true,
             own_networks: Networks::default(),
             quotas: QuotaPolicy::default(),
@@ -239,7 +236,7 @@ impl ServiceLimits {
         HourlyLimits {
             turns: Some(grant.turns_per_hour.into()),
             tokens: Some(grant.tokens_per_hour),
-            storage: limit(self.grant_storage_per_hour),
+            storage: None,
         }
     }
 

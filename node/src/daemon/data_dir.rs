@@ -166,7 +166,7 @@ impl DataDir {
     /// # Errors
     /// [`DataDirError`], by cause.
     pub(crate) fn open_or_prepare(settings: &Settings) -> Result<Self, DataDirError> {
-        let path = &settings.data_dir;
+        let path = &settings.data_dir();
         let config = (settings.config.is_none() && !path.exists()).then(|| path.join(CONFIG_FILE));
         let made = prepare(path, config.as_deref(), &[])?;
         if made.folder {
@@ -285,7 +285,7 @@ mod tests {
         prepare(&folder, Some(&config), &publisher).unwrap();
         let flags = RunFlags { config: Some(config), ..RunFlags::default() };
         let settings = Settings::load(flags).unwrap();
-        assert_eq!((settings.data_dir, settings.publishers), (folder, vec!["https://p".to_owned()]));
+        assert_eq!((settings.data_dir(), settings.publisher()), (folder, vec!["https://p".to_owned()]));
     }
 
     #[test]

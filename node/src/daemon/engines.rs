@@ -46,7 +46,7 @@ const PROXIED_SILENCE: Duration = Duration::from_secs(15 * 60);
 /// # Errors
 /// When it cannot be started again.
 pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
-    let takes_it = settings.embedding_model.is_some() || matches!(settings.engine, EngineChoice::Native);
+    let takes_it = settings.embedding_model.is_some() || matches!(settings.engine(), EngineChoice::Native);
     let Some(threads) = settings.threads.filter(|_| takes_it) else { return Ok(()) };
     let wanted = threads.to_string();
     if env::var(THREADS_VARIABLE).is_ok_and(|set| set == wanted) {
@@ -67,7 +67,7 @@ pub(super) async fn load(
 ) -> Result<Vec<Arc<dyn Engine>>, Failure> {
     let settings = settings.clone();
     let runtime = tokio::runtime::Handle::current();
-    let loading = tokio::task::spawn_blocking(move || match settings.engine {
+    let loading = tokio::task::spawn_blocking(move || match settings.engine() {
         EngineChoice::Native => models::open(&settings, metrics),
         EngineChoice::Proxied => proxied(&settings, runtime).map(|engine| vec![engine]),
         EngineChoice::Echo => echo(&settings).map(|engine| vec![engine]),
@@ -78,7 +78,7 @@ pub(super) async fn load(
 /// Loads the embedding model, if configured, and fetches it first if it is missing.
 pub(super) async fn load_embeddings(settings: &Settings) -> Result<Option<EmbeddingModel>, Failure> {
     let Some(name) = settings.embedding_model.clone() else { return Ok(None) };
-    let folder = settings.model_dir.clone();
+    let folder = settings.model_dir();
     let loading = tokio::task::spawn_blocking(move || embeddings(&name, &folder));
     loading.await.map_err(|error| Failure::new(Exit::Failure, error))?.map(Some)
 }
@@ -160,11 +160,11 @@ fn embedding_manifest(name: &str, files: &[PathBuf]) -> Result<ModelManifest, Fa
 
 fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
     let config = EchoConfig {
-        context_tokens: settings.context_tokens,
-        token_delay: Duration::from_millis(settings.echo_delay_ms.into()),
+        context_tokens: settings.context_tokens(),
+        token_delay: Duration::from_millis(settings.echo_delay_ms().into()),
         // Two for each slot: a stopped job ends only after its current token, while its slot already serves
         // the next turn.
-        queue_limit: 2 * settings.slots as usize,
+        queue_limit: 2 * settings.slots() as usize,
     };
     let engine = EchoEngine::new(&config).map_err(|error| Failure::new(Exit::Model, error))?;
     tracing::warn!("the echo engine repeats what it is told: it is for tests, not for service");
@@ -186,8 +186,8 @@ fn proxied(settings: &Settings, runtime: tokio::runtime::Handle) -> Result<Arc<d
         base_url: settings.proxied_url.clone().unwrap_or_default(),
         model: settings.proxied_model.clone().unwrap_or_default(),
         bearer: settings.proxied_key_file.as_deref().map(read_key).transpose()?,
-        context_tokens: settings.context_tokens,
-        max_concurrent: settings.slots as usize,
+        context_tokens: settings.context_tokens(),
+        max_concurrent: settings.slots() as usize,
         idle_timeout: PROXIED_SILENCE,
     };
     let engine = ProxiedEngine::new(&config, runtime).map_err(|error| Failure::new(Exit::Usage, error))?;

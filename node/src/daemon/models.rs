@@ -32,7 +32,7 @@ struct LocalModel {
 
 /// Opens all models of these settings. A single model that never unloads is opened without a set.
 pub(super) fn open(settings: &Settings, metrics: Arc<Metrics>) -> Result<Vec<Arc<dyn Engine>>, Failure> {
-    let found = settings.models().into_iter().map(|name| find(settings, name));
+    let found = settings.models().into_iter().map(|name| find(settings, &name));
     let found = found.collect::<Result<Vec<_>, _>>()?;
     let limits = limits(settings);
     if let [only] = found.as_slice()
@@ -57,8 +57,8 @@ pub(super) fn open(settings: &Settings, metrics: Arc<Metrics>) -> Result<Vec<Arc
 fn limits(settings: &Settings) -> SetLimits {
     let given = |number: u32| (number > 0).then_some(u64::from(number));
     SetLimits {
-        budget_bytes: given(settings.model_memory_mb).map(|megabytes| megabytes << 20),
-        idle: given(settings.model_idle_minutes).map(|minutes| Duration::from_secs(60 * minutes)),
+        budget_bytes: given(settings.model_memory_mb()).map(|megabytes| megabytes << 20),
+        idle: given(settings.model_idle_minutes()).map(|minutes| Duration::from_secs(60 * minutes)),
         wait: MODEL_WAIT,
     }
 }
@@ -75,11 +75,11 @@ fn member(settings: &Settings, found: LocalModel) -> Member {
 fn load(settings: &Settings, model: &LocalModel) -> Result<Arc<dyn Engine>, Failure> {
     let LocalModel { name, path, sha256, .. } = model;
     let config = NativeConfig {
-        max_context_tokens: settings.context_tokens,
-        slots: settings.slots as usize,
-        queue_limit: settings.slots as usize,
+        max_context_tokens: settings.context_tokens(),
+        slots: settings.slots() as usize,
+        queue_limit: settings.slots() as usize,
         threads: settings.threads.map(|threads| threads as usize),
-        kv_bytes: (settings.kv_mb as usize).saturating_mul(1 << 20),
+        kv_bytes: (settings.kv_mb() as usize).saturating_mul(1 << 20),
         template: template_of(path),
         ..NativeConfig::new(name.clone(), path.clone())
     };
@@ -113,7 +113,7 @@ fn find(settings: &Settings, name: &str) -> Result<LocalModel, Failure> {
         );
         Failure::text(Exit::Model, text)
     })?;
-    let bytes = shape.footprint(settings.kv_mb);
+    let bytes = shape.footprint(settings.kv_mb());
     Ok(LocalModel { name: name.to_owned(), path, sha256, bytes })
 }
 
@@ -122,7 +122,7 @@ fn find(settings: &Settings, name: &str) -> Result<LocalModel, Failure> {
 fn model_file(settings: &Settings, name: &str) -> Result<(PathBuf, Option<WeightsHash>), Failure> {
     let catalogue = Catalogue::built_in();
     let Ok(entry) = catalogue.entry(name) else {
-        let path = settings.model_dir.join(format!("{name}.gguf"));
+        let path = settings.model_dir().join(format!("{name}.gguf"));
         if !name.contains(['/', '\\']) && path.is_file() {
             let noted = origin(&path).and_then(|origin| origin.hash());
             return Ok((path, noted));
@@ -130,19 +130,19 @@ fn model_file(settings: &Settings, name: &str) -> Result<(PathBuf, Option<Weight
         let text = format!(
             "there is no model named {name}: `baton-node models list` shows those that can be fetched; `baton-node \
              models add` takes a file of your own into {} as {name}.gguf",
-            settings.model_dir.display()
+            settings.model_dir().display()
         );
         return Err(Failure::text(Exit::Model, text));
     };
-    let path = settings.model_dir.join(&entry.file);
+    let path = settings.model_dir().join(&entry.file);
     let installed = catalogue
-        .list(&settings.model_dir)
+        .list(&settings.model_dir())
         .iter()
         .any(|model| model.entry.name == *name && model.is_installed());
     if !installed {
-        tracing::info!(model = name, folder = %settings.model_dir.display(), "the model is not here yet: fetching it");
+        tracing::info!(model = name, folder = %settings.model_dir().display(), "the model is not here yet: fetching it");
         let mut progress = Progress::new(entry);
-        let pulled = catalogue.pull(name, &settings.model_dir, &mut |step| progress.show(step));
+        let pulled = catalogue.pull(name, &settings.model_dir(), &mut |step| progress.show(step));
         progress.finish();
         pulled.map_err(model_failure)?;
     }

@@ -2,136 +2,169 @@
 
 use std::path::PathBuf;
 
-use baton_kit::options;
-use baton_mesh::Multiaddr;
+use baton_kit::{
+    config::{
+        ANY_URL, OptionEntry, OptionType, SWITCH, URL, choice, list, number, parsed, path, range, switch,
+        text, words,
+    },
+    endpoint::listen_address,
+    options,
+};
+use baton_memory::ids::OwnerId;
+use baton_mesh::{IpNetwork, Multiaddr};
+use baton_proto::ids::QuotaSerial;
 use clap::Args;
-use serde::{Deserialize, Serialize};
 
+use super::values::{EmbedderSetting, HttpSetting, RolesSetting};
 use crate::owners::OwnerAdmission;
 
-use super::values::{
-    AccountSetting, EmbedderSetting, HttpSetting, NetworkSetting, RolesSetting, SerialSetting, StorageSetting,
-};
+/// Most addresses, servers or networks in a list.
+const MAX_ADDRESSES: usize = 32;
+/// Most accounts, and most serial numbers.
+const MAX_OWNERS: usize = 10_000;
+const ANY_COUNT: u64 = i64::MAX as u64;
+const NETWORKS: &str = "networks such as \"192.168.1.0/24\", or addresses";
+const ANY_FILE: &str = "a file";
+
+/// An address of an HTTP server or `off`.
+const HTTP: OptionType<HttpSetting> = OptionType::new("ADDRESS", http, |value| match value {
+    HttpSetting::Off => "off".into(),
+    HttpSetting::At(address) => address.to_string().into(),
+});
+
+fn http(_: &OptionEntry, text: &str) -> Result<HttpSetting, String> {
+    if text == "off" {
+        return Ok(HttpSetting::Off);
+    }
+    listen_address(text).map(HttpSetting::At).map_err(|expected| format!("{expected}, or `off`"))
+}
 
 options! {
     /// Options as given, all optional. Flags, environment and file share them.
-    #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-    #[serde(deny_unknown_fields, default)]
-    pub struct Options, "BATON_RELAYER_" {
+    #[derive(Args, Clone, Debug, Default, PartialEq)]
+    pub struct Options, "BATON_RELAYER_", table {
         "HTTP" {
-            /// Address of the HTTP server, or `off` [default: 127.0.0.1:8000]
-            [value_name = "ADDRESS"] http: Option<HttpSetting>;
-            /// URL at which clients reach the HTTP server [default: from their Host header]
-            [value_name = "URL"] public_url: Option<String>;
-            /// Most requests per minute of one owner [default: 600]
-            [value_name = "N"] requests_per_minute: Option<u32>;
-            /// Most requests per minute of one key [default: 300]
-            [value_name = "N"] key_requests_per_minute: Option<u32>;
-            /// Most requests per minute from one subnet: a /24 of IPv4, a /48 of IPv6 [default: 3000]
-            [value_name = "N"] subnet_requests_per_minute: Option<u32>;
-            /// Most concurrent requests; a subnet has a quarter of them, a key a sixteenth [default: 256]
-            [value_name = "N"] max_requests: Option<u32>;
-            /// Most concurrent bodies of more than 2 MiB, such as imports [default: 4]
-            [value_name = "N"] max_large_bodies: Option<u32>;
+            /// Address of the HTTP server, or off; put a TLS proxy in front before you open it to others
+            http: Option<HttpSetting> =
+                HTTP, text("an address such as \"localhost:8000\", or \"off\"").default("\"127.0.0.1:8000\"");
+            /// URL at which clients reach the HTTP server
+            public_url: Option<String> = URL, text(ANY_URL).in_words("from their Host header");
+            /// Most requests per minute of one owner; a key has half of them, a subnet (a /24 of IPv4, a /48 of IPv6) five times as many
+            requests_per_minute: Option<u32> = number(), range(2, 100_000_000).default("600");
             /// Header in which a proxy reports the client's address, such as x-forwarded-for; it counts from
-            /// trusted_proxies alone [default: clients connect directly]
-            [value_name = "HEADER"] client_address_header: Option<String>;
+            /// trusted_proxies alone
+            client_address_header: Option<String> =
+                words("HEADER"), text("a header's name").in_words("none, as clients connect directly");
             /// Addresses or networks of the proxies that client_address_header is believed from, such as 127.0.0.1
-            [long = "trusted-proxy", id = "trusted_proxies", value_delimiter = ',', value_name = "NETWORK"] trusted_proxies: Vec<NetworkSetting>;
+            [long = "trusted-proxy"] trusted_proxies: Option<Vec<IpNetwork>> =
+                parsed::<IpNetwork>("NETWORK"), list(MAX_ADDRESSES, NETWORKS).default("[]").in_words("none");
             /// Networks of your own machines, which have no limit by subnet for requests and sealed turns
-            [long = "own-network", id = "own_networks", value_delimiter = ',', value_name = "NETWORK"] own_networks: Vec<NetworkSetting>;
+            [long = "own-network"] own_networks: Option<Vec<IpNetwork>> =
+                parsed::<IpNetwork>("NETWORK"), list(MAX_ADDRESSES, NETWORKS).default("[]").in_words("none");
         }
         "Owners" {
-            /// Refuse signed requests that do not name this relayer in their query [default: false]
-            [value_name = "BOOL"] require_audience: Option<bool>;
-            /// Who may have memory here: open, listed or invited [default: open while http is on loopback
-            /// without public_url or client_address_header, else listed]
-            [value_name = "WHO"] owners: Option<OwnerAdmission>;
-            /// Account ids of listed owners, 0x and 64 hex characters; repeatable
-            [long = "allow-owner", id = "allowed_owners", value_delimiter = ',', value_name = "ACCOUNT"] allowed_owners: Vec<AccountSetting>;
-            /// Serial numbers of revoked invitations
-            [long = "revoke-invitation", id = "revoked_invitations", value_delimiter = ',', value_name = "SERIAL"] revoked_invitations: Vec<SerialSetting>;
-            /// Most owners [default: 10000]
-            [value_name = "N"] max_owners: Option<u32>;
-            /// Most bytes of the embedded database with the key files; 0 is no limit [default: 68719476736]
-            [value_name = "N"] max_bytes: Option<u64>;
-            /// Most blobs per hour at the publishers, for all owners; 0 is no limit [default: 1000]
-            [value_name = "N"] blobs_per_hour: Option<u64>;
-            /// Most calls of model_url per hour, for all owners; 0 is no limit [default: 6000]
-            [value_name = "N"] model_calls_per_hour: Option<u64>;
-            /// Most calls of model_url per hour for one owner; 0 is no limit [default: 600]
-            [value_name = "N"] owner_model_calls_per_hour: Option<u64>;
+            /// Refuse signed requests that do not name this relayer in their query: another relayer of the same
+            /// owner could have sent them on
+            require_audience: Option<bool> = SWITCH, switch("false");
+            /// Who may have memory here: any account key, the allowed_owners, or also holders of invitations
+            owners: Option<OwnerAdmission> =
+                choice("WHO"), text("\"open\", \"listed\" or \"invited\"")
+                    .in_words("open while http is on loopback without public_url or client_address_header, else listed");
+            /// Account ids of listed owners; repeat, or separate with commas
+            [long = "allow-owner"] allowed_owners: Option<Vec<OwnerId>> =
+                parsed::<OwnerId>("ACCOUNT"), list(MAX_OWNERS, "account ids, each 0x and 64 hex characters")
+                    .default("[]")
+                    .in_words("none");
+            /// Serial numbers of revoked invitations; repeat, or separate with commas
+            [long = "revoke-invitation"] revoked_invitations: Option<Vec<QuotaSerial>> =
+                parsed::<QuotaSerial>("SERIAL"), list(MAX_OWNERS, "serial numbers, each 32 hex characters")
+                    .default("[]")
+                    .in_words("none");
+            /// Most owners
+            max_owners: Option<u32> = number(), range(1, 1_000_000_000).default("10000");
+            /// Most bytes of the embedded database with the key files; 0 is no limit
+            max_bytes: Option<u64> = number(), range(0, ANY_COUNT).default("68719476736");
+            /// Most blobs per hour at the publishers, for all owners; 0 is no limit
+            blobs_per_hour: Option<u64> = number(), range(0, ANY_COUNT).default("1000");
+            /// Most calls of model_url per hour, for all owners; 0 is no limit
+            model_calls_per_hour: Option<u64> = number(), range(0, ANY_COUNT).default("6000");
+            /// Most calls of model_url per hour for one owner; 0 is no limit
+            owner_model_calls_per_hour: Option<u64> = number(), range(0, ANY_COUNT).default("600");
         }
         "Memory" {
-            /// Storage of sealed records: embedded or postgres [default: embedded]
-            [value_name = "STORAGE"] storage: Option<StorageSetting>;
-            /// File (mode 600) with the URL of the Postgres database
-            [value_name = "FILE"] postgres_url_file: Option<PathBuf>;
-            /// Folder of the owners' key files, outside the database [default: keys/ in the data folder]
-            [value_name = "DIR"] keys_dir: Option<PathBuf>;
-            /// Most items per owner [default: 250000]
-            [value_name = "N"] max_items: Option<u64>;
-            /// Embedder: auto, hashing, static, minilm or endpoint [default: auto]
-            [value_name = "EMBEDDER"] embedder: Option<EmbedderSetting>;
-            /// Folder of downloaded models [default: models/ in the data folder]
-            [value_name = "DIR"] model_dir: Option<PathBuf>;
-            /// Base URL of an embedding endpoint, such as http://127.0.0.1:8080/v1; it receives the texts
-            [value_name = "URL"] embedder_url: Option<String>;
+            /// File (mode 600) with postgres://user:password@host/database; sealed records then lie there, and
+            /// several relayers can share them
+            postgres_url_file: Option<PathBuf> =
+                path("FILE"), text(ANY_FILE).in_words("an embedded database in the data folder");
+            /// Folder of the owners' key files. With it, the master key and the database, anyone can read
+            /// everything: back it up apart from the database
+            keys_dir: Option<PathBuf> = path("DIR"), text("a folder").in_words("keys/ in the data folder");
+            /// Embedder; auto is static once its model is pulled, else hashing
+            embedder: Option<EmbedderSetting> =
+                choice("EMBEDDER"), text("\"auto\", \"hashing\", \"static\", \"minilm\" or \"endpoint\"")
+                    .default("\"auto\"");
+            /// Folder of downloaded models
+            model_dir: Option<PathBuf> = path("DIR"), text("a folder").in_words("models/ in the data folder");
+            /// Base URL of an embedding endpoint, such as http://127.0.0.1:8080/v1; it receives the owners' texts
+            embedder_url: Option<String> = URL, text(ANY_URL).in_words("none");
             /// Name of the model at the embedding endpoint
-            [value_name = "NAME"] embedder_model: Option<String>;
+            embedder_model: Option<String> = words("NAME"), text("a model's name").in_words("none");
             /// Dimensions of the model at the embedding endpoint
-            [value_name = "N"] embedder_dimensions: Option<u32>;
-            /// How the embedding endpoint distinguishes queries from documents: none, prefix or input_type
-            /// [default: none]
-            [value_name = "ROLES"] embedder_roles: Option<RolesSetting>;
+            embedder_dimensions: Option<u32> = number(), range(1, 1_000_000).in_words("none");
+            /// How the embedding endpoint distinguishes queries from documents
+            embedder_roles: Option<RolesSetting> =
+                choice("ROLES"), text("\"none\", \"prefix\" or \"input_type\"").default("\"none\"");
             /// Prefix or input_type of queries
-            [value_name = "TEXT"] embedder_query_role: Option<String>;
+            embedder_query_role: Option<String> = words("TEXT"), text("a text").in_words("none");
             /// Prefix or input_type of documents
-            [value_name = "TEXT"] embedder_document_role: Option<String>;
+            embedder_document_role: Option<String> = words("TEXT"), text("a text").in_words("none");
             /// File (mode 600) with the embedding endpoint's key
-            [value_name = "FILE"] embedder_key_file: Option<PathBuf>;
-            /// Base URL of a language model that judges, extracts and answers; it receives turns [default:
-            /// rules alone]
-            [value_name = "URL"] model_url: Option<String>;
+            embedder_key_file: Option<PathBuf> = path("FILE"), text(ANY_FILE).in_words("none");
+            /// Base URL of a language model that judges, extracts and answers; it receives turns
+            model_url: Option<String> = URL, text(ANY_URL).in_words("none, and rules decide");
             /// Name of the language model
-            [value_name = "NAME"] model: Option<String>;
+            model: Option<String> = words("NAME"), text("a model's name").in_words("none");
             /// File (mode 600) with the language model's key
-            [value_name = "FILE"] model_key_file: Option<PathBuf>;
-            /// Let third-party nodes judge and extract, for owners who allow it; ignored with model_url
-            /// [default: false]
-            [value_name = "BOOL"] through_nodes: Option<bool>;
-            /// Name or id of the language model for through_nodes
-            [value_name = "NAME"] through_nodes_model: Option<String>;
+            model_key_file: Option<PathBuf> = path("FILE"), text(ANY_FILE).in_words("none");
+            /// Model (baton nodes lists them) of third-party nodes that judge and extract, for owners who allow
+            /// it; not used beside model_url
+            through_nodes: Option<String> = words("NAME"), text("a model's name or id").in_words("none");
         }
         "Walrus" {
-            /// Base URL of a Walrus publisher; repeatable, in order of preference [default: contents stay
-            /// local]
-            [long = "publisher", id = "publishers", value_delimiter = ',', value_name = "URL"] publishers: Vec<String>;
-            /// Base URL of a Walrus aggregator; repeatable, in order of preference
-            [long = "aggregator", id = "aggregators", value_delimiter = ',', value_name = "URL"] aggregators: Vec<String>;
+            /// Base URL of a Walrus publisher, in order of preference; repeat, or separate with commas
+            [long = "publisher"] publishers: Option<Vec<String>> =
+                URL, list(MAX_ADDRESSES, ANY_URL).default("[]").in_words("none, and contents stay local");
+            /// Base URL of a Walrus aggregator, in order of preference; repeat, or separate with commas
+            [long = "aggregator"] aggregators: Option<Vec<String>> =
+                URL, list(MAX_ADDRESSES, ANY_URL).default("[]").in_words("none");
             /// File (mode 600) with the publishers' bearer token
-            [conflicts_with = "publisher_secret_file", value_name = "FILE"] publisher_token_file: Option<PathBuf>;
+            [conflicts_with = "publisher_secret_file"] publisher_token_file: Option<PathBuf> =
+                path("FILE"), text(ANY_FILE).in_words("none");
             /// File (mode 600) with the secret to make a token for each PUT
-            [value_name = "FILE"] publisher_secret_file: Option<PathBuf>;
-            /// Number of shards of the storage network [default: 1000]
-            [value_name = "N"] shards: Option<u16>;
-            /// Storage duration of contents, in epochs [default: 53]
-            [value_name = "N"] epochs: Option<u32>;
+            publisher_secret_file: Option<PathBuf> = path("FILE"), text(ANY_FILE).in_words("none");
+            /// Number of shards of the storage network (1000 on Walrus's mainnet and testnet)
+            shards: Option<u16> = number(), range(4, 2048).default("1000");
+            /// Storage duration of contents, in epochs
+            epochs: Option<u32> = number(), range(1, 53).default("53");
             /// Base URL of the head index, for conversations over HTTP
-            [value_name = "URL"] heads: Option<String>;
+            heads: Option<String> = URL, text(ANY_URL).in_words("none");
         }
         "Network" {
-            /// Let echo test engines serve conversations over HTTP and answer for through_nodes [default:
-            /// false]
-            [value_name = "BOOL"] allow_echo: Option<bool>;
-            /// Listen addresses for sealed turns [default: /ip4/0.0.0.0/tcp/4101]
-            [value_delimiter = ',', value_name = "MULTIADDR"] listen: Vec<Multiaddr>;
-            /// Addresses of bootstrap nodes
-            [value_delimiter = ',', value_name = "MULTIADDR"] bootstrap: Vec<Multiaddr>;
-            /// Discover nodes on the local network [default: true]
-            [value_name = "BOOL"] mdns: Option<bool>;
-            /// Seconds for running turns to finish at shutdown [default: 30]
-            [value_name = "N"] drain_seconds: Option<u32>;
+            /// Let echo test engines serve conversations over HTTP and answer for through_nodes
+            allow_echo: Option<bool> = SWITCH, switch("false");
+            /// Listen addresses for sealed turns; repeat, or separate with commas
+            listen: Option<Vec<Multiaddr>> =
+                parsed::<Multiaddr>("MULTIADDR"), list(MAX_ADDRESSES, "addresses such as \"/ip4/0.0.0.0/tcp/4101\"")
+                    .default("[\"/ip4/0.0.0.0/tcp/4101\"]");
+            /// Addresses of bootstrap nodes; repeat, or separate with commas
+            bootstrap: Option<Vec<Multiaddr>> =
+                parsed::<Multiaddr>("MULTIADDR"), list(MAX_ADDRESSES, "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"")
+                    .default("[]")
+                    .in_words("none");
+            /// Discover nodes on the local network
+            mdns: Option<bool> = SWITCH, switch("true");
+            /// Seconds for running turns to finish at shutdown
+            drain_seconds: Option<u32> = number(), range(0, 86_400).default("30");
         }
     }
 }

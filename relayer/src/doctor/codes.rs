@@ -21,7 +21,7 @@ problem_codes! {
     POSTGRES_URL_BROKEN = problem("R203", "the file of the Postgres URL cannot be used", "write one line, postgres://user:password@host/database, into postgres_url_file, and run chmod 600 on it");
     POSTGRES_SILENT = problem("R204", "Postgres cannot be used", "do what the detail says, and check the URL in postgres_url_file");
     POSTGRES_NO_VECTOR = problem("R205", "the Postgres server lacks pgvector", "install pgvector on the database's machine");
-    POSTGRES_NOT_BUILT = problem("R206", "this program was built without Postgres", "build it with the feature `postgres`, or set storage = \"embedded\"");
+    POSTGRES_NOT_BUILT = problem("R206", "this program was built without Postgres", "build it with the feature `postgres`, or remove postgres_url_file");
 
     EMBEDDER_MISSING = problem("R301", "the embedder's model is not downloaded", "run `baton-relayer models pull NAME`, or set embedder = \"auto\"");
     EMBEDDER_PLAIN = warning("R302", "memory is searched without an embedding model", "run `baton-relayer models pull potion-base-8m`, then restart the relayer");

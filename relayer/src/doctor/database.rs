@@ -136,7 +136,7 @@ fn judge(state: DatabaseState) -> Check {
         }
         DatabaseState::Broken(reason) => check.found(codes::DATABASE_BROKEN, reason),
         DatabaseState::UrlBroken(reason) => check.found(codes::POSTGRES_URL_BROKEN, reason),
-        DatabaseState::NotBuilt => check.found(codes::POSTGRES_NOT_BUILT, "storage = \"postgres\""),
+        DatabaseState::NotBuilt => check.found(codes::POSTGRES_NOT_BUILT, "postgres_url_file is set"),
         DatabaseState::Silent(reason) => check.found(codes::POSTGRES_SILENT, reason),
         DatabaseState::Answers { version, has_vector } => {
             check.saw(format!("Postgres {version} answers"));

@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(codes_with(alone), ["R702"]);
         assert_eq!(codes_with(&format!("{alone}{stores}")), ["R701"]);
         assert_eq!(codes_with(&format!("{alone}http = \"off\"")), ["R701"]);
-        let nodes = "through_nodes = true\nthrough_nodes_model = \"m\"\n";
+        let nodes = "through_nodes = \"m\"\n";
         assert_eq!(codes_with(&format!("{alone}{nodes}")), ["R701"]);
         let model = "model_url = \"http://x/v1\"\nmodel = \"m\"\n";
         assert_eq!(codes_with(&format!("{alone}{nodes}{model}")), ["R702"], "the endpoint goes first");

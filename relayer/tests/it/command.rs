@@ -44,7 +44,7 @@ impl Relayer {
         let mut child = program(folder)
             .args(["run", "--json", "--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0"])
             .args(["--embedder", "hashing"])
-            .args(["--through-nodes", "true", "--through-nodes-model", "some-model"])
+            .args(["--through-nodes", "some-model"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

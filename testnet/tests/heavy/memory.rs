@@ -96,7 +96,7 @@ fn storages(folder: &Path) -> Vec<Vec<String>> {
     let made = std::fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&file);
     std::io::Write::write_all(&mut made.unwrap(), url.as_bytes()).unwrap();
     let file = file.to_string_lossy().into_owned();
-    all.push(["--storage", "postgres", "--postgres-url-file", &file].map(str::to_owned).to_vec());
+    all.push(["--postgres-url-file", &file].map(str::to_owned).to_vec());
     all
 }
 
@@ -243,7 +243,7 @@ async fn a_model_that_a_node_serves_finds_the_facts_of_an_owner_who_allows_it() 
         .collect::<Vec<_>>();
     let mut node = Process::start("node", "baton-node", &all, folder.path()).await.unwrap();
     let nodes = vec![node.ready["listen"][0].as_str().unwrap().to_owned()];
-    let arguments = ["--embedder", "hashing", "--through-nodes", "true", "--through-nodes-model", "scripted"];
+    let arguments = ["--embedder", "hashing", "--through-nodes", "scripted"];
     let mut relayer = Relayer::start(&network, &nodes, &arguments, AccountKey::generate()).await;
 
     relayer.chat(&VAGUE.replace("Philippa", "Rosalind")).await;

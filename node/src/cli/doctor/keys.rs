@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(super) fn check(subject: &Subject) -> Check {
-    let folder = &subject.settings.data_dir;
+    let folder = &subject.settings.data_dir();
     let mut check = Check::new("keys");
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => {
@@ -78,7 +78,7 @@ fn check_mode(check: &mut Check, subject: &Subject, path: &Path, code: Code) {
 }
 
 fn check_node_key(check: &mut Check, subject: &Subject) {
-    let folder = &subject.settings.data_dir;
+    let folder = &subject.settings.data_dir();
     let node = match load_node_key(folder) {
         Ok(key) => key.node_id(),
         Err(KeyFileError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -101,7 +101,7 @@ fn check_node_key(check: &mut Check, subject: &Subject) {
 }
 
 fn check_exchange_keys(check: &mut Check, subject: &Subject) {
-    let windows = match exchange_keys(&subject.settings.data_dir) {
+    let windows = match exchange_keys(&subject.settings.data_dir()) {
         Ok(windows) => windows,
         Err(IdentityError::NodeKey(KeyFileError::Permissions { .. })) => return,
         Err(error) => {

@@ -18,18 +18,18 @@ const MAX_DEPTH: u32 = 4;
 
 pub(super) fn check_disk(subject: &Subject) -> Check {
     let (settings, mut check) = (&subject.settings, Check::new("disk"));
-    let folder = &settings.data_dir;
+    let folder = &settings.data_dir();
     if folder.is_dir() {
         match try_to_write(folder) {
             Ok(()) => check.saw(format!("{} is writable", folder.display())),
             Err(error) => check.found(codes::NOT_WRITABLE, format!("{}: {error}", folder.display())),
         }
     }
-    let fetched = Catalogue::built_in().list(&settings.model_dir);
-    let missing = fetched.iter().find(|model| model.entry.name == settings.model && !model.is_installed());
+    let fetched = Catalogue::built_in().list(&settings.model_dir());
+    let missing = fetched.iter().find(|model| model.entry.name == settings.model() && !model.is_installed());
     // A wheel and its unpacked file exist side by side for a while.
     let needed = missing.map_or(0, |model| 2 * model.entry.size);
-    let (data, models) = (Disk::of(folder), Disk::of(&settings.model_dir));
+    let (data, models) = (Disk::of(folder), Disk::of(&settings.model_dir()));
     let same_disk = data.as_ref().zip(models.as_ref()).is_some_and(|(data, models)| data.id == models.id);
     let models = models.filter(|_| !same_disk).map(|disk| (disk, needed));
     let data = data.map(|disk| (disk, if same_disk { needed } else { 0 }));
@@ -37,15 +37,14 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
         check_space(&mut check, (codes::DISK_FULL, codes::DISK_LOW), &disk, needed);
     }
     let journal = folder_bytes(&folder.join("journal"), 0);
-    let limit = u64::from(settings.resources.journal_mb) << 20;
+    let limit = u64::from(settings.journal_mb()) << 20;
     check.saw(format!("journal {} MB", journal / 1_000_000));
     if journal > limit.saturating_mul(2) + JOURNAL_EXCESS_BYTES {
-        let detail =
-            format!("{} MB, with journal_mb = {}", journal / 1_000_000, settings.resources.journal_mb);
+        let detail = format!("{} MB, with journal_mb = {}", journal / 1_000_000, settings.journal_mb());
         check.found(codes::JOURNAL_LARGE, detail);
     }
     // The node's own limit may differ, but the node usually starts from here.
-    let wanted = u64::from(settings.resources.max_connections) + OTHER_FILES;
+    let wanted = u64::from(settings.max_connections()) + OTHER_FILES;
     if let Some(files) = getrlimit(Resource::Nofile).current
         && files < wanted
     {

@@ -28,14 +28,14 @@ const OTHER_BYTES: u64 = 256 << 20;
 pub(super) async fn check(subject: &Subject) -> Result<Check, Failure> {
     let mut check = Check::new("model");
     let settings = &subject.settings;
-    match settings.engine {
+    match settings.engine() {
         EngineChoice::Echo => check.found(codes::ECHO_ENGINE, "it is for tests"),
         EngineChoice::Proxied if subject.offline => return Ok(Check::skipped("model", "offline")),
         EngineChoice::Proxied => check_proxy(&mut check, settings).await,
         EngineChoice::Native => check_native(&mut check, subject),
     }
     if let Some(name) = &settings.embedding_model {
-        check_embeddings(&mut check, name, &settings.model_dir);
+        check_embeddings(&mut check, name, &settings.model_dir());
     }
     Ok(check)
 }
@@ -57,7 +57,7 @@ fn check_native(check: &mut Check, subject: &Subject) {
     let mut shapes = Vec::new();
     let mut missing = 0u64;
     for name in settings.models() {
-        match find(check, settings, name) {
+        match find(check, settings, &name) {
             ModelFile::Here(path) => {
                 match check_file(&path).and_then(|()| Shape::read(&path).map_err(|error| error.to_string())) {
                     Ok(shape) => {
@@ -75,17 +75,17 @@ fn check_native(check: &mut Check, subject: &Subject) {
             ModelFile::Wrong => {}
         }
     }
-    let budget = u64::from(settings.model_memory_mb) << 20;
-    let sizes = shapes.iter().map(|(name, shape)| (*name, shape.footprint(settings.kv_mb)));
+    let budget = u64::from(settings.model_memory_mb()) << 20;
+    let sizes = shapes.iter().map(|(name, shape)| (name, shape.footprint(settings.kv_mb())));
     for (name, bytes) in sizes.clone().filter(|(_, bytes)| budget > 0 && *bytes > budget) {
         let detail = format!(
             "{name} takes about {} MB of model_memory_mb = {}",
             bytes.div_ceil(1 << 20),
-            settings.model_memory_mb
+            settings.model_memory_mb()
         );
         check.found(codes::MODEL_OVER_BUDGET, detail);
     }
-    if settings.model_memory_mb > 0 && shapes.len() > 1 {
+    if settings.model_memory_mb() > 0 && shapes.len() > 1 {
         let together = sizes.clone().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
         let beside = if together <= budget { "fit beside each other" } else { "take turns in memory" };
         check.saw(format!("{} models {beside}", shapes.len()));
@@ -111,9 +111,10 @@ enum ModelFile {
 fn find(check: &mut Check, settings: &Settings, name: &str) -> ModelFile {
     let catalogue = Catalogue::built_in();
     let pull = format!("baton-node models pull {name}");
-    let Some(model) = catalogue.list(&settings.model_dir).into_iter().find(|model| model.entry.name == *name)
+    let Some(model) =
+        catalogue.list(&settings.model_dir()).into_iter().find(|model| model.entry.name == *name)
     else {
-        let path = settings.model_dir.join(format!("{name}.gguf"));
+        let path = settings.model_dir().join(format!("{name}.gguf"));
         if name.contains(['/', '\\']) || !path.is_file() {
             check.found(codes::MODEL_UNKNOWN, format!("{name}: there is no {}", path.display()));
             return ModelFile::Wrong;
@@ -135,7 +136,7 @@ fn find(check: &mut Check, settings: &Settings, name: &str) -> ModelFile {
         return ModelFile::Wrong;
     }
     let mut progress = Progress::new(&model.entry);
-    let verified = catalogue.verify(name, &settings.model_dir, &mut |step| {
+    let verified = catalogue.verify(name, &settings.model_dir(), &mut |step| {
         if io::IsTerminal::is_terminal(&io::stderr()) {
             progress.show(step);
         }
@@ -159,7 +160,7 @@ fn check_memory(check: &mut Check, subject: &Subject, models: u64) {
         check.saw(format!("the running node takes {} MB", megabytes(resident)));
         return;
     }
-    let blobs = subject.settings.resources.cache_bytes() as u64;
+    let blobs = subject.settings.cache_bytes() as u64;
     let needed = models.saturating_add(blobs).saturating_add(OTHER_BYTES);
     let Some(available) = available_memory() else { return };
     let detail = format!("about {} MB are needed, {} MB are free", megabytes(needed), megabytes(available));

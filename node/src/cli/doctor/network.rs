@@ -19,12 +19,12 @@ const TURN_SECONDS: u64 = 15 * 60;
 pub(super) fn check(subject: &Subject) -> Check {
     let mut check = Check::new("network");
     let settings = &subject.settings;
-    for address in &settings.external {
+    for address in &settings.external() {
         if socket_of(&address.to_string()).is_some_and(|socket| !is_public(socket.address().ip())) {
             check.found(codes::EXTERNAL_PRIVATE, address.to_string());
         }
     }
-    let all_loopback = settings.listen.iter().all(|address| {
+    let all_loopback = settings.listen().iter().all(|address| {
         socket_of(&address.to_string()).is_some_and(|socket| socket.address().ip().is_loopback())
     });
     if all_loopback {
@@ -81,7 +81,7 @@ fn guess(check: &mut Check, subject: &Subject) {
             "guess: reachable, since {} is public, unless a firewall forbids it",
             public.join(", ")
         ));
-    } else if !subject.settings.external.is_empty() {
+    } else if !subject.settings.external().is_empty() {
         check.saw("guess: reachable, if the router forwards the external addresses");
     } else if own.is_empty() {
         check.saw("guess: this machine has no network beside itself");

@@ -37,15 +37,15 @@ pub(super) async fn check(subject: &Subject) -> (Check, Vec<PeerRecord>) {
     let mut check = Check::new("peers");
     if let Some(status) = &subject.running {
         check.saw(format!("{} connected, {} known", status.peers.connected, status.peers.known));
-        if status.peers.connected == 0 && !settings.bootstrap.is_empty() {
+        if status.peers.connected == 0 && !settings.bootstrap().is_empty() {
             check.found(
                 codes::PEERS_NONE,
-                format!("{} bootstrap peers are configured", settings.bootstrap.len()),
+                format!("{} bootstrap peers are configured", settings.bootstrap().len()),
             );
         }
     }
-    if settings.bootstrap.is_empty() {
-        if settings.mdns {
+    if settings.bootstrap().is_empty() {
+        if settings.mdns() {
             check.saw("no bootstrap peer is configured; peers of the local network are found by multicast");
         } else {
             check.found(codes::BOOTSTRAP_NONE, "bootstrap is empty and mdns is off");
@@ -56,12 +56,13 @@ pub(super) async fn check(subject: &Subject) -> (Check, Vec<PeerRecord>) {
         check.saw("offline: bootstrap peers were not dialled");
         return (check, Vec::new());
     }
-    let dialled = join_all(settings.bootstrap.iter().map(|address| {
+    let bootstrap = settings.bootstrap();
+    let dialled = join_all(bootstrap.iter().map(|address| {
         let seed = Zeroizing::new(random_bytes());
         Box::pin(Mesh::try_dial(seed, SOFTWARE, address, DIAL_TIMEOUT, ask))
     }));
     let (mut records, mut answered) = (Vec::new(), 0);
-    for (address, dialled) in settings.bootstrap.iter().zip(dialled.await) {
+    for (address, dialled) in bootstrap.iter().zip(dialled.await) {
         if !address.to_string().contains("/p2p/") {
             check.found(codes::BOOTSTRAP_ANONYMOUS, address.to_string());
         }
@@ -78,7 +79,7 @@ pub(super) async fn check(subject: &Subject) -> (Check, Vec<PeerRecord>) {
         }
     }
     if answered == 0 {
-        check.found(codes::BOOTSTRAP_ALL_SILENT, format!("none of {}", settings.bootstrap.len()));
+        check.found(codes::BOOTSTRAP_ALL_SILENT, format!("none of {}", settings.bootstrap().len()));
     }
     (check, records)
 }

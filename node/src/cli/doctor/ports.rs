@@ -13,7 +13,7 @@ pub(super) fn check(subject: &Subject) -> Check {
     let settings = &subject.settings;
     match &subject.running {
         Some(status) => {
-            for address in settings.listen.iter().map(ToString::to_string) {
+            for address in settings.listen().iter().map(ToString::to_string) {
                 if is_open(&address, &status.listen) {
                     check.saw(format!("{address} is the running node's"));
                 } else if status.listen.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn check(subject: &Subject) -> Check {
             return Check::skipped("ports", "a node that cannot be asked uses the data directory");
         }
         None => {
-            for address in settings.listen.iter().map(ToString::to_string) {
+            for address in settings.listen().iter().map(ToString::to_string) {
                 check_socket(&mut check, CODES, &address, socket_of(&address));
             }
         }
@@ -38,7 +38,7 @@ pub(super) fn check(subject: &Subject) -> Check {
 }
 
 fn check_admin(check: &mut Check, subject: &Subject) {
-    let AdminSetting::At(address) = subject.settings.admin else {
+    let AdminSetting::At(address) = subject.settings.admin() else {
         check.saw("the admin port is switched off");
         return;
     };

@@ -26,7 +26,7 @@ pub(super) async fn check(subject: &Subject) -> (Check, Vec<ClockReading>) {
     if let Err(failure) = &store {
         check.found(codes::TOKEN_BROKEN, failure.to_string());
     }
-    let heads = match &settings.heads {
+    let heads = match &settings.heads() {
         HeadsSetting::Off => {
             check.saw("no head index is configured");
             Vec::new()
@@ -34,11 +34,11 @@ pub(super) async fn check(subject: &Subject) -> (Check, Vec<ClockReading>) {
         HeadsSetting::At(url) => vec![url.clone()],
     };
     let servers = StoreServers {
-        publishers: &settings.publishers,
-        aggregators: &settings.aggregators,
+        publishers: &settings.publisher(),
+        aggregators: &settings.aggregator(),
         heads: &heads,
         one_index: false,
-        shards: settings.shards,
+        shards: settings.shards(),
     };
     let clocks = check_stores(&mut check, &CODES, servers).await;
     if let Ok(store) = store {

@@ -72,7 +72,7 @@ fn every_problem_of_a_file_is_reported_with_its_line() {
     let lines: Vec<_> =
         checked["problems"].as_array().unwrap().iter().map(|problem| &problem["line"]).collect();
     assert_eq!(lines, [&json!(1), &json!(3), &json!(4), &Value::Null]);
-    fs::write(&file, "slots = 1\nlog_format = \"compact\"\nmax_memory_mb = 4096\n").unwrap();
+    fs::write(&file, "slots = 1\nlog_format = \"compact\"\nmax_connections = 4096\n").unwrap();
     let said = text(&output(home.path(), &["config", "check", path]).stdout);
     assert!(said.contains("nothing is wrong"), "{said}");
     fs::write(&file, "slots = 1\nmodel = \"nope\"\n").unwrap();
@@ -204,10 +204,10 @@ fn a_killed_download_is_gone_on_with_and_seen_in_the_list() {
 fn limits_of_resources_are_taken_from_the_file() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("node.toml");
-    fs::write(&file, "max_connections = 9\nmax_memory_mb = 65536\njournal_mb = 16\ncache_mb = 0\n").unwrap();
+    fs::write(&file, "max_connections = 9\njournal_mb = 16\ncache_mb = 0\n").unwrap();
     let mut node = Node::start(home.path(), &["--config", file.to_str().unwrap()]);
     assert_eq!(node.stop().0, Some(0));
-    fs::write(&file, "max_connections_per_peer = 1\n").unwrap();
+    fs::write(&file, "max_connections = 1\n").unwrap();
     let (code, said) = failure(&mut baton_node(home.path(), &["run", "--config", file.to_str().unwrap()]));
-    assert!(code == 2 && said.contains("from 2 to 256"), "{said}");
+    assert!(code == 2 && said.contains("from 8 to 65536"), "{said}");
 }
