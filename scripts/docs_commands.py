@@ -141,7 +141,7 @@ def settings(bin_folder):
         capture_output=True, text=True, timeout=30, check=True,
     )
     keys = json.loads(run.stdout)["settings"]
-    return " ".join(f"--{key.replace('_', '-')}" for key in keys) + " --no-dht --no-renew"
+    return " ".join(f"--{key.replace('_', '-')}" for key in keys) + " --dht=false --renew=false"
 
 
 def check_call(bin_folder, call):

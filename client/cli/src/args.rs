@@ -103,12 +103,6 @@ pub(crate) struct Arguments {
     /// File with the passphrase of the device key; a new key is sealed under it.
     #[arg(long, global = true, env = "BATON_PASSPHRASE_FILE", value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
-    /// As --renew=false.
-    #[arg(long, global = true, env = "BATON_NO_RENEW", hide = true)]
-    pub no_renew: bool,
-    /// As --dht=false.
-    #[arg(long, global = true, env = "BATON_NO_DHT", hide = true)]
-    pub no_dht: bool,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -252,6 +246,26 @@ pub(crate) struct ReceiptsArguments {
     pub evidence: Option<PathBuf>,
 }
 
+/// The models and nodes that may answer, and how.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct AnsweringArguments {
+    /// Model to use, by name or id [default: any; a node's own engine is preferred].
+    #[arg(long, env = "BATON_MODEL")]
+    pub model: Option<String>,
+    /// Node to use, and no other: its id, or the first digits of it.
+    #[arg(long, value_name = "ID")]
+    pub only: Option<String>,
+    /// Allow test engines, which only repeat the message.
+    #[arg(long, env = "BATON_ALLOW_ECHO")]
+    pub allow_echo: bool,
+    /// Sampling temperature, from 0 (no randomness) to 5 [default: 0.7].
+    #[arg(long, value_name = "NUMBER")]
+    pub temperature: Option<f32>,
+    /// Maximum tokens of an answer [default: 2048; 512 from a model below a billion weights].
+    #[arg(long, value_name = "NUMBER", env = "BATON_MAX_TOKENS")]
+    pub max_tokens: Option<u32>,
+}
+
 /// Arguments of `baton chat`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ChatArguments {
@@ -269,29 +283,16 @@ pub(crate) struct ChatArguments {
     /// File with a JSON schema for the answer; needs a message, and a node that supports schemas.
     #[arg(long, value_name = "FILE")]
     pub schema: Option<PathBuf>,
-    /// Model to use, by name or id [default: any; a node's own engine is preferred].
-    #[arg(long, env = "BATON_MODEL")]
-    pub model: Option<String>,
+    #[command(flatten)]
+    pub answering: AnsweringArguments,
     /// Pinned system text of a new session, or of an existing one from now on.
     #[arg(long, env = "BATON_SYSTEM", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub memory: MemoryArguments,
-    /// Node to use, and no other: its id, or the first digits of it.
-    #[arg(long, value_name = "ID")]
-    pub only: Option<String>,
-    /// Allow test engines, which only repeat the message.
-    #[arg(long, env = "BATON_ALLOW_ECHO")]
-    pub allow_echo: bool,
-    /// Sampling temperature, from 0 (no randomness) to 5 [default: 0.7].
-    #[arg(long, value_name = "NUMBER")]
-    pub temperature: Option<f32>,
     /// Sampling seed [default: random for each turn].
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
-    /// Maximum tokens of an answer [default: 2048; 512 from a model below a billion weights].
-    #[arg(long, value_name = "NUMBER", env = "BATON_MAX_TOKENS")]
-    pub max_tokens: Option<u32>,
     /// Discard an earlier message without an answer, instead of finishing it first.
     #[arg(long)]
     pub drop_pending: bool,

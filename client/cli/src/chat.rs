@@ -36,7 +36,7 @@ const INDEX_WAIT: Duration = Duration::from_millis(500);
 pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
     let mut talk = Talk::from(settings, &arguments).await?;
     Box::pin(with_client(settings, true, async |client| {
-        talk.template.node = named_node(client, arguments.only.as_deref()).await?;
+        talk.template.node = named_node(client, arguments.answering.only.as_deref()).await?;
         let talk = Arc::new(talk);
         let arguments = with_session(client, arguments).await?;
         match &arguments.message {

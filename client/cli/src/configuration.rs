@@ -1,7 +1,7 @@
 //! `baton config`: all settings with their values and origins, and the problems of the settings file.
 
 use baton_client::ClientError;
-use baton_kit::config::{self, ConfigError, OptionTable as _, OptionValue, Origin, Origins};
+use baton_kit::config::{self, ConfigError, OptionTable as _, OptionValue, Origins};
 use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use super::{
     args::{Arguments, ConfigCommand},
     options::ClientOptions,
     out::Out,
-    settings::{Environment, options_of, settings_file},
+    settings::{Environment, settings_file},
     write_private,
 };
 
@@ -37,7 +37,8 @@ fn show(
     environment: &Environment,
     out: &Out,
 ) -> Result<(), Failure> {
-    let (mut options, mut origins) = (options_of(arguments), Origins::of_matches::<ClientOptions>(matches));
+    let (mut options, mut origins) =
+        (arguments.options.clone(), Origins::of_matches::<ClientOptions>(matches));
     let file = settings_file(arguments.config.as_deref(), environment);
     let mut read = None;
     if let Some((path, required)) = &file
@@ -50,7 +51,8 @@ fn show(
     }
     let shown = config::shown(&options.or(ClientOptions::defaults()));
     if out.json() {
-        let values: Map<String, Value> = shown.iter().map(|one| described(one, &origins)).collect();
+        let values: Map<String, Value> =
+            shown.iter().map(|option| (option.key.to_owned(), option.as_json(&origins))).collect();
         return Ok(out.value(&json!({ "file": read, "settings": values }))?);
     }
     let mut rows = vec![["SETTING", "ORIGIN", "VALUE"].map(str::to_owned).to_vec()];
@@ -68,16 +70,6 @@ fn show(
     Ok(())
 }
 
-fn described(one: &OptionValue, origins: &Origins) -> (String, Value) {
-    let origin = origins.of(one.key);
-    let mut entry = json!({ "value": one.value, "origin": origin.kind() });
-    if let Origin::File { path, line } = origin {
-        entry["file"] = json!(path);
-        entry["line"] = json!(line);
-    }
-    (one.key.to_owned(), entry)
-}
-
 fn check(arguments: &Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
     let (path, required) = file_of(arguments, environment)?;
     let text = read_text(&path, required)?;
@@ -86,9 +78,7 @@ fn check(arguments: &Arguments, environment: &Environment, out: &Out) -> Result<
         None => Vec::new(),
     };
     if out.json() {
-        let listed = problems.iter().map(
-            |problem| json!({ "line": problem.line(), "key": problem.key(), "problem": problem.to_string() }),
-        );
+        let listed = problems.iter().map(ConfigError::as_json);
         out.value(&json!({
             "file": path,
             "exists": text.is_some(),

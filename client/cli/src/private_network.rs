@@ -114,7 +114,7 @@ async fn talk(
     let settings = Settings::gather(&parsed, environment)?;
     let Some(args::Command::Chat(mut chat)) = parsed.command.take() else { return Ok(()) };
     // Settings of the environment are for other networks.
-    (chat.model, chat.memory.memory) = (None, false);
+    (chat.answering.model, chat.memory.memory) = (None, false);
     let out = out.clone().with_command(None);
     Box::pin(chat::run(&settings.on_private_network(), chat, &out)).await
 }

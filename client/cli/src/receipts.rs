@@ -7,7 +7,7 @@ use baton_client::{
     evidence::{self, Equivocation},
 };
 use baton_proto::{
-    ids::{ModelId, SessionId},
+    ids::{ModelId, NodeId, SessionId},
     receipt::EngineKind,
 };
 use serde_json::{Value, json};
@@ -73,6 +73,100 @@ pub(crate) async fn run(
     if good { Ok(()) } else { Err(Failure::Unverified) }
 }
 
+/// The receipts that are shown, with their sums.
+struct ReceiptList {
+    sessions: Vec<SessionReceipts>,
+    by_node: BTreeMap<NodeId, Total>,
+    by_model: BTreeMap<(ModelId, &'static str), Total>,
+    /// Pairs of links that one node signed for one turn.
+    twice: Vec<Equivocation>,
+    problems: usize,
+}
+
+impl ReceiptList {
+    fn of(mut sessions: Vec<SessionReceipts>) -> Self {
+        sessions.sort_by_key(|(id, turns)| (turns.first().map(|turn| turn.accepted_ms), *id));
+        let mut list = Self {
+            sessions,
+            by_node: BTreeMap::new(),
+            by_model: BTreeMap::new(),
+            twice: Vec::new(),
+            problems: 0,
+        };
+        for turn in list.sessions.iter().flat_map(|(_, turns)| turns) {
+            list.problems += usize::from(turn.problem.is_some());
+            list.twice.extend(turn.equivocation.clone());
+            if let Some(receipt) = &turn.receipt {
+                list.by_node.entry(turn.node).or_default().add(turn);
+                list.by_model.entry((receipt.model, receipt.engine.name())).or_default().add(turn);
+            }
+        }
+        list
+    }
+
+    fn describe(&self, client: &Client, verify: bool) -> Value {
+        let nodes =
+            self.by_node.iter().map(|(node, total)| named(total, &[("node", json!(node.to_string()))]));
+        let models = self.by_model.iter().map(|((model, engine), total)| {
+            let name = json!(client.model_name(*model));
+            named(total, &[("model", json!(model.to_string())), ("name", name), ("engine", json!(engine))])
+        });
+        let sessions = self.sessions.iter().map(|listed| describe(client, listed, verify));
+        json!({
+            "sessions": sessions.collect::<Vec<_>>(),
+            "by_node": nodes.collect::<Vec<_>>(),
+            "by_model": models.collect::<Vec<_>>(),
+            "verified": verify.then_some(self.problems == 0),
+            "signed_twice": self.twice.len(),
+        })
+    }
+
+    /// The tables of the sums.
+    fn show_sums(&self, client: &Client, out: &Out) -> Result<(), Failure> {
+        let nodes = self.by_node.iter().map(|(node, total)| total.cells(short(node)));
+        let models = self
+            .by_model
+            .iter()
+            .map(|((model, engine), total)| total.cells(model_cell(client, *model, engine)));
+        for (name, rows) in [("NODE", nodes.collect::<Vec<_>>()), ("MODEL", models.collect())] {
+            let heading = [name, "TURNS", "TOKENS IN", "OUT", "RESUMED", "PRICE", "COUNTERSIGNED", ""];
+            let heading = heading.map(str::to_owned).to_vec();
+            out.line("")?;
+            out.table(&[vec![heading], rows].concat())?;
+        }
+        Ok(())
+    }
+
+    /// The pairs of links, and the outcome of the check.
+    fn show_problems(&self, arguments: &ReceiptsArguments, out: &Out) {
+        for one in &self.twice {
+            let (node, session) = (one.node(), one.accepted.session_id);
+            out.warn(&format!(
+                "node {} signed two different links for turn {} of {}",
+                short(&node),
+                turn_number(one.accepted.seq),
+                short_session(&session)
+            ));
+        }
+        match &arguments.evidence {
+            Some(path) => {
+                let pairs = count(self.twice.len() as u64, "pair of links");
+                out.note(&format!("{pairs} written to {}", path.display()));
+            }
+            None if !self.twice.is_empty() => {
+                out.note("--evidence FILE writes the links down, for anybody to check");
+            }
+            None => {}
+        }
+        let turns = self.sessions.iter().map(|(_, turns)| turns.len() as u64).sum();
+        match (arguments.verify, self.problems) {
+            (false, _) => out.note("checked when each turn was accepted; check again with --verify"),
+            (true, 0) => out.good(&format!("✓ verified: {}", count(turns, "turn"))),
+            (true, many) => out.warn(&format!("{} did not verify", count(many as u64, "turn"))),
+        }
+    }
+}
+
 /// Whether no problem was found.
 async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Result<bool, Failure> {
     let ids = match &arguments.session {
@@ -91,84 +185,26 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
         }
     }
     listed.retain(|(_, turns)| arguments.session.is_some() || !turns.is_empty());
-    listed.sort_by_key(|(id, turns)| (turns.first().map(|turn| turn.accepted_ms), *id));
-    let turns = || listed.iter().flat_map(|(_, turns)| turns);
-    let problems = turns().filter(|turn| turn.problem.is_some()).count();
-
-    let (mut by_node, mut by_model) = (BTreeMap::new(), BTreeMap::new());
-    for turn in turns() {
-        by_node.entry(turn.node).or_insert_with(Total::default).add(turn);
-        if let Some(receipt) = &turn.receipt {
-            by_model.entry((receipt.model, receipt.engine.name())).or_insert_with(Total::default).add(turn);
-        }
-    }
-    by_node.retain(|_, total| total.turns > 0);
-    let twice: Vec<Equivocation> = turns().filter_map(|turn| turn.equivocation.clone()).collect();
+    let list = ReceiptList::of(listed);
     if let Some(path) = &arguments.evidence {
-        let text = serde_json::to_vec_pretty(&evidence::export(&twice)).expect("a JSON value has a text");
+        let text =
+            serde_json::to_vec_pretty(&evidence::export(&list.twice)).expect("a JSON value has a text");
         write_private(path, &text)?;
     }
     if out.json() {
-        let nodes = by_node.iter().map(|(node, total)| named(total, &[("node", json!(node.to_string()))]));
-        let models = by_model.iter().map(|((model, engine), total)| {
-            let name = json!(client.model_name(*model));
-            named(total, &[("model", json!(model.to_string())), ("name", name), ("engine", json!(engine))])
-        });
-        let sessions: Vec<_> =
-            listed.iter().map(|listed| describe(client, listed, arguments.verify)).collect();
-        out.value(&json!({
-            "sessions": sessions,
-            "by_node": nodes.collect::<Vec<_>>(),
-            "by_model": models.collect::<Vec<_>>(),
-            "verified": arguments.verify.then_some(problems == 0),
-            "signed_twice": twice.len(),
-        }))?;
-        return Ok(problems == 0);
+        out.value(&list.describe(client, arguments.verify))?;
+        return Ok(list.problems == 0);
     }
-    for listed in &listed {
+    for listed in &list.sessions {
         show(client, listed, arguments.verify, out)?;
     }
-    if by_node.is_empty() {
+    if list.by_node.is_empty() {
         out.note("no receipts yet");
-        return Ok(problems == 0);
+        return Ok(list.problems == 0);
     }
-    let heading = |name: &str| {
-        [name, "TURNS", "TOKENS IN", "OUT", "RESUMED", "PRICE", "COUNTERSIGNED", ""]
-            .map(str::to_owned)
-            .to_vec()
-    };
-    let mut rows = vec![heading("NODE")];
-    rows.extend(by_node.iter().map(|(node, total)| total.cells(short(node))));
-    out.line("")?;
-    out.table(&rows)?;
-    let mut rows = vec![heading("MODEL")];
-    rows.extend(
-        by_model.iter().map(|((model, engine), total)| total.cells(model_cell(client, *model, engine))),
-    );
-    out.line("")?;
-    out.table(&rows)?;
-    for one in &twice {
-        let (node, seq) = (one.node(), one.accepted.seq);
-        out.warn(&format!(
-            "node {} signed two different links for turn {} of {}",
-            short(&node),
-            turn_number(seq),
-            short_session(&one.accepted.session_id)
-        ));
-    }
-    match &arguments.evidence {
-        Some(path) => {
-            out.note(&format!("{} written to {}", count(twice.len() as u64, "pair of links"), path.display()))
-        }
-        None if !twice.is_empty() => out.note("--evidence FILE writes the links down, for anybody to check"),
-        None => {}
-    }
-    match (arguments.verify, problems) {
-        (false, _) => out.note("checked when each turn was accepted; check again with --verify"),
-        (true, 0) => out.good(&format!("✓ verified: {}", count(turns().count() as u64, "turn"))),
-        (true, many) => out.warn(&format!("{} did not verify", count(many as u64, "turn"))),
-    }
-    Ok(problems == 0)
+    list.show_sums(client, out)?;
+    list.show_problems(arguments, out);
+    Ok(list.problems == 0)
 }
 
 fn named(total: &Total, names: &[(&str, Value)]) -> Value {

@@ -7,7 +7,6 @@ use baton_gateway::{
     AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
 };
 use baton_kit::{output::quoted, signals::StopSignals};
-use baton_proto::turn::Sampling;
 use serde_json::json;
 use tokio::net::TcpListener;
 use zeroize::Zeroizing;
@@ -18,11 +17,10 @@ use super::{
     leave_at_second_interrupt,
     nodes::named_node,
     out::{Out, count},
-    relayer_memory::RelayerMemory,
     serve_keys,
     serve_link::{self, Listening, PageAddress, link, read_key},
-    settings::{self, Settings, relayer_name},
-    talk::{DEFAULT_TEMPERATURE, search_line, tried_places},
+    settings::{Settings, relayer_name},
+    talk::{memory, search_line, tried_places},
     with_client, write_private,
 };
 
@@ -41,6 +39,78 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         Some(ServeCommand::Link) => return serve_link::run(settings, out),
         None => {}
     }
+    check_address(settings, arguments)?;
+    let template = settings.turn(&arguments.answering, arguments.memory.memory).await?;
+    let transport = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let read = TlsIdentity::read(certificate, key);
+            Transport::Files(read.map_err(|error| Failure::Usage(error.to_string()))?)
+        }
+        _ => acme(settings, arguments).map_or(Transport::Plain, Transport::Acme),
+    };
+    let memory = memory(settings, &arguments.memory, &template)?;
+    let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
+    let address = arguments.listen;
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
+    })?;
+    Box::pin(with_client(settings, true, async |client| {
+        let key_file = arguments.key_file.clone().unwrap_or_else(|| settings.home().join(KEY_FILE));
+        let config = GatewayConfig {
+            key: if arguments.no_key { None } else { Some(key(&key_file)?) },
+            origins: arguments.allow_origin.clone(),
+            hosts: arguments.allow_host.iter().chain(&arguments.acme).cloned().collect(),
+            template: TurnInput {
+                node: named_node(client, arguments.answering.only.as_deref()).await?,
+                ..template
+            },
+            relayer: settings.relayer_of_turns(arguments.memory.memory).map(|named| relayer_name(named)),
+            memory,
+            keys: Some(NamedKeys::open(settings.home()).map_err(serve_keys::failure)?),
+        };
+        let gateway = Gateway::open(client.clone(), config.clone()).await?;
+        for line in gateway.privacy().relayer_lines() {
+            out.note(&line);
+        }
+        let mut signals = StopSignals::listen()?;
+        let key_file = (!arguments.no_key).then_some(&*key_file);
+        let has_tls = !matches!(transport, Transport::Plain);
+        let listening = Listening { address: listener.local_addr()?, has_tls, names: &arguments.allow_host };
+        let page = PageAddress::of(&listening, arguments.acme.first(), key_file);
+        page.save(settings.home())?;
+        announce(&listening, &page, config.key.as_ref(), out)?;
+        let stop = async move {
+            signals.next().await;
+            leave_at_second_interrupt();
+        };
+        let serving = async {
+            match transport {
+                Transport::Files(identity) => gateway.serve_tls(listener, identity, stop).await,
+                Transport::Acme(acme) => gateway.serve_acme(listener, acme, stop).await,
+                Transport::Plain => gateway.serve(listener, stop).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            served = serving => Ok(served?),
+            () = watch_nodes(client, settings.named_nodes(), out) => unreachable!("the watch does not end"),
+        }
+    }))
+    .await
+}
+
+/// How the endpoint is reached.
+enum Transport {
+    /// By HTTP.
+    Plain,
+    /// By HTTPS, with a certificate by files.
+    Files(TlsIdentity),
+    /// By HTTPS, with a certificate of an authority.
+    Acme(AcmeSettings),
+}
+
+/// Refuses an address that would give the key or the conversations to others.
+fn check_address(settings: &Settings, arguments: &ServeArguments) -> Result<(), Failure> {
     let address = arguments.listen;
     if arguments.no_key && !is_loopback(&address) {
         return Err(Failure::Usage(format!(
@@ -55,81 +125,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
              --insecure"
         )));
     }
-    let mut template = template(settings, arguments).await?;
-    let identity = match (&arguments.tls_cert, &arguments.tls_key) {
-        (Some(certificate), Some(key)) => {
-            let read = TlsIdentity::read(certificate, key);
-            Some(read.map_err(|error| Failure::Usage(error.to_string()))?)
-        }
-        _ => None,
-    };
-    let acme = acme(settings, arguments);
-    let memory = RelayerMemory::from(settings, &arguments.memory)?;
-    if memory.is_some() && template.relayer.is_none() {
-        return Err(Failure::Usage(
-            "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
-        ));
-    }
-    let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
-    })?;
-    let address = listener.local_addr()?;
-    Box::pin(with_client(settings, true, async |client| {
-        template.node = named_node(client, arguments.only.as_deref()).await?;
-        let key_file = arguments.key_file.clone().unwrap_or_else(|| settings.home().join(KEY_FILE));
-        let key = if arguments.no_key { None } else { Some(key(&key_file)?) };
-        let config = GatewayConfig {
-            key,
-            origins: arguments.allow_origin.clone(),
-            hosts: arguments.allow_host.iter().chain(&arguments.acme).cloned().collect(),
-            template,
-            relayer: settings.relayer_of_turns(arguments.memory.memory).map(|named| relayer_name(named)),
-            memory,
-            keys: Some(NamedKeys::open(settings.home()).map_err(serve_keys::failure)?),
-        };
-        let gateway = Gateway::open(client.clone(), config.clone()).await?;
-        for line in gateway.privacy().relayer_lines() {
-            out.note(&line);
-        }
-        let mut signals = StopSignals::listen()?;
-        let key_file = (!arguments.no_key).then_some(&*key_file);
-        let listening = Listening { address, has_tls, names: &arguments.allow_host };
-        let page = PageAddress::of(&listening, arguments.acme.first(), key_file);
-        page.save(settings.home())?;
-        announce(&listening, &page, config.key.as_ref(), out)?;
-        let stop = async move {
-            signals.next().await;
-            leave_at_second_interrupt();
-        };
-        let serving = async {
-            match (identity, acme) {
-                (Some(identity), _) => gateway.serve_tls(listener, identity, stop).await,
-                (None, Some(acme)) => gateway.serve_acme(listener, acme, stop).await,
-                (None, None) => gateway.serve(listener, stop).await,
-            }
-        };
-        tokio::select! {
-            biased;
-            served = serving => Ok(served?),
-            () = watch_nodes(client, settings.named_nodes(), out) => unreachable!("the watch does not end"),
-        }
-    }))
-    .await
-}
-
-async fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput, Failure> {
-    let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
-    let relayer = settings.relayer_of_turns(arguments.memory.memory);
-    template.relayer = settings::named_relayer(relayer).await?;
-    let temperature = arguments.temperature.unwrap_or(DEFAULT_TEMPERATURE);
-    template.sampling = Sampling { temperature, ..Sampling::default() };
-    if template.sampling.check().is_err() {
-        return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
-    }
-    template = template.by_model();
-    template.max_output_tokens = arguments.max_tokens.unwrap_or(template.max_output_tokens);
-    Ok(template)
+    Ok(())
 }
 
 /// The authority that gives the certificate, if one is named.

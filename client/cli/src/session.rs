@@ -28,106 +28,90 @@ const TITLE_CHARS: usize = 48;
 const ASKING: &str = "Asking the stores …";
 
 pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
-    match command {
-        SessionCommand::List => {
-            with_client(settings, false, async |client| show_list(client, out).await).await
-        }
-        SessionCommand::Show { session, graph: true, .. } => {
-            with_client(settings, false, async |client| show_graph(client, &session, out).await).await
-        }
-        SessionCommand::Show { session, all, .. } => {
-            with_client(settings, false, async |client| show(client, &session, all, out).await).await
-        }
-        SessionCommand::Rename { session, title } => {
-            with_client(settings, false, async |client| {
-                let id = find_session(client, &session).await?;
-                client.session(id).rename(title.as_deref()).await?;
-                let title = client.session(id).info().await?.title;
-                out.note(&format!("{}  {title}", short_session(&id)));
-                Ok(())
-            })
-            .await
-        }
-        SessionCommand::Search { words } => {
-            with_client(settings, false, async |client| search(client, &words.join(" "), out).await).await
-        }
+    use SessionCommand as C;
+    let mut root = None;
+    match &command {
         // They begin a chat.
+        C::Branch(_) | C::Rekey(_) => return Ok(()),
+        C::Verify { file: Some(file), full, .. } => return verify_file(file, *full, out).await,
+        C::Renew { .. } => settings.ask_shards().await?,
+        C::Restore { session: None, words_file } => {
+            let words = words(words_file.as_deref())?;
+            root = Some(SessionRoot::from_words(&words).map_err(ClientError::from)?);
+        }
+        _ => {}
+    }
+    let uses_nodes = matches!(
+        command,
+        C::Verify { .. } | C::Import { .. } | C::Sync { .. } | C::Delete { .. } | C::Restore { .. }
+    );
+    let asks_stores = matches!(
+        command,
+        C::Verify { .. } | C::Renew { .. } | C::Check { .. } | C::Sync { .. } | C::Restore { .. }
+    );
+    with_client(settings, uses_nodes, async |client| {
+        let work = Box::pin(run_with(client, command, root, out));
+        if asks_stores { out.while_slow(ASKING, work).await } else { work.await }
+    })
+    .await
+}
+
+/// Runs a command that needs a client. `root` is that of the words of a restoration.
+async fn run_with(
+    client: &Client,
+    command: SessionCommand,
+    root: Option<SessionRoot>,
+    out: &Out,
+) -> Result<(), Failure> {
+    match command {
         SessionCommand::Branch(_) | SessionCommand::Rekey(_) => Ok(()),
-        SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
+        SessionCommand::List => show_list(client, out).await,
+        SessionCommand::Show { session, graph: true, .. } => show_graph(client, &session, out).await,
+        SessionCommand::Show { session, all, .. } => show(client, &session, all, out).await,
+        SessionCommand::Rename { session, title } => {
+            let id = find_session(client, &session).await?;
+            client.session(id).rename(title.as_deref()).await?;
+            let title = client.session(id).info().await?.title;
+            out.note(&format!("{}  {title}", short_session(&id)));
+            Ok(())
+        }
+        SessionCommand::Search { words } => search(client, &words.join(" "), out).await,
         SessionCommand::Verify { session, full, fix, .. } => {
             let named = session.ok_or_else(|| {
                 Failure::usage("No session is named.", "name one, or last: baton session list shows them")
             })?;
-            with_client(settings, true, async |client| {
-                out.while_slow(ASKING, verify(client, &named, full, fix, out)).await
-            })
-            .await
+            verify(client, &named, full, fix, out).await
         }
         SessionCommand::Export { session, out: file, with_root } => {
-            with_client(settings, false, async |client| {
-                let id = find_session(client, &session).await?;
-                write(&client.session(id).export(with_root).await?, &file, out)
-            })
-            .await
+            let id = find_session(client, &session).await?;
+            write(&client.session(id).export(with_root).await?, &file, out)
         }
         SessionCommand::Memory { session, turn, out: file } => {
-            with_client(settings, false, async |client| {
-                write(&memory(client, &session, turn).await?, &file, out)
-            })
-            .await
+            write(&memory(client, &session, turn).await?, &file, out)
         }
         SessionCommand::Import { file } => {
             let text = read(&file, transfer::MAX_EXPORT_BYTES as u64)?;
-            with_client(settings, true, async |client| {
-                show_ready(client, client.import(&text).await?, out).await
-            })
-            .await
+            show_ready(client, client.import(&text).await?, out).await
         }
-        SessionCommand::Storage { session } => {
-            with_client(settings, false, async |client| storage::show(client, &session, out).await).await
-        }
+        SessionCommand::Storage { session } => storage::show(client, &session, out).await,
         SessionCommand::Renew { session, within_days } => {
-            settings.ask_shards().await?;
-            with_client(settings, false, async |client| {
-                out.while_slow(ASKING, storage::renew(client, session.as_deref(), within_days, out)).await
-            })
-            .await
+            storage::renew(client, session.as_deref(), within_days, out).await
         }
-        SessionCommand::Check { session } => {
-            with_client(settings, false, async |client| {
-                out.while_slow(ASKING, devices::check(client, &session, out)).await
-            })
-            .await
-        }
-        SessionCommand::Sync { session, over } => {
-            with_client(settings, true, async |client| {
-                out.while_slow(ASKING, devices::sync(client, &session, over, out)).await
-            })
-            .await
-        }
-        SessionCommand::Delete { sessions, yes } => {
-            with_client(settings, true, async |client| delete(client, &sessions, yes, out).await).await
-        }
+        SessionCommand::Check { session } => devices::check(client, &session, out).await,
+        SessionCommand::Sync { session, over } => devices::sync(client, &session, over, out).await,
+        SessionCommand::Delete { sessions, yes } => delete(client, &sessions, yes, out).await,
         SessionCommand::Backup { session, out: file } => {
-            with_client(settings, false, async |client| {
-                backup::run(client, &session, file.as_deref(), out).await
-            })
-            .await
+            backup::run(client, &session, file.as_deref(), out).await
         }
-        SessionCommand::Restore { session: Some(session), .. } => {
-            with_client(settings, true, async |client| {
-                let root = client.session(find_session(client, &session).await?).backup().await?;
-                out.while_slow(ASKING, restore(client, &root, out)).await
-            })
-            .await
-        }
-        SessionCommand::Restore { session: None, words_file } => {
-            let words = words(words_file.as_deref())?;
-            let root = SessionRoot::from_words(&words).map_err(ClientError::from)?;
-            with_client(settings, true, async |client| {
-                out.while_slow(ASKING, restore(client, &root, out)).await
-            })
-            .await
+        SessionCommand::Restore { session, .. } => {
+            let root = match (root, session) {
+                (Some(root), _) => root,
+                (None, session) => {
+                    let named = session.unwrap_or_default();
+                    client.session(find_session(client, &named).await?).backup().await?
+                }
+            };
+            restore(client, &root, out).await
         }
     }
 }

@@ -20,12 +20,13 @@ use baton_kit::{
     config::{self, ConfigError},
     prompt,
 };
+use baton_proto::turn::Sampling;
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile, TokenFileError, http_store::RetryPolicy};
 use zeroize::Zeroizing;
 
 use super::{
     Failure,
-    args::{Arguments, Command},
+    args::{AnsweringArguments, Arguments, Command},
 };
 
 use super::options::ClientOptions;
@@ -33,6 +34,8 @@ pub(crate) use answering::AnsweringNodes;
 use relayer::is_url;
 pub(crate) use relayer::{named_relayer, relayer_name};
 
+/// Lively, and still on the subject.
+const DEFAULT_TEMPERATURE: f32 = 0.7;
 /// The embedded store's usual address.
 const DEFAULT_STORE: &str = "http://127.0.0.1:31415";
 
@@ -133,18 +136,30 @@ pub(crate) struct Settings {
 impl Settings {
     /// The input of every command's turns: with the requested model, or else the settings' one. Merges other
     /// devices' turns first.
-    pub(crate) fn turn(&self, model: Option<String>, allow_echo: bool) -> TurnInput {
+    pub(crate) async fn turn(
+        &self,
+        answering: &AnsweringArguments,
+        with_memory: bool,
+    ) -> Result<TurnInput, Failure> {
         let mut turn = TurnInput::new(Vec::new());
-        turn.model = model.or_else(|| self.model.clone());
-        turn.allow_echo = allow_echo;
+        turn.model = answering.model.clone().or_else(|| self.model.clone());
+        turn.allow_echo = answering.allow_echo;
         turn.reconcile = true;
-        turn
+        turn.relayer = named_relayer(self.relayer_of_turns(with_memory)).await?;
+        let temperature = answering.temperature.unwrap_or(DEFAULT_TEMPERATURE);
+        turn.sampling = Sampling { temperature, ..Sampling::default() };
+        if turn.sampling.check().is_err() {
+            return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
+        }
+        turn = turn.by_model();
+        turn.max_output_tokens = answering.max_tokens.unwrap_or(turn.max_output_tokens);
+        Ok(turn)
     }
 
     /// Merges the three sources.
     pub(crate) fn gather(arguments: &Arguments, environment: &Environment) -> Result<Self, Failure> {
         let file = read_file(arguments.config.as_deref(), environment)?;
-        let given = options_of(arguments);
+        let given = arguments.options.clone();
         // A flag for either of the two overrides the file's setting for the other.
         let token = match token_file(&given.publisher_token_file, &given.publisher_secret_file)? {
             Some(token) => Some(token),
@@ -300,18 +315,6 @@ impl Settings {
         }
         Ok(config)
     }
-}
-
-/// The options of flags and environment.
-pub(crate) fn options_of(arguments: &Arguments) -> ClientOptions {
-    let mut options = arguments.options.clone();
-    if arguments.no_renew {
-        options.renew = Some(false);
-    }
-    if arguments.no_dht {
-        options.dht = Some(false);
-    }
-    options
 }
 
 /// Each URL once, in their order.
@@ -494,7 +497,7 @@ mod tests {
         assert_eq!(of("", &[], true), (true, 336));
         assert_eq!(of("", &[], false), (false, 336));
         assert_eq!(of("renew = false\nepoch_hours = 24", &[], true), (false, 24));
-        assert_eq!(of("renew = true", &["--no-renew", "--epoch-hours", "1"], true), (false, 1));
+        assert_eq!(of("renew = true", &["--renew=false", "--epoch-hours", "1"], true), (false, 1));
         assert!(gather(folder.path(), "epoch_hours = 0", &[]).is_err_and(|error| error.is_usage()));
     }
 

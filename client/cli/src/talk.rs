@@ -26,12 +26,12 @@ use baton_proto::{
 
 use super::{
     Failure,
-    args::ChatArguments,
+    args::{ChatArguments, MemoryArguments},
     interrupt::cancellable_at,
     out::{Out, Tone, count, memories, role, short, short_session, turn_number},
     random_seed,
     relayer_memory::RelayerMemory,
-    settings::{self, AnsweringNodes, Settings},
+    settings::{AnsweringNodes, Settings},
 };
 
 /// Most characters shown of a recalled item.
@@ -40,8 +40,6 @@ const SHOWN_CHARS: usize = 120;
 const SEARCH_REMARK: Duration = Duration::from_millis(700);
 /// A turn without an event for this long names the nodes that cannot be reached.
 pub(crate) const FAILURE_REMARK: Duration = Duration::from_secs(3);
-/// Lively, and still on the subject.
-pub(crate) const DEFAULT_TEMPERATURE: f32 = 0.7;
 
 /// Options of this call's turns.
 #[derive(Clone)]
@@ -57,29 +55,28 @@ pub(crate) struct Talk {
     has_conversations: bool,
 }
 
+/// The memory of a conversation, if it uses one.
+pub(crate) fn memory(
+    settings: &Settings,
+    arguments: &MemoryArguments,
+    template: &TurnInput,
+) -> Result<Option<RelayerMemory>, Failure> {
+    let memory = RelayerMemory::from(settings, arguments)?;
+    if memory.is_some() && template.relayer.is_none() {
+        return Err(Failure::Usage(
+            "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
+        ));
+    }
+    Ok(memory)
+}
+
 impl Talk {
     /// Builds them from settings and arguments.
     pub(crate) async fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
-        let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
-        let relayer = settings.relayer_of_turns(arguments.memory.memory);
-        template.relayer = settings::named_relayer(relayer).await?;
-        template.sampling = Sampling {
-            temperature: arguments.temperature.unwrap_or(DEFAULT_TEMPERATURE),
-            ..Sampling::default()
-        };
-        if template.sampling.check().is_err() {
-            return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
-        }
-        template = template.by_model();
-        template.max_output_tokens = arguments.max_tokens.unwrap_or(template.max_output_tokens);
+        let mut template = settings.turn(&arguments.answering, arguments.memory.memory).await?;
         template.json_schema = arguments.schema.as_deref().map(schema).transpose()?;
         let system = arguments.system.clone().or_else(|| settings.system.clone());
-        let memory = RelayerMemory::from(settings, &arguments.memory)?.map(Arc::new);
-        if memory.is_some() && template.relayer.is_none() {
-            return Err(Failure::Usage(
-                "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
-            ));
-        }
+        let memory = memory(settings, &arguments.memory, &template)?.map(Arc::new);
         Ok(Self {
             template,
             memory,

@@ -6,7 +6,7 @@ use baton_kit::endpoint::listen_address;
 use clap::{Args, Subcommand};
 use time::{Date, format_description::well_known::Iso8601};
 
-use super::{MemoryArguments, Switch};
+use super::{AnsweringArguments, MemoryArguments, Switch};
 
 /// Longest term of a key in days: ten years.
 const MAX_TERM_DAYS: u64 = 3_660;
@@ -86,21 +86,8 @@ pub(crate) struct ServeArguments {
     /// Accept this host name in requests, in addition to localhost; may be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',', env = "BATON_SERVE_ALLOW_HOST")]
     pub allow_host: Vec<String>,
-    /// Model name or id for requests without one [default: any, preferably on a node's own engine].
-    #[arg(long, env = "BATON_MODEL")]
-    pub model: Option<String>,
-    /// Node to use, and no other: its id, or the first digits of it.
-    #[arg(long, value_name = "ID")]
-    pub only: Option<String>,
-    /// Allow test engines, which only repeat the message.
-    #[arg(long, env = "BATON_ALLOW_ECHO")]
-    pub allow_echo: bool,
-    /// Sampling temperature for requests without one, from 0 (no randomness) to 5 [default: 0.7].
-    #[arg(long, value_name = "NUMBER")]
-    pub temperature: Option<f32>,
-    /// Maximum tokens of an answer, for requests without a limit.
-    #[arg(long, value_name = "NUMBER", env = "BATON_MAX_TOKENS")]
-    pub max_tokens: Option<u32>,
+    #[command(flatten)]
+    pub answering: AnsweringArguments,
     #[command(flatten)]
     pub memory: MemoryArguments,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{BranchPlace, ChatArguments};
+use super::{AnsweringArguments, BranchPlace, ChatArguments};
 
 /// Arguments of `baton session branch`.
 #[derive(Debug, Args)]
@@ -19,15 +19,11 @@ pub(crate) struct BranchArguments {
     /// Go on from this branch, which a fork left; `baton session show` names the branches.
     #[arg(long, value_name = "BRANCH", conflicts_with = "turn")]
     of: Option<String>,
-    /// Model to use, by name or id [default: any; a node's own engine is preferred].
-    #[arg(long, env = "BATON_MODEL")]
-    model: Option<String>,
+    #[command(flatten)]
+    answering: AnsweringArguments,
     /// Pinned system text of the branch [default: the session's].
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Allow test engines, which only repeat the message.
-    #[arg(long, env = "BATON_ALLOW_ECHO")]
-    allow_echo: bool,
     /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
     #[arg(long, env = "BATON_PLAIN")]
     plain: bool,
@@ -40,9 +36,8 @@ impl BranchArguments {
             message: self.text,
             session: Some(self.session),
             branch: Some(BranchPlace { after_turn: self.turn, of: self.of }),
-            model: self.model,
+            answering: self.answering,
             system: self.system,
-            allow_echo: self.allow_echo,
             plain: self.plain,
             ..ChatArguments::default()
         }
@@ -59,12 +54,8 @@ pub(crate) struct RekeyArguments {
     /// Write the old session with its receipts to this file first (created with mode 0600).
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
-    /// Model to use, by name or id [default: any; a node's own engine is preferred].
-    #[arg(long, env = "BATON_MODEL")]
-    pub model: Option<String>,
-    /// Allow test engines, which only repeat the message.
-    #[arg(long, env = "BATON_ALLOW_ECHO")]
-    pub allow_echo: bool,
+    #[command(flatten)]
+    pub answering: AnsweringArguments,
     /// Do not ask for confirmation.
     #[arg(long)]
     pub yes: bool,
@@ -76,8 +67,7 @@ impl RekeyArguments {
         ChatArguments {
             session: Some(self.session.clone()),
             branch: Some(BranchPlace::default()),
-            model: self.model.clone(),
-            allow_echo: self.allow_echo,
+            answering: self.answering.clone(),
             ..ChatArguments::default()
         }
     }

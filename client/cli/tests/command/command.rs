@@ -238,9 +238,9 @@ async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
 async fn a_verification_publishes_the_head_that_an_index_lacks() {
     let (fixture, other) = (Fixture::new().await, Fixture::new().await);
     let home = fixture.home();
-    let said = fixture.baton(&home, &["chat", "--message", "hello", "--no-dht"], "").await;
+    let said = fixture.baton(&home, &["chat", "--message", "hello", "--dht=false"], "").await;
     assert_eq!(code(&said), 0, "{}", err(&said));
-    let heads = ["--heads", &other.url, "--no-dht"];
+    let heads = ["--heads", &other.url, "--dht=false"];
     let check = |command: &'static str| {
         let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
         let (fixture, home) = (&fixture, home.clone());

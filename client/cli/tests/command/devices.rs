@@ -19,7 +19,7 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     let both = ["--heads", &fixture.url, "--heads", &other.url];
     // Through the DHT the second device would have seen the first one's turn.
     let with = |arguments: &[&'static str], heads: &[&str]| -> Vec<String> {
-        let all = arguments.iter().copied().chain(heads.iter().copied()).chain(["--no-dht"]);
+        let all = arguments.iter().copied().chain(heads.iter().copied()).chain(["--dht=false"]);
         all.map(str::to_owned).collect()
     };
     let run = async |home: &Path, arguments: Vec<String>, stdin: &str| {
@@ -87,22 +87,22 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
 async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continues_it() {
     let fixture = Fixture::new().await;
     let (one, stolen) = (fixture.folder.path().join("one"), fixture.folder.path().join("stolen"));
-    let begun = last(&fixture.baton(&one, &["chat", "hello", "--json", "--no-dht"], "").await);
+    let begun = last(&fixture.baton(&one, &["chat", "hello", "--json", "--dht=false"], "").await);
     let old = begun["session"].as_str().unwrap().to_owned();
     assert_eq!(code(&fixture.baton(&one, &["session", "rename", "last", "Ours"], "").await), 0);
     assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
     let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
-    assert_eq!(code(&fixture.baton(&stolen, &["session", "restore", "--no-dht"], &words).await), 0);
+    assert_eq!(code(&fixture.baton(&stolen, &["session", "restore", "--dht=false"], &words).await), 0);
 
     // Without a person's word, without a message and for a session without turns, nothing happens.
-    let unasked = fixture.baton(&one, &["session", "rekey", "last", "on", "--no-dht"], "").await;
+    let unasked = fixture.baton(&one, &["session", "rekey", "last", "on", "--dht=false"], "").await;
     assert!(code(&unasked) == 2 && err(&unasked).contains("--yes"), "{}", err(&unasked));
-    let empty = fixture.baton(&one, &["session", "rekey", "last", "--yes", "--no-dht"], "").await;
+    let empty = fixture.baton(&one, &["session", "rekey", "last", "--yes", "--dht=false"], "").await;
     assert_eq!(code(&empty), 2, "{}", err(&empty));
     let listed = last(&fixture.baton(&one, &["session", "list", "--json"], "").await);
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
 
-    let rekey = ["session", "rekey", "last", "on", "--yes", "--no-dht", "--json", "--export", "old.json"];
+    let rekey = ["session", "rekey", "last", "on", "--yes", "--dht=false", "--json", "--export", "old.json"];
     let rekeyed = fixture.baton(&one, &rekey, "").await;
     assert_eq!(code(&rekeyed), 0, "{}", err(&rekeyed));
     let told = err(&rekeyed);
@@ -119,18 +119,18 @@ async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continu
     assert_eq!(turns["turns"][0]["messages"][2]["text"], "on", "{turns}");
 
     // The stolen device knows the old session alone, which is deleted.
-    let refused = fixture.baton(&stolen, &["chat", "-s", &old, "mine", "--no-dht"], "").await;
+    let refused = fixture.baton(&stolen, &["chat", "-s", &old, "mine", "--dht=false"], "").await;
     assert!(code(&refused) == 7 && err(&refused).contains("deleted on another device"), "{}", err(&refused));
-    let unknown = fixture.baton(&stolen, &["chat", "-s", new, "mine", "--no-dht"], "").await;
+    let unknown = fixture.baton(&stolen, &["chat", "-s", new, "mine", "--dht=false"], "").await;
     assert_eq!(code(&unknown), 7, "{}", err(&unknown));
     let thief = fixture.folder.path().join("thief");
-    let again = fixture.baton(&thief, &["session", "restore", "--no-dht"], &words).await;
+    let again = fixture.baton(&thief, &["session", "restore", "--dht=false"], &words).await;
     assert_ne!(code(&again), 0, "its words restore nothing");
     // The owner's other devices restore the new words and go on.
     assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "new"], "").await), 0);
     let words = std::fs::read_to_string(fixture.folder.path().join("new")).unwrap();
     let two = fixture.folder.path().join("two");
-    assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--no-dht"], &words).await), 0);
-    let goes_on = fixture.baton(&two, &["chat", "-s", "last", "and on", "--no-dht"], "").await;
+    assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--dht=false"], &words).await), 0);
+    let goes_on = fixture.baton(&two, &["chat", "-s", "last", "and on", "--dht=false"], "").await;
     assert_eq!(code(&goes_on), 0, "{}", err(&goes_on));
 }

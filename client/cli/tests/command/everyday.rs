@@ -17,17 +17,17 @@ use crate::command::{Fixture, code, err, last, out, program, run_in};
 async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
     let fixture = Fixture::new().await;
     let (one, two) = (fixture.folder.path().join("one"), fixture.folder.path().join("two"));
-    let begun = last(&fixture.baton(&one, &["chat", "hello", "--json", "--no-dht"], "").await);
+    let begun = last(&fixture.baton(&one, &["chat", "hello", "--json", "--dht=false"], "").await);
     let id = begun["session"].as_str().unwrap()[..8].to_owned();
     let words = ["session", "backup", "last", "--out", "words"];
     assert_eq!(code(&fixture.baton(&one, &words, "").await), 0);
     let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
-    assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--no-dht"], &words).await), 0);
-    assert_eq!(code(&fixture.baton(&two, &["session", "delete", &id, "--yes", "--no-dht"], "").await), 0);
+    assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--dht=false"], &words).await), 0);
+    assert_eq!(code(&fixture.baton(&two, &["session", "delete", &id, "--yes", "--dht=false"], "").await), 0);
 
     // Both the look that finds the deletion and the memory of it refuse the message.
     for message in ["again", "once more"] {
-        let refused = fixture.baton(&one, &["chat", "-s", &id, message, "--no-dht"], "").await;
+        let refused = fixture.baton(&one, &["chat", "-s", &id, message, "--dht=false"], "").await;
         let said = err(&refused);
         assert_eq!(code(&refused), 7, "{said}");
         assert!(said.contains("deleted on another device"), "{said}");
@@ -37,11 +37,11 @@ async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
     let listed = fixture.baton(&one, &["session", "list"], "").await;
     assert!(out(&listed).contains("(deleted on another device) hello"), "{}", out(&listed));
     assert!(!out(&listed).contains("not answered"), "{}", out(&listed));
-    let prompt = fixture.baton(&one, &["chat", "-s", &id, "--no-dht"], "/quit\n").await;
+    let prompt = fixture.baton(&one, &["chat", "-s", &id, "--dht=false"], "/quit\n").await;
     assert!(err(&prompt).contains("Another device deleted this conversation"), "{}", err(&prompt));
-    let doctor = fixture.baton(&one, &["doctor", "--no-dht"], "").await;
+    let doctor = fixture.baton(&one, &["doctor", "--dht=false"], "").await;
     assert!(err(&doctor).contains("C804"), "{}", err(&doctor));
-    assert_eq!(code(&fixture.baton(&one, &["session", "delete", &id, "--yes", "--no-dht"], "").await), 0);
+    assert_eq!(code(&fixture.baton(&one, &["session", "delete", &id, "--yes", "--dht=false"], "").await), 0);
     assert_eq!(
         last(&fixture.baton(&one, &["session", "list", "--json"], "").await)["sessions"][0],
         serde_json::Value::Null
@@ -369,7 +369,7 @@ async fn a_silent_store_delays_neither_the_answer_nor_the_end_for_long() {
         assert!(after < Duration::from_millis(5500), "{after:?}: {said}");
         assert!(said.contains("⚠ Not stored yet") && said.contains("baton session renew "), "{said}");
     }
-    let (_, said, ..) = timed("home", &silent, &["session", "check", "last", "--no-dht"]).await;
+    let (_, said, ..) = timed("home", &silent, &["session", "check", "last", "--dht=false"]).await;
     assert!(said.starts_with("Asking the stores …\nerror: no head index answers"), "{said}");
 }
 
@@ -386,7 +386,7 @@ async fn a_proxy_is_for_other_machines_and_is_named_when_it_fails() {
     .await;
     assert_eq!((code(&stored), &last(&stored)["stored"]), (0, &true.into()), "{}", err(&stored));
 
-    let doctor = ["doctor", "--no-dht", "--shards", "10", "--publisher", "http://store.invalid:31415"];
+    let doctor = ["doctor", "--dht=false", "--shards", "10", "--publisher", "http://store.invalid:31415"];
     let text = err(&alone(&fixture, &doctor, proxy).await);
     assert!(text.contains("http://store.invalid:31415 through the proxy http://127.0.0.1:9 "), "{text}");
     assert!(!text.contains("word"), "{text}");
@@ -406,7 +406,7 @@ fn a_message_at_the_prompt_is_kept_without_a_node_until_it_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let call = |words: &[&str], stdin: &str| {
         let home = folder.path().join("home").display().to_string();
-        let shared = ["--home", &home, "--node", NOBODY, "--no-dht", "--shards", "10"];
+        let shared = ["--home", &home, "--node", NOBODY, "--dht=false", "--shards", "10"];
         let all: Vec<String> = words.iter().chain(&shared).map(ToString::to_string).collect();
         run_in(folder.path(), &all, stdin, &[])
     };

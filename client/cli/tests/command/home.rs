@@ -180,7 +180,7 @@ async fn a_deletion_without_the_index_is_reported() {
     let home = fixture.home();
     assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
     // The command may not publish to the nodes' DHT either.
-    let deaf = ["session", "delete", "last", "--yes", "--no-dht", "--heads", "http://127.0.0.1:9"];
+    let deaf = ["session", "delete", "last", "--yes", "--dht=false", "--heads", "http://127.0.0.1:9"];
     let deleted = fixture.baton(&home, &deaf, "").await;
     assert_eq!(code(&deleted), 6, "{}", err(&deleted));
     assert!(err(&deleted).contains("The head index was not informed"), "{}", err(&deleted));
