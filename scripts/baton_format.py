@@ -404,7 +404,8 @@ REPLY_EVENT = Enum(
     ("Waiting", "u32"),
     ("Tokens", Struct(("index", "u32"), ("ids", List("u32")), ("text", "string"), ("logprobs", List(LOGPROB)))),
     ("Progress", SIGNED), ("Committed", COMMITTED), ("Store", STORE),
-    ("Failed", Struct(("code", "u16"), ("retry_after_ms", "u32"), ("reason", "string"))))
+    ("Failed", Struct(("code", "u16"), ("retry_after_ms", "u32"), ("reason", "string"))),
+    ("Checked", SIGNED))
 
 
 def own_session(value):

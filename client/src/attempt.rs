@@ -482,7 +482,9 @@ async fn follow(
                 return Err(AttemptFailure::node(code, retry_after_ms).because(&reason));
             }
             // The store cannot have a turn before it is sealed.
-            ReplyEvent::Store(_) => return Err(AttemptFailure::check(ErrorCode::NonCanonical)),
+            ReplyEvent::Store(_) | ReplyEvent::Checked(_) => {
+                return Err(AttemptFailure::check(ErrorCode::NonCanonical));
+            }
         }
         if last {
             return Err(AttemptFailure::check(ErrorCode::StreamTruncated));

@@ -115,6 +115,11 @@ pub enum ClientError {
         /// The failure in words.
         reason: String,
     },
+    /// The last answer cannot be checked.
+    #[error(
+        "the last answer cannot be checked: another engine or memory made it, or this client lacks its tokens"
+    )]
+    NotAuditable,
     /// A check of the protocol failed.
     #[error("{0}")]
     Protocol(ErrorCode),
@@ -350,6 +355,7 @@ impl ClientError {
             Self::TurnFailed { code, .. } | Self::EmbedFailed { code, .. } => {
                 code.map_or("Unreachable", ErrorCode::name)
             }
+            Self::NotAuditable => "NotAuditable",
             Self::Protocol(code) => code.name(),
             Self::Store(_) => "Store",
             Self::OtherShards { .. } => "OtherShards",
@@ -418,6 +424,9 @@ impl ClientError {
                 "the message is kept; check that the node runs and is reachable, then try again"
             }
             Self::EmbedFailed { .. } => "check that the node runs and is reachable, then try again",
+            Self::NotAuditable => {
+                "baton session export and baton-node replay compute it here, if the client that began the turn exports it"
+            }
             Self::Store(error) => store_hint(error),
             Self::OtherShards { .. } => {
                 "go on in a new conversation, which begins with all of it: baton session branch SESSION TEXT; or name the \
@@ -467,6 +476,7 @@ impl ClientError {
             Self::Store(StoreError::WrongContent) => 5,
             Self::Store(_) | Self::OtherShards { .. } | Self::HeadMissing => 6,
             Self::ExportTooLarge { .. }
+            | Self::NotAuditable
             | Self::UnknownSession(_)
             | Self::UnknownBranch(_)
             | Self::SessionExists(_)

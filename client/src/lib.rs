@@ -103,3 +103,4 @@ pub use sync::sessions::{Deletion, Listing, UnreadableSession};
 pub use sync::transfer;
 pub use sync::verify::{Problem, STORING_GRACE, VerifyReport};
 pub use timeouts::Timeouts;
+pub use turn::audit::AuditOutcome;

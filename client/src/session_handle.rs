@@ -3,7 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use baton_keys::session::SessionRoot;
-use baton_proto::{ids::SessionId, record::Message};
+use baton_proto::{
+    ids::{NodeId, SessionId},
+    record::Message,
+};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -32,7 +35,8 @@ use crate::{
         transfer,
         verify::{self, STORING_GRACE, VerifyReport},
     },
-    turn, wait,
+    turn::{self, audit::AuditOutcome},
+    wait,
 };
 
 /// One session of a client, from [`Client::session`](crate::Client::session). Nothing is opened before the
@@ -427,6 +431,16 @@ impl SessionHandle {
     /// As opening the session.
     pub async fn renew(&self, within: Option<Duration>) -> Result<RenewReport, ClientError> {
         Ok(renewal::renew(&self.core, &self.open().await?, within).await)
+    }
+
+    /// Has a node check the last answer. It sees what the next turn's node would see, and adds no turn.
+    ///
+    /// # Errors
+    /// - [`ClientError::NotAuditable`] for an answer that no node can check.
+    /// - [`ClientError::NoNode`] when the node is not found or does not serve the answer's model.
+    /// - [`ClientError::TurnFailed`] when it made no check.
+    pub async fn audit(&self, node: NodeId) -> Result<AuditOutcome, ClientError> {
+        Box::pin(turn::audit::audit(&self.core, &self.open().await?, node)).await
     }
 
     /// The session as JSON text (see `docs/PROTOCOL.md`), as secret as the conversation. Only with the root

@@ -3,6 +3,7 @@
 //! Every binding step is in the journal, flushed, before it is taken: the message, each attempt, the accepted
 //! turn. Text shown before acceptance is display only.
 
+pub(crate) mod audit;
 mod model_defaults;
 mod progress;
 
@@ -349,6 +350,7 @@ async fn attempt(
         with_locator: progress.with_locator,
         inline: progress.inline,
         begun: progress.begun.as_ref(),
+        audits: false,
     };
     let settle = |state: &State| {
         state.pending.as_ref().and_then(|pending| model_defaults::settled(&pending.turn, &choice.offer.name))

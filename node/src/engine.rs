@@ -104,16 +104,26 @@ pub enum FinishReason {
 
 /// An answer to check.
 pub struct GivenAnswer {
-    /// Its tokens, with those at its beginning that another node made.
+    /// Its tokens.
     pub tokens: Zeroizing<Vec<u32>>,
-    /// The number of those at its beginning, which are given and not checked.
-    pub resumed: usize,
     /// Its text.
     pub text: Zeroizing<String>,
     /// Why it ended.
     pub finish: FinishReason,
-    /// The token whose logits are hashed, counted from 0.
-    pub probe: u32,
+    /// Number of tokens at its beginning that another node made.
+    pub resumed: usize,
+    /// The first token that is checked, counted from 0; its logits are hashed.
+    pub probe: usize,
+    /// Number of tokens that are checked from it on.
+    pub count: usize,
+}
+
+impl GivenAnswer {
+    /// Its tokens up to the last one that is checked.
+    pub(crate) fn covered(&self) -> &[u32] {
+        let end = self.probe.saturating_add(self.count).min(self.tokens.len());
+        self.tokens.get(..end).unwrap_or_default()
+    }
 }
 
 impl fmt::Debug for GivenAnswer {
@@ -128,7 +138,7 @@ pub struct AnswerComparison {
     /// The first token that the model does not choose, counted from 0; the number of tokens if only the end differs;
     /// none if the model gives this answer.
     pub differs_at: Option<u32>,
-    /// BLAKE3 of the logits before the probed token; zeros if a token before it is none of the model.
+    /// BLAKE3 of the logits before the first checked token; zeros if it or a token before is none of the model.
     pub logits: [u8; 32],
 }
 
@@ -495,8 +505,8 @@ pub trait Engine: Send + Sync {
     /// errors arrive as [`EngineEvent::Failed`].
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError>;
 
-    /// Computes the logits of every token of a given answer to a job's prompt, and compares it with the choice by the
-    /// job's settings. Costs no more than to read the answer. What it computes is kept for the session's next
+    /// Computes the logits of some tokens of a given answer to a job's prompt, and compares each with the choice by the
+    /// job's settings. Costs little more than to read the answer. What it computes is kept for the session's next
     /// prompt, as by [`Engine::generate`]. Dropping the future stops the check.
     ///
     /// # Errors

@@ -155,9 +155,15 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>) {
     // Frees the engine for the next turn, however long the storing of this blob takes.
     drop(ticket);
     // From here on the turn is not stopped: signed means journaled, and journaled means sent.
+    let is_check_only = opened.payload.is_check_only(&admitted.auth);
     let committed = match answered {
+        Ok(answered) if is_check_only => {
+            let sent = commit::send_checked(&core, &admitted, &opened, &answered, &mut events);
+            sent.map(|()| None).map_err(Refusal::from)
+        }
         Ok(answered) => {
-            commit::commit(&core, &admitted, &opened, answered, &mut events).await.map_err(Refusal::from)
+            let committed = commit::commit(&core, &admitted, &opened, answered, &mut events).await;
+            committed.map(Some).map_err(Refusal::from)
         }
         Err(refusal) => Err(refusal),
     };
@@ -165,7 +171,8 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>) {
     drop(opened);
     let guard = admitted.into_guard();
     let ended = match committed {
-        Ok(stored) => commit::send_stored(&core, stored, &mut events).await.map_err(Refusal::from),
+        Ok(None) => Ok(()),
+        Ok(Some(stored)) => commit::send_stored(&core, stored, &mut events).await.map_err(Refusal::from),
         Err(refusal) => Err(refusal),
     };
     let failed = ended.err().map(|refusal| {

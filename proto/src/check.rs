@@ -14,7 +14,8 @@ use crate::ids::{NodeId, ReceiptHash};
 pub struct CheckOrder {
     /// The receipt of the answer.
     pub receipt: ReceiptHash,
-    /// The token of the answer whose logits the node hashes, counted from 0. No other node knows it, so a node that
+    /// The first token of the answer that the node checks, counted from 0. It checks
+    /// [`CHECKED_TOKENS`](crate::limits::CHECKED_TOKENS) tokens, and hashes the logits before the first: a node that
     /// computes nothing cannot know the hash.
     pub probe: u32,
 }
@@ -31,12 +32,12 @@ pub struct AnswerCheck {
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CheckVerdict {
-    /// The model gives exactly this answer, token by token.
+    /// The model gives exactly these tokens.
     Same {
         /// BLAKE3 of the logits before the probed token: f32, little-endian, in the order of token ids.
         logits: [u8; 32],
     },
-    /// The model gives another answer.
+    /// The model gives another token.
     Different {
         /// The first token that differs, counted from 0; the number of tokens if only the end differs.
         token: u32,

@@ -84,6 +84,8 @@ pub const MAX_TOKEN_BIASES: usize = 300;
 pub const MAX_OUTPUT_TOKENS: u32 = 32 * 1024;
 /// Most earlier answers that a turn's node checks.
 pub const MAX_CHECKS: usize = 4;
+/// Most tokens of an answer that one check covers.
+pub const CHECKED_TOKENS: u32 = 32;
 /// Most tokens of a resume prefix.
 pub const MAX_RESUME_TOKENS: usize = MAX_OUTPUT_TOKENS as usize;
 

@@ -584,6 +584,15 @@ impl SealedPayload {
 }
 
 impl Payload {
+    /// Whether the request is for checks alone: it adds nothing to the session, and its reply is a receipt.
+    #[must_use]
+    pub fn is_check_only(&self, auth: &TurnAuth) -> bool {
+        self.kind == RecordKind::Turn
+            && self.messages.is_empty()
+            && auth.max_output_tokens == 0
+            && !self.checks.is_empty()
+    }
+
     /// Checks the payload's limits, and that the client authorised this payload.
     ///
     /// # Errors

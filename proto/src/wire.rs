@@ -226,6 +226,9 @@ pub enum ReplyEvent {
         /// The failure in the node's words, as [`failure_reason`] makes it; may be empty.
         reason: String,
     },
+    /// The signed [`Receipt`](crate::receipt::Receipt) of a request for checks alone. Always last: nothing is sealed or
+    /// stored.
+    Checked(SignedBytes),
 }
 
 /// A text as the reason of a failure: at most [`MAX_REASON_BYTES`], in one line, without control characters and marks
@@ -283,6 +286,7 @@ impl std::fmt::Debug for ReplyEvent {
             Self::Committed(committed) => write!(f, "Committed({:?})", committed.blob_digest),
             Self::Store(state) => write!(f, "Store({state:?})"),
             Self::Failed { code, .. } => write!(f, "Failed({code:?})"),
+            Self::Checked(_) => f.write_str("Checked(..)"),
         }
     }
 }

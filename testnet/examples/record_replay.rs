@@ -31,7 +31,7 @@ fn turns() -> Vec<TurnInput> {
         temperature: 0.8,
         top_p: 0.95,
         top_k: 40,
-        min_p: 0.0,
+        min_p: 0.02,
         repetition_penalty: 1.1,
         seed: 7,
         ..Sampling::default()

@@ -28,6 +28,7 @@ Chat:
 Conversations:
   session      List, show, search, rename, branch, verify, back up and delete conversations
   receipts     List nodes' receipts for your turns, with totals
+  audit        Have a node check the last answer
 
 Memory:
   memory       Show and change what a relayer remembers of you
@@ -78,7 +79,7 @@ config` lists all of them, and `baton config init` writes a commented settings f
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed, or a clock is wrong;
 5 something did not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or
-unfinished; 8 the home folder, its key or a damaged journal; 9 the relayer refused or failed;
+unfinished; 8 the home folder, its key or a damaged journal; 9 the relayer refused or failed; 10 an audit has no result;
 130 interrupted.";
 
 /// Chat with open models on other people's machines. Your history stays encrypted and yours.
@@ -156,6 +157,11 @@ pub(crate) enum Command {
     Nodes(NodesArguments),
     /// List nodes' receipts for your turns and your acknowledgements, with totals. Works offline.
     Receipts(ReceiptsArguments),
+    /// Have a node check the last answer and sign the result.
+    ///
+    /// The node sees what the node of the next turn would see, and the session gets no turn. Later nodes check the
+    /// answers unasked. To recompute any turn on this machine: baton-node replay.
+    Audit(AuditArguments),
     /// Check the nodes, the stores, the clock and your sessions, and show how to fix problems.
     ///
     /// The exit code is 0 without a problem; there may be warnings.
@@ -264,6 +270,16 @@ pub(crate) struct AnsweringArguments {
     /// Maximum tokens of an answer [default: 2048; 512 from a model below a billion weights].
     #[arg(long, value_name = "NUMBER", env = "BATON_MAX_TOKENS")]
     pub max_tokens: Option<u32>,
+}
+
+/// Arguments of `baton audit`.
+#[derive(Debug, Args)]
+pub(crate) struct AuditArguments {
+    /// Session id, a prefix of it, or `last`.
+    pub session: String,
+    /// Node to ask: its id, or the first digits of it.
+    #[arg(long, value_name = "ID")]
+    pub only: String,
 }
 
 /// Arguments of `baton chat`.

@@ -279,7 +279,7 @@ impl Failure {
                 text.clone()
             }
             Self::Io(error) => error.to_string(),
-            Self::Unverified | Self::NotStored | Self::Interrupted | Self::Found(_) => {
+            Self::Unverified | Self::NotStored | Self::NotCompared | Self::Interrupted | Self::Found(_) => {
                 ClientError::TaskEnded.to_string()
             }
         }

@@ -7,6 +7,7 @@ mod account;
 mod account_key;
 mod agent_pipe;
 mod args;
+mod audit;
 mod authority;
 mod backup;
 mod chat;
@@ -99,6 +100,8 @@ pub enum Failure {
     Unverified,
     /// A verification found no errors, but blobs that the store lacks; they are shown already.
     NotStored,
+    /// An audit without a result; its reason is shown already.
+    NotCompared,
     /// A relayer refused, failed, or was unreachable.
     Relayer {
         /// A stable name.
@@ -166,6 +169,7 @@ impl Failure {
             }
             Self::Unverified => 5,
             Self::NotStored => 6,
+            Self::NotCompared => 10,
             Self::Found(_) => 1,
             Self::Interrupted => 130,
             // The reader of the output has closed it.
@@ -311,6 +315,7 @@ async fn run(
         Command::Memory { command } => memory::run(&settings, &command, out).await,
         Command::Nodes(arguments) => nodes::run(&settings, &arguments, out).await,
         Command::Receipts(arguments) => receipts::run(&settings, &arguments, out).await,
+        Command::Audit(arguments) => audit::run(&settings, &arguments, out).await,
         Command::Grants { command } => grants::run(&settings, &command, out),
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await

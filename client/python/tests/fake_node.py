@@ -197,7 +197,7 @@ class FakeNode:
         secret = turn_secret(share, opening, key, bound)
         opened = chacha_open(kdf("turn-payload", secret), bytes(12), sealed, "payload")
         payload = decode(Payload, unpad_block(opened, limits.PAYLOAD_BLOCK))
-        assert (auth.version, payload.version) == (3, 4)
+        assert (auth.version, payload.version) == (4, 5)
         assert payload.grant.head is None and all(read.blob is not None for read in payload.grant.blobs)
         assert kdf("grant-hash", encode(payload.grant)) == auth.grant_hash
         self.turns.append((auth, payload))

@@ -22,8 +22,10 @@ const MOST_GAPS: usize = 2;
 const MOST_VERDICTS: usize = 8;
 /// Most tokens of all checked answers of a turn: they travel with the request.
 const MOST_TOKENS: usize = 16 * 1024;
-/// Of 256 answers that a node found the same, as many get a second verdict. It shows whether the node computed them.
-const SECOND_VERDICTS: u8 = 128;
+/// Verdicts that an answer gets if they agree. The second shows whether the first node computed it.
+const VERDICTS: usize = 2;
+/// Tokens of a block of the engine's cache. A check that ends with a block has the turn compute nothing again.
+const CACHE_BLOCK: u32 = 32;
 
 /// The checks to order with a turn of this grant at a node, oldest answer first.
 pub(crate) fn plan(
@@ -45,9 +47,8 @@ pub(crate) fn plan(
         let is_open = judgement == Judgement::Open;
         let asks = match judgement {
             Judgement::Open => true,
-            Judgement::Agreed(0) => gaps < MOST_GAPS,
-            Judgement::Agreed(1) => draw(state, author, &order.receipt)[4] < SECOND_VERDICTS,
-            Judgement::Agreed(_) | Judgement::Decided { .. } => false,
+            Judgement::Agreed(count) => count < VERDICTS && gaps < MOST_GAPS,
+            Judgement::Decided { .. } => false,
         };
         let fits = verdicts.len() < MOST_VERDICTS && tokens + input.tokens.len() <= MOST_TOKENS;
         if asks && !has_spoken && fits {
@@ -60,6 +61,12 @@ pub(crate) fn plan(
     wanted.truncate(MAX_CHECKS);
     wanted.sort_by_key(|(_, seq, ..)| *seq);
     wanted.into_iter().map(|(_, _, order, input)| (order, input)).unzip()
+}
+
+/// The check of the last answer alone, for any node.
+pub(crate) fn of_last(state: &State, model: ModelId) -> (Vec<CheckOrder>, Vec<CheckInput>) {
+    let check = state.last().and_then(|(_, meta)| check_of(state, meta, model));
+    check.into_iter().unzip()
 }
 
 /// The check of a turn's answer; none for one that no other node can compute again by this session's next prompt.
@@ -83,7 +90,9 @@ fn check_of(state: &State, meta: &TurnMeta, model: ModelId) -> Option<(CheckOrde
     };
     let hash = receipt.receipt_hash();
     let [a, b, c, d, ..] = draw(state, receipt.node, &hash);
-    let probe = receipt.tokens.resumed + u32::from_le_bytes([a, b, c, d]) % made;
+    let drawn = receipt.tokens.resumed + u32::from_le_bytes([a, b, c, d]) % made;
+    let in_block = receipt.tokens.input.wrapping_add(drawn) % CACHE_BLOCK;
+    let probe = drawn.saturating_sub(in_block).max(receipt.tokens.resumed);
     Some((
         CheckOrder { receipt: hash, probe },
         CheckInput {

@@ -46,6 +46,8 @@ pub(crate) struct AttemptOptions<'a> {
     pub(crate) inline: InlinePolicy,
     /// The beginning of the answer, for the node to continue.
     pub(crate) begun: Option<&'a AnswerPrefix>,
+    /// Whether the request is for a check of the last answer alone.
+    pub(crate) audits: bool,
 }
 
 /// An attempt, ready to be journaled and sent.
@@ -75,7 +77,11 @@ pub(crate) fn prepare(
     let head = (!options.with_locator).then(|| head_grant(state, now_ms));
     let (grant, record_key) = grant(state, turn, attempt, choice, &base, head)?;
     let inline = inline_blobs(state, &grant, options.inline)?;
-    let (checks, inputs) = checks::plan(state, &grant, choice.node, choice.offer.model);
+    let model = choice.offer.model;
+    let (checks, inputs) = match options.audits {
+        true => checks::of_last(state, model),
+        false => checks::plan(state, &grant, choice.node, model),
+    };
     let seq = state.next_seq();
     let prev_blob = if options.with_locator { head_blob(state)? } else { None };
     let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);

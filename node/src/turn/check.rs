@@ -8,6 +8,7 @@ use baton_proto::{
     chain::HistoryTurn,
     check::{AnswerCheck, CheckGap, CheckOrder, CheckVerdict},
     export::OpenTurn,
+    limits::CHECKED_TOKENS,
     receipt::{EngineKind, Receipt, commit_input, commit_output},
     record::RecordKind,
     turn::{CheckInput, TurnAuth},
@@ -124,6 +125,7 @@ async fn compare(
     let cancel = CancellationToken::new();
     let _stopped = cancel.clone().drop_guard();
     let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+    let ends = order.probe.saturating_add(CHECKED_TOKENS) >= count;
     let ends_falsely = task.ends_falsely();
     let compared = match constraint {
         Ok(constraint) => {
@@ -133,7 +135,7 @@ async fn compare(
         Err(error) => Err(error),
     };
     match compared {
-        Ok(compared) => match compared.differs_at.or_else(|| ends_falsely.then_some(count)) {
+        Ok(compared) => match compared.differs_at.or_else(|| (ends && ends_falsely).then_some(count)) {
             None => CheckVerdict::Same { logits: compared.logits },
             Some(token) => CheckVerdict::Different { token, logits: compared.logits },
         },

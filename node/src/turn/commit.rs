@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
-    ErrorCode,
+    ErrorCode, SignedObject,
     check::AnswerCheck,
     commit::{ChainPosition, SealedTurn, closes_segment, seal_turn},
     ids::FetchProof,
@@ -125,6 +125,20 @@ pub(crate) async fn commit(
     }
     let storing = storing::StoreTask { key, digest, plan, uncertain: false, unknown: admitted.unknown };
     Ok(storing::start(core, storing))
+}
+
+/// Signs the receipt of a request for checks alone, and sends it. It promises nothing that the journal must keep.
+pub(crate) fn send_checked(
+    core: &Core,
+    admitted: &AdmittedTurn,
+    opened: &DecryptedRequest,
+    answered: &AnsweredTurn,
+    events: &mut ReplyWriter,
+) -> Result<(), ErrorCode> {
+    let receipt = receipt(core, admitted, opened, answered);
+    admitted.charge.served(0);
+    let signed = SignedObject::sign(receipt, core.identity.signing_key());
+    events.send_last(ReplyEvent::Checked(signed.bytes().clone()))
 }
 
 /// Sends the store's answer, or that it is still to come.

@@ -11,6 +11,7 @@ use baton_proto::{
     chain::HistoryTurn,
     export::OpenTurn,
     ids::ModelId,
+    limits::CHECKED_TOKENS,
     memory::MemoryItem,
     receipt::{EngineKind, Receipt, commit_memory},
     record::FinishReason,
@@ -212,14 +213,15 @@ impl ReplayTask {
         let Self { prompt, sampling, receipt, answer, finish, .. } = self;
         let given = GivenAnswer {
             tokens: Zeroizing::new(tokens),
-            resumed: receipt.tokens.resumed as usize,
             text: answer,
             finish: match finish {
                 FinishReason::StopString => engine::FinishReason::StopString,
                 FinishReason::Length => engine::FinishReason::Length,
                 _ => engine::FinishReason::Stop,
             },
-            probe,
+            resumed: receipt.tokens.resumed as usize,
+            probe: probe.max(receipt.tokens.resumed) as usize,
+            count: CHECKED_TOKENS as usize,
         };
         let (cache_key, resume_tokens) = (Some(session), Vec::new());
         (GenerateJob { prompt, sampling, resume_tokens, constraint, cache_key, cancel }, given)

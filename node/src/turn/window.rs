@@ -50,7 +50,8 @@ pub(crate) async fn build_prompt(
 ) -> Result<TurnPrompt, Refusal> {
     let (engine, opened, turns) = (admitted.engine.clone(), opened.clone(), turns.clone());
     let auth = TurnAuth::clone(&admitted.auth);
-    let (price, has_answer) = (core.limits.price(&auth.model), opened.has_answer(&auth));
+    let price = core.limits.price(&auth.model);
+    let is_charged = opened.has_answer(&auth) || opened.payload.is_check_only(&auth);
     // Another node wrote this part: this node only reads it.
     let resumed = u32::try_from(opened.payload.resume_tokens.len()).unwrap_or(u32::MAX);
     let storage = &opened.payload.storage;
@@ -65,7 +66,7 @@ pub(crate) async fn build_prompt(
         Ok::<_, Refusal>(TurnPrompt { max_tokens, ..turn_prompt })
     });
     let mut turn_prompt = fitted.await.map_err(|_| Refusal::from(ErrorCode::Internal))??;
-    if has_answer {
+    if is_charged {
         let read = turn_prompt.input_tokens.saturating_add(resumed);
         let left = admitted.charge.hold_prompt(read)?;
         turn_prompt.max_tokens = turn_prompt.max_tokens.min(left.saturating_add(resumed));

@@ -451,6 +451,7 @@ fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
                 reason: "the server takes no more requests".to_owned(),
             },
         ),
+        ("Checked", ReplyEvent::Checked(turn(made, 5).accepted.receipt.bytes().clone())),
     ]
 }
 

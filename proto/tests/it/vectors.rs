@@ -176,8 +176,8 @@ fn every_frame_decodes_and_refuses_near_misses() {
         };
         assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
     }
-    // Six client frames, eight node frames, six events.
-    assert_eq!(seen.len(), 6 + 8 + 6);
+    // Six client frames, eight node frames, seven events.
+    assert_eq!(seen.len(), 6 + 8 + 7);
 }
 
 /// Embeddings: every object and frame, the keys, and that these open the sealed texts and vectors.

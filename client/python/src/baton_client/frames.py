@@ -234,5 +234,12 @@ class CommittedEvent:
     committed: Committed
 
 
-ReplyEvent = Waiting | Tokens | Progress | CommittedEvent | StoreEvent | Failed
-REPLY_EVENT = variants(Waiting, Tokens, Progress, CommittedEvent, StoreEvent, Failed)
+@dataclass(frozen=True)
+class Checked:
+    """The receipt of a request for checks alone, which this client never makes."""
+
+    receipt: SignedBytes
+
+
+ReplyEvent = Waiting | Tokens | Progress | CommittedEvent | StoreEvent | Failed | Checked
+REPLY_EVENT = variants(Waiting, Tokens, Progress, CommittedEvent, StoreEvent, Failed, Checked)

@@ -170,6 +170,7 @@ fn say(state: &mut State, node: &SecretSigningKey) {
         with_locator: true,
         inline: InlinePolicy::Unstored,
         begun: None,
+        audits: false,
     };
     request::prepare(state, &pending, 0, &choice(node), &terms, 1).unwrap();
     assert!(state.prompt_tokens() > 0);

@@ -114,6 +114,11 @@ pub(super) async fn serve(shared: &FakeNodeInner, stream: TurnStream, request: T
     if turn.admit(nonce).await.is_break() || turn.queue().await.is_break() {
         return;
     }
+    if turn.payload.is_check_only(&turn.auth) {
+        let sealed = turn.seal("", turn.act);
+        let checked = ReplyEvent::Checked(sealed.receipt.bytes().clone());
+        return turn.send(&checked, true).await;
+    }
     let answer = turn.answer();
     let Some(hash) = turn.tokens(&answer).await else { return };
     turn.note(hash).await;

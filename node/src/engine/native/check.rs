@@ -20,8 +20,6 @@ pub(super) struct CheckState {
     pub(crate) read: usize,
     /// Where the answer must have ended, if its tokens so far end it.
     pub(crate) ended: Option<FinishReason>,
-    /// The first tokens that can be computed; the model never chooses the token after them.
-    pub(crate) computable: u32,
     pub(crate) differs_at: Option<u32>,
     pub(crate) logits: [u8; 32],
     pub(crate) failed: Option<EngineError>,
@@ -31,22 +29,33 @@ pub(super) struct CheckState {
 impl CheckState {
     fn score(&mut self, tokens: &[u32], next: u32, logits: &[f32]) -> Result<(), EngineError> {
         let position = self.choice.position(tokens);
-        if position == self.given.probe {
+        if position as usize == self.given.probe {
             self.logits = hash(logits);
         }
         if self.differs_at.is_some() || self.outlet.is_cancelled() {
             return Ok(());
         }
-        if self.ended.is_some() || self.choice.pick(tokens, logits)? != next {
-            self.differs_at = Some(position);
-            return Ok(());
-        }
-        let (piece, ended) = self.choice.push(next)?;
-        self.ended = ended;
-        if !self.reads(&Zeroizing::new(piece.text)) {
+        if self.ended.is_none() && self.choice.pick(tokens, logits)? == next {
+            self.append(position, next);
+        } else {
             self.differs_at = Some(position);
         }
         Ok(())
+    }
+
+    /// Appends a token of the answer, which must not have ended before and whose text must be the given one.
+    pub(super) fn append(&mut self, position: u32, id: u32) {
+        let pushed = if self.ended.is_none() { self.choice.push(id).ok() } else { None };
+        let goes_on = match pushed {
+            Some((piece, ended)) => {
+                self.ended = ended;
+                self.reads(&Zeroizing::new(piece.text))
+            }
+            None => false,
+        };
+        if !goes_on {
+            self.differs_at.get_or_insert(position);
+        }
     }
 
     /// Whether the given text goes on with this text.
@@ -62,8 +71,10 @@ impl CheckState {
         if self.differs_at.is_some() {
             return Ok(());
         }
+        if (count as usize) < self.given.covered().len() {
+            self.differs_at = Some(count);
+        }
         if (count as usize) < self.given.tokens.len() {
-            self.differs_at = Some(self.computable);
             return Ok(());
         }
         let ends = match self.ended {

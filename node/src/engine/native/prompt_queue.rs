@@ -207,7 +207,7 @@ impl PromptWorker {
         let input = ids.len();
         // No model chooses the others.
         let known = |&&id: &&u32| (id as usize) < tokenizer.vocabulary() && !tokenizer.is_stop(id);
-        ids.extend(answer.tokens.iter().take_while(known));
+        ids.extend(answer.covered().iter().take_while(known));
         let (context, given) = (self.limits.context, ids.len() - input);
         if ids.len() >= context || input == 0 {
             return Err(EngineError::ContextOverflow { needed: small(ids.len() + 1), limit: small(context) });
@@ -290,27 +290,30 @@ impl PromptWorker {
         let (prompt, max_tokens, choice) = self.choice(job, ready);
         let (given, result) = given;
         let computable = prompt.len() - choice.input;
-        let resumed = given.resumed.min(computable);
+        let (resumed, before) = (given.resumed.min(computable), given.probe.min(computable));
         let shown = self.language.tokenizer().decode(given.tokens.get(..resumed).unwrap_or_default());
         let shown = Zeroizing::new(shown_text(&self.stops(job), &shown));
         let begins = given.text.starts_with(shown.as_str());
-        let check = CheckState {
+        let mut check = CheckState {
             outlet,
             choice,
             read: shown.len(),
             ended: None,
-            computable: small(computable),
             differs_at: (!begins).then_some(small(resumed)),
             logits: [0; 32],
             failed: None,
             result: Some(result),
             given,
         };
+        // Only the engine's choice of these tokens is not checked.
+        for (position, id) in prompt.iter().skip(check.choice.input).take(before).enumerate().skip(resumed) {
+            check.append(small(position), *id);
+        }
         let shared = SharedCheck(Arc::new(Mutex::new(check)));
         let submitted = self.batcher.submit(Request {
             session: job.cache_key.clone(),
             prompt,
-            scored: computable - resumed,
+            scored: computable - before,
             max_tokens,
             start_by: None,
             end_by: None,

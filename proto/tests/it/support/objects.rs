@@ -398,7 +398,7 @@ impl RandomValue for NodeFrame {
 
 impl RandomValue for ReplyEvent {
     fn random(source: &mut Source) -> Self {
-        match source.below(6) {
+        match source.below(7) {
             0 => Self::Waiting(RandomValue::random(source)),
             1 => Self::Tokens {
                 index: RandomValue::random(source),
@@ -409,6 +409,7 @@ impl RandomValue for ReplyEvent {
             2 => Self::Progress(RandomValue::random(source)),
             3 => Self::Committed(Box::new(RandomValue::random(source))),
             4 => Self::Store(RandomValue::random(source)),
+            5 => Self::Checked(RandomValue::random(source)),
             _ => Self::Failed {
                 code: RandomValue::random(source),
                 retry_after_ms: RandomValue::random(source),
