@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_client::{Client, ResumeOptions, SessionRoot, TurnEvent, TurnInput, TurnView};
+use baton_client::{
+    Client, OwnMemory, ResumeOptions, SessionRoot, TurnEvent, TurnInput, TurnOutcome, TurnView,
+};
 use baton_memory::{
     api::{Place, RecallMode},
     ids::OwnerId,
@@ -184,42 +186,11 @@ impl TurnContext<'_> {
         let (facts, recall_time) = (facts_of(&recalled), recall);
         self.emit(ChatEvent::Started { session_id: id, recalled: facts.clone(), memory: report.clone() });
         let mut observer = TurnObserver::default();
-        let mut earlier = None;
         let session = self.client.session(id);
-        let mut pending = session.pending_messages().await?;
-        let mut resumes = pending.as_ref().is_some_and(|messages| same(messages, &self.request.messages));
-        if resumes && !self.has_settings_of_pending(id).await? {
-            // A request with other settings replaces the one that failed.
-            session.abandon().await?;
-            (pending, resumes) = (None, false);
-        }
-        let mut outcome = None;
-        if pending.is_some() {
-            let options = ResumeOptions { memory: memory.clone(), ..self.options() };
-            let on_event = |event| observer.take(event, self, resumes);
-            let resumed = Box::pin(session.resume(options, on_event)).await?;
-            match resumed {
-                Some(resumed) if resumes => outcome = Some(resumed),
-                Some(resumed) => {
-                    self.record(&resumed, progress, pending.as_deref().unwrap_or_default()).await;
-                    earlier = Some((resumed.seq, resumed.text));
-                }
-                None => {}
-            }
-        }
+        let (outcome, earlier) = self.finish_pending(id, memory.clone(), &mut observer, progress).await?;
         let outcome = match outcome {
             Some(outcome) => outcome,
-            None => {
-                self.set_system(id).await?;
-                let input = TurnInput { memory, ..self.input() };
-                let on_event = |event| observer.take(event, self, true);
-                let turn = Box::pin(session.turn(input, on_event));
-                tokio::select! {
-                    biased;
-                    outcome = turn => outcome?,
-                    () = self.events.closed() => return Err(ChatError::HungUp),
-                }
-            }
+            None => self.new_turn(id, memory, &mut observer).await?,
         };
         // Both sides of the exchange are durable before the answer is sent; later steps are queued.
         let (recorded, published) = tokio::join!(
@@ -249,6 +220,50 @@ impl TurnContext<'_> {
             earlier,
             latency,
         })
+    }
+
+    async fn new_turn(
+        &self,
+        id: SessionId,
+        memory: Option<OwnMemory>,
+        observer: &mut TurnObserver,
+    ) -> Result<TurnOutcome, ChatError> {
+        self.set_system(id).await?;
+        let (session, input) = (self.client.session(id), TurnInput { memory, ..self.input() });
+        let turn = Box::pin(session.turn(input, |event| observer.take(event, self, true)));
+        tokio::select! {
+            biased;
+            outcome = turn => Ok(outcome?),
+            () = self.events.closed() => Err(ChatError::HungUp),
+        }
+    }
+
+    /// Finishes the message of an earlier request that died. Returns its outcome if it is the requested one, otherwise
+    /// its turn and its answer.
+    async fn finish_pending(
+        &self,
+        id: SessionId,
+        memory: Option<OwnMemory>,
+        observer: &mut TurnObserver,
+        progress: &mut Progress,
+    ) -> Result<(Option<TurnOutcome>, Option<(u64, String)>), ChatError> {
+        let session = self.client.session(id);
+        let Some(pending) = session.pending_messages().await? else { return Ok((None, None)) };
+        let resumes = same(&pending, &self.request.messages);
+        if resumes && !self.has_settings_of_pending(id).await? {
+            // A request with other settings replaces the one that failed.
+            session.abandon().await?;
+            return Ok((None, None));
+        }
+        let options = ResumeOptions { memory, ..self.options() };
+        let on_event = |event| observer.take(event, self, resumes);
+        match Box::pin(session.resume(options, on_event)).await? {
+            Some(resumed) if !resumes => {
+                self.record(&resumed, progress, &pending).await;
+                Ok((None, Some((resumed.seq, resumed.text))))
+            }
+            outcome => Ok((outcome, None)),
+        }
     }
 
     /// Whether the last turn is the requested one.
