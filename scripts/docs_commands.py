@@ -338,7 +338,7 @@ def run_document(path, bin_folder, keep_going):
     machine = None
     try:
         if run:
-            needs_relayer = bool(re.search(r"baton memory|--memory|baton-relayer mcp|baton account deleg", text))
+            needs_relayer = bool(re.search(r"baton memory|--memory|baton account deleg", text))
             needs_network = needs_relayer or any(f"{program} " in text for program in PROGRAMS)
             machine = Machine(bin_folder, needs_network, needs_relayer)
         for block in blocks:

@@ -19,8 +19,7 @@ use crate::config::Options;
     version,
     after_help = "Examples:\n  baton-relayer init\n  baton-relayer models pull potion-base-8m\n  \
                   baton-relayer run --http 127.0.0.1:8000 --publisher http://127.0.0.1:31415 --aggregator http://127.0.0.1:31415\n  \
-                  baton-relayer doctor\n  \
-                  baton-relayer mcp --account-key ~/.local/share/baton/account.key --url http://127.0.0.1:8000\n\n\
+                  baton-relayer doctor\n\n\
                   Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage."
 )]
 pub(crate) struct Cli {
@@ -106,10 +105,6 @@ pub(crate) enum Command {
                             Examples:\n  baton-relayer doctor\n  baton-relayer doctor --json | jq '.checks[].findings[]'"
     )]
     Doctor(DoctorArgs),
-    /// Serve memory tools to an agent on standard input and output (MCP)
-    #[command(after_help = "Example, in an agent's configuration:\n  \
-                            {\"command\": \"baton-relayer\", \"args\": [\"mcp\", \"--account-key\", \"/home/me/account.key\", \"--url\", \"http://127.0.0.1:8000\"]}")]
-    Mcp(McpArgs),
     /// Invite an account to this relayer: print an invitation for its key
     #[command(
         after_help = "The owner presents the line once, with `baton memory redeem`. It counts with owners = \"invited\".\n\n\
@@ -205,28 +200,6 @@ pub(crate) struct DoctorArgs {
     /// Do not dial or query anything outside this machine's relayer
     #[arg(long)]
     pub(crate) offline: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct McpArgs {
-    /// Key file to sign with: the account's own, or a delegate's
-    #[arg(long, value_name = "FILE", env = "BATON_ACCOUNT_KEY")]
-    pub(crate) account_key: PathBuf,
-    /// File with the key file's passphrase
-    #[arg(long, value_name = "FILE", env = "BATON_ACCOUNT_PASSPHRASE_FILE")]
-    pub(crate) passphrase_file: Option<PathBuf>,
-    /// URL of the relayer
-    #[arg(long, value_name = "URL", env = "BATON_RELAYER_URL", default_value = "http://127.0.0.1:8000")]
-    pub(crate) url: String,
-    /// Permit plain http:// to a relayer on another machine: others on the way can read the memories
-    #[arg(long, env = "BATON_INSECURE")]
-    pub(crate) insecure: bool,
-    /// Account to act for [default: the key's own]
-    #[arg(long, value_name = "ACCOUNT", env = "BATON_ACCOUNT")]
-    pub(crate) account: Option<String>,
-    /// File with an unregistered delegation: JSON from baton account delegate, or the header form
-    #[arg(long, value_name = "FILE")]
-    pub(crate) delegation: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

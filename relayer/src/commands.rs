@@ -1,8 +1,5 @@
 //! The commands that do not serve.
 
-#[cfg(feature = "mcp")]
-mod agent;
-
 use anyhow::{Context as _, bail};
 use baton_keys::{SecretSigningKey, ids::PublicKey};
 use baton_memory::ids::OwnerId;
@@ -11,16 +8,6 @@ use crate::{cli::InviteArgs, config::Settings, http, output::println, owners, se
 
 /// Owners per read from the storage.
 const OWNERS_PAGE: usize = 1_000;
-
-/// Serves the tools to an agent.
-#[cfg(not(feature = "mcp"))]
-pub(crate) async fn mcp(_: crate::cli::McpArgs) -> anyhow::Result<()> {
-    bail!("this program was built without tools for agents: build it with the feature `mcp`")
-}
-
-/// Serves the tools to an agent.
-#[cfg(feature = "mcp")]
-pub(crate) use agent::mcp;
 
 /// Prints an invitation of an account's key to the relayer with this key.
 pub(crate) fn invite(args: &InviteArgs, relayer: &SecretSigningKey) -> anyhow::Result<()> {
@@ -36,7 +23,7 @@ pub(crate) fn invite(args: &InviteArgs, relayer: &SecretSigningKey) -> anyhow::R
 
 /// Prints the OpenAPI document.
 pub(crate) fn openapi() -> anyhow::Result<()> {
-    println(&http::document(http::chat::documented()).to_pretty_json()?);
+    println(&http::document().to_pretty_json()?);
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 mod api_error;
 mod audience;
 mod body;
-pub mod chat;
+mod chat;
 mod client_address;
 mod completion;
 mod constraints;
@@ -15,15 +15,17 @@ mod delegations;
 mod extract;
 mod gate;
 mod identity;
-mod invitation;
 mod items;
 mod limits;
+mod namespaces;
 mod open;
+mod operation;
+mod operations;
+mod owner;
 mod places;
-mod portability;
+mod recall;
+mod remember;
 mod removal;
-mod sdk;
-mod settings;
 mod shapes;
 #[cfg(feature = "mcp")]
 mod tools;
@@ -34,7 +36,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, extract::DefaultBodyLimit, middleware};
+use axum::{Router, middleware};
 use baton_keys::ids::PublicKey;
 use baton_kit::listen;
 use baton_memory::{Memory, extraction, ids::OwnerId};
@@ -43,7 +45,7 @@ use baton_models::embed::Embedder;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{
-    InfoBuilder, OpenApi, OpenApiBuilder,
+    Components, InfoBuilder, OpenApi, OpenApiBuilder, Paths,
     security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -52,17 +54,14 @@ pub(crate) use api_error::ApiError;
 pub(crate) use api_error::ApiErrorJson;
 pub use audience::Audience;
 pub use client_address::ClientAddresses;
-pub(crate) use extract::Admin;
-pub(crate) use extract::Chatter;
-pub(crate) use extract::Input;
-pub(crate) use extract::Params;
-pub(crate) use extract::Reader;
-pub(crate) use extract::Writer;
 pub use identity::{IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity};
 pub use limits::Limits;
 
+use operation::Operation;
+
 use crate::{
     budgets::Budgets,
+    chat::Chat,
     delegation::registry::{Records, Registry},
     owners::Owners,
     shared_slots::SharedSlots,
@@ -80,21 +79,11 @@ pub struct AppState {
 }
 
 struct Inner {
-    memory: Memory,
+    config: ServerConfig,
     registry: Registry,
-    embedder: Arc<dyn Embedder>,
-    writer: Option<Arc<dyn extraction::Writer>>,
-    limits: Limits,
-    public_url: Option<String>,
-    identity: IdentitySource,
-    now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     owner_rates: Mutex<Rates<OwnerId>>,
     key_rates: Mutex<Rates<PublicKey>>,
     subnet_rates: Mutex<Rates<Subnet>>,
-    addresses: ClientAddresses,
-    owners: Arc<Owners>,
-    budgets: Arc<Budgets>,
-    audience: Audience,
     requests: SharedSlots,
     large_bodies: SharedSlots,
     tasks: TaskTracker,
@@ -133,44 +122,22 @@ impl AppState {
     /// Creates the routes' state.
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
-        let ServerConfig {
-            memory,
-            embedder,
-            writer,
-            limits,
-            addresses,
-            owners,
-            budgets,
-            audience,
-            public_url,
-            identity,
-            now_ms,
-        } = config;
-        let records: Arc<dyn Records> = Arc::new(memory.clone());
+        let records: Arc<dyn Records> = Arc::new(config.memory.clone());
+        let limits = &config.limits;
         Self {
             inner: Arc::new(Inner {
-                registry: Registry::new(records).at(audience.relayer),
-                memory,
-                embedder,
-                writer,
-                public_url,
-                identity,
-                now_ms,
+                registry: Registry::new(records).at(config.audience.relayer),
                 owner_rates: Mutex::new(Rates::new(limits.owner_per_minute)),
                 key_rates: Mutex::new(Rates::new(limits.key_per_minute)),
                 subnet_rates: Mutex::new(
                     Rates::new(limits.subnet_per_minute).in_bursts_of(limits.subnet_burst()),
                 ),
-                addresses,
-                owners,
-                budgets,
-                audience,
                 requests: SharedSlots::new(limits.requests),
                 large_bodies: SharedSlots::new(limits.large_bodies),
-                limits,
                 tasks: TaskTracker::new(),
                 document: OnceLock::new(),
                 readiness: tokio::sync::Mutex::default(),
+                config,
             }),
         }
     }
@@ -178,13 +145,13 @@ impl AppState {
     /// The only entry to memory.
     #[must_use]
     pub(crate) fn memory(&self) -> &Memory {
-        &self.inner.memory
+        &self.inner.config.memory
     }
 
     /// The wall clock, in milliseconds since the Unix epoch.
     #[must_use]
     pub(crate) fn now_ms(&self) -> u64 {
-        (self.inner.now_ms)()
+        (self.inner.config.now_ms)()
     }
 
     /// Whether memory is usable now; the error gives the reason and the next step. All callers share an
@@ -196,7 +163,7 @@ impl AppState {
         {
             return answer.clone();
         }
-        let answer = self.inner.memory.readiness().await;
+        let answer = self.inner.config.memory.readiness().await;
         *known = Some((tokio::time::Instant::now(), answer.clone()));
         answer
     }
@@ -204,18 +171,6 @@ impl AppState {
     fn registry(&self) -> &Registry {
         &self.inner.registry
     }
-}
-
-/// All routes behind the gate, with their documentation.
-fn gated_routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .merge(sdk::routes())
-        .merge(items::routes())
-        .merge(places::routes())
-        .merge(portability::routes())
-        .merge(settings::routes())
-        .merge(delegations::routes())
-        .merge(invitation::routes())
 }
 
 /// All open routes.
@@ -230,43 +185,45 @@ fn open_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(open::document))
 }
 
-/// The OpenAPI document of all routes; `more` are further routes behind the gate.
+/// The OpenAPI document of all routes, with conversations.
 #[must_use]
-pub fn document(more: OpenApiRouter<AppState>) -> OpenApi {
-    describe(gated_routes().merge(more).into_openapi(), open_routes().into_openapi())
+pub fn document() -> OpenApi {
+    describe(&operations(Some(None)), open_routes().into_openapi())
 }
 
-fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
-    let mut document = OpenApiBuilder::new()
-        .info(
-            InfoBuilder::new()
-                .title("Baton relayer")
-                .version(env!("CARGO_PKG_VERSION"))
-                .description(Some(DESCRIPTION))
-                .build(),
-        )
-        .build();
-    let scheme = |header: &str, about: &str| {
-        SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::with_description(header, about)))
-    };
-    let mut gated = gated;
+/// All operations behind the gate; the last is that of conversations, if there are any.
+fn operations(chat: Option<Option<Chat>>) -> Vec<Operation> {
+    operations::table().into_iter().chain(chat.map(chat::operation)).collect()
+}
+
+fn describe(operations: &[Operation], open: OpenApi) -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("Baton relayer")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(DESCRIPTION));
+    let (mut paths, mut schemas) = (Paths::new(), Vec::new());
+    for operation in operations {
+        operation.describe(&mut paths, &mut schemas);
+    }
     #[cfg(feature = "mcp")]
-    tools::describe(&mut gated.paths);
-    let components = gated.components.get_or_insert_default();
+    tools::describe(&mut paths);
+    let mut components = Components::new();
+    components.schemas.extend(schemas);
     let mut all = SecurityRequirement::default();
     for (header, about) in open::AUTH_HEADERS {
-        components.add_security_scheme(header, scheme(header, about));
+        let scheme = ApiKey::Header(ApiKeyValue::with_description(header, about));
+        components.add_security_scheme(header, SecurityScheme::ApiKey(scheme));
         all = all.add(header, Vec::<String>::new());
     }
     components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
-    gated.security = None;
-    for (path, item) in &mut gated.paths.paths {
+    for (path, item) in &mut paths.paths {
         let token = (path == gate::AGENTS).then(|| SecurityRequirement::new("token", Vec::<String>::new()));
         for (_, operation) in open::operations(item) {
             operation.security = Some([Some(all.clone()), token.clone()].into_iter().flatten().collect());
         }
     }
-    document.merge(gated);
+    let document = OpenApiBuilder::new().info(info.build()).paths(paths).components(Some(components));
+    let mut document = document.build();
     document.merge(open);
     completion::complete(&mut document);
     constraints::constrain(&mut document);
@@ -282,19 +239,21 @@ const DESCRIPTION: &str = "Memory across conversations. Every request but those 
     the header x-delegation. Errors are JSON with code, message, hint and request_id; a 429 or 503 says in Retry-After \
     when to come back. Times are RFC 3339. The namespace `default` is the shared pool of no project.";
 
-/// The whole server: open routes, gated ones, and `/mcp`. `more` are further routes behind the gate.
-pub fn router(app: &AppState, more: OpenApiRouter<AppState>) -> Router {
-    let (gated, gated_document) = gated_routes().merge(more).split_for_parts();
+/// The whole server: open routes, those of the table, conversations if there are any, and `/mcp`.
+pub fn router(app: &AppState, chat: Option<Chat>) -> Router {
+    let operations = operations(chat.map(Some));
     let (open, open_document) = open_routes().split_for_parts();
-    let _ = app.inner.document.set(describe(gated_document, open_document));
-    let gated: Router = gated.with_state(app.clone());
+    let _ = app.inner.document.set(describe(&operations, open_document));
+    let mut router =
+        open.layer(middleware::from_fn_with_state(app.clone(), gate::open)).with_state(app.clone());
     #[cfg(feature = "mcp")]
-    let gated = gated.clone().merge(tools::router(gated));
-    let gated = gated
-        .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn_with_state(app.clone(), gate::gate));
-    let open = open.layer(middleware::from_fn_with_state(app.clone(), gate::open)).with_state(app.clone());
-    open.merge(gated)
+    {
+        router = router.merge(tools::router(app, &operations));
+    }
+    for operation in operations {
+        router = operation.route(app, router);
+    }
+    router
         .fallback(async || ApiError::new(api_error::NO_ROUTE))
         .method_not_allowed_fallback(async || ApiError::new(api_error::NO_METHOD))
         .layer(middleware::from_fn(api_error::finish))

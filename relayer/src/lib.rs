@@ -25,8 +25,6 @@ pub mod delegation;
 mod doctor;
 pub mod http;
 mod injection;
-#[cfg(feature = "mcp")]
-mod mcp;
 mod models;
 mod node_model;
 mod output;

@@ -62,7 +62,6 @@ fn command(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Status(args) => block_on(status::run(&settings(args.options)?, args.json)),
         Command::Doctor(args) => block_on(doctor::run(&folder, cli.config.as_deref(), args)),
-        Command::Mcp(args) => block_on(commands::mcp(args)),
         Command::Invite(args) => commands::invite(&args, &init(&folder)?),
         Command::Openapi => commands::openapi(),
         Command::Completions(shell) => Ok(manual::print_completions(Cli::whole(), &shell)?),

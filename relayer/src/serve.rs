@@ -15,7 +15,6 @@ use baton_memory::Memory;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use utoipa_axum::router::OpenApiRouter;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -78,7 +77,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let jobs = memory.run_jobs(shutdown.clone());
     let sealed = relayer.run(incoming, shutdown.clone(), grace);
     let config = server_config(&settings, opened, owners, audience, identity);
-    let http = serve_http(config, listener, chat.routes(), shutdown.clone());
+    let http = serve_http(config, listener, chat.chat(), shutdown.clone());
     let upkeep = upkeep.run(shutdown.clone());
     let stopping = async {
         tokio::select! {
@@ -119,11 +118,8 @@ impl Conversations {
         self.0.is_some()
     }
 
-    fn routes(&self) -> OpenApiRouter<AppState> {
-        match &self.0 {
-            Some((_, chat)) => http::chat::routes(chat.clone()),
-            None => OpenApiRouter::new(),
-        }
+    fn chat(&self) -> Option<Chat> {
+        self.0.as_ref().map(|(_, chat)| chat.clone())
     }
 
     /// Lets running turns finish within the grace period.
@@ -174,12 +170,12 @@ fn server_config(
 async fn serve_http(
     config: ServerConfig,
     listener: Option<TcpListener>,
-    more: OpenApiRouter<AppState>,
+    chat: Option<Chat>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let Some(listener) = listener else { return Ok(()) };
     let app = AppState::new(config);
-    let router = http::router(&app, more);
+    let router = http::router(&app, chat);
     let served = http::serve(app, router, listener, shutdown.clone().cancelled_owned()).await;
     // Without its HTTP server, the relayer ends and reports the reason.
     shutdown.cancel();

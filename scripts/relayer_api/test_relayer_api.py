@@ -91,7 +91,7 @@ class RelayerApi(unittest.TestCase):
         output = made.stdout + made.stderr
         self.assertEqual(made.returncode, 0, output)
         # The generator knows neither JSON lines nor an answer that has all fields of one of two others.
-        unknown = {"GET /v1/memory/export", "PATCH /v1/memory/items/{id}", "POST /v1/memory/import"}
+        unknown = {"GET /api/export", "PATCH /api/items/{id}", "POST /api/import"}
         self.assertLessEqual(set(re.findall(r"WARNING parsing (.+) within", output)), unknown, output)
         sys.path.insert(0, str(folder))
         generated, models = importlib.import_module("generated"), importlib.import_module("generated.models")
@@ -106,16 +106,16 @@ class RelayerApi(unittest.TestCase):
         )
 
         def call(name, **arguments):
-            return importlib.import_module(f"generated.api.memory.{name}").sync(client=client, **arguments)
+            return importlib.import_module(f"generated.api.{name}").sync(client=client, **arguments)
 
         fact = models.FactInput(text="The roses want water on Tuesdays.", project="garden")
-        [remembered] = call("post_v1_memory_remember", body=models.RememberInput(facts=[fact])).remembered
+        remembered = call("remember.post_api_remember", body=fact)
         question = models.RecallInput(query="When do the roses want water?", project="garden")
-        [hit] = call("post_v1_memory_recall", body=question).hits
-        self.assertEqual((hit.item.id, hit.item.text), (remembered.id, fact.text))
-        call("post_v1_memory_delete", body=models.IdsInput(ids=[hit.item.id]))
-        self.assertEqual(call("post_v1_memory_recall", body=question).hits, [])
-        missing = call("get_v1_memory_items_id", id=hit.item.id)
+        [found] = call("recall.post_api_recall", body=question).results
+        self.assertEqual((found.id, found.text), (remembered.id, fact.text))
+        call("memory.post_api_delete", body=models.IdsInput(ids=[found.id]))
+        self.assertEqual(call("recall.post_api_recall", body=question).results, [])
+        missing = call("memory.get_api_items_id", id=found.id)
         self.assertIsInstance(missing, models.FaultJson)
         self.assertEqual(missing.code, "not_found")
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     Failure, agent_pipe,
     args::{ContextArguments, ItemKind, MemoryCommand, OtherHolders, Switch},
-    memory_items::{ItemSelection, escaped, items_of},
+    memory_items::{ItemSelection, PAGE, escaped, items_of},
     out::{Out, clean, count, memories},
     relayer_client::RelayerClient,
     settings::{Settings, read_bounded},
@@ -37,7 +37,7 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
             if let Some(kind) = kind {
                 body["filters"] = json!({ "kinds": [kind.name()] });
             }
-            show_items(&relayer.json(Method::POST, "/v1/memory/list", Some(&body)).await?, *all, out)
+            show_items(&relayer.json(Method::POST, "/api/list", Some(&body)).await?, *all, out)
         }
         MemoryCommand::Search { query, context, scope, limit } => {
             let mut body = context_json(context);
@@ -46,28 +46,19 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
             if let Some(scope) = scope {
                 body["memory_scope"] = scope.as_str().into();
             }
-            show_hits(&relayer.json(Method::POST, "/v1/memory/recall", Some(&body)).await?, out)
+            show_hits(&relayer.json(Method::POST, "/api/recall", Some(&body)).await?, out)
         }
         MemoryCommand::Add { text, context, relationship } => {
             let mut fact = context_json(context);
             fact["text"] = text.as_str().into();
             fact["layer"] = if *relationship { "relationship" } else { "profile" }.into();
-            let body = json!({ "facts": [fact] });
-            show_added(&relayer.json(Method::POST, "/v1/memory/remember", Some(&body)).await?, out)
+            show_added(&relayer.json(Method::POST, "/api/remember", Some(&fact)).await?, out)
         }
-        MemoryCommand::Edit { id, text, keep_old, others } => {
-            let body = json!({ "text": text });
-            let path = format!("/v1/memory/items/{}", relayer.item_id(id).await?);
-            let answer = if *keep_old {
-                relayer.json(Method::POST, &format!("{path}/supersede"), Some(&body)).await?
-            } else {
-                let query = others.map(|others| format!("?others={}", others.name())).unwrap_or_default();
-                relayer.json(Method::PATCH, &format!("{path}{query}"), Some(&body)).await?
-            };
-            show_item(&answer, out)?;
-            show_holders(&answer, out);
-            Ok(())
+        MemoryCommand::Edit { id, text, keep_old: true, .. } => {
+            let path = format!("/api/items/{}/supersede", relayer.item_id(id).await?);
+            show_item(&relayer.json(Method::POST, &path, Some(&json!({ "text": text }))).await?, out)
         }
+        MemoryCommand::Edit { id, text, others, .. } => edit(&relayer, id, text, *others, out).await,
         MemoryCommand::Delete { ids, others, .. } if !ids.is_empty() => {
             forget(&relayer, ids, *others, out).await
         }
@@ -81,47 +72,23 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
         }
         MemoryCommand::Delete { yes, .. } => forget_everything(&relayer, *yes, out).await,
         MemoryCommand::Export { out: file, context } => export(&relayer, file, context, out).await,
-        MemoryCommand::Import { file } => {
-            let text = read_bounded(file, MAX_IMPORT_BYTES)?;
-            let answer = relayer.text(Method::POST, "/v1/memory/import", text.to_string()).await?;
-            let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
-            show_answer(
-                &answer,
-                &format!("{} added, {} known already", answer["added"], answer["skipped"]),
-                out,
-            )
-        }
+        MemoryCommand::Import { file } => import(&relayer, file, out).await,
         MemoryCommand::Consent { grant, deny, others } => consent(&relayer, grant, deny, *others, out).await,
         MemoryCommand::Profile { context } => {
-            let path = format!("/v1/memory/profile{}", context_query(context));
+            let path = format!("/api/profile{}", context_query(context));
             show_items(&relayer.json(Method::GET, &path, None).await?, false, out)
         }
-        MemoryCommand::Settings { extract_through_nodes } => {
-            let answer = match extract_through_nodes {
-                None => relayer.json(Method::GET, "/v1/memory/settings", None).await?,
-                Some(switch) => {
-                    let body = json!({ "extract_through_nodes": *switch == Switch::On });
-                    relayer.json(Method::PUT, "/v1/memory/settings", Some(&body)).await?
-                }
-            };
-            show_settings(&answer, out)
+        MemoryCommand::Settings { extract_through_nodes: None } => {
+            show_settings(&relayer.json(Method::GET, "/api/settings", None).await?, out)
         }
-        MemoryCommand::Redeem { invitation } => {
-            let body = json!({ "invitation": invitation });
-            let answer = relayer.json(Method::POST, "/v1/memory/invitation", Some(&body)).await?;
-            if out.json() {
-                return Ok(out.value(&answer)?);
-            }
-            let until = clean(answer["until"].as_str().unwrap_or_default());
-            Ok(out.line(&format!("the relayer serves {} until {until}", relayer.owner()))?)
+        MemoryCommand::Settings { extract_through_nodes: Some(switch) } => {
+            let body = json!({ "extract_through_nodes": *switch == Switch::On });
+            show_settings(&relayer.json(Method::PUT, "/api/settings", Some(&body)).await?, out)
         }
+        MemoryCommand::Redeem { invitation } => redeem(&relayer, invitation, out).await,
         MemoryCommand::Mcp => agent_pipe::run(&relayer).await,
-        MemoryCommand::Projects => {
-            show_groups(&relayer.json(Method::GET, "/v1/memory/projects", None).await?, out)
-        }
-        MemoryCommand::Sessions => {
-            show_groups(&relayer.json(Method::GET, "/v1/memory/sessions", None).await?, out)
-        }
+        MemoryCommand::Projects => show_groups(&relayer.json(Method::GET, "/api/projects", None).await?, out),
+        MemoryCommand::Sessions => show_groups(&relayer.json(Method::GET, "/api/sessions", None).await?, out),
     }
 }
 
@@ -169,11 +136,44 @@ async fn forget_selected(
     show_answer(&json!({ "count": deleted }), &format!("{} deleted for good", memories(deleted)), out)
 }
 
+async fn edit(
+    relayer: &RelayerClient,
+    id: &str,
+    text: &str,
+    others: Option<OtherHolders>,
+    out: &Out,
+) -> Result<(), Failure> {
+    let mut body = json!({ "text": text });
+    if let Some(others) = others {
+        body["others"] = others.name().into();
+    }
+    let path = format!("/api/items/{}", relayer.item_id(id).await?);
+    let answer = relayer.json(Method::PATCH, &path, Some(&body)).await?;
+    show_item(&answer, out)?;
+    show_holders(&answer, out);
+    Ok(())
+}
+
+async fn import(relayer: &RelayerClient, file: &Path, out: &Out) -> Result<(), Failure> {
+    let text = read_bounded(file, MAX_IMPORT_BYTES)?;
+    let answer = relayer.text(Method::POST, "/api/import", text.to_string()).await?;
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let said = format!("{} added, {} known already", answer["added"], answer["skipped"]);
+    show_answer(&answer, &said, out)
+}
+
+async fn redeem(relayer: &RelayerClient, invitation: &str, out: &Out) -> Result<(), Failure> {
+    let body = json!({ "invitation": invitation });
+    let answer = relayer.json(Method::POST, "/api/invitation", Some(&body)).await?;
+    let until = clean(answer["until"].as_str().unwrap_or_default());
+    show_answer(&answer, &format!("the relayer serves {} until {until}", relayer.owner()), out)
+}
+
 async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Result<(), Failure> {
     confirm("Delete all memories of this account, with their keys, for good?", yes)?;
     // The account once more: a path alone deletes nothing.
     let confirm = json!({ "confirm": relayer.owner() });
-    relayer.text(Method::DELETE, "/v1/memory/owner", confirm.to_string()).await?;
+    relayer.text(Method::POST, "/api/erase", confirm.to_string()).await?;
     show_answer(&json!({ "deleted": "everything" }), "everything is deleted", out)
 }
 
@@ -187,7 +187,7 @@ async fn forget(
     if let Some(others) = others {
         body["others"] = others.name().into();
     }
-    let answer = relayer.json(Method::POST, "/v1/memory/delete", Some(&body)).await?;
+    let answer = relayer.json(Method::POST, "/api/delete", Some(&body)).await?;
     let deleted = answer["count"].as_u64().unwrap_or_default();
     show_answer(&answer, &format!("{} deleted for good", memories(deleted)), out)?;
     show_holders(&answer, out);
@@ -230,7 +230,7 @@ async fn export(
     context: &ContextArguments,
     out: &Out,
 ) -> Result<(), Failure> {
-    let path = format!("/v1/memory/export{}", context_query(context));
+    let path = format!("/api/export{}", context_query(context));
     let mut text = relayer.text(Method::GET, &path, String::new()).await?;
     if let Some(line) = relayer.endorsement(&text) {
         text.push_str(&line);
@@ -261,7 +261,8 @@ async fn consent(
     out: &Out,
 ) -> Result<(), Failure> {
     if grant.is_empty() && deny.is_empty() {
-        let waiting = relayer.json(Method::GET, "/v1/memory/consent", None).await?;
+        let pending = json!({ "everything": true, "consent": "pending", "limit": PAGE });
+        let waiting = relayer.json(Method::POST, "/api/list", Some(&pending)).await?;
         if !out.json() && waiting["items"].as_array().is_none_or(Vec::is_empty) {
             out.note("No memory waits for your consent.");
             return Ok(());
@@ -276,7 +277,7 @@ async fn consent(
         if let Some(others) = others.filter(|_| decision == "deny") {
             body["others"] = others.name().into();
         }
-        let answer = relayer.json(Method::POST, "/v1/memory/consent", Some(&body)).await?;
+        let answer = relayer.json(Method::POST, "/api/consent", Some(&body)).await?;
         let number = answer["count"].as_u64().unwrap_or_default();
         let done = if decision == "grant" { "kept" } else { "denied and deleted" };
         show_answer(&answer, &format!("{} {done}", memories(number)), out)?;
@@ -358,9 +359,8 @@ fn show_item(item: &Value, out: &Out) -> Result<(), Failure> {
 }
 
 fn show_added(answer: &Value, out: &Out) -> Result<(), Failure> {
-    let first = &answer["remembered"][0];
-    let id = first["id"].as_str().unwrap_or_default();
-    let text = match (first["existed"].as_bool(), first["superseded"].as_str()) {
+    let id = answer["id"].as_str().unwrap_or_default();
+    let text = match (answer["existed"].as_bool(), answer["superseded"].as_str()) {
         (Some(true), _) => format!("{id}  was known already"),
         (_, Some(old)) => format!("{id}  remembered, in the place of {old}"),
         _ => format!("{id}  remembered"),
@@ -372,12 +372,12 @@ fn show_hits(answer: &Value, out: &Out) -> Result<(), Failure> {
     if out.json() {
         return Ok(out.value(answer)?);
     }
-    let hits = answer["hits"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if hits.is_empty() {
+    let found = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if found.is_empty() {
         out.note("No memory matches. A search compares words and meaning; baton memory list --all shows all of them.");
     }
-    for hit in hits {
-        out.line(&format!("{:.2}  {}", hit["score"].as_f64().unwrap_or_default(), row(&hit["item"], false)))?;
+    for item in found {
+        out.line(&format!("{:.2}  {}", item["score"].as_f64().unwrap_or_default(), row(item, false)))?;
     }
     if let Some(degraded) = answer["degraded"].as_str() {
         out.warn(degraded);

@@ -12,7 +12,7 @@ const ID_CHARS: usize = 32;
 /// Fewest characters of an id's beginning.
 const MIN_PREFIX_CHARS: usize = 4;
 /// Items of one list.
-const PAGE: usize = 200;
+pub(crate) const PAGE: usize = 200;
 /// Ids with the same beginning that an error names.
 const NAMED_IDS: usize = 8;
 
@@ -41,7 +41,7 @@ impl RelayerClient {
         let body = json!({
             "everything": true, "archived": true, "filters": { "history": true }, "id": id, "limit": NAMED_IDS,
         });
-        let found = self.json(Method::POST, "/v1/memory/list", Some(&body)).await?;
+        let found = self.json(Method::POST, "/api/list", Some(&body)).await?;
         let ids: Vec<&str> = items_of(&found).iter().filter_map(|item| item["id"].as_str()).collect();
         match ids.as_slice() {
             [one] => Ok((*one).to_owned()),
@@ -76,7 +76,7 @@ impl RelayerClient {
         others: Option<&str>,
     ) -> Result<u64, Failure> {
         if let (Some(project), None) = (selection.project, selection.kind) {
-            let path = format!("/v1/memory/projects/{}", escaped(project));
+            let path = format!("/api/projects/{}", escaped(project));
             return match self.json(Method::DELETE, &path, None).await {
                 Ok(answer) => Ok(answer["count"].as_u64().unwrap_or_default()),
                 Err(failure) if is_missing(&failure) => Ok(0),
@@ -92,7 +92,7 @@ impl RelayerClient {
         }
         let mut deleted = 0;
         loop {
-            let found = self.json(Method::POST, "/v1/memory/list", Some(&body)).await?;
+            let found = self.json(Method::POST, "/api/list", Some(&body)).await?;
             let is_selected = |item: &&Value| {
                 body["everything"] == true || is_same_place(item["project"].as_str(), selection.project)
             };
@@ -105,7 +105,7 @@ impl RelayerClient {
                 if let Some(others) = others {
                     wanted["others"] = others.into();
                 }
-                let answer = self.json(Method::POST, "/v1/memory/delete", Some(&wanted)).await?;
+                let answer = self.json(Method::POST, "/api/delete", Some(&wanted)).await?;
                 answer["count"].as_u64().unwrap_or_default()
             };
             deleted += count;

@@ -19,14 +19,12 @@ use super::{
     Failure, account_key,
     args::{HintMode, MemoryArguments},
     authority::RequestAuthority,
-    memory_items::{ItemSelection, is_missing, items_of},
+    memory_items::{ItemSelection, PAGE, is_missing, items_of},
     out::Out,
     relayer_client::RelayerClient,
     settings::Settings,
 };
 
-/// Most items that the gateway lists.
-const LISTED_ITEMS: usize = 200;
 /// Most words of a hint.
 const MAX_KEYWORDS: usize = 12;
 /// Shortest word that counts as a keyword.
@@ -122,7 +120,7 @@ impl RelayerMemory {
                 body[name] = value.into();
             }
         }
-        relayer.text(Method::POST, "/v1/memory/turns", body.to_string()).await.map(drop)
+        relayer.text(Method::POST, "/api/turns", body.to_string()).await.map(drop)
     }
 }
 
@@ -178,14 +176,14 @@ impl GatewayMemory for RelayerMemory {
         Box::pin(async move {
             let kinds: Vec<&String> = filter.kind.iter().collect();
             let mut body = json!({
-                "everything": filter.project.is_none(), "filters": { "kinds": kinds }, "limit": LISTED_ITEMS,
+                "everything": filter.project.is_none(), "filters": { "kinds": kinds }, "limit": PAGE,
             });
             for (name, value) in [("project", &filter.project), ("words", &filter.query)] {
                 if let Some(value) = value {
                     body[name] = value.as_str().into();
                 }
             }
-            let answer = self.relayer()?.json(Method::POST, "/v1/memory/list", Some(&body)).await;
+            let answer = self.relayer()?.json(Method::POST, "/api/list", Some(&body)).await;
             let answer = answer.map_err(|failure| MemoryFailure::Refused(reason(&failure)))?;
             let entries = items_of(&answer).iter().map(entry);
             Ok(entries.filter(|entry| is_of(entry, filter.project.as_deref())).collect())
@@ -200,7 +198,7 @@ impl GatewayMemory for RelayerMemory {
     ) -> MemoryFuture<'a, MemoryEntry> {
         Box::pin(async move {
             let (relayer, id) = (self.relayer()?, self.id_in(project, id).await?);
-            let path = format!("/v1/memory/items/{id}");
+            let path = format!("/api/items/{id}");
             let edited = relayer.json(Method::PATCH, &path, Some(&json!({ "text": text }))).await;
             Ok(entry(&edited.map_err(|failure| refused(&failure))?))
         })
@@ -209,8 +207,7 @@ impl GatewayMemory for RelayerMemory {
     fn delete<'a>(&'a self, project: Option<&'a str>, id: &'a str) -> MemoryFuture<'a, ()> {
         Box::pin(async move {
             let (relayer, id) = (self.relayer()?, self.id_in(project, id).await?);
-            let deleted =
-                relayer.json(Method::POST, "/v1/memory/delete", Some(&json!({ "ids": [id] }))).await;
+            let deleted = relayer.json(Method::POST, "/api/delete", Some(&json!({ "ids": [id] }))).await;
             deleted.map(drop).map_err(|failure| refused(&failure))
         })
     }
@@ -239,7 +236,7 @@ impl RelayerMemory {
     async fn id_in(&self, project: Option<&str>, id: &str) -> Result<String, MemoryFailure> {
         let relayer = self.relayer()?;
         let id = relayer.item_id(id).await.map_err(|failure| refused(&failure))?;
-        let item = relayer.json(Method::GET, &format!("/v1/memory/items/{id}"), None).await;
+        let item = relayer.json(Method::GET, &format!("/api/items/{id}"), None).await;
         let item = entry(&item.map_err(|failure| refused(&failure))?);
         if is_of(&item, project) { Ok(id) } else { Err(MemoryFailure::Unknown) }
     }

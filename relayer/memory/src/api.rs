@@ -447,23 +447,9 @@ pub struct JobView {
     /// Its number.
     pub job: u64,
     /// The item that it works on.
-    pub item: Option<ItemId>,
-    /// Whether it is done, running or waiting.
-    pub state: JobState,
-    /// How often it was tried.
-    pub attempts: u32,
-}
-
-/// The state of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    /// Not begun, or to be tried again.
-    Pending,
-    /// Done.
-    Done,
-    /// Abandoned.
-    Failed,
+    pub item: ItemId,
+    /// Whether it is done; otherwise it is tried again until it is.
+    pub is_done: bool,
 }
 
 /// Why a request failed; one variant for each reaction of the caller.

@@ -200,11 +200,6 @@ impl Memory {
     fn retries(&self) -> std::sync::MutexGuard<'_, Retries> {
         self.inner.retries.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Consecutive failures to store an owner's contents.
-    pub(crate) fn failures_to_store(&self, owner: OwnerId) -> u32 {
-        self.retries().failures(owner, Work::Storing)
-    }
 }
 
 impl Owner {

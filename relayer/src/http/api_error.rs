@@ -61,7 +61,7 @@ kinds! {
     DAMAGED = 500, "damaged", "what is stored for this owner cannot be used", "tell the operator the request id; restore from Walrus or from an export";
     UNSUPPORTED = 501, "not_supported", "this relayer does not do that", "see the documentation for what it does instead";
     NO_WALRUS = 501, "no_walrus", "this relayer keeps no contents on Walrus, so there are none to restore from",
-        "import an export (POST /v1/memory/import), or have the operator set publishers and aggregators; what is remembered here is not lost";
+        "import an export (POST /api/import), or have the operator set publishers and aggregators; what is remembered here is not lost";
     UNAVAILABLE = 503, "unavailable", "memory is unavailable for now", "try again later";
     BUDGET = 503, "budget_spent", "a budget of this relayer is used up", "try again later, or ask its operator to raise it";
     BUSY = 503, "busy", "the relayer has as many requests in hand as it takes", "wait for as long as Retry-After says";
@@ -249,7 +249,7 @@ impl IntoResponse for ApiError {
 }
 
 /// The id of a request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct RequestId(pub String);
 
 impl RequestId {

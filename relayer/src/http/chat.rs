@@ -4,7 +4,8 @@
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{
-    Extension, Json,
+    Json,
+    http::{Method, StatusCode},
     response::{
         IntoResponse, Response, Sse,
         sse::{Event, KeepAlive},
@@ -12,7 +13,7 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use baton_client::SessionRoot;
-use baton_memory::{api::RecallMode, ids::OwnerId, limits::MAX_PAGE, model::MemoryScope};
+use baton_memory::{api::RecallMode, limits::MAX_PAGE, model::MemoryScope};
 use baton_proto::{
     ErrorCode,
     ids::SessionId,
@@ -21,34 +22,50 @@ use baton_proto::{
 use futures::stream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use utoipa::ToSchema;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa::{ToSchema, openapi::Response as Documented};
 use zeroize::Zeroizing;
 
 use super::{
-    ApiError, ApiErrorJson, AppState, Chatter, Input,
+    ApiError,
     api_error::{
         BUSY, CHAT_FORKED, CHAT_GONE, CHAT_ROLLBACK, INTERNAL, MODEL, NO_NODE, RequestId, UNAVAILABLE,
+        UNSUPPORTED,
     },
     extract::scope_named,
+    limits::CHAT_BODY_BYTES,
+    operation::{Answer, Call, Effect, Operation, Schemas},
     shapes::RecallHit,
 };
-use crate::chat::{
-    Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, DEFAULT_MEMORY_TOKENS, DEFAULT_RECALL_ITEMS,
-    MemoryReport, RecalledFact,
+use crate::{
+    chat::{
+        Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, DEFAULT_MEMORY_TOKENS, DEFAULT_RECALL_ITEMS,
+        MemoryReport, RecalledFact,
+    },
+    delegation::Scope,
 };
 
 /// Most tokens of memories that a request may ask for.
 const MAX_MEMORY_TOKENS: u32 = 4096;
 
-/// The route for these conversations; pass it to [`super::router`] among its `more` routes.
-pub fn routes(chat: Chat) -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(turn)).layer(Extension(chat))
-}
+/// The route of conversations. It carries keys of sessions.
+pub(super) const PATH: &str = "/v1/chat";
 
-/// The route without conversations, for its documentation.
-pub fn documented() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(turn))
+/// The operation of these conversations; without them, for its documentation alone.
+pub(super) fn operation(chat: Option<Chat>) -> Operation {
+    let handler = move |call, input| turn(chat.clone(), call, input);
+    Operation::new(
+        Effect::Adds,
+        Method::POST,
+        PATH,
+        handler,
+        "Runs one turn of a session with recalled memories, and returns the answer. A client that closes the event stream \
+         during the answer cancels the turn, and its message is dropped. Without a stream, the turn finishes even if the \
+         client disconnects. The session's next request then gets the answer.",
+    )
+    .by(Scope::Chat)
+    .up_to(CHAT_BODY_BYTES)
+    .or(410)
+    .tagged("chat")
 }
 
 /// A message.
@@ -201,32 +218,40 @@ struct ChatOutput {
     latency: LatencyJson,
 }
 
-/// Runs one turn of a session with recalled memories, and returns the answer.
-///
-/// A client that closes the event stream during the answer cancels the turn, and its message is dropped.
-/// Without a stream, the turn finishes even if the client disconnects. The session's next request then gets
-/// the answer.
-#[utoipa::path(post, path = "/v1/chat", tag = "chat", request_body = ChatInput,
-    responses((status = 200, body = ChatOutput), (status = 400, body = ApiErrorJson), (status = 409, body = ApiErrorJson),
-        (status = 503, body = ApiErrorJson)))]
-async fn turn(
-    Extension(chat): Extension<Chat>,
-    Extension(request_id): Extension<RequestId>,
-    Chatter(caller): Chatter,
-    Input(input): Input<ChatInput>,
-) -> Result<Response, ApiError> {
+/// The answer to a turn.
+enum TurnAnswer {
+    Whole(Box<ChatOutput>),
+    /// Server-sent events.
+    Events(Response),
+}
+
+impl Answer for TurnAnswer {
+    fn documented(schemas: &mut Schemas) -> (StatusCode, Documented) {
+        ChatOutput::documented(schemas)
+    }
+
+    fn respond(self) -> Response {
+        match self {
+            Self::Whole(output) => Json(output).into_response(),
+            Self::Events(events) => events,
+        }
+    }
+}
+
+async fn turn(chat: Option<Chat>, call: Call, input: ChatInput) -> Result<TurnAnswer, ApiError> {
+    let chat = chat.ok_or_else(|| ApiError::new(UNSUPPORTED))?;
     let streamed = input.stream;
-    let place = caller.place(input.project.clone(), None, input.persona.clone())?;
-    let scope = scope_named(input.memory_scope.as_deref(), MemoryScope::NeutralAndRelationship)?;
+    let place = call.caller.place(input.project.clone(), None, input.persona.clone())?;
+    let scope = scope_named(input.memory_scope.as_deref())?;
     let mut request = read(input, scope)?;
     (request.project, request.persona) = (place.project, place.persona);
-    request.without_intimate = !caller.sees_intimate();
-    let events = chat.turn(caller.owner, request).map_err(api_error)?;
+    request.without_intimate = !call.caller.sees_intimate();
+    let events = chat.turn(call.owner(), request).map_err(api_error)?;
     if streamed {
-        return Ok(sse(events, request_id).into_response());
+        return Ok(TurnAnswer::Events(sse(events, call.request_id).into_response()));
     }
     let answer = whole(events).await?;
-    Ok(Json(output(answer, &request_id)).into_response())
+    Ok(TurnAnswer::Whole(Box::new(output(answer, &call.request_id))))
 }
 
 fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, ApiError> {
@@ -387,16 +412,14 @@ fn output(answer: ChatAnswer, request_id: &RequestId) -> ChatOutput {
 /// # Errors
 /// A 503 while a session is in use.
 pub(super) async fn forget(
-    app: &AppState,
-    owner: OwnerId,
+    call: &Call,
     sessions: impl IntoIterator<Item = String>,
 ) -> Result<bool, ApiError> {
     let mut any = false;
     // The names of plain-mode sessions are their ids.
     for session in sessions.into_iter().filter_map(|name| name.parse::<SessionId>().ok()) {
-        let memory = Arc::new(app.memory().clone());
-        any |=
-            crate::chat::forget(memory, owner, session, app.inner.now_ms.clone()).await.map_err(api_error)?;
+        let (memory, now_ms) = (Arc::new(call.memory().clone()), call.app.inner.config.now_ms.clone());
+        any |= crate::chat::forget(memory, call.owner(), session, now_ms).await.map_err(api_error)?;
     }
     Ok(any)
 }

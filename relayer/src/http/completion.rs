@@ -1,14 +1,9 @@
 //! Completes the OpenAPI document with facts that hold for all routes and that no route repeats: the ids of
-//! operations, the errors of the gate and of memory, descriptions, and the bodies that may be left out. Pure.
+//! operations, the errors of the gate and of memory, and descriptions. Pure.
 
-use std::collections::BTreeSet;
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, path::Operation};
 
-use utoipa::openapi::{
-    ContentBuilder, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema, Type, path::Operation,
-    schema::SchemaType,
-};
-
-use super::{api_error, open};
+use super::{api_error, open, operation::JSON};
 
 /// Statuses of errors that any open route may answer with.
 const OPEN_ERRORS: [u16; 6] = [400, 408, 413, 429, 500, 503];
@@ -16,18 +11,14 @@ const OPEN_ERRORS: [u16; 6] = [400, 408, 413, 429, 500, 503];
 const GATED_ERRORS: [u16; 12] = [400, 401, 403, 404, 408, 409, 413, 421, 429, 500, 503, 504];
 /// The schema of every error.
 const ERROR_SCHEMA: &str = "FaultJson";
-const JSON: &str = "application/json";
-const SCHEMAS: &str = "#/components/schemas/";
 
 /// Completes the document of all routes.
 pub(super) fn complete(document: &mut OpenApi) {
-    let optional = schemas_without_required_fields(document);
     for (path, item) in &mut document.paths.paths {
         for (method, operation) in open::operations(item) {
             operation.operation_id = Some(operation_id(method, path));
             add_errors(operation);
             describe_answers(operation);
-            allow_no_body(operation, &optional);
         }
     }
 }
@@ -66,49 +57,22 @@ fn describe(status: u16) -> String {
     format!("an error; its code is one of: {}", api_error::codes_of(status).join(", "))
 }
 
-fn error_response(status: u16) -> Response {
+pub(super) fn error_response(status: u16) -> Response {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(ERROR_SCHEMA))).build();
     ResponseBuilder::new().description(describe(status)).content(JSON, content).build()
 }
 
-/// A route takes an empty body for `{}`. A client may leave a body out if `{}` is a value of its schema.
-fn allow_no_body(operation: &mut Operation, optional: &BTreeSet<String>) {
-    let Some(RefOr::T(body)) = &mut operation.request_body else { return };
-    let Some(RefOr::T(content)) = body.content.get(JSON) else { return };
-    let may_be_empty = match &content.schema {
-        Some(RefOr::Ref(named)) => {
-            named.ref_location.strip_prefix(SCHEMAS).is_some_and(|name| optional.contains(name))
-        }
-        Some(RefOr::T(schema)) => takes_empty_object(schema),
-        None => false,
-    };
-    if may_be_empty {
-        body.required = Some(Required::False);
-    }
-}
-
-/// Whether `{}` is a value of this schema.
-fn takes_empty_object(schema: &Schema) -> bool {
-    let Schema::Object(object) = schema else { return false };
-    object.schema_type == SchemaType::Type(Type::Object) && object.required.is_empty()
-}
-
-fn schemas_without_required_fields(document: &OpenApi) -> BTreeSet<String> {
-    let schemas = document.components.iter().flat_map(|components| &components.schemas);
-    let optional =
-        schemas.filter(|(_, schema)| matches!(schema, RefOr::T(schema) if takes_empty_object(schema)));
-    optional.map(|(name, _)| name.clone()).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn operations_are_named_by_method_and_path() {
         for (method, path, id) in [
             ("get", "/openapi.json", "get_openapi_json"),
-            ("post", "/v1/memory/items/{id}/supersede", "post_v1_memory_items_id_supersede"),
+            ("post", "/api/items/{id}/supersede", "post_api_items_id_supersede"),
             ("delete", "/", "delete"),
         ] {
             assert_eq!(operation_id(method, path), id);

@@ -1,108 +1,30 @@
-//! Extractors for handlers: the caller with a scope, a JSON body, a query, a name from the path. Refusals are
-//! [`ApiError`]s.
+//! The parts of requests that handlers read: JSON bodies, names, and the place and items that a caller may use.
+//! Refusals are [`ApiError`]s.
 
-use axum::{
-    extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::{Method, request::Parts},
-};
 use baton_memory::{
     api::{Filters, ItemView, Place},
     limits::{NAME_FORM, is_name},
     model::MemoryScope,
 };
 use baton_proto::text::is_same_place;
-use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
-use super::{
-    AppState,
-    api_error::{ApiError, BOUND, SCOPE, UNAUTHENTICATED},
-};
+use super::api_error::{ApiError, BOUND};
 use crate::{auth::Caller, delegation::Scope};
 
-macro_rules! scoped {
-    ($($(#[$meta:meta])* $name:ident = $scope:ident;)*) => {
-        $(
-            $(#[$meta])*
-            #[derive(Clone, Debug)]
-            pub(crate) struct $name(pub Caller);
-
-            impl FromRequestParts<AppState> for $name {
-                type Rejection = ApiError;
-
-                async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-                    let caller = with_scope(parts, Scope::$scope)?;
-                    check_room(parts, app)?;
-                    Ok(Self(caller))
-                }
-            }
-        )*
-    };
-}
-
-scoped! {
-    /// The caller, with the right to see memories.
-    Reader = Read;
-    /// The caller, with the right to change memories.
-    Writer = Write;
-    /// The caller, with the right to hold conversations.
-    Chatter = Chat;
-    /// The caller, with the right to administer.
-    Admin = Admin;
-}
-
-fn with_scope(parts: &Parts, scope: Scope) -> Result<Caller, ApiError> {
-    let caller = parts.extensions.get::<Caller>().ok_or_else(|| ApiError::new(UNAUTHENTICATED))?;
-    if caller.may(scope) {
-        return Ok(caller.clone());
+/// Reads a JSON body of any content type; an empty one is `{}`.
+///
+/// # Errors
+/// A 400 with the reason.
+pub(super) fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let body: &[u8] = if body.is_empty() { b"{}" } else { body };
+    // Serde would also read a list as an object's fields in their order.
+    if body.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::bad("the body is a list: send an object"));
     }
-    Err(ApiError::new(SCOPE).saying(format!("the delegation does not allow `{}`", scope.name())))
-}
-
-/// Routes whose requests add to what is stored.
-const GROWING_ROUTES: [&str; 11] = [
-    "/v1/chat",
-    "/v1/memory/import",
-    "/v1/memory/personas",
-    "/v1/memory/projects",
-    "/v1/memory/remember",
-    "/v1/memory/sessions",
-    "/v1/memory/turns",
-    "/api/analyze",
-    "/api/remember",
-    "/api/remember/bulk",
-    "/api/restore",
-];
-
-/// Refuses a request that adds to what is stored while the budget of bytes is used up. Removals pass.
-fn check_room(parts: &Parts, app: &AppState) -> Result<(), ApiError> {
-    if parts.method != Method::POST || !GROWING_ROUTES.contains(&parts.uri.path()) {
-        return Ok(());
-    }
-    Ok(app.inner.budgets.check_bytes()?)
-}
-
-/// A JSON body of any content type.
-#[derive(Clone, Debug)]
-pub(crate) struct Input<T>(pub T);
-
-impl<T: DeserializeOwned> FromRequest<AppState> for Input<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
-        // The gate has read the body, within its limit.
-        let body =
-            Bytes::from_request(request, app).await.map_err(|_| ApiError::bad("the body is missing"))?;
-        let body: &[u8] = if body.is_empty() { b"{}" } else { &body };
-        // Serde would also read a list as an object's fields in their order.
-        if body.trim_ascii_start().first() == Some(&b'[') {
-            return Err(ApiError::bad("the body is a list: send an object"));
-        }
-        let read =
-            serde_json::from_slice(body).or_else(|_| serde_json::from_slice(&with_whole_numbers(body)));
-        read.map(Self).map_err(|error| ApiError::bad(format!("the body: {error}")))
-    }
+    let read = serde_json::from_slice(body).or_else(|_| serde_json::from_slice(&with_whole_numbers(body)));
+    read.map_err(|error| ApiError::bad(format!("the body: {error}")))
 }
 
 /// Integers up to this number are exact in a float.
@@ -147,34 +69,24 @@ fn text_length(json: &[u8]) -> usize {
     end.map_or(json.len(), |end| end + 2)
 }
 
-/// A query.
-#[derive(Clone, Debug)]
-pub(crate) struct Params<T>(pub T);
-
-impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let query = Query::<T>::from_request_parts(parts, app).await;
-        query.map(|Query(value)| Self(value)).map_err(|rejection| ApiError::bad(rejection.body_text()))
-    }
-}
-
-/// A name or id from the path.
-#[derive(Clone, Debug)]
-pub(super) struct PathName<T>(pub T);
-
-impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for PathName<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let path = Path::<T>::from_request_parts(parts, app).await;
-        path.map(|Path(value)| Self(value)).map_err(|rejection| ApiError::bad(rejection.body_text()))
-    }
-}
-
 /// The namespace of items without a project.
 pub(super) const SHARED: &str = "default";
+
+/// The namespace of a project.
+pub(super) fn namespace(project: Option<&str>) -> String {
+    project.unwrap_or(SHARED).to_owned()
+}
+
+/// Refuses a text of spaces alone.
+///
+/// # Errors
+/// A 400 that names the field.
+pub(super) fn not_blank(field: &str, text: &str) -> Result<(), ApiError> {
+    match text.trim().is_empty() {
+        true => Err(ApiError::bad(format!("`{field}` is empty"))),
+        false => Ok(()),
+    }
+}
 
 /// Checks a name from outside; the shared pool's name gives `None`.
 ///
@@ -278,8 +190,8 @@ impl Caller {
 }
 
 /// A scope of memory by its name.
-pub(super) fn scope_named(name: Option<&str>, default: MemoryScope) -> Result<MemoryScope, ApiError> {
-    let Some(name) = name else { return Ok(default) };
+pub(super) fn scope_named(name: Option<&str>) -> Result<MemoryScope, ApiError> {
+    let Some(name) = name else { return Ok(MemoryScope::NeutralAndRelationship) };
     MemoryScope::named(name).ok_or_else(|| {
         let names: Vec<_> = MemoryScope::ALL.iter().map(|scope| scope.name()).collect();
         ApiError::bad(format!("`memory_scope` is one of {}", names.join(", ")))

@@ -9,13 +9,13 @@
 //! 4. the signature otherwise;
 //! 5. a slot for the request.
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
 use axum::{
     body::Body,
     extract::{ConnectInfo, Request, State},
     http::{
-        HeaderMap, HeaderValue, Method, StatusCode,
+        HeaderMap, HeaderValue, StatusCode,
         header::{AUTHORIZATION, CONNECTION, WWW_AUTHENTICATE},
         request::Parts,
     },
@@ -34,8 +34,9 @@ use super::{
         ApiError, BUSY, CLEAR_TOKEN, CLOCK, DEADLINE, INTERNAL, RATE, TOKEN, TOO_LARGE, UNAUTHENTICATED,
     },
     body::{self, BodyLimits, BodyReader},
-    invitation,
-    limits::{ANSWER_TIMEOUT, BODY_BYTES, CHAT_BODY_BYTES, IMPORT_BODY_BYTES, OPEN_BODY_BYTES},
+    chat,
+    limits::{ANSWER_TIMEOUT, BODY_BYTES, OPEN_BODY_BYTES},
+    owner,
 };
 use crate::{
     auth::{AuthError, Caller, SignedHead},
@@ -44,36 +45,19 @@ use crate::{
     stacks::SecretUse,
 };
 
-/// The route whose requests and answers carry keys of sessions.
-const CHAT: &str = "/v1/chat";
 /// The route for agents, which may send a token.
 pub(super) const AGENTS: &str = "/mcp";
 
 /// Requests that a refused new owner costs its subnet besides its own.
 const REFUSED_OWNER_COST: u64 = 15;
 
-/// Most bytes of a body on a route.
-fn body_limit(path: &str) -> usize {
-    match path {
-        "/v1/memory/import" => IMPORT_BODY_BYTES,
-        CHAT => CHAT_BODY_BYTES,
-        _ => BODY_BYTES,
-    }
-}
-
-/// Routes that change nothing although their method is POST.
-const READING_ROUTES: [&str; 6] = [
-    "/v1/memory/list",
-    "/v1/memory/recall",
-    "/api/ask",
-    "/api/recall",
-    "/api/remember/bulk/status",
-    "/api/stats",
-];
-
-/// Whether a request changes nothing.
-fn is_read(parts: &Parts) -> bool {
-    parts.method == Method::GET || READING_ROUTES.contains(&parts.uri.path())
+/// The properties of a route that decide on admission.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GateRoute {
+    /// Whether its requests change nothing.
+    pub(super) reads: bool,
+    /// Most bytes of a body.
+    pub(super) body_bytes: usize,
 }
 
 /// Reads the body of an open route, which no gate reads.
@@ -89,49 +73,64 @@ pub(super) async fn open(State(app): State<AppState>, request: Request, next: Ne
 }
 
 fn limits_of(app: &AppState, most: usize) -> BodyLimits {
-    BodyLimits { most, patience: app.inner.limits.body_patience }
+    BodyLimits { most, patience: app.inner.config.limits.body_patience }
 }
 
-/// Admits a request with its [`Caller`], or answers it.
-pub(super) async fn gate(State(app): State<AppState>, request: Request, next: Next) -> Response {
-    let is_chat = request.uri().path() == CHAT;
+/// Admits a request with its [`Caller`] and runs it, or refuses it.
+pub(super) async fn gate<F>(
+    app: &AppState,
+    route: GateRoute,
+    request: Request,
+    run: impl FnOnce(Request) -> F + Send + 'static,
+) -> Response
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let has_secret = request.uri().path() == chat::PATH;
     let is_agent = request.uri().path() == AGENTS;
-    let _secret = is_chat.then(SecretUse::begin);
-    let mut response = admit_and_run(&app, request, next).await;
+    let _secret = has_secret.then(SecretUse::begin);
+    let mut response = match admit(app, route, request).await {
+        Err(error) => error.into_response(),
+        Ok((request, permits)) => run_admitted(app, request, permits, run).await,
+    };
     if is_agent && response.status() == StatusCode::UNAUTHORIZED {
         response
             .headers_mut()
             .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"baton memory\""));
     }
-    if is_chat {
+    if has_secret {
         // A kept-alive connection keeps the bytes of its last request, which contain a session's key.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
-async fn admit_and_run(app: &AppState, request: Request, next: Next) -> Response {
-    match admit(app, request).await {
-        Err(error) => error.into_response(),
-        Ok((request, permits)) => {
-            let quota = request.extensions().get::<Caller>().map(|caller| quota(app, caller));
-            // A separate task: a client that disconnects must not interrupt a write.
-            let task = app.inner.tasks.spawn(async move {
-                let _permits = permits;
-                tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await
-            });
-            let mut response = match task.await {
-                Ok(Ok(response)) => response,
-                Ok(Err(_)) => ApiError::new(DEADLINE).into_response(),
-                // A panic has ended the process already; only the runtime's shutdown reaches this.
-                Err(_) => ApiError::new(INTERNAL).into_response(),
-            };
-            if let Some(quota) = quota {
-                response.headers_mut().extend(quota);
-            }
-            response
-        }
+async fn run_admitted<F>(
+    app: &AppState,
+    request: Request,
+    permits: Permits,
+    run: impl FnOnce(Request) -> F,
+) -> Response
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let quota = request.extensions().get::<Caller>().map(|caller| quota(app, caller));
+    let running = run(request);
+    // A separate task: a client that disconnects must not interrupt a write.
+    let task = app.inner.tasks.spawn(async move {
+        let _permits = permits;
+        tokio::time::timeout(ANSWER_TIMEOUT, running).await
+    });
+    let mut response = match task.await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => ApiError::new(DEADLINE).into_response(),
+        // A panic has ended the process already; only the runtime's shutdown reaches this.
+        Err(_) => ApiError::new(INTERNAL).into_response(),
+    };
+    if let Some(quota) = quota {
+        response.headers_mut().extend(quota);
     }
+    response
 }
 
 /// The slots of a running request: one for the request, and one for a large body.
@@ -142,14 +141,14 @@ struct Permits {
 
 /// Waits for a slot, for a bounded time and in a bounded queue.
 async fn slot(app: &AppState, slots: &SharedSlots, caller: SlotCaller) -> Result<SlotPermit, ApiError> {
-    let taken = slots.take(caller, Instant::now() + app.inner.limits.slot_wait).await;
+    let taken = slots.take(caller, Instant::now() + app.inner.config.limits.slot_wait).await;
     taken.map_err(|NoSlot| ApiError::new(BUSY).after_ms(1_000))
 }
 
 /// Admits a request: returns it with caller, body and slots.
-async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), ApiError> {
+async fn admit(app: &AppState, route: GateRoute, request: Request) -> Result<(Request, Permits), ApiError> {
     let (mut parts, sent) = request.into_parts();
-    let most = body_limit(parts.uri.path());
+    let most = route.body_bytes;
     let now_ms = app.now_ms();
     let subnet = subnet_of(app, &parts);
     if let Some(subnet) = subnet {
@@ -163,7 +162,7 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
         return admit_agent(app, parts, sent, (caller, subnet)).await;
     }
     let signed_path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    parts.uri = app.inner.audience.check(&parts.uri)?;
+    parts.uri = app.inner.config.audience.check(&parts.uri)?;
     let head = SignedHead::read(&parts.headers, now_ms).map_err(refuse)?;
     // The named key may be another's, so nothing is taken from it yet.
     match super::lock(&app.inner.key_rates).wait_ms(head.claimed_key(), now_ms) {
@@ -173,7 +172,7 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
     let mut large = None;
     let (caller, bytes) = match head.stated_body_sha256().map(str::to_owned) {
         Some(stated) => {
-            let caller = identify(app, &parts, head, &signed_path, &stated, subnet).await?;
+            let caller = identify(app, &parts, head, &signed_path, &stated, route.reads, subnet).await?;
             let slot_caller = SlotCaller { subnet, key: caller.key.0 };
             let mut reader = BodyReader::new(sent, limits_of(app, most));
             if !reader.read_within(BODY_BYTES).await? {
@@ -191,7 +190,8 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
         None => {
             let bytes = body::read(sent, limits_of(app, most.min(BODY_BYTES))).await;
             let bytes = bytes.map_err(|error| unstated(error, most))?;
-            (identify(app, &parts, head, &signed_path, &body_sha256(&bytes), subnet).await?, bytes)
+            let hash = body_sha256(&bytes);
+            (identify(app, &parts, head, &signed_path, &hash, route.reads, subnet).await?, bytes)
         }
     };
     let request = slot(app, &app.inner.requests, SlotCaller { subnet, key: caller.key.0 }).await?;
@@ -227,13 +227,13 @@ async fn identify_token(
     let owner: OwnerId = token.account().parse().map_err(|_| unknown())?;
     let peer =
         parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity.peer().ip());
-    if peer.is_some_and(|peer| !app.inner.addresses.is_unread(peer)) {
+    if peer.is_some_and(|peer| !app.inner.config.addresses.is_unread(peer)) {
         return Err(ApiError::new(CLEAR_TOKEN));
     }
     let (key, now_ms) = (token.key().public_key(), app.now_ms());
     // Before any lookup for the key, which may be unknown.
     super::lock(&app.inner.key_rates).take(key, now_ms).map_err(limited)?;
-    app.inner.owners.check_policy(owner, app.registry().records(), now_ms).await?;
+    app.inner.config.owners.check_policy(owner, app.registry().records(), now_ms).await?;
     let delegation = app.registry().find(owner, &key, None, now_ms / 1_000).await?.ok_or_else(unknown)?;
     super::lock(&app.inner.owner_rates).take(owner, now_ms).map_err(limited)?;
     count_owner(app, owner, subnet, now_ms)?;
@@ -243,7 +243,7 @@ async fn identify_token(
 /// Counts an owner to those of its subnet, if it is new. A subnet with too many new ones pays for each further one: its
 /// signature was checked for nothing, and fresh keys cost their maker less than the check.
 fn count_owner(app: &AppState, owner: OwnerId, subnet: Option<Subnet>, now_ms: u64) -> Result<(), ApiError> {
-    let counted = app.inner.owners.count(owner, subnet, now_ms);
+    let counted = app.inner.config.owners.count(owner, subnet, now_ms);
     if let (Err(OwnerRefusal::TooManyNew(_)), Some(subnet)) = (&counted, subnet) {
         let mut rates = super::lock(&app.inner.subnet_rates);
         let cost = rates.left(&subnet, now_ms).min(REFUSED_OWNER_COST);
@@ -256,14 +256,18 @@ fn count_owner(app: &AppState, owner: OwnerId, subnet: Option<Subnet>, now_ms: u
 /// The subnet that counts a request, by its connection or by a trusted proxy.
 fn subnet_of(app: &AppState, parts: &Parts) -> Option<Subnet> {
     let ConnectInfo(activity) = parts.extensions.get::<ConnectInfo<Activity>>()?;
-    app.inner.addresses.subnet(activity.peer().ip(), &parts.headers, &app.inner.limits.own_networks)
+    app.inner.config.addresses.subnet(
+        activity.peer().ip(),
+        &parts.headers,
+        &app.inner.config.limits.own_networks,
+    )
 }
 
 /// Resets further connections of a client that connects directly, while its subnet has no request left. Returns for how
 /// many milliseconds; 0 for a client behind a proxy.
 fn reset_next(app: &AppState, parts: &Parts, wait_ms: u32) -> u32 {
     let activity = parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity);
-    let direct = activity.filter(|activity| app.inner.addresses.is_client(activity.peer().ip()));
+    let direct = activity.filter(|activity| app.inner.config.addresses.is_client(activity.peer().ip()));
     let span = direct.map(|activity| activity.reset_next(Duration::from_millis(wait_ms.into())));
     span.map_or(0, |span| u32::try_from(span.as_millis()).unwrap_or(u32::MAX))
 }
@@ -289,6 +293,7 @@ async fn identify(
     head: SignedHead<'_>,
     signed_path: &str,
     body_sha256: &str,
+    reads: bool,
     subnet: Option<Subnet>,
 ) -> Result<Caller, ApiError> {
     let now_ms = app.now_ms();
@@ -298,16 +303,16 @@ async fn identify(
     // Before any other lookup for the key, which may be unknown.
     super::lock(&app.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
     // An owner presents an invitation before it is admitted; the route counts it.
-    let invited = parts.uri.path() == invitation::PATH;
+    let invited = parts.uri.path() == owner::INVITATION;
     if !invited {
-        app.inner.owners.check_policy(verified.account(), records, now_ms).await?;
+        app.inner.config.owners.check_policy(verified.account(), records, now_ms).await?;
     }
     let identified = verified.identify(app.registry(), now_ms).await.map_err(refuse)?;
     super::lock(&app.inner.owner_rates).take(identified.caller.owner, now_ms).map_err(limited)?;
     if !invited {
         count_owner(app, identified.caller.owner, subnet, now_ms)?;
     }
-    identified.admit(records, now_ms, is_read(parts)).await.map_err(refuse)
+    identified.admit(records, now_ms, reads).await.map_err(refuse)
 }
 
 fn refuse(error: AuthError) -> ApiError {
@@ -323,7 +328,7 @@ fn quota(app: &AppState, caller: &Caller) -> HeaderMap {
     let now_ms = app.now_ms();
     let of_owner = super::lock(&app.inner.owner_rates).left(&caller.owner, now_ms);
     let of_key = super::lock(&app.inner.key_rates).left(&caller.key, now_ms);
-    let limits = &app.inner.limits;
+    let limits = &app.inner.config.limits;
     [
         ("x-ratelimit-limit", u64::from(limits.owner_per_minute.min(limits.key_per_minute))),
         ("x-ratelimit-remaining", of_owner.min(of_key)),

@@ -7,10 +7,11 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
+use bytes::Bytes;
 use serde_json::{Value, json};
 use utoipa::openapi::{OpenApi, PathItem, path::Operation};
 
-use super::{ApiError, ApiErrorJson, AppState, Input, RelayerIdentity, api_error::UNAVAILABLE};
+use super::{ApiError, ApiErrorJson, AppState, RelayerIdentity, api_error::UNAVAILABLE, extract::read_json};
 
 /// Version of the HTTP interface for the `memwal` SDK, which requires major version 1.
 const API_VERSION: &str = "1.0.0";
@@ -73,7 +74,7 @@ pub(super) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, Ap
     match app.readiness().await {
         Ok(()) => {
             let mut ready = json!({ "ready": true });
-            if let Some(warning) = app.inner.owners.warning() {
+            if let Some(warning) = app.inner.config.owners.warning() {
                 ready["warning"] = warning.into();
             }
             Ok(Json(ready))
@@ -91,7 +92,7 @@ pub(super) async fn version() -> Json<Value> {
 /// Returns the relayer's identity: its peer id and libp2p addresses for sealed turns, and where memory goes.
 #[utoipa::path(get, path = "/relayer", tag = "open", responses((status = 200, body = RelayerIdentity)))]
 pub(super) async fn relayer(State(app): State<AppState>) -> Json<RelayerIdentity> {
-    Json((app.inner.identity)())
+    Json((app.inner.config.identity)())
 }
 
 /// Returns the configuration for the SEAL session of the `memwal` SDK.
@@ -101,7 +102,7 @@ pub(super) async fn relayer(State(app): State<AppState>) -> Json<RelayerIdentity
 /// `x-seal-session`.
 #[utoipa::path(get, path = "/config", tag = "open", responses((status = 200, body = Object), (status = 400, body = ApiErrorJson)))]
 pub(super) async fn config(State(app): State<AppState>, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
-    let base = match &app.inner.public_url {
+    let base = match &app.inner.config.public_url {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None => {
             format!(
@@ -128,13 +129,14 @@ fn authority(headers: &HeaderMap) -> Option<&str> {
 ///
 /// The call is `sui_getObject`, for the version of the package in `/config`. Other methods get an error.
 #[utoipa::path(post, path = "/sui", tag = "open", request_body = Object, responses((status = 200, body = Object), (status = 400, body = ApiErrorJson)))]
-pub(super) async fn sui(Input(request): Input<Value>) -> Response {
+pub(super) async fn sui(body: Bytes) -> Result<Response, ApiError> {
+    let request: Value = read_json(&body)?;
     let id = request.get("id").filter(|id| id.is_number()).cloned().unwrap_or(Value::Null);
     if request.get("method").and_then(Value::as_str) != Some("sui_getObject") {
         let error = json!({ "code": -32601, "message": "this relayer is no Sui node" });
-        return Json(json!({ "jsonrpc": "2.0", "id": id, "error": error })).into_response();
+        return Ok(Json(json!({ "jsonrpc": "2.0", "id": id, "error": error })).into_response());
     }
-    Json(json!({ "jsonrpc": "2.0", "id": id, "result": { "data": { "version": "1" } } })).into_response()
+    Ok(Json(json!({ "jsonrpc": "2.0", "id": id, "result": { "data": { "version": "1" } } })).into_response())
 }
 
 /// Returns this document.

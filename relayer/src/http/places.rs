@@ -1,42 +1,24 @@
-//! Baton's own routes for places: projects, sessions and their forks, personas, the profile, the graph.
+//! Places of memory: projects, sessions and their forks, personas, the profile, the graph.
 
 use std::collections::HashSet;
 
-use axum::{Json, extract::State};
-use baton_memory::{
-    api::{MemoryError, Place, PlaceView},
-    ids::OwnerId,
-};
+use baton_memory::api::{MemoryError, Place, PlaceView};
 use baton_proto::text::{is_same_name, is_same_place};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa::ToSchema;
 
 use super::{
-    Admin, ApiError, ApiErrorJson, AppState, Input, Params, Reader, Writer,
+    ApiError,
     api_error::BOUND,
-    extract::{PathName, SHARED, checked},
+    extract::{SHARED, checked},
+    operation::{Call, NoInput},
     shapes::{ChangedPlace, Count, EdgeJson, Item, PlaceJson},
 };
 use crate::auth::Caller;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(projects, create_project))
-        .routes(routes!(delete_project))
-        .routes(routes!(sessions, create_session))
-        .routes(routes!(delete_session))
-        .routes(routes!(move_session))
-        .routes(routes!(fork_session))
-        .routes(routes!(personas, create_persona))
-        .routes(routes!(delete_persona))
-        .routes(routes!(profile))
-        .routes(routes!(graph))
-}
-
 /// Projects, sessions or personas.
 #[derive(Debug, Serialize, ToSchema)]
-struct Places {
+pub(super) struct Places {
     places: Vec<PlaceJson>,
 }
 
@@ -49,7 +31,7 @@ impl From<Vec<PlaceView>> for Places {
 /// The name of a new project.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ProjectInput {
+pub(super) struct ProjectInput {
     /// 1 to 256 bytes, not only spaces, and no control characters. `default` is the shared pool.
     name: String,
 }
@@ -57,7 +39,7 @@ struct ProjectInput {
 /// The name of a new persona.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct NameInput {
+pub(super) struct NameInput {
     /// 1 to 256 bytes, not only spaces, and no control characters.
     name: String,
 }
@@ -66,79 +48,53 @@ fn named(what: &str, name: String) -> Result<String, ApiError> {
     checked(what, Some(name))?.ok_or_else(|| ApiError::bad("a name is missing"))
 }
 
-/// Lists all projects.
-#[utoipa::path(get, path = "/v1/memory/projects", tag = "places", responses((status = 200, body = Places)))]
-async fn projects(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Places>, ApiError> {
-    let mut all = app.memory().projects(caller.owner).await?;
-    all.retain(|project| caller.bound_to().is_none_or(|bound| is_same_name(&project.name, bound)));
-    Ok(Json(all.into()))
+pub(super) async fn projects(call: Call, _: NoInput) -> Result<Places, ApiError> {
+    let mut all = call.memory().projects(call.owner()).await?;
+    all.retain(|project| call.caller.bound_to().is_none_or(|bound| is_same_name(&project.name, bound)));
+    Ok(all.into())
 }
 
-/// Creates a project; an existing project stays unchanged.
-#[utoipa::path(post, path = "/v1/memory/projects", tag = "places", request_body = ProjectInput,
-    responses((status = 200, body = ChangedPlace), (status = 400, body = ApiErrorJson)))]
-async fn create_project(
-    State(app): State<AppState>,
-    Writer(caller): Writer,
-    Input(input): Input<ProjectInput>,
-) -> Result<Json<ChangedPlace>, ApiError> {
-    let name = caller.project(Some(input.name))?;
+pub(super) async fn create_project(call: Call, input: ProjectInput) -> Result<ChangedPlace, ApiError> {
+    let name = call.caller.project(Some(input.name))?;
     let name = name.ok_or_else(|| ApiError::bad(format!("`{SHARED}` is the shared pool, and no project")))?;
-    let view = app.memory().create_project(caller.owner, name).await?;
-    Ok(Json(ChangedPlace::of(&caller, view)))
+    let view = call.memory().create_project(call.owner(), name).await?;
+    Ok(ChangedPlace::of(&call.caller, view))
 }
 
-/// Deletes a project with everything in it, permanently.
-#[utoipa::path(delete, path = "/v1/memory/projects/{name}", tag = "places", params(("name" = String, Path)),
-    responses((status = 200, body = Count), (status = 404, body = ApiErrorJson)))]
-async fn delete_project(
-    State(app): State<AppState>,
-    Admin(caller): Admin,
-    PathName(name): PathName<String>,
-) -> Result<Json<Count>, ApiError> {
-    let name = caller.project(Some(name))?.ok_or_else(|| ApiError::missing("project"))?;
-    forget_chats(&app, caller.owner, |session| is_same_place(session.project.as_deref(), Some(&name)))
-        .await?;
-    Ok(Json(Count { count: app.memory().delete_project(caller.owner, name).await? }))
+pub(super) async fn delete_project(call: Call, _: NoInput) -> Result<Count, ApiError> {
+    let name = call.caller.project(Some(call.target.clone()))?.ok_or_else(|| ApiError::missing("project"))?;
+    forget_chats(&call, |session| is_same_place(session.project.as_deref(), Some(&name))).await?;
+    Ok(Count { count: call.memory().delete_project(call.owner(), name).await? })
 }
 
-/// Lists all sessions.
-#[utoipa::path(get, path = "/v1/memory/sessions", tag = "places", responses((status = 200, body = Places)))]
-async fn sessions(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Places>, ApiError> {
-    let mut all = app.memory().sessions(caller.owner).await?;
+pub(super) async fn sessions(call: Call, _: NoInput) -> Result<Places, ApiError> {
+    let mut all = call.memory().sessions(call.owner()).await?;
     all.retain(|session| {
-        caller.bound_to().is_none_or(|bound| is_same_place(session.project.as_deref(), Some(bound)))
+        call.caller.bound_to().is_none_or(|bound| is_same_place(session.project.as_deref(), Some(bound)))
     });
-    Ok(Json(all.into()))
+    Ok(all.into())
 }
 
 /// A new session.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct SessionInput {
+pub(super) struct SessionInput {
     name: String,
     project: Option<String>,
     persona: Option<String>,
 }
 
-/// Creates a session in its project, before its first turn.
-#[utoipa::path(post, path = "/v1/memory/sessions", tag = "places", request_body = SessionInput,
-    responses((status = 200, body = ChangedPlace), (status = 400, body = ApiErrorJson), (status = 409, body = ApiErrorJson)))]
-async fn create_session(
-    State(app): State<AppState>,
-    Writer(caller): Writer,
-    Input(input): Input<SessionInput>,
-) -> Result<Json<ChangedPlace>, ApiError> {
-    let place = caller.place(input.project, Some(input.name), input.persona)?;
-    let view = app.memory().create_session(caller.owner, place).await?;
-    Ok(Json(ChangedPlace::of(&caller, view)))
+pub(super) async fn create_session(call: Call, input: SessionInput) -> Result<ChangedPlace, ApiError> {
+    let place = call.caller.place(input.project, Some(input.name), input.persona)?;
+    let view = call.memory().create_session(call.owner(), place).await?;
+    Ok(ChangedPlace::of(&call.caller, view))
 }
 
 /// The session of a path, if the caller may use it.
-async fn session(app: &AppState, caller: &Caller, name: String) -> Result<String, ApiError> {
-    let name = named("session", name)?;
-    if let Some(bound) = caller.bound_to() {
-        let sessions = app.memory().sessions(caller.owner).await?;
+async fn session(call: &Call) -> Result<String, ApiError> {
+    let name = named("session", call.target.clone())?;
+    if let Some(bound) = call.caller.bound_to() {
+        let sessions = call.memory().sessions(call.owner()).await?;
         let own = |session: &PlaceView| {
             session.name == name && is_same_place(session.project.as_deref(), Some(bound))
         };
@@ -149,123 +105,78 @@ async fn session(app: &AppState, caller: &Caller, name: String) -> Result<String
     Ok(name)
 }
 
-/// Deletes a session with its episodes and relationship memories; facts about the user stay in the profile.
-#[utoipa::path(delete, path = "/v1/memory/sessions/{name}", tag = "places", params(("name" = String, Path)),
-    responses((status = 200, body = Count), (status = 404, body = ApiErrorJson)))]
-async fn delete_session(
-    State(app): State<AppState>,
-    Writer(caller): Writer,
-    PathName(name): PathName<String>,
-) -> Result<Json<Count>, ApiError> {
-    let name = session(&app, &caller, name).await?;
-    let kept = super::chat::forget(&app, caller.owner, [name.clone()]).await?;
-    match app.memory().delete_session(caller.owner, name).await {
+pub(super) async fn delete_session(call: Call, _: NoInput) -> Result<Count, ApiError> {
+    let name = session(&call).await?;
+    let kept = super::chat::forget(&call, [name.clone()]).await?;
+    match call.memory().delete_session(call.owner(), name).await {
         // None of its turns was recorded.
-        Err(MemoryError::NotFound(_)) if kept => Ok(Json(Count { count: 0 })),
-        deleted => Ok(Json(Count { count: deleted? })),
+        Err(MemoryError::NotFound(_)) if kept => Ok(Count { count: 0 }),
+        deleted => Ok(Count { count: deleted? }),
     }
 }
 
 /// Removes the chat records of sessions that are deleted with their container.
-pub(super) async fn forget_chats(
-    app: &AppState,
-    owner: OwnerId,
-    goes: impl Fn(&PlaceView) -> bool,
-) -> Result<(), ApiError> {
-    let sessions = app.memory().sessions(owner).await?.into_iter().filter(goes);
-    super::chat::forget(app, owner, sessions.map(|session| session.name)).await.map(drop)
+pub(super) async fn forget_chats(call: &Call, goes: impl Fn(&PlaceView) -> bool) -> Result<(), ApiError> {
+    let sessions = call.memory().sessions(call.owner()).await?.into_iter().filter(goes);
+    super::chat::forget(call, sessions.map(|session| session.name)).await.map(drop)
 }
 
 /// The target of a session move.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct MoveInput {
+pub(super) struct MoveInput {
     /// Target project; null moves the session out of its project.
     project: Option<String>,
 }
 
-/// Moves a session into a project, or out of its project, from its next message on.
-#[utoipa::path(post, path = "/v1/memory/sessions/{name}/move", tag = "places", params(("name" = String, Path)),
-    request_body = MoveInput, responses((status = 200, body = ChangedPlace), (status = 404, body = ApiErrorJson)))]
-async fn move_session(
-    State(app): State<AppState>,
-    Writer(caller): Writer,
-    PathName(name): PathName<String>,
-    Input(input): Input<MoveInput>,
-) -> Result<Json<ChangedPlace>, ApiError> {
+pub(super) async fn move_session(call: Call, input: MoveInput) -> Result<ChangedPlace, ApiError> {
     // Such a move would cross the border of the delegate's bound project.
-    if caller.bound_to().is_some() {
+    if call.caller.bound_to().is_some() {
         return Err(ApiError::new(BOUND).saying("a delegate of one project moves no sessions"));
     }
-    let project = caller.project(input.project)?;
-    let view = app.memory().move_session(caller.owner, named("session", name)?, project).await?;
-    Ok(Json(ChangedPlace::of(&caller, view)))
+    let project = call.caller.project(input.project)?;
+    let view =
+        call.memory().move_session(call.owner(), named("session", call.target.clone())?, project).await?;
+    Ok(ChangedPlace::of(&call.caller, view))
 }
 
 /// A fork of a session.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ForkInput {
+pub(super) struct ForkInput {
     /// Name of the new session.
     name: String,
     /// Number of parent turns that the fork sees. Default: all.
     turns: Option<u64>,
 }
 
-/// Forks a session.
-///
-/// The fork sees its parent's past and writes nothing to the parent.
-#[utoipa::path(post, path = "/v1/memory/sessions/{name}/fork", tag = "places", params(("name" = String, Path)),
-    request_body = ForkInput, responses((status = 200, body = ChangedPlace), (status = 404, body = ApiErrorJson)))]
-async fn fork_session(
-    State(app): State<AppState>,
-    Writer(caller): Writer,
-    PathName(name): PathName<String>,
-    Input(input): Input<ForkInput>,
-) -> Result<Json<ChangedPlace>, ApiError> {
-    let (parent, fork) = (session(&app, &caller, name).await?, named("session", input.name)?);
-    let view = app.memory().fork_session(caller.owner, parent, fork, input.turns).await?;
-    Ok(Json(ChangedPlace::of(&caller, view)))
+pub(super) async fn fork_session(call: Call, input: ForkInput) -> Result<ChangedPlace, ApiError> {
+    let (parent, fork) = (session(&call).await?, named("session", input.name)?);
+    let view = call.memory().fork_session(call.owner(), parent, fork, input.turns).await?;
+    Ok(ChangedPlace::of(&call.caller, view))
 }
 
-/// Lists all personas.
-#[utoipa::path(get, path = "/v1/memory/personas", tag = "places", responses((status = 200, body = Places)))]
-async fn personas(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Places>, ApiError> {
-    caller.unbound()?;
-    Ok(Json(app.memory().personas(caller.owner).await?.into()))
+pub(super) async fn personas(call: Call, _: NoInput) -> Result<Places, ApiError> {
+    call.caller.unbound()?;
+    Ok(call.memory().personas(call.owner()).await?.into())
 }
 
-/// Creates a persona; an existing persona stays unchanged.
-#[utoipa::path(post, path = "/v1/memory/personas", tag = "places", request_body = NameInput,
-    responses((status = 200, body = ChangedPlace), (status = 400, body = ApiErrorJson)))]
-async fn create_persona(
-    State(app): State<AppState>,
-    Writer(caller): Writer,
-    Input(input): Input<NameInput>,
-) -> Result<Json<ChangedPlace>, ApiError> {
-    caller.unbound()?;
-    let view = app.memory().create_persona(caller.owner, named("persona", input.name)?).await?;
-    Ok(Json(ChangedPlace::of(&caller, view)))
+pub(super) async fn create_persona(call: Call, input: NameInput) -> Result<ChangedPlace, ApiError> {
+    call.caller.unbound()?;
+    let view = call.memory().create_persona(call.owner(), named("persona", input.name)?).await?;
+    Ok(ChangedPlace::of(&call.caller, view))
 }
 
-/// Deletes a persona with its relationship memories and episodes.
-#[utoipa::path(delete, path = "/v1/memory/personas/{name}", tag = "places", params(("name" = String, Path)),
-    responses((status = 200, body = Count), (status = 404, body = ApiErrorJson)))]
-async fn delete_persona(
-    State(app): State<AppState>,
-    Admin(caller): Admin,
-    PathName(name): PathName<String>,
-) -> Result<Json<Count>, ApiError> {
-    caller.unbound()?;
-    let name = named("persona", name)?;
-    forget_chats(&app, caller.owner, |session| session.persona.as_ref() == Some(&name)).await?;
-    Ok(Json(Count { count: app.memory().delete_persona(caller.owner, name).await? }))
+pub(super) async fn delete_persona(call: Call, _: NoInput) -> Result<Count, ApiError> {
+    call.caller.unbound()?;
+    let name = named("persona", call.target.clone())?;
+    forget_chats(&call, |session| session.persona.as_ref() == Some(&name)).await?;
+    Ok(Count { count: call.memory().delete_persona(call.owner(), name).await? })
 }
 
 /// The place to read.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub(super) struct PlaceQuery {
     /// Project. Default: the shared pool.
     project: Option<String>,
@@ -287,43 +198,29 @@ impl PlaceQuery {
 
 /// Items.
 #[derive(Debug, Serialize, ToSchema)]
-struct Items {
+pub(super) struct Items {
     items: Vec<Item>,
 }
 
-/// Lists the facts collected about the user.
-#[utoipa::path(get, path = "/v1/memory/profile", tag = "places", params(PlaceQuery),
-    responses((status = 200, body = Items)))]
-async fn profile(
-    State(app): State<AppState>,
-    Reader(caller): Reader,
-    Params(query): Params<PlaceQuery>,
-) -> Result<Json<Items>, ApiError> {
-    let mut items = app.memory().profile(caller.owner, query.read(&caller)?).await?;
-    items.retain(|item| caller.reads(item).is_ok());
-    Ok(Json(Items { items: items.into_iter().map(Item::from).collect() }))
+pub(super) async fn profile(call: Call, query: PlaceQuery) -> Result<Items, ApiError> {
+    let mut items = call.memory().profile(call.owner(), query.read(&call.caller)?).await?;
+    items.retain(|item| call.caller.reads(item).is_ok());
+    Ok(Items { items: items.into_iter().map(Item::from).collect() })
 }
 
 /// Entities, facts and summaries, with the edges between them.
 #[derive(Debug, Serialize, ToSchema)]
-struct Graph {
+pub(super) struct Graph {
     nodes: Vec<Item>,
     edges: Vec<EdgeJson>,
 }
 
-/// Returns the graph of a place.
-#[utoipa::path(get, path = "/v1/memory/graph", tag = "places", params(PlaceQuery),
-    responses((status = 200, body = Graph)))]
-async fn graph(
-    State(app): State<AppState>,
-    Reader(caller): Reader,
-    Params(query): Params<PlaceQuery>,
-) -> Result<Json<Graph>, ApiError> {
-    let mut graph = app.memory().graph(caller.owner, query.read(&caller)?).await?;
-    graph.nodes.retain(|node| caller.reads(node).is_ok());
+pub(super) async fn graph(call: Call, query: PlaceQuery) -> Result<Graph, ApiError> {
+    let mut graph = call.memory().graph(call.owner(), query.read(&call.caller)?).await?;
+    graph.nodes.retain(|node| call.caller.reads(node).is_ok());
     // An edge quotes words of its ends.
     let shown: HashSet<_> = graph.nodes.iter().map(|node| node.id).collect();
     graph.edges.retain(|edge| shown.contains(&edge.from) && shown.contains(&edge.to));
     let nodes = graph.nodes.into_iter().map(Item::from).collect();
-    Ok(Json(Graph { nodes, edges: graph.edges.into_iter().map(EdgeJson::from).collect() }))
+    Ok(Graph { nodes, edges: graph.edges.into_iter().map(EdgeJson::from).collect() })
 }

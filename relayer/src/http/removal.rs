@@ -2,8 +2,8 @@
 //! and its result. The routes are in [`super::items`].
 
 use baton_memory::api::{Holder, ItemView, Others, Removal, RemovalOptions};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{ApiError, shapes::ChangedItem};
 use crate::{auth::Caller, delegation::Scope};
@@ -18,19 +18,6 @@ pub(super) fn options(caller: &Caller, others: Option<&str>) -> Result<RemovalOp
         }
     };
     Ok(RemovalOptions { others, same_project: caller.bound_to().is_some() })
-}
-
-/// The treatment of other items with the words.
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub(super) struct OthersQuery {
-    /// Treatment of other items with the words:
-    /// - `own` (default) deletes a fact's source messages and the user's own messages in the same project, if
-    ///   they say it. For a message, it deletes facts made from it.
-    /// - `all` also deletes the assistant's answers and other memories.
-    /// - `none` leaves them.
-    pub(super) others: Option<String>,
 }
 
 /// Another item with the words, or a name deleted with them.

@@ -1,7 +1,7 @@
 //! Request and answer formats that several routes share.
 
 use baton_memory::{
-    api::{Filters, Hit, ItemView, PlaceView, Recall},
+    api::{DropReason, Filters, Hit, ItemView, PlaceView, Recall, RecallMode},
     ids::ItemId,
     model::{Author, Consent, Edge, Kind, Layer},
 };
@@ -9,11 +9,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{ApiError, limits::MAX_FILTER_NAMES};
-use crate::time;
-use crate::{auth::Caller, delegation::Scope};
+use crate::{auth::Caller, delegation::Scope, time};
 
 /// A memory item.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Item {
     /// 32 hex characters.
     pub(crate) id: String,
@@ -51,8 +50,8 @@ pub(super) struct Item {
     pub(crate) salience: f32,
     /// Whether it is archived: kept, but not recalled.
     pub(crate) archived: bool,
-    /// Id of the Walrus blob or quilt patch with its content, once stored.
-    pub(crate) blob_id: Option<String>,
+    /// Id of the Walrus blob or quilt patch with its content; empty until stored.
+    pub(crate) blob_id: String,
     /// Number of times its text was repeated.
     pub(crate) accesses: u64,
     /// Ids of the items that it was derived from.
@@ -80,7 +79,7 @@ impl From<ItemView> for Item {
             intimate: view.intimate,
             salience: view.salience,
             archived: view.archived,
-            blob_id: view.blob_id,
+            blob_id: view.blob_id.unwrap_or_default(),
             accesses: view.accesses,
             sources: view.sources.iter().map(ToString::to_string).collect(),
         }
@@ -110,17 +109,20 @@ impl ChangedItem {
 }
 
 /// An item found by a recall.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Found)]
 pub(super) struct RecallHit {
     /// The item.
+    #[serde(flatten)]
     pub(crate) item: Item,
-    /// Score that orders the hits, 0 to 1.
+    /// Score that orders the results, 0 to 1.
     pub(crate) score: f32,
     /// Cosine similarity with the query, if both have vectors.
     pub(crate) similarity: Option<f32>,
     /// 1 - similarity, or 1 - score without vectors.
     pub(crate) distance: f32,
+    /// When it was said, as `time`: the SDK's name.
+    pub(crate) created_at: String,
 }
 
 /// The distance of a hit from its query: 1 - similarity, or 1 - score without vectors.
@@ -130,71 +132,60 @@ pub(super) fn distance(hit: &Hit) -> f32 {
 
 impl From<Hit> for RecallHit {
     fn from(hit: Hit) -> Self {
-        Self { distance: distance(&hit), score: hit.score, similarity: hit.similarity, item: hit.view.into() }
+        let (distance, item) = (distance(&hit), Item::from(hit.view));
+        let created_at = item.time.clone();
+        Self { distance, score: hit.score, similarity: hit.similarity, item, created_at }
     }
 }
 
 /// A match that was left out.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Dropped)]
 pub(super) struct DroppedMatch {
     /// The item.
-    pub(crate) id: String,
+    id: String,
     /// Its score.
-    pub(crate) score: f32,
+    score: f32,
     /// `threshold`, `limit`, `budget` or `duplicate`.
     #[schema(value_type = String)]
-    pub(crate) reason: serde_json::Value,
+    reason: DropReason,
 }
 
 /// The result of a recall.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct RecallAnswer {
-    /// Hits, best first; may be empty.
-    pub(crate) hits: Vec<RecallHit>,
+    /// Memories, best first; may be empty.
+    results: Vec<RecallHit>,
+    /// Number of results.
+    total: usize,
     /// Matches that were left out, best first.
-    pub(crate) dropped: Vec<DroppedMatch>,
+    dropped: Vec<DroppedMatch>,
+    /// Number of unreadable memories: always 0, since all are here.
+    dropped_count: u64,
     /// Kind of search: `full`, `lexical` (words only) or `none`.
     #[schema(value_type = String)]
-    pub(crate) mode: serde_json::Value,
+    mode: RecallMode,
     /// Reason for a search that was not full.
-    pub(crate) degraded: Option<String>,
+    degraded: Option<String>,
     /// Duration, in microseconds.
-    pub(crate) took_us: u64,
+    took_us: u64,
 }
 
 impl From<Recall> for RecallAnswer {
     fn from(recall: Recall) -> Self {
-        let name = |value: &dyn erased::JsonName| value.name();
+        let dropped = |(id, score, reason): (ItemId, f32, DropReason)| DroppedMatch {
+            id: id.to_string(),
+            score,
+            reason,
+        };
         Self {
-            dropped: recall
-                .dropped
-                .iter()
-                .map(|(id, score, reason)| DroppedMatch {
-                    id: id.to_string(),
-                    score: *score,
-                    reason: name(reason),
-                })
-                .collect(),
-            mode: name(&recall.mode),
+            total: recall.hits.len(),
+            results: recall.hits.into_iter().map(RecallHit::from).collect(),
+            dropped: recall.dropped.into_iter().map(dropped).collect(),
+            dropped_count: 0,
+            mode: recall.mode,
             degraded: recall.degraded,
             took_us: recall.took_us,
-            hits: recall.hits.into_iter().map(RecallHit::from).collect(),
-        }
-    }
-}
-
-mod erased {
-    use serde::Serialize;
-
-    /// A value whose JSON form is its name.
-    pub(super) trait JsonName {
-        fn name(&self) -> serde_json::Value;
-    }
-
-    impl<T: Serialize> JsonName for T {
-        fn name(&self) -> serde_json::Value {
-            serde_json::to_value(self).unwrap_or_default()
         }
     }
 }
@@ -271,7 +262,7 @@ pub(super) fn item_id(text: &str) -> Result<ItemId, ApiError> {
 }
 
 /// A project, session or persona.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct PlaceJson {
     /// Its name.
     pub(crate) name: String,
@@ -332,7 +323,7 @@ impl ChangedPlace {
 }
 
 /// A typed edge between two items.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct EdgeJson {
     /// Id of the source item.
     pub(crate) from: String,
@@ -362,7 +353,7 @@ impl From<Edge> for EdgeJson {
 }
 
 /// The number of changed objects.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(super) struct Count {
     /// Number of objects.
     pub(crate) count: u64,

@@ -72,7 +72,7 @@ async fn kept(relayer: &RelayerProcess, key: &AccountKey) -> BTreeMap<String, us
     let mut after = Value::Null;
     loop {
         let list = json!({ "everything": true, "limit": 200, "after": after });
-        let page = relayer.post(key, "/v1/memory/list", &list).await.unwrap();
+        let page = relayer.post(key, "/api/list", &list).await.unwrap();
         for item in page["items"].as_array().unwrap() {
             if item["kind"] != "entity" {
                 *texts.entry(item["text"].as_str().unwrap().to_owned()).or_default() += 1;
@@ -94,7 +94,7 @@ fn turn(number: u64) -> Value {
 
 /// Writes turns in sequence until the relayer dies; returns the first unacknowledged one.
 async fn write_until_death(relayer: &RelayerProcess, key: &AccountKey, mut next: u64) -> u64 {
-    while relayer.post(key, "/v1/memory/turns", &turn(next)).await.is_some() {
+    while relayer.post(key, "/api/turns", &turn(next)).await.is_some() {
         next += 1;
     }
     next
@@ -109,7 +109,7 @@ async fn a9_a_relayer_that_is_killed_loses_and_doubles_nothing() {
     for round in 0..rounds {
         let relayer = RelayerProcess::start(folder.path());
         // The unacknowledged turn is sent again, as a client does: it exists once.
-        assert!(relayer.post(&key, "/v1/memory/turns", &turn(next)).await.is_some());
+        assert!(relayer.post(&key, "/api/turns", &turn(next)).await.is_some());
         next += 1;
         // Times during the write, the flush, and the later jobs.
         let fuse = tokio::time::sleep(Duration::from_millis(40 + round * 37));
@@ -127,7 +127,7 @@ async fn a9_a_relayer_that_is_killed_loses_and_doubles_nothing() {
         relayer.kill();
     }
     let relayer = RelayerProcess::start(folder.path());
-    assert!(relayer.post(&key, "/v1/memory/turns", &turn(next)).await.is_some());
+    assert!(relayer.post(&key, "/api/turns", &turn(next)).await.is_some());
     // Jobs resume at once, even those that a kill interrupted, and not only when their lease of two minutes
     // expires. Each turn gives one fact.
     let deadline = tokio::time::Instant::now() + Duration::from_secs(100);

@@ -78,7 +78,7 @@ impl Demo {
         );
         self.settle().await?;
         let list = json!({ "everything": true, "limit": 200 });
-        let kept = memories.post("/v1/memory/list", &list).await?.to_string();
+        let kept = memories.post("/api/list", &list).await?.to_string();
         ensure!(kept.contains(FACT_MARK), "the fact is not in memory");
         ensure!(!kept.contains(PROMPT_MARK), "the relayer's memory holds what was said in sealed mode");
         memories.running.process.terminate().await?;

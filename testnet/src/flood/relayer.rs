@@ -193,7 +193,7 @@ impl<'a> FloodedRelayer<'a> {
                 let question = json!({ "query": "favourite fruit" });
                 let mut pace = HonestPace::begin(REQUEST_EVERY, Until::Passed(span));
                 while pace.goes_on() {
-                    let place = (Method::POST, url.as_str(), "/v1/memory/recall");
+                    let place = (Method::POST, url.as_str(), "/api/recall");
                     let recall = async { signed_call(&requests, &key, place, &question).await.map(drop) };
                     pace.call(recall).await;
                 }

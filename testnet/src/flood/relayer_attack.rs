@@ -127,7 +127,7 @@ impl RelayerAttacker {
         match kind {
             RelayerAttackKind::SlowBodies => {
                 // The relayer compares the hash only once the body is there.
-                stream.write_all(head("/v1/memory/import", b"x", ANNOUNCED_BYTES).as_bytes()).await?;
+                stream.write_all(head("/api/import", b"x", ANNOUNCED_BYTES).as_bytes()).await?;
                 let (mut from, mut to) = stream.split();
                 let dripping = async {
                     while to.write_all(b" ").await.is_ok() {
@@ -141,14 +141,14 @@ impl RelayerAttacker {
                 }
             }
             RelayerAttackKind::FreshKeys => {
-                let body = br#"{"facts":[{"text":"a fact of nobody"}]}"#;
-                stream.write_all(head("/v1/memory/remember", body, body.len()).as_bytes()).await?;
+                let body = br#"{"text":"a fact of nobody"}"#;
+                stream.write_all(head("/api/remember", body, body.len()).as_bytes()).await?;
                 stream.write_all(body).await?;
                 status_line(&mut stream).await
             }
             RelayerAttackKind::Idle | RelayerAttackKind::IdleStreams => {
                 if number.is_multiple_of(2) {
-                    stream.write_all(b"POST /v1/memory/recall HTTP/1.1\r\nhost:").await?;
+                    stream.write_all(b"POST /api/recall HTTP/1.1\r\nhost:").await?;
                 }
                 status_line(&mut stream).await
             }

@@ -64,7 +64,7 @@ impl Relayer {
         loop {
             let said = self.chat(question).await;
             let recalled = said["recalled_facts"].as_array().unwrap();
-            if recalled.iter().any(|hit| hit["item"]["text"] == fact && hit["used"] == true) {
+            if recalled.iter().any(|hit| hit["text"] == fact && hit["used"] == true) {
                 return said;
             }
             assert!(Instant::now() < end, "{question}: {said}");
@@ -74,8 +74,7 @@ impl Relayer {
 
     /// The texts of an account's facts.
     async fn facts(&self) -> Vec<String> {
-        let list =
-            self.call(Method::POST, "/v1/memory/list", &json!({ "everything": true, "limit": 200 })).await;
+        let list = self.call(Method::POST, "/api/list", &json!({ "everything": true, "limit": 200 })).await;
         let facts = list["items"].as_array().unwrap().iter().filter(|item| item["kind"] == "fact");
         facts.map(|item| item["text"].as_str().unwrap().to_owned()).collect()
     }
@@ -155,7 +154,7 @@ async fn recalls(case: &Case, storage: &[String]) {
     let arguments: Vec<&str> = embedder.into_iter().chain(storage.iter().map(String::as_str)).collect();
     let mut relayer = Relayer::start(&network, &nodes, &arguments, AccountKey::generate()).await;
     for fact in FACTS {
-        relayer.call(Method::POST, "/v1/memory/remember", &json!({ "facts": [{ "text": fact }] })).await;
+        relayer.call(Method::POST, "/api/remember", &json!({ "text": fact })).await;
     }
     for _ in ["at once", "after a kill"] {
         let said = relayer.recalls(case.question, case.fact).await;
@@ -248,7 +247,7 @@ async fn a_model_that_a_node_serves_finds_the_facts_of_an_owner_who_allows_it() 
 
     relayer.chat(&VAGUE.replace("Philippa", "Rosalind")).await;
     let allowed = json!({ "extract_through_nodes": true });
-    relayer.call(Method::PUT, "/v1/memory/settings", &allowed).await;
+    relayer.call(Method::PUT, "/api/settings", &allowed).await;
     relayer.chat(VAGUE).await;
     let end = Instant::now() + PATIENCE;
     let found = loop {

@@ -107,11 +107,11 @@ async fn a_request_names_the_relayer_that_proves_its_url_and_no_other() {
         });
         let answer = ResponseTemplate::new(200).set_body_json(identity);
         Mock::given(path("/relayer")).respond_with(answer).mount(&server).await;
-        answers(&server, "GET", "/v1/memory/projects", None, json!({ "projects": [] })).await;
+        answers(&server, "GET", "/api/projects", None, json!({ "projects": [] })).await;
         let listed = baton(folder.path(), &["memory", "projects", "--relayer-url", &url], "").await;
         assert_eq!(code(&listed), 0, "{}", err(&listed));
         let requests = server.received_requests().await.unwrap();
-        let signed = requests.iter().find(|request| request.url.path() == "/v1/memory/projects").unwrap();
+        let signed = requests.iter().find(|request| request.url.path() == "/api/projects").unwrap();
         assert_eq!(signed.url.query(), named.then(|| format!("relayer={key}")).as_deref(), "{proven}");
     }
 }
@@ -131,7 +131,7 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
         "consent": "granted",
     });
     let list = json!({ "everything": true, "limit": 50, "words": "tea" });
-    answers(&server, "POST", "/v1/memory/list", Some(list), json!({ "items": [item], "next": null })).await;
+    answers(&server, "POST", "/api/list", Some(list), json!({ "items": [item], "next": null })).await;
     let listed = baton(&["list", "tea", "--all"]).await;
     assert_eq!(
         out(&listed),
@@ -141,26 +141,26 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     );
 
     let query = json!({ "query": "drinks", "limit": 6, "project": "p" });
-    let hits = json!({ "hits": [{ "item": item, "score": 0.75 }], "degraded": null });
-    answers(&server, "POST", "/v1/memory/recall", Some(query), hits).await;
+    let mut found = json!({ "results": [item], "degraded": null });
+    found["results"][0]["score"] = json!(0.75);
+    answers(&server, "POST", "/api/recall", Some(query), found).await;
     let found = baton(&["search", "drinks", "--project", "p"]).await;
     assert!(out(&found).starts_with("0.75  abab"), "{} {}", out(&found), err(&found));
 
-    let fact = json!({ "facts": [{ "text": "likes tea", "layer": "profile" }] });
-    let remembered = json!({ "remembered": [{ "id": id, "existed": false, "superseded": null }] });
-    answers(&server, "POST", "/v1/memory/remember", Some(fact), remembered).await;
+    let fact = Some(json!({ "text": "likes tea", "layer": "profile" }));
+    answers(&server, "POST", "/api/remember", fact, json!({ "id": id, "existed": false })).await;
     assert_eq!(out(&baton(&["add", "likes tea"]).await), format!("{id}  remembered\n"));
 
     let edited = json!({ "text": "likes coffee" });
-    answers(&server, "PATCH", &format!("/v1/memory/items/{id}"), Some(edited), item.clone()).await;
+    answers(&server, "PATCH", &format!("/api/items/{id}"), Some(edited), item.clone()).await;
     assert_eq!(code(&baton(&["edit", &id, "likes coffee"]).await), 0);
-    answers(&server, "POST", "/v1/memory/delete", Some(json!({ "ids": [id] })), json!({ "count": 1 })).await;
+    answers(&server, "POST", "/api/delete", Some(json!({ "ids": [id] })), json!({ "count": 1 })).await;
     assert_eq!(out(&baton(&["delete", &id]).await), "1 memory deleted for good\n");
     let holder = |id: &str, author: &str, deleted: bool| json!({ "id": id, "kind": "episode", "author": author, "session": "work", "deleted": deleted });
     let others = [holder("cd", "assistant", false), holder("ef", "user", true)];
     let body = json!({ "ids": [id], "others": "none" });
     let answer = json!({ "count": 1, "others": others, "more": 3 });
-    answers(&server, "POST", "/v1/memory/delete", Some(body), answer).await;
+    answers(&server, "POST", "/api/delete", Some(body), answer).await;
     let removed = baton(&["delete", &id, "--others", "none"]).await;
     assert_eq!(out(&removed), "1 memory deleted for good\n");
     for said in
@@ -172,19 +172,19 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     assert_eq!(code(&baton(&["forget", "--everything"]).await), 2, "nobody to ask");
     let account = last(&self::baton(folder.path(), &["account", "show", "--json"], "").await);
     let confirm = Some(json!({ "confirm": account["account"] }));
-    answers(&server, "DELETE", "/v1/memory/owner", confirm, json!({ "count": 1 })).await;
+    answers(&server, "POST", "/api/erase", confirm, json!({ "count": 1 })).await;
     let everything = baton(&["delete", "--everything", "--yes"]).await;
     assert_eq!(out(&everything), "everything is deleted\n", "{}", err(&everything));
     let on = json!({ "extract_through_nodes": true });
     let settings = json!({ "extract_through_nodes": true, "nodes_offered": false, "written_by": "rules" });
-    answers(&server, "PUT", "/v1/memory/settings", Some(on), settings.clone()).await;
+    answers(&server, "PUT", "/api/settings", Some(on), settings.clone()).await;
     let decided = baton(&["settings", "--extract-through-nodes", "on"]).await;
     assert!(out(&decided).starts_with("extract through nodes  on\n"), "{}", out(&decided));
     assert!(err(&decided).contains("offers no nodes"), "{}", err(&decided));
-    answers(&server, "GET", "/v1/memory/settings", None, settings.clone()).await;
+    answers(&server, "GET", "/api/settings", None, settings.clone()).await;
     assert_eq!(last(&baton(&["settings", "--json"]).await), settings);
     assert_eq!(code(&baton(&["forget", "../owner"]).await), 2);
-    answers(&server, "GET", "/v1/memory/profile", None, json!({ "items": [] })).await;
+    answers(&server, "GET", "/api/profile", None, json!({ "items": [] })).await;
     assert_eq!(code(&baton(&["profile", "--persona", "a b"]).await), 0);
 }
 
@@ -205,12 +205,11 @@ async fn memories_are_named_by_the_beginning_of_their_id_and_deleted_by_project_
     };
     let found =
         |ids: &[&str]| json!({ "items": ids.iter().map(|id| json!({ "id": id })).collect::<Vec<_>>() });
-    answers(&server, "POST", "/v1/memory/list", search("abab"), found(&[&one])).await;
-    answers(&server, "POST", "/v1/memory/list", search("abcd"), found(&[&one, &two])).await;
-    answers(&server, "POST", "/v1/memory/list", search("ffff"), found(&[])).await;
-    answers(&server, "POST", "/v1/memory/delete", Some(json!({ "ids": [one] })), json!({ "count": 1 })).await;
-    answers(&server, "PATCH", &format!("/v1/memory/items/{one}"), Some(json!({ "text": "x" })), json!({}))
-        .await;
+    answers(&server, "POST", "/api/list", search("abab"), found(&[&one])).await;
+    answers(&server, "POST", "/api/list", search("abcd"), found(&[&one, &two])).await;
+    answers(&server, "POST", "/api/list", search("ffff"), found(&[])).await;
+    answers(&server, "POST", "/api/delete", Some(json!({ "ids": [one] })), json!({ "count": 1 })).await;
+    answers(&server, "PATCH", &format!("/api/items/{one}"), Some(json!({ "text": "x" })), json!({})).await;
     assert_eq!(out(&baton(&["delete", "abab"]).await), "1 memory deleted for good\n");
     assert_eq!(code(&baton(&["edit", "abab", "x"]).await), 0);
     let several = baton(&["delete", "abcd"]).await;
@@ -223,7 +222,7 @@ async fn memories_are_named_by_the_beginning_of_their_id_and_deleted_by_project_
         assert_eq!(code(&baton(&["delete", unknown]).await), 2, "{unknown}");
     }
 
-    answers(&server, "DELETE", "/v1/memory/projects/a%20b", None, json!({ "count": 7 })).await;
+    answers(&server, "DELETE", "/api/projects/a%20b", None, json!({ "count": 7 })).await;
     assert_eq!(code(&baton(&["delete", "--project", "a b"]).await), 2, "nobody to ask");
     let project = baton(&["delete", "--project", "a b", "--yes"]).await;
     assert_eq!(out(&project), "7 memories deleted for good\n", "{}", err(&project));
@@ -232,7 +231,7 @@ async fn memories_are_named_by_the_beginning_of_their_id_and_deleted_by_project_
     });
     let listed =
         json!({ "items": [{ "id": one, "project": null }, { "id": two, "project": "p" }], "next": null });
-    answers(&server, "POST", "/v1/memory/list", Some(facts), listed).await;
+    answers(&server, "POST", "/api/list", Some(facts), listed).await;
     let kind = baton(&["delete", "--kind", "fact", "--yes"]).await;
     assert_eq!(out(&kind), "1 memory deleted for good\n", "the pool's alone: {}", err(&kind));
     assert_eq!(code(&baton(&["delete", &one, "--project", "p"]).await), 2);
@@ -303,15 +302,16 @@ async fn an_agent_s_messages_go_to_the_relayer_signed_and_its_errors_come_back_a
     let refused = json!({ "code": "not_admitted", "message": "not served here", "hint": "ask its operator" });
     let list_mock = Mock::given(ValidSignature).and(path("/mcp")).and(body_json(&list));
     list_mock.respond_with(ResponseTemplate::new(403).set_body_json(refused)).mount(&server).await;
-    let input = format!("{hello}\n{told}\nnot json\n\n{list}\n");
+    let too_long = "1".repeat(2 * 1024 * 1024 + 100_000);
+    let input = format!("{hello}\n{told}\nnot json\n{too_long}\n\n{list}\n");
     let run = baton(folder.path(), &["memory", "mcp", "--relayer", &url], &input).await;
     assert_eq!(code(&run), 0, "{}", err(&run));
     let lines: Vec<Value> = out(&run).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!(lines.len(), 4, "{lines:?}");
     assert_eq!(lines[0], agreed);
-    assert_eq!(lines[1]["error"]["code"], -32_700);
-    assert_eq!((&lines[2]["id"], &lines[2]["error"]["code"]), (&json!("two"), &json!(-32_603)));
-    assert!(lines[2].to_string().contains("not served here (ask its operator)"), "{}", lines[2]);
+    assert!(lines[1..3].iter().all(|line| line["error"]["code"] == -32_700), "{lines:?}");
+    assert_eq!((&lines[3]["id"], &lines[3]["error"]["code"]), (&json!("two"), &json!(-32_603)));
+    assert!(lines[3].to_string().contains("not served here (ask its operator)"), "{}", lines[3]);
     let requests = server.received_requests().await.unwrap();
     let versions = requests.iter().filter(|request| request.url.path() == "/mcp");
     let versions: Vec<_> =

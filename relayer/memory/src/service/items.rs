@@ -7,9 +7,7 @@ use baton_proto::text::searchable;
 
 use super::{Memory, places::in_graph, turns::check_fact};
 use crate::{
-    api::{
-        Filters, GraphView, ItemView, JobState, JobView, ListRequest, MemoryError, Page, Place, Result, Stats,
-    },
+    api::{Filters, GraphView, ItemView, JobView, ListRequest, MemoryError, Page, Place, Result, Stats},
     events::{Event, StoredItem, StoredKey},
     extraction,
     ids::{ItemId, OwnerId},
@@ -255,19 +253,10 @@ impl Memory {
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
     pub async fn jobs_of(&self, owner: OwnerId, items: Vec<ItemId>) -> Result<Vec<JobView>> {
         let stores = self.inner.parts.contents.is_some();
-        let attempts = self.failures_to_store(owner);
         self.read(owner, |owner| {
             let job = |id: ItemId| {
-                let number = owner.state.number(id)?;
-                let entry = owner.state.entry(id)?;
-                let waits = stores && entry.waits_for_store();
-                let state = if waits { JobState::Pending } else { JobState::Done };
-                Some(JobView {
-                    job: number,
-                    item: Some(id),
-                    state,
-                    attempts: if waits { attempts } else { 0 },
-                })
+                let (number, entry) = (owner.state.number(id)?, owner.state.entry(id)?);
+                Some(JobView { job: number, item: id, is_done: !(stores && entry.waits_for_store()) })
             };
             Ok(items.iter().filter_map(|id| job(*id)).collect())
         })

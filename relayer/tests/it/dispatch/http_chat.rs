@@ -48,7 +48,7 @@ impl<'a> ChatServer<'a> {
             identity: std::sync::Arc::new(crate::http::harness::identity),
             now_ms: world.clock(),
         });
-        let router = http::router(&app, http::chat::routes(relayer.chat.clone()));
+        let router = http::router(&app, Some(relayer.chat.clone()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
@@ -315,10 +315,10 @@ async fn chat_records_are_deleted_with_session_project_and_persona() {
         answer["session_id"].as_str().unwrap().to_owned()
     };
     let deletions = [
-        (json!({}), "DELETE", "/v1/memory/sessions/{id}", Value::Null),
-        (json!({ "project": "boats" }), "DELETE", "/v1/memory/projects/boats", Value::Null),
+        (json!({}), "DELETE", "/api/sessions/{id}", Value::Null),
+        (json!({ "project": "boats" }), "DELETE", "/api/projects/boats", Value::Null),
         (json!({ "project": "cars" }), "POST", "/api/forget", json!({ "namespace": "cars" })),
-        (json!({ "persona": "Aria" }), "DELETE", "/v1/memory/personas/Aria", Value::Null),
+        (json!({ "persona": "Aria" }), "DELETE", "/api/personas/Aria", Value::Null),
         (json!({}), "POST", "/api/forget", json!({ "namespace": "default" })),
     ];
     let other = chat(json!({ "project": "other" })).await;
@@ -336,7 +336,7 @@ async fn chat_records_are_deleted_with_session_project_and_persona() {
     let root = SessionRoot::generate();
     let unrecorded = json!({ "session_key": root.to_words().to_string(), "memory_scope": "none" });
     let id = chat(unrecorded).await;
-    let path = format!("/v1/memory/sessions/{id}");
+    let path = format!("/api/sessions/{id}");
     assert_eq!(server.send(Method::DELETE, &path, &Value::Null).await.status(), 200);
     assert_eq!(server.kept(&id).await, 0);
     assert_eq!(server.send(Method::DELETE, &path, &Value::Null).await.status(), 404);
@@ -353,7 +353,7 @@ async fn chat_records_are_deleted_with_session_project_and_persona() {
     assert_eq!(server.send(Method::DELETE, &path, &Value::Null).await.status(), 503);
     // All of it is deleted with the owner.
     let confirm = json!({ "confirm": owner.to_string() });
-    assert_eq!(server.send(Method::DELETE, "/v1/memory/owner", &confirm).await.status(), 200);
+    assert_eq!(server.send(Method::POST, "/api/erase", &confirm).await.status(), 200);
     assert_eq!(server.kept(&other).await, 0);
 }
 

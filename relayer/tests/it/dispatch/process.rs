@@ -222,11 +222,11 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
     assert_eq!(relayer.get("/readyz").await.0, StatusCode::OK);
     let fact = |number: usize| {
         let text = format!("Locker {number} holds the sail {}.", "very ".repeat(500));
-        json!({ "facts": [{ "text": text }] })
+        json!({ "text": text })
     };
     let mut acknowledged = 0;
     for _ in 0..3 {
-        let (status, text) = relayer.post(&account, "/v1/memory/remember", &fact(acknowledged)).await;
+        let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await;
         assert!(status.is_success(), "{text}");
         acknowledged += 1;
     }
@@ -238,7 +238,7 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
     };
     limit(Some(database));
     let refused = loop {
-        let (status, text) = relayer.post(&account, "/v1/memory/remember", &fact(acknowledged)).await;
+        let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await;
         if !status.is_success() {
             break (status, text);
         }
@@ -273,10 +273,10 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(relayer.get("/health").await.1["status"], "ok");
-    let (status, text) = relayer.post(&account, "/v1/memory/remember", &fact(acknowledged)).await;
+    let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await;
     assert!(status.is_success(), "{text}");
     let list = json!({ "everything": true, "limit": 200, "filters": { "kinds": ["fact"] } });
-    let (_, listed) = relayer.post(&account, "/v1/memory/list", &list).await;
+    let (_, listed) = relayer.post(&account, "/api/list", &list).await;
     for number in 0..=acknowledged {
         assert_eq!(
             listed.matches(&format!("Locker {number} holds")).count(),

@@ -46,27 +46,24 @@ async fn operations_have_distinct_ids_and_all_errors() {
         }
     }
     assert!(ids.len() > 50, "{}", ids.len());
-    let limited = &document["paths"]["/v1/memory/recall"]["post"]["responses"]["429"];
+    let limited = &document["paths"]["/api/recall"]["post"]["responses"]["429"];
     assert_eq!(limited["description"], "an error; its code is one of: rate_limited");
-    let error = schema(&document, "/v1/memory/recall", "post", Some("429"));
+    let error = schema(&document, "/api/recall", "post", Some("429"));
     assert!(error.to_string().contains("\"request_id\""), "{error}");
 }
 
 #[tokio::test]
-async fn each_recall_answers_in_its_own_schema() {
+async fn a_recall_answers_in_its_schema() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let document = server.bare("GET", "/openapi.json", "").await.good();
-    for (path, field) in [("/v1/memory/recall", "hits"), ("/api/recall", "results")] {
-        let answer = person.post(path, json!({ "query": "paint" })).await.good();
-        let schema = schema(&document, path, "post", Some("200"));
-        let sent: BTreeSet<_> = answer.as_object().unwrap().keys().map(String::as_str).collect();
-        let known: BTreeSet<_> =
-            schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-        assert!(sent.contains(field) && sent.is_subset(&known), "{path}: {sent:?}, {known:?}");
-        for required in schema["required"].as_array().unwrap() {
-            assert!(sent.contains(required.as_str().unwrap()), "{path} lacks {required}");
-        }
+    let answer = person.post("/api/recall", json!({ "query": "paint" })).await.good();
+    let schema = schema(&document, "/api/recall", "post", Some("200"));
+    let sent: BTreeSet<_> = answer.as_object().unwrap().keys().map(String::as_str).collect();
+    let known: BTreeSet<_> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(sent.contains("results") && sent.is_subset(&known), "{sent:?}, {known:?}");
+    for required in schema["required"].as_array().unwrap() {
+        assert!(sent.contains(required.as_str().unwrap()), "{required} is missing");
     }
 }
 
@@ -75,12 +72,7 @@ async fn bodies_are_optional_exactly_where_a_route_takes_none() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let document = server.bare("GET", "/openapi.json", "").await.good();
-    for (path, optional) in [
-        ("/v1/memory/list", true),
-        ("/api/recall", false),
-        ("/v1/memory/recall", false),
-        ("/api/remember", false),
-    ] {
+    for (path, optional) in [("/api/list", true), ("/api/recall", false), ("/api/remember", false)] {
         let required = document["paths"][path]["post"]["requestBody"]["required"].as_bool();
         assert_eq!(required, Some(!optional), "{path}");
         let headers = person.headers("POST", path, b"");
@@ -133,31 +125,30 @@ async fn constraints_say_what_is_refused_and_hold_for_what_is_answered() {
         |schema: &str, field: &str| document["components"]["schemas"][schema]["properties"][field].clone();
     let project = property("FactInput", "project");
     assert_eq!((&project["minLength"], &project["maxLength"]), (&json!(1), &json!(256)));
-    let remember =
-        async |fact: Value| person.post("/v1/memory/remember", json!({ "facts": [fact] })).await.status;
+    let remember = async |fact: Value| person.post("/api/remember", fact).await.status;
     for wrong in ["", &"x".repeat(257), "a\u{7}b", "a\u{85}b"] {
         assert_eq!(remember(json!({ "text": "a b c", "project": wrong })).await, 400, "{wrong:?}");
     }
-    assert_eq!(remember(json!({ "text": "a b c", "project": "x".repeat(256) })).await, 200);
+    assert_eq!(remember(json!({ "text": "a b c", "project": "x".repeat(256) })).await, 202);
     let layers = property("FactInput", "layer")["enum"].clone();
     assert_eq!(layers, json!(["profile", "relationship", null]));
     assert_eq!(remember(json!({ "text": "a b c", "layer": "episode" })).await, 400);
     for layer in ["profile", "relationship"] {
-        assert_eq!(remember(json!({ "text": format!("a b {layer}"), "layer": layer })).await, 200);
+        assert_eq!(remember(json!({ "text": format!("a b {layer}"), "layer": layer })).await, 202);
     }
     let filters = property("FilterInput", "kinds");
     let kinds: Vec<&str> =
         filters["items"]["enum"].as_array().unwrap().iter().map(|kind| kind.as_str().unwrap()).collect();
     let recall = async |kind: &str| {
         let body = json!({ "query": "a", "filters": { "kinds": [kind] } });
-        person.post("/v1/memory/recall", body).await.status
+        person.post("/api/recall", body).await.status
     };
     for kind in &kinds {
         assert_eq!(recall(kind).await, 200, "{kind}");
     }
     assert_eq!(recall("other").await, 400);
 
-    let listed = person.post("/v1/memory/list", json!({ "everything": true })).await.good();
+    let listed = person.post("/api/list", json!({ "everything": true })).await.good();
     for item in listed["items"].as_array().unwrap() {
         let is_hex = |text: &Value, digits: usize| {
             text.as_str()

@@ -27,7 +27,6 @@ use reqwest::{Client, Method, Response};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
-use utoipa_axum::router::OpenApiRouter;
 
 /// Start time of these tests' clocks.
 pub(super) const START_MS: u64 = 1_795_302_840_000;
@@ -218,7 +217,7 @@ impl TestServer {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = http::router(&app, OpenApiRouter::new());
+        let router = http::router(&app, None);
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned()));
         let client = Client::builder().no_proxy().build().unwrap();
@@ -232,12 +231,6 @@ impl TestServer {
         shutdown.cancel();
         serving.await.unwrap().unwrap();
         _folder
-    }
-
-    /// Sets the server's clock to the real time, which other processes use for signatures.
-    pub(super) fn follow_the_real_clock(&self) {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        self.now_ms.store(u64::try_from(now.as_millis()).unwrap(), Ordering::SeqCst);
     }
 
     pub(super) fn url(&self, path: &str) -> String {
@@ -322,17 +315,16 @@ impl<'a> Person<'a> {
 
     /// Remembers a fact and returns its id.
     pub(super) async fn remember(&self, text: &str, project: Option<&str>) -> String {
-        let facts = json!({ "facts": [{ "text": text, "project": project }] });
-        let answer = self.post("/v1/memory/remember", facts).await.good();
-        answer["remembered"][0]["id"].as_str().unwrap().to_owned()
+        let fact = json!({ "text": text, "project": project });
+        self.post("/api/remember", fact).await.good()["id"].as_str().unwrap().to_owned()
     }
 
     /// The texts that a recall finds.
     pub(super) async fn recalls(&self, query: &str, project: Option<&str>) -> Vec<String> {
         let body = json!({ "query": query, "project": project, "memory_scope": "full", "limit": 20 });
-        let answer = self.post("/v1/memory/recall", body).await.good();
-        let hits = answer["hits"].as_array().unwrap().clone();
-        hits.iter().map(|hit| hit["item"]["text"].as_str().unwrap().to_owned()).collect()
+        let answer = self.post("/api/recall", body).await.good();
+        let results = answer["results"].as_array().unwrap().iter();
+        results.map(|result| result["text"].as_str().unwrap().to_owned()).collect()
     }
 
     /// A delegation from this person to another's key, from a minute ago for an hour.

@@ -1,144 +1,9 @@
-//! Memory's tools over real standard input and output, and over HTTP.
-
-use std::{process::Stdio, time::Duration};
+//! Memory's tools for agents, at `/mcp`.
 
 use baton_keys::{account::AccountKey, token::AgentToken};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
-    process::{Child, ChildStdin, ChildStdout, Command},
-};
 
 use super::harness::{Answer, Person, TestServer};
-
-/// An agent's side of `baton-relayer mcp`.
-struct Agent {
-    child: Child,
-    input: Option<ChildStdin>,
-    lines: Lines<BufReader<ChildStdout>>,
-    next: u64,
-}
-
-impl Agent {
-    async fn start(person: &Person<'_>, folder: &std::path::Path) -> Self {
-        let key = folder.join("account.key");
-        person.key.create(&key, None).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
-            .args(["mcp", "--url", &person.server.url("")])
-            .args(["--account", &person.account])
-            .arg("--account-key")
-            .arg(&key)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut agent = Self { input: child.stdin.take(), child, lines, next: 0 };
-        let about = json!({ "name": "test", "version": "1" });
-        let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about });
-        let server = agent.ask("initialize", hello).await;
-        assert_eq!(server["serverInfo"]["name"], "baton-memory");
-        agent.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
-        agent
-    }
-
-    async fn send(&mut self, message: &Value) {
-        let input = self.input.as_mut().unwrap();
-        input.write_all(format!("{message}\n").as_bytes()).await.unwrap();
-        input.flush().await.unwrap();
-    }
-
-    async fn ask(&mut self, method: &str, params: Value) -> Value {
-        self.next += 1;
-        let id = self.next;
-        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await;
-        loop {
-            let line = tokio::time::timeout(Duration::from_secs(60), self.lines.next_line()).await;
-            let answer: Value = serde_json::from_str(&line.unwrap().unwrap().unwrap()).unwrap();
-            if answer["id"] == id {
-                assert!(answer["error"].is_null(), "{answer}");
-                return answer["result"].clone();
-            }
-        }
-    }
-
-    async fn call(&mut self, tool: &str, arguments: Value) -> Value {
-        self.ask("tools/call", json!({ "name": tool, "arguments": arguments })).await
-    }
-}
-
-#[tokio::test]
-async fn f9_an_agent_remembers_and_recalls_over_standard_input_and_output() {
-    let server = TestServer::open().await;
-    let person = Person::new(&server);
-    server.follow_the_real_clock();
-    let folder = tempfile::tempdir().unwrap();
-    let mut agent = Agent::start(&person, folder.path()).await;
-    let tools = agent.ask("tools/list", json!({})).await;
-    assert_eq!(tools["tools"].as_array().unwrap().len(), 9);
-    let kept = agent.call("remember", json!({ "text": "My dog is called Biscuit." })).await;
-    assert_eq!(kept["isError"], false, "{kept}");
-    let found = agent.call("recall", json!({ "query": "What is my dog called?", "limit": 3 })).await;
-    let item = &found["structuredContent"]["hits"][0]["item"];
-    assert_eq!(item["text"], "My dog is called Biscuit.");
-    let id = item["id"].as_str().unwrap().to_owned();
-    assert_eq!(agent.call("get", json!({ "id": id })).await["structuredContent"]["id"], id);
-    let newer = agent.call("supersede", json!({ "id": id, "text": "My dog is called Rex." })).await;
-    assert_eq!(newer["isError"], false, "{newer}");
-    let id = newer["structuredContent"]["id"].as_str().unwrap().to_owned();
-    let edited = agent.call("edit", json!({ "id": id, "text": "My dog is called Max." })).await;
-    let id = edited["structuredContent"]["id"].as_str().unwrap().to_owned();
-    let listed = agent.call("list", json!({ "words": "dog" })).await;
-    assert!(listed.to_string().contains("Max"), "{listed}");
-    let profile = agent.call("profile", json!({})).await;
-    assert!(profile["structuredContent"]["items"].is_array(), "{profile}");
-    assert!(agent.call("projects", json!({})).await["structuredContent"]["places"].is_array());
-    assert_eq!(agent.call("forget", json!({ "id": id })).await["isError"], false);
-    let gone = agent.call("get", json!({ "id": id })).await;
-    assert_eq!(gone["isError"], true);
-    assert!(gone.to_string().contains("not_found"), "{gone}");
-    let sneaky = agent.call("get", json!({ "id": "../export" })).await;
-    assert_eq!(sneaky["isError"], true);
-    drop(agent.input.take());
-    assert!(agent.child.wait().await.unwrap().success(), "it ends with its input");
-}
-
-#[tokio::test]
-async fn a_line_that_is_no_json_is_answered_with_a_parse_error_over_standard_output() {
-    let server = TestServer::open().await;
-    let person = Person::new(&server);
-    server.follow_the_real_clock();
-    let folder = tempfile::tempdir().unwrap();
-    let mut agent = Agent::start(&person, folder.path()).await;
-    for nonsense in ["this is no json", "{\"jsonrpc\":\"2.0\",\"id\":7,"] {
-        let line = format!("{nonsense}\n");
-        agent.input.as_mut().unwrap().write_all(line.as_bytes()).await.unwrap();
-        let line = tokio::time::timeout(Duration::from_secs(60), agent.lines.next_line()).await;
-        let answer: Value = serde_json::from_str(&line.unwrap().unwrap().unwrap()).unwrap();
-        assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &Value::Null));
-        assert_eq!(answer["error"]["code"], -32_700, "{answer}");
-    }
-    // It continues to serve.
-    assert_eq!(agent.ask("tools/list", json!({})).await["tools"].as_array().unwrap().len(), 9);
-    drop(agent.input.take());
-    assert!(agent.child.wait().await.unwrap().success(), "it ends with its input");
-}
-
-#[tokio::test]
-async fn an_agent_without_the_scope_gets_an_error() {
-    let server = TestServer::open().await;
-    server.follow_the_real_clock();
-    let owner = Person::new(&server);
-    let friend = owner.friend();
-    owner.post("/api/delegations", json!(owner.delegate(&friend, &["read"], None))).await.good();
-    let folder = tempfile::tempdir().unwrap();
-    let mut agent = Agent::start(&friend, folder.path()).await;
-    assert_eq!(agent.call("recall", json!({ "query": "dog" })).await["isError"], false);
-    let refused = agent.call("remember", json!({ "text": "My dog is called Biscuit." })).await;
-    assert!(refused["isError"] == true && refused.to_string().contains("scope_missing"), "{refused}");
-}
 
 /// One JSON-RPC message to `/mcp`.
 async fn rpc(person: &Person<'_>, method: &str, params: Value) -> Value {
@@ -152,30 +17,91 @@ async fn rpc(person: &Person<'_>, method: &str, params: Value) -> Value {
     answer.json()
 }
 
+/// Calls a tool; returns its result.
+async fn call(person: &Person<'_>, tool: &str, arguments: Value) -> Value {
+    rpc(person, "tools/call", json!({ "name": tool, "arguments": arguments })).await["result"].clone()
+}
+
+/// As [`call`], for a call that succeeds; returns its answer.
+async fn good(person: &Person<'_>, tool: &str, arguments: Value) -> Value {
+    let result = call(person, tool, arguments).await;
+    assert_eq!(result["isError"], false, "{result}");
+    result["structuredContent"].clone()
+}
+
+/// As [`call`], for a call that fails with this code.
+async fn refused(person: &Person<'_>, tool: &str, arguments: Value, code: &str) {
+    let result = call(person, tool, arguments).await;
+    let error = result["structuredContent"]["error"].as_str().unwrap_or_default();
+    assert!(result["isError"] == true && error.starts_with(code), "{result}");
+}
+
 #[tokio::test]
-async fn f9_tools_over_http_act_for_the_signer_of_each_message() {
+async fn f9_the_tools_are_operations_of_the_document() {
+    let server = TestServer::open().await;
+    let document = server.bare("GET", "/openapi.json", "").await.good();
+    let listed = rpc(&Person::new(&server), "tools/list", json!({})).await;
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    let mut names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    let expected =
+        ["edit", "forget", "get", "list", "profile", "projects", "recall", "remember", "supersede"];
+    assert_eq!(names, expected);
+    let tool = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap();
+    for name in expected {
+        assert!(tool(name)["description"].as_str().unwrap().len() > 10, "{name}");
+        let schema = &tool(name)["inputSchema"];
+        assert!(schema["type"] == "object" && !schema.to_string().contains("$ref"), "{name}: {schema}");
+        let hints = &tool(name)["annotations"];
+        let reads = ["get", "list", "profile", "projects", "recall"].contains(&name);
+        assert_eq!(hints["readOnlyHint"], reads, "{name}");
+        assert_eq!(hints["destructiveHint"], ["edit", "forget"].contains(&name), "{name}");
+    }
+    // Fields and their limits are those of the route; the path's id is one of the arguments.
+    let recall = &tool("recall")["inputSchema"]["properties"];
+    assert_eq!(
+        recall["threshold"],
+        document["components"]["schemas"]["RecallInput"]["properties"]["threshold"]
+    );
+    assert_eq!(recall["filters"]["properties"]["kinds"]["maxItems"], 8);
+    assert_eq!(tool("edit")["inputSchema"]["required"], json!(["text", "id"]));
+    assert!(tool("profile")["inputSchema"]["properties"]["persona"]["description"].is_string());
+}
+
+#[tokio::test]
+async fn f9_tools_act_for_the_signer_of_each_message() {
     let server = TestServer::open().await;
     let (person, other) = (Person::new(&server), Person::new(&server));
     server.bare("POST", "/mcp", "{}").await.refused(401, "unauthenticated");
     let about = json!({ "name": "test", "version": "1" });
     let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about });
     assert_eq!(rpc(&person, "initialize", hello).await["result"]["serverInfo"]["name"], "baton-memory");
-    let call = async |who: &Person<'_>, tool: &str, arguments: Value| {
-        rpc(who, "tools/call", json!({ "name": tool, "arguments": arguments })).await["result"].clone()
-    };
-    let kept = call(&person, "remember", json!({ "text": "My dog is called Biscuit." })).await;
-    assert_eq!(kept["isError"], false, "{kept}");
-    let query = json!({ "query": "What is my dog called?" });
-    let found = call(&person, "recall", query.clone()).await;
-    assert_eq!(found["structuredContent"]["hits"][0]["item"]["text"], "My dog is called Biscuit.");
-    let nothing = call(&other, "recall", query.clone()).await;
-    assert_eq!(nothing["structuredContent"]["hits"], json!([]));
+    good(&person, "remember", json!({ "text": "My dog is called Biscuit." })).await;
+    let query = json!({ "query": "What is my dog called?", "limit": 3 });
+    let found = good(&person, "recall", query.clone()).await["results"][0].clone();
+    assert_eq!(found["text"], "My dog is called Biscuit.");
+    assert_eq!(good(&other, "recall", query.clone()).await["results"], json!([]));
     let mut friend = person.friend();
     friend.delegation = Some(person.delegate(&friend, &["read"], Some("garden")).to_header());
-    let bound = call(&friend, "recall", query).await;
-    assert_eq!(bound["structuredContent"]["hits"], json!([]), "the delegate's project holds for tools too");
-    let refused = call(&friend, "remember", json!({ "text": "x y z" })).await;
-    assert!(refused["isError"] == true && refused.to_string().contains("scope_missing"), "{refused}");
+    let bound = good(&friend, "recall", query).await;
+    assert_eq!(bound["results"], json!([]), "the delegate's project holds for tools too");
+    refused(&friend, "remember", json!({ "text": "x y z" }), "scope_missing").await;
+
+    let id = &found["id"];
+    assert_eq!(good(&person, "get", json!({ "id": id })).await["id"], *id);
+    let newer = good(&person, "supersede", json!({ "id": id, "text": "My dog is called Rex." })).await;
+    let edited = json!({ "id": newer["id"], "text": "My dog is called Max.", "others": "none" });
+    let id = good(&person, "edit", edited).await["id"].clone();
+    assert!(good(&person, "list", json!({ "words": "dog" })).await.to_string().contains("Max"));
+    assert!(good(&person, "profile", json!({ "persona": null })).await["items"].is_array());
+    assert!(good(&person, "projects", json!({})).await["places"].is_array());
+    assert_eq!(good(&person, "forget", json!({ "ids": [id] })).await["count"], 1);
+    refused(&person, "get", json!({ "id": id }), "not_found").await;
+    refused(&person, "get", json!({ "id": "../export" }), "not_found").await;
+    refused(&person, "get", json!({}), "bad_request").await;
+    refused(&person, "list", json!({ "everywhere": true }), "bad_request").await;
+    let unknown = rpc(&person, "tools/call", json!({ "name": "erase", "arguments": {} })).await;
+    assert!(unknown["error"]["message"].as_str().unwrap().contains("no such tool"), "{unknown}");
 }
 
 /// One JSON-RPC message to `/mcp` with this `Authorization` header.
@@ -223,7 +149,7 @@ async fn an_agent_with_a_token_has_the_rights_of_its_delegation_until_it_is_revo
 
     // Tokens are for agents' tools alone.
     let headers = [("authorization", bearer.clone())];
-    server.send("GET", "/v1/memory/projects", &headers, Vec::new()).await.refused(401, "unauthenticated");
+    server.send("GET", "/api/projects", &headers, Vec::new()).await.refused(401, "unauthenticated");
     let other = format!("Bearer {}", *AgentToken::generate(&owner.account).expose());
     for wrong in
         [other.as_str(), "Bearer baton-token-", "Bearer x", "Basic eDp5", &bearer[..bearer.len() - 1]]

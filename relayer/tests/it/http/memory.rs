@@ -16,7 +16,7 @@ async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let id = person.remember("My favourite fruit is the mango.", None).await;
-    let path = format!("/v1/memory/items/{id}");
+    let path = format!("/api/items/{id}");
     let item = person.get(&path).await.good();
     assert_eq!(item["text"], "My favourite fruit is the mango.");
     assert_eq!((item["author"].as_str(), item["layer"].as_str()), (Some("owner"), Some("profile")));
@@ -24,10 +24,10 @@ async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
     let edited =
         person.ask("PATCH", &path, json!({ "text": "My favourite fruit is the papaya." })).await.good();
     assert_eq!(edited["text"], "My favourite fruit is the papaya.");
-    let now = person.post("/v1/memory/list", json!({})).await.good();
+    let now = person.post("/api/list", json!({})).await.good();
     assert!(!now.to_string().contains("mango"), "an edit leaves nothing of the old text");
     let id = edited["id"].as_str().unwrap().to_owned();
-    let path = format!("/v1/memory/items/{id}");
+    let path = format!("/api/items/{id}");
     server.now_ms.fetch_add(60_000, Ordering::SeqCst);
     let next = json!({ "text": "My favourite fruit is the fig." });
     let newer = person.post(&format!("{path}/supersede"), next).await.good();
@@ -38,14 +38,15 @@ async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
     assert!(recalled.iter().any(|text| text.contains("fig")), "{recalled:?}");
     assert!(!recalled.iter().any(|text| text.contains("papaya")), "{recalled:?}");
     let history = json!({ "filters": { "history": true, "kinds": ["fact"] } });
-    assert_eq!(texts(&person.post("/v1/memory/list", history).await.good()).len(), 2);
-    let newest = format!("/v1/memory/items/{}", newer["id"].as_str().unwrap());
+    assert_eq!(texts(&person.post("/api/list", history).await.good()).len(), 2);
+    let newest = format!("/api/items/{}", newer["id"].as_str().unwrap());
     person.post(&format!("{newest}/archive"), json!({ "archived": true })).await.good();
     assert!(person.recalls("What is my favourite fruit?", None).await.is_empty(), "archived is not recalled");
     person.post(&format!("{newest}/archive"), json!({ "archived": false })).await.good();
-    assert_eq!(person.ask("DELETE", &newest, Value::Null).await.good()["count"], 1);
+    let ids = json!({ "ids": [newer["id"]] });
+    assert_eq!(person.post("/api/delete", ids.clone()).await.good()["count"], 1);
     person.get(&newest).await.refused(404, "not_found");
-    person.ask("DELETE", &newest, Value::Null).await.refused(404, "not_found");
+    assert_eq!(person.post("/api/delete", ids).await.good()["count"], 0);
     assert!(person.recalls("What is my favourite fruit?", None).await.is_empty());
 }
 
@@ -58,14 +59,12 @@ async fn f1_a_removal_names_and_treats_other_holders_as_requested() {
             "session": session, "project": "zoo", "turn": 0,
             "user": format!("My dog is called {name}."), "assistant": format!("{name} is a lovely name."),
         });
-        person.post("/v1/memory/turns", body).await.good();
-        let body = json!({ "facts": [{ "text": format!("My dog is called {name}."), "project": "zoo" }] });
-        let answer = person.post("/v1/memory/remember", body).await.good();
-        answer["remembered"][0]["id"].as_str().unwrap().to_owned()
+        person.post("/api/turns", body).await.good();
+        person.remember(&format!("My dog is called {name}."), Some("zoo")).await
     };
     let listed = async |words: &str| {
         let body = json!({ "everything": true, "words": words });
-        let page = person.post("/v1/memory/list", body).await.good();
+        let page = person.post("/api/list", body).await.good();
         texts(&page).into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let kinds = |answer: &Value, deleted: bool| {
@@ -77,8 +76,7 @@ async fn f1_a_removal_names_and_treats_other_holders_as_requested() {
     };
     // By default, the user's messages are deleted, and the assistant's answer is named.
     let id = told("a", "Flibbertigibbet").await;
-    let path = format!("/v1/memory/items/{id}");
-    let answer = person.ask("DELETE", &path, Value::Null).await.good();
+    let answer = person.post("/api/delete", json!({ "ids": [id] })).await.good();
     assert_eq!((answer["count"].as_u64(), answer["more"].as_u64()), (Some(1), Some(0)));
     assert_eq!(kinds(&answer, false), ["episode assistant"]);
     assert!(kinds(&answer, true).contains(&"episode user".to_owned()), "{answer}");
@@ -87,22 +85,24 @@ async fn f1_a_removal_names_and_treats_other_holders_as_requested() {
         (Some("a"), Some(0))
     );
     assert_eq!(listed("Flibbertigibbet").await, ["Flibbertigibbet is a lovely name."]);
-    // All of them, by a query and by a body.
+    // All of them.
     let id = told("b", "Wobbegongus").await;
-    let path = format!("/v1/memory/items/{id}?others=all");
-    let edited = person.ask("PATCH", &path, json!({ "text": "My dog has no name." })).await.good();
+    let path = format!("/api/items/{id}");
+    let body = json!({ "text": "My dog has no name.", "others": "all" });
+    let edited = person.ask("PATCH", &path, body).await.good();
     assert_eq!((edited["id"].as_str(), edited["text"].as_str()), (Some(&*id), Some("My dog has no name.")));
     assert!(kinds(&edited, false).is_empty() && kinds(&edited, true).len() >= 2, "{edited}");
     assert!(listed("Wobbegongus").await.is_empty());
     let id = told("c", "Grimalkin").await;
     let body = json!({ "ids": [id], "others": "none" });
-    let answer = person.post("/v1/memory/delete", body).await.good();
+    let answer = person.post("/api/delete", body).await.good();
     let left = kinds(&answer, false);
     assert!(left.contains(&"episode user".to_owned()) && left.contains(&"episode assistant".to_owned()));
     assert_eq!(listed("Grimalkin").await.len(), 2);
     let nonsense = json!({ "ids": [id], "others": "everybody" });
-    person.post("/v1/memory/delete", nonsense).await.refused(400, "bad_request");
-    person.ask("DELETE", &path.replace("all", "some"), Value::Null).await.refused(400, "bad_request");
+    person.post("/api/delete", nonsense).await.refused(400, "bad_request");
+    let nonsense = json!({ "text": "My dog has a name.", "others": "some" });
+    person.ask("PATCH", &path, nonsense).await.refused(400, "bad_request");
 }
 
 #[tokio::test]
@@ -112,15 +112,15 @@ async fn f6_a_recall_says_scores_and_how_it_searched() {
     person.remember("My dog is called Biscuit.", None).await;
     person.remember("I work as a carpenter.", None).await;
     let body = json!({ "query": "What is my dog called?", "limit": 1 });
-    let answer = person.post("/v1/memory/recall", body).await.good();
-    let hit = &answer["hits"][0];
-    assert_eq!(hit["item"]["text"], "My dog is called Biscuit.");
+    let answer = person.post("/api/recall", body).await.good();
+    let hit = &answer["results"][0];
+    assert_eq!(hit["text"], "My dog is called Biscuit.");
     assert!((0.0..=1.0).contains(&hit["score"].as_f64().unwrap()), "{hit}");
     assert!(hit["distance"].is_number() && answer["took_us"].is_u64());
     assert!(["full", "lexical"].contains(&answer["mode"].as_str().unwrap()), "{answer}");
     let none = json!({ "query": "What is my dog called?", "memory_scope": "none" });
-    let none = person.post("/v1/memory/recall", none).await.good();
-    assert_eq!((none["hits"].as_array().unwrap().len(), none["mode"].as_str()), (0, Some("none")));
+    let none = person.post("/api/recall", none).await.good();
+    assert_eq!((none["results"].as_array().unwrap().len(), none["mode"].as_str()), (0, Some("none")));
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn pages_of_a_list_go_on_where_the_last_one_ended() {
     for _ in 0..9 {
         let body =
             json!({ "project": "notes", "limit": 2, "after": after, "filters": { "kinds": ["fact"] } });
-        let page = person.post("/v1/memory/list", body).await.good();
+        let page = person.post("/api/list", body).await.good();
         seen.extend(texts(&page).into_iter().map(str::to_owned));
         after = page["next"].clone();
         if after.is_null() {
@@ -145,24 +145,23 @@ async fn pages_of_a_list_go_on_where_the_last_one_ended() {
     let distinct: std::collections::HashSet<_> = seen.iter().collect();
     assert_eq!((seen.len(), distinct.len()), (5, 5), "{seen:?}");
     let words = json!({ "project": "notes", "words": "topic 3" });
-    let found = person.post("/v1/memory/list", words).await.good();
+    let found = person.post("/api/list", words).await.good();
     assert!(texts(&found).iter().any(|text| text.contains("number 3")), "{found}");
 }
 
 async fn turn(person: &Person<'_>, session: &str, project: Option<&str>, turn: u64, user: &str) -> Answer {
     let body =
         json!({ "session": session, "project": project, "turn": turn, "user": user, "assistant": "I see." });
-    person.post("/v1/memory/turns", body).await
+    person.post("/api/turns", body).await
 }
 
 #[tokio::test]
 async fn sessions_are_made_forked_moved_and_deleted() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
-    let made =
-        person.post("/v1/memory/sessions", json!({ "name": "s 1/ü", "project": "garden" })).await.good();
+    let made = person.post("/api/sessions", json!({ "name": "s 1/ü", "project": "garden" })).await.good();
     assert_eq!((made["name"].as_str(), made["project"].as_str()), (Some("s 1/ü"), Some("garden")));
-    let path = "/v1/memory/sessions/s%201%2F%C3%BC";
+    let path = "/api/sessions/s%201%2F%C3%BC";
     turn(&person, "s 1/ü", Some("garden"), 0, "The greenhouse needs a new heater.").await.good();
     assert!(!person.recalls("greenhouse heater", Some("garden")).await.is_empty(), "read-your-writes");
     assert!(person.recalls("greenhouse heater", None).await.is_empty());
@@ -171,7 +170,7 @@ async fn sessions_are_made_forked_moved_and_deleted() {
     let moved = person.post(&format!("{path}/move"), json!({ "project": null })).await.good();
     assert_eq!(moved["project"], Value::Null);
     assert!(!person.recalls("greenhouse heater", None).await.is_empty(), "its past came along");
-    let listed = person.get("/v1/memory/sessions").await.good();
+    let listed = person.get("/api/sessions").await.good();
     assert_eq!(listed["places"].as_array().unwrap().len(), 2);
     assert!(person.ask("DELETE", path, Value::Null).await.good()["count"].as_u64().unwrap() > 0);
     person.ask("DELETE", path, Value::Null).await.refused(404, "not_found");
@@ -182,22 +181,20 @@ async fn sessions_are_made_forked_moved_and_deleted() {
 async fn projects_and_personas_are_made_and_deleted() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
-    person.post("/v1/memory/projects", json!({ "name": "a" })).await.good();
-    person.post("/v1/memory/projects", json!({ "name": "a" })).await.good();
-    person.post("/v1/memory/projects", json!({ "name": "default" })).await.refused(400, "bad_request");
+    person.post("/api/projects", json!({ "name": "a" })).await.good();
+    person.post("/api/projects", json!({ "name": "a" })).await.good();
+    person.post("/api/projects", json!({ "name": "default" })).await.refused(400, "bad_request");
     person.remember("The contract ends in June.", Some("a")).await;
-    let listed = person.get("/v1/memory/projects").await.good();
+    let listed = person.get("/api/projects").await.good();
     assert_eq!(listed["places"][0]["name"], "a");
     assert_eq!(listed["places"].as_array().unwrap().len(), 1);
-    assert!(
-        person.ask("DELETE", "/v1/memory/projects/a", Value::Null).await.good()["count"].as_u64() >= Some(1)
-    );
-    person.ask("DELETE", "/v1/memory/projects/a", Value::Null).await.refused(404, "not_found");
+    assert!(person.ask("DELETE", "/api/projects/a", Value::Null).await.good()["count"].as_u64() >= Some(1));
+    person.ask("DELETE", "/api/projects/a", Value::Null).await.refused(404, "not_found");
     assert!(person.recalls("contract June", Some("a")).await.is_empty());
-    person.post("/v1/memory/personas", json!({ "name": "coach" })).await.good();
-    let personas = person.get("/v1/memory/personas").await.good();
+    person.post("/api/personas", json!({ "name": "coach" })).await.good();
+    let personas = person.get("/api/personas").await.good();
     assert!(personas.to_string().contains("coach"), "{personas}");
-    person.ask("DELETE", "/v1/memory/personas/coach", Value::Null).await.good();
+    person.ask("DELETE", "/api/personas/coach", Value::Null).await.good();
 }
 
 #[tokio::test]
@@ -205,9 +202,9 @@ async fn d9_the_profile_and_the_graph_can_be_read() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     person.remember("My sister is called Ana.", None).await;
-    let profile = person.get("/v1/memory/profile").await.good();
+    let profile = person.get("/api/profile").await.good();
     assert!(texts(&profile).contains(&"My sister is called Ana."), "{profile}");
-    let graph = person.get("/v1/memory/graph").await.good();
+    let graph = person.get("/api/graph").await.good();
     assert!(graph["nodes"].is_array() && graph["edges"].is_array());
 }
 
@@ -217,17 +214,17 @@ async fn f1_an_export_is_signed_lines_and_is_imported_elsewhere() {
     let (person, other) = (Person::new(&server), Person::new(&server));
     person.remember("My dog is called Biscuit.", None).await;
     person.remember("The shed needs paint.", Some("garden")).await;
-    let export = person.get("/v1/memory/export").await;
+    let export = person.get("/api/export").await;
     assert_eq!(
         (export.status, export.headers["content-type"].to_str().unwrap()),
         (200, "application/x-ndjson")
     );
     let lines: Vec<Value> = export.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.len() >= 4, "{}", export.text);
-    let project = person.get("/v1/memory/export?project=garden").await;
+    let project = person.get("/api/export?project=garden").await;
     assert!(project.text.contains("shed") && !project.text.contains("Biscuit"));
     let send = async |who: &Person<'_>, text: &str| {
-        let path = "/v1/memory/import";
+        let path = "/api/import";
         let headers = who.headers("POST", path, text.as_bytes());
         server.send("POST", path, &headers, text.as_bytes().to_vec()).await
     };
@@ -246,10 +243,10 @@ async fn f1_an_owner_is_erased_on_its_own_word_only() {
     let (person, other) = (Person::new(&server), Person::new(&server));
     person.remember("My dog is called Biscuit.", None).await;
     other.remember("My cat is called Luna.", None).await;
-    let erase = |confirm: &str| person.ask("DELETE", "/v1/memory/owner", json!({ "confirm": confirm }));
+    let erase = |confirm: &str| person.post("/api/erase", json!({ "confirm": confirm }));
     erase(&other.account).await.refused(409, "conflict");
     erase("me").await.refused(400, "bad_request");
-    person.ask("DELETE", "/v1/memory/owner", Value::Null).await.refused(400, "bad_request");
+    person.post("/api/erase", Value::Null).await.refused(400, "bad_request");
     erase(&person.account).await.good();
     assert!(person.recalls("What is my dog called?", None).await.is_empty());
     assert_eq!(other.recalls("What is my cat called?", None).await.len(), 1);
@@ -259,23 +256,25 @@ async fn f1_an_owner_is_erased_on_its_own_word_only() {
 async fn e6_what_waits_for_consent_is_listed_and_decided_on() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
-    let waiting = person.get("/v1/memory/consent").await.good();
-    assert_eq!(waiting["items"], json!([]));
+    let waiting = async || {
+        let pending = json!({ "everything": true, "consent": "pending" });
+        person.post("/api/list", pending).await.good()["items"].as_array().unwrap().clone()
+    };
+    assert!(waiting().await.is_empty());
     person
-        .post("/v1/memory/consent", json!({ "ids": ["0".repeat(32)], "decision": "maybe" }))
+        .post("/api/consent", json!({ "ids": ["0".repeat(32)], "decision": "maybe" }))
         .await
         .refused(400, "bad_request");
     turn(&person, "s", None, 0, "I was diagnosed with diabetes last week, and I take insulin every day.")
         .await
         .good();
     while server.memory.run_due().await > 0 {}
-    let waiting = person.get("/v1/memory/consent").await.good();
-    let ids: Vec<&str> =
-        waiting["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
-    assert!(!ids.is_empty(), "a health fact waits: {waiting}");
-    let granted = person.post("/v1/memory/consent", json!({ "ids": ids, "decision": "grant" })).await.good();
+    let pending = waiting().await;
+    let ids: Vec<&str> = pending.iter().map(|item| item["id"].as_str().unwrap()).collect();
+    assert!(!ids.is_empty(), "a health fact waits");
+    let granted = person.post("/api/consent", json!({ "ids": ids, "decision": "grant" })).await.good();
     assert_eq!(granted["count"], ids.len());
-    assert_eq!(person.get("/v1/memory/consent").await.good()["items"], json!([]));
+    assert!(waiting().await.is_empty());
 }
 
 #[tokio::test]
@@ -284,7 +283,7 @@ async fn a_recall_answers_while_nothing_is_there() {
     let person = Person::new(&server);
     assert!(person.recalls("anything", None).await.is_empty());
     assert!(person.recalls("anything", Some("nowhere")).await.is_empty());
-    let quota = person.get("/v1/memory/quota").await.good();
+    let quota = person.post("/api/stats", json!({})).await.good()["quota"].clone();
     assert_eq!(quota["items_left"], quota["max_items"]);
 }
 
@@ -294,19 +293,19 @@ async fn another_text_under_a_turns_number_is_refused_and_the_same_one_changes_n
     let person = Person::new(&server);
     let turn = |user: &str, assistant: &str| json!({ "session": "s", "turn": 0, "user": user, "assistant": assistant });
     for _ in 0..2 {
-        person.post("/v1/memory/turns", turn("I live in Lisbon.", "Noted.")).await.good();
+        person.post("/api/turns", turn("I live in Lisbon.", "Noted.")).await.good();
     }
-    person.post("/v1/memory/turns", turn("I live in Oslo.", "Noted.")).await.refused(409, "conflict");
-    person.post("/v1/memory/turns", turn("I live in Lisbon.", "Oh.")).await.refused(409, "conflict");
+    person.post("/api/turns", turn("I live in Oslo.", "Noted.")).await.refused(409, "conflict");
+    person.post("/api/turns", turn("I live in Lisbon.", "Oh.")).await.refused(409, "conflict");
     let listed =
-        person.post("/v1/memory/list", json!({ "session": "s", "filters": { "kinds": ["episode"] } })).await;
+        person.post("/api/list", json!({ "session": "s", "filters": { "kinds": ["episode"] } })).await;
     assert_eq!(listed.good()["items"].as_array().unwrap().len(), 2, "{}", listed.text);
     // A deleted message leaves nothing to compare with.
     for item in listed.json()["items"].as_array().unwrap() {
-        person.post("/v1/memory/delete", json!({ "ids": [item["id"]] })).await.good();
+        person.post("/api/delete", json!({ "ids": [item["id"]] })).await.good();
     }
-    person.post("/v1/memory/turns", turn("I live in Lisbon.", "Noted.")).await.good();
-    let again = person.post("/v1/memory/list", json!({ "session": "s" })).await.good();
+    person.post("/api/turns", turn("I live in Lisbon.", "Noted.")).await.good();
+    let again = person.post("/api/list", json!({ "session": "s" })).await.good();
     assert!(!again.to_string().contains("Lisbon"), "what was deleted does not come back: {again}");
 }
 
@@ -315,19 +314,19 @@ async fn a_request_that_contradicts_the_sessions_persona_is_refused() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let place = json!({ "name": "k", "project": "home", "persona": "Kenji" });
-    person.post("/v1/memory/sessions", place).await.good();
+    person.post("/api/sessions", place).await.good();
     for (project, persona) in [(Some("other"), None), (None, Some("Aria"))] {
         let turn = json!({
             "session": "k", "project": project, "persona": persona, "turn": 0, "user": "Hello!", "assistant": "Hello!",
         });
-        person.post("/v1/memory/turns", turn).await.refused(409, "conflict");
+        person.post("/api/turns", turn).await.refused(409, "conflict");
         let fact = json!({ "text": "x y z", "session": "k", "project": project, "persona": persona });
-        person.post("/v1/memory/remember", json!({ "facts": [fact] })).await.refused(409, "conflict");
+        person.post("/api/remember", fact).await.refused(409, "conflict");
     }
     let recall = json!({ "query": "hello", "session": "k", "persona": "Aria" });
-    assert_eq!(person.post("/v1/memory/recall", recall).await.good()["mode"], "none");
+    assert_eq!(person.post("/api/recall", recall).await.good()["mode"], "none");
     // The refused requests created nothing.
-    for (path, names) in [("/v1/memory/projects", "home"), ("/v1/memory/personas", "Kenji")] {
+    for (path, names) in [("/api/projects", "home"), ("/api/personas", "Kenji")] {
         let places = person.get(path).await.good();
         let listed: Vec<&str> = places["places"]
             .as_array()
@@ -348,15 +347,15 @@ async fn an_export_of_one_place_names_no_other_and_one_of_nowhere_is_refused() {
             "project": project, "session": session, "persona": persona, "turn": 0,
             "user": format!("We paint the {project} green."), "assistant": "Good.",
         });
-        person.post("/v1/memory/turns", turn).await.good();
+        person.post("/api/turns", turn).await.good();
     }
     for query in ["project=nowhere", "session=nowhere", "persona=nobody"] {
-        let refused = person.get(&format!("/v1/memory/export?{query}")).await;
+        let refused = person.get(&format!("/api/export?{query}")).await;
         refused.refused(404, "not_found");
         assert!(!refused.text.contains("boat") && !refused.text.contains("house"), "{}", refused.text);
     }
     for query in ["project=boat&persona=Aria", "session=at%20sea"] {
-        let export = person.get(&format!("/v1/memory/export?{query}")).await;
+        let export = person.get(&format!("/api/export?{query}")).await;
         assert_eq!(export.status, 200, "{}", export.text);
         for own in ["paint the boat", "\"boat\"", "at sea", "Aria"] {
             assert!(export.text.contains(own), "{own}: {}", export.text);
@@ -366,9 +365,9 @@ async fn an_export_of_one_place_names_no_other_and_one_of_nowhere_is_refused() {
         }
         // Another account imports it unchanged.
         let other = Person::new(&server);
-        let headers = other.headers("POST", "/v1/memory/import", export.text.as_bytes());
-        let imported = server.send("POST", "/v1/memory/import", &headers, export.text.into_bytes()).await;
+        let headers = other.headers("POST", "/api/import", export.text.as_bytes());
+        let imported = server.send("POST", "/api/import", &headers, export.text.into_bytes()).await;
         assert_eq!(imported.good()["added"], 2);
     }
-    assert!(person.get("/v1/memory/export").await.text.contains("house"), "of everything, all is named");
+    assert!(person.get("/api/export").await.text.contains("house"), "of everything, all is named");
 }

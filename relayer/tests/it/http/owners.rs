@@ -21,7 +21,7 @@ async fn server_for(admission: OwnerAdmission) -> TestServer {
 }
 
 fn fact() -> Value {
-    json!({ "facts": [{ "text": "My dog is called Biscuit." }] })
+    json!({ "text": "My dog is called Biscuit." })
 }
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn a_loop_of_fresh_keys_is_refused_where_owners_are_listed() {
     let server = server_for(OwnerAdmission::Listed).await;
     for _ in 0..20 {
         let stranger = Person::new(&server);
-        stranger.post("/v1/memory/remember", fact()).await.refused(403, "not_admitted");
+        stranger.post("/api/remember", fact()).await.refused(403, "not_admitted");
         stranger.post("/api/ask", json!({ "question": "who?" })).await.refused(403, "not_admitted");
     }
     // The answer names the next step, and an unsigned request does not get so far.
@@ -48,7 +48,7 @@ async fn a_listed_owner_and_its_delegate_are_served() {
         OwnerPolicy { owners: OwnerAdmission::Listed, listed: vec![owner], ..OwnerPolicy::default() };
     let server = server(policy, BudgetLimits::default()).await;
     let person = Person { server: &server, account: key.account_id(), key, delegation: None };
-    person.post("/v1/memory/remember", fact()).await.good();
+    person.post("/api/remember", fact()).await.good();
     let mut friend = person.friend();
     friend.delegation = Some(person.delegate(&friend, &["read"], None).to_header());
     friend.post("/api/stats", json!({})).await.good();
@@ -58,14 +58,14 @@ async fn a_listed_owner_and_its_delegate_are_served() {
 async fn an_invitation_is_presented_once() {
     let server = server_for(OwnerAdmission::Invited).await;
     let (person, other) = (Person::new(&server), Person::new(&server));
-    person.post("/v1/memory/remember", fact()).await.refused(403, "not_admitted");
+    person.post("/api/remember", fact()).await.refused(403, "not_admitted");
     let (text, _) = owners::invite(&relayer_key(), person.key.public_key(), 1, START_MS).unwrap();
     let invitation = json!({ "invitation": text });
-    other.post("/v1/memory/invitation", invitation.clone()).await.refused(400, "bad_request");
-    other.post("/v1/memory/remember", fact()).await.refused(403, "not_admitted");
-    let answer = person.post("/v1/memory/invitation", invitation).await.good();
+    other.post("/api/invitation", invitation.clone()).await.refused(400, "bad_request");
+    other.post("/api/remember", fact()).await.refused(403, "not_admitted");
+    let answer = person.post("/api/invitation", invitation).await.good();
     assert_eq!(answer["owner"], person.account);
-    person.post("/v1/memory/remember", fact()).await.good();
+    person.post("/api/remember", fact()).await.good();
 }
 
 #[tokio::test]
@@ -74,9 +74,9 @@ async fn a_loop_of_fresh_keys_ends_at_the_budget_of_owners() {
     let server = server(policy, BudgetLimits::default()).await;
     let people: Vec<_> = (0..5).map(|_| Person::new(&server)).collect();
     for person in &people {
-        person.post("/v1/memory/remember", fact()).await.good();
+        person.post("/api/remember", fact()).await.good();
     }
-    let refused = Person::new(&server).post("/v1/memory/remember", fact()).await;
+    let refused = Person::new(&server).post("/api/remember", fact()).await;
     refused.refused(503, "budget_spent");
     assert!(refused.text.contains("max_owners"), "{}", refused.text);
     for person in &people {
@@ -92,15 +92,16 @@ async fn a_full_relayer_takes_no_more_and_still_deletes() {
     let id = person.remember("My dog is called Biscuit.", None).await;
     server.budgets.note_stored(1_000);
     for (path, body) in [
-        ("/v1/memory/remember", fact()),
-        ("/api/remember", json!({ "text": "x" })),
-        ("/v1/memory/import", json!({})),
-        ("/v1/memory/projects", json!({ "name": "garden" })),
+        ("/api/remember", fact()),
+        ("/api/turns", json!({})),
+        ("/api/import", json!({})),
+        ("/api/projects", json!({ "name": "garden" })),
+        (&format!("/api/items/{id}/supersede"), json!({ "text": "My dog is called Rex." })),
     ] {
         let refused = person.post(path, body).await;
         refused.refused(503, "budget_spent");
         assert!(refused.text.contains("max_bytes"), "{}", refused.text);
     }
     assert_eq!(person.recalls("dog", None).await.len(), 1);
-    person.post("/v1/memory/delete", json!({ "ids": [id] })).await.good();
+    person.post("/api/delete", json!({ "ids": [id] })).await.good();
 }

@@ -8,7 +8,7 @@ use super::harness::{Person, TestServer};
 async fn only_the_owner_and_its_administrators_decide_on_settings() {
     let server = TestServer::open().await;
     let (owner, other) = (Person::new(&server), Person::new(&server));
-    let path = "/v1/memory/settings";
+    let path = "/api/settings";
     let off = json!({ "extract_through_nodes": false, "nodes_offered": false, "written_by": "rules" });
     assert_eq!(owner.get(path).await.good(), off);
     let on = json!({ "extract_through_nodes": true });
@@ -42,7 +42,7 @@ async fn f10_a_call_with_the_same_idempotency_key_is_made_once() {
     let fact = |text: &str, key: &str| json!({ "text": text, "idempotency_key": key });
     let first = person.post("/api/remember", fact("I live in Lisbon.", "a")).await.good();
     let job = first["job_id"].as_str().unwrap().to_owned();
-    let item = format!("/v1/memory/items/{job}");
+    let item = format!("/api/items/{job}");
     let newer = person.post(&format!("{item}/supersede"), json!({ "text": "I live in Porto." })).await.good();
     let again = person.post("/api/remember", fact("I live in Lisbon.", "a")).await.good();
     assert_eq!((&again["job_id"], &again["existed"]), (&json!(job), &json!(true)));
@@ -53,9 +53,6 @@ async fn f10_a_call_with_the_same_idempotency_key_is_made_once() {
         let bulk = person.post("/api/remember/bulk", items.clone()).await.good();
         assert_eq!(bulk["job_ids"][1], json!(job));
     }
-    let ours = json!({ "facts": [{ "text": "I live in Lisbon.", "idempotency_key": "a" }] });
-    let ours = person.post("/v1/memory/remember", ours).await.good();
-    assert_eq!(ours["remembered"][0]["id"], json!(job));
     // The SDK makes keys from the words: after a deletion, the same call is new.
     person.post("/api/forget", json!({ "namespace": "default" })).await.good();
     let anew = person.post("/api/remember", fact("I live in Lisbon.", "a")).await.good();
@@ -74,7 +71,7 @@ async fn f10_occurred_at_dates_the_memory() {
     let remembered = json!({ "text": "My dog is called Biscuit.", "occurred_at": at });
     let job = person.post("/api/remember", remembered).await.good()["job_id"].as_str().unwrap().to_owned();
     for id in [id, job] {
-        let item = person.get(&format!("/v1/memory/items/{id}")).await.good();
+        let item = person.get(&format!("/api/items/{id}")).await.good();
         assert_eq!((&item["time"], &item["valid_from"]), (&json!("2025-03-01T10:00:00.000Z"), &item["time"]));
     }
     let wrong = json!({ "text": "I work as a carpenter.", "occurred_at": "yesterday" });
@@ -90,5 +87,5 @@ async fn restoring_without_walrus_says_why_it_cannot_and_what_to_do() {
     answer.refused(501, "no_walrus");
     let answer: Value = answer.json();
     assert!(answer["message"].as_str().unwrap().contains("Walrus"), "{answer}");
-    assert!(answer["hint"].as_str().unwrap().contains("/v1/memory/import"), "{answer}");
+    assert!(answer["hint"].as_str().unwrap().contains("/api/import"), "{answer}");
 }

@@ -99,7 +99,7 @@ async fn a_delegate_acts_within_its_scopes_until_taken_back() {
     assert_eq!(stats["owner"], owner.account, "registered, it is found by account and key");
     friend.post("/api/remember", json!({ "text": "x" })).await.refused(403, "scope_missing");
     friend.post("/api/forget", json!({ "namespace": "default" })).await.refused(403, "scope_missing");
-    friend.get("/v1/memory/export").await.refused(403, "scope_missing");
+    friend.get("/api/export").await.refused(403, "scope_missing");
     friend.post("/api/delegations", json!(delegation)).await.refused(403, "scope_missing");
     let listed = owner.get("/api/delegations").await.good();
     assert_eq!(listed["delegations"][0]["id"], delegation.id);
@@ -126,7 +126,7 @@ async fn a_delegation_ends_and_is_no_ones_else() {
     friend.account.clone_from(&owner.account);
     friend.post("/api/stats", json!({})).await.good();
     let confirm = json!({ "confirm": owner.account });
-    friend.ask("DELETE", "/v1/memory/owner", confirm).await.refused(403, "owner_only");
+    friend.post("/api/erase", confirm).await.refused(403, "owner_only");
     server.now_ms.fetch_add(3_600_000, Ordering::SeqCst);
     friend.post("/api/stats", json!({})).await.refused(401, "unauthenticated");
     owner.post("/api/delegations", json!(delegation)).await.refused(400, "bad_request");
@@ -143,43 +143,36 @@ async fn a_delegate_of_one_project_sees_and_touches_nothing_else() {
     friend.delegation = Some(owner.delegate(&friend, &all, Some("garden")).to_header());
     assert_eq!(friend.recalls("paint", None).await, ["The shed needs green paint."]);
     assert_eq!(friend.recalls("paint", Some("garden")).await, ["The shed needs green paint."]);
-    let recall =
-        |project: &str| friend.post("/v1/memory/recall", json!({ "query": "paint", "project": project }));
+    let recall = |project: &str| friend.post("/api/recall", json!({ "query": "paint", "project": project }));
     recall("default").await.refused(403, "project_only");
     recall("house").await.refused(403, "project_only");
-    friend
-        .post("/api/recall", json!({ "query": "paint", "namespace": "default" }))
-        .await
-        .refused(403, "project_only");
-    friend.post("/v1/memory/list", json!({ "everything": true })).await.refused(403, "project_only");
-    let listed = friend.post("/v1/memory/list", json!({})).await.good();
-    assert!(!listed.to_string().contains("bank card"), "{listed}");
-    for path in [
-        "/v1/memory/export",
-        "/v1/memory/graph",
-        "/v1/memory/profile",
-        "/v1/memory/sessions",
-        "/v1/memory/consent",
-    ] {
+    let sdk = json!({ "query": "paint", "namespace": "default" });
+    friend.post("/api/recall", sdk).await.refused(403, "project_only");
+    for body in
+        [json!({}), json!({ "everything": true }), json!({ "everything": true, "consent": "granted" })]
+    {
+        let listed = friend.post("/api/list", body).await.good().to_string();
+        assert!(listed.contains("green paint") && !listed.contains("bank card"), "{listed}");
+    }
+    for path in ["/api/export", "/api/graph", "/api/profile", "/api/sessions"] {
         let answer = friend.get(path).await;
         assert_eq!(answer.status, 200, "{path} {}", answer.text);
         assert!(!answer.text.contains("bank card"), "{path}");
     }
-    friend.get(&format!("/v1/memory/items/{inside}")).await.good();
-    let item = format!("/v1/memory/items/{outside}");
+    friend.get(&format!("/api/items/{inside}")).await.good();
+    let item = format!("/api/items/{outside}");
     friend.get(&item).await.refused(404, "not_found");
     friend.ask("PATCH", &item, json!({ "text": "x" })).await.refused(404, "not_found");
-    friend.ask("DELETE", &item, Value::Null).await.refused(404, "not_found");
     friend.post(&format!("{item}/supersede"), json!({ "text": "x" })).await.refused(404, "not_found");
     friend.post(&format!("{item}/archive"), json!({ "archived": true })).await.refused(404, "not_found");
-    friend.post("/v1/memory/delete", json!({ "ids": [outside] })).await.refused(404, "not_found");
+    friend.post("/api/delete", json!({ "ids": [outside] })).await.refused(404, "not_found");
     friend.get(&format!("/api/remember/{outside}")).await.refused(404, "not_found");
     let status = friend.post("/api/remember/bulk/status", json!({ "job_ids": [outside] })).await.good();
     assert_eq!(status["results"][0]["status"], "not_found");
-    friend.get("/v1/memory/personas").await.refused(403, "project_only");
+    friend.get("/api/personas").await.refused(403, "project_only");
     friend.get("/api/delegations").await.refused(403, "project_only");
-    friend.post("/v1/memory/import", json!({})).await.refused(403, "project_only");
-    let projects = friend.get("/v1/memory/projects").await.good();
+    friend.post("/api/import", json!({})).await.refused(403, "project_only");
+    let projects = friend.get("/api/projects").await.good();
     assert_eq!(projects["places"].as_array().unwrap().len(), 1);
     assert!(owner.get(&item).await.good()["text"].as_str().unwrap().contains("bank card"));
 }
@@ -190,9 +183,9 @@ async fn another_owner_reads_and_deletes_nothing() {
     let (owner, other) = (Person::new(&server), Person::new(&server));
     let id = owner.remember("The safe's code is in the blue book.", None).await;
     assert_eq!(other.recalls("safe code blue book", None).await, Vec::<String>::new());
-    other.get(&format!("/v1/memory/items/{id}")).await.refused(404, "not_found");
+    other.get(&format!("/api/items/{id}")).await.refused(404, "not_found");
     other.get(&format!("/v1/owners/{}/namespaces", owner.account)).await.refused(404, "not_found");
-    let answer = other.post("/v1/memory/delete", json!({ "ids": [id] })).await;
+    let answer = other.post("/api/delete", json!({ "ids": [id] })).await;
     assert!(answer.status == 404 || answer.good()["count"] == 0, "{}", answer.text);
     assert_eq!(owner.recalls("safe code blue book", None).await.len(), 1);
 }
@@ -208,34 +201,31 @@ async fn a_delegate_that_may_only_write_reads_nothing() {
     let owner = Person::new(&server);
     let dog = owner.remember("My dog is called Biscuit.", None).await;
     let place = json!({ "name": "s1", "project": "garden" });
-    owner.post("/v1/memory/sessions", place.clone()).await.good();
+    owner.post("/api/sessions", place.clone()).await.good();
     let mut writer = owner.friend();
     writer.delegation = Some(owner.delegate(&writer, &["write"], None).to_header());
 
     // A fact that replaces another's: the writer learns only of its own.
-    let facts = json!({ "facts": [{ "text": "My dog is called Zed." }] });
-    let answer = writer.post("/v1/memory/remember", facts).await;
+    let answer = writer.post("/api/remember", json!({ "text": "My dog is called Zed." })).await;
     let text = all_of(&answer);
-    let zed = answer.json()["remembered"][0]["id"].as_str().unwrap().to_owned();
-    assert!(!text.contains(&dog) && answer.json()["remembered"][0]["superseded"].is_null(), "{text}");
-    let history = owner.get(&format!("/v1/memory/items/{dog}")).await.good();
+    let zed = answer.json()["id"].as_str().unwrap().to_owned();
+    assert!(!text.contains(&dog) && answer.json()["superseded"].is_null(), "{text}");
+    let history = owner.get(&format!("/api/items/{dog}")).await.good();
     assert_eq!(history["superseded_by"], zed.as_str(), "and yet it did");
     // A write-only key cannot find out whether a fact exists by adding it.
-    let known = json!({ "facts": [{ "text": "My dog is called Zed." }] });
-    let fresh = json!({ "facts": [{ "text": "The kettle is copper." }] });
+    let known = json!({ "text": "My dog is called Zed." });
+    let fresh = json!({ "text": "The kettle is copper." });
     let shape = |answer: &super::harness::Answer| {
-        let mut one = answer.good()["remembered"][0].clone();
-        one["id"] = Value::Null;
+        let mut one = answer.good();
+        (one["id"], one["job_id"]) = (Value::Null, Value::Null);
         one
     };
-    let known = shape(&writer.post("/v1/memory/remember", known).await);
-    assert_eq!(known, shape(&writer.post("/v1/memory/remember", fresh).await));
+    let known = shape(&writer.post("/api/remember", known).await);
+    assert_eq!(known, shape(&writer.post("/api/remember", fresh).await));
     assert!(known["existed"].is_null(), "{known}");
-    let accepted = writer.post("/api/remember", json!({ "text": "My dog is called Zed." })).await.good();
-    assert!(accepted.get("existed").is_none(), "{accepted}");
 
     // It does not see the items that it changes.
-    let item = format!("/v1/memory/items/{zed}");
+    let item = format!("/api/items/{zed}");
     for (method, path, body) in [
         ("POST", format!("{item}/archive"), json!({ "archived": true })),
         ("POST", format!("{item}/archive"), json!({ "archived": false })),
@@ -247,21 +237,20 @@ async fn a_delegate_that_may_only_write_reads_nothing() {
         assert_eq!(fields, ["id"], "{method} {path}");
     }
     for (path, body) in [
-        ("/v1/memory/sessions", place),
-        ("/v1/memory/projects", json!({ "name": "garden" })),
-        ("/v1/memory/personas", json!({ "name": "Aria" })),
-        ("/v1/memory/sessions/s1/fork", json!({ "name": "s2" })),
-        ("/v1/memory/sessions/s1/move", json!({ "project": "shed" })),
+        ("/api/sessions", place),
+        ("/api/projects", json!({ "name": "garden" })),
+        ("/api/personas", json!({ "name": "Aria" })),
+        ("/api/sessions/s1/fork", json!({ "name": "s2" })),
+        ("/api/sessions/s1/move", json!({ "project": "shed" })),
     ] {
         let answer = writer.post(path, body).await.good();
         let fields: Vec<&String> = answer.as_object().unwrap().keys().collect();
         assert_eq!(fields, ["name"], "{path}");
     }
-    for path in ["/v1/memory/recall", "/v1/memory/list", "/api/recall", "/api/ask", "/api/stats"] {
+    for path in ["/api/recall", "/api/list", "/api/ask", "/api/stats"] {
         writer.post(path, json!({ "query": "dog" })).await.refused(403, "scope_missing");
     }
-    for path in ["/v1/memory/profile", "/v1/memory/graph", "/v1/memory/consent", "/v1/memory/projects", &item]
-    {
+    for path in ["/api/profile", "/api/graph", "/api/projects", &item] {
         writer.get(path).await.refused(403, "scope_missing");
     }
 }
@@ -273,8 +262,8 @@ async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
     let fact = |text: &str, intimate: bool| json!({ "text": text, "project": "home", "intimate": intimate });
     let facts =
         [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
-    let told = owner.post("/v1/memory/remember", json!({ "facts": facts })).await.good();
-    let secret = told["remembered"][0]["id"].as_str().unwrap().to_owned();
+    let told = owner.post("/api/remember/bulk", json!({ "items": facts })).await.good();
+    let secret = told["job_ids"][0].as_str().unwrap().to_owned();
     let friend = |scopes: &[&str]| {
         let mut friend = owner.friend();
         friend.delegation = Some(owner.delegate(&friend, scopes, None).to_header());
@@ -282,18 +271,16 @@ async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
     };
     let ask = json!({ "query": "doctor", "project": "home", "memory_scope": "full", "limit": 20 });
     let list = json!({ "everything": true });
-    let sdk = json!({ "query": "doctor", "namespace": "home", "memory_scope": "full" });
     let place = "?project=home";
     for (scopes, sees) in
         [(&["read", "admin", "write"][..], false), (&["read", "admin", "write", "intimate"], true)]
     {
         let friend = friend(scopes);
         let answers = [
-            friend.post("/v1/memory/recall", ask.clone()).await,
-            friend.post("/v1/memory/list", list.clone()).await,
-            friend.post("/api/recall", sdk.clone()).await,
-            friend.get(&format!("/v1/memory/profile{place}")).await,
-            friend.get(&format!("/v1/memory/graph{place}")).await,
+            friend.post("/api/recall", ask.clone()).await,
+            friend.post("/api/list", list.clone()).await,
+            friend.get(&format!("/api/profile{place}")).await,
+            friend.get(&format!("/api/graph{place}")).await,
         ];
         for answer in &answers {
             let text = all_of(answer);
@@ -301,27 +288,27 @@ async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
             assert_eq!(text.contains("red cream"), sees, "{text}");
             assert!(sees || !text.contains(&secret), "{text}");
         }
-        let export = friend.get(&format!("/v1/memory/export{place}")).await;
+        let export = friend.get(&format!("/api/export{place}")).await;
         assert!(export.status == 200 && export.text.contains("Mill Road"));
         assert_eq!(export.text.contains("red cream"), sees);
-        let item = format!("/v1/memory/items/{secret}");
+        let item = format!("/api/items/{secret}");
         assert_eq!(friend.get(&item).await.status == 200, sees);
         assert_eq!(friend.get(&format!("/api/remember/{secret}")).await.status == 200, sees);
         let archived = friend.post(&format!("{item}/archive"), json!({ "archived": false })).await;
         assert_eq!(all_of(&archived).contains("red cream"), sees);
     }
     // This scope alone shows nothing.
-    friend(&["intimate"]).post("/v1/memory/recall", ask).await.refused(403, "scope_missing");
+    friend(&["intimate"]).post("/api/recall", ask).await.refused(403, "scope_missing");
 }
 
 #[tokio::test]
-async fn the_defaults_of_the_sdks_routes_show_nothing_intimate() {
+async fn a_recall_without_a_scope_shows_nothing_intimate() {
     let server = TestServer::open().await;
     let owner = Person::new(&server);
     let fact = |text: &str, intimate: bool| json!({ "text": text, "intimate": intimate });
     let facts =
         [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
-    owner.post("/v1/memory/remember", json!({ "facts": facts })).await.good();
+    owner.post("/api/remember/bulk", json!({ "items": facts })).await.good();
     let found = all_of(&owner.post("/api/recall", json!({ "query": "doctor" })).await);
     assert!(found.contains("Mill Road") && !found.contains("red cream"), "{found}");
     let full = json!({ "query": "doctor", "memory_scope": "full" });

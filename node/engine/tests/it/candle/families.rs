@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, fs, path::PathBuf};
 
-use crate::small::{NAMES, Small, VOCABULARY, model, prompt};
+use super::small::{NAMES, Small, VOCABULARY, model, prompt};
 use crate::support::{Random, real_model, synthetic};
 use baton_engine::candle::CandleModel;
 use baton_engine::{

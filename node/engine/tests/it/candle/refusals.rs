@@ -1,6 +1,6 @@
 //! Malformed files, and files with parts that candle ignores.
 
-use crate::small::{NAMES, Small, model};
+use super::small::{NAMES, Small, model};
 use crate::support::{synthetic, writer::Writer};
 use baton_engine::candle::CandleModel;
 

@@ -1,36 +1,35 @@
 //! Operations on whole namespaces: list, restore from Walrus, forget, count.
 
-use axum::{Json, extract::State};
 use baton_memory::api::{PlaceView, Stats};
 use baton_proto::text::{is_same_name, is_same_place};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
-use super::namespace;
-use crate::{
-    auth::Caller,
-    http::{
-        Admin, ApiError, ApiErrorJson, AppState, Input, Params, Reader, Writer,
-        api_error::NO_WALRUS,
-        extract::{PathName, SHARED},
-        limits::{MAX_NAMESPACES, MAX_RESTORE},
-        places::forget_chats,
-    },
-    time,
+use super::{
+    ApiError,
+    api_error::NO_WALRUS,
+    extract::{SHARED, namespace},
+    limits::{Limits, MAX_NAMESPACES, MAX_RESTORE},
+    operation::Call,
+    places::forget_chats,
 };
+use crate::time;
 
 /// A namespace to restore.
 #[derive(Debug, Deserialize, ToSchema)]
-pub(in crate::http) struct Restore {
-    namespace: Option<String>,
+#[serde(deny_unknown_fields)]
+pub(super) struct Restore {
+    /// Project; the SDK calls it `namespace`. Default: the shared pool.
+    #[serde(alias = "namespace")]
+    project: Option<String>,
     /// Most blobs to check, up to 1000. Default: 10.
     limit: Option<usize>,
 }
 
 /// The result of a restore.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct RestoreAnswer {
+pub(super) struct RestoreAnswer {
     restored: u64,
     skipped: u64,
     total: u64,
@@ -40,75 +39,65 @@ pub(in crate::http) struct RestoreAnswer {
     owner: String,
 }
 
-/// Reads a namespace's contents on Walrus again, newest first, and stores unreadable or different contents
-/// anew.
-#[utoipa::path(post, path = "/api/restore", tag = "sdk", request_body = Restore,
-    responses((status = 200, body = RestoreAnswer), (status = 400, body = ApiErrorJson), (status = 501, body = ApiErrorJson)))]
-pub(in crate::http) async fn restore(
-    State(app): State<AppState>,
-    Writer(caller): Writer,
-    Input(request): Input<Restore>,
-) -> Result<Json<RestoreAnswer>, ApiError> {
+pub(super) async fn restore(call: Call, request: Restore) -> Result<RestoreAnswer, ApiError> {
     let limit = match request.limit.unwrap_or(10) {
         0 => return Err(ApiError::bad("`limit` is at least 1")),
         limit => limit.min(MAX_RESTORE),
     };
-    let project = caller.project(request.namespace)?;
-    if !app.memory().keeps_contents() {
+    let project = call.caller.project(request.project)?;
+    if !call.memory().keeps_contents() {
         return Err(ApiError::new(NO_WALRUS));
     }
-    let restored = app.memory().restore(caller.owner, project.clone(), limit).await?;
-    Ok(Json(RestoreAnswer {
+    let restored = call.memory().restore(call.owner(), project.clone(), limit).await?;
+    Ok(RestoreAnswer {
         restored: restored.restored,
         skipped: restored.skipped,
         total: restored.total,
         failed: restored.failed,
         truncated: restored.truncated,
         namespace: namespace(project.as_deref()),
-        owner: caller.owner.to_string(),
-    }))
+        owner: call.owner().to_string(),
+    })
 }
 
 /// A namespace to forget. It is required: there is no default.
 #[derive(Debug, Deserialize, ToSchema)]
-pub(in crate::http) struct Forget {
-    namespace: String,
+#[serde(deny_unknown_fields)]
+pub(super) struct Forget {
+    /// Project, or `default` for the shared pool; the SDK calls it `namespace`.
+    #[serde(alias = "namespace")]
+    project: String,
 }
 
 /// The result of a deletion.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Forgotten)]
-pub(in crate::http) struct ForgetReply {
+pub(super) struct ForgetReply {
     deleted: u64,
     namespace: String,
     owner: String,
 }
 
-/// Deletes everything in a namespace, permanently.
-#[utoipa::path(post, path = "/api/forget", tag = "sdk", request_body = Forget,
-    responses((status = 200, body = ForgetReply), (status = 400, body = ApiErrorJson)))]
-pub(in crate::http) async fn forget(
-    State(app): State<AppState>,
-    Admin(caller): Admin,
-    Input(request): Input<Forget>,
-) -> Result<Json<ForgetReply>, ApiError> {
-    let project = caller.project(Some(request.namespace))?;
-    forget_chats(&app, caller.owner, |session| is_same_place(session.project.as_deref(), project.as_deref()))
-        .await?;
-    let deleted = app.memory().forget_project(caller.owner, project.clone()).await?;
-    let owner = caller.owner.to_string();
-    Ok(Json(ForgetReply { deleted, namespace: namespace(project.as_deref()), owner }))
+pub(super) async fn forget(call: Call, request: Forget) -> Result<ForgetReply, ApiError> {
+    let project = call.caller.project(Some(request.project))?;
+    forget_chats(&call, |session| is_same_place(session.project.as_deref(), project.as_deref())).await?;
+    let deleted = call.memory().forget_project(call.owner(), project.clone()).await?;
+    let owner = call.owner().to_string();
+    Ok(ForgetReply { deleted, namespace: namespace(project.as_deref()), owner })
 }
 
 /// A namespace to count.
 #[derive(Debug, Deserialize, ToSchema)]
-pub(in crate::http) struct StatsQuery {
-    namespace: Option<String>,
+#[serde(deny_unknown_fields)]
+pub(super) struct StatsQuery {
+    /// Project; the SDK calls it `namespace`. Default: the shared pool.
+    #[serde(alias = "namespace")]
+    project: Option<String>,
 }
 
 /// Statistics of an owner and of one namespace.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct StatsAnswer {
+pub(super) struct StatsAnswer {
     owner: String,
     namespace: String,
     /// Number of items in the namespace.
@@ -124,7 +113,7 @@ pub(in crate::http) struct StatsAnswer {
 
 /// The owner's limits.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Quota {
+pub(super) struct Quota {
     /// Most items of the owner.
     max_items: u64,
     /// Number of items left.
@@ -136,8 +125,7 @@ pub(in crate::http) struct Quota {
 }
 
 impl Quota {
-    pub(in crate::http) fn of(app: &AppState, stats: &Stats) -> Self {
-        let limits = &app.inner.limits;
+    fn of(limits: &Limits, stats: &Stats) -> Self {
         Self {
             max_items: stats.max_items,
             items_left: stats.max_items.saturating_sub(stats.items),
@@ -147,42 +135,32 @@ impl Quota {
     }
 }
 
-/// Returns statistics of the owner and of one namespace.
-#[utoipa::path(post, path = "/api/stats", tag = "sdk", request_body = StatsQuery,
-    responses((status = 200, body = StatsAnswer), (status = 401, body = ApiErrorJson)))]
-pub(in crate::http) async fn stats(
-    State(app): State<AppState>,
-    Reader(caller): Reader,
-    Input(query): Input<StatsQuery>,
-) -> Result<Json<StatsAnswer>, ApiError> {
-    let project = caller.project(query.namespace)?;
-    let stats = app.memory().stats(caller.owner).await?;
+pub(super) async fn stats(call: Call, query: StatsQuery) -> Result<StatsAnswer, ApiError> {
+    let project = call.caller.project(query.project)?;
+    let stats = call.memory().stats(call.owner()).await?;
     let name = namespace(project.as_deref());
     let (memory_count, storage_bytes) = match project {
-        None => Some(app.memory().pool(caller.owner, SHARED).await?),
-        Some(_) => app
-            .memory()
-            .projects(caller.owner)
-            .await?
-            .into_iter()
-            .find(|project| is_same_name(&project.name, &name)),
+        None => Some(call.memory().pool(call.owner(), SHARED).await?),
+        Some(_) => {
+            let mut projects = call.memory().projects(call.owner()).await?.into_iter();
+            projects.find(|project| is_same_name(&project.name, &name))
+        }
     }
     .map_or((0, 0), |place| (place.items, place.bytes));
-    let quota = Quota::of(&app, &stats);
-    Ok(Json(StatsAnswer {
-        owner: caller.owner.to_string(),
+    let quota = Quota::of(&call.app.inner.config.limits, &stats);
+    Ok(StatsAnswer {
+        owner: call.owner().to_string(),
         namespace: name,
         memory_count,
         storage_bytes,
-        all: caller.bound_to().is_none().then_some(stats),
+        all: call.caller.bound_to().is_none().then_some(stats),
         quota,
-    }))
+    })
 }
 
 /// The namespaces to list.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(in crate::http) struct NamespaceQuery {
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct NamespaceQuery {
     /// `next_cursor` of the previous page.
     updated_after: Option<String>,
     /// Most namespaces, up to 500. Default: 100.
@@ -191,7 +169,7 @@ pub(in crate::http) struct NamespaceQuery {
 
 /// A namespace.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Namespace {
+pub(super) struct Namespace {
     /// Stable id of the owner's namespace.
     id: String,
     name: String,
@@ -204,32 +182,23 @@ pub(in crate::http) struct Namespace {
 
 /// A page of namespaces, in order of last write.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Namespaces {
+pub(super) struct Namespaces {
     namespaces: Vec<Namespace>,
     next_cursor: Option<String>,
     has_more: bool,
     snapshot_version: u64,
 }
 
-/// Lists namespaces, least recently changed first, so that a client can continue from its last cursor.
-#[utoipa::path(get, path = "/v1/owners/{owner}/namespaces", tag = "sdk",
-    params(("owner" = String, Path, description = "the account itself"), NamespaceQuery),
-    responses((status = 200, body = Namespaces), (status = 404, body = ApiErrorJson)))]
-pub(in crate::http) async fn list(
-    State(app): State<AppState>,
-    Reader(caller): Reader,
-    PathName(owner): PathName<String>,
-    Params(query): Params<NamespaceQuery>,
-) -> Result<Json<Namespaces>, ApiError> {
+pub(super) async fn list(call: Call, query: NamespaceQuery) -> Result<Namespaces, ApiError> {
     // Another owner's namespaces look missing.
-    if owner.parse() != Ok(caller.owner) {
+    if call.target.parse() != Ok(call.owner()) {
         return Err(ApiError::missing("owner"));
     }
     let limit = match query.limit.unwrap_or(100) {
         0 => return Err(ApiError::bad("`limit` is at least 1")),
         limit => limit.min(MAX_NAMESPACES),
     };
-    let all = changed(&app, &caller).await?;
+    let all = changed(&call).await?;
     let after = query.updated_after.as_deref().map(cursor).transpose()?;
     let rest: Vec<_> =
         all.into_iter().filter(|place| after.as_ref().is_none_or(|after| key(place) > *after)).collect();
@@ -237,17 +206,17 @@ pub(in crate::http) async fn list(
     let page: Vec<_> = rest.into_iter().take(limit).collect();
     let next_cursor = page.last().map(|place| cursor_of(&key(place))).or(query.updated_after);
     let snapshot_version = page.iter().map(|place| place.updated_ms).max().unwrap_or(0);
-    let namespaces = page.into_iter().map(|place| shape(&caller, place)).collect();
-    Ok(Json(Namespaces { namespaces, next_cursor, has_more, snapshot_version }))
+    let namespaces = page.into_iter().map(|place| shape(&call, place)).collect();
+    Ok(Namespaces { namespaces, next_cursor, has_more, snapshot_version })
 }
 
 /// All namespaces that the caller may see, least recently changed first.
-async fn changed(app: &AppState, caller: &Caller) -> Result<Vec<PlaceView>, ApiError> {
-    let mut all = app.memory().projects(caller.owner).await?;
-    if let Some(bound) = caller.bound_to() {
+async fn changed(call: &Call) -> Result<Vec<PlaceView>, ApiError> {
+    let mut all = call.memory().projects(call.owner()).await?;
+    if let Some(bound) = call.caller.bound_to() {
         all.retain(|project| is_same_name(&project.name, bound));
     } else {
-        let pool = app.memory().pool(caller.owner, SHARED).await?;
+        let pool = call.memory().pool(call.owner(), SHARED).await?;
         if pool.items > 0 {
             all.push(pool);
         }
@@ -260,8 +229,8 @@ fn key(place: &PlaceView) -> (u64, String) {
     (place.updated_ms, place.name.clone())
 }
 
-fn shape(caller: &Caller, place: PlaceView) -> Namespace {
-    let id = Sha256::new().chain_update(caller.owner.0).chain_update(place.name.as_bytes()).finalize();
+fn shape(call: &Call, place: PlaceView) -> Namespace {
+    let id = Sha256::new().chain_update(call.owner().0).chain_update(place.name.as_bytes()).finalize();
     Namespace {
         id: hex::encode(id.get(..16).unwrap_or_default()),
         name: place.name,

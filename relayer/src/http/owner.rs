@@ -1,0 +1,198 @@
+//! An owner as a whole: export, import, deletion, settings, and the invitation to this relayer.
+
+use axum::{
+    body::Body,
+    http::{
+        StatusCode,
+        header::{CONTENT_DISPOSITION, CONTENT_TYPE},
+    },
+    response::{IntoResponse as _, Response},
+};
+use baton_memory::{
+    api::{OwnerSettings, SettingsView, WrittenBy},
+    ids::OwnerId,
+    model::Text,
+};
+use bytes::Bytes;
+use futures::stream;
+use serde::{Deserialize, Serialize};
+use utoipa::{
+    PartialSchema as _, ToSchema,
+    openapi::{
+        Content, RefOr, Required, Response as Documented, ResponseBuilder, path::Operation as PathOperation,
+        request_body::RequestBodyBuilder,
+    },
+};
+
+use super::{
+    ApiError,
+    api_error::CONFLICT,
+    operation::{Answer, Call, Input, NoInput, Payload, Schemas},
+    places::PlaceQuery,
+    shapes::Count,
+};
+use crate::time;
+
+/// Longest line of an import: the longest item, with JSON escapes and its other fields.
+const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
+
+/// JSON lines.
+const JSON_LINES: &str = "application/x-ndjson";
+
+/// An export.
+pub(super) struct ExportLines(Vec<Text>);
+
+impl Answer for ExportLines {
+    fn documented(_: &mut Schemas) -> (StatusCode, Documented) {
+        let lines = Content::new(Some(String::schema()));
+        (StatusCode::OK, ResponseBuilder::new().content(JSON_LINES, lines).build())
+    }
+
+    fn respond(self) -> Response {
+        let lines = self.0.into_iter().map(|mut line| {
+            let mut line = std::mem::take(&mut line.0);
+            line.push('\n');
+            Ok::<_, std::convert::Infallible>(Bytes::from(line))
+        });
+        let headers =
+            [(CONTENT_TYPE, JSON_LINES), (CONTENT_DISPOSITION, "attachment; filename=\"memory.jsonl\"")];
+        (headers, Body::from_stream(stream::iter(lines))).into_response()
+    }
+}
+
+pub(super) async fn export(call: Call, query: PlaceQuery) -> Result<ExportLines, ApiError> {
+    let everything = query.is_empty() && call.caller.bound_to().is_none();
+    let place = if everything { None } else { Some(query.read(&call.caller)?) };
+    let export = call.memory().export(call.owner(), place, call.caller.sees_intimate()).await?;
+    Ok(ExportLines(export.lines))
+}
+
+/// The lines of an export to import.
+pub(super) struct ImportLines(Bytes);
+
+impl Input for ImportLines {
+    fn describe(operation: &mut PathOperation, _: bool, _: &mut Schemas) {
+        let body = RequestBodyBuilder::new().content(JSON_LINES, Content::new(Some(String::schema())));
+        operation.request_body = Some(RefOr::T(body.required(Some(Required::True)).build()));
+    }
+
+    fn read(payload: Payload) -> Result<Self, ApiError> {
+        match payload {
+            Payload::Body(body) => Ok(Self(body)),
+            Payload::Query(_) => Err(ApiError::bad("an import is a body")),
+        }
+    }
+}
+
+/// The result of an import.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ImportedJson {
+    added: u64,
+    skipped: u64,
+}
+
+pub(super) async fn import(call: Call, ImportLines(body): ImportLines) -> Result<ImportedJson, ApiError> {
+    call.caller.unbound()?;
+    let text = std::str::from_utf8(&body).map_err(|_| ApiError::bad("the body is not UTF-8"))?;
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.iter().any(|line| line.len() > MAX_LINE_BYTES) {
+        return Err(ApiError::bad(format!("a line of an import has at most {MAX_LINE_BYTES} bytes")));
+    }
+    let lines: Vec<Text> = lines.into_iter().map(Text::from).collect();
+    let imported = call.memory().import(call.owner(), lines).await?;
+    Ok(ImportedJson { added: imported.added, skipped: imported.skipped })
+}
+
+/// The owner's confirmation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EraseInput {
+    /// The account id again.
+    confirm: String,
+}
+
+pub(super) async fn erase(call: Call, input: EraseInput) -> Result<Count, ApiError> {
+    if !call.caller.is_owner() {
+        return Err(ApiError::owner_only());
+    }
+    let why = "`confirm` is the account id whose memory is to be erased";
+    let confirmed: OwnerId = input.confirm.parse().map_err(|_| ApiError::bad(why))?;
+    if confirmed != call.owner() {
+        return Err(ApiError::new(CONFLICT).saying(why));
+    }
+    call.memory().erase_owner(call.owner()).await?;
+    Ok(Count { count: 1 })
+}
+
+/// The owner's settings.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SettingsInput {
+    /// Whether third-party nodes may read exchanges, to extract memories from them. They see the words, but
+    /// not the owner. They see no passwords and nothing off the record.
+    extract_through_nodes: bool,
+}
+
+/// The owner's settings, and their effect here.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SettingsJson {
+    /// Whether the owner allows it. Default: false.
+    extract_through_nodes: bool,
+    /// Whether this relayer's operator offers nodes.
+    nodes_offered: bool,
+    /// Current extractor of memories: `rules`, `endpoint` (rules and the operator's model) or `nodes` (rules
+    /// and a model on third-party nodes).
+    #[schema(value_type = String)]
+    written_by: WrittenBy,
+}
+
+impl From<SettingsView> for SettingsJson {
+    fn from(view: SettingsView) -> Self {
+        Self {
+            extract_through_nodes: view.settings.extract_through_nodes,
+            nodes_offered: view.nodes_offered,
+            written_by: view.written_by,
+        }
+    }
+}
+
+pub(super) async fn settings(call: Call, _: NoInput) -> Result<SettingsJson, ApiError> {
+    call.caller.unbound()?;
+    Ok(call.memory().settings(call.owner()).await?.into())
+}
+
+pub(super) async fn change_settings(call: Call, input: SettingsInput) -> Result<SettingsJson, ApiError> {
+    call.caller.unbound()?;
+    let settings = OwnerSettings { extract_through_nodes: input.extract_through_nodes };
+    Ok(call.memory().change_settings(call.owner(), settings).await?.into())
+}
+
+/// The route of invitations. The gate lets owners pass to it that are not admitted yet.
+pub(super) const INVITATION: &str = "/api/invitation";
+
+/// An invitation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Invitation {
+    /// The operator's line, which begins with `baton-quota-1:`.
+    invitation: String,
+}
+
+/// The invited owner.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct InvitedOwner {
+    /// The account id.
+    owner: String,
+    /// Until when the invitation counts, RFC 3339.
+    until: String,
+}
+
+pub(super) async fn redeem(call: Call, request: Invitation) -> Result<InvitedOwner, ApiError> {
+    if !call.caller.is_owner() {
+        return Err(ApiError::owner_only());
+    }
+    let (app, owner) = (&call.app, call.owner());
+    let records = app.registry().records();
+    let until_ms = app.inner.config.owners.redeem(owner, &request.invitation, records, app.now_ms()).await?;
+    Ok(InvitedOwner { owner: owner.to_string(), until: time::format(until_ms) })
+}
