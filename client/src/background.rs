@@ -96,9 +96,17 @@ fn note_lately_stored(core: &Arc<Core>, session: &Session) {
     ids.into_iter().for_each(|id| core.config.store.note_stored(id));
 }
 
-/// The open session. Opens it if needed, and resumes its unfinished work.
-pub(crate) async fn open(core: &Arc<Core>, id: SessionId) -> Result<Arc<Session>, ClientError> {
-    let (session, first) = core.open(id).await?;
+/// The open session. Opens it if needed, and resumes its unfinished work. If `shortly`, turns that its snapshot leaves
+/// out may not be here.
+pub(crate) async fn open(
+    core: &Arc<Core>,
+    id: SessionId,
+    shortly: bool,
+) -> Result<Arc<Session>, ClientError> {
+    let (session, first) = core.open(id, shortly).await?;
+    if !shortly {
+        session.load_all().await?;
+    }
     if first && !session.is_read_only() {
         spawn_background_work(core, session.clone());
     }
@@ -117,8 +125,22 @@ pub(crate) async fn check_head(core: &Arc<Core>, session: &Arc<Session>) -> Resu
     status
 }
 
-/// Resumes the unfinished work of earlier runs.
+/// Resumes the unfinished work of earlier runs. It loads turns that a snapshot leaves out if they may have work.
 pub(crate) fn spawn_background_work(core: &Arc<Core>, session: Arc<Session>) {
+    let (terms, now_ms) = (core.terms(), core.now_ms());
+    if !session.read(|state| state.needs_omitted(terms, now_ms)) {
+        return resume_work(core, session);
+    }
+    let shared = core.clone();
+    core.spawn(async move {
+        if let Err(error) = session.load_all().await {
+            tracing::warn!(%error, "the early turns of a session were not read");
+        }
+        resume_work(&shared, session);
+    });
+}
+
+fn resume_work(core: &Arc<Core>, session: Arc<Session>) {
     note_lately_stored(core, &session);
     spawn_round(core, &session, AuthorPolicy::Wait);
     repair::spawn_confirmation(core, &session);

@@ -392,7 +392,7 @@ impl Client {
         };
         let mut of_session = None;
         if let Some(id) = session {
-            let session = background::open(&self.core, id).await?;
+            let session = background::open(&self.core, id, true).await?;
             (of_session, wish.warm) =
                 session.read(|state| (turn::model_of(state), turn::warm_node(&self.core, state)));
         }

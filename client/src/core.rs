@@ -147,8 +147,10 @@ impl Core {
         let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
         let ids: Vec<SessionId> = open.iter().map(|session| session.id).collect();
         // A write of a turn dropped midway may still run; the files are free only after it.
-        let closed =
-            crate::stack_wipe::spawn_blocking(move || open.iter().for_each(|session| session.close()));
+        let (terms, now_ms) = (self.terms(), self.now_ms());
+        let closed = crate::stack_wipe::spawn_blocking(move || {
+            open.iter().for_each(|session| session.close(terms, now_ms));
+        });
         if closed.await.is_err() {
             tracing::warn!("the sessions were not closed properly");
         }
@@ -256,8 +258,12 @@ impl Core {
         Ok(session)
     }
 
-    /// The open session, and whether this call opened it.
-    pub(crate) async fn open(self: &Arc<Self>, id: SessionId) -> Result<(Arc<Session>, bool), ClientError> {
+    /// The open session, and whether this call opened it; if `shortly`, from its snapshot on.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        id: SessionId,
+        shortly: bool,
+    ) -> Result<(Arc<Session>, bool), ClientError> {
         if let Some(session) = self.lock().get(&id) {
             return Ok((session.clone(), false));
         }
@@ -268,7 +274,7 @@ impl Core {
             if let Some(session) = open.get(&id) {
                 return Ok((session.clone(), false));
             }
-            let session = match Session::open(&path, &core.secret) {
+            let session = match Session::open(&path, &core.secret, shortly) {
                 Err(error) if core.config.read_in_use => {
                     let reason = ReadOnly::of(&error).ok_or(error)?;
                     Session::open_to_read(&path, &core.secret, reason)?

@@ -67,7 +67,7 @@ async fn recover_with(
     missing: Missing,
 ) -> Result<RecoveryReport, ClientError> {
     let id = root.session_id();
-    match open(core, id).await {
+    match open(core, id, false).await {
         Err(ClientError::UnknownSession(_) | ClientError::JournalDamaged { .. }) => {}
         Err(error) => return Err(error),
         Ok(session) => match check_head(core, &session).await {
@@ -168,6 +168,7 @@ impl ReadableChain {
                 seq: first.link.seq,
                 prev_link: first.link.prev_link,
                 blobs: before.copied().collect(),
+                omitted: None,
             })));
         }
         for part in self.before_gaps.iter().rev() {

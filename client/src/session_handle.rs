@@ -65,11 +65,16 @@ impl SessionHandle {
     pub async fn rename(&self, title: Option<&str>) -> Result<(), ClientError> {
         let title = title::checked(title.unwrap_or_default())
             .map_err(|chars| ClientError::TitleTooLong { chars, limit: title::MAX_TITLE_CHARS })?;
-        self.open().await?.record(vec![Entry::Title(title)]).await
+        self.open_shortly().await?.record(vec![Entry::Title(title)]).await
     }
 
     async fn open(&self) -> Result<Arc<Session>, ClientError> {
-        background::open(&self.core, self.id).await
+        background::open(&self.core, self.id, false).await
+    }
+
+    /// The session, perhaps without the turns that its snapshot leaves out.
+    async fn open_shortly(&self) -> Result<Arc<Session>, ClientError> {
+        background::open(&self.core, self.id, true).await
     }
 
     /// The status of a session.
@@ -77,7 +82,7 @@ impl SessionHandle {
     /// # Errors
     /// [`ClientError::UnknownSession`], and as opening its journal.
     pub async fn info(&self) -> Result<SessionInfo, ClientError> {
-        Ok(info(&*self.open().await?, self.core.terms()))
+        Ok(info(&*self.open_shortly().await?, self.core.terms()))
     }
 
     /// Whether a turn or another change of the chain runs now.
@@ -85,7 +90,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn is_busy(&self) -> Result<bool, ClientError> {
-        Ok(self.open().await?.begin().is_err())
+        Ok(self.open_shortly().await?.begin().is_err())
     }
 
     /// The accepted turns of a session, oldest first.
@@ -114,7 +119,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn turn_reads(&self) -> Result<u64, ClientError> {
-        Ok(self.open().await?.read(State::turn_reads))
+        Ok(self.open_shortly().await?.read(State::turn_reads))
     }
 
     /// The conversation of a session. A session that is not open here is read without opening it, so that
@@ -166,7 +171,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn system(&self) -> Result<Vec<Message>, ClientError> {
-        Ok(self.open().await?.read(|state| state.system.to_vec()))
+        Ok(self.open_shortly().await?.read(|state| state.system.to_vec()))
     }
 
     /// Replaces the pinned system text of a session, from the next turn on. Does nothing if the text is the
@@ -176,7 +181,7 @@ impl SessionHandle {
     /// [`ClientError::PendingTurn`] while a turn is not finished; as [`SessionHandle::info`].
     pub async fn set_system(&self, system: Vec<Message>) -> Result<(), ClientError> {
         check_texts(&system)?;
-        let session = self.open().await?;
+        let session = self.open_shortly().await?;
         if session.read(|state| *state.system == system) {
             return Ok(());
         }
@@ -192,7 +197,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn pending_messages(&self) -> Result<Option<Vec<Message>>, ClientError> {
-        let session = self.open().await?;
+        let session = self.open_shortly().await?;
         Ok(session.read(|state| state.pending.as_ref().map(|pending| pending.turn.messages.clone())))
     }
 
@@ -201,7 +206,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn pending_settings(&self) -> Result<Option<TurnSettings>, ClientError> {
-        let session = self.open().await?;
+        let session = self.open_shortly().await?;
         Ok(session.read(|state| state.pending.as_ref().map(|pending| pending.turn.settings())))
     }
 
@@ -224,7 +229,7 @@ impl SessionHandle {
     ) -> Result<TurnOutcome, ClientError> {
         // Before the session is opened: a wrong input leaves no trace.
         input.check()?;
-        let session = self.open().await?;
+        let session = self.open_shortly().await?;
         // Nor does a message to a session that another device deleted.
         if session.read(|state| state.deleted_elsewhere) {
             return Err(ClientError::Deleted);
@@ -242,7 +247,7 @@ impl SessionHandle {
         options: ResumeOptions,
         on_event: impl FnMut(TurnEvent) + Send,
     ) -> Result<Option<TurnOutcome>, ClientError> {
-        turn::resume(&self.core, &self.open().await?, options, on_event).await
+        turn::resume(&self.core, &self.open_shortly().await?, options, on_event).await
     }
 
     /// Gives up an unanswered message, if there is one; its attempts are aborted in the background.
@@ -250,7 +255,7 @@ impl SessionHandle {
     /// # Errors
     /// [`ClientError::Busy`] while it runs, and as opening the session.
     pub async fn abandon(&self) -> Result<(), ClientError> {
-        turn::abandon(&self.core, &self.open().await?).await
+        turn::abandon(&self.core, &self.open_shortly().await?).await
     }
 
     /// Has the nodes of an unanswered message stop: its attempts are aborted in the background. The message stays, and
@@ -259,7 +264,7 @@ impl SessionHandle {
     /// # Errors
     /// [`ClientError::Busy`] while it runs, and as opening the session.
     pub async fn stop_attempts(&self) -> Result<(), ClientError> {
-        turn::stop_attempts(&self.core, &self.open().await?)
+        turn::stop_attempts(&self.core, &self.open_shortly().await?)
     }
 
     /// Whether the message of a failed turn is kept: the one rule by which front ends say so. A kept message is in
@@ -274,7 +279,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`SessionHandle::abandon`].
     pub async fn keeps_message(&self, error: &ClientError, is_repeatable: bool) -> Result<bool, ClientError> {
-        let session = self.open().await?;
+        let session = self.open_shortly().await?;
         if error.is_refusal_of_request() || matches!(error, ClientError::Deleted) {
             turn::abandon(&self.core, &session).await?;
         } else if is_repeatable {
@@ -288,7 +293,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`SessionHandle::abandon`].
     pub async fn abandon_unasked(&self) -> Result<bool, ClientError> {
-        let unasked = self.open().await?.read(State::is_unasked);
+        let unasked = self.open_shortly().await?.read(State::is_unasked);
         if unasked {
             self.abandon().await?;
         }
@@ -333,7 +338,7 @@ impl SessionHandle {
     /// - [`ClientError::Behind`] when another device has added turns.
     /// - [`ClientError::Store`] when no index can be reached.
     pub async fn check_head(&self) -> Result<HeadStatus, ClientError> {
-        background::check_head(&self.core, &self.open().await?).await
+        background::check_head(&self.core, &self.open_shortly().await?).await
     }
 
     /// Waits until every accepted turn of a session is stored with a known ID, and its head is published.
@@ -344,7 +349,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn wait_settled(&self, timeout: Duration) -> Result<bool, ClientError> {
-        Ok(wait::wait_settled(&self.core, &self.open().await?, timeout).await)
+        Ok(wait::wait_settled(&self.core, &self.open_shortly().await?, timeout).await)
     }
 
     /// Waits until the head of a session is published and its last turn's author has the acknowledgement.
@@ -355,7 +360,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn wait_delivered(&self, timeout: Duration) -> Result<bool, ClientError> {
-        Ok(wait::wait_delivered(&self.open().await?, timeout).await)
+        Ok(wait::wait_delivered(&self.open_shortly().await?, timeout).await)
     }
 
     /// Waits until all head indexes have the head of a session; false if that took longer than `timeout`.
@@ -365,7 +370,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn wait_published(&self, timeout: Duration) -> Result<bool, ClientError> {
-        Ok(wait::wait_published(&self.open().await?, timeout).await)
+        Ok(wait::wait_published(&self.open_shortly().await?, timeout).await)
     }
 
     /// Waits until the head of a session is published or its publication fails. True if another device's
@@ -377,7 +382,7 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn wait_compared(&self, timeout: Duration) -> Result<bool, ClientError> {
-        Ok(wait::wait_compared(&self.open().await?, timeout).await)
+        Ok(wait::wait_compared(&self.open_shortly().await?, timeout).await)
     }
 
     /// Verifies a session. Checks every link, signature and record, every blob's BLAKE3 (in-segment ones are
@@ -483,7 +488,7 @@ impl SessionHandle {
     /// # Errors
     /// [`ClientError::Busy`] while a turn is under way, and as [`SessionHandle::info`].
     pub async fn delete(&self) -> Result<Deletion, ClientError> {
-        match self.open().await {
+        match self.open_shortly().await {
             Ok(session) => sessions::delete(&self.core, &session).await,
             Err(ClientError::JournalDamaged { path, .. }) => {
                 sessions::delete_damaged(&self.core, self.id, path).await
@@ -498,7 +503,7 @@ impl SessionHandle {
         if let Some(session) =
             open.get(&self.id).filter(|session| session.is_read_only() || session.begin().is_ok())
         {
-            session.close();
+            session.close(self.core.terms(), self.core.now_ms());
             open.remove(&self.id);
         }
     }

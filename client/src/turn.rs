@@ -123,6 +123,11 @@ async fn answer(
     if !is_pending() {
         return Ok(None);
     }
+    // An edit may go back to a turn that a snapshot leaves out.
+    let replaces = |state: &State| state.pending.as_ref().and_then(|pending| pending.turn.supersedes_from);
+    if session.read(replaces).is_some() {
+        session.load_all().await?;
+    }
     reconcile::reconcile_before(core, session, options, events).await?;
     if !is_pending() {
         return Ok(None);

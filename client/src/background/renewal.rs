@@ -85,6 +85,9 @@ pub(crate) fn spawn_renewal(core: &Arc<Core>, session: &Arc<Session>) {
     }
     let (shared, session) = (core.clone(), session.clone());
     core.spawn(async move {
+        if let Err(error) = session.load_all().await {
+            tracing::warn!(%error, "the early turns of a session were not read");
+        }
         for (seq, error) in renew(&shared, &session, None).await.failed {
             tracing::warn!(seq, %error, "a blob was not renewed");
         }

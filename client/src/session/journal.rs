@@ -17,12 +17,13 @@
 //! Only [`crate::session::open_session`] calls this. It must never see an entry's meaning.
 
 pub(crate) mod quarantine;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io::{self, Seek as _, SeekFrom, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -36,6 +37,8 @@ use zeroize::Zeroizing;
 
 use crate::error::ClientError;
 
+use snapshot::JournalPosition;
+
 /// First bytes of a journal, with its version.
 const MAGIC: &[u8; 16] = b"baton-journal-5\n";
 /// First bytes of earlier formats, whose last byte but one is this digit.
@@ -46,12 +49,16 @@ const LOG_MAGIC: &[u8; 16] = b"baton-chat-log4\n";
 const MAX_WAITING_BYTES: usize = 256 * 1024;
 /// The root as sealed under the device key: nonce, root and tag.
 const ROOT_BYTES: usize = 24 + 32 + 16;
+/// Length of a file's beginning, before its frames.
+const START: usize = MAGIC.len() + ROOT_BYTES;
 /// A frame's length as sealed: nonce, `u32le` and tag.
 const HEAD_BYTES: usize = 24 + 4 + 16;
 /// Zeros at the end of a frame that are surely not sealed bytes; fewer may be chance or damage.
 const TORN_ZEROS: usize = 8;
 /// Largest sealed entry: an accepted turn with the largest record, and room.
 const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
+/// Entries after a snapshot from which on a new one is worth its write: those of some sixteen turns.
+const SNAPSHOT_FROM: u64 = 128;
 /// Purpose of the root's seal.
 const ROOT_PURPOSE: &[u8] = b"baton client session root";
 /// Extension of journals.
@@ -110,6 +117,8 @@ pub(crate) struct Journal {
     session: SessionId,
     /// Entries written, without the root.
     entries: u64,
+    /// Entries for which a snapshot stands.
+    in_snapshot: u64,
 }
 
 /// The bytes of a file that is made later, with its folder.
@@ -140,14 +149,19 @@ type Entries = Vec<Zeroizing<Vec<u8>>>;
 
 /// The contents of a journal.
 pub(crate) struct Contents {
+    /// Its file, or another name.
+    pub(crate) path: PathBuf,
     /// The session's root.
     pub(crate) root: SessionRoot,
-    /// The entries, oldest first.
+    /// The entries, oldest first; those of a snapshot in place of the entries for which it stands.
     pub(crate) entries: Entries,
-    /// Length of the whole part; the rest is torn.
-    whole: usize,
+    /// Entries for which those of a snapshot stand; 0 if all are here.
+    pub(crate) in_snapshot: u64,
+    /// Entries in the file, and the length of its whole part; the rest is torn.
+    count: u64,
+    end: u64,
     /// Torn bytes at the end.
-    pub(crate) torn: u64,
+    pub(crate) torn: Vec<u8>,
 }
 
 impl Journal {
@@ -172,7 +186,7 @@ impl Journal {
         first: &[Zeroizing<Vec<u8>>],
     ) -> Result<Self, ClientError> {
         let (session, key) = (root.session_id(), root.journal_key());
-        let mut journal = Self { sink: JournalSink::Memory, key, session, entries: 0 };
+        let mut journal = Self { sink: JournalSink::Memory, key, session, entries: 0, in_snapshot: 0 };
         let mut bytes = match location {
             JournalLocation::Memory => Vec::new(),
             JournalLocation::Folder(_) => [&MAGIC[..], &secret.seal(ROOT_PURPOSE, root.expose())].concat(),
@@ -225,34 +239,43 @@ impl Journal {
         }
         let damaged = |entry| ClientError::JournalDamaged { path: PathBuf::from("log"), entry };
         let frames = bytes.strip_prefix(LOG_MAGIC).ok_or_else(|| damaged(0))?;
-        let (entries, whole) = parse_frames(frames, root).map_err(damaged)?;
-        let length = (LOG_MAGIC.len() + whole) as u64;
-        if whole < frames.len() {
-            tracing::warn!(bytes = frames.len() - whole, "a write that a crash cut off is taken from a log");
+        let (entries, torn) = parse_frames(frames, root, 0).map_err(damaged)?;
+        let (count, length) = (entries.len() as u64, (bytes.len() - torn.len()) as u64);
+        if !torn.is_empty() {
+            tracing::warn!(bytes = torn.len(), "a write that a crash cut off is taken from a log");
             log.write(length, &[]).map_err(|source| log_error("repaired", source))?;
         }
         let journal = Self {
             sink: JournalSink::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() }),
             key: root.journal_key(),
             session: root.session_id(),
-            entries: entries.len() as u64,
+            entries: count,
+            in_snapshot: 0,
         };
-        let torn = (frames.len() - whole) as u64;
-        Ok(Some((journal, Contents { root: root.clone(), entries, whole: bytes.len(), torn })))
+        let (root, torn) = (root.clone(), torn.to_vec());
+        let path = PathBuf::from("log");
+        Ok(Some((journal, Contents { path, root, entries, in_snapshot: 0, count, end: length, torn })))
     }
 
-    /// Opens a journal for writing. Cuts off its torn end, and keeps it beside the journal.
-    pub(crate) fn open(path: &Path, secret: &FileSecret) -> Result<(Self, Contents), ClientError> {
+    /// Opens a journal for writing; if `shortly`, reads it from its snapshot on. Cuts off its torn end, and keeps it
+    /// beside the journal.
+    pub(crate) fn open(
+        path: &Path,
+        secret: &FileSecret,
+        shortly: bool,
+    ) -> Result<(Self, Contents), ClientError> {
         // The root is read without the lock, to name the session in a refusal.
-        let session = read_root(path, secret)?.session_id();
-        let file = lock(path, &session)?;
-        let bytes = read_file(path)?;
-        let contents = parse_file(path, &bytes, secret)?;
-        let (whole, torn) = bytes.split_at(contents.whole);
-        let length = whole.len() as u64;
-        if !torn.is_empty() {
-            tracing::warn!(bytes = torn.len(), "a write that a crash cut off is taken from a journal");
-            quarantine::keep_torn(path, torn)
+        let root = read_root(path, secret)?;
+        let (session, key) = (root.session_id(), root.journal_key());
+        let mut file = lock(path, &session)?;
+        let contents = read_contents(path, &mut file, root, shortly)?;
+        let length = contents.end;
+        if !contents.torn.is_empty() {
+            tracing::warn!(
+                bytes = contents.torn.len(),
+                "a write that a crash cut off is taken from a journal"
+            );
+            quarantine::keep_torn(path, &contents.torn)
                 .map_err(|source| file_error("save the end of", path, source))?;
             file.set_len(length)
                 .and_then(|()| file.sync_all())
@@ -260,12 +283,41 @@ impl Journal {
         }
         let mut journal = Self {
             sink: JournalSink::File(OpenFile { file, path: path.to_owned(), length, broken: false }),
-            key: contents.root.journal_key(),
+            key,
             session,
-            entries: contents.entries.len() as u64,
+            entries: contents.count,
+            in_snapshot: contents.in_snapshot,
         };
         journal.seek_end()?;
         Ok((journal, contents))
+    }
+
+    /// All entries of a file; none of another sink. The snapshot then has served, and is written anew.
+    pub(crate) fn read_all(&mut self, root: SessionRoot) -> Result<Option<Contents>, ClientError> {
+        self.in_snapshot = 0;
+        let JournalSink::File(open) = &mut self.sink else { return Ok(None) };
+        let contents = read_contents(&open.path, &mut open.file, root, false);
+        self.seek_end()?;
+        contents.map(Some)
+    }
+
+    /// Whether many entries have been written since the snapshot.
+    pub(crate) fn wants_snapshot(&self) -> bool {
+        let is_broken = matches!(&self.sink, JournalSink::File(open) if open.broken);
+        self.is_file() && !is_broken && self.entries - self.in_snapshot >= SNAPSHOT_FROM
+    }
+
+    /// Closes the file, and replaces its snapshot by these entries, which stand for all that it has. Blocking.
+    pub(crate) fn close_with_snapshot(self, entries: &[Zeroizing<Vec<u8>>]) -> Result<(), ClientError> {
+        let JournalSink::File(mut open) = self.sink else { return Ok(()) };
+        // Before it: no crash leaves a snapshot of entries that are not in the file.
+        let position = open
+            .file
+            .sync_data()
+            .and_then(|()| JournalPosition::of(&mut open.file, open.length, self.entries));
+        let written = position
+            .and_then(|position| snapshot::write(&open.path, (&self.key, &self.session), position, entries));
+        written.map_err(|source| file_error("write the snapshot of", &open.path, source))
     }
 
     /// Appends an entry's frame to `bytes`.
@@ -362,13 +414,48 @@ fn log_error(action: &'static str, source: io::Error) -> ClientError {
     ClientError::Log { action, source }
 }
 
-/// Reads a journal without locking or changing it.
-pub(crate) fn read(path: &Path, secret: &FileSecret) -> Result<Contents, ClientError> {
-    parse_file(path, &read_file(path)?, secret)
+/// Reads a journal without locking or changing it; if `shortly`, from its snapshot on.
+pub(crate) fn read(path: &Path, secret: &FileSecret, shortly: bool) -> Result<Contents, ClientError> {
+    let root = read_root(path, secret)?;
+    read_contents(path, &mut open_file(path)?, root, shortly)
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, ClientError> {
-    std::fs::read(path).map_err(|source| file_error("read", path, source))
+fn open_file(path: &Path) -> Result<File, ClientError> {
+    File::open(path).map_err(|source| file_error("open", path, source))
+}
+
+/// Reads a journal from its snapshot on, if `shortly` and it has one.
+fn read_contents(
+    path: &Path,
+    file: &mut File,
+    root: SessionRoot,
+    shortly: bool,
+) -> Result<Contents, ClientError> {
+    let (session, key) = (root.session_id(), root.journal_key());
+    let found = if shortly { snapshot::read(path, file, (&key, &session)) } else { None };
+    let (from, mut entries) = found.unwrap_or_default();
+    let frames = read_frames(path, file, from)?;
+    let damaged = |entry| ClientError::JournalDamaged { path: path.to_owned(), entry };
+    let (later, torn) = parse_frames(&frames, &root, from.entries).map_err(damaged)?;
+    let count = from.entries + later.len() as u64;
+    entries.extend(later);
+    let end = from.offset.max(START as u64) + (frames.len() - torn.len()) as u64;
+    let torn = torn.to_vec();
+    Ok(Contents { path: path.to_owned(), root, entries, in_snapshot: from.entries, count, end, torn })
+}
+
+/// The frames of a file after a position.
+fn read_frames(path: &Path, file: &mut File, from: JournalPosition) -> Result<Vec<u8>, ClientError> {
+    let mut bytes = Vec::new();
+    let read = file.seek(SeekFrom::Start(from.offset)).and_then(|_| file.read_to_end(&mut bytes));
+    read.map_err(|source| file_error("read", path, source))?;
+    if from.offset == 0 {
+        if !bytes.starts_with(MAGIC) || bytes.len() < START {
+            return Err(ClientError::JournalDamaged { path: path.to_owned(), entry: 0 });
+        }
+        bytes.drain(..START);
+    }
+    Ok(bytes)
 }
 
 fn check_format(path: &Path, bytes: &[u8]) -> Result<(), ClientError> {
@@ -380,84 +467,25 @@ fn check_format(path: &Path, bytes: &[u8]) -> Result<(), ClientError> {
     Ok(())
 }
 
-fn parse_file(path: &Path, bytes: &[u8], secret: &FileSecret) -> Result<Contents, ClientError> {
-    check_format(path, bytes)?;
-    parse(bytes, secret).map_err(|entry| ClientError::JournalDamaged { path: path.to_owned(), entry })
-}
-
 /// Reads only the root, which identifies the session even if the rest is damaged.
 pub(crate) fn read_root(path: &Path, secret: &FileSecret) -> Result<SessionRoot, ClientError> {
-    use std::io::Read as _;
     let damaged = || ClientError::JournalDamaged { path: path.to_owned(), entry: 0 };
-    let file = File::open(path).map_err(|source| file_error("open", path, source))?;
     let mut start = Vec::new();
-    let wanted = (MAGIC.len() + ROOT_BYTES) as u64;
-    file.take(wanted).read_to_end(&mut start).map_err(|source| file_error("read", path, source))?;
+    open_file(path)?
+        .take(START as u64)
+        .read_to_end(&mut start)
+        .map_err(|source| file_error("read", path, source))?;
     check_format(path, &start)?;
     let sealed = start.get(MAGIC.len()..).ok_or_else(damaged)?;
     open_root(sealed, secret).ok_or_else(damaged)
 }
 
-/// The session's root, and the value of the last entry that has one. Opens all lengths, but only the entries
-/// from that one on: damage before it goes unseen.
-pub(crate) fn read_last<T>(
-    path: &Path,
-    secret: &FileSecret,
-    value: impl Fn(&[u8]) -> Result<Option<T>, ClientError>,
-) -> Result<(SessionRoot, Option<T>), ClientError> {
-    let bytes = read_file(path)?;
-    check_format(path, &bytes)?;
-    let damaged = |entry| ClientError::JournalDamaged { path: path.to_owned(), entry };
-    let (root, mut rest) = split_root(&bytes, secret).map_err(damaged)?;
-    let (session, key) = (root.session_id(), root.journal_key());
-    let mut frames = Vec::new();
-    while !rest.is_empty() {
-        match next_frame(rest, &key, &session, frames.len() as u64) {
-            Frame::Whole(sealed, after) => {
-                frames.push(sealed);
-                rest = after;
-            }
-            Frame::Torn => break,
-            Frame::Damaged => return Err(damaged(frames.len() as u64 + 1)),
-        }
-    }
-    let count = frames.len();
-    for (position, sealed) in frames.into_iter().enumerate().rev() {
-        match key.open(&associated(&session, position as u64), sealed) {
-            Ok(entry) => {
-                if let Some(found) = value(&entry)? {
-                    return Ok((root, Some(found)));
-                }
-            }
-            Err(_) if position + 1 == count && is_zero_from(sealed, sealed.len()) => {}
-            Err(_) => return Err(damaged(position as u64 + 1)),
-        }
-    }
-    Ok((root, None))
-}
-
-/// The session's root and the frames after it, or 0 for a damaged beginning.
-fn split_root<'a>(bytes: &'a [u8], secret: &FileSecret) -> Result<(SessionRoot, &'a [u8]), u64> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or(0u64)?;
-    let (sealed, frames) = rest.split_at_checked(ROOT_BYTES).ok_or(0u64)?;
-    Ok((open_root(sealed, secret).ok_or(0u64)?, frames))
-}
-
-/// The whole entries, or the position of the damaged entry (0 for the beginning of the file with the root).
-fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
-    let (root, frames) = split_root(bytes, secret)?;
-    let (entries, whole) = parse_frames(frames, &root)?;
-    let torn = (frames.len() - whole) as u64;
-    let whole = bytes.len() - frames.len() + whole;
-    Ok(Contents { root, entries, whole, torn })
-}
-
-/// The entries of whole frames and their length in bytes, or the position of the damaged entry.
-fn parse_frames(frames: &[u8], root: &SessionRoot) -> Result<(Entries, usize), u64> {
+/// The entries of frames from this position on and the torn end after them, or the position of the damaged entry.
+fn parse_frames<'a>(frames: &'a [u8], root: &SessionRoot, first: u64) -> Result<(Entries, &'a [u8]), u64> {
     let (session, key) = (root.session_id(), root.journal_key());
     let (mut entries, mut rest) = (Vec::new(), frames);
     while !rest.is_empty() {
-        let position = entries.len() as u64;
+        let position = first + entries.len() as u64;
         match next_frame(rest, &key, &session, position) {
             Frame::Whole(sealed, after) => {
                 match key.open(&associated(&session, position), sealed) {
@@ -471,7 +499,7 @@ fn parse_frames(frames: &[u8], root: &SessionRoot) -> Result<(Entries, usize), u
             Frame::Damaged => return Err(position + 1),
         }
     }
-    Ok((entries, frames.len() - rest.len()))
+    Ok((entries, rest))
 }
 
 /// The first frame of the rest of a file.

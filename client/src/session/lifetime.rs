@@ -43,6 +43,9 @@ pub(crate) fn lifetimes(state: &State, terms: StorageTerms, now_ms: u64) -> Vec<
 impl State {
     /// Whether any blob is due. Examines all blobs only once one may be.
     pub(crate) fn any_due(&mut self, terms: StorageTerms, now_ms: u64) -> bool {
+        if self.needs_omitted(terms, now_ms) {
+            return true;
+        }
         let watch = std::mem::take(&mut self.due);
         let changed = watch.changed.into_iter().filter(|seq| !self.is_superseded(*seq));
         let changed = changed.filter_map(|seq| due_from_ms(self, seq, terms)).min().unwrap_or(u64::MAX);
@@ -61,13 +64,11 @@ impl State {
 pub(crate) fn looks_due(state: &State, terms: StorageTerms, now_ms: u64, most: usize) -> Vec<(u64, BlobRef)> {
     let mut due: Vec<(Option<u64>, u64)> = Vec::new();
     for seq in state.segment_ends(usize::MAX) {
-        let Some((turn, meta)) = state.turn(seq).filter(|(_, meta)| meta.stored) else { continue };
-        let (stored_ms, epochs) = bought(state, (turn, meta), terms);
-        let kept_until_ms =
-            stored_ms.saturating_add(terms.epoch_ms().saturating_mul(epochs.saturating_sub(1).into()));
+        let Some(blob) = lifetime(state, seq, terms, now_ms).filter(|blob| blob.stored) else { continue };
+        let confirmed_ms = state.turn(seq).and_then(|(_, meta)| meta.blob.confirmed_ms);
         // A blob whose time may be over is left to a renewal.
-        if kept_until_ms > now_ms && look_from_ms(meta.blob.confirmed_ms, kept_until_ms, terms) <= now_ms {
-            due.push((meta.blob.confirmed_ms, seq));
+        if blob.kept_until_ms > now_ms && look_from_ms(confirmed_ms, blob.kept_until_ms, terms) <= now_ms {
+            due.push((confirmed_ms, seq));
         }
     }
     due.sort_unstable();
@@ -84,7 +85,23 @@ fn look_from_ms(confirmed_ms: Option<u64>, kept_until_ms: u64, terms: StorageTer
 /// Until when all stored blobs are kept at least.
 pub(crate) fn kept_until_ms(state: &State, terms: StorageTerms) -> Option<u64> {
     let stored = lifetimes(state, terms, 0).into_iter().filter(|lifetime| lifetime.stored);
-    stored.map(|lifetime| lifetime.kept_until_ms).min()
+    let omitted = state.omitted().and_then(|omitted| omitted.kept_until_ms);
+    stored.map(|lifetime| lifetime.kept_until_ms).chain(omitted).min()
+}
+
+/// Of the blobs that end before a turn: until when all are kept at least, and when the first is due for a look or for
+/// renewal.
+pub(crate) fn of_omitted(state: &State, terms: StorageTerms, first: u64) -> (Option<u64>, u64) {
+    let omitted = state.omitted();
+    let mut kept_until_ms = omitted.and_then(|omitted| omitted.kept_until_ms);
+    let mut needed_ms = omitted.map_or(u64::MAX, |omitted| omitted.needed_ms);
+    for blob in lifetimes(state, terms, 0).into_iter().filter(|blob| blob.stored && blob.seq < first) {
+        kept_until_ms = Some(kept_until_ms.map_or(blob.kept_until_ms, |kept| kept.min(blob.kept_until_ms)));
+        let confirmed_ms = state.turn(blob.seq).and_then(|(_, meta)| meta.blob.confirmed_ms);
+        let look_ms = look_from_ms(confirmed_ms, blob.kept_until_ms, terms);
+        needed_ms = needed_ms.min(look_ms).min(due_from_ms(state, blob.seq, terms).unwrap_or(u64::MAX));
+    }
+    (kept_until_ms, needed_ms)
 }
 
 fn lifetime(state: &State, seq: u64, terms: StorageTerms, now_ms: u64) -> Option<BlobLifetime> {

@@ -19,6 +19,7 @@ use crate::{
         index_view::IndexView,
         journal::{self, Journal, JournalLocation, JournalLog, file_error},
         rounds::Rounds,
+        snapshot,
         state::{Entry, SessionHeader, State, StorageTerms},
     },
 };
@@ -135,13 +136,52 @@ impl Session {
         root: &SessionRoot,
     ) -> Result<Option<Self>, ClientError> {
         let Some((journal, contents)) = Journal::open_log(log, root)? else { return Ok(None) };
-        Ok(Some(Self::from_journal(journal, replay(Path::new("log"), contents)?)))
+        Ok(Some(Self::from_journal(journal, replay(&contents)?)))
     }
 
-    /// Opens a session's file for writing.
-    pub(crate) fn open(path: &Path, secret: &FileSecret) -> Result<Self, ClientError> {
-        let (journal, contents) = Journal::open(path, secret)?;
-        Ok(Self::from_journal(journal, replay(path, contents)?))
+    /// Opens a session's file for writing. If `shortly`, turns that its snapshot leaves out are not here before
+    /// [`Session::load_all`].
+    pub(crate) fn open(path: &Path, secret: &FileSecret, shortly: bool) -> Result<Self, ClientError> {
+        let (mut journal, contents) = Journal::open(path, secret, shortly)?;
+        let state = match replay(&contents) {
+            // An entry after the snapshot may be about a turn that the snapshot leaves out.
+            Err(_) if contents.in_snapshot > 0 => {
+                let mut all = journal.read_all(contents.root)?.ok_or(ClientError::Closed)?;
+                all.torn = contents.torn;
+                replay(&all)
+            }
+            replayed => replayed,
+        };
+        Ok(Self::from_journal(journal, state?))
+    }
+
+    /// Loads the turns that a snapshot left out, if it did.
+    pub(crate) async fn load_all(self: &Arc<Self>) -> Result<(), ClientError> {
+        if self.read(|state| state.omitted().is_none()) {
+            return Ok(());
+        }
+        let session = self.clone();
+        crate::stack_wipe::spawn_blocking(move || session.load_all_blocking())
+            .await
+            .map_err(|_| ClientError::TaskEnded)?
+    }
+
+    /// As [`Session::load_all`]. Blocking.
+    pub(crate) fn load_all_blocking(&self) -> Result<(), ClientError> {
+        let mut journal = self.lock_journal();
+        let omitting = self.read(|state| state.omitted().map(|_| state.root.clone()));
+        let Some(root) = omitting else { return Ok(()) };
+        let contents = journal.as_mut().ok_or(ClientError::Closed)?.read_all(root)?;
+        let all = replay(&contents.ok_or(ClientError::Closed)?)?;
+        self.replace(all);
+        Ok(())
+    }
+
+    /// Replaces the state by another that its journal gives.
+    fn replace(&self, mut other: State) {
+        let state = &mut self.lock().state;
+        (other.head_missing, other.torn_end) = (state.head_missing, state.torn_end);
+        *state = other;
     }
 
     /// Builds the session, and records a torn end if the journal can be written.
@@ -381,25 +421,30 @@ impl Session {
         };
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
         // Before anything is written: entries that do not replay are not kept.
-        let mut compacted = State::replay(root.clone(), &encoded)?;
+        let compacted = State::replay(root.clone(), &encoded)?;
         // After an error the old journal is not written any more.
         *journal = None;
         *journal = Some(Journal::create(journals, secret, &root, &encoded)?);
-        let state = &mut self.lock().state;
-        compacted.head_missing = state.head_missing;
-        *state = compacted;
+        self.replace(compacted);
         Ok(true)
     }
 
     /// Closes the file after a running write; later writes are refused. A file without a turn or a message is
-    /// removed. Blocking.
-    pub(crate) fn close(&self) {
+    /// removed, and one with many new entries gets a snapshot. Blocking.
+    pub(crate) fn close(&self, terms: StorageTerms, now_ms: u64) {
         let Some(journal) = self.lock_journal().take() else { return };
-        if journal.is_file()
-            && self.read(State::is_unused)
-            && let Err(error) = journal.remove()
+        let closed = if journal.is_file() && self.read(State::is_unused) {
+            journal.remove()
+        } else if journal.wants_snapshot()
+            && let Some(entries) = self.read(|state| snapshot::entries(state, terms, now_ms))
         {
-            tracing::warn!(%error, "the file of a session without a turn was not removed");
+            let entries: Vec<_> = entries.iter().map(Entry::encode).collect();
+            journal.close_with_snapshot(&entries)
+        } else {
+            Ok(())
+        };
+        if let Err(error) = closed {
+            tracing::warn!(%error, "a session has no snapshot, or an unused file");
         }
     }
 
@@ -412,21 +457,22 @@ impl Session {
 
 /// A session's state from its file, without opening the file for writing.
 pub(crate) fn peek(path: &Path, secret: &FileSecret) -> Result<State, ClientError> {
-    replay(path, journal::read(path, secret)?)
+    replay(&journal::read(path, secret, false)?)
 }
 
 /// The last use and the id of a session, read from its file without replaying it.
 pub(crate) fn last_used(path: &Path, secret: &FileSecret) -> Result<(u64, SessionId), ClientError> {
+    let contents = journal::read(path, secret, true)?;
+    let entries = contents.entries.iter().rev().map(|entry| Entry::decode(entry));
+    let used_ms = entries.filter_map(|entry| entry.ok()?.used_ms()).next();
     let damaged = || ClientError::JournalDamaged { path: path.to_owned(), entry: 1 };
-    let used_ms = |entry: &[u8]| Entry::decode(entry).map(|entry| entry.used_ms()).map_err(|_| damaged());
-    let (root, used_ms) = journal::read_last(path, secret, used_ms)?;
-    Ok((used_ms.ok_or_else(damaged)?, root.session_id()))
+    Ok((used_ms.ok_or_else(damaged)?, contents.root.session_id()))
 }
 
-fn replay(path: &Path, contents: journal::Contents) -> Result<State, ClientError> {
+fn replay(contents: &journal::Contents) -> Result<State, ClientError> {
     let entries = contents.entries.len() as u64;
-    let mut state = State::replay(contents.root, &contents.entries)
-        .map_err(|_| ClientError::JournalDamaged { path: path.to_owned(), entry: entries })?;
-    state.torn_end = state.torn_end.max(contents.torn);
+    let mut state = State::replay(contents.root.clone(), &contents.entries)
+        .map_err(|_| ClientError::JournalDamaged { path: contents.path.clone(), entry: entries })?;
+    state.torn_end = state.torn_end.max(contents.torn.len() as u64);
     Ok(state)
 }

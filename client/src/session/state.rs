@@ -43,8 +43,8 @@ use crate::{
 pub(crate) use branches::Branch;
 pub(crate) use due::{DueWatch, StorageTerms};
 pub(crate) use entry::{
-    AttemptChange, AttemptEntry, Entry, OrderTerms, PendingTurn, Proof, Purchase, SessionHeader, StoredBlob,
-    TurnChange, TurnEntry, TurnsBefore,
+    AttemptChange, AttemptEntry, Entry, OmittedTurns, OrderTerms, PendingTurn, Proof, Purchase,
+    SessionHeader, StoredBlob, TurnChange, TurnEntry, TurnsBefore,
 };
 pub(crate) use log::TurnLog;
 
@@ -251,6 +251,7 @@ impl State {
                     return Err(StateError::OutOfPlace);
                 }
                 self.before = Some(before);
+                self.count_effective_turns();
             }
             Entry::System(system) => self.system = Arc::new(system),
             Entry::Title(title) => self.title = title,
@@ -288,6 +289,9 @@ impl State {
     }
 
     fn apply_to_turn(&mut self, seq: u64, change: TurnChange) -> Result<(), StateError> {
+        if self.omitted().is_some() && seq < self.first_seq() && !matches!(change, TurnChange::Lost) {
+            return Ok(());
+        }
         self.due.changed(seq);
         let index = self.index(seq).ok_or(StateError::UnknownTurn(seq))?;
         let meta = self.meta.get_mut(index).ok_or(StateError::UnknownTurn(seq))?;
@@ -331,6 +335,10 @@ impl State {
         }
         let identity = link.record_identity();
         let record = turn.entry.record.open(&self.root.record_key(&identity), &identity)?;
+        let replaced = record.supersedes_from.filter(|from| *from < self.first_seq());
+        if let Some(from) = replaced.filter(|_| self.omitted().is_some()) {
+            return Err(StateError::UnknownTurn(from));
+        }
         let (mut auth, mut receipt, mut ack) = (None, None, None);
         if let Some(proof) = turn.proof.take() {
             auth = Some(SignedObject::of_verified(proof.auth)?);
@@ -402,7 +410,8 @@ impl State {
     /// Counts the turns that no later turn replaces: a walk over all of them, since a replaced turn may have
     /// replaced others.
     fn count_effective_turns(&mut self) {
-        self.effective_turns = effective(self.history.all()).len() as u64;
+        let omitted = self.omitted().map_or(0, |omitted| omitted.effective);
+        self.effective_turns = omitted + effective(self.history.all()).len() as u64;
     }
 
     /// Turn reads of this session so far, repeated reads included.
@@ -426,12 +435,22 @@ impl State {
         notes
     }
 
+    /// Facts about turns that are in the journal and not here; none if all are here.
+    pub(crate) fn omitted(&self) -> Option<&OmittedTurns> {
+        self.before.as_ref()?.omitted.as_ref()
+    }
+
+    /// Whether background work needs turns that are not here.
+    pub(crate) fn needs_omitted(&self, terms: StorageTerms, now_ms: u64) -> bool {
+        self.omitted().is_some_and(|omitted| now_ms >= omitted.needed_ms || omitted.terms != terms)
+    }
+
     /// Index of a turn in `history`, unless it is older than the turns here.
     fn index(&self, seq: u64) -> Option<usize> {
         usize::try_from(seq.checked_sub(self.first_seq())?).ok()
     }
 
-    /// The first turn that is here: 0 except in a compacted log.
+    /// The first turn that is here: 0 except in a compacted log, a partly recovered session, and after a snapshot.
     pub(crate) fn first_seq(&self) -> u64 {
         self.before.as_ref().map_or(0, |before| before.seq)
     }

@@ -14,6 +14,14 @@ pub(crate) fn title(state: &State) -> String {
     if let Some(title) = &state.title {
         return title.clone();
     }
+    of_messages(state)
+}
+
+/// The title that the messages of a session give.
+pub(crate) fn of_messages(state: &State) -> String {
+    if let Some(omitted) = state.omitted().filter(|omitted| !omitted.title.is_empty()) {
+        return omitted.title.clone();
+    }
     let records = state.history.iter().filter_map(|turn| turn.record.as_ref());
     let pending = state.pending.iter().flat_map(|pending| &pending.turn.messages);
     beginning(records.flat_map(|record| &record.messages).chain(pending))

@@ -92,7 +92,9 @@ impl Conversation {
 
 /// As [`SessionHandle::conversation`](crate::SessionHandle::conversation).
 pub(crate) async fn conversation(core: &Arc<Core>, id: SessionId) -> Result<Conversation, ClientError> {
-    if let Some(session) = core.lock().get(&id) {
+    let open = core.lock().get(&id).cloned();
+    if let Some(session) = open {
+        session.load_all().await?;
         return Ok(session.read(Conversation::of));
     }
     core.blocking(move |core| {

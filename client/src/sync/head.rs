@@ -218,6 +218,14 @@ async fn snapshot(
     let look = core.heads_of(session.id).look(&places, wait).await;
     session.indexes(|view| view.statuses.clone_from(&look.statuses));
     let snapshot = HeadSnapshot { heads: open_all(&look, &root)?, look };
+    let is_early = session.read(|state| {
+        let heads = snapshot.heads.iter().map(|head| (head.outer.seq, head.outer.link_hash));
+        let branches = snapshot.branches().into_iter().map(|head| (head.seq, head.link_hash));
+        heads.chain(branches).any(|(seq, link)| seq < state.first_seq() && !state.is_in_branch(&link))
+    });
+    if is_early {
+        session.load_all().await?;
+    }
     note_leases(core, session, &snapshot.devices()).await;
     Ok(snapshot)
 }

@@ -62,7 +62,10 @@ pub(crate) async fn receipts(
 ) -> Result<Vec<TurnReceipt>, ClientError> {
     let open = core.lock().get(&id).cloned();
     core.blocking(move |core| match open {
-        Some(session) => Ok(session.read(|state| all(state, verify))),
+        Some(session) => {
+            session.load_all_blocking()?;
+            Ok(session.read(|state| all(state, verify)))
+        }
         None => {
             let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
             Ok(all(&open_session::peek(&path, &core.secret)?, verify))

@@ -285,6 +285,7 @@ async fn merge_with(
     found: &FoundHead,
     events: &mut Events<'_>,
 ) -> Result<MergeOutcome, ClientError> {
+    session.load_all().await?;
     let root = session.read(|state| state.root.clone());
     let segments = verify::fetch_chain(core, &root, found, Some(session)).await?;
     let ours = session.read(State::chain);
@@ -425,6 +426,7 @@ async fn read_branch(
         outer: HeadOuter { seq, link_hash, blobs: vec![end], ..found.outer.clone() },
         inner: HeadInner { turn_id, attempt, author, ..found.inner.clone() },
     };
+    session.load_all().await?;
     let root = session.read(|state| state.root.clone());
     let segments = verify::fetch_chain(core, &root, &end, Some(session)).await?;
     let turns = || segments.iter().flat_map(|segment| &segment.turns);

@@ -56,6 +56,9 @@ pub(crate) fn search(
     };
     let open: Vec<_> = core.lock().values().cloned().collect();
     for session in &open {
+        if let Err(error) = session.load_all_blocking() {
+            tracing::warn!(%error, "a journal cannot be read");
+        }
         if session.read(&mut look).is_break() {
             return Ok(found);
         }

@@ -93,7 +93,12 @@ pub(crate) fn find_last(core: &Core) -> Result<Option<SessionId>, ClientError> {
         if last.is_some_and(|(used, _)| used > changed.saturating_add(FILE_TIME_SLACK_MS)) {
             break;
         }
-        match open_session::last_used(&path, &core.secret) {
+        let found = match open_session::last_used(&path, &core.secret) {
+            // Its opening names the damage.
+            Err(ClientError::JournalDamaged { .. }) => core.session_of(&path).map(|id| (changed, id)),
+            found => found,
+        };
+        match found {
             Ok(found) => last = last.max(Some(found)),
             Err(error) => tracing::warn!(%error, "a journal cannot be read"),
         }

@@ -1,7 +1,7 @@
 //! Successful turns, over several nodes, segments and starts.
 
 use baton_client::{InlinePolicy, NewSession, Omissions, TurnEvent, TurnInput};
-use baton_proto::{receipt::EngineKind, record::RecordKind};
+use baton_proto::{ids::SessionId, receipt::EngineKind, record::RecordKind};
 
 use baton_testkit::{GRACE, World, events_of, fake::FakeNode, say, session};
 
@@ -161,6 +161,38 @@ async fn a_turn_of_a_long_session_reads_no_more_turns_than_one_of_a_short() {
     // times as many.
     let (short, long) = (reads[9] + reads[10], reads[30] + reads[31]);
     assert!(long * 10 <= short * 13, "{reads:?}");
+    check_restarts(&world, session, 32 * 16).await;
+}
+
+/// A session of this many turns goes on from its snapshot, and has its early turns.
+async fn check_restarts(world: &World, session: SessionId, turns: u64) {
+    let snapshots = || {
+        let files = std::fs::read_dir(world.home.path().join("sessions")).unwrap();
+        files
+            .filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|end| end == "snapshot"))
+            .count()
+    };
+    assert_eq!(snapshots(), 1);
+    let client = world.client().await;
+    assert_eq!(client.last_session().await.unwrap(), Some(session));
+    assert_eq!(say(&client, session, "next").await.seq, turns);
+    let info = client.session(session).info().await.unwrap();
+    assert_eq!((info.title.as_str(), info.effective_turns), ("turn 0 of segment 0", turns + 1));
+    assert_eq!(client.search("turn 7 of segment 2", None).await.unwrap().len(), 1);
+    client.shutdown(GRACE).await;
+
+    let client = world.client().await;
+    let handle = client.session(session);
+    let edit = TurnInput { kind: RecordKind::Edit, supersedes_from: Some(2), ..TurnInput::user("again") };
+    assert_eq!(handle.turn(edit, |_| {}).await.unwrap().seq, turns + 1);
+    assert_eq!(handle.info().await.unwrap().effective_turns, 3);
+    let history = handle.history().await.unwrap();
+    assert_eq!(history.len() as u64, turns + 2);
+    assert!(history.iter().all(|view| view.receipt.is_some()));
+    assert!(handle.verify_when_stored(false).await.unwrap().is_good());
+    handle.delete().await.unwrap();
+    assert_eq!(snapshots(), 0);
+    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

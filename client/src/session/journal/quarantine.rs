@@ -9,6 +9,8 @@ use std::{
 
 use baton_keys::{files, secret::random_bytes};
 
+use super::snapshot;
+
 /// Extension of a journal's torn end.
 const TORN: &str = "torn";
 /// Extension of a damaged journal that was replaced.
@@ -22,6 +24,7 @@ pub(crate) fn keep_torn(journal: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Moves a journal to `<its stem>.<random>.damaged`, where no listing finds it; returns the new path.
 pub(crate) fn isolate(journal: &Path) -> io::Result<PathBuf> {
     let target = beside(journal, DAMAGED);
+    snapshot::remove(journal)?;
     fs::rename(journal, &target)?;
     sync_folder(journal)?;
     Ok(target)
@@ -33,8 +36,9 @@ pub(crate) fn restore(quarantined: &Path, journal: &Path) -> io::Result<()> {
     sync_folder(journal)
 }
 
-/// Removes a journal, or a quarantined one, with its torn ends, and flushes the folder.
+/// Removes a journal, or a quarantined one, with its torn ends and its snapshot, and flushes the folder.
 pub(crate) fn remove(journal: &Path) -> io::Result<()> {
+    snapshot::remove(journal)?;
     for torn in torn_files(journal)? {
         fs::remove_file(torn)?;
     }

@@ -34,7 +34,7 @@ fn a_cut_at_every_byte_of_the_last_entry_leaves_the_state_before_or_after() {
     let (path, bytes, last) = written(folder.path(), &secret);
     for cut in last..=bytes.len() {
         fs::write(&path, &bytes[..cut]).unwrap();
-        let (mut journal, contents) = Journal::open(&path, &secret).unwrap();
+        let (mut journal, contents) = Journal::open(&path, &secret, true).unwrap();
         let mut expected = vec!["opened", "second"];
         if cut == bytes.len() {
             expected.push("the last one");
@@ -43,7 +43,7 @@ fn a_cut_at_every_byte_of_the_last_entry_leaves_the_state_before_or_after() {
         journal.append(&[entry("after the crash")], true).unwrap();
         drop(journal);
         expected.push("after the crash");
-        assert_eq!(texts(&read(&path, &secret).unwrap()), expected, "cut at {cut}");
+        assert_eq!(texts(&read(&path, &secret, false).unwrap()), expected, "cut at {cut}");
     }
 }
 
@@ -56,7 +56,7 @@ fn a_last_entry_of_zeros_is_torn() {
         let mut torn = bytes.clone();
         torn[zeros_from..].fill(0);
         fs::write(&path, &torn).unwrap();
-        assert_eq!(texts(&read(&path, &secret).unwrap()), ["opened", "second"]);
+        assert_eq!(texts(&read(&path, &secret, false).unwrap()), ["opened", "second"]);
     }
 }
 
@@ -71,7 +71,7 @@ fn a_cut_at_any_byte_leaves_the_whole_entries_before_it_and_keeps_the_rest_besid
     for cut in 0..bytes.len() {
         fs::write(&path, &bytes[..cut]).unwrap();
         if cut < start {
-            let refused = Journal::open(&path, &secret).map(|_| ()).unwrap_err();
+            let refused = Journal::open(&path, &secret, true).map(|_| ()).unwrap_err();
             assert!(matches!(refused, ClientError::JournalDamaged { entry: 0, .. }), "cut at {cut}");
             continue;
         }
@@ -80,7 +80,7 @@ fn a_cut_at_any_byte_leaves_the_whole_entries_before_it_and_keeps_the_rest_besid
             end += frame(all[whole]);
             whole += 1;
         }
-        let (journal, contents) = Journal::open(&path, &secret).unwrap();
+        let (journal, contents) = Journal::open(&path, &secret, true).unwrap();
         assert_eq!(texts(&contents), all[..whole], "cut at {cut}");
         assert_eq!(fs::read(&path).unwrap(), bytes[..end], "cut at {cut}");
         let kept = quarantine::torn_files(&path).unwrap();
@@ -108,7 +108,7 @@ fn a_change_of_any_byte_is_refused_and_named_and_the_file_left_as_it_is() {
             }
             fs::write(&path, &changed).unwrap();
             let expected = [start, second, last].iter().filter(|begin| offset >= **begin).count() as u64;
-            let refused = Journal::open(&path, &secret).map(|_| ()).unwrap_err();
+            let refused = Journal::open(&path, &secret, true).map(|_| ()).unwrap_err();
             assert!(
                 matches!(refused, ClientError::JournalDamaged { entry, .. } if entry == expected),
                 "{offset}: {refused}"
@@ -129,7 +129,7 @@ fn a_moved_or_missing_entry_is_damage() {
     for (order, entry) in [(vec![0, 1, 3], 2), (vec![0, 2, 1, 3], 1), (vec![0, 1, 2, 2, 3], 3)] {
         let changed: Vec<u8> = order.iter().flat_map(|part| parts[*part].to_vec()).collect();
         fs::write(&path, changed).unwrap();
-        let refused = read(&path, &secret).map(|_| ()).unwrap_err();
+        let refused = read(&path, &secret, false).map(|_| ()).unwrap_err();
         assert!(matches!(refused, ClientError::JournalDamaged { entry: at, .. } if at == entry), "{order:?}");
     }
 }
@@ -144,7 +144,7 @@ fn the_root_comes_out_of_a_journal_that_is_damaged_elsewhere() {
         let mut changed = bytes.clone();
         changed[offset] ^= 1;
         fs::write(&path, &changed).unwrap();
-        assert!(read(&path, &secret).is_err());
+        assert!(read(&path, &secret, false).is_err());
         assert_eq!(read_root(&path, &secret).unwrap(), root);
     }
 }
@@ -174,9 +174,9 @@ fn a_second_writer_is_refused() {
     let journal =
         Journal::create(&JournalLocation::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
     let path = path_of(&journal);
-    assert!(matches!(Journal::open(&path, &secret), Err(ClientError::InUse(_))));
+    assert!(matches!(Journal::open(&path, &secret, true), Err(ClientError::InUse(_))));
     drop(journal);
-    assert!(Journal::open(&path, &secret).is_ok());
+    assert!(Journal::open(&path, &secret, true).is_ok());
 }
 
 #[test]
@@ -186,7 +186,8 @@ fn a_journal_of_the_format_before_is_not_called_damaged() {
     let (path, mut bytes, _) = written(folder.path(), &secret);
     bytes[MAGIC.len() - 2] = *OLD_VERSIONS.end();
     fs::write(&path, &bytes).unwrap();
-    for refused in [read(&path, &secret).map(|_| ()), Journal::open(&path, &secret).map(|_| ())] {
+    for refused in [read(&path, &secret, false).map(|_| ()), Journal::open(&path, &secret, true).map(|_| ())]
+    {
         let refused = refused.unwrap_err();
         assert!(matches!(&refused, ClientError::File { action: "read", .. }), "{refused}");
         assert!(refused.to_string().contains("older format"), "{refused}");
@@ -290,30 +291,78 @@ fn a_session_whose_file_cannot_be_written_is_read_and_refuses_changes_with_that_
     }
 }
 
+/// A journal with three entries, the snapshot `of the three`, and one entry after it. Its path, its bytes, and the
+/// length at the snapshot.
+fn with_snapshot(folder: &Path, secret: &FileSecret) -> (PathBuf, Vec<u8>, usize) {
+    let (path, before, _) = written(folder, secret);
+    let (journal, _) = Journal::open(&path, secret, true).unwrap();
+    journal.close_with_snapshot(&[entry("of the"), entry("three")]).unwrap();
+    let (mut journal, contents) = Journal::open(&path, secret, true).unwrap();
+    assert_eq!((texts(&contents), contents.in_snapshot), (vec!["of the".to_owned(), "three".to_owned()], 3));
+    journal.append(&[entry("after")], true).unwrap();
+    drop(journal);
+    (path.clone(), fs::read(path).unwrap(), before.len())
+}
+
+fn opened(path: &Path, secret: &FileSecret) -> Vec<String> {
+    texts(&Journal::open(path, secret, true).unwrap().1)
+}
+
 #[test]
-fn the_last_value_is_found_without_opening_the_entries_before_it() {
+fn a_cut_at_any_byte_after_a_snapshot_leaves_the_whole_entries_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
-    let (path, bytes, last) = written(folder.path(), &secret);
-    let second = |entry: &[u8]| Ok((entry == b"second").then_some(entry.len()));
-    let first = |entry: &[u8]| Ok((entry == b"opened").then_some(entry.len()));
-    let found = |bytes: &[u8]| {
-        fs::write(&path, bytes).unwrap();
-        read_last(&path, &secret, second).map(|(_, found)| found)
-    };
-    assert_eq!(found(&bytes).unwrap(), Some(6));
-    assert_eq!(found(&bytes[..bytes.len() - 1]).unwrap(), Some(6), "a torn end");
-    let zeroed = [&bytes[..bytes.len() - TORN_ZEROS], &[0; TORN_ZEROS]].concat();
-    assert_eq!(found(&zeroed).unwrap(), Some(6), "a torn end of zeros");
-    let mut damaged = bytes.clone();
-    damaged[MAGIC.len() + ROOT_BYTES + HEAD_BYTES + 30] ^= 1;
-    assert_eq!(found(&damaged).unwrap(), Some(6), "the first entry is not opened");
-    let refused = read_last(&path, &secret, first).map(|_| ()).unwrap_err();
-    assert!(matches!(refused, ClientError::JournalDamaged { entry: 1, .. }), "{refused}");
-    for at in [last - 1, last + 1, bytes.len() - 1] {
-        let mut damaged = bytes.clone();
-        damaged[at] ^= 1;
-        assert!(matches!(found(&damaged), Err(ClientError::JournalDamaged { .. })), "at {at}");
+    let (path, bytes, before) = with_snapshot(folder.path(), &secret);
+    for cut in before..=bytes.len() {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        let (mut journal, contents) = Journal::open(&path, &secret, true).unwrap();
+        assert_eq!(
+            contents.torn,
+            if cut == bytes.len() { &[][..] } else { &bytes[before..cut] },
+            "cut at {cut}"
+        );
+        journal.append(&[entry("after the crash")], true).unwrap();
+        let all = journal.read_all(contents.root.clone()).unwrap().unwrap();
+        let after = if cut == bytes.len() { &["after", "after the crash"][..] } else { &["after the crash"] };
+        assert_eq!(texts(&all), [&["opened", "second", "the last one"], after].concat(), "cut at {cut}");
+        drop(journal);
+        assert_eq!(opened(&path, &secret), [&["of the", "three"], after].concat(), "cut at {cut}");
     }
-    assert_eq!(found(&bytes[..MAGIC.len() + ROOT_BYTES]).unwrap(), None);
+    let (journal, _) = Journal::open(&path, &secret, true).unwrap();
+    journal.remove().unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "a removal leaves nothing");
+}
+
+#[test]
+fn a_snapshot_that_is_changed_or_of_another_journal_counts_as_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, bytes, before) = with_snapshot(folder.path(), &secret);
+    let snapshot = path.with_extension("snapshot");
+    let sealed = fs::read(&snapshot).unwrap();
+    let all = ["opened", "second", "the last one", "after"];
+    for at in 0..sealed.len() {
+        let mut changed = sealed.clone();
+        changed[at] ^= 1;
+        for wrong in [&changed, &sealed[..at]] {
+            fs::write(&snapshot, wrong).unwrap();
+            assert_eq!(opened(&path, &secret), all, "at {at}");
+        }
+    }
+    // The journal of an earlier copy of the home, written on elsewhere.
+    fs::write(&snapshot, &sealed).unwrap();
+    fs::write(&path, &bytes[..before - 1]).unwrap();
+    assert_eq!(opened(&path, &secret), ["opened", "second"]);
+    let (mut journal, _) = Journal::open(&path, &secret, true).unwrap();
+    journal.append(&[entry("THE LAST ONE"), entry("AFTER")], true).unwrap();
+    drop(journal);
+    assert_eq!(fs::read(&path).unwrap().len(), bytes.len());
+    assert_eq!(opened(&path, &secret), ["opened", "second", "THE LAST ONE", "AFTER"]);
+    // Damage before a snapshot is found where all entries are read.
+    let mut damaged = bytes;
+    damaged[START + HEAD_BYTES + 1] ^= 1;
+    fs::write(&path, damaged).unwrap();
+    assert_eq!(opened(&path, &secret), ["of the", "three", "after"]);
+    let refused = Journal::open(&path, &secret, false).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, ClientError::JournalDamaged { entry: 1, .. }), "{refused}");
 }

@@ -36,7 +36,7 @@ pub(crate) struct BranchTurn {
     /// Link and text.
     pub(crate) turn: HistoryTurn,
     /// The signed link and the sealed record, as in the blob.
-    entry: segment::Entry,
+    pub(super) entry: segment::Entry,
     /// Its node's receipt; none for another device's turn.
     pub(crate) receipt: Option<SignedObject<Receipt>>,
 }
@@ -53,6 +53,8 @@ impl State {
     /// the turns that take their place.
     pub(super) fn rebase(&mut self, at: u64) -> Result<(), StateError> {
         let from = self.index(at).filter(|from| *from <= self.history.len());
+        // Before the first turn here is another, whatever a snapshot leaves out.
+        let from = from.filter(|from| *from > 0 || self.omitted().is_none());
         let from = from.ok_or(StateError::UnknownTurn(at))?;
         let head = self.branch_head();
         let turns = self.history.split_off(from);

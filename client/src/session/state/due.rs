@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 /// Most changed blobs to track between two looks; beyond it, the next look is at all blobs.
 const MAX_CHANGED: usize = 64;
 
@@ -34,7 +36,7 @@ impl DueWatch {
 }
 
 /// Length of an epoch, and epochs for which blobs are stored if a blob's own number is unknown.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StorageTerms {
     pub(crate) epoch: Duration,
     pub(crate) open_epochs: u32,

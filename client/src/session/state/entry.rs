@@ -18,6 +18,8 @@ use baton_proto::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::StorageTerms;
+
 /// How a session was created here.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct SessionHeader {
@@ -182,6 +184,23 @@ pub(crate) struct TurnsBefore {
     pub(crate) prev_link: LinkHash,
     /// Blobs of earlier segments, newest first, as a recovered head names them.
     pub(crate) blobs: Vec<SegmentRef>,
+    /// Facts about turns that the journal has and its snapshot leaves out; none in a journal or a log.
+    pub(crate) omitted: Option<OmittedTurns>,
+}
+
+/// Facts about the turns that a snapshot leaves out. It also leaves out the signed objects of most others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OmittedTurns {
+    /// Number of those that no later turn replaces.
+    pub(crate) effective: u64,
+    /// The title that their messages give.
+    pub(crate) title: String,
+    /// Until when all of their stored blobs are kept at least.
+    pub(crate) kept_until_ms: Option<u64>,
+    /// When background work needs them, in milliseconds since the Unix epoch.
+    pub(crate) needed_ms: u64,
+    /// The terms by which these times were computed.
+    pub(crate) terms: StorageTerms,
 }
 
 /// The terms of a paid PUT.

@@ -1,6 +1,8 @@
 //! A turn reads the same number of the session's turns at any length. Counts show it: they are the same on
 //! every machine.
 
+mod snapshots;
+
 use std::{ops::Range, time::Duration};
 
 use baton_keys::{SecretSigningKey, files::FileSecret};
@@ -20,7 +22,7 @@ use crate::{
     network::choose::Choice,
     session::{
         journal::JournalLocation,
-        open_session::{Session, peek},
+        open_session::{Session, last_used, peek},
         state::StorageTerms,
     },
 };
