@@ -163,6 +163,8 @@ struct Figures {
     time_ratio: f64,
     /// Time of a turn at the shortest length, at the end over the beginning: the cost of older nodes and stores.
     age_ratio: f64,
+    /// Processor time of a start and a turn at the longest length over that at the shortest.
+    start_ratio: f64,
 }
 
 /// Runs one benchmark.
@@ -198,17 +200,20 @@ async fn measure(args: &BenchTurnArgs) -> anyhow::Result<Figures> {
     output::note("blob IDs");
     let blob_id_ms = overhead::blob_id_waits()?;
     output::note("bytes and blobs of a turn as the session grows");
-    let growth = growth::measure(&args.at).await?;
+    let growth = Box::pin(growth::measure(&args.at)).await?;
     let total = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.bytes_up + cost.bytes_down);
     let bytes_ratio = total(growth.last()) / total(growth.first());
     let time_ratio = growth.last().map_or(f64::NAN, |last| last.turn_ms / last.short_ms);
     let short = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.short_ms);
     let age_ratio = short(growth.last()) / short(growth.first());
-    Ok(Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio, age_ratio })
+    let start = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.start_ms);
+    let start_ratio = start(growth.last()) / start(growth.first());
+    Ok(Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio, age_ratio, start_ratio })
 }
 
 fn lines(figures: &Figures) -> Vec<String> {
-    let Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio, age_ratio } = figures;
+    let Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio, age_ratio, start_ratio } =
+        figures;
     let show = |name: &str, measured: &overhead::Overhead| {
         let (added, network, bare) =
             (measured.added_first_token_ms, measured.network_first_token_ms, measured.bare_first_token_ms);
@@ -223,17 +228,17 @@ fn lines(figures: &Figures) -> Vec<String> {
         format!("blob ID at {} shards: {:.2} ms for {} bytes", wait.shards, wait.ms, wait.bytes)
     }));
     lines.push(
-        "\n  at turn   bytes up   bytes down   blobs   turns read   turn ms   short ms   (of one turn: means, and medians of times)"
+        "\n  at turn   bytes up   bytes down   blobs   turns read   turn ms   short ms   start ms   (of one turn: means, and medians of times)"
             .to_owned(),
     );
     lines.extend(growth.iter().map(|cost| {
-        let growth::Cost { turn, bytes_up, bytes_down, blobs, turn_reads, turn_ms, short_ms, .. } = cost;
+        let growth::Cost { turn, bytes_up, bytes_down, blobs, turn_reads, turn_ms, short_ms, start_ms, .. } = cost;
         format!(
-            "  {turn:>7} {bytes_up:>10.0} {bytes_down:>12.0} {blobs:>7.2} {turn_reads:>12.1} {turn_ms:>9.2} {short_ms:>10.2}"
+            "  {turn:>7} {bytes_up:>10.0} {bytes_down:>12.0} {blobs:>7.2} {turn_reads:>12.1} {turn_ms:>9.2} {short_ms:>10.2} {start_ms:>10.2}"
         )
     }));
     lines.push(format!(
-        "  longest to shortest: {bytes_ratio:.3} times the bytes, {time_ratio:.3} times the time; nodes and store by their age: {age_ratio:.3} times"
+        "  longest to shortest: {bytes_ratio:.3} times the bytes, {time_ratio:.3} times the time, {start_ratio:.3} times the processor of a start; nodes and store by their age: {age_ratio:.3} times"
     ));
     lines
 }

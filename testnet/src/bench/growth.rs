@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, NewSession, TurnEvent, TurnInput};
+use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput};
 use baton_proto::{
     ids::{NodeId, SessionId},
     limits::SEGMENT_TURNS,
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     network::{EngineChoice, Network},
     output,
+    process::cpu_seconds,
 };
 
 /// Characters of a message; the echo engine answers with as many, so a record has about 2 KiB.
@@ -50,6 +51,9 @@ pub(crate) struct Cost {
     pub(crate) short_ms: f64,
     /// Number of timed turns.
     pub(crate) timed: usize,
+    /// Processor time of a client that opens its home, goes on with the session by one turn and ends, in milliseconds:
+    /// the mean of sixteen, the last of which make a snapshot.
+    pub(crate) start_ms: f64,
 }
 
 /// Most segments over which a turn is timed.
@@ -62,6 +66,7 @@ const MAX_FAILED_ATTEMPTS: u64 = 100;
 /// A session that grows.
 struct GrowingSession {
     network: Network,
+    config: ClientConfig,
     client: Client,
     session: SessionId,
     /// The first turn around the shortest length.
@@ -85,35 +90,44 @@ struct StoreTraffic {
 /// Runs a session up to the greatest length, on two echo nodes in turn, through a counting proxy of the store.
 pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let half = SEGMENT_TURNS as u64 / 2;
-    let apart = at.windows(2).all(|pair| matches!(pair, [one, next] if one + 4 * half <= *next));
+    let apart = at.windows(2).all(|pair| matches!(pair, [one, next] if one + 6 * half <= *next));
     ensure!(
         apart && at.first().is_some_and(|first| *first >= half),
-        "--at must rise by 32 or more, from 8 on"
+        "--at must rise by 48 or more, from 8 on"
     );
     let folder = tempfile::tempdir()?;
     let mut network = Network::start(folder.path(), 0, unlimited(EngineChoice::Echo, None)).await?;
     let (url, counted, forwarding) = proxy::start(network.store_url()).await?;
     network.reach_store_by(&url);
     let nodes = [network.add_node(&[]).await?, network.add_node(&[]).await?];
-    let client = network.client(&folder.path().join("client")).await?;
+    let config = network.client_config(Some(&folder.path().join("client")))?;
+    let client = Client::open(config.clone()).await?;
     let session = client.new_session(NewSession::default()).await?;
     let shortest = at.first().map_or(0, |first| first - half);
-    let growing =
-        GrowingSession { network, client, session, shortest, nodes, counted, failed: AtomicU64::new(0) };
+    let growing = GrowingSession {
+        network,
+        config,
+        client,
+        session,
+        shortest,
+        nodes,
+        counted,
+        failed: AtomicU64::new(0),
+    };
 
     let begun = Instant::now();
     let mut costs = Vec::new();
     let mut turn = 0;
     for (position, length) in at.iter().enumerate() {
         while turn < length - half {
-            growing.say(growing.session, turn).await?;
+            growing.say(&growing.client, growing.session, turn).await?;
             turn += 1;
             if turn.is_multiple_of(REPORT_TURNS) {
                 output::note(&format!("  {turn} turns after {:.1} s", begun.elapsed().as_secs_f64()));
             }
         }
         // The next length begins after these turns.
-        let room = at.get(position + 1).map_or(u64::MAX, |next| next - half - turn);
+        let room = at.get(position + 1).map_or(u64::MAX, |next| next - half - turn - SEGMENT_TURNS as u64);
         let segments = (room / SEGMENT_TURNS as u64).min(TIMED_SEGMENTS);
         costs.push(growing.around(*length, &mut turn, segments).await?);
     }
@@ -143,6 +157,7 @@ impl GrowingSession {
         for _ in 1..segments {
             self.timed_segment(turn, &mut times, &mut short_times).await?;
         }
+        let start_ms = self.starts(turn).await?;
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let mean = |before: u64, now: u64| (now - before) as f64 / SEGMENT_TURNS as f64;
         Ok(Cost {
@@ -154,7 +169,25 @@ impl GrowingSession {
             turn_ms: Quantiles::of(&times).p50,
             short_ms: Quantiles::of(&short_times).p50,
             timed: times.len(),
+            start_ms,
         })
+    }
+
+    /// Processor time of one of sixteen clients that each go on with the session by one turn, in milliseconds.
+    async fn starts(&self, turn: &mut u64) -> anyhow::Result<f64> {
+        self.client.session(self.session).release();
+        let before = cpu_seconds(std::process::id())?;
+        for _ in 0..SEGMENT_TURNS {
+            let client = Client::open(self.config.clone()).await?;
+            self.say(&client, self.session, *turn).await?;
+            let settled = client.session(self.session).wait_settled(SETTLE_TIMEOUT).await?;
+            ensure!(settled, "background work did not end");
+            client.shutdown(SETTLE_TIMEOUT).await;
+            *turn += 1;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "there are sixteen")]
+        let turns = SEGMENT_TURNS as f64;
+        Ok((cpu_seconds(std::process::id())? - before) * 1000.0 / turns)
     }
 
     /// The turns of one segment's length, alternating with turns of a new session around the shortest length.
@@ -184,7 +217,7 @@ impl GrowingSession {
 
     /// One turn with its background work; returns its milliseconds up to the acceptance.
     async fn timed(&self, session: SessionId, turn: u64) -> anyhow::Result<f64> {
-        let took = self.say(session, turn).await?;
+        let took = self.say(&self.client, session, turn).await?;
         self.settle(session).await?;
         Ok(took.as_secs_f64() * 1000.0)
     }
@@ -203,7 +236,7 @@ impl GrowingSession {
     }
 
     /// One turn, on each node in turn; returns its time up to the acceptance.
-    async fn say(&self, session: SessionId, turn: u64) -> anyhow::Result<Duration> {
+    async fn say(&self, client: &Client, session: SessionId, turn: u64) -> anyhow::Result<Duration> {
         let text: String =
             format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
         let [even, odd] = self.nodes;
@@ -218,7 +251,7 @@ impl GrowingSession {
                 }
             }
         };
-        self.client.session(session).turn(input, on_event).await.with_context(|| format!("turn {turn}"))?;
+        client.session(session).turn(input, on_event).await.with_context(|| format!("turn {turn}"))?;
         let failed = self.failed.load(Relaxed);
         ensure!(failed <= MAX_FAILED_ATTEMPTS, "{failed} attempts failed: the nodes' limits are in the way");
         Ok(begun.elapsed())
