@@ -8,9 +8,9 @@
 //! Every program refuses empty values of options ([`empty_values`]), names the variable of a refused value
 //! ([`variables`]), and guesses at mistyped words ([`nearest`], [`usage`]). The embedded store and the relayer, which serve
 //! HTTP to other machines, take their listener from here ([`listen`]). The embedded store shares flushes
-//! ([`group_commit`]). This crate knows no program, no route and no session.
+//! ([`group_commit`]), and keeps entries in a database as a node does ([`entries`]). This crate knows no program, no route and no session.
 //!
-//! A user without command line, questions or server leaves out the features `program`, `prompt` or `http`, with their
+//! A user without command line, questions or server leaves out the features `program`, `prompt`, `http` or `entries`, with their
 //! dependencies.
 
 #[cfg(feature = "program")]
@@ -23,6 +23,8 @@ pub mod doctor;
 pub mod empty_values;
 #[cfg(feature = "program")]
 pub mod endpoint;
+#[cfg(feature = "entries")]
+pub mod entries;
 pub mod group_commit;
 #[cfg(feature = "http")]
 pub mod listen;

@@ -42,14 +42,15 @@ async fn fsck_names_what_is_damaged_and_fixes_it() {
     let sound = fsck(&path, &[]);
     assert!(sound.status.success(), "{sound:?}");
     assert!(text(&sound.stdout).contains("10 blobs of 5000 bytes, 0 heads, 0 damages"), "{sound:?}");
-    let log = path.join("index/a.log");
-    let mut bytes = std::fs::read(&log).unwrap();
-    bytes[300] ^= 8;
-    std::fs::write(&log, &bytes).unwrap();
+    let index = path.join("index/a.sqlite");
+    let mut bytes = std::fs::read(&index).unwrap();
+    // The number of pages in the header.
+    bytes[31] ^= 1;
+    std::fs::write(&index, &bytes).unwrap();
 
     let found = fsck(&path, &[]);
     assert_eq!(found.status.code(), Some(1));
-    assert!(text(&found.stdout).contains("index/a.log (bytes "), "{found:?}");
+    assert!(text(&found.stdout).contains("index/a.sqlite ("), "{found:?}");
     assert!(text(&found.stderr).contains("run it again with --fix"), "{found:?}");
     let fixed = fsck(&path, &["--fix", "--json"]);
     assert!(fixed.status.success(), "{fixed:?}");
@@ -82,7 +83,7 @@ async fn start(path: &Path) -> String {
 #[tokio::test]
 async fn a_store_whose_index_is_garbage_starts_with_a_word_and_loses_no_blob() {
     let (_folder, path) = filled().await;
-    for name in ["index/a.log", "index/b.log"] {
+    for name in ["index/a.sqlite", "index/b.sqlite"] {
         std::fs::write(path.join(name), b"garbage").unwrap();
     }
     let log = start(&path).await;

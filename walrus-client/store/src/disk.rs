@@ -2,10 +2,10 @@
 //!
 //! The folder holds three things:
 //! - files with the blobs' bytes, each of which describes itself ([`files`]),
-//! - the log of the index, in two copies ([`journal`]),
+//! - the index, a database with a copy ([`load`]),
 //! - quarantined files.
 //!
-//! Every start builds the index in memory from the log and the files ([`open`]). Checksums cover everything.
+//! Every start builds the index in memory from database and files ([`open`]). Checksums cover everything.
 //! So torn, altered or misplaced bytes are found at open and at every read, reported, and never served. A
 //! damaged index costs no blob. All functions block on the disk: callers run them off the reactor. A write
 //! returns only once it is on disk; concurrent writers share a sync.
@@ -14,7 +14,7 @@
 //! 1. Write and sync the file.
 //! 2. Rename it to its final name.
 //! 3. Sync the folder.
-//! 4. Append an entry to the log.
+//! 4. Write an entry of the index.
 //! 5. Remove a replaced file.
 //!
 //! A crash leaves the old file, the new one or both; the newest whole file counts.
@@ -24,10 +24,8 @@ mod collect;
 mod damage;
 mod file_io;
 mod files;
-mod frame;
 mod heads;
 mod health;
-mod journal;
 mod load;
 mod open;
 mod record;
@@ -39,6 +37,7 @@ mod trailer;
 use std::{
     fs::File,
     io,
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -46,7 +45,10 @@ use std::{
     time::Duration,
 };
 
-use baton_kit::group_commit::GroupCommit;
+use baton_kit::{
+    entries::{Change, EntryDatabase},
+    group_commit::GroupCommit,
+};
 use baton_proto::ids::BlobId;
 
 use super::{
@@ -60,10 +62,11 @@ pub use damage::{Damage, DamageKind};
 use files::Folder;
 pub(super) use files::{BlobFile, CHUNK_BYTES, FileKey, Writer};
 use health::{WriteHealth, is_no_room};
+use load::INDEX_FILES;
 pub use open::{CheckReport, check};
-use record::{Entry, Record};
+use record::{Entry, EntryKey, Record};
 pub(super) use record::{Object, made_up_id};
-use state::{BlobSlot, IndexState, Records as _};
+use state::{BlobSlot, IndexState};
 pub(super) use tokens::TokenError;
 use trailer::Trailer;
 
@@ -117,13 +120,18 @@ pub(super) enum PurchaseOutcome {
 
 /// The folder's files, and the index of them.
 pub(super) struct Disk {
-    /// Held over read-decide-append and over a rewrite of the log, but otherwise never over a sync.
+    /// Held over read-decide-write, but never over a sync for one caller. Locked before `state`.
+    index: Mutex<EntryDatabase>,
+    /// Held for moments.
     state: Mutex<IndexState>,
+    /// The next number for an entry, a file or an object. No number is used twice.
+    next: AtomicU64,
+    index_path: PathBuf,
     folder: Folder,
     blob_locks: BlobLocks,
     /// Syncs of the folder, which precede index entries for new files.
     names: GroupCommit,
-    /// Syncs of the log.
+    /// Syncs of the index.
     records: GroupCommit,
     health: Arc<WriteHealth>,
     clock: Clock,
@@ -163,7 +171,8 @@ impl Disk {
         {
             let mut epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
             let moved = epochs.moved(forward);
-            self.health.note(self.writable()?.put_epochs(moved))?;
+            let entry = Entry::Store { shards: self.shards, epochs: moved };
+            self.write(&*self.writable()?, &[entry.put(self.next_number())])?;
             *epochs = moved;
         }
         self.flush()?;
@@ -172,8 +181,7 @@ impl Disk {
 
     /// A file for the bytes of a blob. It is removed again unless [`Self::put`] takes it.
     pub(super) fn create_file(&self) -> Result<Writer, DiskError> {
-        let serial = self.state().next_number();
-        Ok(self.health.note(self.folder.create(serial, self.health.clone()))?)
+        Ok(self.health.note(self.folder.create(self.next_number(), self.health.clone()))?)
     }
 
     /// Stores the written bytes under their ID, which the caller has computed.
@@ -192,7 +200,7 @@ impl Disk {
         if objects.len() >= MAX_OBJECTS_PER_BLOB {
             return Err(DiskError::ObjectsFull);
         }
-        let number = self.state().next_number();
+        let number = self.next_number();
         let Term { permanent, share: shared, .. } = term;
         let object = Object { number, registered: epoch, end, permanent, shared };
         objects.push(object);
@@ -216,21 +224,23 @@ impl Disk {
         over: &[Object],
     ) -> Result<bool, DiskError> {
         let reserved = self.reserve(id, writer.length())?;
-        let file = writer.key(self.state().next_file());
+        let number = u128::from(self.next_number()) << 64 | u128::from(rand::random::<u64>());
+        let file = writer.key(number);
         let record = Record { file, bought, objects };
         let trailer = Trailer { shards: self.shards, epochs: self.epochs(), id, record };
         writer.finish(&trailer)?;
         self.health.note(self.names.commit(|| self.folder.sync()))?;
         let old = {
-            let mut state = self.writable()?;
-            let old = self.health.note(state.put_blob(id, trailer.record))?;
-            state.table.forget_objects(id, over);
-            self.tidy(&mut state);
+            let index = self.writable()?;
+            let old = self.put_blob(&index, id, trailer.record)?;
+            self.state().table.forget_objects(id, over);
             old
         };
         writer.keep();
         drop(reserved);
-        self.forget_file(old);
+        if let Some(old) = old {
+            self.forget_file(old);
+        }
         self.health.works();
         Ok(old.is_some())
     }
@@ -258,16 +268,12 @@ impl Disk {
         self.state().table.blobs.get(&id.0).copied()
     }
 
-    /// A blob's record, or `None` when there is none or neither log nor file has it whole.
+    /// A blob's record, or `None` when there is none or neither index nor file has it whole.
     fn record(&self, id: BlobId) -> Result<Option<Record>, DiskError> {
-        let (slot, view) = {
-            let state = self.state();
-            (state.table.blobs.get(&id.0).copied(), state.journal.view())
-        };
-        let Some(slot) = slot else { return Ok(None) };
-        if let Some(payload) = slot.location.map(|location| view.read(location)).transpose()?.flatten()
-            && let Some(Entry::Blob(found, record)) = Entry::decode(&payload)
-            && found == id
+        let Some(slot) = self.slot(id) else { return Ok(None) };
+        let key = EntryKey::Blob(id);
+        if let Some(value) = self.index().read(key.parts())?
+            && let Some(Entry::Blob(_, record)) = Entry::decode(key, &value)
         {
             return Ok(Some(record));
         }
@@ -314,20 +320,68 @@ impl Disk {
     /// Waits until every entry written so far is on disk.
     pub(super) fn flush(&self) -> Result<(), DiskError> {
         let synced = self.records.commit(|| {
-            let [first, _] = self.state().journal.view().copies;
-            first.sync_data().inspect_err(|_| self.state().journal.broke())
+            EntryDatabase::sync(&self.index_path, INDEX_FILES)
+                .inspect_err(|_| self.index().note_failed_sync())
         });
         Ok(self.health.note(synced)?)
     }
 
-    /// Removes a file that the index no longer names.
-    fn forget_file(&self, file: Option<FileKey>) {
-        let Some(file) = file else { return };
-        match self.folder.remove(&self.folder.path_of(file.number)) {
-            Ok(()) => self.state().removed(file.number),
-            Err(error) => {
-                tracing::warn!(%error, "a replaced file could not be removed; the next start does it")
-            }
+    /// Writes an entry of a blob. Returns the blob's previous file.
+    fn put_blob(
+        &self,
+        index: &EntryDatabase,
+        id: BlobId,
+        record: Record,
+    ) -> Result<Option<FileKey>, DiskError> {
+        let entry = Entry::Blob(id, record);
+        self.write(index, &[entry.put(self.next_number())])?;
+        let Entry::Blob(_, record) = entry else { unreachable!("made above") };
+        Ok(self.state().table.put_blob(id, &record))
+    }
+
+    /// Removes a blob from the index. Returns its file, for [`Self::forget_removed`] after a flush.
+    fn remove_blob(&self, index: &EntryDatabase, id: BlobId) -> Result<Option<FileKey>, DiskError> {
+        let removed = Entry::Removed(id).put(self.next_number());
+        self.write(index, &[EntryKey::Blob(id).removal(), removed])?;
+        Ok(self.state().table.remove_blob(id))
+    }
+
+    /// Removes heads or tokens from the index.
+    fn forget(&self, index: &EntryDatabase, keys: &[EntryKey]) -> Result<(), DiskError> {
+        if !keys.is_empty() {
+            let changes: Vec<_> = keys.iter().map(|key| key.removal()).collect();
+            self.write(index, &changes)?;
+            self.state().table.forget(keys);
+        }
+        Ok(())
+    }
+
+    fn write(&self, index: &EntryDatabase, changes: &[Change]) -> Result<(), DiskError> {
+        // SQLite tells a full disk by the one errno `ENOSPC`; a quota and a limit on file sizes have others.
+        let written = index.write(changes).map_err(|error| self.probe().err().unwrap_or(error));
+        Ok(self.health.note(written)?)
+    }
+
+    /// Whether a file can be written now.
+    fn probe(&self) -> io::Result<()> {
+        self.folder.probe(self.next_number())
+    }
+
+    /// Removes a file that the index no longer names. True when it is gone.
+    fn forget_file(&self, file: FileKey) -> bool {
+        let removed = self.folder.remove(&self.folder.path_of(file.number));
+        if let Err(error) = &removed {
+            tracing::warn!(%error, "a replaced file could not be removed; the next start does it");
+        }
+        removed.is_ok()
+    }
+
+    /// Removes the file of a removed blob, and then the note of the removal.
+    fn forget_removed(&self, id: BlobId, file: FileKey) {
+        if self.forget_file(file)
+            && let Err(error) = self.write(&self.index(), &[EntryKey::Removed(id).removal()])
+        {
+            tracing::warn!(%error, "the note of a removal stays; the next start drops it");
         }
     }
 
@@ -337,7 +391,7 @@ impl Disk {
         let _lock = self.blob_locks.lock(id);
         let (mut objects, bought) = self.objects(id)?;
         if objects.is_empty() {
-            let (number, registered) = (self.state().next_number(), self.epoch().epoch);
+            let (number, registered) = (self.next_number(), self.epoch().epoch);
             objects.push(Object { number, registered, end: u64::MAX, permanent: false, shared: false });
         }
         self.switch(id, writer, objects, bought, &[])
@@ -351,13 +405,14 @@ impl Disk {
             if self.slot(id).is_none() {
                 return Ok(false);
             }
-            let mut state = self.writable()?;
-            let file = self.health.note(state.remove_blob(id))?;
-            state.table.forget_objects(id, &objects);
+            let file = self.remove_blob(&*self.writable()?, id)?;
+            self.state().table.forget_objects(id, &objects);
             file
         };
         self.flush()?;
-        self.forget_file(file);
+        if let Some(file) = file {
+            self.forget_removed(id, file);
+        }
         Ok(file.is_some())
     }
 
@@ -375,39 +430,31 @@ impl Disk {
 
     /// The reason why nothing can be stored now, if any. While it lasts, this tries a write once a second.
     pub(super) fn write_failure(&self) -> Option<String> {
-        if self.health.is_probe_due() {
-            let serial = self.state().next_number();
-            let written = self.health.note(self.folder.probe(serial));
-            if written.is_ok() && self.writable().is_ok() {
-                self.health.works();
-            }
+        if self.health.is_probe_due() && self.health.note(self.probe()).is_ok() && self.writable().is_ok() {
+            self.health.works();
         }
         self.health.failure()
     }
 
+    fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
     fn state(&self) -> MutexGuard<'_, IndexState> {
-        // The index changes only after the log, by plain insertions: a panic leaves it usable.
+        // It changes only after the database, by plain insertions: a panic leaves it usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The index, with a log that accepts entries.
-    fn writable(&self) -> Result<MutexGuard<'_, IndexState>, DiskError> {
-        let mut state = self.state();
-        if state.journal.is_broken() {
-            self.health.note(state.rewrite(&self.folder))?;
-        }
-        Ok(state)
+    fn index(&self) -> MutexGuard<'_, EntryDatabase> {
+        // A panic rolls its transaction back.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rewrites the log when most of it is outdated.
-    fn tidy(&self, state: &mut IndexState) {
-        if !state.journal.is_broken()
-            && state.journal.is_rewrite_due()
-            && let Err(error) = state.rewrite(&self.folder)
-        {
-            tracing::warn!(%error, "the index could not be written anew; it grows on");
-            state.journal.postpone_rewrite();
-        }
+    /// The index, in a state that accepts entries.
+    fn writable(&self) -> Result<MutexGuard<'_, EntryDatabase>, DiskError> {
+        let mut index = self.index();
+        self.health.note(index.settle())?;
+        Ok(index)
     }
 }
 

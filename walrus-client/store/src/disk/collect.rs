@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use baton_proto::ids::BlobId;
 
-use super::{Disk, DiskError, FileKey, health::is_no_room};
+use super::{Disk, DiskError, FileKey};
 
 /// Blobs whose files are removed after one flush.
 const BATCH: usize = 256;
@@ -60,15 +60,16 @@ impl Disk {
             over.map(|(id, _)| *id).collect()
         };
         for id in over {
-            files.extend(self.collect_one(BlobId(id), epoch, &mut collected)?);
+            let id = BlobId(id);
+            files.extend(self.collect_one(id, epoch, &mut collected)?.map(|file| (id, file)));
             if files.len() >= BATCH {
                 self.flush()?;
-                files.drain(..).for_each(|file| self.forget_file(Some(file)));
+                files.drain(..).for_each(|(id, file)| self.forget_removed(id, file));
             }
         }
         if collected != CollectionReport::default() {
             self.flush()?;
-            files.into_iter().for_each(|file| self.forget_file(Some(file)));
+            files.into_iter().for_each(|(id, file)| self.forget_removed(id, file));
         }
         let mut collections = self.collections.lock().unwrap_or_else(PoisonError::into_inner);
         collections.sum += collected;
@@ -90,29 +91,28 @@ impl Disk {
         let objects = record.as_mut().map_or_else(Vec::new, |record| {
             record.objects.extract_if(.., |object| object.end <= epoch).collect()
         });
-        let mut state = self.writable()?;
+        let index = self.writable()?;
         // A blob with an unreadable record still ends with its last object.
         let file = if slot.last_end <= epoch {
-            let removed = state.remove_blob(id).or_else(|error| {
-                if !is_no_room(&error) {
+            let removed = self.remove_blob(&index, id).or_else(|error| {
+                if !matches!(error, DiskError::NoRoom(_)) {
                     return Err(error);
                 }
-                // If the log has no room for the removal, the expired file makes room first.
+                // If the index has no room for the removal, the expired file makes room first.
                 self.folder.remove(&self.folder.path_of(slot.file.number))?;
-                state.remove_blob(id)
+                self.remove_blob(&index, id)
             });
             collected.blobs += 1;
             collected.bytes += slot.file.length;
-            self.health.note(removed)?
+            removed?
         } else {
             if let Some(record) = record.filter(|_| !objects.is_empty()) {
-                self.health.note(state.put_blob(id, record))?;
+                self.put_blob(&index, id, record)?;
             }
             None
         };
         collected.objects += objects.len() as u64;
-        state.table.forget_objects(id, &objects);
-        self.tidy(&mut state);
+        self.state().table.forget_objects(id, &objects);
         Ok(file)
     }
 }

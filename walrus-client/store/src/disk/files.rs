@@ -18,6 +18,7 @@ use std::{
     },
 };
 
+use baton_kit::entries::free_path;
 use bytes::Bytes;
 
 use super::{
@@ -215,15 +216,7 @@ impl Folder {
     /// Moves a file to another folder, under its name or a free variant of it.
     pub(super) fn quarantine(&self, number: u128, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
-        let name = name_of(number);
-        let mut target = folder.join(&name);
-        // Each earlier file took one name: the first free name ends the search.
-        for count in 1.. {
-            if !target.try_exists()? {
-                break;
-            }
-            target = folder.join(format!("{name}.{count}"));
-        }
+        let target = free_path(folder, &name_of(number))?;
         fs::rename(self.path_of(number), target)
     }
 

@@ -1,12 +1,13 @@
 //! The head index on disk.
 
+use baton_kit::entries::EntryDatabase;
 use baton_proto::ids::HeadIndexKey;
 
 use super::{
     super::config::{HeadIdentity, PURGE_INTERVAL_MS},
     Disk, DiskError,
-    record::Entry,
-    state::IndexState,
+    record::{Entry, EntryKey},
+    state::HeadSlot,
 };
 
 impl Disk {
@@ -19,20 +20,21 @@ impl Disk {
         force: bool,
     ) -> Result<(), DiskError> {
         {
-            let mut state = self.writable()?;
-            let known = state.table.heads.get(&head.key.0).copied();
+            let index = self.writable()?;
+            let HeadIdentity { key, sequence, expires_ms } = head;
+            let known = self.state().table.heads.get(&key.0).copied();
             if let Some(known) = known.filter(|_| !force) {
-                let is_other =
-                    || Ok::<_, DiskError>(self.head_in(&state, head.key)?.as_deref() != Some(record));
-                if known.sequence > head.sequence || (known.sequence == head.sequence && is_other()?) {
+                let is_other = || Ok::<_, DiskError>(head_in(&index, key)?.as_deref() != Some(record));
+                if known.sequence > sequence || (known.sequence == sequence && is_other()?) {
                     return Err(DiskError::Superseded);
                 }
             }
             if known.is_none() {
-                self.make_room(&mut state, now_ms)?;
+                self.make_room(&index, now_ms)?;
             }
-            self.health.note(state.put_head(head.key, head.sequence, head.expires_ms, record))?;
-            self.tidy(&mut state);
+            let entry = Entry::Head { key, sequence, expires_ms, record };
+            self.write(&index, &[entry.put(self.next_number())])?;
+            self.state().table.heads.insert(key.0, HeadSlot { sequence, expires_ms });
         }
         self.flush()?;
         self.health.works();
@@ -40,37 +42,40 @@ impl Disk {
     }
 
     /// Drops expired heads when the index is full, at most once a minute.
-    fn make_room(&self, state: &mut IndexState, now_ms: u64) -> Result<(), DiskError> {
-        if state.table.heads.len() < self.max_heads {
-            return Ok(());
-        }
-        if now_ms < state.next_purge_ms {
-            return Err(DiskError::HeadsFull);
-        }
-        state.next_purge_ms = now_ms.saturating_add(PURGE_INTERVAL_MS);
-        state.table.heads.retain(|_, slot| slot.expires_ms > now_ms);
-        if state.table.heads.len() < self.max_heads { Ok(()) } else { Err(DiskError::HeadsFull) }
+    fn make_room(&self, index: &EntryDatabase, now_ms: u64) -> Result<(), DiskError> {
+        let expired = {
+            let mut state = self.state();
+            if state.table.heads.len() < self.max_heads {
+                return Ok(());
+            }
+            if now_ms < state.next_purge_ms {
+                return Err(DiskError::HeadsFull);
+            }
+            state.next_purge_ms = now_ms.saturating_add(PURGE_INTERVAL_MS);
+            state.table.expired_heads(now_ms)
+        };
+        self.forget(index, &expired)?;
+        if self.state().table.heads.len() < self.max_heads { Ok(()) } else { Err(DiskError::HeadsFull) }
     }
 
     /// A head record that has not expired.
     pub(crate) fn head(&self, key: HeadIndexKey, now_ms: u64) -> Result<Option<Vec<u8>>, DiskError> {
-        let state = self.state();
-        if state.table.heads.get(&key.0).is_none_or(|slot| slot.expires_ms <= now_ms) {
+        let expires_ms = self.state().table.heads.get(&key.0).map(|slot| slot.expires_ms);
+        if expires_ms.is_none_or(|expires_ms| expires_ms <= now_ms) {
             return Ok(None);
         }
-        self.head_in(&state, key)
+        head_in(&self.index(), key)
     }
+}
 
-    /// The record under a key, or `None` when there is none or no copy of the log has it whole.
-    fn head_in(&self, state: &IndexState, key: HeadIndexKey) -> Result<Option<Vec<u8>>, DiskError> {
-        let Some(slot) = state.table.heads.get(&key.0) else { return Ok(None) };
-        let payload = state.journal.view().read(slot.location)?;
-        match payload.as_deref().and_then(Entry::decode) {
-            Some(Entry::Head { key: found, record, .. }) if found == key => Ok(Some(record.to_vec())),
-            _ => {
-                tracing::error!(key = %key, "a head is damaged in both copies of the index and not served");
-                Ok(None)
-            }
+/// The record under a known key, or `None` when no copy of the index has it whole.
+fn head_in(index: &EntryDatabase, key: HeadIndexKey) -> Result<Option<Vec<u8>>, DiskError> {
+    let value = index.read(EntryKey::Head(key).parts())?;
+    match value.as_deref().and_then(|value| Entry::decode(EntryKey::Head(key), value)) {
+        Some(Entry::Head { record, .. }) => Ok(Some(record.to_vec())),
+        _ => {
+            tracing::error!(key = %key, "a head is damaged in both copies of the index and not served");
+            Ok(None)
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Opens the store: takes its lock, loads the index, checks every file, and fixes damage where possible.
 //!
-//! Every start checks every file and builds the index in memory from the log and the files. It makes no
-//! difference whether the store was closed properly.
+//! Every start checks every file and builds the index in memory from database and files. It makes no difference
+//! whether the store was closed properly.
 
 use std::{
-    collections::HashMap,
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -12,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_kit::group_commit::GroupCommit;
+use baton_kit::{
+    entries::{Change, EntryDatabase},
+    group_commit::GroupCommit,
+};
 use baton_proto::ids::BlobId;
 
 use super::{
@@ -22,19 +24,17 @@ use super::{
     damage::{DamageKind, Damages},
     file_io,
     files::{FileKey, Folder},
-    frame::{Header, LAYOUT},
     health::WriteHealth,
-    journal::{COPIES, Journal, Location},
-    load::{Index, load},
-    record::Record,
-    state::{IndexState, Records, write_log},
+    load::{INDEX_FILES, Index, LAYOUT, load},
+    record::{Entry, EntryKey, Record},
+    state::{IndexState, IndexTable},
     survey::{Survey, survey},
     trailer::Trailer,
 };
 
 /// The folder of the blobs' files within the store's folder.
 const FILES: &str = "files";
-/// The folder of the index's log.
+/// The folder of the index.
 const INDEX: &str = "index";
 /// The folder for files that cannot be used.
 const QUARANTINE: &str = "quarantine";
@@ -98,9 +98,14 @@ impl LockedFolder {
     /// Locks an existing folder.
     fn lock(path: &Path) -> Result<Self, OpenError> {
         let no_path = |source: io::Error| OpenError::path(path, source);
-        // Layouts 1 and 2 were sled's.
-        if path.join("conf").exists() && path.join("db").exists() {
-            return Err(OpenError::Layout { path: path.to_owned(), found: "2".to_owned(), wanted: LAYOUT });
+        for (found, file) in [("2", "conf"), ("3", "index/a.log")] {
+            if path.join(file).exists() {
+                return Err(OpenError::Layout {
+                    path: path.to_owned(),
+                    found: found.to_owned(),
+                    wanted: LAYOUT,
+                });
+            }
         }
         let options =
             File::options().read(true).write(true).create(true).truncate(false).open(path.join(LOCK));
@@ -127,19 +132,14 @@ struct Findings {
 }
 
 impl Findings {
-    /// `writable` opens the index for writing too; `is_logged` logs the damage.
-    fn gather(
-        locked: &LockedFolder,
-        folder: &Folder,
-        writable: bool,
-        is_logged: bool,
-    ) -> Result<Self, OpenError> {
+    /// `is_logged` logs the damage.
+    fn gather(locked: &LockedFolder, folder: &Folder, is_logged: bool) -> Result<Self, OpenError> {
         let no_path = |source: io::Error| OpenError::path(&locked.path, source);
         let mut damages = Damages { is_logged, ..Damages::default() };
-        let index = load(&locked.index(), &locked.path, writable, &mut damages)?;
+        let mut index = load(&locked.index(), &locked.path, &mut damages)?;
         let survey = survey(folder, &index, &mut damages).map_err(no_path)?;
         // A store with blobs must have had an index.
-        if index.is_lost || (index.log.is_none() && !survey.found.is_empty()) {
+        if index.found.is_lost() || (index.found.is_empty() && !survey.found.is_empty()) {
             damages.add(DamageKind::IndexLost, INDEX.to_owned(), None);
         }
         if is_logged && !survey.found.is_empty() {
@@ -148,13 +148,15 @@ impl Findings {
                 "blobs that the index did not name were found by their own files and are listed again"
             );
         }
+        for (id, record) in &survey.found {
+            index.table.put_blob(BlobId(*id), record);
+        }
         Ok(Self { index, survey, damages })
     }
 
-    /// The store's shard count, if a log or a file names it.
+    /// The store's shard count, if the index or a file names it.
     fn shards(&self) -> Option<u16> {
-        let header = self.index.log.as_ref().map(|(header, _)| header.shards);
-        header.or(self.survey.newest.map(|(shards, _)| shards))
+        self.index.shards.or(self.survey.newest.map(|(shards, _)| shards))
     }
 
     fn epochs(&self) -> Option<Epochs> {
@@ -162,20 +164,9 @@ impl Findings {
     }
 }
 
-/// Records that the log lacks: from newly found blobs and from trailers.
-struct FoundRecords<'a> {
-    found: &'a HashMap<[u8; 32], Record>,
-    folder: &'a Folder,
-}
-
-impl Records for FoundRecords<'_> {
-    fn record(&self, id: BlobId, file: FileKey) -> Option<Record> {
-        self.found.get(&id.0).cloned().or_else(|| self.folder.record(id, file))
-    }
-}
-
-impl Records for Folder {
-    fn record(&self, id: BlobId, file: FileKey) -> Option<Record> {
+impl Folder {
+    /// A blob's record by its file's trailer.
+    pub(super) fn record(&self, id: BlobId, file: FileKey) -> Option<Record> {
         let trailer = self.trailer(file.number).ok()??;
         (trailer.id == id && trailer.record.file == file).then_some(trailer.record)
     }
@@ -222,72 +213,61 @@ fn fix(locked: &LockedFolder, folder: &Folder, findings: &Findings, epochs: Epoc
     }
 }
 
-/// Moves unreadable copies of a log to the quarantine.
-fn quarantine_log(locked: &LockedFolder) -> io::Result<()> {
-    let quarantine = locked.quarantine();
-    fs::create_dir_all(&quarantine)?;
-    for name in COPIES {
-        let mut target = quarantine.join(format!("index-{name}"));
-        for count in 1.. {
-            if !target.try_exists()? {
-                break;
-            }
-            target = quarantine.join(format!("index-{name}.{count}"));
-        }
-        match fs::rename(locked.index().join(name), target) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
-}
+/// An open index: in memory, on disk, and the next number.
+type OpenIndex = (IndexTable, EntryDatabase, u64);
 
-/// Builds the index in memory with a log that has all of it: the existing log, or a new one.
+/// Opens the index, with a database and a copy that have all of it.
 fn build(
     locked: &LockedFolder,
-    folder: &Folder,
     findings: Findings,
     epochs: Epochs,
     shards: u16,
-) -> io::Result<IndexState> {
+    now_s: u64,
+) -> io::Result<OpenIndex> {
     let Findings { index, survey, .. } = findings;
-    let mut next = index.next.max(survey.next);
-    let Index { log, mut table, end, is_stale, is_lost, .. } = index;
-    let is_unwritten = is_stale || !survey.found.is_empty() || table.epochs != Some(epochs);
-    for (id, record) in &survey.found {
-        table.put_blob(BlobId(*id), record, None);
+    let path = locked.index();
+    let Index { found, mut table, removed, shards: known, next } = index;
+    let mut next = next.max(survey.next);
+    if found.is_lost() {
+        found.quarantine(&locked.quarantine(), "index-")?;
+    }
+    let renewed = found.renew();
+    drop(found);
+    let database = match (renewed, EntryDatabase::open(&path, INDEX_FILES)) {
+        (Ok(()), opened) => opened?,
+        (Err(error), Err(_)) => return Err(error),
+        (Err(error), Ok(opened)) => {
+            tracing::warn!(%error, "a copy of the index could not be written again; the next start tries again");
+            opened
+        }
+    };
+    let mut changes: Vec<Change> = table.expired_tokens(now_s).into_iter().map(EntryKey::removal).collect();
+    table.tokens.retain(|_, expires_s| *expires_s >= now_s);
+    if survey.leftovers.is_empty() {
+        changes.extend(removed.keys().map(|id| EntryKey::Removed(BlobId(*id)).removal()));
+    }
+    let is_new = known.is_none();
+    let mut put = |entry: Entry<'_>| {
+        changes.push(entry.put(next));
+        next += 1;
+    };
+    if is_new || table.epochs != Some(epochs) {
+        put(Entry::Store { shards, epochs });
+    }
+    for (id, record) in survey.found {
+        put(Entry::Blob(BlobId(id), record));
     }
     table.epochs = Some(epochs);
-    let live = table.live_bytes();
-    let path = locked.index();
-    let records = FoundRecords { found: &survey.found, folder };
-    let read = |location: Location| log.as_ref().and_then(|(_, view)| view.read(location).ok().flatten());
-    let write = |table: &mut _, next: &mut _, header: Header| {
-        write_log(&path, header, table, next, &HashMap::new(), &read, &records)
-    };
-    let journal = match &log {
-        Some((header, view)) => {
-            let found = Journal::found(&path, *header, view.clone(), end, live);
-            if is_unwritten || found.is_rewrite_due() {
-                match write(&mut table, &mut next, found.next_header()) {
-                    Ok(journal) => journal,
-                    Err(error) => {
-                        tracing::warn!(%error, "the index could not be written anew; the next start tries again");
-                        found
-                    }
-                }
-            } else {
-                found
-            }
+    let write = || database.write(&changes).and_then(|()| EntryDatabase::sync(&path, INDEX_FILES));
+    if !changes.is_empty()
+        && let Err(error) = write()
+    {
+        if is_new {
+            return Err(error);
         }
-        None => {
-            if is_lost {
-                quarantine_log(locked)?;
-            }
-            write(&mut table, &mut next, Header { shards, generation: 1, salt: rand::random() })?
-        }
-    };
-    Ok(IndexState::new(table, journal, next))
+        tracing::warn!(%error, "the index could not be written; the next start tries again");
+    }
+    Ok((table, database, next))
 }
 
 impl Disk {
@@ -300,7 +280,7 @@ impl Disk {
         }
         let locked = LockedFolder::lock(path)?;
         let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
-        let mut findings = Findings::gather(&locked, &folder, true, true)?;
+        let mut findings = Findings::gather(&locked, &folder, true)?;
         let shards = config.shards.get();
         if let Some(found) = findings.shards().filter(|found| *found != shards) {
             let (path, found) = (path.clone(), found.to_string());
@@ -310,14 +290,25 @@ impl Disk {
         fix(&locked, &folder, &findings, epochs, shards);
         let damages = std::mem::take(&mut findings.damages.listed);
         let now_s = config.clock.now_ms() / 1000;
-        findings.index.table.tokens.retain(|_, token| token.expires_s >= now_s);
-        let mut state = build(&locked, &folder, findings, epochs, shards).map_err(no_path)?;
         let health = Arc::new(WriteHealth::default());
-        if health.note(folder.probe(state.next_number())).is_ok() {
-            health.works();
-        }
+        let can_write = health.note(folder.probe(findings.index.next.max(findings.survey.next)));
+        findings.index.next += 1;
+        let built = build(&locked, findings, epochs, shards, now_s);
+        // SQLite tells a full disk only sometimes.
+        let (table, database, next) = match (built, can_write) {
+            (Ok(built), can_write) => {
+                if can_write.is_ok() {
+                    health.works();
+                }
+                built
+            }
+            (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(no_path(error)),
+        };
         let disk = Self {
-            state: Mutex::new(state),
+            index: Mutex::new(database),
+            state: Mutex::new(IndexState { table, ..IndexState::default() }),
+            next: AtomicU64::new(next),
+            index_path: locked.index(),
             folder,
             blob_locks: BlobLocks::default(),
             names: GroupCommit::default(),
@@ -357,57 +348,30 @@ pub fn check(path: &Path, fix_too: bool) -> Result<CheckReport, OpenError> {
         }
     }
     let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
-    let findings = Findings::gather(&locked, &folder, fix_too, false)?;
-    let survey = &findings.survey;
-    let (found, removable) =
-        (survey.found.len() as u64, (survey.parts.len() + survey.leftovers.len()) as u64);
-    let Damages { listed, count, lost, .. } = findings.damages.clone();
+    let findings = Findings::gather(&locked, &folder, false)?;
+    let (survey, table) = (&findings.survey, &findings.index.table);
     let mut report = CheckReport {
-        blobs: 0,
-        bytes: 0,
-        heads: findings.index.table.heads.len() as u64,
-        damaged: count,
-        lost,
-        damages: listed,
-        found,
-        removable,
+        blobs: table.blobs.len() as u64,
+        bytes: table.bytes,
+        heads: table.heads.len() as u64,
+        damaged: findings.damages.count,
+        lost: findings.damages.lost,
+        damages: findings.damages.listed.clone(),
+        found: survey.found.len() as u64,
+        removable: (survey.parts.len() + survey.leftovers.len()) as u64,
         quarantined: 0,
         foreign: survey.foreign,
         fixed: false,
     };
-    let mut table = BlobCount::of(&findings);
-    if fix_too {
-        // Without both, no log can be made.
-        if let (Some(epochs), Some(shards)) = (findings.epochs(), findings.shards()) {
-            fix(&locked, &folder, &findings, epochs, shards);
-            let state = build(&locked, &folder, findings, epochs, shards).map_err(no_path)?;
-            table = BlobCount { blobs: state.table.blobs.len() as u64, bytes: state.table.bytes };
-            report.fixed = true;
-        }
+    // Without both, no index can be made.
+    if let (true, Some(epochs), Some(shards)) = (fix_too, findings.epochs(), findings.shards()) {
+        fix(&locked, &folder, &findings, epochs, shards);
+        // No token expires by this.
+        build(&locked, findings, epochs, shards, 0).map_err(no_path)?;
+        report.fixed = true;
     }
-    (report.blobs, report.bytes) = (table.blobs, table.bytes);
     report.quarantined = fs::read_dir(locked.quarantine()).map_or(0, |entries| entries.count() as u64);
     Ok(report)
-}
-
-/// The stored amount.
-struct BlobCount {
-    blobs: u64,
-    bytes: u64,
-}
-
-impl BlobCount {
-    /// Includes blobs that the index lacks.
-    fn of(findings: &Findings) -> Self {
-        let table = &findings.index.table;
-        let mut count = Self { blobs: table.blobs.len() as u64, bytes: table.bytes };
-        for (id, record) in &findings.survey.found {
-            let old = table.blobs.get(id);
-            count.blobs += u64::from(old.is_none());
-            count.bytes = count.bytes + record.file.length - old.map_or(0, |old| old.file.length);
-        }
-        count
-    }
 }
 
 /// Creates a folder, and makes its name durable.
@@ -441,7 +405,7 @@ mod tests {
     };
 
     #[test]
-    fn a_log_whose_sync_failed_is_written_anew_before_anything_else() {
+    fn after_a_failed_sync_the_database_takes_the_log_before_anything_else() {
         let path = TempDir::new().unwrap();
         let config = EmbeddedConfig::new(path.path().join("store"));
         let (disk, damages) = Disk::open(&config).unwrap();
@@ -456,12 +420,14 @@ mod tests {
         put(b"a");
         disk.put_head(head(1), b"first", 0, false).unwrap();
         for round in 0..2 {
-            disk.state().journal.broke();
+            disk.index().note_failed_sync();
             match round {
                 0 => put(b"b"),
                 _ => disk.put_head(head(2), b"second", 0, false).unwrap(),
             }
-            assert!(!disk.state().journal.is_broken());
+            // The database took the log.
+            let log = path.path().join("store/index/a.sqlite-wal");
+            assert!(fs::metadata(log).unwrap().len() < 20_000);
         }
         assert_eq!(disk.head(head(0).key, 0).unwrap().unwrap(), b"second");
         drop(disk);

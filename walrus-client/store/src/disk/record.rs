@@ -1,13 +1,13 @@
 //! The index entries of blobs, heads and tokens as bytes. Pure.
 //!
-//! The frames around these bytes carry the checksums: see [`super::frame`] and [`super::trailer`].
+//! The database and the trailers around these bytes carry the checksums.
 
+use baton_kit::entries::{self, Change};
 use baton_proto::ids::{BlobId, HeadIndexKey};
 
 use super::{
     Epochs,
     files::{FileKey, Root},
-    frame::{take, take_number},
 };
 
 const PERMANENT: u8 = 1;
@@ -100,49 +100,123 @@ impl Record {
     }
 }
 
-/// One entry of the index. A later entry under the same key replaces an earlier one.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry<'a> {
-    Blob(BlobId, Record),
-    BlobRemoved(BlobId),
-    Head { key: HeadIndexKey, sequence: u64, expires_ms: u64, record: &'a [u8] },
-    Token { key: [u8; 32], expires_s: u64 },
-    TokenReleased { key: [u8; 32] },
-    Epochs(Epochs),
+pub(super) fn take<'a, const N: usize>(content: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (taken, rest) = content.split_first_chunk()?;
+    *content = rest;
+    Some(taken)
 }
 
-impl<'a> Entry<'a> {
-    pub(super) fn encode(&self) -> Vec<u8> {
+fn take_number(content: &mut &[u8]) -> Option<u64> {
+    take(content).map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+/// The subject of an index entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum EntryKey {
+    Blob(BlobId),
+    Removed(BlobId),
+    Head(HeadIndexKey),
+    Token([u8; 32]),
+    Store,
+}
+
+/// The kind of the entries that blobs' files repeat.
+pub(super) const BLOB_KIND: u32 = 1;
+
+impl EntryKey {
+    pub(super) fn parts(self) -> entries::EntryKey {
         match self {
-            Self::Blob(id, record) => [&[1][..], &id.0, &record.encode()].concat(),
-            Self::BlobRemoved(id) => [&[2][..], &id.0].concat(),
-            Self::Head { key, sequence, expires_ms, record } => {
-                [&[3][..], &key.0, &sequence.to_le_bytes(), &expires_ms.to_le_bytes(), record].concat()
-            }
-            Self::Token { key, expires_s } => [&[4][..], key, &expires_s.to_le_bytes()].concat(),
-            Self::TokenReleased { key } => [&[5][..], key].concat(),
-            Self::Epochs(epochs) => [&[6][..], &epochs.encode()].concat(),
+            Self::Blob(id) => (BLOB_KIND, id.0),
+            Self::Removed(id) => (2, id.0),
+            Self::Head(key) => (3, key.0),
+            Self::Token(key) => (4, key),
+            Self::Store => (5, [0; 32]),
         }
     }
 
-    pub(super) fn decode(payload: &'a [u8]) -> Option<Self> {
-        let (kind, mut rest) = payload.split_first()?;
-        let rest = &mut rest;
-        if *kind == 6 {
-            return Epochs::decode(rest).map(Self::Epochs);
-        }
-        let key = *take::<32>(rest)?;
-        let entry = match kind {
-            1 => Self::Blob(BlobId(key), Record::decode(std::mem::take(rest))?),
-            2 => Self::BlobRemoved(BlobId(key)),
-            3 => {
-                let (sequence, expires_ms) = (take_number(rest)?, take_number(rest)?);
-                let record = std::mem::take(rest);
-                Self::Head { key: HeadIndexKey(key), sequence, expires_ms, record }
-            }
-            4 => Self::Token { key, expires_s: take_number(rest)? },
-            5 => Self::TokenReleased { key },
+    pub(super) fn parse((kind, id): entries::EntryKey) -> Option<Self> {
+        Some(match kind {
+            BLOB_KIND => Self::Blob(BlobId(id)),
+            2 => Self::Removed(BlobId(id)),
+            3 => Self::Head(HeadIndexKey(id)),
+            4 => Self::Token(id),
+            5 => Self::Store,
             _ => return None,
+        })
+    }
+
+    /// The change that removes its entry.
+    pub(super) fn removal(self) -> Change {
+        Change::Remove(self.parts())
+    }
+}
+
+/// One entry of the index.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entry<'a> {
+    Blob(BlobId, Record),
+    /// A blob was removed, and older files of it are useless.
+    Removed(BlobId),
+    Head {
+        key: HeadIndexKey,
+        sequence: u64,
+        expires_ms: u64,
+        record: &'a [u8],
+    },
+    Token {
+        key: [u8; 32],
+        expires_s: u64,
+    },
+    Store {
+        shards: u16,
+        epochs: Epochs,
+    },
+}
+
+impl<'a> Entry<'a> {
+    /// The change that writes it under a number.
+    pub(super) fn put(&self, number: u64) -> Change {
+        Change::Put(entries::Entry { key: self.key().parts(), number, value: self.encode() })
+    }
+
+    pub(super) fn key(&self) -> EntryKey {
+        match self {
+            Self::Blob(id, _) => EntryKey::Blob(*id),
+            Self::Removed(id) => EntryKey::Removed(*id),
+            Self::Head { key, .. } => EntryKey::Head(*key),
+            Self::Token { key, .. } => EntryKey::Token(*key),
+            Self::Store { .. } => EntryKey::Store,
+        }
+    }
+
+    /// The value under its key.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Blob(_, record) => record.encode(),
+            Self::Removed(_) => Vec::new(),
+            Self::Head { sequence, expires_ms, record, .. } => {
+                [&sequence.to_le_bytes(), &expires_ms.to_le_bytes(), *record].concat()
+            }
+            Self::Token { expires_s, .. } => expires_s.to_le_bytes().into(),
+            Self::Store { shards, epochs } => [&shards.to_le_bytes()[..], &epochs.encode()].concat(),
+        }
+    }
+
+    pub(super) fn decode(key: EntryKey, value: &'a [u8]) -> Option<Self> {
+        let mut rest = value;
+        let rest = &mut rest;
+        let entry = match key {
+            EntryKey::Blob(id) => Self::Blob(id, Record::decode(std::mem::take(rest))?),
+            EntryKey::Removed(id) => Self::Removed(id),
+            EntryKey::Head(key) => {
+                let (sequence, expires_ms) = (take_number(rest)?, take_number(rest)?);
+                Self::Head { key, sequence, expires_ms, record: std::mem::take(rest) }
+            }
+            EntryKey::Token(key) => Self::Token { key, expires_s: take_number(rest)? },
+            EntryKey::Store => {
+                let shards = u16::from_le_bytes(*take(rest)?);
+                Self::Store { shards, epochs: Epochs::decode(std::mem::take(rest))? }
+            }
         };
         rest.is_empty().then_some(entry)
     }
@@ -163,21 +237,22 @@ mod tests {
 
     #[test]
     fn entries_are_read_as_written_and_not_when_cut() {
-        let key = [3; 32];
         for entry in [
             Entry::Blob(BlobId([1; 32]), record()),
-            Entry::BlobRemoved(BlobId([1; 32])),
+            Entry::Removed(BlobId([1; 32])),
             Entry::Head { key: HeadIndexKey([2; 32]), sequence: 7, expires_ms: 8, record: b"head" },
-            Entry::Token { key, expires_s: 9 },
-            Entry::TokenReleased { key },
-            Entry::Epochs(Epochs::new(1, Duration::from_secs(9), 5)),
+            Entry::Token { key: [3; 32], expires_s: 9 },
+            Entry::Store { shards: 10, epochs: Epochs::new(1, Duration::from_secs(9), 5) },
         ] {
-            let bytes = entry.encode();
-            assert_eq!(Entry::decode(&bytes), Some(entry));
-            assert_eq!(Entry::decode(&bytes[..20]), None);
+            let (key, value) = (entry.key(), entry.encode());
+            assert_eq!(EntryKey::parse(key.parts()), Some(key));
+            assert_eq!(Entry::decode(key, &value), Some(entry));
+            if !value.is_empty() {
+                assert_eq!(Entry::decode(key, &value[..7]), None);
+            }
         }
-        assert_eq!(Entry::decode(&[]), None);
-        assert_eq!(Entry::decode(&[9; 33]), None);
+        assert_eq!(EntryKey::parse((6, [0; 32])), None);
+        assert_eq!(Entry::decode(EntryKey::Token([3; 32]), &[9; 9]), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::{
     damage::{DamageKind, Damages},
     files::{FileKey, Folder, Name, Verdict, name_of, serial_of},
     load::Index,
-    record::{Entry, Record},
+    record::Record,
     trailer::Trailer,
 };
 
@@ -207,18 +207,6 @@ impl Surveyor<'_> {
         if self.bad_trailers.contains(&file.number) {
             self.damages.add(DamageKind::BlobTrailer, place, Some(id.to_string()));
             self.survey.trailers.push((id, file));
-        }
-    }
-}
-
-impl Index {
-    /// The record of a blob in the log.
-    pub(super) fn record(&self, id: BlobId) -> Option<Record> {
-        let location = self.table.blobs.get(&id.0)?.location?;
-        let payload = self.log.as_ref()?.1.read(location).ok()??;
-        match Entry::decode(&payload)? {
-            Entry::Blob(found, record) if found == id => Some(record),
-            _ => None,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! The IDs of used publisher tokens, until the tokens expire.
 
-use super::{Disk, DiskError};
+use super::{
+    Disk, DiskError,
+    record::{Entry, EntryKey},
+};
 
 /// Most IDs: some 10 MB, ten times the limit of Walrus's publisher. When full of unexpired IDs, the store
 /// accepts no token.
@@ -22,26 +25,30 @@ impl Disk {
     pub(crate) fn use_token(&self, id: &str, expires_s: u64, now_s: u64) -> Result<(), TokenError> {
         let key = key_of(id);
         {
-            let mut state = self.writable()?;
-            if state.table.tokens.contains_key(&key) {
+            let index = self.writable()?;
+            let (is_used, expired) = {
+                let table = &self.state().table;
+                let is_full = table.tokens.len() >= MAX_TOKENS;
+                let expired = if is_full { table.expired_tokens(now_s) } else { Vec::new() };
+                (table.tokens.contains_key(&key), expired)
+            };
+            if is_used {
                 return Err(TokenError::Used);
             }
-            if state.table.tokens.len() >= MAX_TOKENS {
-                state.table.tokens.retain(|_, token| token.expires_s >= now_s);
-            }
-            if state.table.tokens.len() >= MAX_TOKENS {
+            self.forget(&index, &expired)?;
+            if self.state().table.tokens.len() >= MAX_TOKENS {
                 return Err(TokenError::Full);
             }
-            self.health.note(state.put_token(key, expires_s)).map_err(DiskError::from)?;
-            self.tidy(&mut state);
+            self.write(&index, &[Entry::Token { key, expires_s }.put(self.next_number())])?;
+            self.state().table.tokens.insert(key, expires_s);
         }
         Ok(self.flush()?)
     }
 
     /// Frees the token of a request that was refused for another reason.
     pub(crate) fn release_token(&self, id: &str) -> Result<(), DiskError> {
-        let mut state = self.writable()?;
-        Ok(self.health.note(state.release_token(key_of(id)))?)
+        let index = self.writable()?;
+        self.forget(&index, &[EntryKey::Token(key_of(id))])
     }
 }
 

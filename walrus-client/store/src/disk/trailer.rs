@@ -7,8 +7,7 @@ use baton_proto::ids::BlobId;
 
 use super::{
     Epochs,
-    frame::{MAX_PAYLOAD, take},
-    record::Record,
+    record::{Record, take},
 };
 
 const MAGIC: &[u8; 8] = b"batonblb";
@@ -16,6 +15,8 @@ const VERSION: u8 = 1;
 /// The encoding of the blob IDs: RS2, the only one.
 const RS2: u8 = 1;
 const CHECKSUM_BYTES: usize = 32;
+/// Longest content: the record of a blob with the most objects is 25 KB.
+const MAX_CONTENT: usize = 64 * 1024;
 /// All bytes after the content.
 pub(super) const FOOT_BYTES: usize = 4 + 8 + CHECKSUM_BYTES;
 
@@ -48,7 +49,7 @@ impl Trailer {
     pub(super) fn content_length(foot: &[u8]) -> Option<usize> {
         let mut rest = foot;
         let length = usize::try_from(u32::from_le_bytes(*take(&mut rest)?)).ok()?;
-        (take::<8>(&mut rest)? == MAGIC && length <= MAX_PAYLOAD).then_some(length)
+        (take::<8>(&mut rest)? == MAGIC && length <= MAX_CONTENT).then_some(length)
     }
 
     /// Reads content and foot.
