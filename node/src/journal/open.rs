@@ -99,32 +99,8 @@ pub(super) fn open_verified(
         }
         opened => opened.map(|(db, contents)| (db, contents, false))?,
     };
-    let lost_changes = match last {
-        // An unreadable page may have held entries that no index names.
-        _ if !contents.is_whole => None,
-        LastMark::Counts([changes, _]) => Some(changes.saturating_sub(contents.changes)),
-        LastMark::Missing if contents.changes == 0 => Some(0),
-        LastMark::Missing | LastMark::Damaged => {
-            inspection.note(mark_path.clone());
-            None
-        }
-    };
-    let is_damaged = !contents.is_consistent() || lost_changes.is_some_and(|lost| lost > 0);
-    if is_damaged {
-        inspection.note(folder.join(DB_FILE));
-    }
-    let mut damage = JournalDamage {
-        files: inspection.damaged.clone(),
-        lost_changes,
-        damaged_entries: contents.damaged,
-        missing_entries: contents.missing,
-        index_errors: contents.unindexed,
-        kept_entries: contents.known.len() as u64,
-        untaken_blobs: if let LastMark::Counts([_, untaken]) = last { untaken } else { contents.untaken },
-        is_rebuilt: !is_new && inspection.damaged.contains(&folder.join(DB_FILE)),
-        quarantine: None,
-    };
-    damage.quarantine = inspection.end();
+    let mut damage = assess(folder, inspection, last, &contents);
+    damage.is_rebuilt &= !is_new;
     let begins_before = contents.begins_ms;
     if !damage.files.is_empty() && damage.may_miss_entries() {
         // Missing entries may have been served, and must not be signed twice.
@@ -147,6 +123,39 @@ pub(super) fn open_verified(
     let mark = Mark::create(&mark_path, [contents.changes, contents.untaken]).map_err(JournalError::Files)?;
     let damage = (!damage.files.is_empty()).then_some(damage);
     Ok(VerifiedJournal { db, contents, mark, damage })
+}
+
+/// The damage of files and contents, by the mark too. The database must be rebuilt if it is damaged.
+fn assess(
+    folder: &Path,
+    mut inspection: Inspection,
+    last: LastMark,
+    contents: &JournalContents,
+) -> JournalDamage {
+    let lost_changes = match last {
+        // An unreadable page may have held entries that no index names.
+        _ if !contents.is_whole => None,
+        LastMark::Counts([changes, _]) => Some(changes.saturating_sub(contents.changes)),
+        LastMark::Missing if contents.changes == 0 => Some(0),
+        LastMark::Missing | LastMark::Damaged => {
+            inspection.note(folder.join(MARK_FILE));
+            None
+        }
+    };
+    if !contents.is_consistent() || lost_changes.is_some_and(|lost| lost > 0) {
+        inspection.note(folder.join(DB_FILE));
+    }
+    JournalDamage {
+        files: inspection.damaged.clone(),
+        lost_changes,
+        damaged_entries: contents.damaged,
+        missing_entries: contents.missing,
+        index_errors: contents.unindexed,
+        kept_entries: contents.known.len() as u64,
+        untaken_blobs: if let LastMark::Counts([_, untaken]) = last { untaken } else { contents.untaken },
+        is_rebuilt: inspection.damaged.contains(&folder.join(DB_FILE)),
+        quarantine: inspection.end(),
+    }
 }
 
 /// Opens sled and reads everything. Replaces settings that sled refuses, since they are the same for every
