@@ -277,7 +277,7 @@ async fn open_state(
         let journal = journal.map_err(|error| Failure::new(Exit::Storage, error))?;
         let receipts = folder.join(LEDGER_FOLDER);
         let ledger = Ledger::open(&receipts).map_err(|error| {
-            let text = format!("cannot make the folder of receipts {}: {error}", receipts.display());
+            let text = format!("cannot use the folder of receipts {}: {error}", receipts.display());
             Failure::text(Exit::Storage, text)
         })?;
         tell_damage(&journal, &ledger);
@@ -295,7 +295,7 @@ fn tell_damage(journal: &Journal, ledger: &Ledger) {
             tracing::warn!("the journal was damaged: {damage}");
         }
     }
-    for damage in ledger.damage() {
+    for damage in ledger.damages() {
         tracing::error!("receipts are damaged: {damage}");
     }
 }

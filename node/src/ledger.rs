@@ -1,22 +1,20 @@
 //! Receipts that clients acknowledged: the node's proof of its credit. They outlive the journal's entries.
-//! Two text files a month, one line a turn; no conversation text, no key. Receipts of paying clients have a
-//! file of their own, since identities are free and anybody can fill the other one.
+//! One database in two copies, with no conversation text and no key. Receipts of paying clients have a share of
+//! their own, since identities are free and anybody can fill the other one.
 //!
 //! The journal appends. [`read`] and [`Account`] serve `baton-node earnings`, also while the node runs. Each
-//! line proves itself: the node signed the receipt, and the session's key signed the acknowledgement over the
-//! receipt's hash. Lines without this proof do not count.
-
-mod integrity;
+//! row proves itself: the node signed the receipt, and the session's key signed the acknowledgement over the
+//! receipt's hash. Rows without this proof do not count.
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fs,
-    io::{self, BufRead as _, BufReader, Read as _},
+    io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use baton_keys::files;
+use baton_kit::entries::{Change, Entry, EntryDatabase, EntryFiles, FileDamage, FoundEntries};
 use baton_proto::{
     SignedBytes, SignedObject, codec,
     ids::{ModelId, NodeId, ReceiptHash},
@@ -27,41 +25,63 @@ use baton_proto::{
 use serde::{Deserialize, Serialize};
 use time::{Date, OffsetDateTime};
 
-use integrity::Month;
-pub(crate) use integrity::ReceiptsDamage;
+use crate::lock::lock;
 
 /// Folder of the ledger in the data directory.
 pub(crate) const LEDGER_FOLDER: &str = "receipts";
 /// Months to keep, including the current one: a full year, plus the month in which the operator does the
 /// accounts.
 pub(crate) const KEPT_MONTHS: usize = 13;
-/// Largest file of a month's paying clients: some three hundred thousand turns. Later receipts are dropped,
+/// Most bytes of a month's paying clients: some three hundred thousand turns. Later receipts are dropped,
 /// with a log message.
-const MAX_MONTH_BYTES: u64 = 512 * 1024 * 1024;
-/// Largest file of a month's other receipts.
-const MAX_OTHER_BYTES: u64 = 64 * 1024 * 1024;
-/// End of the name of a month's other receipts, before the extension.
-const OTHER_SUFFIX: &str = "-other";
-/// Prefix of each line.
-const LINE_PREFIX: &str = "2 ";
-/// Bytes of a line's checksum, which ends the line in hex.
-const CHECKSUM_BYTES: usize = 8;
-/// Longest line: two signed objects in hex, and a checksum.
-const MAX_LINE_BYTES: u64 = 4 * (MAX_SIGNED_BYTES as u64 + 72) + 2 * CHECKSUM_BYTES as u64 + 16;
-/// Maximum number of refused lines in the report by name; the others are only counted.
+const MAX_MONTH_BYTES: u64 = 256 * 1024 * 1024;
+/// Most bytes of a month's other receipts.
+const MAX_OTHER_BYTES: u64 = 32 * 1024 * 1024;
+/// Maximum number of refused rows in the report by name; the others are only counted.
 pub(crate) const MAX_REFUSED_NAMED: usize = 100;
+
+/// The database, in the ledger's folder.
+const RECEIPT_FILES: EntryFiles =
+    EntryFiles { names: ["a.sqlite", "b.sqlite"], layout: 1, kind_of_first: None, is_shared: true };
+/// The folder of files that cannot be read, in the ledger's folder.
+const QUARANTINE: &str = "quarantine";
+/// Longest entry: two signed objects.
+const MAX_ENTRY_BYTES: usize = 2 * (MAX_SIGNED_BYTES + 72);
 
 /// Appends receipts.
 #[derive(Debug)]
 pub struct Ledger {
     folder: PathBuf,
-    /// The files by month. Locked during an append, so that two lines never mix.
-    writing: Mutex<BTreeMap<PathBuf, Month>>,
-    damage: Vec<ReceiptsDamage>,
+    state: Mutex<LedgerState>,
+    damages: Vec<String>,
 }
 
-/// The file of a month that a receipt belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug)]
+struct LedgerState {
+    database: EntryDatabase,
+    next: u64,
+    /// Bytes by share, in the order of time.
+    sizes: BTreeMap<Share, u64>,
+    /// Whether a receipt was dropped because its share is full.
+    has_dropped: bool,
+}
+
+/// The receipts of a kind and month; the months are counted from the year 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Share(ReceiptKind, u32);
+
+impl Share {
+    fn entry_kind(self) -> u32 {
+        self.1 * 2 + u32::from(self.0 == ReceiptKind::Other)
+    }
+
+    fn of_entry(kind: u32) -> Self {
+        Self(if kind.is_multiple_of(2) { ReceiptKind::Paying } else { ReceiptKind::Other }, kind / 2)
+    }
+}
+
+/// The share of a month that a receipt belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ReceiptKind {
     /// It has a price, and its client a grant or a history here.
     Paying,
@@ -70,18 +90,6 @@ pub enum ReceiptKind {
 }
 
 impl ReceiptKind {
-    fn of_file(path: &Path) -> Self {
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        if stem.ends_with(OTHER_SUFFIX) { Self::Other } else { Self::Paying }
-    }
-
-    fn suffix(self) -> &'static str {
-        match self {
-            Self::Paying => "",
-            Self::Other => OTHER_SUFFIX,
-        }
-    }
-
     fn max_bytes(self) -> u64 {
         match self {
             Self::Paying => MAX_MONTH_BYTES,
@@ -111,6 +119,11 @@ impl Day {
         Self { year: year.unsigned_abs().into(), month: u8::from(month).into(), day: day.into() }
     }
 
+    /// Its month, counted from the year 0.
+    fn months(self) -> u32 {
+        u32::try_from(self.year * 12 + self.month - 1).expect("a year has at most four digits")
+    }
+
     /// Parses `YYYY-MM-DD`. Does not check that the month has such a day.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
@@ -132,7 +145,7 @@ impl std::fmt::Display for Day {
 }
 
 impl Ledger {
-    /// Opens the folder, creates it if it is missing, and checks every line of its files. Blocking: a hundred
+    /// Opens the folder, creates it if it is missing, and checks every receipt's checksum. Blocking: a hundred
     /// thousand turns take some tenths of a second.
     ///
     /// # Errors
@@ -141,23 +154,40 @@ impl Ledger {
         if !folder.is_dir() {
             files::create_private_folder(folder)?;
         }
-        let (mut months, mut damage) = (BTreeMap::new(), Vec::new());
-        for path in integrity::marked_months(folder)? {
-            let (month, found) = Month::open(&path)?;
-            months.insert(path, month);
-            damage.extend(found);
+        let found = FoundEntries::read(folder, RECEIPT_FILES)?;
+        let mut damages: Vec<_> =
+            found.damages().into_iter().map(|damage| damage_text(folder, damage)).collect();
+        if found.is_lost() {
+            let target = folder.join(QUARANTINE);
+            found.quarantine(&target, "")?;
+            damages.push(format!(
+                "no copy in {} can be read: the receipts are lost, and credit cannot be shown for them. The files as \
+                 they were found are in {}",
+                folder.display(),
+                target.display()
+            ));
         }
-        Ok(Self { folder: folder.to_owned(), writing: Mutex::new(months), damage })
+        let (mut next, mut sizes) = (1, BTreeMap::new());
+        found.for_each(|entry| {
+            next = entry.number.saturating_add(1).max(next);
+            // An entry that is visited twice counts twice, until the next start.
+            *sizes.entry(Share::of_entry(entry.key.0)).or_default() += entry.value.len() as u64;
+        })?;
+        found.renew()?;
+        drop(found);
+        let database = EntryDatabase::open(folder, RECEIPT_FILES)?;
+        let state = LedgerState { database, next, sizes, has_dropped: false };
+        Ok(Self { folder: folder.to_owned(), state: Mutex::new(state), damages })
     }
 
-    /// Damage found in the files at opening. The caller reports it to the operator.
+    /// Damage found at opening, in words. The caller reports it to the operator.
     #[must_use]
-    pub(crate) fn damage(&self) -> &[ReceiptsDamage] {
-        &self.damage
+    pub(crate) fn damages(&self) -> &[String] {
+        &self.damages
     }
 
-    /// Appends a receipt and its acknowledgement, flushed on return. Blocking. Readers count a repeated pair
-    /// as one turn.
+    /// Appends a receipt and its acknowledgement, flushed on return. Blocking. A repeated receipt replaces the
+    /// first.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -170,84 +200,59 @@ impl Ledger {
         let time_ms = SignedObject::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
         // The node made this receipt, so parsing cannot fail; an unreadable one would be useless here.
         let Ok(time_ms) = time_ms else { return Ok(()) };
-        let mut months = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let day = Day::of(time_ms);
-        let path = self.folder.join(format!("{:04}-{:02}{}.txt", day.year, day.month, kind.suffix()));
-        let fresh = !months.contains_key(&path);
-        if fresh {
-            months.insert(path.clone(), Month::create(&path)?);
-        }
-        let Some(month) = months.get_mut(&path) else { return Ok(()) };
-        let line = line_of(receipt, ack);
-        if month.bytes() + line.len() as u64 > kind.max_bytes() {
-            if month.is_first_drop() {
-                tracing::error!(file = %path.display(), "a month's receipts are full: later ones are lost");
+        let share = Share(kind, Day::of(time_ms).months());
+        let id = blake3::hash(&codec::encode(receipt)).into();
+        let value = codec::encode(&(receipt, ack));
+        let mut state = lock(&self.state);
+        let LedgerState { database, next, sizes, has_dropped } = &mut *state;
+        database.settle()?;
+        let bytes = sizes.get(&share).copied().unwrap_or(0) + value.len() as u64;
+        if bytes > kind.max_bytes() {
+            if !std::mem::replace(has_dropped, true) {
+                tracing::error!(day = %Day::of(time_ms), "a month's receipts are full: later ones are lost");
             }
             return Ok(());
         }
-        month.append(&line)?;
-        if fresh {
-            fs::File::open(&self.folder)?.sync_all()?;
-            self.forget(kind)?;
+        let mut changes = vec![Change::Put(Entry { key: (share.entry_kind(), id), number: *next, value })];
+        *next += 1;
+        let mut months: Vec<_> = sizes.keys().filter(|known| known.0 == kind).copied().collect();
+        if !months.contains(&share) {
+            months.push(share);
+            months.sort_unstable();
+            months.truncate(months.len().saturating_sub(KEPT_MONTHS));
+            changes.extend(months.iter().map(|old| Change::RemoveKind(old.entry_kind())));
+        } else {
+            months.clear();
+        }
+        database.write(&changes)?;
+        EntryDatabase::sync(&self.folder, RECEIPT_FILES).inspect_err(|_| database.note_failed_sync())?;
+        sizes.insert(share, bytes);
+        for old in months {
+            sizes.remove(&old);
         }
         Ok(())
     }
+}
 
-    /// Removes months beyond the limit.
-    fn forget(&self, kind: ReceiptKind) -> io::Result<()> {
-        let mut months = months(&self.folder)?;
-        months.retain(|month| ReceiptKind::of_file(month) == kind);
-        let old = months.len().saturating_sub(KEPT_MONTHS);
-        for month in months.iter().take(old) {
-            // The mark goes first: a mark without its file would count as damage.
-            fs::remove_file(integrity::mark_path(month)).or_else(missing_is_fine)?;
-            fs::remove_file(month)?;
+/// A file's damage and its consequence.
+fn damage_text(folder: &Path, (damage, place): (FileDamage, String)) -> String {
+    let consequence = match damage {
+        FileDamage::Unreadable | FileDamage::Restorable => {
+            "the other copy has every receipt, and this one is written again"
         }
-        Ok(())
-    }
-}
-
-fn line_of(receipt: &SignedBytes, ack: &SignedBytes) -> String {
-    let signed = [receipt, ack].map(|signed| hex::encode(codec::encode(signed)));
-    let text = format!("{LINE_PREFIX}{}", signed.join(" "));
-    format!("{text} {}\n", checksum(&text))
-}
-
-fn checksum(text: &str) -> String {
-    let hash = blake3::hash(text.as_bytes());
-    hex::encode(hash.as_bytes().iter().take(CHECKSUM_BYTES).copied().collect::<Vec<u8>>())
-}
-
-/// A line without its checksum; `None` if the checksum does not match.
-fn checked(line: &str) -> Option<&str> {
-    let (text, sum) = line.rsplit_once(' ')?;
-    (text.starts_with(LINE_PREFIX) && checksum(text) == sum).then_some(text)
-}
-
-fn missing_is_fine(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
-}
-
-/// The files of a folder, oldest first.
-fn months(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let stem = name.strip_suffix(".txt").map(|stem| stem.strip_suffix(OTHER_SUFFIX).unwrap_or(stem));
-        if stem.and_then(|month| Day::parse(&format!("{month}-01"))).is_some() {
-            found.push(path);
+        FileDamage::Lost => {
+            "the other copy is damaged too. Every receipt that is whole in one of them is kept; credit cannot be shown \
+             for a missing one"
         }
-    }
-    found.sort();
-    Ok(found)
+    };
+    format!("{}: {consequence}", folder.join(place).display())
 }
 
-/// Why a line does not count.
+/// Why a row does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
-    /// It is cut or altered, and no longer parses.
-    #[error("the line is damaged")]
+pub(crate) enum ReceiptError {
+    /// It is altered or unreadable.
+    #[error("the receipt is damaged")]
     Damaged,
     /// The receipt's signature does not verify.
     #[error("the receipt's signature does not verify")]
@@ -263,37 +268,33 @@ pub(crate) enum Fault {
     OtherReceipt,
 }
 
-/// A verified line.
+/// A verified row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct VerifiedLine {
+pub(crate) struct VerifiedReceipt {
     /// The receipt's hash; one hash counts as one turn.
     pub(crate) hash: ReceiptHash,
     /// The receipt, claimed by this node and acknowledged by the client.
     pub(crate) receipt: Receipt,
 }
 
-/// Checks a line.
-///
-/// # Errors
-/// [`Fault`].
-pub(crate) fn check(line: &str, nodes: &[NodeId]) -> Result<VerifiedLine, Fault> {
-    let text = checked(line.trim_end()).ok_or(Fault::Damaged)?;
-    let rest = text.strip_prefix(LINE_PREFIX).ok_or(Fault::Damaged)?;
-    let (receipt, ack) = rest.split_once(' ').ok_or(Fault::Damaged)?;
-    let signed = |text: &str| -> Result<SignedBytes, Fault> {
-        let bytes = hex::decode(text).map_err(|_| Fault::Damaged)?;
-        codec::decode(&bytes, MAX_SIGNED_BYTES + 72).map_err(|_| Fault::Damaged)
-    };
-    let receipt = SignedObject::<Receipt>::verify(signed(receipt)?).map_err(|_| Fault::Receipt)?;
+/// Checks an entry's value.
+fn check(value: &[u8], nodes: &[NodeId]) -> Result<VerifiedReceipt, ReceiptError> {
+    let (receipt, ack): (SignedBytes, SignedBytes) =
+        codec::decode(value, MAX_ENTRY_BYTES).map_err(|_| ReceiptError::Damaged)?;
+    let receipt = SignedObject::<Receipt>::verify(receipt).map_err(|_| ReceiptError::Receipt)?;
     if !nodes.contains(&receipt.node) {
-        return Err(Fault::OtherNode);
+        return Err(ReceiptError::OtherNode);
     }
-    let note = SignedObject::<TurnNote>::verify(signed(ack)?).map_err(|_| Fault::Ack)?;
-    let TurnNoteKind::Ack(accepted) = &note.kind else { return Err(Fault::Ack) };
+    let note = SignedObject::<TurnNote>::verify(ack).map_err(|_| ReceiptError::Ack)?;
+    let TurnNoteKind::Ack(accepted) = &note.kind else { return Err(ReceiptError::Ack) };
     let hash = receipt.receipt_hash();
     let same =
         accepted.receipt_hash == hash && note.session_id == receipt.session_id && note.seq == receipt.seq;
-    if same { Ok(VerifiedLine { hash, receipt: receipt.into_value() }) } else { Err(Fault::OtherReceipt) }
+    if same {
+        Ok(VerifiedReceipt { hash, receipt: receipt.into_value() })
+    } else {
+        Err(ReceiptError::OtherReceipt)
+    }
 }
 
 /// Credit for one model on one day.
@@ -319,15 +320,13 @@ impl Credit {
     }
 }
 
-/// A line that does not count.
+/// A row that does not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct InvalidLine {
-    /// Its file.
-    pub(crate) file: String,
-    /// Its line number, from 1.
-    pub(crate) line: u64,
+pub(crate) struct RefusedReceipt {
+    /// Its number in the database.
+    pub(crate) number: u64,
     /// The reason.
-    pub(crate) fault: Fault,
+    pub(crate) error: ReceiptError,
 }
 
 /// The account of all receipts.
@@ -337,19 +336,17 @@ pub struct Account {
     pub(crate) credits: BTreeMap<(Day, ModelId), Credit>,
     /// The sum of all credits.
     pub total: Credit,
-    /// The first lines that do not count.
-    pub(crate) refused: Vec<InvalidLine>,
-    /// Number of lines that do not count.
+    /// The first rows that do not count.
+    pub(crate) refused: Vec<RefusedReceipt>,
+    /// Number of rows that do not count.
     pub refused_count: u64,
-    /// Lines that repeat another line.
-    pub(crate) repeated: u64,
     seen: HashSet<ReceiptHash>,
 }
 
 impl Account {
-    fn take(&mut self, line: &str, (file, number): (&str, u64), nodes: &[NodeId], since: Option<Day>) {
-        match check(line, nodes) {
-            Ok(earned) if !self.seen.insert(earned.hash) => self.repeated += 1,
+    fn take(&mut self, entry: &Entry, nodes: &[NodeId], since: Option<Day>) {
+        match check(&entry.value, nodes) {
+            Ok(earned) if !self.seen.insert(earned.hash) => {}
             Ok(earned) => {
                 let day = Day::of(earned.receipt.time_ms);
                 if since.is_none_or(|since| day >= since) {
@@ -357,39 +354,23 @@ impl Account {
                     self.total.add(&earned.receipt);
                 }
             }
-            Err(fault) => {
+            Err(error) => {
                 self.refused_count += 1;
                 if self.refused.len() < MAX_REFUSED_NAMED {
-                    self.refused.push(InvalidLine { file: file.to_owned(), line: number, fault });
+                    self.refused.push(RefusedReceipt { number: entry.number, error });
                 }
             }
         }
     }
 }
 
-/// Reads and checks all files of a folder. Blocking.
+/// Reads and checks all receipts of a folder. Blocking.
 ///
 /// # Errors
-/// When a file cannot be read. A missing folder counts as empty.
+/// When the database cannot be read. A missing folder counts as empty.
 pub fn read(folder: &Path, nodes: &[NodeId], since: Option<Day>) -> io::Result<Account> {
     let mut account = Account::default();
-    if !folder.exists() {
-        return Ok(account);
-    }
-    for path in months(folder)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut reader = BufReader::new(fs::File::open(&path)?);
-        let mut number = 0;
-        loop {
-            let mut bytes = Vec::new();
-            if (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {
-                break;
-            }
-            number += 1;
-            let line = String::from_utf8(bytes).unwrap_or_default();
-            account.take(&line, (&name, number), nodes, since);
-        }
-    }
+    FoundEntries::read(folder, RECEIPT_FILES)?.for_each(|entry| account.take(&entry, nodes, since))?;
     Ok(account)
 }
 
@@ -498,7 +479,7 @@ mod tests {
         let day = |credit: &Credit| (credit.turns, credit.input_tokens, credit.output_tokens, credit.price);
         let days: Vec<_> = account.credits.values().map(day).collect();
         assert_eq!(days, [(2, 200, 40, 14), (1, 100, 20, 7), (1, 100, 20, 7)]);
-        assert_eq!((day(&account.total), account.repeated), ((4, 400, 80, 28), 4));
+        assert_eq!(day(&account.total), (4, 400, 80, 28));
         let since = Some(Day::of(DAY_ONE + DAY_MS));
         assert_eq!(read(&folder.path().join("kept"), &nodes, since).unwrap().total.turns, 2);
         assert_eq!(read(&folder.path().join("none"), &nodes, None).unwrap().total, Credit::default());
@@ -526,51 +507,53 @@ mod tests {
             TurnNote { session_id: other.session_id(), session_key: other_ack.session_key, ..good.clone() };
         let acked = sign(&root, good.clone());
         let nodes = [node().node_id()];
-        let line = |receipt: &SignedBytes, ack: &SignedBytes| check(&line_of(receipt, ack), &nodes).err();
-        assert_eq!(line(first.bytes(), &acked), None);
-        assert_eq!(line(&richer_body, &acked), Some(Fault::Receipt), "a price was changed");
-        assert_eq!(line(resigned.bytes(), &acked), Some(Fault::OtherReceipt), "and signed anew by the node");
-        assert_eq!(line(second.bytes(), &acked), Some(Fault::OtherReceipt));
-        assert_eq!(line(foreign.bytes(), &acked), Some(Fault::OtherNode));
+        let value = |receipt: &SignedBytes, ack: &SignedBytes| codec::encode(&(receipt, ack));
+        let error = |receipt: &SignedBytes, ack: &SignedBytes| check(&value(receipt, ack), &nodes).err();
+        assert_eq!(error(first.bytes(), &acked), None);
+        assert_eq!(error(&richer_body, &acked), Some(ReceiptError::Receipt), "a price was changed");
         assert_eq!(
-            line(first.bytes(), &sign(&other, good)),
-            Some(Fault::Ack),
+            error(resigned.bytes(), &acked),
+            Some(ReceiptError::OtherReceipt),
+            "and signed anew by the node"
+        );
+        assert_eq!(error(second.bytes(), &acked), Some(ReceiptError::OtherReceipt));
+        assert_eq!(error(foreign.bytes(), &acked), Some(ReceiptError::OtherNode));
+        assert_eq!(
+            error(first.bytes(), &sign(&other, good)),
+            Some(ReceiptError::Ack),
             "the node made the ack itself"
         );
-        assert_eq!(line(first.bytes(), &sign(&other, other_ack)), Some(Fault::Ack));
-        assert_eq!(line(first.bytes(), &sign(&other, by_other)), Some(Fault::OtherReceipt));
-        let whole = line_of(first.bytes(), &acked);
-        for damaged in ["", "1 ", "2 00 00", &whole[..whole.len() / 2], &whole[3..]] {
-            assert_eq!(check(damaged, &nodes).err(), Some(Fault::Damaged));
-        }
+        assert_eq!(error(first.bytes(), &sign(&other, other_ack)), Some(ReceiptError::Ack));
+        assert_eq!(error(first.bytes(), &sign(&other, by_other)), Some(ReceiptError::OtherReceipt));
+        let whole = value(first.bytes(), &acked);
+        assert_eq!(check(&whole[..whole.len() - 1], &nodes).err(), Some(ReceiptError::Damaged));
 
         let folder = tempfile::tempdir().unwrap();
-        let text = format!("{}half a line\n{}", whole, line_of(resigned.bytes(), &acked));
-        fs::write(folder.path().join("2026-11.txt"), text).unwrap();
-        fs::write(folder.path().join("notes.txt"), "not of the ledger").unwrap();
+        let ledger = Ledger::open(folder.path()).unwrap();
+        for receipt in [first.bytes(), resigned.bytes()] {
+            ledger.append(receipt, &acked, ReceiptKind::Paying).unwrap();
+        }
+        drop(ledger);
         let account = read(folder.path(), &nodes, None).unwrap();
-        assert_eq!((account.total.turns, account.total.price, account.refused_count), (1, 7, 2));
-        let named: Vec<_> = account.refused.iter().map(|refused| (refused.line, refused.fault)).collect();
-        assert_eq!(named, [(2, Fault::Damaged), (3, Fault::OtherReceipt)]);
+        assert_eq!((account.total.turns, account.total.price, account.refused_count), (1, 7, 1));
+        assert_eq!(account.refused, [RefusedReceipt { number: 2, error: ReceiptError::OtherReceipt }]);
     }
 
     #[test]
-    fn receipts_of_unknown_peers_cannot_fill_the_file_of_paying_clients() {
+    fn receipts_of_unknown_peers_cannot_fill_the_share_of_paying_clients() {
         let folder = tempfile::tempdir().unwrap();
         let root = SessionRoot::from_bytes([9; 32]);
-        let other = folder.path().join("2026-11-other.txt");
         let ledger = Ledger::open(folder.path()).unwrap();
         let append = |seq, kind| {
             let receipt = receipt(&root, seq, DAY_ONE);
             ledger.append(receipt.bytes(), &sign(&root, ack(&root, &receipt)), kind).unwrap();
         };
         append(0, ReceiptKind::Other);
-        ledger.writing.lock().unwrap().get_mut(&other).unwrap().fill(MAX_OTHER_BYTES);
+        *lock(&ledger.state).sizes.values_mut().next().unwrap() = MAX_OTHER_BYTES;
         append(1, ReceiptKind::Other);
         append(2, ReceiptKind::Paying);
         let account = read(folder.path(), &[node().node_id()], None).unwrap();
         assert_eq!(account.total.turns, 2, "all but the one beyond the bound");
-        assert!(folder.path().join("2026-11.txt").exists());
     }
 
     #[test]
@@ -578,15 +561,56 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(folder.path()).unwrap();
         let root = SessionRoot::from_bytes([9; 32]);
-        for month in 0..KEPT_MONTHS + 3 {
-            let receipt = receipt(&root, month as u64, DAY_ONE + month as u64 * 31 * DAY_MS);
+        for month in 0..KEPT_MONTHS as u64 + 3 {
+            let receipt = receipt(&root, month, DAY_ONE + month * 31 * DAY_MS);
             let ack = sign(&root, ack(&root, &receipt));
             for kind in [ReceiptKind::Paying, ReceiptKind::Other] {
                 ledger.append(receipt.bytes(), &ack, kind).unwrap();
             }
         }
-        assert_eq!(months(folder.path()).unwrap().len(), 2 * KEPT_MONTHS);
+        let kept = |ledger: &Ledger| lock(&ledger.state).sizes.clone();
+        let sizes = kept(&ledger);
+        assert_eq!(sizes.len(), 2 * KEPT_MONTHS);
+        drop(ledger);
+        let ledger = Ledger::open(folder.path()).unwrap();
+        assert_eq!((kept(&ledger), ledger.damages().len()), (sizes, 0));
         let account = read(folder.path(), &[node().node_id()], None).unwrap();
-        assert_eq!(account.total.turns, KEPT_MONTHS as u64);
+        assert_eq!(account.total.turns, KEPT_MONTHS as u64, "a receipt counts once");
+    }
+
+    #[test]
+    fn damage_is_named_and_costs_no_receipt_unless_both_copies_have_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = SessionRoot::from_bytes([9; 32]);
+        let append = |ledger: &Ledger, seq| {
+            let receipt = receipt(&root, seq, DAY_ONE);
+            let ack = sign(&root, ack(&root, &receipt));
+            ledger.append(receipt.bytes(), &ack, ReceiptKind::Paying).unwrap();
+        };
+        let ledger = Ledger::open(folder.path()).unwrap();
+        (0..9).for_each(|seq| append(&ledger, seq));
+        drop(ledger);
+        let turns = || read(folder.path(), &[node().node_id()], None).unwrap().total.turns;
+        let paths = RECEIPT_FILES.names.map(|name| folder.path().join(name));
+        for path in &paths {
+            std::fs::write(path, b"garbage").unwrap();
+            assert_eq!(turns(), 9);
+            let ledger = Ledger::open(folder.path()).unwrap();
+            let [damage] = ledger.damages() else { panic!("{:?}", ledger.damages()) };
+            assert!(
+                damage.starts_with(path.to_str().unwrap()) && damage.contains("has every receipt"),
+                "{damage}"
+            );
+            drop(ledger);
+            assert_eq!((turns(), Ledger::open(folder.path()).unwrap().damages().len()), (9, 0));
+        }
+        for path in &paths {
+            std::fs::write(path, b"garbage").unwrap();
+        }
+        let ledger = Ledger::open(folder.path()).unwrap();
+        assert!(ledger.damages().concat().contains("the receipts are lost"), "{:?}", ledger.damages());
+        assert_eq!(std::fs::read(folder.path().join(QUARANTINE).join("b.sqlite")).unwrap(), b"garbage");
+        append(&ledger, 3);
+        assert_eq!(turns(), 1, "also beside the node");
     }
 }

@@ -1,5 +1,5 @@
-//! `baton-node earnings`: sums up acknowledged receipts from the ledger. It writes nothing, so it may run
-//! beside the node.
+//! `baton-node earnings`: sums up acknowledged receipts from the ledger. It changes none, so it may run beside
+//! the node.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -48,7 +48,7 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
     }
     if args.verify && account.refused_count > 0 {
         let text =
-            format!("lines that do not prove themselves, and were not counted: {}", account.refused_count);
+            format!("receipts that do not prove themselves, and were not counted: {}", account.refused_count);
         return Err(Failure::text(Exit::Failure, text));
     }
     Ok(())
@@ -81,16 +81,13 @@ fn as_json(account: &Account, names: &BTreeMap<String, String>, node: &str, sinc
     let refused: Vec<_> = account
         .refused
         .iter()
-        .map(
-            |refused| json!({ "file": refused.file, "line": refused.line, "why": refused.fault.to_string() }),
-        )
+        .map(|refused| json!({ "receipt": refused.number, "why": refused.error.to_string() }))
         .collect();
     json!({
         "node": node,
         "since": since.map(|day| day.to_string()),
         "days": days,
         "total": credit(&account.total),
-        "repeated": account.repeated,
         "refused_count": account.refused_count,
         "refused": refused,
     })
@@ -139,12 +136,12 @@ fn describe(account: &Account, names: &BTreeMap<String, String>, style: Style) -
     lines.extend(lines_of_models.iter().map(|(day, name, sum)| row(day, (name.as_str(), width), sum)));
     lines.push(row("total", ("", width), &account.total));
     for refused in &account.refused {
-        let text = format!("{} line {}: {}; not counted", refused.file, refused.line, refused.fault);
+        let text = format!("receipt {}: {}; not counted", refused.number, refused.error);
         lines.push(style.bad(&text));
     }
     let unnamed = account.refused_count.saturating_sub(account.refused.len() as u64);
     if unnamed > 0 {
-        lines.push(style.bad(&format!("{unnamed} more lines are not counted")));
+        lines.push(style.bad(&format!("{unnamed} more receipts are not counted")));
     }
     lines.join("\n")
 }
