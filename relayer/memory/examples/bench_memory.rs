@@ -1,8 +1,9 @@
-//! The cost of memory: recall at 1,000 to 100,000 items of one owner and over 10,000 owners, writing, and
-//! memory use. Uses the embedded storage with the hashing embedder. Prints one JSON line; takes about two
-//! minutes.
+//! The cost of memory: recall at 1,000 to 100,000 items of one owner and over many owners, writing, and
+//! memory use, with the hashing embedder. Uses the embedded storage, or an empty Postgres database. Prints one
+//! JSON line; takes about two minutes.
 //!
-//! `cargo run --release -p baton-memory --example bench_memory [-- SMALLEST_FIRST_SIZES… [--owners N]]`
+//! `cargo run --release -p baton-memory --example bench_memory -- [SMALLEST_FIRST_SIZES…] [--owners N]
+//! [--items-each N]`, with `BATON_BENCH_POSTGRES=URL` for a Postgres.
 
 #![expect(clippy::cast_precision_loss, reason = "rates for a person")]
 #![expect(clippy::print_stderr, reason = "says how far it is")]
@@ -21,7 +22,11 @@ use baton_memory::{
     ids::OwnerId,
     limits::MAX_BULK,
     model::{Author, Layer, MemoryScope},
-    storage::embedded::{EmbeddedConfig, EmbeddedStorage},
+    storage::{
+        Storage,
+        embedded::{EmbeddedConfig, EmbeddedStorage},
+        postgres::{PostgresConfig, PostgresStorage},
+    },
     vault::Vault,
 };
 use baton_models::embed::EmbedderConfig;
@@ -33,12 +38,10 @@ const RECALLS: usize = 200;
 const TURNS: u64 = 200;
 /// Openings measured at each size.
 const OPENINGS: usize = 9;
-/// Items of each of many owners.
-const ITEMS_EACH: usize = 10;
-/// Owners that are open together for the memory measurement.
-const OPEN_AT_ONCE: u32 = 500;
-/// The database's cache, of the relayer's size.
-const CACHE_BYTES: u64 = 64 * 1024 * 1024;
+/// Owners that are filled at once.
+const FILLED_AT_ONCE: usize = 8;
+/// The environment variable with the database's URL.
+const POSTGRES: &str = "BATON_BENCH_POSTGRES";
 const WORDS: [&str; 40] = [
     "harbour",
     "engine",
@@ -115,9 +118,11 @@ fn resident_kib() -> u64 {
     line.split_whitespace().next().and_then(|kib| kib.parse().ok()).unwrap_or_default()
 }
 
-async fn open(folder: &Path, cache_bytes: u64) -> anyhow::Result<Memory> {
-    let config = EmbeddedConfig { cache_bytes, ..EmbeddedConfig::new(folder.join("memory")) };
-    let storage = Arc::new(EmbeddedStorage::open(&config)?);
+async fn open(folder: &Path) -> anyhow::Result<Memory> {
+    let storage: Arc<dyn Storage> = match std::env::var(POSTGRES) {
+        Ok(url) => Arc::new(PostgresStorage::open(&PostgresConfig::new(url)).await?),
+        Err(_) => Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("memory")))?),
+    };
     let master = MasterKey::load_or_create(&folder.join("master.key"), None)?;
     let vault = Vault::new(storage, &folder.join("keys"), master).await?;
     let embedder = baton_models::embed::open(&EmbedderConfig::Hashing {}, folder).await?;
@@ -171,14 +176,14 @@ async fn settle(memory: &Memory) {
     while memory.run_due().await > 0 {}
 }
 
-fn owner_of(number: u32) -> OwnerId {
-    OwnerId(*blake3::hash(&number.to_le_bytes()).as_bytes())
+fn owner_of(part: &str, number: usize) -> OwnerId {
+    OwnerId(*blake3::hash(format!("{part} {number}").as_bytes()).as_bytes())
 }
 
 /// One owner with this many items: writing, recall, and the steps before dispatch.
 async fn at_size(folder: &Path, size: usize) -> anyhow::Result<Value> {
-    let memory = open(folder, CACHE_BYTES).await?;
-    let owner = owner_of(0);
+    let memory = open(folder).await?;
+    let owner = owner_of("size", size);
     let mut words = Words(0x9e37_79b9_7f4a_7c15 ^ size as u64);
     let begun = Instant::now();
     for start in (0..size).step_by(MAX_BULK) {
@@ -216,7 +221,7 @@ async fn at_size(folder: &Path, size: usize) -> anyhow::Result<Value> {
         "remembered_per_s": (size as f64 / remember_seconds).round(),
         "embedded_per_s": (size as f64 / embed_seconds).round(),
         "open_us": { "fastest": open_us.first(), "median": open_us.get(OPENINGS / 2) },
-        "bytes_open": measured(folder, 1)?,
+        "read_alone": measured(folder, &["size", &size.to_string()])?,
     }))
 }
 
@@ -238,7 +243,7 @@ async fn turn_time(memory: &Memory, owner: OwnerId, words: &mut Words) -> anyhow
 }
 
 async fn turns(folder: &Path) -> anyhow::Result<Value> {
-    let memory = open(folder, CACHE_BYTES).await?;
+    let memory = open(folder).await?;
     let place = Place { session: Some("bench".into()), ..Place::default() };
     let mut words = Words(42);
     let mut us = Vec::new();
@@ -251,76 +256,93 @@ async fn turns(folder: &Path) -> anyhow::Result<Value> {
             time_ms: now_ms(),
         };
         let begun = Instant::now();
-        memory.record_turn(owner_of(0), record).await?;
+        memory.record_turn(owner_of("turns", 0), record).await?;
         us.push(micros(begun));
     }
     let total: u64 = us.iter().sum();
     Ok(json!({ "recorded_per_s": (TURNS as f64 / (total as f64 / 1e6)).round(), "record": quantiles(us) }))
 }
 
-async fn many_owners(folder: &Path, owners: u32) -> anyhow::Result<Value> {
-    let memory = open(folder, CACHE_BYTES).await?;
-    let mut words = Words(7);
+async fn many_owners(folder: &Path, owners: usize, items: usize) -> anyhow::Result<Value> {
+    let memory = open(folder).await?;
     let begun = Instant::now();
+    let mut filling = tokio::task::JoinSet::new();
     for number in 0..owners {
-        let facts = (0..ITEMS_EACH).map(|line| fact(words.sentence(line))).collect();
-        memory.remember(owner_of(number), facts).await?;
+        if filling.len() >= FILLED_AT_ONCE {
+            filling.join_next().await.transpose()?;
+        }
+        let memory = memory.clone();
+        filling.spawn(async move {
+            let mut words = Words(7 + number as u64);
+            for start in (0..items).step_by(MAX_BULK) {
+                let lines = start..items.min(start + MAX_BULK);
+                let facts = lines.map(|line| fact(words.sentence(line))).collect();
+                memory.remember(owner_of("many", number), facts).await.expect("the storage takes it");
+            }
+        });
         if number % 1_000 == 0 {
             progress(&format!("{owners} owners: {number} written"));
         }
     }
+    filling.join_all().await;
     let fill_seconds = begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
     settle(&memory).await;
-    let mut us = Vec::new();
-    for _ in 0..1_000 {
-        let number = u32::try_from(words.next() % u64::from(owners)).unwrap_or(0);
-        let query = format!("What about the {} and my {}?", words.word(), words.word());
-        us.push(memory.recall(owner_of(number), request(query)).await.took_us);
-    }
-    let open_owners = memory.open_owners();
+    let settle_seconds = begun.elapsed().as_secs_f64();
     memory.close_all().await;
     drop(memory);
     Ok(json!({
-        "owners": owners, "items_each": ITEMS_EACH, "recall": quantiles(us), "open_owners": open_owners,
-        "fill_seconds": fill_seconds.round(),
-        "bytes_each_open": measured(folder, owners.min(OPEN_AT_ONCE))?,
+        "owners": owners, "items_each": items, "fill_seconds": fill_seconds.round(),
+        "settle_seconds": settle_seconds.round(),
+        "read_alone": measured(folder, &["many", &owners.to_string()])?,
     }))
 }
 
-/// Resident memory of each open owner, in bytes, measured in a process that does nothing else.
-fn measured(folder: &Path, owners: u32) -> anyhow::Result<u64> {
-    let output = std::process::Command::new(std::env::current_exe()?)
-        .args(["--resident", &owners.to_string()])
-        .arg(folder)
-        .output()?;
+/// Recalls in a process that does nothing else.
+fn measured(folder: &Path, part: &[&str; 2]) -> anyhow::Result<Value> {
+    let output =
+        std::process::Command::new(std::env::current_exe()?).arg("--read").arg(folder).args(part).output()?;
     anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?.trim().parse()?)
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-async fn resident(folder: &Path, owners: u32) -> anyhow::Result<u64> {
-    // As small a database cache as possible.
-    let memory = open(folder, 1024 * 1024).await?;
-    memory.stats(OwnerId([0xff; 32])).await?;
+/// Recalls of each of many owners, or of one owner of a size, with the resident memory before and after.
+async fn read(folder: &Path, part: &str, count: usize) -> anyhow::Result<Value> {
+    let memory = open(folder).await?;
+    let owners: Vec<OwnerId> = match part {
+        "many" => (0..count).map(|number| owner_of(part, number)).collect(),
+        _ => vec![owner_of(part, count); RECALLS],
+    };
+    let mut words = Words(99);
     let before = resident_kib();
-    for number in 0..owners {
-        memory.stats(owner_of(number)).await?;
+    let mut us = Vec::new();
+    let mut modes = std::collections::BTreeMap::new();
+    for owner in &owners {
+        let query = format!("What about the {} and my {} {}?", words.word(), words.word(), words.word());
+        let recall = memory.recall(*owner, request(query)).await;
+        *modes.entry(format!("{:?}", recall.mode)).or_insert(0) += 1;
+        us.push(recall.took_us);
     }
-    Ok((resident_kib().saturating_sub(before)) * 1024 / u64::from(owners.max(1)))
+    Ok(json!({
+        "recall": quantiles(us), "modes": modes, "open_owners": memory.open_owners(),
+        "resident_kib": { "before": before, "after": resident_kib() },
+    }))
 }
 
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let mut sizes = Vec::new();
-    let mut owners = 10_000;
+    let (mut owners, mut items) = (10_000, 10);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
+        let mut next = || arguments.next().unwrap_or_default();
         match argument.as_str() {
-            "--owners" => owners = arguments.next().unwrap_or_default().parse()?,
-            "--resident" => {
-                let owners = arguments.next().unwrap_or_default().parse()?;
-                let folder = arguments.next().unwrap_or_default();
-                println!("{}", resident(Path::new(&folder), owners).await?);
+            "--owners" => owners = next().parse()?,
+            "--items-each" => items = next().parse()?,
+            "--read" => {
+                let (folder, part, count) = (next(), next(), next().parse()?);
+                println!("{}", read(Path::new(&folder), &part, count).await?);
                 return Ok(());
             }
             size => sizes.push(size.parse()?),
@@ -330,12 +352,15 @@ async fn main() -> anyhow::Result<()> {
         sizes = vec![1_000, 10_000, 100_000];
     }
     let mut at = Vec::new();
-    for size in sizes {
+    for size in sizes.into_iter().filter(|size| *size > 0) {
         at.push(at_size(tempfile::tempdir()?.path(), size).await?);
     }
     let turns = turns(tempfile::tempdir()?.path()).await?;
-    let many =
-        if owners == 0 { Value::Null } else { many_owners(tempfile::tempdir()?.path(), owners).await? };
+    let many = if owners == 0 {
+        Value::Null
+    } else {
+        many_owners(tempfile::tempdir()?.path(), owners, items).await?
+    };
     println!("{}", json!({ "embedder": "hashing-384-v1", "sizes": at, "turns": turns, "many_owners": many }));
     Ok(())
 }
