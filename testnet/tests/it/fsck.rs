@@ -56,7 +56,7 @@ async fn fsck_names_what_is_damaged_and_fixes_it() {
     assert!(fixed.status.success(), "{fixed:?}");
     let report: Value = serde_json::from_slice(&fixed.stdout).unwrap();
     assert_eq!((&report["fixed"], &report["lost"], &report["blobs"]), (&true.into(), &0.into(), &10.into()));
-    assert_eq!(report["damages"][0]["kind"], "index-entry");
+    assert_eq!(report["damages"][0]["kind"], "index-header");
     assert!(fsck(&path, &[]).status.success());
 
     let missing = fsck(&path.join("elsewhere"), &[]);
