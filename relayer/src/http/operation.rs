@@ -1,5 +1,5 @@
-//! One operation of memory, a row of the table in [`super::operations`]. Its route, its entry in the OpenAPI document
-//! and its tool for agents are made from the row and the types of its handler.
+//! One operation of memory, a row of the table in [`mod@super::operations`]. Its route, its entry in the OpenAPI
+//! document and its tool for agents are made from the row and the types of its handler.
 
 use std::{future::Future, sync::Arc};
 
