@@ -416,6 +416,7 @@ async fn join_mesh(
         external: settings.external(),
         mdns: settings.mdns(),
         discovery: settings.discovery(),
+        nat: settings.nat(),
         upnp: settings.upnp(),
         relay: settings.relay(),
         relays: settings.relays(),

@@ -70,6 +70,8 @@ options! {
             mdns: Option<bool> = SWITCH, switch("true");
             /// Find peers, and be found, through the DHT and gossip
             discovery: Option<bool> = SWITCH, switch("true");
+            /// Test reachability, use relays if this node cannot be reached, and punch holes through NATs
+            nat: Option<bool> = SWITCH, switch("true");
             /// Request a port from the router (UPnP)
             upnp: Option<bool> = SWITCH, switch("true");
             /// Relay circuits for nodes that cannot be reached otherwise
