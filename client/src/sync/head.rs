@@ -106,8 +106,8 @@ impl FoundHead {
     }
 }
 
-/// How long a publication waits for an index to show what it has: a caller may wait for the head.
-const PUBLISH_LOOK: Duration = Duration::from_secs(2);
+/// How long a publication, or a turn of a session that another device writes, waits for an index to show its head.
+pub(super) const LOOK_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a publication waits for further indexes after one has taken the head; they are offered it again later.
 const OTHERS_WAIT: Duration = Duration::from_secs(3);
@@ -361,7 +361,7 @@ async fn look_before(
     session: &Arc<Session>,
     why: PublishReason,
 ) -> Result<Predecessors, ClientError> {
-    let snapshot = match snapshot(core, session, PUBLISH_LOOK).await {
+    let snapshot = match snapshot(core, session, LOOK_WAIT).await {
         Ok(snapshot) => snapshot,
         Err(error @ ClientError::Store(_)) => return Err(error),
         // Bytes that are no record belong to no device, and are overwritten.

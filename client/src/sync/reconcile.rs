@@ -197,7 +197,8 @@ pub(crate) async fn reconcile_before(
     let now = core.now_ms();
     let wanted = session.indexes(|view| view.diverged) || session.read(|state| state.is_shared(now));
     let wait = match (wanted, is_look_due(core, session, now)) {
-        (true, _) => Duration::MAX,
+        // A turn that another device appended meanwhile becomes a branch, so no turn waits longer for a silent index.
+        (true, _) => head::LOOK_WAIT,
         // This device may have lost turns that it wrote: a moment to find out is worth it.
         (false, true) => core.config.timeouts.first_look,
         (false, false) => return Ok(()),

@@ -347,3 +347,31 @@ async fn a_silent_index_delays_no_turn_and_no_caller_and_is_offered_the_head_lat
     assert_eq!(all.stores[1].heads(), all.stores[0].heads());
     client.shutdown(GRACE).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_index_delays_no_turn_of_a_session_that_another_device_writes() {
+    let all = Indexes::new().await;
+    let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut config = with_indexes(all.world.config(homes[0].path()), &all.gates);
+    config.timeouts.heads = Duration::from_secs(3600);
+    let client = Client::open(config).await.unwrap();
+    let id = session(&client).await;
+    say(&client, id, "one").await;
+    assert!(client.session(id).wait_published(GRACE).await.unwrap());
+    let other = all.client(&homes[1]).await;
+    other.recover(&client.session(id).backup().await.unwrap()).await.unwrap();
+    say(&other, id, "two").await;
+    assert!(other.session(id).wait_published(GRACE).await.unwrap());
+    other.shutdown(GRACE).await;
+    client.session(id).reconcile(|_| {}).await.unwrap();
+
+    all.gates[1].silence();
+    for text in ["three", "four"] {
+        let input = TurnInput { reconcile: true, ..TurnInput::user(text) };
+        let session = client.session(id);
+        let turn = tokio::time::timeout(GRACE, session.turn(input, |_| {})).await;
+        turn.expect("the turn waits for the silent index").unwrap();
+    }
+    assert_eq!(said(&client, id).await, ["one", "two", "three", "four"]);
+    client.shutdown(Duration::ZERO).await;
+}
