@@ -86,6 +86,9 @@ pub(crate) struct ServeArguments {
     /// Accept this host name in requests, in addition to localhost; may be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',', env = "BATON_SERVE_ALLOW_HOST")]
     pub allow_host: Vec<String>,
+    /// Has no effect: nodes check answers, and no decoy is sent.
+    #[arg(long, hide = true)]
+    pub no_decoys: bool,
     #[command(flatten)]
     pub answering: AnsweringArguments,
     #[command(flatten)]
