@@ -127,7 +127,10 @@ struct TimedTurn {
 
 /// Options of nodes whose limits are in the way of no benchmark.
 fn unlimited(engine: EngineChoice, model_dir: Option<PathBuf>) -> NodeOptions {
-    NodeOptions { model_dir, ..NodeOptions::new(engine).with(&["--turns-per-minute", TURNS_PER_MINUTE]) }
+    // A long session uses more than a stranger's hour.
+    let limits =
+        ["--turns-per-minute", TURNS_PER_MINUTE, "--tokens-per-hour", "0", "--storage-per-hour", "0"];
+    NodeOptions { model_dir, ..NodeOptions::new(engine).with(&limits) }
 }
 
 /// Milliseconds since a moment.
