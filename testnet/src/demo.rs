@@ -2,6 +2,7 @@
 //! fails the step with an error.
 
 mod attacks;
+mod checks;
 mod conversation;
 mod memory;
 mod outage;
@@ -76,6 +77,8 @@ pub(crate) struct DemoReport {
     export_verified: bool,
     /// `None` with the test engine, whose answers come from no model.
     recomputed: Option<bool>,
+    /// `None` with the test engine as well.
+    false_answer_named: Option<bool>,
     stolen_device_locked_out: bool,
     seconds: f64,
 }
@@ -156,6 +159,8 @@ impl Demo {
         self.lap("export");
         self.recompute(folder).await?;
         self.lap("recompute");
+        self.checked_answers(folder).await?;
+        self.lap("checked answers");
         self.stolen_device(folder).await?;
         self.lap("stolen device");
         Ok(())
@@ -202,9 +207,8 @@ impl Demo {
     fn accepted(&mut self, outcome: &TurnOutcome) {
         self.report.turns = self.report.turns.max(outcome.seq + 1);
         self.nodes_used.insert(outcome.node);
-        let node: String = outcome.node.to_string().chars().take(8).collect();
         let answer = outcome.text.split_whitespace().collect::<Vec<_>>().join(" ");
-        output::note(&format!("  {node}: {answer}  [turn {} verified]", outcome.seq + 1));
+        output::note(&format!("  {}: {answer}  [turn {} verified]", short(outcome.node), outcome.seq + 1));
     }
 
     fn ask(text: &str) -> TurnInput {
@@ -242,6 +246,11 @@ impl Demo {
     }
 }
 
+/// The beginning of a node's id, as people see it.
+fn short(node: NodeId) -> String {
+    node.to_string().chars().take(8).collect()
+}
+
 /// A client with an empty home, bootstrapped with the running nodes.
 pub(crate) async fn open_client(network: &Network, home: &Path) -> anyhow::Result<Client> {
     let mut config = network.client_config(Some(home))?;
@@ -267,6 +276,11 @@ fn summarise(report: &DemoReport, json: bool) -> anyhow::Result<()> {
     ];
     flags.extend(
         report.recomputed.map(|held| ("every answer computed again from the export: the same tokens", held)),
+    );
+    flags.extend(
+        report
+            .false_answer_named
+            .map(|held| ("an answer drawn by another seed: named by the next two nodes", held)),
     );
     flags.push((
         "a stolen device: the conversation goes on under new keys, which the thief lacks",

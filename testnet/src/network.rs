@@ -1,11 +1,21 @@
 //! A whole network on this machine, in one folder: a store and nodes, each in its own process.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, ClientConfig, Relayer, system_clock};
 use baton_keys::account::AccountKey;
 use baton_mesh::Multiaddr;
+use baton_node::{
+    engine::{
+        Engine,
+        native::{NativeConfig, NativeEngine},
+    },
+    models::Catalogue,
+};
 use baton_proto::ids::{BlobId, NodeId};
 use baton_walrus_client::http_client;
 use reqwest::{Body, Method, Response};
@@ -16,6 +26,22 @@ use crate::process::Process;
 
 /// Shard count of a store unless the options say another: that of Walrus's local testbed.
 pub const SHARDS: u16 = 10;
+
+/// The default model of nodes.
+const MODEL: &str = "smollm2-135m-instruct";
+
+/// The engine of the default model, in this process.
+///
+/// # Errors
+/// If the model cannot be fetched or loaded.
+pub(crate) async fn native_engine(model_dir: Option<PathBuf>) -> anyhow::Result<Arc<dyn Engine>> {
+    let folder = model_dir.unwrap_or_else(baton_node::default_model_dir);
+    let loaded = tokio::task::spawn_blocking(move || {
+        let path = Catalogue::built_in().pull(MODEL, &folder, &mut |_| {})?;
+        anyhow::Ok(NativeEngine::load(&NativeConfig::new(MODEL, path))?)
+    });
+    Ok(Arc::new(loaded.await??))
+}
 
 /// Engine of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

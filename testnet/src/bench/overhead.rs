@@ -8,9 +8,7 @@ use baton_node::{
     engine::{
         Engine, EngineEvent, GenerateJob, Sampling,
         echo::{EchoConfig, EchoEngine},
-        native::{NativeConfig, NativeEngine},
     },
-    models::Catalogue,
     prompt::{ChatMessage, Prompt, Role},
 };
 use baton_walrus_client::{ShardCount, blob_id};
@@ -18,14 +16,13 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{BenchTurnArgs, Quantiles, ms_since, timed_turn, unlimited};
-use crate::network::{EngineChoice, Network, NodeOptions};
+use crate::network::{EngineChoice, Network, NodeOptions, native_engine};
 
 /// Turns of one session before the next begins, so that prompts stay short and comparable.
 const SESSION_TURNS: usize = 4;
 /// Turns before measuring: connections, caches and clock rates settle.
 const WARM_UP: usize = 4;
 const ANSWER_TOKENS: u32 = 4;
-const MODEL: &str = "smollm2-135m-instruct";
 const SYSTEM: &str = "You are a helpful assistant.";
 /// A blob of an ordinary open segment.
 const BLOB_BYTES: usize = 64 * 1024 + 64;
@@ -105,12 +102,7 @@ async fn bare_engine(choice: EngineChoice, model_dir: Option<PathBuf>) -> anyhow
     if choice == EngineChoice::Echo {
         return Ok(Arc::new(EchoEngine::new(&EchoConfig::default())?));
     }
-    let folder = model_dir.unwrap_or_else(baton_node::default_model_dir);
-    let loaded = tokio::task::spawn_blocking(move || {
-        let path = Catalogue::built_in().pull(MODEL, &folder, &mut |_| {})?;
-        anyhow::Ok(NativeEngine::load(&NativeConfig::new(MODEL, path))?)
-    });
-    Ok(Arc::new(loaded.await??))
+    native_engine(model_dir).await
 }
 
 async fn bare_first_token_ms(engine: &dyn Engine, messages: Vec<ChatMessage>) -> anyhow::Result<f64> {

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use baton_client::{InlinePolicy, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{SignedObject, export::Export, ids::NodeId, turn::TurnAuth};
 
-use super::Demo;
+use super::{Demo, short};
 use crate::{network::EngineChoice, output, raw};
 
 /// The first turn states a fact; the sixth asks for it.
@@ -97,7 +97,7 @@ impl Demo {
         let victim = victim.context("an attempt has a node")?;
         let index = self.network.index_of(victim).context("the serving node is ours")?;
         self.network.kill_node(victim).await?;
-        output::note(&format!("  killed {victim:.8}"));
+        output::note(&format!("  killed {}", short(victim)));
         let outcome = turn.await.context("the turn panicked")??;
         self.accepted(&outcome);
         ensure!(outcome.node != victim, "the dead node cannot have completed the turn");

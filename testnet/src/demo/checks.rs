@@ -1,0 +1,83 @@
+//! A node that draws its tokens by another seed than asked is named by the next two nodes, and avoided.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use baton_client::{Client, NewSession, ResumeOptions, TurnEvent, TurnInput, TurnOutcome};
+use baton_proto::{
+    check::CheckVerdict,
+    ids::{NodeId, SessionId},
+    turn::Sampling,
+};
+
+use super::{AUTHOR_STORES, Demo, OPEN_TIMEOUT, short};
+use crate::{
+    byzantine::{ByzantineNode, ByzantineOptions, EngineLie, FalseEngine, MisbehaviourLog},
+    network::{EngineChoice, native_engine},
+    output,
+};
+
+impl Demo {
+    /// Each node checks the last answer before it goes on: so the lie is found in the conversation itself.
+    pub(super) async fn checked_answers(&mut self, folder: &Path) -> anyhow::Result<()> {
+        if self.engine == EngineChoice::Echo {
+            return Ok(());
+        }
+        output::note("a node that draws its answer by another seed than the client's");
+        let model = native_engine(self.network.options.model_dir.clone()).await?;
+        let engine = FalseEngine::new(model.info(), model.clone(), EngineLie::IgnoresSeed);
+        let running = self.network.running().filter_map(|node| node.addresses.first().cloned());
+        let liar = ByzantineNode::start_with(
+            ByzantineOptions {
+                folder: &folder.join("other-seed"),
+                store_url: self.network.store_url(),
+                shards: self.network.options.shards,
+                echo_delay: Duration::ZERO,
+                bootstrap: running.collect(),
+                behaviours: Vec::new(),
+                begin: 0,
+                log: MisbehaviourLog::default(),
+            },
+            Arc::new(engine),
+        )
+        .await?;
+        let mut config = self.network.client_config(Some(&folder.join("checking-client")))?;
+        config.bootstrap.extend(liar.addresses.clone());
+        config.timeouts.open = OPEN_TIMEOUT;
+        config.timeouts.author_stores = AUTHOR_STORES;
+        let client = Client::open(config).await?;
+        let session = client.new_session(NewSession::default()).await?;
+
+        say(&client, session, liar.node, "Tell me about the moon.").await?;
+        for index in 0..2 {
+            let node = self.node_at(index)?;
+            let outcome = say(&client, session, node, "Go on, please.").await?;
+            let check = outcome.receipt.checks.first().context("the node checked no answer")?;
+            match check.verdict {
+                CheckVerdict::Different { .. } => output::note(&format!(
+                    "  {} says that the answer of {} has other tokens than its seed gives",
+                    short(node),
+                    short(liar.node)
+                )),
+                other => bail!("the false answer was called {other:?}"),
+            }
+        }
+        let rows = client.explain(None, &ResumeOptions::default()).await?;
+        let avoided: Vec<NodeId> = rows
+            .iter()
+            .filter(|row| row.evidence.lied_until_ms > client.now_ms())
+            .map(|row| row.node)
+            .collect();
+        ensure!(avoided == [liar.node], "{avoided:?} are avoided, not only {}", liar.node);
+        client.shutdown(Duration::from_secs(5)).await;
+        liar.stop().await?;
+        self.report.false_answer_named = Some(true);
+        Ok(())
+    }
+}
+
+async fn say(client: &Client, session: SessionId, node: NodeId, text: &str) -> anyhow::Result<TurnOutcome> {
+    let sampling = Sampling { temperature: 0.8, seed: 7, ..Sampling::default() };
+    let input = TurnInput { node: Some(node), max_output_tokens: 24, sampling, ..TurnInput::user(text) };
+    Ok(client.session(session).turn(input, |_: TurnEvent| {}).await?)
+}
