@@ -140,6 +140,8 @@ pub struct AnswerComparison {
     pub differs_at: Option<u32>,
     /// BLAKE3 of the logits before the first checked token; zeros if it or a token before is none of the model.
     pub logits: [u8; 32],
+    /// Tokens that were read and not in the cache.
+    pub computed: u32,
 }
 
 /// Counts and times of one job. Times are wall-clock milliseconds.

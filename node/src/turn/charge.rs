@@ -46,6 +46,8 @@ struct ChargedAmounts {
     held: Amounts,
     /// Whether the turn is booked.
     begun: bool,
+    /// Tokens booked for checks of earlier answers.
+    checks: u32,
     /// Tokens of the answer that are booked.
     answer: u32,
 }
@@ -120,6 +122,14 @@ impl Charge {
             let tokens = read_cost(read_tokens).max(MIN_TOKENS).into();
             self.book(&mut amounts, Amounts { turns: 1, tokens, storage: 0 });
         }
+    }
+
+    /// Books the tokens that checks read in all beyond the turn's prompt, up to now.
+    pub(crate) fn checked(&self, read_tokens: usize) {
+        let mut amounts = lock(&self.amounts);
+        let more = read_cost(read_tokens).saturating_sub(amounts.checks);
+        amounts.checks += more;
+        self.book(&mut amounts, Amounts { tokens: more.into(), ..Amounts::default() });
     }
 
     /// Books tokens of the answer up to this number in all.

@@ -1,5 +1,6 @@
 //! Checks of earlier answers of the session, before the turn's own answer. They read the beginning of its prompt, so
-//! they cost it little more than the logits.
+//! they cost it little more than the logits. The turn pays for the prompt before the first check reads it, and for the
+//! tokens that checks read beyond it.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::{
     core::{Core, refusal::Refusal},
-    engine::SessionKey,
+    engine::{AnswerComparison, SessionKey},
 };
 
 /// Checks the answers that the order names. Cancel safe.
@@ -38,6 +39,11 @@ pub(crate) async fn check_answers(
     turn_prompt: &TurnPrompt,
 ) -> Result<Vec<AnswerCheck>, Refusal> {
     let mut checks = Vec::new();
+    let prompt_tokens = turn_prompt.input_tokens as usize + opened.payload.resume_tokens.len();
+    if !admitted.auth.checks.is_empty() {
+        admitted.charge.begin(prompt_tokens);
+    }
+    let mut computed = 0_usize;
     let session = core.log_key.cache_key(&admitted.auth.session_id);
     for (number, order) in admitted.auth.checks.iter().enumerate() {
         let (request, turns, auth) = (opened.clone(), turns.clone(), admitted.auth.clone());
@@ -50,7 +56,12 @@ pub(crate) async fn check_answers(
             Ok::<_, ErrorCode>(task.map(|task| (task, tokens)))
         });
         let verdict = match prepared.await.map_err(|_| Refusal::from(ErrorCode::Internal))?? {
-            Ok((task, tokens)) => compare(admitted, opened, &session, order, (task, tokens)).await,
+            Ok((task, tokens)) => {
+                let (verdict, read) = compare(admitted, opened, &session, order, (task, tokens)).await;
+                computed += read as usize;
+                admitted.charge.checked(computed.saturating_sub(prompt_tokens));
+                verdict
+            }
             Err(gap) => CheckVerdict::NotComparable(gap),
         };
         checks.push(AnswerCheck { order: *order, verdict });
@@ -107,16 +118,17 @@ fn prepare(
     }))
 }
 
+/// The verdict on an answer, and the tokens that were computed for it.
 async fn compare(
     admitted: &AdmittedTurn,
     opened: &DecryptedRequest,
     session: &SessionKey,
     order: &CheckOrder,
     (task, tokens): (ReplayTask, Vec<u32>),
-) -> CheckVerdict {
+) -> (CheckVerdict, u32) {
     let engine = &admitted.engine;
     if engine.info().kind != EngineKind::Native {
-        return CheckVerdict::NotComparable(CheckGap::Model);
+        return (CheckVerdict::NotComparable(CheckGap::Model), 0);
     }
     // The system text is the same, so the constraint by its tools is too.
     let is_known = !task.has_schema() && opened.payload.json_schema.is_none();
@@ -135,13 +147,16 @@ async fn compare(
         Err(error) => Err(error),
     };
     match compared {
-        Ok(compared) => match compared.differs_at.or_else(|| (ends && ends_falsely).then_some(count)) {
-            None => CheckVerdict::Same { logits: compared.logits },
-            Some(token) => CheckVerdict::Different { token, logits: compared.logits },
-        },
+        Ok(AnswerComparison { differs_at, logits, computed }) => {
+            let verdict = match differs_at.or_else(|| (ends && ends_falsely).then_some(count)) {
+                None => CheckVerdict::Same { logits },
+                Some(token) => CheckVerdict::Different { token, logits },
+            };
+            (verdict, computed)
+        }
         Err(error) => {
             tracing::debug!(%error, "an earlier answer was not checked");
-            CheckVerdict::NotComparable(CheckGap::Refused)
+            (CheckVerdict::NotComparable(CheckGap::Refused), 0)
         }
     }
 }

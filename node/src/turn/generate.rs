@@ -71,8 +71,7 @@ pub(crate) async fn generate(
     let record_key = payload.grant.record_key.record_key();
     let mut tally = Tally::new(&record_key, auth_hash);
     if !opened.has_answer(&admitted.auth) {
-        let is_check_only = payload.is_check_only(&admitted.auth);
-        admitted.charge.begin(if is_check_only { turn_prompt.input_tokens as usize } else { 0 });
+        admitted.charge.begin(0);
         return Ok(without_text(tally.hash(), FinishReason::None));
     }
     for token in &payload.resume_tokens {

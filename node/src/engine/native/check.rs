@@ -6,7 +6,7 @@ use baton_engine::batch::{Choice, Chooser, Finish, Sink, Stats};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use super::{answer::Outlet, choice::TokenChoice};
+use super::{answer::Outlet, choice::TokenChoice, small};
 use crate::engine::{
     AnswerComparison, EngineError, FinishReason, GenerateStats, GivenAnswer, native::answer::outcome,
 };
@@ -139,11 +139,13 @@ impl Sink for SharedCheck {
 
     fn token(&mut self, _token: u32, _logits: &[f32]) {}
 
-    fn finished(self: Box<Self>, finish: Finish, _stats: Stats) {
+    fn finished(self: Box<Self>, finish: Finish, stats: Stats) {
         let mut check = self.check();
         let failed = check.failed.take().map(Err);
         let outcome = outcome(finish, failed, &check.outlet);
-        let comparison = AnswerComparison { differs_at: check.differs_at, logits: check.logits };
+        let computed = small(stats.prompt_tokens.saturating_sub(stats.cached_tokens));
+        let CheckState { differs_at, logits, .. } = *check;
+        let comparison = AnswerComparison { differs_at, logits, computed };
         if outcome == Ok(FinishReason::Stop)
             && let Some(result) = check.result.take()
         {

@@ -4,8 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use baton_node::{engine::echo::EchoConfig, service::ServiceLimits};
 use baton_proto::{
-    ErrorCode,
-    turn::{Payload, ResumePrefix, TurnAuth},
+    ErrorCode, SignedObject,
+    check::CheckOrder,
+    receipt::Receipt,
+    turn::{CheckInput, Payload, ResumePrefix, Sampling, TurnAuth},
     wire::{ClientFrame, NodeFrame, ReplyEvent},
 };
 use proptest::prelude::*;
@@ -246,5 +248,40 @@ async fn a_prompt_counts_for_a_sixteenth_of_its_tokens() {
         codes.push(client.run(&node, &prepared).await.code());
     }
     assert_eq!(codes, [None, Some(ErrorCode::QuotaExceeded)]);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_prompt_of_a_turn_counts_before_its_first_check() {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
+    let node = TestNode::start(folder.path(), &store, counting(limited(100))).await;
+    let (client, mut session) = (Client::start().await, Session::new());
+    let first = turn(&session, &node, 1, 0);
+    let reply = client.run(&node, &first).await;
+    let committed = reply.committed().unwrap();
+    let receipt = SignedObject::<Receipt>::verify(committed.receipt.clone()).unwrap();
+    session.accept(&first, committed, &reply.text(), &[]).unwrap();
+    // No node checks an answer of this engine: the turn ends at its first check.
+    let mut codes = Vec::new();
+    for _ in 0..2 {
+        let order = CheckOrder { receipt: receipt.receipt_hash(), probe: 0 };
+        let input = CheckInput {
+            receipt: receipt.bytes().clone(),
+            sampling: Sampling::default(),
+            json_schema: None,
+            tokens: reply.ids(),
+        };
+        let asks = |auth: &mut TurnAuth| {
+            auth.max_output_tokens = 1;
+            auth.checks = vec![order];
+        };
+        let changes = Changes {
+            auth: Some(Box::new(asks)),
+            payload: Some(Box::new(|payload: &mut Payload| payload.checks = vec![input])),
+            ..Changes::default()
+        };
+        codes.push(client.run(&node, &session.prepare(&node, &words(800), changes)).await.code());
+    }
+    assert_eq!(codes, [ErrorCode::PayloadRejected, ErrorCode::QuotaExceeded].map(Some));
     node.stop().await;
 }
