@@ -1,4 +1,4 @@
-"""Signs requests to a relayer by its HTTP scheme (docs/MEMORY.md, "The doors").
+"""Signs requests to a relayer by its HTTP scheme (docs/MEMORY.md, "Signed requests over HTTP").
 
 Schemathesis loads this file as its hooks, and the generated client signs with it too. BATON_TEST_SEED is the owner's key.
 """
