@@ -1,5 +1,5 @@
-//! `docs/PROTOCOL.md` and `docs/EXTENSIONS.md` agree with the code: this test compares its whole tables of contexts, labels, sizes,
-//! errors and limits with the code.
+//! `docs/PROTOCOL.md` and `docs/EXTENSIONS.md` agree with the code: this test compares the whole lists of contexts and
+//! labels, and the whole tables of sizes, errors and limits, with the code.
 
 use std::collections::BTreeSet;
 
@@ -37,12 +37,16 @@ use crate::generate::{self, session::Session};
 const PAGE: &str =
     concat!(include_str!("../../../docs/PROTOCOL.md"), include_str!("../../../docs/EXTENSIONS.md"));
 
+/// The text between the marks of a name.
+fn marked(name: &str) -> &'static str {
+    let start = format!("<!-- {name} -->");
+    let (_, rest) = PAGE.split_once(&start).unwrap_or_else(|| panic!("no mark {name}"));
+    rest.split_once(&format!("<!-- end {name} -->")).unwrap().0
+}
+
 /// Rows of a marked table as cells, without its two header lines.
 fn table(name: &str) -> Vec<Vec<String>> {
-    let start = format!("<!-- {name} -->");
-    let (_, rest) = PAGE.split_once(&start).unwrap_or_else(|| panic!("no table {name}"));
-    let (body, _) = rest.split_once(&format!("<!-- end {name} -->")).unwrap();
-    let rows = body.lines().filter(|line| line.starts_with('|')).skip(2);
+    let rows = marked(name).lines().filter(|line| line.starts_with('|')).skip(2);
     rows.map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect())
         .collect()
 }
@@ -80,15 +84,16 @@ fn the_error_table_is_the_code() {
 
 #[test]
 fn the_contexts_and_labels_are_the_code() {
-    let rows = |all: &[(&str, &str)]| -> Vec<Vec<String>> {
-        all.iter()
-            .map(|(name, text)| vec![name.to_lowercase().replace('_', "-"), format!("`{text}`")])
-            .collect()
-    };
-    let contexts: Vec<_> = ALL_CONTEXTS.iter().map(|(name, context)| (*name, context.as_str())).collect();
-    check("contexts", &rows(&contexts));
-    let labels: Vec<_> = ALL_LABELS.iter().map(|(name, label)| (*name, label.as_str())).collect();
-    check("labels", &rows(&labels));
+    assert!(PAGE.contains("`baton 2026-11-21 NAME v1`") && PAGE.contains("`baton/v1/NAME`"));
+    let expected: Vec<_> = ALL_CONTEXTS.iter().map(|(_, context)| context.as_str().to_owned()).collect();
+    assert_eq!(names("contexts", "baton 2026-11-21 NAME v1"), expected);
+    let expected: Vec<_> = ALL_LABELS.iter().map(|(_, label)| label.as_str().to_owned()).collect();
+    assert_eq!(names("labels", "baton/v1/NAME"), expected);
+}
+
+/// The names in backquotes of a marked list, each put into the pattern that the page gives for them.
+fn names(list: &str, pattern: &str) -> Vec<String> {
+    marked(list).split('`').skip(1).step_by(2).map(|name| pattern.replace("NAME", name)).collect()
 }
 
 /// Objects of the page's tables with the version that each row `version` gives, in the page's order.
