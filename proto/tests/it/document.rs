@@ -37,10 +37,8 @@ use crate::generate::{self, session::Session};
 const PAGE: &str =
     concat!(include_str!("../../../docs/PROTOCOL.md"), include_str!("../../../docs/EXTENSIONS.md"));
 
-/// The text between the marks of a name.
 fn marked(name: &str) -> &'static str {
-    let start = format!("<!-- {name} -->");
-    let (_, rest) = PAGE.split_once(&start).unwrap_or_else(|| panic!("no mark {name}"));
+    let (_, rest) = PAGE.split_once(&format!("<!-- {name} -->")).unwrap_or_else(|| panic!("no mark {name}"));
     rest.split_once(&format!("<!-- end {name} -->")).unwrap().0
 }
 
@@ -84,16 +82,14 @@ fn the_error_table_is_the_code() {
 
 #[test]
 fn the_contexts_and_labels_are_the_code() {
-    assert!(PAGE.contains("`baton 2026-11-21 NAME v1`") && PAGE.contains("`baton/v1/NAME`"));
-    let expected: Vec<_> = ALL_CONTEXTS.iter().map(|(_, context)| context.as_str().to_owned()).collect();
-    assert_eq!(names("contexts", "baton 2026-11-21 NAME v1"), expected);
-    let expected: Vec<_> = ALL_LABELS.iter().map(|(_, label)| label.as_str().to_owned()).collect();
-    assert_eq!(names("labels", "baton/v1/NAME"), expected);
-}
-
-/// The names in backquotes of a marked list, each put into the pattern that the page gives for them.
-fn names(list: &str, pattern: &str) -> Vec<String> {
-    marked(list).split('`').skip(1).step_by(2).map(|name| pattern.replace("NAME", name)).collect()
+    let texts = |list, pattern: &str| -> Vec<String> {
+        assert!(PAGE.contains(&format!("`{pattern}`")), "{pattern}");
+        marked(list).split('`').skip(1).step_by(2).map(|name| pattern.replace("NAME", name)).collect()
+    };
+    let contexts: Vec<_> = ALL_CONTEXTS.iter().map(|(_, context)| context.as_str()).collect();
+    assert_eq!(texts("contexts", "baton 2026-11-21 NAME v1"), contexts);
+    let labels: Vec<_> = ALL_LABELS.iter().map(|(_, label)| label.as_str()).collect();
+    assert_eq!(texts("labels", "baton/v1/NAME"), labels);
 }
 
 /// Objects of the page's tables with the version that each row `version` gives, in the page's order.

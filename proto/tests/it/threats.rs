@@ -1,5 +1,5 @@
-//! `docs/THREATS.md` has each field that a node or a relayer sends in a row: who checks it, and the cost of a lie. A
-//! row `Type.one, two` is for several fields of one type. A new field without a row fails here.
+//! `docs/THREATS.md` has a row for each field that a node or a relayer sends, or for some of one type (`Type.a, b`):
+//! who checks it, and the cost of a lie. A new field without a row fails here.
 
 use std::collections::BTreeSet;
 
@@ -54,22 +54,16 @@ fn each_field_that_a_node_sends_has_a_row() {
     assert!(expected.contains("Receipt.price") && expected.contains("ReplyEvent.Store"));
     let (_, table) = PAGE.split_once("<!-- fields -->").unwrap();
     let (table, _) = table.split_once("<!-- end fields -->").unwrap();
-    let rows: Vec<Vec<&str>> = table
-        .lines()
-        .filter(|line| line.starts_with('|'))
-        .skip(2)
-        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
-        .collect();
+    let lines = table.lines().filter(|line| line.starts_with('|')).skip(2);
+    let cells = |line: &'static str| line.trim_matches('|').split(" | ").map(str::trim).collect();
+    let rows: Vec<Vec<&str>> = lines.map(cells).collect();
     for row in &rows {
         assert!(row.len() == 4 && !row[1].is_empty() && !row[3].is_empty(), "incomplete: {row:?}");
     }
-    let mut named = BTreeSet::new();
-    for row in &rows {
-        let (object, fields) = row[0].split_once('.').unwrap();
-        for field in fields.split(", ").map(|field| format!("{object}.{field}")) {
-            assert!(named.insert(field.clone()), "{field} has two rows");
-        }
-    }
+    let names = rows.iter().map(|row| row[0].split_once('.').unwrap());
+    let names = names.flat_map(|(kind, fields)| fields.split(", ").map(move |name| format!("{kind}.{name}")));
+    let named: BTreeSet<String> = names.clone().collect();
+    assert_eq!(named.len(), names.count(), "a field has two rows");
     let missing: Vec<_> = expected.difference(&named).collect();
     let unknown: Vec<_> = named.difference(&expected).collect();
     assert!(
