@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{MetricsFormat, SourceCounts, Speed, TurnCounts};
+use crate::metrics::{SourceCounts, Speed, TurnCounts, format::MEDIA_TYPE};
 pub(crate) use control::Control;
 pub(crate) use control::ControlAccess;
 pub(crate) use history::History;
@@ -141,7 +141,7 @@ pub(crate) trait StatusSource: Send + Sync {
     fn sample(&self) -> Sample;
     /// Sources of history blobs, counted since the start.
     fn sources(&self) -> Vec<SourceCounts>;
-    /// All metrics as OpenMetrics text.
+    /// All metrics, as text.
     fn metrics(&self) -> String;
     /// The options in force as lines of a configuration file, without secrets.
     fn settings(&self) -> String;
@@ -194,11 +194,8 @@ async fn ready(State(source): State<Source>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(source): State<Source>, headers: HeaderMap) -> impl IntoResponse {
-    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = MetricsFormat::negotiate(accept);
-    let headers = [(header::CONTENT_TYPE, format.media_type()), (header::VARY, "accept")];
-    (headers, format.write(source.metrics()))
+async fn metrics(State(source): State<Source>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, MEDIA_TYPE)], source.metrics())
 }
 
 async fn status(State(source): State<Source>) -> Json<Status> {
@@ -235,7 +232,7 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct FixedStatus {
+    pub(super) struct FixedStatus {
         ready: AtomicBool,
         samples: AtomicU64,
     }
@@ -250,7 +247,7 @@ mod tests {
         fn sample(&self) -> Sample {
             Sample {
                 uptime_ms: self.samples.fetch_add(1, Ordering::SeqCst) + 1,
-                running: 2,
+                turns: TurnCounts { running: 2, ..TurnCounts::default() },
                 ..Sample::default()
             }
         }
@@ -260,7 +257,7 @@ mod tests {
         }
 
         fn metrics(&self) -> String {
-            "# EOF\n".to_owned()
+            "m 1\n".to_owned()
         }
 
         fn settings(&self) -> String {
@@ -287,12 +284,7 @@ mod tests {
         }
 
         async fn get(&self, path: &str) -> (u16, String, String) {
-            self.get_as(path, "*/*").await
-        }
-
-        async fn get_as(&self, path: &str, accept: &str) -> (u16, String, String) {
-            let request = self.client.get(format!("http://{}{path}", self.address));
-            let answer = request.header(header::ACCEPT, accept).send().await.unwrap();
+            let answer = self.client.get(format!("http://{}{path}", self.address)).send().await.unwrap();
             let media =
                 answer.headers().get(header::CONTENT_TYPE).map(|media| media.to_str().unwrap().to_owned());
             (answer.status().as_u16(), media.unwrap_or_default(), answer.text().await.unwrap())
@@ -307,12 +299,8 @@ mod tests {
         assert_eq!((code, text.as_str()), (503, "not ready: the store does not answer\n"));
         server.source.ready.store(true, Ordering::SeqCst);
         assert_eq!(server.get("/readyz").await.0, 200);
-        // Without a preference, the format that every scraper reads.
         let (_, media, text) = server.get("/metrics").await;
-        assert_eq!((media.as_str(), text.as_str()), (MetricsFormat::Text.media_type(), ""));
-        let open_metrics = MetricsFormat::OpenMetrics.media_type();
-        let (_, media, text) = server.get_as("/metrics", open_metrics).await;
-        assert_eq!((media.as_str(), text.as_str()), (open_metrics, "# EOF\n"));
+        assert_eq!((media.as_str(), text.as_str()), (MEDIA_TYPE, "m 1\n"));
         let (_, media, text) = server.get("/status").await;
         assert_eq!(media, "application/json");
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), server.source.status());
@@ -332,7 +320,7 @@ mod tests {
         };
         let all = history("/status/history").await;
         assert_eq!((all.kept, all.every_ms, all.sources), (600, 1000, server.source.sources()));
-        assert_eq!((all.samples[0].uptime_ms, all.samples[0].running), (1, 2));
+        assert_eq!((all.samples[0].uptime_ms, all.samples[0].turns.running), (1, 2));
         assert!(history("/status/history?after=1").await.samples.iter().all(|sample| sample.uptime_ms > 1));
         assert_eq!(server.get("/status/history?after=x").await.0, 400);
     }

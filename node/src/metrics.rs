@@ -1,9 +1,9 @@
-//! Metrics of the node, in the OpenMetrics text format; `format` writes them for readers of the older one.
+//! Metrics of the node, in Prometheus's text format.
 //!
 //! The turn service reports through its observer, the store through `WatchedStore`. The rest is read on
 //! request. Labels have few, fixed values; a session, peer or text never becomes a label.
 
-mod format;
+pub(crate) mod format;
 mod mesh;
 mod models;
 mod observer;
@@ -12,7 +12,7 @@ mod totals;
 mod watched_store;
 
 use std::{
-    sync::atomic::{AtomicI64, AtomicU64},
+    sync::atomic::{AtomicI64, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -21,16 +21,17 @@ use baton_proto::ErrorCode;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
-    registry::{Registry, Unit},
+    registry::{Metric, Registry, Unit},
 };
 
 use crate::{engine::EngineLoad, observer::BlobSource};
-pub(crate) use format::MetricsFormat;
+use format::prometheus_text;
 use mesh::{MeshSeries, level};
 use models::ModelSeries;
 use speed::Recent;
 pub(crate) use speed::Speed;
 pub(crate) use totals::SourceCounts;
+pub(crate) use totals::Totals;
 pub(crate) use watched_store::WatchedStore;
 
 type Labels = [(&'static str, &'static str); 1];
@@ -94,228 +95,176 @@ pub struct Metrics {
     waiting: Level,
     engine_jobs: Family<Labels, Level>,
     engine_cache: Family<Labels, Level>,
-    blobs: Family<Labels2, Count>,
-    stored: Family<Labels, Count>,
-    store_time: Histogram,
-    store_bytes: Family<Labels, Count>,
-    store_calls: Family<Labels2, Count>,
-    store_up: Level,
     ready: Level,
     peers: Family<Labels, Level>,
+    store: StoreSeries,
     mesh: MeshSeries,
     models: ModelSeries,
     resident: Level,
     uptime: Level,
-    committed_total: Count,
-    failed_total: Count,
-    refused_total: Count,
+    failed_total: AtomicU64,
+    refused_total: AtomicU64,
     recent: Recent,
-    first_tokens: Count,
-    first_token_ms: Count,
+    first_tokens: AtomicU64,
+    first_token_ms: AtomicU64,
 }
 
-fn seconds() -> Histogram {
-    Histogram::new(SECONDS)
+/// Series of blobs and of the store.
+#[derive(Debug)]
+struct StoreSeries {
+    blobs: Family<Labels2, Count>,
+    stored: Family<Labels, Count>,
+    wait: Histogram,
+    bytes: Family<Labels, Count>,
+    calls: Family<Labels2, Count>,
+    up: Level,
+}
+
+impl StoreSeries {
+    fn new(all: &mut Registry) -> Self {
+        let blobs = "Blobs of histories, by source asked and what it had: right or wrong bytes, none (missing), no \
+                     answer (failed)";
+        let states = ["stored", "pending", "given_up"];
+        let transfer = "Blob bytes sent to (up) and read from (down) the store";
+        let series = Self {
+            blobs: add(all, "blobs", blobs, Family::default()),
+            stored: counters(all, "stored", "What became of storing new blobs", "state", &states),
+            wait: times(all, "store_wait", "From sealing a blob until the store had it"),
+            bytes: measured(all, Unit::Bytes, "store_transfer", transfer, Family::default()),
+            calls: add(all, "store_calls", "Calls of the store, by kind and result", Family::default()),
+            up: gauge(all, "store_up", "1 when the store answered lately"),
+        };
+        for call in ["put", "get", "exists"] {
+            drop(series.calls.get_or_create(&[("call", call), ("result", "ok")]));
+        }
+        for direction in ["up", "down"] {
+            drop(series.bytes.get_or_create(&[("direction", direction)]));
+        }
+        for source in totals::SOURCES {
+            for content in totals::CONTENTS {
+                drop(series.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]));
+            }
+        }
+        series
+    }
+}
+
+/// Registers a metric under a name, with its help.
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// A counter.
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Count {
+    add(registry, name, help, Counter::default())
+}
+
+/// Counters by one label, at zero for `values`. A series that first appears with its first event hides that event's
+/// rate.
+fn counters(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    label: &'static str,
+    values: &[&'static str],
+) -> Family<Labels, Count> {
+    let family = add(registry, name, help, Family::<Labels, Count>::default());
+    values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
+    family
+}
+
+/// A level.
+fn gauge(registry: &mut Registry, name: &str, help: &str) -> Level {
+    add(registry, name, help, Gauge::default())
+}
+
+/// A metric with a unit.
+fn measured<M: Metric + Clone>(registry: &mut Registry, unit: Unit, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, unit, metric.clone());
+    metric
+}
+
+/// A histogram of seconds.
+fn times(registry: &mut Registry, name: &str, help: &str) -> Histogram {
+    measured(registry, Unit::Seconds, name, help, Histogram::new(SECONDS))
 }
 
 impl Metrics {
     /// Creates all metrics at zero.
     #[must_use]
     pub fn new(slots: u32, queue: u32) -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("baton"),
-            requests: Family::default(),
-            turns: Family::default(),
-            refused: Family::default(),
-            bans: Counter::default(),
-            attached: Counter::default(),
-            embedded: Family::default(),
-            embed_time: seconds(),
-            tokens: Family::default(),
-            tokens_made: Counter::default(),
-            charged: Counter::default(),
-            first_token: seconds(),
-            turn_time: seconds(),
-            queue_time: seconds(),
-            running: Gauge::default(),
-            waiting: Gauge::default(),
-            engine_jobs: Family::default(),
-            engine_cache: Family::default(),
-            blobs: Family::default(),
-            stored: Family::default(),
-            store_time: seconds(),
-            store_bytes: Family::default(),
-            store_calls: Family::default(),
-            store_up: Gauge::default(),
-            ready: Gauge::default(),
-            peers: Family::default(),
-            mesh: MeshSeries::default(),
-            models: ModelSeries::default(),
-            resident: Gauge::default(),
-            uptime: Gauge::default(),
-            committed_total: Counter::default(),
-            failed_total: Counter::default(),
-            refused_total: Counter::default(),
-            recent: Recent::default(),
-            first_tokens: Counter::default(),
-            first_token_ms: Counter::default(),
-        };
-        metrics.register_turns(slots, queue);
-        metrics.register_surroundings();
-        metrics.begin_at_zero();
-        metrics
-    }
-
-    fn register_turns(&mut self, slots: u32, queue: u32) {
-        let Self { registry, .. } = self;
-        registry.register("requests", "First frames of substreams, by kind", self.requests.clone());
-        registry.register(
-            "turns",
-            "Admitted turns that ended, by outcome: committed, abandoned or an error code",
-            self.turns.clone(),
-        );
-        registry.register(
-            "refused",
-            "Requests refused before anything ran, by error code",
-            self.refused.clone(),
-        );
-        registry.register("bans", "Peers refused for a while for what they did", self.bans.clone());
-        registry.register(
-            "turns_attached",
-            "Connections that joined a running turn or were answered from the journal",
-            self.attached.clone(),
-        );
-        registry.register("embedded", "Embedded for others, by unit: texts, tokens", self.embedded.clone());
-        registry.register_with_unit(
-            "embed",
-            "From the slot of a request for embeddings until its reply was sealed",
-            Unit::Seconds,
-            self.embed_time.clone(),
-        );
-        registry.register("tokens", "Tokens of committed turns, by direction", self.tokens.clone());
-        registry.register(
-            "tokens_made",
-            "Tokens as they are made, also of turns that end otherwise; a proxied engine's are pieces of text",
-            self.tokens_made.clone(),
-        );
-        registry.register(
-            "charged_micro_units",
-            "Charged for turns, in millionths of a unit",
-            self.charged.clone(),
-        );
-        let time = Unit::Seconds;
-        registry.register_with_unit(
-            "first_token",
-            "From admission to the first token",
-            time.clone(),
-            self.first_token.clone(),
-        );
-        registry.register_with_unit(
-            "turn",
-            "From admission until the turn was signed",
-            time.clone(),
-            self.turn_time.clone(),
-        );
-        registry.register_with_unit(
-            "turn_queue",
-            "From admission to the start of generation",
-            time,
-            self.queue_time.clone(),
-        );
-        registry.register("turns_running", "Turns being served now", self.running.clone());
-        registry.register("turns_waiting", "Turns waiting for a slot now", self.waiting.clone());
-        registry.register(
-            "engine_jobs",
-            "Answers being computed (running) and waiting in the engine now",
-            self.engine_jobs.clone(),
-        );
-        registry.register_with_unit(
-            "engine_cache",
-            "Keys and values: all (used), those kept for next turns, and the limit",
-            Unit::Bytes,
-            self.engine_cache.clone(),
-        );
-        for (name, help, value) in [
-            ("slots", "Turns that may be served at once", slots),
-            ("queue_limit", "Turns that may wait for a slot", queue),
-        ] {
-            let gauge = Level::default();
-            gauge.set(value.into());
-            registry.register(name, help, gauge);
-        }
-    }
-
-    fn register_surroundings(&mut self) {
-        let Self { registry, .. } = self;
-        registry.register(
-            "blobs",
-            "Blobs of histories, by source asked and what it had: right or wrong bytes, none (missing), no answer (failed)",
-            self.blobs.clone(),
-        );
-        registry.register("stored", "What became of storing new blobs", self.stored.clone());
-        registry.register_with_unit(
-            "store_wait",
-            "From sealing a blob until the store had it",
-            Unit::Seconds,
-            self.store_time.clone(),
-        );
-        registry.register_with_unit(
-            "store_transfer",
-            "Blob bytes sent to (up) and read from (down) the store",
-            Unit::Bytes,
-            self.store_bytes.clone(),
-        );
-        registry.register("store_calls", "Calls of the store, by kind and result", self.store_calls.clone());
-        registry.register("store_up", "1 when the store answered lately", self.store_up.clone());
-        registry.register("ready", "1 when the node takes turns", self.ready.clone());
-        registry.register("peers", "Peers known and connected", self.peers.clone());
-        self.mesh.register(registry);
-        self.models.register(registry);
-        registry.register_with_unit("resident_memory", "Memory in use", Unit::Bytes, self.resident.clone());
-        registry.register_with_unit("uptime", "Since the start", Unit::Seconds, self.uptime.clone());
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The program", build);
-    }
-
-    /// Creates each series at zero. A series that first appears with its first event hides that event's rate.
-    fn begin_at_zero(&self) {
-        for outcome in ["committed", "abandoned"] {
-            drop(self.turns.get_or_create(&[("outcome", outcome)]));
-        }
-        for kind in ["turn", "status", "ack", "abort", "fetch_blob", "node_record", "relay", "embed"] {
-            drop(self.requests.get_or_create(&[("kind", kind)]));
-        }
-        for code in
+        let mut registry = Registry::with_prefix("baton");
+        let all = &mut registry;
+        let kinds = ["turn", "note", "fetch_blob", "node_record", "relay", "embed"];
+        let codes =
             [ErrorCode::Busy, ErrorCode::RateLimited, ErrorCode::QuotaExceeded, ErrorCode::GrantRequired]
-        {
-            drop(self.refused.get_or_create(&[("code", code.name())]));
-        }
-        for call in ["put", "get", "exists"] {
-            drop(self.store_calls.get_or_create(&[("call", call), ("result", "ok")]));
-        }
-        for unit in ["texts", "tokens"] {
-            drop(self.embedded.get_or_create(&[("unit", unit)]));
-        }
-        for direction in ["input", "output"] {
-            drop(self.tokens.get_or_create(&[("direction", direction)]));
-        }
-        for direction in ["up", "down"] {
-            drop(self.store_bytes.get_or_create(&[("direction", direction)]));
-        }
-        for state in ["stored", "pending", "given_up"] {
-            drop(self.stored.get_or_create(&[("state", state)]));
-        }
-        for source in totals::SOURCES {
-            for content in totals::CONTENTS {
-                drop(self.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]));
-            }
+                .map(ErrorCode::name);
+        let outcomes = "Admitted turns that ended, by outcome: committed, abandoned or an error code";
+        let attached = "Connections that joined a running turn or were answered from the journal";
+        let embed_time = "From the slot of a request for embeddings until its reply was sealed";
+        let made = "Tokens as they are made, also of turns that end otherwise; a proxied engine's are pieces of text";
+        let jobs = "Answers being computed (running) and waiting in the engine now";
+        let cache = "Keys and values: all (used), those kept for next turns, and the limit";
+        gauge(all, "slots", "Turns that may be served at once").set(slots.into());
+        gauge(all, "queue_limit", "Turns that may wait for a slot").set(queue.into());
+        all.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        Self {
+            requests: counters(all, "requests", "First frames of substreams, by kind", "kind", &kinds),
+            turns: counters(all, "turns", outcomes, "outcome", &["committed", "abandoned"]),
+            refused: counters(
+                all,
+                "refused",
+                "Requests refused before anything ran, by error code",
+                "code",
+                &codes,
+            ),
+            bans: counter(all, "bans", "Peers refused for a while for what they did"),
+            attached: counter(all, "turns_attached", attached),
+            embedded: counters(
+                all,
+                "embedded",
+                "Embedded for others, by unit: texts, tokens",
+                "unit",
+                &["texts", "tokens"],
+            ),
+            embed_time: times(all, "embed", embed_time),
+            tokens: counters(
+                all,
+                "tokens",
+                "Tokens of committed turns, by direction",
+                "direction",
+                &["input", "output"],
+            ),
+            tokens_made: counter(all, "tokens_made", made),
+            charged: counter(all, "charged_micro_units", "Charged for turns, in millionths of a unit"),
+            first_token: times(all, "first_token", "From admission to the first token"),
+            turn_time: times(all, "turn", "From admission until the turn was signed"),
+            queue_time: times(all, "turn_queue", "From admission to the start of generation"),
+            running: gauge(all, "turns_running", "Turns being served now"),
+            waiting: gauge(all, "turns_waiting", "Turns waiting for a slot now"),
+            engine_jobs: add(all, "engine_jobs", jobs, Family::default()),
+            engine_cache: measured(all, Unit::Bytes, "engine_cache", cache, Family::default()),
+            ready: gauge(all, "ready", "1 when the node takes turns"),
+            peers: add(all, "peers", "Peers known and connected", Family::default()),
+            store: StoreSeries::new(all),
+            mesh: MeshSeries::new(all),
+            models: ModelSeries::new(all),
+            resident: measured(all, Unit::Bytes, "resident_memory", "Memory in use", Gauge::default()),
+            uptime: measured(all, Unit::Seconds, "uptime", "Since the start", Gauge::default()),
+            failed_total: AtomicU64::default(),
+            refused_total: AtomicU64::default(),
+            recent: Recent::default(),
+            first_tokens: AtomicU64::default(),
+            first_token_ms: AtomicU64::default(),
+            registry,
         }
     }
 
-    /// All metrics, as OpenMetrics text.
+    /// All metrics, in Prometheus's text format 0.0.4.
     #[must_use]
     pub fn render(&self, now: &Snapshot, uptime: Duration) -> String {
-        self.store_up.set(now.store_up.into());
+        self.store.up.set(now.store_up.into());
         self.ready.set(now.ready.into());
         self.uptime.set(level(uptime.as_secs()));
         self.resident.set(level(resident_bytes().unwrap_or(0)));
@@ -332,16 +281,16 @@ impl Metrics {
         self.mesh.set(&now.mesh);
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a string does not fail");
-        text
+        prometheus_text(&text)
     }
 
     /// Turns since the start.
     #[must_use]
     pub(crate) fn turn_counts(&self) -> TurnCounts {
         TurnCounts {
-            committed: self.committed_total.get(),
-            failed: self.failed_total.get(),
-            refused: self.refused_total.get(),
+            committed: self.turns.get_or_create(&[("outcome", "committed")]).get(),
+            failed: self.failed_total.load(Ordering::Relaxed),
+            refused: self.refused_total.load(Ordering::Relaxed),
             running: u64::try_from(self.running.get()).unwrap_or(0),
             waiting: u64::try_from(self.waiting.get()).unwrap_or(0),
         }
@@ -355,13 +304,13 @@ impl Metrics {
 
     /// A store call ended. `bytes` went up for a put, down otherwise.
     pub(crate) fn store_called(&self, call: &'static str, result: &'static str, bytes: usize) {
-        self.store_calls.get_or_create(&[("call", call), ("result", result)]).inc();
+        self.store.calls.get_or_create(&[("call", call), ("result", result)]).inc();
         let direction = if call == "put" { "up" } else { "down" };
-        self.store_bytes.get_or_create(&[("direction", direction)]).inc_by(bytes as u64);
+        self.store.bytes.get_or_create(&[("direction", direction)]).inc_by(bytes as u64);
     }
 
     fn blob(&self, source: BlobSource, content: &'static str) {
-        self.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]).inc();
+        self.store.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]).inc();
     }
 }
 
@@ -450,13 +399,11 @@ mod tests {
             "baton_peers{state=\"connected\"} 3",
             "baton_ready 1",
             "baton_uptime_seconds 5",
-            "# UNIT baton_first_token_seconds seconds",
             "# HELP baton_turns_waiting Turns waiting for a slot now.",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
         assert!(text.contains(&format!("baton_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"))));
-        assert!(text.ends_with("# EOF\n"));
         let counts = metrics.turn_counts();
         assert_eq!((counts.committed, counts.failed, counts.refused, counts.running), (2, 1, 1, 2));
     }

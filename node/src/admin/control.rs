@@ -166,10 +166,9 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::{
-        super::{StatusSource, serve},
+        super::{serve, tests::FixedStatus},
         *,
     };
-    use crate::{admin::Sample, metrics::SourceCounts};
 
     #[derive(Default)]
     struct Counting {
@@ -190,27 +189,6 @@ mod tests {
         }
     }
 
-    impl StatusSource for Counting {
-        fn status(&self) -> Status {
-            Status { healthy: true, ..Status::default() }
-        }
-
-        fn sample(&self) -> Sample {
-            Sample::default()
-        }
-
-        fn sources(&self) -> Vec<SourceCounts> {
-            Vec::new()
-        }
-
-        fn settings(&self) -> String {
-            String::new()
-        }
-        fn metrics(&self) -> String {
-            String::new()
-        }
-    }
-
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
     #[tokio::test]
@@ -219,7 +197,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (node, stop) = (Arc::new(Counting::default()), CancellationToken::new());
         let access = ControlAccess::new(node.clone(), TOKEN);
-        let task = tokio::spawn(serve(listener, node.clone(), Some(access), stop.clone()));
+        let task =
+            tokio::spawn(serve(listener, Arc::new(FixedStatus::default()), Some(access), stop.clone()));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let post = |path: &str, headers: &[(&str, &str)]| {
             let mut request = client.post(format!("http://{address}{path}"));

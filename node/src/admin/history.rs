@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Source;
-use crate::metrics::SourceCounts;
+use crate::metrics::{SourceCounts, Totals, TurnCounts};
 
 /// Time between samples. Short answers take a few seconds.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -31,22 +31,12 @@ const KEPT_SAMPLES: usize = 600;
 pub(crate) struct Sample {
     /// Milliseconds since the start of the node.
     pub(crate) uptime_ms: u64,
-    /// Tokens generated since the start, also in turns without a commit.
-    pub(crate) tokens: u64,
-    /// First tokens of committed turns.
-    pub(crate) first_tokens: u64,
-    /// Sum of the milliseconds from admission to these first tokens.
-    pub(crate) first_token_ms: u64,
-    /// Committed turns.
-    pub(crate) committed: u64,
-    /// Admitted turns that failed.
-    pub(crate) failed: u64,
-    /// Refused requests.
-    pub(crate) refused: u64,
-    /// Running turns at this moment.
-    pub(crate) running: u64,
-    /// Waiting turns at this moment.
-    pub(crate) waiting: u64,
+    /// Totals since the start.
+    #[serde(flatten)]
+    pub(crate) totals: Totals,
+    /// Turns since the start, and at this moment.
+    #[serde(flatten)]
+    pub(crate) turns: TurnCounts,
     /// Connected peers at this moment.
     pub(crate) peers: u64,
 }

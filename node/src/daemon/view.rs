@@ -277,17 +277,10 @@ impl StatusSource for View {
     }
 
     fn sample(&self) -> Sample {
-        let (turns, totals) = (self.metrics.turn_counts(), self.metrics.totals());
         Sample {
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            tokens: totals.tokens,
-            first_tokens: totals.first_tokens,
-            first_token_ms: totals.first_token_ms,
-            committed: turns.committed,
-            failed: turns.failed,
-            refused: turns.refused,
-            running: turns.running,
-            waiting: turns.waiting,
+            totals: self.metrics.totals(),
+            turns: self.metrics.turn_counts(),
             peers: self.peers().connected as u64,
         }
     }

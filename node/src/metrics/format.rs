@@ -1,69 +1,13 @@
-//! The two text formats of the metrics, and the choice between them by a request's `Accept` header. Pure.
-//!
-//! The admin port calls this. Prometheus asks for OpenMetrics. `promtool check metrics`, older scrapers and
-//! people read the text format 0.0.4, so it answers a request without a preference.
+//! The text format of the metrics: Prometheus's 0.0.4, which every scraper, `promtool` and people read. Pure.
 
 use std::fmt::Write as _;
 
-/// A text format of the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MetricsFormat {
-    /// OpenMetrics 1.0.0.
-    OpenMetrics,
-    /// Prometheus's text format 0.0.4.
-    Text,
-}
+/// Its media type.
+pub(crate) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-impl MetricsFormat {
-    /// The format for a request with these values of `Accept`. A range that cannot be read counts for nothing.
-    #[must_use]
-    pub(crate) fn negotiate<'a>(accept: impl IntoIterator<Item = &'a str>) -> Self {
-        let (mut open_metrics, mut text) = (0.0_f32, 0.0_f32);
-        for range in accept.into_iter().flat_map(|value| value.split(',')) {
-            let mut parts = range.split(';').map(str::trim);
-            let media = parts.next().unwrap_or_default().to_ascii_lowercase();
-            let (mut weight, mut version) = (1.0_f32, "");
-            for (name, value) in parts.filter_map(|parameter| parameter.split_once('=')) {
-                let value = value.trim().trim_matches('"');
-                match name.trim().to_ascii_lowercase().as_str() {
-                    "q" => weight = value.parse().unwrap_or(0.0),
-                    "version" => version = value,
-                    _ => {}
-                }
-            }
-            match (media.as_str(), version) {
-                ("application/openmetrics-text", "" | "0.0.1" | "1.0.0") => {
-                    open_metrics = open_metrics.max(weight);
-                }
-                ("text/plain", "" | "0.0.4") | ("text/*" | "*/*", _) => text = text.max(weight),
-                _ => {}
-            }
-        }
-        if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
-    }
-
-    /// Its media type.
-    #[must_use]
-    pub(crate) fn media_type(self) -> &'static str {
-        match self {
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-
-    /// Metrics in OpenMetrics text, in this format.
-    #[must_use]
-    pub(crate) fn write(self, open_metrics: String) -> String {
-        match self {
-            Self::OpenMetrics => open_metrics,
-            Self::Text => prometheus_text(&open_metrics),
-        }
-    }
-}
-
-/// OpenMetrics names a family without the suffix of its samples; 0.0.4 names it as its samples. 0.0.4 has no
-/// units, no end mark and no type `info`.
-fn prometheus_text(open_metrics: &str) -> String {
+/// Writes OpenMetrics text, which the library makes, in this format. OpenMetrics names a family without the suffix of
+/// its samples; 0.0.4 names it as its samples. 0.0.4 has no units, no end mark and no type `info`.
+pub(super) fn prometheus_text(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {
@@ -101,41 +45,8 @@ mod tests {
     };
 
     #[test]
-    fn the_accept_header_chooses_and_the_text_format_is_the_default() {
-        use MetricsFormat::{OpenMetrics, Text};
-        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
-            application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
-            text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-        let cases: &[(&[&str], MetricsFormat)] = &[
-            (&[], Text),
-            (&["*/*"], Text),
-            (&[""], Text),
-            (&["text/html"], Text),
-            (&["text/plain; version=0.0.4"], Text),
-            (&["application/openmetrics-text"], OpenMetrics),
-            (&["Application/OpenMetrics-Text; Version=\"1.0.0\"; charset=utf-8"], OpenMetrics),
-            (&[prometheus], OpenMetrics),
-            (&["text/plain;q=0.1", "application/openmetrics-text;q=0.2"], OpenMetrics),
-            (&["application/openmetrics-text;q=0.2, text/plain;q=0.9"], Text),
-            (&["application/openmetrics-text;q=0"], Text),
-            (&["application/openmetrics-text;q=x"], Text),
-            (&["application/openmetrics-text;q=NaN"], Text),
-            (&["application/openmetrics-text;version=9.0.0"], Text),
-            (&[";;,=,;q=,,"], Text),
-        ];
-        for (accept, format) in cases {
-            assert_eq!(MetricsFormat::negotiate(accept.iter().copied()), *format, "{accept:?}");
-        }
-    }
-
-    #[test]
-    fn the_text_format_has_the_same_samples_under_types_that_it_knows() {
-        let open_metrics = Metrics::new(2, 16).render(&Snapshot::default(), Duration::from_secs(5));
-        let text = MetricsFormat::Text.write(open_metrics.clone());
-        let samples = |text: &str| -> Vec<String> {
-            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
-        };
-        assert_eq!(samples(&open_metrics), samples(&text));
+    fn all_samples_are_under_types_that_the_format_knows() {
+        let text = Metrics::new(2, 16).render(&Snapshot::default(), Duration::from_secs(5));
         let mut types = HashMap::new();
         let mut helps = 0;
         for line in text.lines().filter(|line| line.starts_with('#')) {
@@ -151,7 +62,7 @@ mod tests {
             }
         }
         assert_eq!(helps, types.len());
-        for sample in samples(&text) {
+        for sample in text.lines().filter(|line| !line.starts_with('#')) {
             let name = sample.split(['{', ' ']).next().unwrap();
             let histogram = ["_bucket", "_sum", "_count"]
                 .iter()
@@ -171,6 +82,5 @@ mod tests {
         let text = "# HELP a_b_total A thing.\n# TYPE a_b_total counter\na_b_total{x=\"# y\"} 1\n\
             # TYPE u untyped\nu 2\n";
         assert_eq!(prometheus_text(open_metrics), text);
-        assert_eq!(MetricsFormat::OpenMetrics.write(open_metrics.to_owned()), open_metrics);
     }
 }

@@ -2,15 +2,12 @@
 //! and DHT messages, and relayed traffic.
 
 use baton_mesh::MeshStats;
-use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::Registry,
-};
+use prometheus_client::{metrics::family::Family, registry::Registry};
 
-use super::{Count, Labels, Labels2, Level};
+use super::{Count, Labels, Labels2, Level, add, counter, counters, gauge};
 
 /// Series of the mesh.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct MeshSeries {
     connections: Family<Labels, Level>,
     dials_failed: Family<Labels, Count>,
@@ -29,48 +26,47 @@ pub(super) struct MeshSeries {
 }
 
 impl MeshSeries {
-    pub(super) fn register(&self, registry: &mut Registry) {
-        for (name, help, family) in [
-            ("dials_failed", "Dials that failed, by reason", &self.dials_failed),
-            (
+    pub(super) fn new(all: &mut Registry) -> Self {
+        let mut family = |name, help| counters(all, name, help, "", &[]);
+        Self {
+            dials_failed: family("dials_failed", "Dials that failed, by reason"),
+            inbound_refused: family(
                 "inbound_refused",
                 "Inbound connections that failed or were refused, by reason",
-                &self.inbound_refused,
             ),
-            ("streams", "Inbound turn streams, by result", &self.streams),
-            ("gossip", "Gossiped node records, by what became of them", &self.gossip),
-            ("dht_puts", "Records that others put into the DHT here, by result", &self.dht_puts),
-            ("dht_queries", "Queries of the DHT that this node began, or could not begin", &self.dht_queries),
-            (
+            streams: family("streams", "Inbound turn streams, by result"),
+            gossip: family("gossip", "Gossiped node records, by what became of them"),
+            dht_puts: family("dht_puts", "Records that others put into the DHT here, by result"),
+            dht_queries: family("dht_queries", "Queries of the DHT that this node began, or could not begin"),
+            hole_punches: family(
                 "hole_punches",
                 "Attempts at a direct connection past two routers, by result",
-                &self.hole_punches,
             ),
-        ] {
-            registry.register(name, help, family.clone());
-        }
-        registry.register(
-            "relay_requests",
-            "What others asked this node for as a relay, by kind and result",
-            self.relay_requests.clone(),
-        );
-        registry.register("dht_requests", "Requests of other members of the DHT", self.dht_requests.clone());
-        registry.register(
-            "connections",
-            "Connections open now, by what they run over",
-            self.connections.clone(),
-        );
-        for (name, help, level) in [
-            ("dht_records", "Records kept for others in the DHT now", &self.dht_records),
-            (
+            relay_requests: add(
+                all,
+                "relay_requests",
+                "What others asked this node for as a relay, by kind and result",
+                Family::default(),
+            ),
+            dht_requests: counter(all, "dht_requests", "Requests of other members of the DHT"),
+            connections: add(
+                all,
+                "connections",
+                "Connections open now, by what they run over",
+                Family::default(),
+            ),
+            dht_records: gauge(all, "dht_records", "Records kept for others in the DHT now"),
+            relay_reservations: gauge(
+                all,
                 "relay_reservations",
                 "Peers that are reachable through this node now",
-                &self.relay_reservations,
             ),
-            ("relay_circuits", "Circuits between others that this node carries now", &self.relay_circuits),
-            ("peers_shut_out", "Peers that may not connect for a while", &self.shut_out),
-        ] {
-            registry.register(name, help, level.clone());
+            relay_circuits: gauge(
+                all,
+                "relay_circuits",
+                "Circuits between others that this node carries now",
+            ),
+            shut_out: gauge(all, "peers_shut_out", "Peers that may not connect for a while"),
         }
     }
 
@@ -172,7 +168,7 @@ pub(super) fn level(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn set_count(counter: &Counter<u64, std::sync::atomic::AtomicU64>, count: u64) {
+fn set_count(counter: &Count, count: u64) {
     counter.inner().store(count, std::sync::atomic::Ordering::Relaxed);
 }
 
@@ -182,11 +178,7 @@ fn set_counts(family: &Family<Labels, Count>, label: &'static str, counts: &[(&'
     }
 }
 
-fn set_levels(
-    family: &Family<Labels, Gauge<i64, std::sync::atomic::AtomicI64>>,
-    label: &'static str,
-    levels: &[(&'static str, u64)],
-) {
+fn set_levels(family: &Family<Labels, Level>, label: &'static str, levels: &[(&'static str, u64)]) {
     for (value, count) in levels {
         family.get_or_create(&[(label, *value)]).set(level(*count));
     }

@@ -1,15 +1,15 @@
 //! Metrics of models in memory, if a node has several or unloads them.
 
 use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    metrics::family::Family,
     registry::{Registry, Unit},
 };
 
-use super::{Count, Labels, Level, Metrics, mesh::level};
+use super::{Count, Labels, Level, Metrics, counter, counters, gauge, measured, mesh::level};
 use crate::engine::set::SetObserver;
 
 /// Series of models.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ModelSeries {
     loaded: Level,
     memory: Level,
@@ -18,23 +18,15 @@ pub(super) struct ModelSeries {
 }
 
 impl ModelSeries {
-    pub(super) fn register(&self, registry: &mut Registry) {
-        let Self { loaded, memory, loads, unloads } = self;
-        registry.register(
-            "models_loaded",
-            "Models in memory now, where the node unloads them; 0 elsewhere",
-            Gauge::clone(loaded),
-        );
-        registry.register_with_unit(
-            "model_memory",
-            "What those are reckoned to take with the caches of their turns",
-            Unit::Bytes,
-            Gauge::clone(memory),
-        );
-        registry.register("model_loads", "Models loaded for a turn, by result: ok, failed", loads.clone());
-        registry.register("model_unloads", "Models unloaded, idle or for another", Counter::clone(unloads));
-        for result in ["ok", "failed"] {
-            drop(loads.get_or_create(&[("result", result)]));
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let loaded = "Models in memory now, where the node unloads them; 0 elsewhere";
+        let memory = "What those are reckoned to take with the caches of their turns";
+        let loads = "Models loaded for a turn, by result: ok, failed";
+        Self {
+            loaded: gauge(registry, "models_loaded", loaded),
+            memory: measured(registry, Unit::Bytes, "model_memory", memory, Level::default()),
+            loads: counters(registry, "model_loads", loads, "result", &["ok", "failed"]),
+            unloads: counter(registry, "model_unloads", "Models unloaded, idle or for another"),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Counts the turn service's reports.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use baton_proto::{ErrorCode, wire::StoreState};
 
@@ -26,7 +29,7 @@ impl ServiceObserver for Metrics {
 
     fn refused(&self, code: ErrorCode) {
         self.refused.get_or_create(&[("code", code.name())]).inc();
-        self.refused_total.inc();
+        self.refused_total.fetch_add(1, Ordering::Relaxed);
     }
 
     fn banned(&self) {
@@ -35,13 +38,12 @@ impl ServiceObserver for Metrics {
 
     fn failed(&self, code: ErrorCode) {
         self.turns.get_or_create(&[("outcome", code.name())]).inc();
-        self.failed_total.inc();
+        self.failed_total.fetch_add(1, Ordering::Relaxed);
     }
 
     fn finished(&self, turn: &TurnSummary) {
         self.recent.finished(turn, Instant::now());
         self.turns.get_or_create(&[("outcome", "committed")]).inc();
-        self.committed_total.inc();
         self.tokens.get_or_create(&[("direction", "input")]).inc_by(turn.input_tokens.into());
         self.tokens.get_or_create(&[("direction", "output")]).inc_by(turn.output_tokens.into());
         self.charged.inc_by(turn.price);
@@ -49,8 +51,8 @@ impl ServiceObserver for Metrics {
         self.turn_time.observe(f64::from(turn.total_ms) / 1000.0);
         if turn.first_token_ms > 0 {
             self.first_token.observe(f64::from(turn.first_token_ms) / 1000.0);
-            self.first_tokens.inc();
-            self.first_token_ms.inc_by(turn.first_token_ms.into());
+            self.first_tokens.fetch_add(1, Ordering::Relaxed);
+            self.first_token_ms.fetch_add(turn.first_token_ms.into(), Ordering::Relaxed);
         }
     }
 
@@ -87,13 +89,13 @@ impl ServiceObserver for Metrics {
     fn stored(&self, state: &StoreState, after: Duration) {
         let state = match state {
             StoreState::Stored { .. } => {
-                self.store_time.observe(after.as_secs_f64());
+                self.store.wait.observe(after.as_secs_f64());
                 "stored"
             }
             StoreState::Pending => "pending",
             StoreState::GivenUp => "given_up",
         };
-        self.stored.get_or_create(&[("state", state)]).inc();
+        self.store.stored.get_or_create(&[("state", state)]).inc();
     }
 
     fn load(&self, running: usize, waiting: usize) {

@@ -1,6 +1,8 @@
 //! Totals since the start, for the status page's plot: the difference of two readings covers the time between
 //! them.
 
+use std::sync::atomic::Ordering;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Metrics, source_name};
@@ -50,8 +52,8 @@ impl Metrics {
     pub(crate) fn totals(&self) -> Totals {
         Totals {
             tokens: self.tokens_made.get(),
-            first_tokens: self.first_tokens.get(),
-            first_token_ms: self.first_token_ms.get(),
+            first_tokens: self.first_tokens.load(Ordering::Relaxed),
+            first_token_ms: self.first_token_ms.load(Ordering::Relaxed),
         }
     }
 
@@ -60,8 +62,9 @@ impl Metrics {
     pub(crate) fn sources(&self) -> Vec<SourceCounts> {
         let row = |source| {
             let name = source_name(source);
-            let [right, wrong, missing, failed] = CONTENTS
-                .map(|content| self.blobs.get_or_create(&[("source", name), ("content", content)]).get());
+            let [right, wrong, missing, failed] = CONTENTS.map(|content| {
+                self.store.blobs.get_or_create(&[("source", name), ("content", content)]).get()
+            });
             SourceCounts { source: name.to_owned(), right, wrong, missing, failed }
         };
         SOURCES.map(row).into()
