@@ -48,6 +48,8 @@ pub(crate) const NODE_KEY_FILE: &str = "node.key";
 pub(crate) const EXCHANGE_KEYS_FILE: &str = "exchange.keys";
 /// The kind in a node key file.
 const NODE_KEY_KIND: &str = "node";
+/// What the exchange keys' file calls itself in errors.
+const RING_KIND: &str = "exchange key";
 /// Largest exchange key file: eight keys are below two kilobytes.
 const MAX_RING_BYTES: u64 = 8 * 1024;
 /// Lifetime of a record. It is short, so that peers soon forget addresses of a departed node. It is half of
@@ -59,7 +61,7 @@ pub(crate) const RECORD_REFRESH_MS: u64 = RECORD_LIFETIME_MS / 2;
 /// Why the node's keys could not be loaded or stored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IdentityError {
-    /// The node key.
+    /// A key file.
     #[error(transparent)]
     NodeKey(#[from] KeyFileError),
     /// The exchange keys' file cannot be read or written.
@@ -183,12 +185,6 @@ impl Identity {
         self.signing.expose_seed()
     }
 
-    /// The secret of an exchange key. `None` if it is erased, or expired for more than an hour.
-    #[must_use]
-    pub(crate) fn exchange_secret(&self, key: &ExchangeKeyId, now_ms: u64) -> Option<ExchangeSecret> {
-        self.ring.read().unwrap_or_else(PoisonError::into_inner).secret(key, now_ms).cloned()
-    }
-
     /// The current signed record.
     #[must_use]
     pub(crate) fn current_record(&self) -> Arc<SignedObject<NodeRecord>> {
@@ -198,11 +194,20 @@ impl Identity {
     /// Signs a new record with the same keys and addresses, so that peers see that the node is alive.
     pub(crate) fn renew_record(&self) -> Arc<SignedObject<NodeRecord>> {
         let last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
-        let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();
+        self.publish(self.keys(), &last.addresses)
+    }
+
+    fn keys(&self) -> KeyRing {
+        self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Signs a record of these keys and addresses, and makes all of them the current ones.
+    fn publish(&self, ring: KeyRing, addresses: &[String]) -> Arc<SignedObject<NodeRecord>> {
         let sequence = self.current_record().sequence + 1;
         let now_ms = (self.clock)();
-        let signed =
-            Arc::new(sign_record(&self.signing, &self.profile, &ring, &last.addresses, now_ms, sequence));
+        let signed = sign_record(&self.signing, &self.profile, &ring, addresses, now_ms, sequence);
+        let signed = Arc::new(signed);
+        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
         *self.record.write().unwrap_or_else(PoisonError::into_inner) = signed.clone();
         signed
     }
@@ -216,7 +221,7 @@ impl Identity {
     pub(crate) fn refresh(&self, addresses: &[Multiaddr]) -> Result<bool, IdentityError> {
         let mut last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = (self.clock)();
-        let mut ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut ring = self.keys();
         let rotated = ring.advance(now_ms);
         let stored = if rotated || last.unsaved { store_ring(&self.ring_path, &ring) } else { Ok(()) };
         last.unsaved = stored.is_err();
@@ -225,10 +230,7 @@ impl Identity {
         let aged = now_ms < record.issued_ms || now_ms - record.issued_ms >= RECORD_REFRESH_MS;
         let due = rotated || aged || last.addresses != addresses;
         if due {
-            let sequence = record.sequence + 1;
-            let signed = sign_record(&self.signing, &self.profile, &ring, &addresses, now_ms, sequence);
-            *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
-            *self.record.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(signed);
+            self.publish(ring, &addresses);
             last.addresses = addresses;
         }
         stored.map(|()| due)
@@ -236,28 +238,15 @@ impl Identity {
 }
 
 fn load_ring(path: &Path) -> Result<KeyRing, IdentityError> {
-    use io::Read as _;
-    let failed = |source| IdentityError::Ring { action: "read", path: path.to_owned(), source };
-    let file = match fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(KeyRing::default()),
-        Err(error) => return Err(failed(error)),
+    let Some(text) = files::read_secret(path, RING_KIND, MAX_RING_BYTES)? else {
+        return Ok(KeyRing::default());
     };
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(KeyFileError::Permissions { path: path.to_owned(), mode }.into());
-        }
-    }
-    let mut text = Zeroizing::new(String::new());
-    let damaged = || io::Error::other("it is damaged; remove it, and new keys are made at the next start");
-    file.take(MAX_RING_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => failed(damaged()),
-        _ => failed(error),
-    })?;
-    KeyRing::parse(&text).ok_or_else(|| failed(damaged()))
+    let ring = std::str::from_utf8(&text).ok().and_then(KeyRing::parse);
+    ring.ok_or_else(|| IdentityError::Ring {
+        action: "read",
+        path: path.to_owned(),
+        source: io::Error::other("it is damaged; remove it, and new keys are made at the next start"),
+    })
 }
 
 /// Writes the exchange keys. The old file's secrets are destroyed: a disk that is read later opens no recorded
@@ -319,7 +308,7 @@ impl NodeIdentity for Identity {
     }
 
     fn exchange_secret(&self, key: &ExchangeKeyId, now_ms: u64) -> Option<ExchangeSecret> {
-        Identity::exchange_secret(self, key, now_ms)
+        self.ring.read().unwrap_or_else(PoisonError::into_inner).secret(key, now_ms).cloned()
     }
 
     fn record(&self) -> SignedBytes {

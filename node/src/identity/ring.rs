@@ -16,8 +16,6 @@ pub(crate) const ROTATE_AFTER_MS: u64 = MAX_EXCHANGE_KEY_LIFETIME_MS / 2;
 /// Maximum number of keys: two current, one ahead, one in its grace, and room for a clock that was set back.
 const MAX_KEYS: usize = 8;
 const HEADER: &str = "baton-exchange-keys-v2";
-/// Header of files with keys of X25519 alone. Nothing is sealed to them any more.
-const CLASSICAL_HEADER: &str = "baton-exchange-keys-v1";
 
 #[derive(Clone, Debug)]
 struct RingKey {
@@ -120,15 +118,12 @@ impl KeyRing {
         text
     }
 
-    /// Parses [`KeyRing::render`]'s text; `None` for any other text. A file of classical keys gives an empty ring,
-    /// so that an upgraded node makes hybrid keys.
+    /// Parses [`KeyRing::render`]'s text; `None` for any other text.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        match lines.next()? {
-            HEADER => {}
-            CLASSICAL_HEADER => return Some(Self::default()),
-            _ => return None,
+        if lines.next()? != HEADER {
+            return None;
         }
         let keys = lines.map(parse_line).collect::<Option<Vec<_>>>()?;
         (keys.len() <= MAX_KEYS && keys.is_sorted_by_key(|key| key.window.from_ms)).then_some(Self(keys))
@@ -252,9 +247,6 @@ mod tests {
         {
             assert!(KeyRing::parse(text).is_none_or(|ring| ring.0.is_empty()), "{text}");
         }
-        let mut upgraded = KeyRing::parse(&text.replace(HEADER, CLASSICAL_HEADER)).unwrap();
-        assert!(upgraded.0.is_empty() && upgraded.advance(START));
-        assert!(upgraded.secret(&key, START).is_none(), "a secret of the old kind opens nothing");
     }
 
     #[test]

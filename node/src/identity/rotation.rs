@@ -10,7 +10,7 @@ use baton_proto::node_record::KeyWindow;
 
 use super::{
     EXCHANGE_KEYS_FILE, Identity, IdentityError, NODE_KEY_FILE, backup, create_node_key, load_node_key,
-    load_ring, sign_record, store_ring,
+    load_ring, store_ring,
 };
 
 /// Prefix of a retired node key's file name; the first digits of the node's ID follow.
@@ -38,14 +38,10 @@ impl Identity {
     /// [`IdentityError::Ring`] when the keys could not be written; then nothing has changed.
     pub(crate) fn rotate_exchange(&self) -> Result<(), IdentityError> {
         let last = self.refreshing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let now_ms = (self.clock)();
-        let mut ring = self.ring.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        ring.replace(now_ms);
+        let mut ring = self.keys();
+        ring.replace((self.clock)());
         store_ring(&self.ring_path, &ring)?;
-        let sequence = self.current_record().sequence + 1;
-        let signed = sign_record(&self.signing, &self.profile, &ring, &last.addresses, now_ms, sequence);
-        *self.ring.write().unwrap_or_else(std::sync::PoisonError::into_inner) = ring;
-        *self.record.write().unwrap_or_else(std::sync::PoisonError::into_inner) = std::sync::Arc::new(signed);
+        self.publish(ring, &last.addresses);
         Ok(())
     }
 }
