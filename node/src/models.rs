@@ -6,7 +6,6 @@ mod shape;
 use std::{ops::Deref, path::Path};
 
 pub(crate) use baton_models::AddedFile;
-pub(crate) use baton_models::CatalogueEntry;
 pub(crate) use baton_models::HubFile;
 pub use baton_models::ModelError;
 pub(crate) use baton_models::ModelStatus;

@@ -8,7 +8,7 @@ use baton_kit::{
     terminal::can_redraw,
 };
 
-use crate::models::{CatalogueEntry, PullProgress};
+use crate::models::PullProgress;
 
 /// Step between log lines, in percent.
 const LOG_STEP: u64 = 25;
@@ -28,13 +28,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Progress of one model. Shows nothing before the first step.
-    pub(crate) fn new(entry: &CatalogueEntry) -> Self {
-        Self::of(&entry.name, entry.size)
-    }
-
-    /// Progress of an item of `size` bytes.
-    pub(crate) fn of(name: &str, size: u64) -> Self {
+    /// Progress of a model of `size` bytes. Shows nothing before the first step.
+    pub(crate) fn new(name: &str, size: u64) -> Self {
         let bar = progress::bar(BarStyle::Bytes);
         bar.set_length(size);
         Self {
@@ -104,12 +99,10 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::Catalogue;
 
     #[test]
     fn every_step_can_be_shown() {
-        let catalogue = Catalogue::built_in();
-        let mut progress = Progress::new(&catalogue.entries()[0]);
+        let mut progress = Progress::new("m", 100);
         for step in [
             PullProgress::Downloading { part: 0, parts: 1, bytes: 10, total: None },
             PullProgress::Unpacking { bytes: 10, total: 0 },

@@ -158,14 +158,10 @@ fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> 
     };
     let mut hashed = Vec::new();
     for name in names {
-        if name == EMBEDDINGS.name {
-            hashed.extend(hash_embeddings(folder)?);
-            continue;
+        match own.iter().find(|own| own.name == name) {
+            Some(own) => hashed.push(hash_own(own)?),
+            None => hashed.extend(hash_listed(&catalogue, folder, &name)?),
         }
-        hashed.push(match own.iter().find(|own| own.name == name) {
-            Some(own) => hash_own(own)?,
-            None => hash_listed(&catalogue, folder, &name)?,
-        });
     }
     let wrong = hashed.iter().filter(|file| file.expected.is_some_and(|hash| hash != file.actual)).count();
     if json {
@@ -199,41 +195,33 @@ fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> 
     }
 }
 
-fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<HashCheck, Failure> {
-    let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let mut progress = Progress::new(entry);
-    let verified = catalogue.verify(name, folder, &mut |step| progress.show(step));
+/// Hashes the files of a model that can be fetched.
+fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<Vec<HashCheck>, Failure> {
+    let is_embedding = name == EMBEDDINGS.name;
+    let size = match is_embedding {
+        true => EMBEDDINGS.bytes(),
+        false => catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?.size,
+    };
+    let mut progress = Progress::new(name, size);
+    let mut show = |step| progress.show(step);
+    let verified = match is_embedding {
+        true => embeddings::verify(name, folder, &mut show),
+        false => catalogue.verify(name, folder, &mut show).map(|report| vec![report]),
+    };
     progress.finish();
-    let verified = match verified {
+    let files = match verified {
         Err(ModelError::Io { path, source }) if source.kind() == std::io::ErrorKind::NotFound => {
             let text = format!("{name} is not here: there is no {}", path.display());
             return Err(Failure::text(Exit::Model, text));
         }
         verified => verified.map_err(model_failure)?,
     };
-    let (path, expected, actual) = (verified.path, Some(verified.expected), verified.actual);
-    Ok(HashCheck { name: name.to_owned(), path, expected, actual, fix: pull_again(name) })
-}
-
-/// Hashes the files of the embedding model.
-fn hash_embeddings(folder: &Path) -> Result<Vec<HashCheck>, Failure> {
-    let mut progress = Progress::of(EMBEDDINGS.name, EMBEDDINGS.bytes());
-    let verified = embeddings::verify(EMBEDDINGS.name, folder, &mut |step| progress.show(step));
-    progress.finish();
-    let files = match verified {
-        Err(ModelError::Io { path, source }) if source.kind() == std::io::ErrorKind::NotFound => {
-            let text = format!("{} is not here: there is no {}", EMBEDDINGS.name, path.display());
-            return Err(Failure::text(Exit::Model, text));
-        }
-        verified => verified.map_err(model_failure)?,
-    };
-    let name = EMBEDDINGS.name.to_owned();
     let hashed = files.into_iter().map(|file| HashCheck {
-        name: name.clone(),
+        name: name.to_owned(),
         path: file.path,
         expected: Some(file.expected),
         actual: file.actual,
-        fix: pull_again(&name),
+        fix: format!("`baton-node models pull {name}` replaces it"),
     });
     Ok(hashed.collect())
 }
@@ -253,7 +241,7 @@ fn embedding_state(folder: &Path) -> (String, Vec<ModelStatus>) {
 }
 
 fn hash_own(own: &Own) -> Result<HashCheck, Failure> {
-    let mut progress = Progress::of(&own.name, own.bytes);
+    let mut progress = Progress::new(&own.name, own.bytes);
     let hashed = hash_of(&own.path, &mut |bytes| {
         progress.show(PullProgress::Verifying { bytes, total: own.bytes });
     });
@@ -269,11 +257,6 @@ fn hash_own(own: &Own) -> Result<HashCheck, Failure> {
         actual,
         fix,
     })
-}
-
-/// The command that replaces a model of the catalogue.
-fn pull_again(name: &str) -> String {
-    format!("`baton-node models pull {name}` replaces it")
 }
 
 fn hashed_as_json(file: &HashCheck) -> serde_json::Value {

@@ -126,7 +126,7 @@ fn embedding_files(name: &str, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         return Ok(model.paths(folder).to_vec());
     }
     tracing::info!(model = name, folder = %folder.display(), "the model is not here yet: fetching it");
-    let mut progress = Progress::of(name, model.bytes());
+    let mut progress = Progress::new(name, model.bytes());
     let pulled = embedding_models::pull(name, folder, &mut |step| progress.show(step));
     progress.finish();
     pulled.map_err(model_failure)

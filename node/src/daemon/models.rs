@@ -141,7 +141,7 @@ fn model_file(settings: &Settings, name: &str) -> Result<(PathBuf, Option<Weight
         .any(|model| model.entry.name == *name && model.is_installed());
     if !installed {
         tracing::info!(model = name, folder = %settings.model_dir().display(), "the model is not here yet: fetching it");
-        let mut progress = Progress::new(entry);
+        let mut progress = Progress::new(&entry.name, entry.size);
         let pulled = catalogue.pull(name, &settings.model_dir(), &mut |step| progress.show(step));
         progress.finish();
         pulled.map_err(model_failure)?;

@@ -135,7 +135,7 @@ fn find(check: &mut Check, settings: &Settings, name: &str) -> ModelFile {
         check.found_with(codes::MODEL_WRONG, detail, pull, false);
         return ModelFile::Wrong;
     }
-    let mut progress = Progress::new(&model.entry);
+    let mut progress = Progress::new(&model.entry.name, model.entry.size);
     let verified = catalogue.verify(name, &settings.model_dir(), &mut |step| {
         if io::IsTerminal::is_terminal(&io::stderr()) {
             progress.show(step);

@@ -32,7 +32,7 @@ pub(super) fn pull(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Fai
     let catalogue = Catalogue::built_in();
     let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
     settle_terms(&catalogue, folder, name, args.accept_licence)?;
-    let mut progress = Progress::new(entry);
+    let mut progress = Progress::new(&entry.name, entry.size);
     let pulled = catalogue.pull(name, folder, &mut |step| progress.show(step));
     progress.finish();
     let path = pulled.map_err(model_failure)?;
@@ -46,7 +46,7 @@ pub(super) fn pull(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Fai
 
 fn pull_embeddings(folder: &Path, json: bool) -> Result<(), Failure> {
     let name = EMBEDDINGS.name;
-    let mut progress = Progress::of(name, EMBEDDINGS.bytes());
+    let mut progress = Progress::new(name, EMBEDDINGS.bytes());
     let pulled = embeddings::pull(name, folder, &mut |step| progress.show(step));
     progress.finish();
     let paths = pulled.map_err(model_failure)?;
@@ -63,7 +63,7 @@ fn pull_from_hub(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Failu
     let file: HubFile = args.name.parse().map_err(usage)?;
     let name = args.local_name.clone().or_else(|| file.local_name()).unwrap_or_default();
     refuse_reserved(&name).map_err(usage)?;
-    let mut progress = Progress::of(&name, 0);
+    let mut progress = Progress::new(&name, 0);
     let pulled = file.pull(&args.hub, &name, folder, &check_file, &mut |step| progress.show(step));
     progress.finish();
     tell_added(&name, &pulled.map_err(name_is_usage)?, json);
@@ -76,7 +76,7 @@ pub(super) fn add(folder: &Path, path: &Path, name: Option<String>, json: bool) 
     let name = name.or_else(|| name_of(path)).unwrap_or_default();
     refuse_reserved(&name).map_err(usage)?;
     let size = path.metadata().map_or(0, |metadata| metadata.len());
-    let mut progress = Progress::of(&name, size);
+    let mut progress = Progress::new(&name, size);
     let added = add_file(path, &name, folder, &check_file, &mut |step| progress.show(step));
     progress.finish();
     tell_added(&name, &added.map_err(name_is_usage)?, json);
