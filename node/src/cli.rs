@@ -131,7 +131,7 @@ enum Command {
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
         Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json\n  \
         watch baton-node status")]
-    Status(StatusArgs),
+    Status(NodeArgs),
     /// Print the settings that a client needs for this node: its address, its store and the number of shards
     #[command(after_help = share::AFTER_HELP)]
     Share(NodeArgs),
@@ -161,7 +161,7 @@ enum Command {
     Grants(GrantsArgs),
 }
 
-/// Location of a node's data, for commands other than `run`.
+/// Location of a node's data, and the form of the result, for commands other than `run`.
 #[derive(Args, Clone, Debug, Default)]
 struct Places {
     /// Folder of keys, journal and models [default: $XDG_DATA_HOME/baton-node or ~/.local/share/baton-node]
@@ -170,11 +170,30 @@ struct Places {
     /// Configuration file [default: config.toml in the data directory]
     #[arg(long, env = "BATON_NODE_CONFIG", value_name = "FILE", global = true)]
     config: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 impl Places {
     fn flags(self) -> RunFlags {
         RunFlags { data_dir: self.data_dir, config: self.config, ..RunFlags::default() }
+    }
+}
+
+/// The same, and the models.
+#[derive(Args, Clone, Debug, Default)]
+struct ModelPlaces {
+    #[command(flatten)]
+    places: Places,
+    /// Folder of model files [default: baton/models in the user's cache folder]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", global = true)]
+    model_dir: Option<PathBuf>,
+}
+
+impl ModelPlaces {
+    fn flags(self) -> RunFlags {
+        RunFlags { model_dir: self.model_dir, ..self.places.flags() }
     }
 }
 
@@ -257,18 +276,6 @@ struct InitArgs {
     /// File with the secret shared with the publishers, for signing a single-use token for each PUT
     #[arg(long, value_name = "FILE")]
     publisher_secret_file: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-struct StatusArgs {
-    #[command(flatten)]
-    node: NodeArgs,
-    /// Print the status as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -284,9 +291,6 @@ struct EarningsArgs {
     /// Exit with code 1 if a line does not verify
     #[arg(long)]
     verify: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -296,9 +300,6 @@ struct GrantsArgs {
     /// File of the issuer's key [default: issuer.key in the data directory]
     #[arg(long, env = "BATON_NODE_ISSUER_KEY", value_name = "FILE", global = true)]
     issuer_key: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long, global = true)]
-    json: bool,
     #[command(subcommand)]
     command: GrantsCommand,
 }

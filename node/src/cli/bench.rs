@@ -19,7 +19,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{
-    Exit, Failure, Places, Style, say,
+    Exit, Failure, ModelPlaces, Style, say,
     speed::{self, ModelSpeed},
 };
 use crate::{config::Settings, models::Catalogue};
@@ -45,10 +45,7 @@ const MAX_KV_BYTES: usize = 32 << 30;
 #[derive(Args, Clone, Debug)]
 pub(super) struct BenchArgs {
     #[command(flatten)]
-    places: Places,
-    /// Folder of model files [default: baton/models in the user's cache folder]
-    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
-    model_dir: Option<PathBuf>,
+    places: ModelPlaces,
     /// Name from `models list`, or the path of a GGUF file [default: the configured model]
     #[arg(long, value_name = "NAME|FILE")]
     model: Option<String>,
@@ -67,15 +64,11 @@ pub(super) struct BenchArgs {
     /// Runs of each prompt; the median counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: usize,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
-    let mut flags = args.places.flags();
-    flags.model_dir = args.model_dir;
-    let settings = Settings::load(flags)?;
+    let json = args.places.places.json;
+    let settings = Settings::load(args.places.flags())?;
     let name = args.model.unwrap_or_else(|| settings.model());
     let path = model_file(&name, &settings.model_dir())?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -95,7 +88,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     let (file, kv_budget) = open(&path, &plan)?;
     let is_of_folder = path.parent() == Some(settings.model_dir().as_path());
     let mut about = json!({ "model": name, "path": path, "isa": Isa::best().name() });
-    let mut screen = Screen::new(args.json, &about);
+    let mut screen = Screen::new(json, &about);
     let mut load = |threads| {
         let start = Instant::now();
         let model = Model::from_file(&file, &Options { kv_budget, threads, isa: Isa::best() })?;
@@ -103,7 +96,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
         about["weight_bytes"] = json!(model.weight_bytes());
         Ok(model)
     };
-    if !args.json {
+    if !json {
         let first = measure(&mut load, &first_plan(&plan), &mut |_| {});
         let first = first.map_err(|error| bench_failure(error, &path))?;
         first.iter().for_each(|case| say(as_first_line(case)));
@@ -124,7 +117,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
         // Only `models list` lacks the figure then.
         let _ = speed::note(&settings.model_dir(), &name, speed);
     }
-    if args.json {
+    if json {
         say(as_json(about, &cases, memory));
     } else if let Some(Memory { resident, peak }) = memory {
         say(format!("\nMemory: {} MB now, {} MB at most", resident / 1_000_000, peak / 1_000_000));

@@ -6,7 +6,7 @@ use baton_kit::config::{OptionValue, Origin, Origins};
 use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value};
 
-use super::{Exit, Failure, RunLike, Style, say};
+use super::{Exit, Failure, Places, RunLike, Style, say};
 use crate::{
     config::{ConfigError, EngineChoice, RunFlags, Settings, config_path, read_config_text},
     models::Catalogue,
@@ -46,15 +46,8 @@ struct ShowArgs {
 struct CheckArgs {
     /// File to check [default: config.toml in the data directory]
     file: Option<PathBuf>,
-    /// The same, as every other command names it
-    #[arg(long, env = "BATON_NODE_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Folder of keys, journal and models, in which to look for the file
-    #[arg(long, env = "BATON_NODE_DATA_DIR", value_name = "DIR")]
-    data_dir: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    places: Places,
 }
 
 pub(super) fn run(args: ConfigArgs, matches: &ArgMatches) -> Result<(), Failure> {
@@ -103,9 +96,10 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn check(args: CheckArgs) -> Result<(), Failure> {
-    let file = args.file.or(args.config);
-    let named = file.is_some();
-    let flags = RunFlags { config: file, data_dir: args.data_dir, ..Default::default() };
+    let json = args.places.json;
+    let mut flags = args.places.flags();
+    flags.config = args.file.or(flags.config);
+    let named = flags.config.is_some();
     let (path, _) = config_path(&flags);
     let problems = match read_config_text(&path, named)? {
         Some(text) => {
@@ -117,7 +111,7 @@ fn check(args: CheckArgs) -> Result<(), Failure> {
             problems
         }
         None => {
-            if args.json {
+            if json {
                 say(serde_json::json!({ "file": path, "exists": false, "ok": true, "problems": [] }));
             } else {
                 say(format!(
@@ -128,7 +122,7 @@ fn check(args: CheckArgs) -> Result<(), Failure> {
             return Ok(());
         }
     };
-    if args.json {
+    if json {
         let listed: Vec<_> = problems.iter().map(ConfigError::as_json).collect();
         say(serde_json::json!({
             "file": path, "exists": true, "ok": problems.is_empty(), "problems": listed,
@@ -143,7 +137,7 @@ fn check(args: CheckArgs) -> Result<(), Failure> {
     }
     match problems.len() {
         0 => {
-            if !args.json {
+            if !json {
                 say(format!("{}: nothing is wrong", path.display()));
             }
             Ok(())

@@ -37,9 +37,6 @@ pub(super) struct DrainArgs {
     /// Accept new turns again
     #[arg(long)]
     cancel: bool,
-    /// Print the node's status as JSON at the end
-    #[arg(long)]
-    json: bool,
 }
 
 pub(super) fn run(args: DrainArgs) -> Result<(), Failure> {
@@ -53,7 +50,7 @@ pub(super) fn run(args: DrainArgs) -> Result<(), Failure> {
         if args.wait {
             status = wait(&admin, status, args.timeout).await?;
         }
-        if args.json {
+        if args.node.places.json {
             say(as_json(&status));
         } else {
             say(describe(&status));

@@ -27,6 +27,7 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
     };
     // A broken configuration does not keep anybody from the receipts.
     let settings = Settings::load(args.places.clone().flags()).ok();
+    let json = args.places.json;
     let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
     let mut nodes = args.node;
     let own = load_node_key(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
@@ -36,7 +37,7 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
         Failure::text(Exit::Storage, format!("cannot read the receipts in {}: {error}", kept.display()))
     })?;
     let names = model_names(&folder);
-    if args.json {
+    if json {
         say(as_json(&account, &names, &own.node_id().to_string(), since));
     } else {
         say(describe(&account, &names, Style::stdout()));

@@ -35,13 +35,13 @@ const ISSUER_KEY_KIND: &str = "issuer";
 const HOUR_MS: u64 = 3_600_000;
 
 pub(super) fn run(args: GrantsArgs) -> Result<(), Failure> {
-    let flags = args.places.clone().flags();
+    let (flags, json) = (args.places.clone().flags(), args.places.json);
     let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
     let path = args.issuer_key.unwrap_or_else(|| folder.join(ISSUER_KEY_FILE));
     match args.command {
-        GrantsCommand::Key => key(&path, args.json),
-        GrantsCommand::Issue(issue) => give(&load(&path)?, &record::path_of(&path), &issue, args.json),
-        GrantsCommand::List => list(&record::path_of(&path), &Settings::load(flags)?, args.json),
+        GrantsCommand::Key => key(&path, json),
+        GrantsCommand::Issue(issue) => give(&load(&path)?, &record::path_of(&path), &issue, json),
+        GrantsCommand::List => list(&record::path_of(&path), &Settings::load(flags)?, json),
     }
 }
 

@@ -46,6 +46,7 @@ struct InitReport {
 }
 
 pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
+    let json = args.places.json;
     let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
     let storage = |error: io::Error| Failure::new(Exit::Storage, error);
     let folder = absolute(&folder).map_err(storage)?;
@@ -58,7 +59,7 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
         token_file: args.publisher_token_file.map(absolute).transpose().map_err(storage)?,
         secret_file: args.publisher_secret_file.map(absolute).transpose().map_err(storage)?,
     };
-    let is_interactive = io::stdin().is_terminal() && io::stdout().is_terminal() && !args.json;
+    let is_interactive = io::stdin().is_terminal() && io::stdout().is_terminal() && !json;
     let is_open = !config.exists() || data_dir::is_untouched(&folder, &config);
     if is_interactive && !request.is_given() && is_open {
         request = questions::ask_store(&mut io::stdin().lock(), &mut io::stdout())
@@ -72,7 +73,7 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
     let (node, peer) = (key.node_id().to_string(), peer_id(key.node_id()).to_string());
     let next = next_command(&folder, elsewhere.then_some(config.as_path()));
     let report = InitReport { folder, config, made, lines, next };
-    if args.json {
+    if json {
         say(serde_json::json!({
             "data_dir": report.folder, "config": report.config, "node": node, "peer_id": peer,
             "created": { "data_dir": made.folder, "key": made.key, "config": made.config },

@@ -40,7 +40,7 @@ pub(super) struct KeysArgs {
 #[derive(Clone, Debug, Subcommand)]
 enum KeysCommand {
     /// Show the node's name, its exchange keys with their times, and whether a backup exists
-    Show(ShowArgs),
+    Show(super::Places),
     /// Write a copy of the node key to a new file, under a passphrase, or show it as 24 words for paper
     #[command(
         after_help = "Keep the copy on another machine. Exchange keys need none: new ones are made every twelve hours.\n\n\
@@ -63,15 +63,6 @@ enum KeysCommand {
 }
 
 #[derive(Args, Clone, Debug)]
-struct ShowArgs {
-    #[command(flatten)]
-    places: super::Places,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
 struct BackupArgs {
     #[command(flatten)]
     places: super::Places,
@@ -90,9 +81,6 @@ struct BackupArgs {
     /// Only record that a copy exists elsewhere, and where
     #[arg(long, value_name = "WHERE", conflicts_with = "out")]
     mark: Option<String>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -108,9 +96,6 @@ struct RestoreArgs {
     /// File with the copy's passphrase in the first line, or - for standard input [default: ask]
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -123,9 +108,6 @@ struct RotateArgs {
     /// Do not ask for confirmation
     #[arg(long, requires = "identity")]
     yes: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Source for restoring a node key.
@@ -152,8 +134,9 @@ fn data_dir(places: super::Places) -> Result<PathBuf, Failure> {
     Ok(Settings::load(places.flags())?.data_dir())
 }
 
-fn show(args: ShowArgs) -> Result<(), Failure> {
-    let folder = data_dir(args.places)?;
+fn show(places: super::Places) -> Result<(), Failure> {
+    let json = places.json;
+    let folder = data_dir(places)?;
     let node = load_node_key(&folder).map_err(storage)?.node_id();
     let windows = exchange_keys(&folder).map_err(storage)?;
     let note = noted_backup(&folder, node);
@@ -165,7 +148,7 @@ fn show(args: ShowArgs) -> Result<(), Failure> {
         _ if from_ms > now => "next",
         _ => "old",
     };
-    if args.json {
+    if json {
         let keys = windows.iter().enumerate().map(|(index, key)| {
             serde_json::json!({
                 "key": key.key.id().to_string(), "state": state(index, key.from_ms),
@@ -229,7 +212,7 @@ fn backup(args: BackupArgs) -> Result<(), Failure> {
         (None, None) => return Err(Failure::text(Exit::Usage, "name the new file with --out")),
     };
     note_backup(&folder, node, now_ms(), &place).map_err(storage)?;
-    if args.json {
+    if args.places.json {
         say(serde_json::json!({ "node": node.to_string(), "place": place, "written": args.out.is_some() }));
     } else if args.out.is_some() {
         say(format!(
@@ -252,7 +235,7 @@ fn show_words(folder: &Path, node: NodeId, args: &BackupArgs) -> Result<(), Fail
                 .map_err(|error| storage(anyhow::anyhow!("cannot write {}: {error}", out.display())))?;
             std::path::absolute(out).unwrap_or_else(|_| out.clone()).display().to_string()
         }
-        None if io::stdout().is_terminal() && !args.json => {
+        None if io::stdout().is_terminal() && !args.places.json => {
             say("Whoever has these words is the node: write them down and clear the screen.");
             say(words.as_str());
             "24 words".to_owned()
@@ -263,7 +246,7 @@ fn show_words(folder: &Path, node: NodeId, args: &BackupArgs) -> Result<(), Fail
         }
     };
     note_backup(folder, node, now_ms(), &place).map_err(storage)?;
-    if args.json {
+    if args.places.json {
         say(serde_json::json!({ "node": node.to_string(), "place": place, "written": args.out.is_some() }));
     } else {
         say("To be this node again: baton-node keys restore --words-file FILE");
@@ -272,6 +255,7 @@ fn show_words(folder: &Path, node: NodeId, args: &BackupArgs) -> Result<(), Fail
 }
 
 fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
+    let json = args.places.json;
     let folder = data_dir(args.places)?;
     let key = folder.join(NODE_KEY_FILE);
     if std::fs::exists(&key).map_err(storage)? {
@@ -304,7 +288,7 @@ fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
         Copy::Words(words) => (restore_words(&folder, &words).map_err(storage)?, "24 words".to_owned()),
     };
     note_backup(&folder, node, now_ms(), &place).map_err(storage)?;
-    if args.json {
+    if json {
         say(
             serde_json::json!({ "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": key }),
         );
@@ -327,7 +311,7 @@ fn lock(folder: &Path) -> Result<Option<DataDir>, Failure> {
 }
 
 fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
-    let is_given = args.node.admin.is_some();
+    let (is_given, json) = (args.node.admin.is_some(), args.node.places.json);
     let settings = Settings::load(args.node.flags()?)?;
     let folder = &settings.data_dir();
     load_node_key(folder).map_err(storage)?;
@@ -348,7 +332,7 @@ fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
         .first()
         .map(|key| key.key.id().to_string())
         .unwrap_or_default();
-    if args.json {
+    if json {
         say(serde_json::json!({ "exchange_key": current, "running_node": running }));
     } else {
         let whose = if running { "The running node has" } else { "The node starts with" };
@@ -361,6 +345,7 @@ fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
 }
 
 fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
+    let json = args.node.places.json;
     let folder = Settings::load(args.node.flags()?)?.data_dir();
     let old = load_node_key(&folder).map_err(storage)?.node_id();
     let Some(_lock) = lock(&folder)? else {
@@ -379,7 +364,7 @@ fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
         ))?;
     }
     let rotated = rotate_node_key(&folder, now_ms()).map_err(storage)?;
-    if args.json {
+    if json {
         say(serde_json::json!({
             "old": rotated.old.to_string(), "node": rotated.new.to_string(),
             "peer_id": peer_id(rotated.new).to_string(), "set_aside": rotated.retired_key,

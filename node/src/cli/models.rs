@@ -32,15 +32,14 @@ use args::ModelsCommand;
 const EMBEDDINGS: EmbeddingModel = embeddings::ALL_MINILM_L6_V2;
 
 pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
-    let mut flags = args.places.flags();
-    flags.model_dir = args.model_dir;
-    let settings = Settings::load(flags)?;
+    let json = args.places.places.json;
+    let settings = Settings::load(args.places.flags())?;
     match args.command {
-        ModelsCommand::List => list(&settings, args.json),
-        ModelsCommand::Pull(pull) => get::pull(&settings.model_dir(), &pull, args.json)?,
-        ModelsCommand::Add { path, name } => get::add(&settings.model_dir(), &path, name, args.json)?,
-        ModelsCommand::Delete { name, force } => remove(&settings, &name, force, args.json)?,
-        ModelsCommand::Verify { names } => verify(&settings.model_dir(), names, args.json)?,
+        ModelsCommand::List => list(&settings, json),
+        ModelsCommand::Pull(pull) => get::pull(&settings.model_dir(), &pull, json)?,
+        ModelsCommand::Add { path, name } => get::add(&settings.model_dir(), &path, name, json)?,
+        ModelsCommand::Delete { name, force } => remove(&settings, &name, force, json)?,
+        ModelsCommand::Verify { names } => verify(&settings.model_dir(), names, json)?,
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use clap::Args;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::{Exit, Failure, Places, Style, bench::model_file, say};
+use super::{Exit, Failure, ModelPlaces, Style, bench::model_file, say};
 use crate::{
     config::Settings,
     engine::native::{NativeConfig, NativeEngine},
@@ -64,19 +64,13 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
     #[command(flatten)]
-    places: Places,
-    /// Folder of model files [default: baton/models in the user's cache folder]
-    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
-    model_dir: Option<PathBuf>,
+    places: ModelPlaces,
     /// Name from `models list`, or the path of a GGUF file [default: the configured model]
     #[arg(long, value_name = "NAME|FILE")]
     model: Option<String>,
     /// Compute threads; their number does not change the result
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
@@ -115,7 +109,7 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
             Err(why) => Verdict::NotReplayable(why),
         };
         count.add(&verdict);
-        tell(seq, &verdict, began.elapsed(), args.json);
+        tell(seq, &verdict, began.elapsed(), args.places.places.json);
     }
     count.result()
 }
@@ -217,9 +211,7 @@ struct Bench {
 
 /// The existing file of the model to compute with.
 fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
-    let mut flags = args.places.clone().flags();
-    flags.model_dir.clone_from(&args.model_dir);
-    let settings = Settings::load(flags)?;
+    let settings = Settings::load(args.places.clone().flags())?;
     let path = model_file(args.model.as_ref().unwrap_or(&settings.model()), &settings.model_dir())?;
     if path.is_file() {
         return Ok(path);

@@ -18,7 +18,7 @@ pub(super) const AFTER_HELP: &str = "The file names the node, its publisher, agg
     Examples:\n  baton-node share > friend.toml\n  baton --config friend.toml";
 
 pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
-    let is_given = args.admin.is_some();
+    let (is_given, json) = (args.admin.is_some(), args.places.json);
     let settings = Settings::load(args.flags()?)?;
     let admin = Admin::at(admin_address(&settings, is_given)?)?;
     let (status, running) = block_on(async { Ok((admin.status().await?, admin.settings().await?)) })?;
@@ -32,6 +32,12 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
         // The options of the running node count, as in the other fields.
         shards: parse_running(&running).shards.unwrap_or(settings.shards()),
     };
+    if json {
+        say(serde_json::json!({
+            "node": [address], "publisher": store.publishers, "aggregator": store.aggregators, "shards": store.shards,
+        }));
+        return Ok(());
+    }
     let is_here = |url: &&String| url.parse::<reqwest::Url>().is_ok_and(|url| is_loopback(&url));
     let mut here = store.publishers.iter().chain(&store.aggregators).filter(is_here);
     match (to, here.next()) {

@@ -3,7 +3,7 @@
 use baton_kit::output::span;
 
 use super::{
-    Exit, Failure, StatusArgs, Style,
+    Exit, Failure, NodeArgs, Style,
     ask::{Admin, admin_address, block_on},
     say,
 };
@@ -13,14 +13,15 @@ use crate::{
         network::{Audience, Nat, NetworkStatus, PeerStatus, Traffic, audience},
     },
     config::Settings,
+    metrics::TurnCounts,
 };
 
-pub(super) fn run(args: StatusArgs) -> Result<(), Failure> {
-    let is_given = args.node.admin.is_some();
-    let settings = Settings::load(args.node.flags()?)?;
+pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
+    let (is_given, json) = (args.admin.is_some(), args.places.json);
+    let settings = Settings::load(args.flags()?)?;
     let admin = Admin::at(admin_address(&settings, is_given)?)?;
     let status = block_on(async { Ok(admin.status().await?) })?;
-    if args.json {
+    if json {
         say(as_json(&status));
     } else {
         say(describe(&status, Style::stdout()));
@@ -80,16 +81,11 @@ fn describe(status: &Status, style: Style) -> String {
             model.model.get(..16).unwrap_or(&model.model)
         ));
     }
-    let turns = status.turns;
+    let TurnCounts { running, waiting, committed, failed, refused } = status.turns;
+    let (slots, queue) = (status.slots, status.queue);
     lines.push(format!(
-        "Turns     {} of {} slots busy, {} of {} waiting; {} committed, {} failed, {} refused",
-        turns.running,
-        status.slots,
-        turns.waiting,
-        status.queue,
-        turns.committed,
-        turns.failed,
-        turns.refused
+        "Turns     {running} of {slots} slots busy, {waiting} of {queue} waiting; {committed} committed, {failed} failed, \
+         {refused} refused"
     ));
     lines.push(format!("Speed     {}", describe_speed(status)));
     lines.push(format!("Store     {} {store}", status.store.publishers.join(", ")));

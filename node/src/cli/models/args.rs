@@ -4,19 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::{cli::Places, models::DEFAULT_HUB};
+use crate::{cli::ModelPlaces, models::DEFAULT_HUB};
 
 /// The arguments.
 #[derive(Args, Clone, Debug)]
 pub(in crate::cli) struct ModelsArgs {
     #[command(flatten)]
-    pub(super) places: Places,
-    /// Folder of model files [default: baton/models in the user's cache folder]
-    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", global = true)]
-    pub(super) model_dir: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long, global = true)]
-    pub(super) json: bool,
+    pub(super) places: ModelPlaces,
     #[command(subcommand)]
     pub(super) command: ModelsCommand,
 }
