@@ -24,7 +24,6 @@ use baton_node::{
     prompt::{ChatMessage, MemoryBlock, MemoryItem, Prompt, Role, fit_window},
 };
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 const SYSTEM: &str = "You are a helpful assistant.";
 const QUESTION: &str = "What is the capital of France?";
@@ -36,7 +35,7 @@ const MEMORY_TOKENS: u32 = 512;
 const PROMPT_TOKENS: u32 = 4_000;
 
 fn fenced(engine: &NativeEngine, memory: &str) -> Result<(Prompt, bool)> {
-    let item = MemoryItem { provenance: "the user, 2026-01-02".into(), text: memory.to_owned() };
+    let item = MemoryItem { source: "the user, 2026-01-02".into(), text: memory.to_owned(), time_ms: 0 };
     let block = MemoryBlock {
         fence_tag: RecordKey::from_bytes([7; 32]).memory_fence(),
         items: vec![item],
@@ -69,16 +68,7 @@ async fn answer(engine: &NativeEngine, prompt: Prompt) -> Result<Option<String>>
     if engine.count(&prompt)?.tokens > PROMPT_TOKENS {
         return Ok(None);
     }
-    let sampling = Sampling { max_tokens: ANSWER_TOKENS, ..Sampling::default() };
-    let job = GenerateJob {
-        prompt,
-        sampling,
-        resume_tokens: Vec::new(),
-        constraint: None,
-        cache_key: None,
-        cancel: CancellationToken::new(),
-    };
-    let mut handle = engine.generate(job)?;
+    let mut handle = engine.generate(GenerateJob::new(prompt, Sampling::default(), ANSWER_TOKENS))?;
     let mut text = String::new();
     while let Some(event) = handle.next().await {
         match event {

@@ -13,19 +13,13 @@
 //!     },
 //!     prompt::{ChatMessage, Prompt, Role},
 //! };
-//! use tokio_util::sync::CancellationToken;
+//! use tokio::runtime::Handle;
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let engine = EchoEngine::new(&EchoConfig::default())?;
-//! let mut handle = engine.generate(GenerateJob {
-//!     prompt: Prompt::new(vec![ChatMessage::new(Role::User, "hello")]),
-//!     sampling: Sampling::default(),
-//!     resume_tokens: Vec::new(),
-//!     constraint: None,
-//!     cache_key: None,
-//!     cancel: CancellationToken::new(),
-//! })?;
+//! let engine = EchoEngine::new(&EchoConfig::default(), Handle::current());
+//! let prompt = Prompt::new(vec![ChatMessage::new(Role::User, "hello")]);
+//! let mut handle = engine.generate(GenerateJob::new(prompt, Sampling::default(), 512))?;
 //! let mut answer = String::new();
 //! while let Some(event) = handle.next().await {
 //!     if let EngineEvent::Token { text, .. } = event {

@@ -7,9 +7,11 @@ mod tools;
 
 use std::{fmt, sync::Arc};
 
-pub use baton_proto::record::Message as ChatMessage;
-pub use baton_proto::record::Role;
 use baton_proto::tools::{Definitions, is_definitions};
+pub use baton_proto::{
+    memory::MemoryItem,
+    record::{Message as ChatMessage, Role},
+};
 pub(crate) use tools::SpokenCall;
 pub(crate) use tools::ToolMessage;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
@@ -104,21 +106,6 @@ impl fmt::Debug for Prompt {
     }
 }
 
-/// One remembered fact.
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct MemoryItem {
-    /// Its source, for the model and the reader.
-    pub provenance: String,
-    /// The fact.
-    pub text: String,
-}
-
-impl fmt::Debug for MemoryItem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryItem").field("text_bytes", &self.text.len()).finish_non_exhaustive()
-    }
-}
-
 /// Memory offered for one turn.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MemoryBlock {
@@ -146,7 +133,7 @@ impl MemoryBlock {
         let has_tag = |text: &str| text.contains(&self.fence_tag);
         self.items
             .iter()
-            .filter(|item| !has_tag(&item.text) && !has_tag(&item.provenance))
+            .filter(|item| !has_tag(&item.text) && !has_tag(&item.source))
             .take(MAX_MEMORY_ITEMS)
             .collect()
     }
@@ -158,7 +145,7 @@ impl MemoryBlock {
         );
         for (index, item) in items.iter().enumerate() {
             text.push_str(&format!("[{}] (from ", index + 1));
-            push_without_controls(&mut text, &item.provenance);
+            push_without_controls(&mut text, &item.source);
             text.push_str(") ");
             push_without_controls(&mut text, &item.text);
             text.push('\n');

@@ -46,7 +46,10 @@ use baton_proto::{
     wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
 };
 use baton_walrus_client::{HttpStore, ShardCount};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::{
+    runtime::Handle,
+    task::{JoinHandle, JoinSet},
+};
 use tokio_util::{compat::TokioAsyncReadCompatExt as _, sync::CancellationToken};
 
 pub use false_engine::{EngineLie, FalseEngine};
@@ -161,8 +164,8 @@ impl ByzantineNode {
     /// # Errors
     /// The error of opening its journal or of listening.
     pub async fn start(options: ByzantineOptions<'_>) -> anyhow::Result<Self> {
-        let engine =
-            EchoEngine::new(&EchoConfig { token_delay: options.echo_delay, ..EchoConfig::default() })?;
+        let config = EchoConfig { token_delay: options.echo_delay, ..EchoConfig::default() };
+        let engine = EchoEngine::new(&config, Handle::current());
         Self::start_with(options, Arc::new(engine)).await
     }
 

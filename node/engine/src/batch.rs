@@ -23,7 +23,6 @@
 mod active_request;
 mod answer;
 mod batcher;
-mod channel;
 mod draft;
 mod generation;
 mod prefix;
@@ -34,11 +33,8 @@ mod solo;
 
 use std::time::Duration;
 
-pub use batcher::Batcher;
-pub use channel::{ChannelSink, Event, Events, channel};
-pub use request::{
-    BatchError, Cancel, Choice, Chooser, Finish, Greedy, Request, RequestId, SessionKey, Sink, Stats,
-};
+pub use batcher::{Batcher, Steps};
+pub use request::{BatchError, Choice, Chooser, Finish, Greedy, Request, SessionKey, Sink, Stats};
 pub use scheduler::{Load, Scheduler, StepOutcome, StepRows};
 pub use solo::Solo;
 

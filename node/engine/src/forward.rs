@@ -298,16 +298,43 @@ fn quantise_rows(
     });
 }
 
+/// The rows of each chunk in a step.
+fn row_runs(chunks: &[Chunk<'_>]) -> Vec<RowRun> {
+    let mut rows = 0;
+    let run = |chunk: &Chunk<'_>| {
+        let begin = rows;
+        rows += chunk.tokens.len();
+        RowRun { rows: begin..rows, position: chunk.sequence.len() }
+    };
+    chunks.iter().map(run).collect()
+}
+
+/// The rows of a step whose logits are wanted.
+fn wanted_rows(runs: &[RowRun], chunks: &[Chunk<'_>]) -> Vec<usize> {
+    let wanted = |(run, chunk): (&RowRun, &Chunk<'_>)| {
+        let begin = run.rows.start;
+        chunk.want.rows(chunk.tokens.len()).map(move |row| begin + row)
+    };
+    runs.iter().zip(chunks).flat_map(wanted).collect()
+}
+
+/// Writes the embeddings of the tokens, a row for each.
+fn embed(context: &mut Context<'_>, weights: &Weights, config: &Config, tokens: &[u32], stream: &mut [f32]) {
+    let mut parts = row_parts(context, tokens.len(), Some((stream, config.hidden)), None);
+    context.each(&mut parts, |_, part| {
+        for (row, stream) in part.rows.clone().zip(part.stream.chunks_exact_mut(config.hidden)) {
+            weights.embed(tokens[row] as usize, stream);
+            stream.iter_mut().for_each(|value| *value *= config.embedding_scale);
+        }
+    });
+}
+
 impl Model {
     /// Computes all layers for a step that was checked and has room in its sequences.
     pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Logits {
         let Self { config, weights, threads, isa, scratch, .. } = self;
-        let mut runs = Vec::with_capacity(chunks.len());
-        let mut rows = 0;
-        for chunk in chunks.iter() {
-            runs.push(RowRun { rows: rows..rows + chunk.tokens.len(), position: chunk.sequence.len() });
-            rows += chunk.tokens.len();
-        }
+        let runs = row_runs(chunks);
+        let rows = runs.last().map_or(0, |run| run.rows.end);
         if scratch.own.len() < threads.count() {
             scratch.own.resize_with(threads.count(), Mutex::default);
         }
@@ -317,21 +344,10 @@ impl Model {
 
         room(&mut scratch.stream, rows * hidden, 0.0);
         let tokens: Vec<u32> = chunks.iter().flat_map(|chunk| chunk.tokens).copied().collect();
-        let mut parts = row_parts(&context, rows, Some((&mut scratch.stream[..rows * hidden], hidden)), None);
-        context.each(&mut parts, |_, part| {
-            for (row, stream) in part.rows.clone().zip(part.stream.chunks_exact_mut(hidden)) {
-                weights.embed(tokens[row] as usize, stream);
-                stream.iter_mut().for_each(|value| *value *= config.embedding_scale);
-            }
-        });
-        drop(parts);
+        embed(&mut context, weights, config, &tokens, &mut scratch.stream[..rows * hidden]);
         attention::turns(&mut context, config, &runs, rows, &mut scratch.turns);
 
-        let wanted: Vec<usize> = runs
-            .iter()
-            .zip(chunks.iter())
-            .flat_map(|(run, chunk)| chunk.want.rows(chunk.tokens.len()).map(|row| run.rows.start + row))
-            .collect();
+        let wanted = wanted_rows(&runs, chunks);
         for (number, layer) in weights.layers.iter().enumerate() {
             let Scratch {
                 stream, blocks, floats, qkv, added, middle, queries, attended, scores, turns, ..

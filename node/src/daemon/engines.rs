@@ -17,8 +17,8 @@ use crate::{
     engine::{
         Engine, EngineKind, ModelManifest,
         echo::{EchoConfig, EchoEngine},
-        manifest,
         proxied::{ProxiedConfig, ProxiedEngine},
+        unseen,
     },
     failure::{Exit, Failure},
     metrics::Metrics,
@@ -70,7 +70,7 @@ pub(super) async fn load(
     let loading = tokio::task::spawn_blocking(move || match settings.engine() {
         EngineChoice::Native => models::open(&settings, metrics),
         EngineChoice::Proxied => proxied(&settings, runtime).map(|engine| vec![engine]),
-        EngineChoice::Echo => echo(&settings).map(|engine| vec![engine]),
+        EngineChoice::Echo => Ok(vec![echo(&settings, runtime)]),
     });
     loading.await.map_err(|error| Failure::new(Exit::Failure, error))?
 }
@@ -86,7 +86,7 @@ pub(super) async fn load_embeddings(settings: &Settings) -> Result<Option<Embedd
 fn embeddings(name: &str, folder: &Path) -> Result<EmbeddingModel, Failure> {
     let (embedder, manifest, context_tokens): (Arc<dyn Embedder>, _, _) = if name == Hashing::ID {
         tracing::warn!("{name} knows words by their spelling only: it is for tests, not for service");
-        let manifest = manifest::unseen(format!("embedding:{name}"));
+        let manifest = unseen(format!("embedding:{name}"));
         (Arc::new(Hashing), manifest, HASHING_TOKENS)
     } else {
         let files = embedding_files(name, folder)?;
@@ -154,11 +154,11 @@ fn embedding_manifest(name: &str, files: &[PathBuf]) -> Result<ModelManifest, Fa
     Ok(ModelManifest {
         weights_sha256: weights.actual.0,
         tokenizer_hash: *blake3::hash(&text).as_bytes(),
-        ..manifest::unseen("embedding:bert".to_owned())
+        ..unseen("embedding:bert".to_owned())
     })
 }
 
-fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
+fn echo(settings: &Settings, runtime: tokio::runtime::Handle) -> Arc<dyn Engine> {
     let config = EchoConfig {
         context_tokens: settings.context_tokens(),
         token_delay: Duration::from_millis(settings.echo_delay_ms().into()),
@@ -166,9 +166,8 @@ fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
         // the next turn.
         queue_limit: 2 * settings.slots() as usize,
     };
-    let engine = EchoEngine::new(&config).map_err(|error| Failure::new(Exit::Model, error))?;
     tracing::warn!("the echo engine repeats what it is told: it is for tests, not for service");
-    Ok(Arc::new(engine))
+    Arc::new(EchoEngine::new(&config, runtime))
 }
 
 /// Converts a model error into a failure. Disk errors get another exit code than network errors.

@@ -87,7 +87,7 @@ fn load(settings: &Settings, model: &LocalModel) -> Result<Arc<dyn Engine>, Fail
         let text = format!("cannot load the model {name}");
         Failure { exit: Exit::Model, error: anyhow::Error::new(error).context(text) }
     })?;
-    let found = engine.info().manifest.weights;
+    let found = WeightsHash(engine.info().manifest.weights_sha256);
     if let Some(expected) = *sha256
         && expected != found
     {

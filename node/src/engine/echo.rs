@@ -1,17 +1,21 @@
 //! The echo engine: deterministic and without a model, for tests of everything around an engine.
 //!
-//! It answers `echo:` and the words of the last user message (with memory, if any), one token a word. It
-//! counts words, exactly. It is never offered to clients as a model.
+//! It answers `echo:` and the words of the last user message (with memory, if any), one token a word, and one job
+//! at a time. It counts words, exactly. It is never offered to clients as a model.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use baton_engine::language::text::{PushOutcome, StreamText, shown_text};
+use baton_engine::language::text::{Piece, PushOutcome, StreamText, shown_text};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, mpsc},
+};
 
 use super::{
-    Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, TokenCount,
-    manifest::unseen,
-    refuse_extras,
-    worker::{Backend, EventSink, Worker},
+    Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob,
+    GenerateStats, TokenCount, check_sampling, refuse_extras,
+    tasks::{JobRun, JobTasks},
+    unseen,
 };
 use crate::prompt::{Prompt, Role};
 
@@ -35,26 +39,26 @@ impl Default for EchoConfig {
 /// See the module.
 pub struct EchoEngine {
     info: EngineInfo,
-    worker: Worker,
+    delay: Duration,
+    /// Held by the job that is answered.
+    turn: Arc<Semaphore>,
+    jobs: JobTasks,
 }
 
 impl EchoEngine {
-    /// Starts an echo engine and its thread.
-    ///
-    /// # Errors
-    /// When the thread cannot be started.
-    pub fn new(config: &EchoConfig) -> std::io::Result<Self> {
+    /// An echo engine whose jobs run on `runtime`.
+    #[must_use]
+    pub fn new(config: &EchoConfig, runtime: Handle) -> Self {
         let manifest = unseen("echo".into());
         let info = EngineInfo {
             name: "echo".into(),
             model_id: manifest.model_id(),
             kind: EngineKind::Echo,
             context_tokens: config.context_tokens,
-            manifest: manifest.into(),
+            manifest,
         };
-        let runner = Runner { context: config.context_tokens, delay: config.token_delay };
-        let worker = Worker::spawn("echo", config.queue_limit, runner)?;
-        Ok(Self { info, worker })
+        let jobs = JobTasks::new(runtime, config.queue_limit + 1);
+        Self { info, delay: config.token_delay, turn: Arc::new(Semaphore::new(1)), jobs }
     }
 }
 
@@ -90,73 +94,103 @@ impl Engine for EchoEngine {
     }
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
-        job.sampling.validate()?;
+        check_sampling(&job)?;
         refuse_extras(&job)?;
-        self.worker.submit(job)
+        self.jobs.start(job, |events| EchoRun {
+            context: self.info.context_tokens,
+            delay: self.delay,
+            turn: Arc::clone(&self.turn),
+            events,
+            next: 0,
+            stats: GenerateStats::default(),
+        })
     }
 
     fn shutdown(&self) {
-        self.worker.shutdown();
+        self.jobs.shutdown();
     }
 }
 
-struct Runner {
+struct EchoRun {
     context: u32,
     delay: Duration,
+    turn: Arc<Semaphore>,
+    events: mpsc::Sender<EngineEvent>,
+    /// Position in the answer of the first unsent token.
+    next: u32,
+    stats: GenerateStats,
 }
 
-impl Backend for Runner {
-    fn run(&mut self, job: &GenerateJob, sink: &mut EventSink) -> Result<FinishReason, EngineError> {
+impl EchoRun {
+    /// Sends an event. A closed reader ends the job from outside.
+    async fn send(&self, event: EngineEvent) {
+        let _ = self.events.send(event).await;
+    }
+
+    async fn emit(&mut self, Piece { ids, text }: Piece) {
+        if ids.is_empty() && text.is_empty() {
+            return;
+        }
+        let index = self.next;
+        self.next += u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        self.send(EngineEvent::Token { index, ids, text, logprobs: Vec::new() }).await;
+    }
+}
+
+impl JobRun for EchoRun {
+    async fn run(&mut self, job: &GenerateJob) -> Result<FinishReason, EngineError> {
+        let turn = Arc::clone(&self.turn).acquire_owned().await;
+        let _turn = turn.map_err(|_| EngineError::ShutDown)?;
         let input = count_words(&job.prompt);
-        let resumed = u32::try_from(job.resume_tokens.len()).unwrap_or(u32::MAX);
-        let needed = input.saturating_add(resumed).saturating_add(1);
+        let resumed = job.resume_tokens.len();
+        self.next = u32::try_from(resumed).unwrap_or(u32::MAX);
+        let needed = input.saturating_add(self.next).saturating_add(1);
         if needed > self.context {
             return Err(EngineError::ContextOverflow { needed, limit: self.context });
         }
-        sink.started(input);
+        self.stats.input_tokens = input;
+        self.send(EngineEvent::Started { input_tokens: input }).await;
         let tokens = answer(&job.prompt);
-        if resumed as usize > tokens.len() || job.resume_tokens.iter().zip(&tokens).any(|(id, t)| *id != t.0)
-        {
+        if resumed > tokens.len() || job.resume_tokens.iter().zip(&tokens).any(|(id, t)| *id != t.0) {
             return Err(EngineError::InvalidResume);
         }
-        let mut text = StreamText::new(&job.sampling.stop);
-        let prefix = tokens[..resumed as usize].iter().map(|(_, word)| word.as_str());
-        sink.resumed(shown_text(&job.sampling.stop, prefix.collect::<String>().as_bytes()));
-        let mut open = true;
-        for (id, word) in &tokens[..resumed as usize] {
-            open = open && text.resume(*id, word.as_bytes());
+        let (prefix, rest) = tokens.split_at(resumed);
+        let stops = &job.sampling.stop;
+        let shown = prefix.iter().map(|(_, word)| word.as_str()).collect::<String>();
+        let shown = shown_text(stops, shown.as_bytes());
+        if !shown.is_empty() {
+            self.send(EngineEvent::Resumed { text: shown }).await;
         }
-        sink.prefilled();
-        if !open {
-            return Ok(FinishReason::StopString);
-        }
-        let longest = job.sampling.max_tokens.min(self.context - input);
-        let mut next = resumed;
-        let mut finish = FinishReason::Stop;
-        for (position, (id, word)) in (0u32..).zip(&tokens).skip(resumed as usize) {
-            if position >= longest {
-                finish = FinishReason::Length;
-                break;
-            }
-            sink.wait(self.delay);
-            if let Some(interruption) = sink.interruption() {
-                return interruption;
-            }
-            sink.generated();
-            let (piece, stopped) = match text.push(*id, word.as_bytes()) {
-                PushOutcome::Held => continue,
-                PushOutcome::Emit(piece) => (piece, false),
-                PushOutcome::Stopped(piece) => (piece, true),
-            };
-            let count = u32::try_from(piece.ids.len()).unwrap_or(u32::MAX);
-            sink.token(next, piece.ids, piece.text, Vec::new());
-            next += count;
-            if stopped {
+        let mut text = StreamText::new(stops);
+        for (id, word) in prefix {
+            if !text.resume(*id, word.as_bytes()) {
                 return Ok(FinishReason::StopString);
             }
         }
-        let rest = text.finish();
-        sink.token(next, rest.ids, rest.text, Vec::new());
-        Ok(finish)
+        let longest = job.max_tokens.min(self.context - input) as usize;
+        let made = &rest[..rest.len().min(longest.saturating_sub(resumed))];
+        for (id, word) in made {
+            if !self.delay.is_zero() {
+                tokio::time::sleep(self.delay).await;
+            }
+            self.stats.output_tokens += 1;
+            match text.push(*id, word.as_bytes()) {
+                PushOutcome::Held => {}
+                PushOutcome::Emit(piece) => self.emit(piece).await,
+                PushOutcome::Stopped(piece) => {
+                    self.emit(piece).await;
+                    return Ok(FinishReason::StopString);
+                }
+            }
+        }
+        self.emit(text.finish()).await;
+        Ok(if made.len() < rest.len() { FinishReason::Length } else { FinishReason::Stop })
+    }
+
+    fn end(
+        self,
+        outcome: Result<FinishReason, EngineError>,
+    ) -> Result<(FinishReason, GenerateStats), EngineError> {
+        Ok((outcome?, self.stats))
     }
 }

@@ -101,17 +101,17 @@ fn json(value: &ProtoJson) -> Json {
 }
 
 /// The settings of a job that choose tokens.
-pub(super) fn sampling(job: &Sampling) -> baton_engine::language::Sampling {
+pub(super) fn sampling(asked: &Sampling) -> baton_engine::language::Sampling {
     baton_engine::language::Sampling {
-        temperature: job.temperature,
-        top_p: job.top_p,
-        top_k: job.top_k,
-        min_p: job.min_p,
-        repetition_penalty: job.repetition_penalty,
-        seed: job.seed,
-        presence_penalty: job.presence_penalty,
-        frequency_penalty: job.frequency_penalty,
-        token_biases: job.token_biases.iter().map(|bias| (bias.token, bias.bias)).collect(),
+        temperature: asked.temperature,
+        top_p: asked.top_p,
+        top_k: asked.top_k,
+        min_p: asked.min_p,
+        repetition_penalty: asked.repetition_penalty,
+        seed: asked.seed,
+        presence_penalty: asked.presence_penalty,
+        frequency_penalty: asked.frequency_penalty,
+        token_biases: asked.token_biases.iter().map(|bias| (bias.token, bias.bias)).collect(),
     }
 }
 

@@ -42,7 +42,7 @@ use zeroize::Zeroizing;
 use self::prompt_queue::{CheckRequest, PromptQueue};
 use super::{
     AnswerComparison, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, EngineLoad, FinishReason,
-    GenerateHandle, GenerateJob, GivenAnswer, ModelManifest, TokenCount,
+    GenerateHandle, GenerateJob, GivenAnswer, ModelManifest, TokenCount, check_sampling,
     language::{Constraint, ConstraintKind, conversation},
     library,
 };
@@ -368,7 +368,7 @@ impl NativeEngine {
             model_id: manifest.model_id(),
             kind: model.kind(),
             context_tokens: model.context_tokens(config)?,
-            manifest: manifest.into(),
+            manifest,
         };
         // Prepared now, because otherwise the first turn with a schema would wait for it. A model without an
         // end token has none.
@@ -393,7 +393,7 @@ impl NativeEngine {
     }
 
     fn submit(&self, job: GenerateJob, given: Option<CheckRequest>) -> Result<GenerateHandle, EngineError> {
-        job.sampling.validate()?;
+        check_sampling(&job)?;
         if matches!(job.constraint, Some(Constraint(ConstraintKind::Passed(_)))) {
             return Err(EngineError::Unsupported { what: "a constraint of another engine" });
         }

@@ -10,19 +10,14 @@ mod request;
 mod sse;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use baton_walrus_client::http_client;
 use futures::StreamExt as _;
 use reqwest::{Client, Response, StatusCode, Url, header};
-use tokio::{
-    runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    task::JoinSet,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{runtime::Handle, sync::mpsc};
 use zeroize::Zeroizing;
 
 use self::{
@@ -30,12 +25,12 @@ use self::{
     sse::{Chunk, SseEvent, SseReader},
 };
 use super::{
-    EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
-    GenerateJob, GenerateStats, TokenCount,
+    Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob,
+    GenerateStats, TokenCount, check_sampling,
     language::{Constraint, ConstraintKind},
-    manifest::unseen,
     refuse_logprobs,
-    worker::millis,
+    tasks::{JobRun, JobTasks, millis},
+    unseen,
 };
 use crate::prompt::Prompt;
 
@@ -103,10 +98,7 @@ pub enum ProxiedError {
 pub struct ProxiedEngine {
     info: EngineInfo,
     backend: Arc<ProxiedBackend>,
-    runtime: Handle,
-    slots: Arc<Semaphore>,
-    stop: CancellationToken,
-    tasks: Mutex<JoinSet<()>>,
+    jobs: JobTasks,
 }
 
 struct ProxiedBackend {
@@ -114,7 +106,6 @@ struct ProxiedBackend {
     url: Url,
     model: String,
     idle_timeout: Duration,
-    max_concurrent: usize,
 }
 
 impl ProxiedEngine {
@@ -150,23 +141,11 @@ impl ProxiedEngine {
             model_id: manifest.model_id(),
             kind: EngineKind::Proxied,
             context_tokens: config.context_tokens,
-            manifest: manifest.into(),
+            manifest,
         };
-        let backend = ProxiedBackend {
-            client,
-            url,
-            model: config.model.clone(),
-            idle_timeout: config.idle_timeout,
-            max_concurrent: config.max_concurrent,
-        };
-        Ok(Self {
-            info,
-            backend: Arc::new(backend),
-            runtime,
-            slots: Arc::new(Semaphore::new(config.max_concurrent)),
-            stop: CancellationToken::new(),
-            tasks: Mutex::new(JoinSet::new()),
-        })
+        let backend =
+            ProxiedBackend { client, url, model: config.model.clone(), idle_timeout: config.idle_timeout };
+        Ok(Self { info, backend: Arc::new(backend), jobs: JobTasks::new(runtime, config.max_concurrent) })
     }
 }
 
@@ -198,7 +177,7 @@ impl Engine for ProxiedEngine {
     }
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
-        job.sampling.validate()?;
+        check_sampling(&job)?;
         if !job.resume_tokens.is_empty() {
             return Err(EngineError::ResumeUnsupported);
         }
@@ -207,34 +186,20 @@ impl Engine for ProxiedEngine {
         if matches!(job.constraint, Some(Constraint(ConstraintKind::Grammar(_)))) {
             return Err(EngineError::Unsupported { what: "a constraint of another engine" });
         }
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.stop.is_cancelled() {
-            return Err(EngineError::ShutDown);
-        }
-        let busy = EngineError::Busy { limit: self.backend.max_concurrent };
-        let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| busy)?;
-        let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
-        let last = events.clone().try_reserve_owned().expect("a new channel has room");
-        let run = ProxiedRun {
+        let is_constrained = job.constraint.is_some();
+        self.jobs.start(job, |events| ProxiedRun {
             backend: Arc::clone(&self.backend),
-            stop: self.stop.clone(),
             events,
             begun: Instant::now(),
             stats: GenerateStats::default(),
             chunks: 0,
             parts: 0,
-            whole: job.constraint.is_some().then(Zeroizing::default),
-        };
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn_on(run.finish(job, last, slot), &self.runtime);
-        Ok(GenerateHandle { events: receiver })
+            whole: is_constrained.then(Zeroizing::default),
+        })
     }
 
     fn shutdown(&self) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        self.stop.cancel();
-        while tasks.try_join_next().is_some() {}
-        // Running tasks end by `stop`; dropping the engine aborts the rest.
+        self.jobs.shutdown();
     }
 }
 
@@ -269,7 +234,6 @@ async fn read_fault(mut response: Response) -> EngineError {
 /// One request, from its job to its last event.
 struct ProxiedRun {
     backend: Arc<ProxiedBackend>,
-    stop: CancellationToken,
     events: mpsc::Sender<EngineEvent>,
     begun: Instant,
     stats: GenerateStats,
@@ -282,34 +246,6 @@ struct ProxiedRun {
 }
 
 impl ProxiedRun {
-    /// Dropping the request's future closes its connection, which cancels it.
-    async fn finish(
-        mut self,
-        job: GenerateJob,
-        last: mpsc::OwnedPermit<EngineEvent>,
-        slot: OwnedSemaphorePermit,
-    ) {
-        let (stop, reader) = (self.stop.clone(), self.events.clone());
-        let outcome = tokio::select! {
-            biased;
-            () = stop.cancelled() => Err(EngineError::ShutDown),
-            () = job.cancel.cancelled() => Ok(FinishReason::Cancelled),
-            () = reader.closed() => Ok(FinishReason::Cancelled),
-            outcome = self.request(&job) => outcome,
-        };
-        let outcome = outcome.and_then(|finish| self.check_json(finish));
-        let elapsed = millis(self.begun.elapsed());
-        self.stats.decode_ms = elapsed.saturating_sub(self.stats.prefill_ms);
-        if self.stats.output_tokens == 0 {
-            self.stats.output_tokens = self.chunks;
-        }
-        drop(slot);
-        last.send(match outcome {
-            Ok(finish) => EngineEvent::Done { finish, stats: self.stats },
-            Err(error) => EngineEvent::Failed(error),
-        });
-    }
-
     /// Checks the JSON: a server that does not know `response_format` answers in prose.
     fn check_json(&self, finish: FinishReason) -> Result<FinishReason, EngineError> {
         let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
@@ -321,8 +257,58 @@ impl ProxiedRun {
         }
     }
 
-    async fn request(&mut self, job: &GenerateJob) -> Result<FinishReason, EngineError> {
-        let body = request::body(&self.backend.model, &job.prompt, &job.sampling, job.constraint.as_ref())
+    async fn take(&mut self, chunk: Chunk, calls: &mut Calls) -> Result<(), EngineError> {
+        let Chunk { mut text, calls: mut parts, message, .. } = chunk;
+        if let Some((whole, all)) = message.map(|message| message.split()) {
+            // It repeats the parts, if there were any.
+            if text.is_empty() && self.chunks == 0 {
+                text = whole;
+            }
+            if parts.is_empty() && calls.is_empty() {
+                parts = all;
+            }
+        }
+        if !text.is_empty() {
+            self.parts += 1;
+            let ended = calls.finish();
+            self.emit(ended).await;
+            calls.follow_text();
+            self.emit(text).await;
+        }
+        for part in parts {
+            self.parts += u32::from(!part.arguments.is_empty());
+            let ended = calls.take(part)?;
+            self.emit(ended).await;
+        }
+        Ok(())
+    }
+
+    async fn emit(&mut self, text: String) {
+        if text.is_empty() {
+            return;
+        }
+        if self.chunks == 0 {
+            self.stats.prefill_ms = millis(self.begun.elapsed());
+        }
+        let index = self.chunks;
+        self.chunks += 1;
+        if let Some(whole) = &mut self.whole {
+            whole.push_str(&text);
+        }
+        self.send(EngineEvent::Token { index, ids: Vec::new(), text, logprobs: Vec::new() }).await;
+    }
+
+    /// Sends an event, and waits for a slow reader; the connection's flow control then slows the server.
+    async fn send(&self, event: EngineEvent) {
+        // A closed reader ends the job from outside.
+        let _ = self.events.send(event).await;
+    }
+}
+
+impl JobRun for ProxiedRun {
+    /// Dropping the future closes the connection, which cancels the request.
+    async fn run(&mut self, job: &GenerateJob) -> Result<FinishReason, EngineError> {
+        let body = request::body(&self.backend.model, job)
             .map_err(|_| EngineError::BackendProtocol { reason: "the request cannot be written" })?;
         let request = self
             .backend
@@ -372,7 +358,7 @@ impl ProxiedRun {
                     (self.stats.input_tokens, self.stats.output_tokens) = (input, output);
                 }
                 self.take(chunk, &mut calls).await?;
-                if self.parts >= job.sampling.max_tokens && finish.is_none() {
+                if self.parts >= job.max_tokens && finish.is_none() {
                     // Every chunk has at least one token, so a server that continues ignores the limit.
                     finish = Some(FinishReason::Length);
                     ended = true;
@@ -386,51 +372,14 @@ impl ProxiedRun {
         }
     }
 
-    async fn take(&mut self, chunk: Chunk, calls: &mut Calls) -> Result<(), EngineError> {
-        let Chunk { mut text, calls: mut parts, message, .. } = chunk;
-        if let Some((whole, all)) = message.map(|message| message.split()) {
-            // It repeats the parts, if there were any.
-            if text.is_empty() && self.chunks == 0 {
-                text = whole;
-            }
-            if parts.is_empty() && calls.is_empty() {
-                parts = all;
-            }
+    fn end(
+        mut self,
+        outcome: Result<FinishReason, EngineError>,
+    ) -> Result<(FinishReason, GenerateStats), EngineError> {
+        let finish = self.check_json(outcome?)?;
+        if self.stats.output_tokens == 0 {
+            self.stats.output_tokens = self.chunks;
         }
-        if !text.is_empty() {
-            self.parts += 1;
-            let ended = calls.finish();
-            self.emit(ended).await;
-            calls.follow_text();
-            self.emit(text).await;
-        }
-        for part in parts {
-            self.parts += u32::from(!part.arguments.is_empty());
-            let ended = calls.take(part)?;
-            self.emit(ended).await;
-        }
-        Ok(())
-    }
-
-    async fn emit(&mut self, text: String) {
-        if text.is_empty() {
-            return;
-        }
-        if self.chunks == 0 {
-            let elapsed = millis(self.begun.elapsed());
-            (self.stats.first_token_ms, self.stats.prefill_ms) = (elapsed, elapsed);
-        }
-        let index = self.chunks;
-        self.chunks += 1;
-        if let Some(whole) = &mut self.whole {
-            whole.push_str(&text);
-        }
-        self.send(EngineEvent::Token { index, ids: Vec::new(), text, logprobs: Vec::new() }).await;
-    }
-
-    /// Sends an event, and waits for a slow reader; the connection's flow control then slows the server.
-    async fn send(&self, event: EngineEvent) {
-        // A closed reader ends the job in `finish`.
-        let _ = self.events.send(event).await;
+        Ok((finish, self.stats))
     }
 }

@@ -127,7 +127,8 @@ fn start(
 ) -> Result<GenerateHandle, Refusal> {
     let job = GenerateJob {
         prompt: turn_prompt.prompt.clone(),
-        sampling: engine::Sampling::asked(&opened.payload.sampling, turn_prompt.max_tokens),
+        sampling: opened.payload.sampling.clone(),
+        max_tokens: turn_prompt.max_tokens,
         resume_tokens: opened.payload.resume_tokens.clone(),
         constraint: opened.constraint.clone(),
         cache_key: Some(core.log_key.cache_key(&admitted.auth.session_id)),

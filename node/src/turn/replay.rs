@@ -95,7 +95,8 @@ pub enum NotReplayable {
 /// A turn that can be recomputed.
 pub struct ReplayTask {
     prompt: Prompt,
-    sampling: engine::Sampling,
+    sampling: Sampling,
+    max_tokens: u32,
     schema: Option<Zeroizing<String>>,
     receipt: Receipt,
     record_key: RecordKey,
@@ -155,7 +156,7 @@ impl ReplayTask {
         }
         let block = MemoryBlock {
             fence_tag: turn.record_key.memory_fence(),
-            items: used.iter().map(prompt_item).collect(),
+            items: used.to_vec(),
             max_tokens: u32::MAX,
         };
         let history = window(history, turn, receipt);
@@ -163,7 +164,9 @@ impl ReplayTask {
         let memory = (!used.is_empty()).then_some((&block, used.len()));
         Ok(Self {
             prompt: prompt::whole_window(system, &history, memory, new),
-            sampling: settings(sampling, receipt, turn.record.finish),
+            // The reporting of log probabilities does not change the tokens.
+            sampling: Sampling { logprobs: 0, ..sampling.clone() },
+            max_tokens: max_tokens(receipt, turn.record.finish),
             schema: schema.map(|schema| Zeroizing::new(schema.to_owned())),
             receipt: Receipt::clone(receipt),
             record_key: turn.record_key.clone(),
@@ -210,7 +213,7 @@ impl ReplayTask {
         (session, cancel): (SessionKey, CancellationToken),
         (tokens, probe): (Vec<u32>, u32),
     ) -> (GenerateJob, GivenAnswer) {
-        let Self { prompt, sampling, receipt, answer, finish, .. } = self;
+        let Self { prompt, sampling, max_tokens, receipt, answer, finish, .. } = self;
         let given = GivenAnswer {
             tokens: Zeroizing::new(tokens),
             text: answer,
@@ -223,8 +226,9 @@ impl ReplayTask {
             probe: probe.max(receipt.tokens.resumed) as usize,
             count: CHECKED_TOKENS as usize,
         };
-        let (cache_key, resume_tokens) = (Some(session), Vec::new());
-        (GenerateJob { prompt, sampling, resume_tokens, constraint, cache_key, cancel }, given)
+        let cache_key = Some(session);
+        let job = GenerateJob::new(prompt, sampling, max_tokens);
+        (GenerateJob { constraint, cache_key, cancel, ..job }, given)
     }
 }
 
@@ -239,10 +243,6 @@ fn constraint_of(
         (None, Some(tools)) => engine.constrain_calls(tools),
         (None, None) => Ok(None),
     }
-}
-
-fn prompt_item(item: &MemoryItem) -> prompt::MemoryItem {
-    prompt::MemoryItem { provenance: item.source.clone(), text: item.text.clone() }
 }
 
 /// The memory items to which the receipt commits.
@@ -267,13 +267,10 @@ fn window(history: &[HistoryTurn], turn: &OpenTurn, receipt: &Receipt) -> Vec<pr
     history
 }
 
-fn settings(sampling: &Sampling, receipt: &Receipt, finish: FinishReason) -> engine::Sampling {
+/// The most tokens of the answer. An answer that was cut off used all its tokens.
+fn max_tokens(receipt: &Receipt, finish: FinishReason) -> u32 {
     let output = receipt.tokens.output;
-    // An answer that was cut off used all its tokens.
-    let cut = finish == FinishReason::Length;
-    let max_tokens = if cut { output.max(1) } else { output.saturating_add(UNSHOWN_TOKENS) };
-    // The reporting of log probabilities does not change the tokens.
-    engine::Sampling { logprobs: 0, ..engine::Sampling::asked(sampling, max_tokens) }
+    if finish == FinishReason::Length { output.max(1) } else { output.saturating_add(UNSHOWN_TOKENS) }
 }
 
 /// Recomputes a turn, and stops at the first difference.
@@ -302,14 +299,8 @@ async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, Engi
     let constraint = constraint_of(engine, task.schema.as_ref(), &task.prompt)?;
     let stop = CancellationToken::new();
     let _stopped = stop.clone().drop_guard();
-    let mut events = engine.generate(GenerateJob {
-        prompt: task.prompt.clone(),
-        sampling: task.sampling.clone(),
-        resume_tokens: Vec::new(),
-        constraint,
-        cache_key: None,
-        cancel: stop,
-    })?;
+    let job = GenerateJob::new(task.prompt.clone(), task.sampling.clone(), task.max_tokens);
+    let mut events = engine.generate(GenerateJob { constraint, cancel: stop, ..job })?;
     let mut tally = Tally::new(&task.record_key, task.receipt.auth_hash);
     let mut left = task.answer.as_str();
     while let Some(event) = events.next().await {

@@ -17,7 +17,7 @@ use super::{DecryptedRequest, admission::AdmittedTurn};
 use crate::{
     core::{Core, limits::Price, refusal::Refusal, slots::Ticket},
     engine::{Engine, EngineError, Hold},
-    prompt::{self, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
+    prompt::{FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
 };
 
 /// A prompt, and its figures for the receipt.
@@ -129,7 +129,7 @@ pub(crate) fn engine_refusal(error: &EngineError) -> Refusal {
             Refusal::after(code, retry_after_ms).because(&reason)
         }
         EngineError::ContextOverflow { .. }
-        | EngineError::InvalidSampling { .. }
+        | EngineError::InvalidSampling
         | EngineError::Unsupported { .. }
         | EngineError::Schema { .. }
         | EngineError::Template { .. }
@@ -150,7 +150,7 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         | EngineError::NoRoom { .. }
         | EngineError::LoadSlow { .. } => ErrorCode::Busy,
         EngineError::ContextOverflow { .. } => ErrorCode::ContextOverflow,
-        EngineError::InvalidSampling { .. }
+        EngineError::InvalidSampling
         | EngineError::InvalidResume
         | EngineError::ResumeUnsupported
         | EngineError::Unsupported { .. }
@@ -191,13 +191,9 @@ fn memory_block(opened: &DecryptedRequest) -> Option<MemoryBlock> {
     if opened.memory.is_empty() {
         return None;
     }
-    let item = |item: &baton_proto::memory::MemoryItem| prompt::MemoryItem {
-        provenance: item.source.clone(),
-        text: item.text.clone(),
-    };
     Some(MemoryBlock {
         fence_tag: opened.payload.grant.record_key.record_key().memory_fence(),
-        items: opened.memory.iter().map(item).collect(),
+        items: opened.memory.clone(),
         max_tokens: opened.memory_tokens,
     })
 }

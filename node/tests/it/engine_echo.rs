@@ -9,23 +9,16 @@ use baton_node::{
     },
     prompt::{ChatMessage, Prompt, Role},
 };
-use tokio_util::sync::CancellationToken;
+use tokio::runtime::Handle;
 
-fn job(text: &str, sampling: Sampling, resume_tokens: Vec<u32>) -> GenerateJob {
+fn job(text: &str, resume_tokens: Vec<u32>) -> GenerateJob {
     let messages = vec![
         ChatMessage::new(Role::System, "be brief"),
         ChatMessage::new(Role::User, "earlier"),
         ChatMessage::new(Role::Assistant, "echo: earlier"),
         ChatMessage::new(Role::User, text),
     ];
-    GenerateJob {
-        prompt: Prompt::new(messages),
-        sampling,
-        resume_tokens,
-        constraint: None,
-        cache_key: None,
-        cancel: CancellationToken::new(),
-    }
+    GenerateJob { resume_tokens, ..GenerateJob::new(Prompt::new(messages), Sampling::default(), 512) }
 }
 
 async fn run(engine: &dyn Engine, job: GenerateJob) -> Result<(Vec<u32>, String, FinishReason), EngineError> {
@@ -45,8 +38,12 @@ async fn run(engine: &dyn Engine, job: GenerateJob) -> Result<(Vec<u32>, String,
     panic!("no last event");
 }
 
+fn echo_with(config: EchoConfig) -> EchoEngine {
+    EchoEngine::new(&config, Handle::current())
+}
+
 fn echo() -> EchoEngine {
-    EchoEngine::new(&EchoConfig::default()).unwrap()
+    echo_with(EchoConfig::default())
 }
 
 #[tokio::test]
@@ -54,20 +51,19 @@ async fn refuses_what_only_a_model_can_do() {
     let engine = echo();
     assert!(matches!(engine.constrain("{}"), Err(EngineError::Unsupported { .. })));
     assert!(!engine.reports_logprobs());
-    let asked = Sampling { logprobs: 1, ..Sampling::default() };
-    let refused = engine.generate(job("hi", asked, Vec::new())).unwrap_err();
+    let sampling = Sampling { logprobs: 1, ..Sampling::default() };
+    let refused = engine.generate(GenerateJob { sampling, ..job("hi", vec![]) }).unwrap_err();
     assert!(matches!(refused, EngineError::Unsupported { .. }), "{refused:?}");
 }
 
 #[tokio::test]
 async fn echoes_the_last_user_message_with_stable_ids_and_exact_counts() {
     let engine = echo();
-    let (ids, text, finish) =
-        run(&engine, job("hello  big world", Sampling::default(), vec![])).await.unwrap();
+    let (ids, text, finish) = run(&engine, job("hello  big world", vec![])).await.unwrap();
     assert_eq!((text.as_str(), finish), ("echo: hello big world", FinishReason::Stop));
     assert_eq!(ids, ["echo:", "hello", "big", "world"].map(word_id));
     assert_eq!(word_id("hello"), 0x3d16_8fea); // BLAKE3("hello") begins ea8f163d
-    let count = engine.count(&job("hello  big world", Sampling::default(), vec![]).prompt).unwrap();
+    let count = engine.count(&job("hello  big world", vec![]).prompt).unwrap();
     assert_eq!((count.tokens, count.exact), (8, true));
     assert_eq!((engine.info().name.as_str(), engine.info().kind), ("echo", EngineKind::Echo));
 }
@@ -76,10 +72,10 @@ async fn echoes_the_last_user_message_with_stable_ids_and_exact_counts() {
 async fn resumes_where_a_prefix_ends_and_refuses_a_foreign_one() {
     let engine = echo();
     let prefix: Vec<u32> = ["echo:", "a"].map(word_id).to_vec();
-    let (ids, text, _) = run(&engine, job("a b c", Sampling::default(), prefix)).await.unwrap();
+    let (ids, text, _) = run(&engine, job("a b c", prefix)).await.unwrap();
     assert_eq!((ids, text.as_str()), (vec![word_id("b"), word_id("c")], " b c"));
     for foreign in [vec![7], vec![0; 9]] {
-        let refused = run(&engine, job("a b c", Sampling::default(), foreign)).await;
+        let refused = run(&engine, job("a b c", foreign)).await;
         assert_eq!(refused.unwrap_err(), EngineError::InvalidResume);
     }
 }
@@ -87,24 +83,46 @@ async fn resumes_where_a_prefix_ends_and_refuses_a_foreign_one() {
 #[tokio::test]
 async fn honours_length_stop_strings_and_context() {
     let engine = echo();
-    let short = Sampling { max_tokens: 2, ..Sampling::default() };
-    let (_, text, finish) = run(&engine, job("a b c", short, vec![])).await.unwrap();
+    let short = GenerateJob { max_tokens: 2, ..job("a b c", vec![]) };
+    let (_, text, finish) = run(&engine, short).await.unwrap();
     assert_eq!((text.as_str(), finish), ("echo: a", FinishReason::Length));
-    let stop = Sampling { stop: vec!["b c".into()], ..Sampling::default() };
-    let (_, text, finish) = run(&engine, job("a b c d", stop, vec![])).await.unwrap();
+    let sampling = Sampling { stop: vec!["b c".into()], ..Sampling::default() };
+    let stopped = GenerateJob { sampling, ..job("a b c d", vec![]) };
+    let (_, text, finish) = run(&engine, stopped).await.unwrap();
     assert_eq!((text.as_str(), finish), ("echo: a ", FinishReason::StopString));
-    let small = EchoEngine::new(&EchoConfig { context_tokens: 8, ..EchoConfig::default() }).unwrap();
-    let (ids, _, finish) = run(&small, job("a", Sampling::default(), vec![])).await.unwrap();
+    let small = echo_with(EchoConfig { context_tokens: 8, ..EchoConfig::default() });
+    let (ids, _, finish) = run(&small, job("a", vec![])).await.unwrap();
     assert_eq!((ids.len(), finish), (2, FinishReason::Stop));
-    let refused = run(&small, job("a b c", Sampling::default(), vec![])).await.unwrap_err();
+    let refused = run(&small, job("a b c", vec![])).await.unwrap_err();
     assert_eq!(refused, EngineError::ContextOverflow { needed: 9, limit: 8 });
+}
+
+fn slow() -> EchoConfig {
+    EchoConfig { token_delay: Duration::from_secs(3600), queue_limit: 1, ..EchoConfig::default() }
+}
+
+#[tokio::test]
+async fn answers_one_job_at_a_time_and_refuses_what_finds_no_place() {
+    let engine = echo_with(slow());
+    let ask = || engine.generate(job("a", vec![]));
+    let mut first = ask().unwrap();
+    assert_eq!(first.next().await, Some(EngineEvent::Started { input_tokens: 6 }));
+    let mut waiting = ask().unwrap();
+    assert_eq!(ask().unwrap_err(), EngineError::Busy { limit: 2 });
+    drop(first);
+    assert_eq!(waiting.next().await, Some(EngineEvent::Started { input_tokens: 6 }));
+    let mut last = ask().unwrap();
+    engine.shutdown();
+    for stopped in [&mut waiting, &mut last] {
+        assert_eq!(stopped.next().await, Some(EngineEvent::Failed(EngineError::ShutDown)));
+    }
+    assert_eq!(ask().unwrap_err(), EngineError::ShutDown);
 }
 
 #[tokio::test]
 async fn a_cancel_interrupts_the_wait_before_a_token() {
-    let config = EchoConfig { token_delay: Duration::from_secs(3600), ..EchoConfig::default() };
-    let engine = EchoEngine::new(&config).unwrap();
-    let job = job("a", Sampling::default(), vec![]);
+    let engine = echo_with(slow());
+    let job = job("a", vec![]);
     let cancel = job.cancel.clone();
     let mut handle = engine.generate(job).unwrap();
     assert_eq!(handle.next().await, Some(EngineEvent::Started { input_tokens: 6 }));

@@ -12,7 +12,6 @@ use baton_node::{
     prompt::{ChatMessage, Prompt, Role},
 };
 use tempfile::TempDir;
-use tokio_util::sync::CancellationToken;
 
 use crate::{small, support};
 
@@ -23,14 +22,8 @@ fn config(folder: &TempDir, file: &support::writer::Writer) -> NativeConfig {
 }
 
 fn job(question: &str, max_tokens: u32) -> GenerateJob {
-    GenerateJob {
-        prompt: Prompt::new(vec![ChatMessage::new(Role::User, question)]),
-        sampling: Sampling { max_tokens, temperature: 0.9, seed: 5, logprobs: 2, ..Sampling::default() },
-        resume_tokens: Vec::new(),
-        constraint: None,
-        cache_key: None,
-        cancel: CancellationToken::new(),
-    }
+    let sampling = Sampling { temperature: 0.9, seed: 5, logprobs: 2, ..Sampling::default() };
+    GenerateJob::new(Prompt::new(vec![ChatMessage::new(Role::User, question)]), sampling, max_tokens)
 }
 
 #[derive(Debug, Default, PartialEq)]

@@ -28,7 +28,7 @@ fn message(role: Role, text: &str) -> Vec<ChatMessage> {
 }
 
 fn memory(items: &[&str], max_tokens: u32) -> MemoryBlock {
-    let item = |text: &&str| MemoryItem { provenance: "notes".into(), text: (*text).into() };
+    let item = |text: &&str| MemoryItem { source: "notes".into(), text: (*text).into(), time_ms: 0 };
     MemoryBlock { fence_tag: "0a1b2c".into(), items: items.iter().map(item).collect(), max_tokens }
 }
 

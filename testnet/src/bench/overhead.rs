@@ -13,7 +13,7 @@ use baton_node::{
 };
 use baton_walrus_client::{ShardCount, blob_id};
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
+use tokio::runtime::Handle;
 
 use super::{BenchTurnArgs, Quantiles, ms_since, timed_turn, unlimited};
 use crate::network::{EngineChoice, Network, NodeOptions, native_engine};
@@ -100,20 +100,13 @@ pub(super) async fn measure(
 
 async fn bare_engine(choice: EngineChoice, model_dir: Option<PathBuf>) -> anyhow::Result<Arc<dyn Engine>> {
     if choice == EngineChoice::Echo {
-        return Ok(Arc::new(EchoEngine::new(&EchoConfig::default())?));
+        return Ok(Arc::new(EchoEngine::new(&EchoConfig::default(), Handle::current())));
     }
     native_engine(model_dir).await
 }
 
 async fn bare_first_token_ms(engine: &dyn Engine, messages: Vec<ChatMessage>) -> anyhow::Result<f64> {
-    let job = GenerateJob {
-        prompt: Prompt::new(messages),
-        sampling: Sampling { max_tokens: ANSWER_TOKENS, ..Sampling::default() },
-        resume_tokens: Vec::new(),
-        constraint: None,
-        cache_key: None,
-        cancel: CancellationToken::new(),
-    };
+    let job = GenerateJob::new(Prompt::new(messages), Sampling::default(), ANSWER_TOKENS);
     let begun = Instant::now();
     let mut handle = engine.generate(job)?;
     let mut first = None;

@@ -31,8 +31,6 @@ pub(super) struct ActiveRequest {
     pub draft: Drafter,
     /// Steps in which the prompts of other requests came first.
     pub passed_over: usize,
-    /// Whether its blocks may be kept for the session's next request.
-    pub keeps: bool,
 }
 
 impl ActiveRequest {
@@ -134,8 +132,6 @@ impl ActiveRequest {
                 right += 1;
             }
         }
-        self.generation.answer.stats.drafted_tokens += guesses.len();
-        self.generation.answer.stats.accepted_tokens += right;
         if finish.is_none() {
             self.draft.learn(guesses.len(), right);
         }

@@ -10,9 +10,9 @@ use super::request::{BatchError, Finish, Sink, Stats};
 /// A sink and its statistics. If dropped without an end, it ends with [`BatchError::ShutDown`].
 pub(super) struct Answer {
     sink: Option<Box<dyn Sink>>,
-    pub stats: Stats,
-    submitted: Instant,
-    first_token: Option<Instant>,
+    stats: Stats,
+    /// When the request was admitted, until its first token.
+    admitted: Option<Instant>,
 }
 
 /// Runs `call` and turns a panic into an error. The caller must not use the state of a call that panicked.
@@ -21,9 +21,8 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, BatchError> {
 }
 
 impl Answer {
-    pub(super) fn new(sink: Box<dyn Sink>, prompt_tokens: usize, now: Instant) -> Self {
-        let stats = Stats { prompt_tokens, ..Stats::default() };
-        Self { sink: Some(sink), stats, submitted: now, first_token: None }
+    pub(super) fn new(sink: Box<dyn Sink>) -> Self {
+        Self { sink: Some(sink), stats: Stats::default(), admitted: None }
     }
 
     /// How many tokens the sink accepts; `None` if the reader has gone.
@@ -31,30 +30,20 @@ impl Answer {
         guarded(|| self.sink.as_mut().and_then(|sink| sink.room()))
     }
 
-    pub(super) fn started(&mut self, cached: usize, now: Instant) -> Result<(), BatchError> {
+    pub(super) fn started(&mut self, prompt: usize, cached: usize, now: Instant) -> Result<(), BatchError> {
         self.stats.cached_tokens = cached;
-        self.stats.queued = now.saturating_duration_since(self.submitted);
-        let prompt = self.stats.prompt_tokens;
+        self.admitted = Some(now);
         guarded(|| self.sink.iter_mut().for_each(|sink| sink.started(prompt, cached)))
     }
 
     pub(super) fn token(&mut self, token: u32, logits: &[f32], now: Instant) -> Result<(), BatchError> {
-        if self.first_token.is_none() {
-            self.first_token = Some(now);
-            self.stats.first_token = now.saturating_duration_since(self.submitted);
+        if let Some(admitted) = self.admitted.take() {
+            self.stats.prefill = now.saturating_duration_since(admitted);
         }
-        self.stats.output_tokens += 1;
         guarded(|| self.sink.iter_mut().for_each(|sink| sink.token(token, logits)))
     }
 
-    pub(super) fn finish(&mut self, finish: Finish, now: Instant) {
-        if let Some(first) = self.first_token {
-            self.stats.decode = now.saturating_duration_since(first);
-        }
-        self.end(finish);
-    }
-
-    fn end(&mut self, finish: Finish) {
+    pub(super) fn finish(&mut self, finish: Finish) {
         if let Some(sink) = self.sink.take() {
             let stats = self.stats;
             // If a sink panics at its own end, no one is left to notify.
@@ -65,6 +54,6 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.end(Finish::Failed(BatchError::ShutDown));
+        self.finish(Finish::Failed(BatchError::ShutDown));
     }
 }

@@ -11,30 +11,29 @@ use std::{
 use super::{
     BatchOptions,
     answer::Answer,
-    request::{BatchError, Finish, Request, RequestId, SessionKey},
+    request::{BatchError, Finish, Request},
     scheduler::{Bounds, Load, Scheduler, StepOutcome},
     solo::{Solo, SoloScheduler},
 };
 use crate::Model;
 
 /// The scheduler that the thread drives: requests on a model, step by step.
-pub(super) trait Steps: Send {
-    /// Accepts a request, or gives it back with the reason.
-    fn accept(&mut self, request: Request, now: Instant) -> Result<RequestId, (Box<Request>, BatchError)>;
-
-    /// Drops the blocks kept for a session.
-    fn clear(&mut self, session: &SessionKey);
-
-    /// Drops all kept blocks.
-    fn clear_all(&mut self);
+pub trait Steps: Send {
+    /// Accepts a request, which begins in a later step, or gives it back with the reason: it can never be
+    /// computed, or too many wait.
+    ///
+    /// # Errors
+    /// The request and [`BatchError`]. Its sink was not called.
+    fn accept(&mut self, request: Request) -> Result<(), (Box<Request>, BatchError)>;
 
     /// Ends all requests with this error.
-    fn fail_all(&mut self, error: &BatchError, now: Instant);
+    fn fail_all(&mut self, error: &BatchError);
 
     /// The requests, and the memory they hold.
     fn load(&self) -> Load;
 
-    /// Makes one step with all requests that can proceed.
+    /// Ends requests that are over, admits those that fit, and makes one step with all that can proceed.
+    /// Reads `clock` before and after computing.
     fn step(&mut self, clock: &dyn Fn() -> Instant) -> StepOutcome;
 }
 
@@ -44,21 +43,11 @@ const PAUSED_LOOK: Duration = Duration::from_millis(2);
 /// How often to look for expired blocks when there are no requests.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
-/// Maximum number of sessions to clear that are remembered during a step. With more, all are cleared.
-const MOST_CLEARED: usize = 1_024;
-
-/// A request that the thread has not accepted yet.
-struct Submission {
-    request: Request,
-    submitted: Instant,
-}
-
 /// State shared between the callers and the thread, behind a lock.
 #[derive(Default)]
 struct QueueState {
-    inbox: VecDeque<Submission>,
-    cleared: Vec<SessionKey>,
-    clear_all: bool,
+    /// Requests that the thread has not accepted yet.
+    inbox: VecDeque<Request>,
     load: Load,
     closed: bool,
 }
@@ -141,20 +130,9 @@ impl Batcher {
         if present >= self.options.queue + self.options.slots {
             return Err(BatchError::Busy { limit: self.options.queue });
         }
-        state.inbox.push_back(Submission { request, submitted: Instant::now() });
+        state.inbox.push_back(request);
         self.requests.changed.notify_one();
         Ok(())
-    }
-
-    /// Drops the blocks kept for a session, before the next step.
-    pub fn clear(&self, session: &SessionKey) {
-        let mut state = self.requests.lock();
-        if state.cleared.len() < MOST_CLEARED {
-            state.cleared.push(session.clone());
-        } else {
-            state.clear_all = true;
-        }
-        self.requests.changed.notify_one();
     }
 
     /// The requests and the memory they hold, as of the last step.
@@ -192,14 +170,12 @@ fn keep_going(mut scheduler: Box<dyn Steps>, queue: &RequestQueue) {
     let left = std::mem::take(&mut state.inbox);
     state.load = Load { kv_budget: state.load.kv_budget, ..Load::default() };
     drop(state);
-    scheduler.fail_all(&error, Instant::now());
-    for waiting in left {
-        refuse(waiting.request, waiting.submitted, error.clone());
-    }
+    scheduler.fail_all(&error);
+    left.into_iter().for_each(|request| refuse(request, error.clone()));
 }
 
-fn refuse(request: Request, submitted: Instant, error: BatchError) {
-    Answer::new(request.sink, request.prompt.len(), submitted).finish(Finish::Failed(error), Instant::now());
+fn refuse(request: Request, error: BatchError) {
+    Answer::new(request.sink).finish(Finish::Failed(error));
 }
 
 fn drive(scheduler: &mut dyn Steps, queue: &RequestQueue) {
@@ -211,16 +187,10 @@ fn drive(scheduler: &mut dyn Steps, queue: &RequestQueue) {
         }
         let inbox = std::mem::take(&mut state.inbox);
         state.load.waiting += inbox.len();
-        let cleared = std::mem::take(&mut state.cleared);
-        let clear_all = std::mem::take(&mut state.clear_all);
         drop(state);
-        cleared.iter().for_each(|session| scheduler.clear(session));
-        if clear_all {
-            scheduler.clear_all();
-        }
-        for Submission { request, submitted } in inbox {
-            if let Err((request, error)) = scheduler.accept(request, submitted) {
-                refuse(*request, submitted, error);
+        for request in inbox {
+            if let Err((request, error)) = scheduler.accept(request) {
+                refuse(*request, error);
             }
         }
         let patience = match scheduler.step(&Instant::now) {
@@ -230,7 +200,7 @@ fn drive(scheduler: &mut dyn Steps, queue: &RequestQueue) {
         };
         let mut state = queue.lock();
         state.load = scheduler.load();
-        if state.inbox.is_empty() && state.cleared.is_empty() && !state.closed {
+        if state.inbox.is_empty() && !state.closed {
             drop(queue.changed.wait_timeout(state, patience));
         }
     }

@@ -6,11 +6,12 @@ use zeroize::Zeroizing;
 
 use super::{
     answer::{Answer, guarded},
-    request::{BatchError, Cancel, Choice, Chooser, Finish, RequestId},
+    request::{BatchError, Choice, Chooser, Finish},
 };
 
 pub(super) struct Generation {
-    pub id: RequestId,
+    /// Its number, in the order of arrival.
+    pub number: u64,
     /// The prompt and the answer so far.
     pub tokens: Zeroizing<Vec<u32>>,
     /// How many of them belong to the prompt.
@@ -21,8 +22,6 @@ pub(super) struct Generation {
     pub limit: usize,
     pub chooser: Box<dyn Chooser>,
     pub answer: Answer,
-    pub cancel: Cancel,
-    pub end_by: Option<Instant>,
     /// Tokens that the sink accepts now.
     pub room: usize,
     pub paused_since: Option<Instant>,
@@ -48,12 +47,6 @@ impl Generation {
 
     /// Asks the sink for room. Returns how the request must end now, if it must.
     pub(super) fn look(&mut self, stall: Duration, now: Instant) -> Option<Finish> {
-        if self.cancel.is_cancelled() {
-            return Some(Finish::Cancelled);
-        }
-        if self.end_by.is_some_and(|end| end <= now) {
-            return Some(Finish::Failed(BatchError::Deadline));
-        }
         match self.answer.room() {
             Err(error) => return Some(Finish::Failed(error)),
             Ok(None) => return Some(Finish::Cancelled),
@@ -70,9 +63,6 @@ impl Generation {
 
     /// Lets the chooser choose by these logits. Returns how the request ended, if it did.
     pub(super) fn choose(&mut self, logits: &[f32], clock: &dyn Fn() -> Instant) -> Option<Finish> {
-        if self.cancel.is_cancelled() {
-            return Some(Finish::Cancelled);
-        }
         let (token, is_last) = match guarded(|| self.chooser.choose(&self.tokens, logits)) {
             Ok(Choice::Token(token)) => (token, false),
             Ok(Choice::Last(token)) => (token, true),

@@ -47,12 +47,6 @@ impl PrefixCache {
         Self { model_id, idle, limit, entries: HashMap::new(), by_age: BTreeMap::new(), uses: 0 }
     }
 
-    /// Replaces the bounds and evicts the excess.
-    pub(super) fn set_bounds(&mut self, model_id: [u8; 32], limit: usize, idle: Duration) {
-        (self.model_id, self.limit, self.idle) = (model_id, limit, idle);
-        self.shrink();
-    }
-
     /// Number of kept blocks.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -122,10 +116,6 @@ impl PrefixCache {
             self.entries.entry(name).or_insert(entry);
             self.touch(&name, depth, now);
         }
-        self.shrink();
-    }
-
-    fn shrink(&mut self) {
         while self.entries.len() > self.limit && self.evict_if(|_| true) {}
     }
 
@@ -155,33 +145,11 @@ impl PrefixCache {
 
     /// Drops blocks that were unused for too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        let is_old = |entry: &CacheEntry| now.saturating_duration_since(entry.used_at) >= self.idle;
-        let first = self.by_age.values().next();
-        if first.and_then(|name| self.entries.get(name)).is_some_and(is_old) {
-            self.remove_all(|entry, idle| now.saturating_duration_since(entry.used_at) >= idle);
-        }
-    }
-
-    /// Drops all blocks of a session.
-    pub(super) fn clear(&mut self, session: &SessionKey) {
-        self.remove_all(|entry, _| entry.session == *session);
-    }
-
-    /// Drops all blocks.
-    pub(super) fn clear_all(&mut self) {
-        self.entries.clear();
-        self.by_age.clear();
-    }
-
-    fn remove_all(&mut self, is_unwanted: impl Fn(&CacheEntry, Duration) -> bool) {
-        let idle = self.idle;
-        let names: Vec<Name> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| is_unwanted(entry, idle))
-            .map(|(name, _)| *name)
-            .collect();
-        for name in names {
+        // Older uses come first.
+        while let Some(name) = self.by_age.values().next().copied()
+            && let Some(entry) = self.entries.get(&name)
+            && now.saturating_duration_since(entry.used_at) >= self.idle
+        {
             self.remove(&name);
         }
     }

@@ -1,13 +1,6 @@
 //! The types of a request and of its answer.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{fmt, time::Duration};
 
 use zeroize::{Zeroize, Zeroizing};
 
@@ -26,27 +19,6 @@ impl fmt::Debug for SessionKey {
 impl Drop for SessionKey {
     fn drop(&mut self) {
         self.0.zeroize();
-    }
-}
-
-/// A request's number, in the order of arrival.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
-
-/// Ends a request within one token.
-#[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<AtomicBool>);
-
-impl Cancel {
-    /// Ends the request. Its memory is freed before the next step.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether [`Self::cancel`] was called.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -115,7 +87,9 @@ pub trait Sink: Send {
 
     /// A token of the answer, and the logits from which it was chosen. Never more tokens than [`Self::room`]
     /// allowed.
-    fn token(&mut self, token: u32, logits: &[f32]);
+    fn token(&mut self, token: u32, logits: &[f32]) {
+        let _ = (token, logits);
+    }
 
     /// The end. Called exactly once for every accepted request, whatever [`Self::room`] returns.
     fn finished(self: Box<Self>, finish: Finish, stats: Stats);
@@ -132,12 +106,6 @@ pub struct Request {
     pub scored: usize,
     /// Maximum number of tokens of the answer.
     pub max_tokens: usize,
-    /// The deadline for admission; after it the request ends with [`BatchError::Waited`].
-    pub start_by: Option<Instant>,
-    /// The deadline for the end; after it the request ends with [`BatchError::Deadline`].
-    pub end_by: Option<Instant>,
-    /// Ends the request.
-    pub cancel: Cancel,
     /// Chooses the answer's tokens.
     pub chooser: Box<dyn Chooser>,
     /// Receives them.
@@ -150,8 +118,6 @@ impl fmt::Debug for Request {
             .field("prompt", &self.prompt.len())
             .field("scored", &self.scored)
             .field("max_tokens", &self.max_tokens)
-            .field("start_by", &self.start_by)
-            .field("end_by", &self.end_by)
             .finish_non_exhaustive()
     }
 }
@@ -192,12 +158,6 @@ pub enum BatchError {
         /// The budget.
         budget: usize,
     },
-    /// The request was not admitted in time.
-    #[error("the request waited too long")]
-    Waited,
-    /// The request was not over in time.
-    #[error("the request was not over in time")]
-    Deadline,
     /// The reader took nothing for too long.
     #[error("the reader took nothing for too long")]
     Stalled,
@@ -228,29 +188,17 @@ pub enum Finish {
     End,
     /// The answer has the request's maximum number of tokens.
     Length,
-    /// The request was cancelled, or its reader has gone.
+    /// Its reader has gone.
     Cancelled,
     /// The request failed. Tokens that the sink has received stay valid.
     Failed(BatchError),
 }
 
-/// Counts and times of a request.
+/// Facts about the computation of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stats {
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
     /// Prompt tokens that had been computed before.
     pub cached_tokens: usize,
-    /// Tokens of the answer.
-    pub output_tokens: usize,
-    /// Guessed tokens.
-    pub drafted_tokens: usize,
-    /// Guesses that were right.
-    pub accepted_tokens: usize,
-    /// Time from submission to admission.
-    pub queued: Duration,
-    /// Time from submission to the first token; zero if there was none.
-    pub first_token: Duration,
-    /// Time from the first token to the end.
-    pub decode: Duration,
+    /// Time from admission to the first token; zero if there was none.
+    pub prefill: Duration,
 }

@@ -12,7 +12,7 @@ use super::{
     draft::Drafter,
     prefix::PrefixCache,
     queued_request::{QueuedRequest, end_if, fail},
-    request::{BatchError, Finish, Request, RequestId, SessionKey},
+    request::{BatchError, Finish, Request},
     solo::Solo,
 };
 use crate::{Chunk, Model, Sequence, StepError, kv::KV_BLOCK, model::Logits};
@@ -137,7 +137,7 @@ pub struct Scheduler {
     waiting: VecDeque<QueuedRequest>,
     running: Vec<ActiveRequest>,
     cache: PrefixCache,
-    next_id: u64,
+    next_number: u64,
 }
 
 impl Scheduler {
@@ -147,127 +147,26 @@ impl Scheduler {
         let options = options.bounded();
         let bounds = Bounds::of(&model);
         let cache = PrefixCache::new(options.model_id, bounds.cached_blocks(&options), options.cache_idle);
-        Self { model, options, bounds, waiting: VecDeque::new(), running: Vec::new(), cache, next_id: 0 }
+        Self { model, options, bounds, waiting: VecDeque::new(), running: Vec::new(), cache, next_number: 0 }
     }
 
     pub(super) fn bounds(&self) -> Bounds {
         self.bounds
     }
 
-    /// The model, for example to change its number of threads.
-    pub fn model_mut(&mut self) -> &mut Model {
-        &mut self.model
-    }
-
-    /// Changes how requests share the model. Kept blocks stay, as far as the new limits allow.
-    pub fn set_options(&mut self, options: BatchOptions) {
-        self.options = options.bounded();
-        let Self { options, cache, bounds, .. } = self;
-        cache.set_bounds(options.model_id, bounds.cached_blocks(options), options.cache_idle);
-    }
-
-    /// The requests, and the memory they hold.
+    /// The model, without the requests and the kept blocks.
     #[must_use]
-    pub fn load(&self) -> Load {
-        Load {
-            running: self.running.len(),
-            waiting: self.waiting.len(),
-            kv_bytes: self.model.kv().used(),
-            cached_bytes: self.cache.len() * self.bounds.block_bytes,
-            kv_budget: self.bounds.budget,
-        }
-    }
-
-    /// Accepts a request. It begins in a later step.
-    ///
-    /// # Errors
-    /// [`BatchError`] if the request can never be computed, or if too many wait. Its sink is then never
-    /// called.
-    pub fn submit(&mut self, request: Request, now: Instant) -> Result<RequestId, BatchError> {
-        self.accept(request, now).map_err(|(_, error)| error)
-    }
-
-    /// As [`Self::submit`], but gives a refused request back.
-    pub(super) fn accept(
-        &mut self,
-        request: Request,
-        now: Instant,
-    ) -> Result<RequestId, (Box<Request>, BatchError)> {
-        if let Err(error) = self.bounds.check(&request) {
-            return Err((Box::new(request), error));
-        }
-        if self.waiting.len() + self.running.len() >= self.options.queue + self.options.slots {
-            return Err((Box::new(request), BatchError::Busy { limit: self.options.queue }));
-        }
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        self.waiting.push_back(QueuedRequest::new(id, request, now));
-        Ok(id)
-    }
-
-    /// Drops the blocks kept for a session. Blocks in use are dropped when their request ends.
-    pub fn clear(&mut self, session: &SessionKey) {
-        self.cache.clear(session);
-        self.running
-            .iter_mut()
-            .filter(|one| one.session.as_ref() == Some(session))
-            .for_each(|one| one.keeps = false);
-        self.waiting
-            .iter_mut()
-            .filter(|one| one.session.as_ref() == Some(session))
-            .for_each(|one| one.keeps = false);
-    }
-
-    /// Drops all kept blocks.
-    pub fn clear_all(&mut self) {
-        self.cache.clear_all();
-        self.running.iter_mut().for_each(|one| one.keeps = false);
-        self.waiting.iter_mut().for_each(|one| one.keeps = false);
-    }
-
-    /// Ends all requests with this error.
-    pub fn fail_all(&mut self, error: &BatchError, now: Instant) {
-        for mut one in self.running.drain(..) {
-            one.generation.answer.finish(Finish::Failed(error.clone()), now);
-        }
-        self.waiting.drain(..).for_each(|one| fail(one, error, now));
-    }
-
-    /// Ends requests that are over, admits those that fit, and makes one step with all that can proceed.
-    /// Reads `clock` before and after computing.
-    pub fn step(&mut self, clock: &dyn Fn() -> Instant) -> StepOutcome {
-        let now = clock();
-        self.reap(now);
-        self.cache.expire(now);
-        self.admit(now);
-        let (works, rows) = self.plan();
-        if rows == StepRows::default() {
-            let is_idle = self.running.is_empty() && self.waiting.is_empty();
-            return if is_idle { StepOutcome::Idle } else { StepOutcome::Paused };
-        }
-        match self.compute(&works) {
-            Ok(logits) => self.deliver(&works, logits, clock),
-            // The state of the sequences in the failed step is unknown.
-            Err(error) => {
-                for (mut one, work) in std::mem::take(&mut self.running).into_iter().zip(works) {
-                    if matches!(work, Work::Idle) {
-                        self.running.push(one);
-                    } else {
-                        one.generation.answer.finish(Finish::Failed(error.clone()), clock());
-                    }
-                }
-            }
-        }
-        StepOutcome::Stepped(rows)
+    pub fn into_model(self) -> Model {
+        self.model
     }
 
     /// Ends requests that must end, and frees their memory.
     fn reap(&mut self, now: Instant) {
         let stall = self.options.stall;
         self.running.retain_mut(|ActiveRequest { generation: one, .. }| {
-            end_if(one.look(stall, now), &mut one.answer, now)
+            end_if(one.look(stall, now), &mut one.answer)
         });
-        self.waiting.retain_mut(|one| end_if(one.look(now), &mut one.answer, now));
+        self.waiting.retain_mut(|one| end_if(one.look(), &mut one.answer));
     }
 
     /// Admits requests in order, as long as there are free slots and all blocks that each may need.
@@ -285,11 +184,11 @@ impl Scheduler {
                 return;
             }
             let Some(mut waiting) = self.waiting.pop_front() else { return };
-            let (session, keeps) = (waiting.session.take(), waiting.keeps);
+            let session = waiting.session.take();
             let sequence = Sequence::from_blocks(self.model.kv(), found);
             let Some(mut generation) = waiting.begin(sequence.len(), now) else { continue };
             let finish = generation.look(self.options.stall, now);
-            if end_if(finish, &mut generation.answer, now) {
+            if end_if(finish, &mut generation.answer) {
                 let draft = Drafter::default();
                 self.running.push(ActiveRequest {
                     generation,
@@ -298,7 +197,6 @@ impl Scheduler {
                     blocks,
                     draft,
                     passed_over: 0,
-                    keeps,
                 });
             }
         }
@@ -339,7 +237,7 @@ impl Scheduler {
         prefilling.sort_by_key(|at| {
             let one = &self.running[*at];
             let after = one.remaining().div_ceil(chunk).saturating_add(MAX_PASSED);
-            (after.saturating_sub(one.passed_over.min(MAX_PASSED)), one.generation.id)
+            (after.saturating_sub(one.passed_over.min(MAX_PASSED)), one.generation.number)
         });
         let mut scorable = MOST_SCORED_ROWS;
         for at in prefilling {
@@ -373,13 +271,13 @@ impl Scheduler {
             let finish = one.take(work, &mut rows, clock);
             let is_read = matches!(work, Work::Prefill(_)) && one.remaining() == 0;
             let is_whole = matches!(finish, Some(Finish::End | Finish::Length));
-            if let Some(session) = one.session.as_ref().filter(|_| one.keeps)
+            if let Some(session) = one.session.as_ref()
                 && (is_read && finish.is_none() || is_whole)
             {
                 let seen = &one.generation.tokens[..one.sequence.len()];
                 cache.keep(session, seen, one.sequence.full_blocks(), clock());
             }
-            end_if(finish, &mut one.generation.answer, clock())
+            end_if(finish, &mut one.generation.answer)
         });
         drop(rows);
         logits.zeroize();
@@ -387,28 +285,59 @@ impl Scheduler {
 }
 
 impl Steps for Scheduler {
-    fn accept(&mut self, request: Request, now: Instant) -> Result<RequestId, (Box<Request>, BatchError)> {
-        Self::accept(self, request, now)
+    fn accept(&mut self, request: Request) -> Result<(), (Box<Request>, BatchError)> {
+        if let Err(error) = self.bounds.check(&request) {
+            return Err((Box::new(request), error));
+        }
+        if self.waiting.len() + self.running.len() >= self.options.queue + self.options.slots {
+            return Err((Box::new(request), BatchError::Busy { limit: self.options.queue }));
+        }
+        self.waiting.push_back(QueuedRequest::new(self.next_number, request));
+        self.next_number += 1;
+        Ok(())
     }
 
-    fn clear(&mut self, session: &SessionKey) {
-        Self::clear(self, session);
-    }
-
-    fn clear_all(&mut self) {
-        Self::clear_all(self);
-    }
-
-    fn fail_all(&mut self, error: &BatchError, now: Instant) {
-        Self::fail_all(self, error, now);
+    fn fail_all(&mut self, error: &BatchError) {
+        for mut one in self.running.drain(..) {
+            one.generation.answer.finish(Finish::Failed(error.clone()));
+        }
+        self.waiting.drain(..).for_each(|one| fail(one, error));
     }
 
     fn load(&self) -> Load {
-        Self::load(self)
+        Load {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            kv_bytes: self.model.kv().used(),
+            cached_bytes: self.cache.len() * self.bounds.block_bytes,
+            kv_budget: self.bounds.budget,
+        }
     }
 
     fn step(&mut self, clock: &dyn Fn() -> Instant) -> StepOutcome {
-        Self::step(self, clock)
+        let now = clock();
+        self.reap(now);
+        self.cache.expire(now);
+        self.admit(now);
+        let (works, rows) = self.plan();
+        if rows == StepRows::default() {
+            let is_idle = self.running.is_empty() && self.waiting.is_empty();
+            return if is_idle { StepOutcome::Idle } else { StepOutcome::Paused };
+        }
+        match self.compute(&works) {
+            Ok(logits) => self.deliver(&works, logits, clock),
+            // The state of the sequences in the failed step is unknown.
+            Err(error) => {
+                for (mut one, work) in std::mem::take(&mut self.running).into_iter().zip(works) {
+                    if matches!(work, Work::Idle) {
+                        self.running.push(one);
+                    } else {
+                        one.generation.answer.finish(Finish::Failed(error.clone()));
+                    }
+                }
+            }
+        }
+        StepOutcome::Stepped(rows)
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     batcher::Steps,
     generation::Generation,
     queued_request::{QueuedRequest, end_if, fail},
-    request::{BatchError, Finish, Request, RequestId, SessionKey},
+    request::{BatchError, Finish, Request},
     scheduler::{Bounds, Load, StepOutcome, StepRows},
 };
 
@@ -57,14 +57,13 @@ pub(super) struct SoloScheduler {
     bounds: Bounds,
     waiting: VecDeque<QueuedRequest>,
     running: Option<SoloRequest>,
-    next_id: u64,
 }
 
 impl SoloScheduler {
     /// `options` must be bounded already.
     pub(super) fn new(model: Box<dyn Solo>, options: BatchOptions, kv_budget: usize) -> Self {
         let bounds = Bounds::of_solo(model.as_ref(), kv_budget);
-        Self { model, options, bounds, waiting: VecDeque::new(), running: None, next_id: 0 }
+        Self { model, options, bounds, waiting: VecDeque::new(), running: None }
     }
 
     pub(super) fn bounds(&self) -> Bounds {
@@ -75,11 +74,11 @@ impl SoloScheduler {
     fn reap(&mut self, now: Instant) {
         let stall = self.options.stall;
         if let Some(SoloRequest { generation: one, .. }) = &mut self.running
-            && !end_if(one.look(stall, now), &mut one.answer, now)
+            && !end_if(one.look(stall, now), &mut one.answer)
         {
             self.drop_running();
         }
-        self.waiting.retain_mut(|one| end_if(one.look(now), &mut one.answer, now));
+        self.waiting.retain_mut(|one| end_if(one.look(), &mut one.answer));
     }
 
     /// Drops the running request, and the model's state of it.
@@ -95,7 +94,7 @@ impl SoloScheduler {
         {
             let Some(mut generation) = first.begin(0, now) else { continue };
             let finish = generation.look(self.options.stall, now);
-            if end_if(finish, &mut generation.answer, now) {
+            if end_if(finish, &mut generation.answer) {
                 self.running = Some(SoloRequest { generation, computed: 0 });
             }
         }
@@ -127,7 +126,7 @@ impl SoloScheduler {
             Ok(logits) if *computed == generation.tokens.len() => generation.choose(&logits, clock),
             Ok(_) => None,
         };
-        if !end_if(finish, &mut generation.answer, clock()) {
+        if !end_if(finish, &mut generation.answer) {
             self.drop_running();
         }
         let rows = if prefills {
@@ -140,25 +139,20 @@ impl SoloScheduler {
 }
 
 impl Steps for SoloScheduler {
-    fn accept(&mut self, request: Request, now: Instant) -> Result<RequestId, (Box<Request>, BatchError)> {
+    fn accept(&mut self, request: Request) -> Result<(), (Box<Request>, BatchError)> {
         if let Err(error) = self.bounds.check(&request) {
             return Err((Box::new(request), error));
         }
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        self.waiting.push_back(QueuedRequest::new(id, request, now));
-        Ok(id)
+        // The queue has their order.
+        self.waiting.push_back(QueuedRequest::new(0, request));
+        Ok(())
     }
 
-    fn clear(&mut self, _session: &SessionKey) {}
-
-    fn clear_all(&mut self) {}
-
-    fn fail_all(&mut self, error: &BatchError, now: Instant) {
+    fn fail_all(&mut self, error: &BatchError) {
         if let Some(SoloRequest { mut generation, .. }) = self.running.take() {
-            generation.answer.finish(Finish::Failed(error.clone()), now);
+            generation.answer.finish(Finish::Failed(error.clone()));
         }
-        self.waiting.drain(..).for_each(|one| fail(one, error, now));
+        self.waiting.drain(..).for_each(|one| fail(one, error));
     }
 
     fn load(&self) -> Load {

@@ -58,111 +58,58 @@ impl CandleFamily {
     }
 
     /// Tensors of a layer that candle reads, without the layer's number; `*` is an expert's number.
-    const fn of_layer(self) -> &'static [&'static str] {
+    const fn of_layer(self) -> &'static str {
         match self {
-            Self::Llama => &[
-                "attn_norm.weight",
-                "attn_q.weight",
-                "attn_k.weight",
-                "attn_v.weight",
-                "attn_output.weight",
-                "ffn_norm.weight",
-                "ffn_gate.weight",
-                "ffn_up.weight",
-                "ffn_down.weight",
-                "ffn_gate_inp.weight",
-                "ffn_gate.*.weight",
-                "ffn_up.*.weight",
-                "ffn_down.*.weight",
-                "ffn_gate_exps.weight",
-                "ffn_up_exps.weight",
-                "ffn_down_exps.weight",
-            ],
-            Self::Phi2 => &[
-                "attn_norm.weight",
-                "attn_norm.bias",
-                "attn_qkv.weight",
-                "attn_qkv.bias",
-                "attn_output.weight",
-                "attn_output.bias",
-                "ffn_up.weight",
-                "ffn_up.bias",
-                "ffn_down.weight",
-                "ffn_down.bias",
-            ],
-            Self::Phi3 => &[
-                "attn_norm.weight",
-                "attn_qkv.weight",
-                "attn_output.weight",
-                "ffn_norm.weight",
-                "ffn_up.weight",
-                "ffn_down.weight",
-            ],
-            Self::Glm4 => &[
-                "attn_norm.weight",
-                "attn_q.weight",
-                "attn_q.bias",
-                "attn_k.weight",
-                "attn_k.bias",
-                "attn_v.weight",
-                "attn_v.bias",
-                "attn_output.weight",
-                "post_attention_norm.weight",
-                "ffn_norm.weight",
-                "ffn_up.weight",
-                "ffn_down.weight",
-                "post_ffw_norm.weight",
-            ],
-            Self::Lfm2 => &[
-                "attn_norm.weight",
-                "attn_q.weight",
-                "attn_k.weight",
-                "attn_v.weight",
-                "attn_q_norm.weight",
-                "attn_k_norm.weight",
-                "attn_output.weight",
-                "shortconv.conv.weight",
-                "shortconv.in_proj.weight",
-                "shortconv.out_proj.weight",
-                "ffn_norm.weight",
-                "ffn_gate.weight",
-                "ffn_up.weight",
-                "ffn_down.weight",
-            ],
+            Self::Llama => {
+                "attn_norm.weight attn_q.weight attn_k.weight attn_v.weight attn_output.weight \
+                 ffn_norm.weight ffn_gate.weight ffn_up.weight ffn_down.weight ffn_gate_inp.weight \
+                 ffn_gate.*.weight ffn_up.*.weight ffn_down.*.weight ffn_gate_exps.weight ffn_up_exps.weight \
+                 ffn_down_exps.weight"
+            }
+            Self::Phi2 => {
+                "attn_norm.weight attn_norm.bias attn_qkv.weight attn_qkv.bias attn_output.weight \
+                 attn_output.bias ffn_up.weight ffn_up.bias ffn_down.weight ffn_down.bias"
+            }
+            Self::Phi3 => {
+                "attn_norm.weight attn_qkv.weight attn_output.weight ffn_norm.weight ffn_up.weight \
+                 ffn_down.weight"
+            }
+            Self::Glm4 => {
+                "attn_norm.weight attn_q.weight attn_q.bias attn_k.weight attn_k.bias attn_v.weight \
+                 attn_v.bias attn_output.weight post_attention_norm.weight ffn_norm.weight ffn_up.weight \
+                 ffn_down.weight post_ffw_norm.weight"
+            }
+            Self::Lfm2 => {
+                "attn_norm.weight attn_q.weight attn_k.weight attn_v.weight attn_q_norm.weight \
+                 attn_k_norm.weight attn_output.weight shortconv.conv.weight shortconv.in_proj.weight \
+                 shortconv.out_proj.weight ffn_norm.weight ffn_gate.weight ffn_up.weight ffn_down.weight"
+            }
         }
     }
 
     /// Tensors outside the layers that candle reads.
-    const fn beside_layers(self) -> &'static [&'static str] {
+    const fn beside_layers(self) -> &'static str {
         match self {
-            Self::Phi2 => &[
-                "token_embd.weight",
-                "output_norm.weight",
-                "output_norm.bias",
-                "output.weight",
-                "output.bias",
-            ],
-            Self::Lfm2 => {
-                &["token_embd.weight", "token_embd_norm.weight", "output_norm.weight", "output.weight"]
-            }
-            Self::Llama | Self::Phi3 | Self::Glm4 => {
-                &["token_embd.weight", "output_norm.weight", "output.weight"]
-            }
+            Self::Phi2 => "token_embd.weight output_norm.weight output_norm.bias output.weight output.bias",
+            Self::Lfm2 => "token_embd.weight token_embd_norm.weight output_norm.weight output.weight",
+            Self::Llama | Self::Phi3 | Self::Glm4 => "token_embd.weight output_norm.weight output.weight",
         }
     }
 
     /// Whether candle reads this tensor.
     fn reads(self, name: &str) -> bool {
-        let Some(rest) = name.strip_prefix("blk.") else { return self.beside_layers().contains(&name) };
+        let Some(rest) = name.strip_prefix("blk.") else {
+            return self.beside_layers().split(' ').any(|known| known == name);
+        };
         let Some((layer, rest)) = rest.split_once('.') else { return false };
         let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let is = |pattern: &&str| match pattern.split_once('*') {
-            None => *pattern == rest,
+        let is = |pattern: &str| match pattern.split_once('*') {
+            None => pattern == rest,
             Some((before, after)) => {
                 rest.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).is_some_and(number)
             }
         };
-        number(layer) && self.of_layer().iter().any(is)
+        number(layer) && self.of_layer().split(' ').any(is)
     }
 }
 

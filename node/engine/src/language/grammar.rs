@@ -1,4 +1,4 @@
-//! JSON schemas and regular expressions, as masks over a model's tokens.
+//! JSON schemas, as masks over a model's tokens.
 //!
 //! Schemas are untrusted. Their size, nesting and values are bounded before compiling. Compiling and each
 //! step have fuel, and the automaton has a limit of states; beyond them, the crate returns an error.
@@ -133,23 +133,6 @@ impl Grammars {
 
     fn grammar(&self, state: State) -> Grammar {
         Grammar { state, env: self.factory.tok_env().clone(), text_tokens: self.text_tokens.clone() }
-    }
-
-    /// Compiles a regular expression that the whole answer must match. The syntax is the `regex` crate's,
-    /// without anchors and look-around.
-    ///
-    /// # Errors
-    /// [`LanguageError::Schema`].
-    pub fn compile_regex(&self, expression: &str) -> Result<Grammar, LanguageError> {
-        if expression.len() > MAX_SCHEMA_BYTES {
-            return refuse("it is too long");
-        }
-        match self.start(TopLevelGrammar::from_regex(expression), &Numbers::default()) {
-            Ok(matcher) => Ok(self.grammar(State::Whole(Box::new(matcher)))),
-            Err(StartError::Refused(_)) => refuse("it is too complex, or says what is not supported"),
-            Err(StartError::Nothing) => refuse("nothing satisfies it"),
-            Err(StartError::Panicked) => Err(LanguageError::Library),
-        }
     }
 
     /// Starts the grammar around a schema. A refusal names the keyword and its place, where the library names one.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bits;
+mod channel;
 mod scoring;
 mod sharing;
 mod solo;

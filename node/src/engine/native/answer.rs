@@ -2,10 +2,7 @@
 //!
 //! The batch requests each token and reports the end. Both calls reach the same [`AnswerState`].
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_engine::{
     batch::{BatchError, Choice, Chooser, Finish, Sink, Stats},
@@ -17,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::{choice::TokenChoice, prompt_queue::JobPermit, small};
 use crate::engine::{
-    EngineError, EngineEvent, FinishReason, GenerateStats, language::LogprobReport, worker::millis,
+    EngineError, EngineEvent, FinishReason, GenerateStats, language::LogprobReport, tasks::millis,
 };
 
 /// Room for events at the end of an answer: text that was held back.
@@ -29,7 +26,6 @@ pub(super) struct Outlet {
     /// Reserved room for the last event, so that its delivery never waits.
     pub(crate) last: Option<mpsc::OwnedPermit<EngineEvent>>,
     pub(crate) cancel: CancellationToken,
-    pub(crate) queued_at: Instant,
     /// The job's permit within the engine's limit.
     pub(crate) permit: JobPermit,
 }
@@ -66,8 +62,6 @@ pub(super) struct AnswerState {
     pub(crate) logprobs: u8,
     /// Reports on unsent tokens.
     pub(crate) reported: Zeroizing<Vec<LogprobReport>>,
-    pub(crate) submitted_at: Instant,
-    pub(crate) first_text_at: Option<Instant>,
     pub(crate) output_tokens: u32,
     /// The outcome, if the job ended by itself.
     pub(crate) ended: Option<Result<FinishReason, EngineError>>,
@@ -106,9 +100,6 @@ impl AnswerState {
         if ids.is_empty() && text.is_empty() {
             return;
         }
-        if !text.is_empty() {
-            self.first_text_at.get_or_insert_with(Instant::now);
-        }
         let (index, count) = (self.next_index, ids.len());
         self.next_index += small(count);
         let reported = count.min(self.reported.len());
@@ -123,24 +114,13 @@ impl AnswerState {
             let held = self.choice.text.finish();
             self.emit(held);
         }
-        let stats = self.stats(stats);
-        self.outlet.end(outcome, stats);
-    }
-
-    fn stats(&self, stats: &Stats) -> GenerateStats {
-        let began = self.outlet.queued_at;
-        let queued = self.submitted_at.saturating_duration_since(began) + stats.queued;
-        let has_token = !stats.first_token.is_zero();
-        let prefill = if has_token { stats.first_token.saturating_sub(stats.queued) } else { Duration::ZERO };
-        GenerateStats {
+        let stats = GenerateStats {
             input_tokens: small(self.choice.input),
             cached_tokens: small(stats.cached_tokens),
             output_tokens: self.output_tokens,
-            queue_ms: millis(queued),
-            prefill_ms: millis(prefill),
-            decode_ms: millis(stats.decode),
-            first_token_ms: self.first_text_at.map_or(0, |at| millis(at.saturating_duration_since(began))),
-        }
+            prefill_ms: millis(stats.prefill),
+        };
+        self.outlet.end(outcome, stats);
     }
 }
 
@@ -184,10 +164,6 @@ impl Sink for SharedAnswer {
         let answer = self.answer();
         let room = answer.outlet.events.capacity().saturating_sub(KEPT_ROOM);
         (!answer.outlet.is_cancelled()).then_some(room)
-    }
-
-    fn token(&mut self, _token: u32, _logits: &[f32]) {
-        // Its text was sent when the token was chosen.
     }
 
     fn finished(self: Box<Self>, finish: Finish, stats: Stats) {

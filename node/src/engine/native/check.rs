@@ -137,13 +137,12 @@ impl Sink for SharedCheck {
         (!self.check().outlet.is_cancelled()).then_some(usize::MAX)
     }
 
-    fn token(&mut self, _token: u32, _logits: &[f32]) {}
-
     fn finished(self: Box<Self>, finish: Finish, stats: Stats) {
         let mut check = self.check();
         let failed = check.failed.take().map(Err);
         let outcome = outcome(finish, failed, &check.outlet);
-        let computed = small(stats.prompt_tokens.saturating_sub(stats.cached_tokens));
+        let read = check.choice.input + check.given.covered().len();
+        let computed = small(read.saturating_sub(stats.cached_tokens));
         let CheckState { differs_at, logits, .. } = *check;
         let comparison = AnswerComparison { differs_at, logits, computed };
         if outcome == Ok(FinishReason::Stop)

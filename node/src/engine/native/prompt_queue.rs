@@ -9,11 +9,10 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread::JoinHandle,
-    time::Instant,
 };
 
 use baton_engine::{
-    batch::{BatchError, Batcher, Cancel, Request},
+    batch::{BatchError, Batcher, Request},
     language::{Grammar, Language, Sampler, StreamText, text::shown_text},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -59,9 +58,7 @@ impl JobPermit {
     /// The engine error for a job that the batch refused or failed.
     pub(super) fn error(&self, error: &BatchError) -> EngineError {
         match error {
-            BatchError::Busy { .. } | BatchError::Waited | BatchError::Deadline | BatchError::Stalled => {
-                EngineError::Busy { limit: self.limits.queue }
-            }
+            BatchError::Busy { .. } | BatchError::Stalled => EngineError::Busy { limit: self.limits.queue },
             BatchError::TooLong { tokens, context } => {
                 EngineError::ContextOverflow { needed: small(*tokens), limit: small(*context) }
             }
@@ -137,7 +134,7 @@ impl PromptQueue {
         let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
         let last = events.clone().try_reserve_owned().expect("a new channel has room");
         let cancel = job.cancel.clone();
-        let outlet = Outlet { events, last: Some(last), cancel, queued_at: Instant::now(), permit };
+        let outlet = Outlet { events, last: Some(last), cancel, permit };
         queue.send(QueuedJob { job, given, outlet }).map_err(|_| EngineError::ShutDown)?;
         Ok(GenerateHandle { events: receiver })
     }
@@ -265,7 +262,7 @@ impl PromptWorker {
                 return over(FinishReason::Stop);
             }
         }
-        let longest = (context - input).min(job.sampling.max_tokens as usize);
+        let longest = (context - input).min(job.max_tokens as usize);
         if job.resume_tokens.len() >= longest {
             return over(FinishReason::Length);
         }
@@ -315,9 +312,6 @@ impl PromptWorker {
             prompt,
             scored: computable - before,
             max_tokens,
-            start_by: None,
-            end_by: None,
-            cancel: Cancel::default(),
             chooser: Box::new(shared.clone()),
             sink: Box::new(shared.clone()),
         });
@@ -336,8 +330,6 @@ impl PromptWorker {
             next_index: small(job.resume_tokens.len()),
             logprobs: job.sampling.logprobs,
             reported: Zeroizing::default(),
-            submitted_at: Instant::now(),
-            first_text_at: None,
             output_tokens: 0,
             ended: None,
         };
@@ -347,10 +339,6 @@ impl PromptWorker {
             prompt: ids,
             scored: 0,
             max_tokens,
-            start_by: None,
-            end_by: None,
-            // The sink reports when the answer has no reader.
-            cancel: Cancel::default(),
             chooser: Box::new(shared.clone()),
             sink: Box::new(shared.clone()),
         });

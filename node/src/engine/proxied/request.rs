@@ -14,22 +14,18 @@ use zeroize::Zeroizing;
 
 use crate::{
     engine::{
-        Sampling,
+        GenerateJob,
         language::{Constraint, ConstraintKind},
     },
-    prompt::{Prompt, SpokenCall, ToolMessage, role_name},
+    prompt::{SpokenCall, ToolMessage, role_name},
 };
 
 /// Mask for seeds. Servers differ in a seed's width; 31 bits fit all of them.
 const SEED_MASK: u64 = 0x7fff_ffff;
 
 /// The request body. Fields outside the protocol are sent only when a job needs them.
-pub(super) fn body(
-    model: &str,
-    prompt: &Prompt,
-    sampling: &Sampling,
-    constraint: Option<&Constraint>,
-) -> io::Result<Bytes> {
+pub(super) fn body(model: &str, job: &GenerateJob) -> io::Result<Bytes> {
+    let GenerateJob { prompt, sampling, max_tokens, constraint, .. } = job;
     let spoken = prompt.spoken();
     let head = Head {
         model,
@@ -39,7 +35,7 @@ pub(super) fn body(
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         seed: sampling.seed & SEED_MASK,
-        max_tokens: sampling.max_tokens,
+        max_tokens: *max_tokens,
         stop: &sampling.stop,
         top_k: Some(sampling.top_k).filter(|top_k| *top_k > 0),
         min_p: Some(sampling.min_p).filter(|min_p| *min_p > 0.0),
@@ -49,7 +45,7 @@ pub(super) fn body(
         frequency_penalty: Some(sampling.frequency_penalty).filter(|penalty| *penalty != 0.0),
         logit_bias: sampling.token_biases.iter().map(|bias| (bias.token.to_string(), bias.bias)).collect(),
     };
-    let schema = constraint.and_then(|constraint| match constraint {
+    let schema = constraint.as_ref().and_then(|constraint| match constraint {
         Constraint(ConstraintKind::Passed(schema)) => Some(schema.as_str()),
         Constraint(_) => None,
     });
@@ -175,18 +171,23 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::prompt::{ChatMessage, Role};
+    use crate::{
+        engine::Sampling,
+        prompt::{ChatMessage, Prompt, Role},
+    };
 
-    fn sampling() -> Sampling {
-        Sampling { max_tokens: 9, seed: u64::MAX, ..Sampling::default() }
+    fn job(text: &str, sampling: Sampling) -> GenerateJob {
+        GenerateJob::new(Prompt::new(vec![ChatMessage::new(Role::User, text)]), sampling, 9)
     }
 
     #[test]
     fn is_the_json_that_it_should_be() {
-        let prompt = Prompt::new(vec![ChatMessage::new(Role::User, "a \"b\"\n\u{1F600}")]);
-        let sampling = Sampling { stop: vec!["}".into()], top_k: 4, min_p: 0.5, ..sampling() };
-        let constraint = Constraint(ConstraintKind::Passed(Zeroizing::new(r#"{"z":1,"a":2}"#.into())));
-        let bytes = body("m", &prompt, &sampling, Some(&constraint)).unwrap();
+        let sampling =
+            Sampling { stop: vec!["}".into()], top_k: 4, min_p: 0.5, seed: u64::MAX, ..Sampling::default() };
+        let schema = Zeroizing::new(r#"{"z":1,"a":2}"#.into());
+        let constraint = Some(Constraint(ConstraintKind::Passed(schema)));
+        let job = GenerateJob { constraint, ..job("a \"b\"\n\u{1F600}", sampling) };
+        let bytes = body("m", &job).unwrap();
         let value: Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(value["messages"], json!([{ "role": "user", "content": "a \"b\"\n\u{1F600}" }]));
         assert_eq!(
@@ -201,8 +202,8 @@ mod tests {
 
     #[test]
     fn what_is_not_asked_for_is_not_sent() {
-        let prompt = Prompt::new(vec![ChatMessage::new(Role::User, "a")]);
-        let value: Value = serde_json::from_slice(&body("m", &prompt, &sampling(), None).unwrap()).unwrap();
+        let bytes = body("m", &job("a", Sampling::default())).unwrap();
+        let value: Value = serde_json::from_slice(&bytes).unwrap();
         let absent = [
             "stop",
             "top_k",

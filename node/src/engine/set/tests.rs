@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::*;
 use crate::{
-    engine::{EngineInfo, EngineKind, GenerateHandle, GenerateJob, TokenCount, manifest},
+    engine::{EngineInfo, EngineKind, GenerateHandle, GenerateJob, TokenCount, unseen},
     prompt::Prompt,
 };
 
@@ -29,13 +29,13 @@ struct Memory {
 
 impl Fake {
     fn load(name: &str, memory: &Arc<Memory>) -> Arc<dyn Engine> {
-        let manifest = manifest::unseen(name.to_owned());
+        let manifest = unseen(name.to_owned());
         let info = EngineInfo {
             name: name.to_owned(),
             model_id: manifest.model_id(),
             kind: EngineKind::Echo,
             context_tokens: 100,
-            manifest: manifest.into(),
+            manifest,
         };
         let now = memory.models.fetch_add(1, SeqCst) + 1;
         memory.most.fetch_max(now, SeqCst);

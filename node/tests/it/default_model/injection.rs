@@ -27,8 +27,8 @@ fn fence() -> String {
     RecordKey::from_bytes([7; 32]).memory_fence()
 }
 
-fn item(text: &str, provenance: &str) -> MemoryItem {
-    MemoryItem { provenance: provenance.to_owned(), text: text.to_owned() }
+fn item(text: &str, source: &str) -> MemoryItem {
+    MemoryItem { source: source.to_owned(), text: text.to_owned(), time_ms: 0 }
 }
 
 fn window(items: Vec<MemoryItem>) -> FittedWindow {

@@ -123,12 +123,3 @@ fn blocks_expire_after_the_idle_time() {
     bench.cache.expire(bench.at(19));
     assert_eq!(bench.used(), 0);
 }
-
-#[test]
-fn a_session_can_be_cleared() {
-    let mut bench = Bench::new(100);
-    bench.keep(0, &tokens(96), 0);
-    bench.keep(1, &tokens(96), 0);
-    bench.cache.clear(&KEYS[0]);
-    assert_eq!((bench.found(0, &tokens(97), 0), bench.found(1, &tokens(97), 0), bench.used()), (0, 3, 3));
-}

@@ -11,8 +11,8 @@ use std::{
 use baton_engine::{
     Model, Options,
     batch::{
-        BatchError, BatchOptions, Cancel, Choice, Chooser, Finish, Greedy, Request, Scheduler, SessionKey,
-        Sink, Stats, StepOutcome, StepRows,
+        BatchError, BatchOptions, Choice, Chooser, Finish, Greedy, Request, Scheduler, SessionKey, Sink,
+        Stats, StepOutcome, StepRows, Steps as _,
     },
     gguf::{DType, GgufFile},
     kernels::Isa,
@@ -134,9 +134,6 @@ pub(super) fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Req
         prompt: Zeroizing::new(prompt.to_vec()),
         scored: 0,
         max_tokens,
-        start_by: None,
-        end_by: None,
-        cancel: Cancel::default(),
         chooser: Box::new(Greedy::default()),
         sink: Box::new(record.clone()),
     }
@@ -145,17 +142,23 @@ pub(super) fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Req
 /// A scheduler with a manual clock.
 pub(super) struct Bench {
     pub scheduler: Scheduler,
+    block_bytes: usize,
     pub now: Instant,
 }
 
 impl Bench {
     /// A tiny model's scheduler, without speculation and without a cache.
     pub(super) fn new(blocks: usize, options: BatchOptions) -> Self {
-        Self { scheduler: Scheduler::new(model(&tiny(), blocks), options), now: Instant::now() }
+        Self::with(model(&tiny(), blocks), options)
+    }
+
+    pub(super) fn with(model: Model, options: BatchOptions) -> Self {
+        let block_bytes = model.kv().shape().block_bytes();
+        Self { scheduler: Scheduler::new(model, options), block_bytes, now: Instant::now() }
     }
 
     pub(super) fn submit(&mut self, request: Request) -> Result<(), BatchError> {
-        self.scheduler.submit(request, self.now).map(|_| ())
+        self.scheduler.accept(request).map_err(|(_, error)| error)
     }
 
     /// Submits a greedy request of session 0.
@@ -197,9 +200,8 @@ impl Bench {
         panic!("it never ends")
     }
 
-    pub(super) fn used_blocks(&mut self) -> usize {
-        let kv = self.scheduler.model_mut().kv();
-        kv.used() / kv.shape().block_bytes()
+    pub(super) fn used_blocks(&self) -> usize {
+        self.scheduler.load().kv_bytes / self.block_bytes
     }
 }
 

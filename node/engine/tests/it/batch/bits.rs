@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use baton_engine::{
     Model, Options,
-    batch::{BatchOptions, Greedy, Request, Scheduler, StepOutcome},
+    batch::{BatchOptions, Greedy, Scheduler, StepOutcome, Steps as _},
     gguf::{DType, GgufFile},
     kernels::Isa,
 };
@@ -34,13 +34,8 @@ struct Way {
     cached: bool,
 }
 
-/// The events of requests computed in this way, and the number of correct guesses.
-fn run(
-    scheduler: &mut Scheduler,
-    prompts: &[Vec<u32>],
-    length: usize,
-    way: Way,
-) -> (Vec<AnswerEvents>, usize) {
+/// The events of requests computed in this way, the number of correct guesses, and the model.
+fn run(model: Model, prompts: &[Vec<u32>], length: usize, way: Way) -> (Vec<AnswerEvents>, usize, Model) {
     let Way { batch, chunk, speculate, cached } = way;
     let cache_bytes = if cached { usize::MAX } else { 0 };
     let options = BatchOptions {
@@ -51,7 +46,8 @@ fn run(
         queue: prompts.len(),
         ..BatchOptions::default()
     };
-    scheduler.set_options(options);
+    let mut scheduler = Scheduler::new(model, options);
+    let mut accepted = 0;
     let mut all = |prompts: &[Vec<u32>], length: usize| -> Vec<Record> {
         let ask = |(number, prompt): (usize, &Vec<u32>)| {
             let record = Record::new();
@@ -60,11 +56,15 @@ fn run(
             // Half of the requests choose with noise, the others take the largest logit.
             request.chooser =
                 if number % 2 == 0 { Box::new(Noisy(number as u64)) } else { Box::new(Greedy::default()) };
-            scheduler.submit(Request { ..request }, Instant::now()).unwrap();
+            assert!(scheduler.accept(request).is_ok());
             record
         };
         let records = prompts.iter().enumerate().map(ask).collect();
-        while scheduler.step(&Instant::now) != StepOutcome::Idle {}
+        // Each row that decodes gives a token, and each right guess another; the prompt gives the first.
+        accepted = prompts.len() * (length - 1);
+        while let StepOutcome::Stepped(rows) = scheduler.step(&Instant::now) {
+            accepted -= rows.decoded;
+        }
         records
     };
     if cached {
@@ -78,33 +78,29 @@ fn run(
         assert_eq!(events.stats.cached_tokens, wanted.min((prompt.len() - 1) / 32 * 32), "{way:?}");
         assert_eq!(events.tokens.len(), length);
     }
-    for number in 0..prompts.len() {
-        scheduler.clear(&session(number as u8));
-    }
-    let accepted = events.iter().map(|events| events.stats.accepted_tokens).sum();
-    (events, accepted)
+    (events, accepted, scheduler.into_model())
 }
 
 /// Computes prompts in all ways: batches, chunks, threads, instruction sets, with and without kept blocks,
 /// with and without guesses.
 fn same_in_all_ways(file: &GgufFile, prompts: &[Vec<u32>], length: usize, chunks: &[usize], isas: &[Isa]) {
     let options = Options { threads: 1, isa: Isa::best(), kv_budget: 1 << 30 };
-    let mut scheduler = Scheduler::new(Model::from_file(file, &options).unwrap(), BatchOptions::default());
+    let model = Model::from_file(file, &options).unwrap();
     let alone = Way { batch: 1, chunk: 1_024, speculate: false, cached: false };
-    let (wanted, _) = run(&mut scheduler, prompts, length, alone);
+    let (wanted, _, mut model) = run(model, prompts, length, alone);
     let mut right = 0;
     for threads in [1, 2] {
-        scheduler.model_mut().set_threads(threads).unwrap();
+        model.set_threads(threads).unwrap();
         for isa in isas {
-            scheduler.model_mut().set_isa(*isa);
+            model.set_isa(*isa);
             for chunk in chunks {
                 for (batch, speculate, cached) in [1, 3, 8].into_iter().flat_map(|batch| {
                     [(false, false), (false, true), (true, false), (true, true)]
                         .map(|(speculate, cached)| (batch, speculate, cached))
                 }) {
                     let way = Way { batch, chunk: *chunk, speculate, cached };
-                    let (found, accepted) = run(&mut scheduler, prompts, length, way);
-                    right += accepted;
+                    let (found, accepted, same) = run(model, prompts, length, way);
+                    (right, model) = (right + accepted, same);
                     for (number, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
                         assert!(
                             found.tokens == wanted.tokens && found.hashes == wanted.hashes,

@@ -7,7 +7,7 @@ use baton_engine::{
     kernels::Isa,
 };
 
-use super::bench::{Bench, Record, VOCABULARY, plain, request};
+use super::bench::{Bench, Record, VOCABULARY, model, plain, request, tiny};
 use crate::support::{Random, hash};
 
 /// Records the scored tokens with the hashes of their logits, and ends the answer.
@@ -36,8 +36,9 @@ fn scored_tokens_have_the_logits_by_which_they_were_chosen_and_leave_their_block
     let given = [prompt, answer.tokens].concat();
     for isa in Isa::all() {
         for (chunk, cache_bytes) in [(16, 0), (7, usize::MAX), (500, usize::MAX)] {
-            let mut bench = Bench::new(100, BatchOptions { chunk, cache_bytes, ..plain() });
-            bench.scheduler.model_mut().set_isa(isa);
+            let mut model = model(&tiny(), 100);
+            model.set_isa(isa);
+            let mut bench = Bench::with(model, BatchOptions { chunk, cache_bytes, ..plain() });
             // A part of the prompt and of the scored tokens is kept, and another request runs beside it.
             bench.ask(&given[..100], 1);
             bench.finish();

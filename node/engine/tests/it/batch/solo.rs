@@ -2,15 +2,13 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use baton_engine::batch::{
-    BatchError, BatchOptions, Batcher, Cancel, Choice, Chooser, Event, Events, Finish, Request, Solo, channel,
-};
+use baton_engine::batch::{BatchError, BatchOptions, Batcher, Finish, Solo};
 use zeroize::Zeroizing;
 
-use super::bench::{Record, request};
+use super::channel::{Event, Events, ask};
 
 const CONTEXT: usize = 64;
 const TOKENS: usize = 10;
@@ -74,23 +72,6 @@ fn batcher(queue: usize, kv_budget: usize) -> (Batcher, CallLog) {
     (Batcher::spawn_solo("solo", Box::new(model), options, kv_budget).unwrap(), calls)
 }
 
-fn ask(batcher: &Batcher, prompt: &[u32], max_tokens: usize, capacity: usize) -> Result<Events, BatchError> {
-    let (sink, events) = channel(capacity);
-    let request = Request { sink: Box::new(sink), ..request(prompt, max_tokens, &Record::new()) };
-    batcher.submit(request).map(|()| events)
-}
-
-fn read(events: &Events) -> (Vec<u32>, Finish) {
-    let mut tokens = Vec::new();
-    loop {
-        match events.wait().expect("an end comes") {
-            Event::Started { cached, .. } => assert_eq!(cached, 0),
-            Event::Token(token) => tokens.push(token),
-            Event::Finished { finish, .. } => return (tokens, finish),
-        }
-    }
-}
-
 fn model_error(reason: &str) -> Finish {
     Finish::Failed(BatchError::Model { reason: reason.to_owned() })
 }
@@ -101,7 +82,7 @@ fn requests_run_one_after_another_and_leave_no_state() {
     let all: Vec<Events> = (0..4).map(|_| ask(&batcher, &[1, 1, 1, 1, 1], 4, 64).unwrap()).collect();
     for events in &all {
         // 5, 5 + 5, 10 + 0, and so on.
-        assert_eq!(read(events), (vec![5, 0, 0, 0], Finish::Length));
+        assert_eq!(events.read(), (vec![5, 0, 0, 0], Finish::Length));
     }
     batcher.shutdown();
     let one = [(0, 4), (4, 1), (5, 1), (6, 1), (7, 1), (0, 0)];
@@ -117,8 +98,8 @@ fn a_failure_ends_one_request_alone() {
         (vec![1, 8], Finish::Failed(BatchError::Panicked)),
         (vec![1, 7], model_error("3 logits for a vocabulary of 10")),
     ] {
-        assert_eq!(read(&ask(&batcher, &prompt, 3, 8).unwrap()), (Vec::new(), finish));
-        assert_eq!(read(&ask(&batcher, &[2, 1], 1, 8).unwrap()), (vec![3], Finish::Length));
+        assert_eq!(ask(&batcher, &prompt, 3, 8).unwrap().read(), (Vec::new(), finish));
+        assert_eq!(ask(&batcher, &[2, 1], 1, 8).unwrap().read(), (vec![3], Finish::Length));
     }
 }
 
@@ -136,52 +117,28 @@ fn impossible_requests_and_one_too_many_are_refused() {
     let second = ask(&batcher, &[1], 2, 8).unwrap();
     assert_eq!(refused(&[1], 2), BatchError::Busy { limit: 1 });
     // The first request's reader takes nothing more.
-    assert_eq!(read(&second), (vec![1, 2], Finish::Length));
+    assert_eq!(second.read(), (vec![1, 2], Finish::Length));
     drop(first);
 }
 
-/// Cancels its own request once it has chosen three tokens.
-struct Stops(Cancel);
-
-impl Chooser for Stops {
-    fn choose(&mut self, tokens: &[u32], _logits: &[f32]) -> Choice {
-        if tokens.len() == 4 {
-            self.0.cancel();
-        }
-        Choice::Token(1)
-    }
-}
-
 #[test]
-fn cancel_deadline_stall_and_shutdown_end_requests() {
+fn an_absent_reader_a_stall_and_shutdown_end_requests() {
     let (batcher, calls) = batcher(8, 1 << 20);
-    let cancel = Cancel::default();
-    let with = |chooser: Box<dyn Chooser>, capacity, start_by, end_by| {
-        let (sink, events) = channel(capacity);
-        let cancel = cancel.clone();
-        let sink = Box::new(sink);
-        let request = request(&[1, 2], 40, &Record::new());
-        batcher.submit(Request { chooser, sink, cancel, start_by, end_by, ..request }).unwrap();
-        events
-    };
-    assert_eq!(read(&with(Box::new(Stops(cancel.clone())), 64, None, None)), (vec![1; 3], Finish::Cancelled));
-    assert!(calls.lock().unwrap().len() <= 5, "nothing is computed after a cancel");
-    let cancel = Cancel::default();
-    let (sink, events) = channel(64);
-    let late = Some(Instant::now());
-    let late = Request { start_by: late, sink: Box::new(sink), cancel, ..request(&[1], 1, &Record::new()) };
-    batcher.submit(late).unwrap();
-    assert_eq!(read(&events), (Vec::new(), Finish::Failed(BatchError::Waited)));
+    let first = ask(&batcher, &[1, 2], 40, 3).unwrap();
+    assert!(matches!(first.wait(), Some(Event::Started { .. })));
+    drop(first);
+    assert_eq!(ask(&batcher, &[1], 1, 8).unwrap().read(), (vec![1], Finish::Length));
+    assert!(calls.lock().unwrap().len() <= 7, "nothing more is computed without a reader");
     // The reader stops: the request gives way to the next one.
     let unread = ask(&batcher, &[1], 40, 2).unwrap();
-    assert_eq!(read(&ask(&batcher, &[1], 1, 8).unwrap()).1, Finish::Length);
-    assert_eq!(read(&unread), (vec![1, 2], Finish::Failed(BatchError::Stalled)));
+    assert_eq!(ask(&batcher, &[1], 1, 8).unwrap().read().1, Finish::Length);
+    assert_eq!(unread.read(), (vec![1, 2], Finish::Failed(BatchError::Stalled)));
     let running = ask(&batcher, &[1], 40, 1).unwrap();
     let waiting = ask(&batcher, &[1], 40, 1).unwrap();
     assert!(matches!(running.wait(), Some(Event::Started { .. })));
     batcher.shutdown();
     for events in [running, waiting] {
-        assert_eq!(read(&events).1, Finish::Failed(BatchError::ShutDown));
+        assert_eq!(events.read().1, Finish::Failed(BatchError::ShutDown));
     }
     assert_eq!(ask(&batcher, &[1], 1, 1).err(), Some(BatchError::ShutDown));
 }

@@ -5,42 +5,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_engine::batch::{
-    BatchError, BatchOptions, Batcher, Choice, Chooser, Event, Events, Finish, Request, channel,
-};
+use baton_engine::batch::{BatchError, BatchOptions, Batcher, Choice, Chooser, Finish, Request};
 
-use super::bench::{Record, model, plain, request, session, tiny};
+use super::{
+    bench::{Record, model, plain, request, tiny},
+    channel::{Event, Events, ask, channel},
+};
 
 fn batcher(options: BatchOptions) -> Batcher {
     Batcher::spawn("test", model(&tiny(), 64), options).unwrap()
 }
 
-fn ask(batcher: &Batcher, prompt: &[u32], max_tokens: usize, capacity: usize) -> Result<Events, BatchError> {
-    let (sink, events) = channel(capacity);
-    let request = Request { sink: Box::new(sink), ..request(prompt, max_tokens, &Record::new()) };
-    batcher.submit(request).map(|()| events)
-}
-
-/// The tokens and the end of a request.
-fn read(events: &Events) -> (Vec<u32>, Finish) {
-    let (mut tokens, mut end) = (Vec::new(), None);
-    while let Some(event) = events.wait() {
-        assert_eq!(end, None, "nothing comes after the end");
-        match event {
-            Event::Started { .. } => assert!(tokens.is_empty()),
-            Event::Token(token) => tokens.push(token),
-            Event::Finished { finish, .. } => end = Some(finish),
-        }
-    }
-    (tokens, end.unwrap())
-}
-
 #[test]
 fn many_callers_are_answered() {
     let batcher = batcher(BatchOptions { queue: 100, ..BatchOptions::default() });
-    let wanted = read(&ask(&batcher, &[5; 30], 20, 64).unwrap());
+    let wanted = ask(&batcher, &[5; 30], 20, 64).unwrap().read();
     std::thread::scope(|scope| {
-        let ask = || read(&ask(&batcher, &[5; 30], 20, 2).unwrap());
+        let ask = || ask(&batcher, &[5; 30], 20, 2).unwrap().read();
         let threads: Vec<_> = (0..40).map(|_| scope.spawn(ask)).collect();
         for thread in threads {
             assert_eq!(thread.join().unwrap(), wanted);
@@ -63,7 +44,7 @@ fn a_full_queue_refuses_and_a_dropped_reader_makes_room() {
         Some(true)
     );
     drop(first);
-    assert_eq!(read(&second).1, Finish::Length);
+    assert_eq!(second.read().1, Finish::Length);
     // The answer's end arrives before the load changes.
     let begun = Instant::now();
     while batcher.load().kv_bytes > 0 {
@@ -80,7 +61,7 @@ fn shutdown_answers_everyone_and_refuses_the_next() {
     assert!(matches!(requests[0].wait(), Some(Event::Started { .. })));
     batcher.shutdown();
     for events in &requests {
-        assert_eq!(read(events).1, Finish::Failed(BatchError::ShutDown));
+        assert_eq!(events.read().1, Finish::Failed(BatchError::ShutDown));
     }
     assert_eq!(ask(&batcher, &[1; 5], 3, 9).err(), Some(BatchError::ShutDown));
     batcher.shutdown();
@@ -117,30 +98,8 @@ fn requests_during_a_step_are_counted_and_answered_at_shutdown() {
         go.send(()).unwrap();
         thread.join().unwrap();
     });
-    assert_eq!(read(&held).1, Finish::End);
+    assert_eq!(held.read().1, Finish::End);
     for events in &requests {
-        assert_eq!(read(events), (Vec::new(), Finish::Failed(BatchError::ShutDown)));
+        assert_eq!(events.read(), (Vec::new(), Finish::Failed(BatchError::ShutDown)));
     }
-}
-
-#[test]
-fn a_session_is_cleared_and_an_overdue_request_fails() {
-    let batcher = batcher(BatchOptions { slots: 1, cache_bytes: usize::MAX, ..plain() });
-    read(&ask(&batcher, &[1; 100], 3, 9).unwrap());
-    let cached = |batcher: &Batcher| match ask(batcher, &[1; 100], 3, 9).unwrap().wait() {
-        Some(Event::Started { cached, .. }) => cached,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(cached(&batcher), 96);
-    batcher.clear(&session(0));
-    assert_eq!(cached(&batcher), 0);
-
-    let running = ask(&batcher, &[1; 5], 300, 1).unwrap();
-    assert!(matches!(running.wait(), Some(Event::Started { .. })));
-    let (sink, waiting) = channel(4);
-    let start_by = Some(Instant::now() + Duration::from_millis(5));
-    batcher
-        .submit(Request { sink: Box::new(sink), start_by, ..request(&[1; 5], 3, &Record::new()) })
-        .unwrap();
-    assert_eq!(read(&waiting), (Vec::new(), Finish::Failed(BatchError::Waited)));
 }

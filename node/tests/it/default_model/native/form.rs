@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use super::*;
 
 /// A job under a schema.
-fn constrained(question: &str, sampling: &Sampling, schema: &Value, resume: &[u32]) -> GenerateJob {
+fn constrained(question: &str, settings: &Settings, schema: &Value, resume: &[u32]) -> GenerateJob {
     let constraint = engine().constrain(&schema.to_string()).unwrap();
-    GenerateJob { constraint: Some(constraint), ..job(question, sampling, resume) }
+    GenerateJob { constraint: Some(constraint), ..job(question, settings, resume) }
 }
 
-async fn ask_for(question: &str, sampling: &Sampling, schema: &Value, resume: &[u32]) -> Answer {
-    let handle = engine().generate(constrained(question, sampling, schema, resume)).unwrap();
+async fn ask_for(question: &str, settings: &Settings, schema: &Value, resume: &[u32]) -> Answer {
+    let handle = engine().generate(constrained(question, settings, schema, resume)).unwrap();
     read(handle, resume.len()).await.unwrap()
 }
 
-fn warm(seed: u64) -> Sampling {
-    Sampling { temperature: 1.0, seed, ..greedy(80) }
+fn warm(seed: u64) -> Settings {
+    greedy(80).with(|it| (it.temperature, it.seed) = (1.0, seed))
 }
 
 /// A question, its schema, and a manual check of the answer.
@@ -83,7 +83,7 @@ async fn an_answer_satisfies_its_schema_whatever_the_temperature() {
     let _guard = every_core().await;
     for (question, schema, fits) in cases() {
         let mut texts = Vec::new();
-        for sampling in [greedy(80), warm(1), warm(2), Sampling { temperature: 3.0, ..warm(3) }] {
+        for sampling in [greedy(80), warm(1), warm(2), warm(3).with(|it| it.temperature = 3.0)] {
             let answer = ask_for(question, &sampling, &schema, &[]).await;
             // A cut answer is only the beginning of a value.
             if answer.finish == FinishReason::Stop {
@@ -129,7 +129,7 @@ async fn limits_and_stop_strings_still_end_a_constrained_answer() {
     let room = u32::try_from(whole.ids.len()).unwrap();
     let exact = ask_for(question, &greedy(room), &schema, &[]).await;
     assert_eq!((exact.text, exact.finish), (whole.text.clone(), FinishReason::Stop));
-    let stop = Sampling { stop: vec!["\", \"mill".into()], ..greedy(80) };
+    let stop = greedy(80).with(|it| it.stop = vec!["\", \"mill".into()]);
     let stopped = ask_for(question, &stop, &schema, &[]).await;
     assert_eq!(stopped.finish, FinishReason::StopString);
     assert!(whole.text.starts_with(&stopped.text) && !stopped.text.contains("mill"), "{}", stopped.text);
@@ -150,7 +150,7 @@ async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
     let question = "What is the capital of France?";
     let plain = ask(question, &greedy(7), &[]).await.unwrap();
     assert!(plain.reports.is_empty());
-    let told = Sampling { logprobs: 20, ..greedy(7) };
+    let told = greedy(7).with(|it| it.logprobs = 20);
     let answer = ask(question, &told, &[]).await.unwrap();
     assert_eq!((&answer.ids, &answer.text), (&plain.ids, &plain.text));
     assert_eq!(answer.reports.len(), answer.ids.len());
@@ -166,12 +166,14 @@ async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
     }
     // Temperature, penalty and grammar do not change the model's own probabilities at a position.
     let resume = &answer.ids[..3];
-    let hot = Sampling { temperature: 4.0, seed: 5, repetition_penalty: 3.0, logprobs: 5, ..greedy(4) };
+    let hot = greedy(4).with(|it| {
+        (it.temperature, it.seed, it.repetition_penalty, it.logprobs) = (4.0, 5, 3.0, 5);
+    });
     let other = ask(question, &hot, resume).await.unwrap();
     let model = &answer.reports[3];
     assert_eq!(other.reports[0][1..], model[1..6]);
     let schema = json!({ "const": 1 });
-    let held = ask_for(question, &Sampling { logprobs: 3, ..greedy(8) }, &schema, &[]).await;
+    let held = ask_for(question, &greedy(8).with(|it| it.logprobs = 3), &schema, &[]).await;
     assert_eq!((held.text.as_str(), held.finish), ("1", FinishReason::Stop));
     assert_eq!(held.reports[0][1..], answer.reports[0][1..4]);
     assert!(held.reports[0][0].millinats < held.reports[0][1].millinats, "it was made to say so");
@@ -181,12 +183,12 @@ async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
 async fn a_chosen_tokens_probability_is_how_often_it_is_drawn() {
     let _guard = every_core().await;
     // Compares the model's probabilities with drawn tokens, independently of either computation.
-    let told = Sampling { logprobs: 1, temperature: 1.0, ..greedy(1) };
+    let told = greedy(1).with(|it| (it.logprobs, it.temperature) = (1, 1.0));
     let mut drawn = 0.0;
     let mut expected = None;
     let draws = 60;
     for seed in 0..draws {
-        let answer = ask("Say yes or no.", &Sampling { seed, ..told.clone() }, &[]).await.unwrap();
+        let answer = ask("Say yes or no.", &told.clone().with(|it| it.seed = seed), &[]).await.unwrap();
         // An immediate end is a draw too, but has no report.
         let Some(tokens) = answer.reports.first() else { continue };
         let likeliest = &tokens[1];

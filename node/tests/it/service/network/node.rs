@@ -32,7 +32,7 @@ use baton_proto::{
     node_record::{KeyWindow, NodeLimits, NodeRecord, StorageOffer},
     wire::StoreState,
 };
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{now_ms, store::MemoryStore};
@@ -237,7 +237,7 @@ impl TestNode {
         config.side_protocols.extend(setup.embeddings.as_ref().map(|_| EMBED_PROTOCOL));
         let (mesh, incoming) = Mesh::spawn(identity.signing.expose_seed(), config).await.unwrap();
         let engine = Arc::new(WatchedEngine {
-            inner: EchoEngine::new(&setup.echo).unwrap(),
+            inner: EchoEngine::new(&setup.echo, Handle::current()),
             jobs: AtomicUsize::new(0),
             last_prompt: Mutex::default(),
         });
