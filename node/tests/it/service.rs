@@ -8,7 +8,7 @@ mod fairness;
 mod faults;
 mod journal;
 mod kills;
-mod network;
+pub(crate) mod network;
 mod overhead;
 mod refusals;
 mod storage;

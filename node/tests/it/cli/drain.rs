@@ -22,13 +22,13 @@ async fn a_drained_node_finishes_its_turns_sends_new_ones_away_and_takes_them_ag
     let admin = node.admin().to_owned();
     let client = Client::of(&node.ready).await;
     let mut turn = client.ask("one two three four five six").await;
-    let begun = turn.read_until(|reply| !reply.text.is_empty()).await;
+    let begun = turn.read_until(|reply| !reply.text().is_empty()).await;
 
     let status = json(home.path(), &["drain", "--admin", &admin, "--json"]);
     assert_eq!(status["drain"]["turns"], 1, "{status}");
     let away = client.ask("too late").await.finish().await;
-    assert_eq!((away.code, away.accepted), (Some(ErrorCode::Busy), false));
-    assert!(away.retry_after_ms >= 60_000, "{away:?}");
+    assert_eq!((away.code(), away.nonce), (Some(ErrorCode::Busy), None));
+    assert!(away.refused.is_some_and(|(_, retry_after_ms)| retry_after_ms >= 60_000), "{away:?}");
     let shown = output(home.path(), &["status", "--admin", &admin]);
     let said = text(&shown.stdout);
     assert!(
@@ -44,15 +44,15 @@ async fn a_drained_node_finishes_its_turns_sends_new_ones_away_and_takes_them_ag
         let mut command = baton_node(home.path(), &["drain", "--admin", &admin, "--wait"]);
         async { tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap() }
     });
-    assert_eq!(begun.text + &rest.text, "echo: one two three four five six");
-    assert!(rest.committed);
+    assert_eq!(begun.text() + &rest.text(), "echo: one two three four five six");
+    assert!(rest.committed().is_some());
     assert!(waited.status.success() && text(&waited.stdout).starts_with("drained: no turn is left"));
     // Status requests are still answered.
     assert!(client.status(&turn).await.is_ok());
 
     let status = json(home.path(), &["drain", "--admin", &admin, "--cancel", "--json"]);
     assert_eq!((&status["drain"], &status["turns"]["committed"]), (&Value::Null, &1.into()));
-    assert!(client.ask("welcome").await.finish().await.committed);
+    assert!(client.ask("welcome").await.finish().await.committed().is_some());
     let (_, log) = node.stop();
     assert!(log.contains("draining: new turns are refused") && log.contains("no longer draining"), "{log}");
 }

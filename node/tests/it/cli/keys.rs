@@ -135,8 +135,8 @@ async fn new_exchange_keys_hold_at_once_in_a_running_node() {
     }
     // A client that still seals to the old key must fetch the new record.
     let late = client.ask_with(&before, "sealed to a key that is gone").await.finish().await;
-    assert_eq!(late.code, Some(ErrorCode::KxExpired));
-    assert!(client.ask("sealed to the new one").await.finish().await.committed);
+    assert_eq!(late.code(), Some(ErrorCode::KxExpired));
+    assert!(client.ask("sealed to the new one").await.finish().await.committed().is_some());
     let (code, said) = failure(&mut baton_node(home.path(), &["keys", "rotate", "--identity", "--yes"]));
     assert!(code == 1 && said.contains("drain --wait"), "{said}");
     node.stop();

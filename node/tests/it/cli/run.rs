@@ -12,11 +12,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{
-    cli::harness::{
-        store::Store,
-        turn::{Client, SHARDS},
-    },
+    cli::harness::{store::Store, turn::Client},
     process::{ECHO, Node, baton_node, failure, output, text},
+    service::network::store::SHARDS,
 };
 
 fn status(home: &Path, node: &Node) -> (bool, Value) {
@@ -191,7 +189,8 @@ fn a_json_log_is_json_to_the_last_line_also_of_a_failure() {
 async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::start(home.path(), SHARDS).await;
-    let words = ["--log", "trace", "--shards", "10", "--publisher", &store.url];
+    let shards = SHARDS.to_string();
+    let words = ["--log", "trace", "--shards", &shards, "--publisher", &store.url];
     let words: Vec<_> = without_publisher().chain(words).collect();
     let mut node = Node::spawn(&mut baton_node(home.path(), &words));
     let client = Client::of(&node.ready).await;
@@ -201,8 +200,8 @@ async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     assert!(record.addresses[0].starts_with("/ip4/127.0.0.1/tcp/"), "{:?}", record.addresses);
 
     let reply = client.ask("zanzibar quokka").await.finish().await;
-    assert_eq!(reply.text, "echo: zanzibar quokka");
-    assert!(reply.committed && reply.complete, "{reply:?}");
+    assert_eq!(reply.text(), "echo: zanzibar quokka");
+    assert!(reply.committed().is_some() && reply.complete, "{reply:?}");
     let (success, status) = status(home.path(), &node);
     assert!(success, "{status}");
     assert_eq!((&status["ready"], &status["turns"]["committed"]), (&true.into(), &1.into()));
@@ -239,12 +238,12 @@ async fn a_running_turn_is_finished_before_the_node_ends() {
     let mut node = Node::start(home.path(), &["--echo-delay-ms", "100", "--drain-seconds", "10"]);
     let client = Client::of(&node.ready).await;
     let mut turn = client.ask("one two three four five").await;
-    let begun = turn.read_until(|reply| !reply.text.is_empty()).await;
-    assert!(!begun.committed);
+    let begun = turn.read_until(|reply| !reply.text().is_empty()).await;
+    assert!(begun.committed().is_none());
     node.signal(Signal::TERM);
     let rest = turn.finish().await;
-    assert_eq!(begun.text + &rest.text, "echo: one two three four five");
-    assert!(rest.committed, "{rest:?}");
+    assert_eq!(begun.text() + &rest.text(), "echo: one two three four five");
+    assert!(rest.committed().is_some(), "{rest:?}");
     assert_eq!(node.event()["event"], "stopped");
     let (code, log) = node.wait();
     assert_eq!(code, Some(0), "{log}");
@@ -257,7 +256,7 @@ async fn a_second_signal_ends_it_at_once() {
     let mut node = Node::start(home.path(), &["--echo-delay-ms", "60000", "--drain-seconds", "3600"]);
     let client = Client::of(&node.ready).await;
     let mut turn = client.ask("slow").await;
-    assert!(turn.read_until(|reply| reply.accepted).await.accepted);
+    assert!(turn.read_until(|reply| reply.nonce.is_some()).await.nonce.is_some());
     node.signal(Signal::TERM);
     // Two simultaneous signals may arrive as one.
     wait_until_draining(&node).await;
@@ -304,19 +303,19 @@ async fn on_a_full_disk_it_refuses_turns_says_why_and_loses_none() {
     let mut turn = client.ask(&text).await;
     let lost = loop {
         let reply = turn.finish().await;
-        if !reply.committed {
+        if reply.committed().is_none() {
             break reply;
         }
         committed += 1;
         assert!(committed < 100, "the disk was to be full by now");
         turn = client.ask(&text).await;
     };
-    assert!(committed > 0 && lost.accepted && lost.code == Some(ErrorCode::Internal), "{lost:?}");
+    assert!(committed > 0 && lost.nonce.is_some() && lost.code() == Some(ErrorCode::Internal), "{lost:?}");
     // The signatures of that turn are in the node's memory but not on its disk, so they stay hidden.
     assert_eq!(client.status(&turn).await.unwrap_err(), ErrorCode::Internal);
     let again = client.ask_again(&mut turn).await;
-    assert!(!again.committed && again.code == Some(ErrorCode::Internal), "{again:?}");
-    assert_eq!(client.ask("one more").await.finish().await.code, Some(ErrorCode::Internal));
+    assert!(again.committed().is_none() && again.code() == Some(ErrorCode::Internal), "{again:?}");
+    assert_eq!(client.ask("one more").await.finish().await.code(), Some(ErrorCode::Internal));
     let (_, status) = status(home.path(), &node);
     let missing = status["not_ready"].to_string();
     assert!(missing.contains("make space on the disk"), "{missing}");
@@ -329,9 +328,9 @@ async fn on_a_full_disk_it_refuses_turns_says_why_and_loses_none() {
     // With space again the node continues, and the signed turns are still there to be stored.
     let mut node = Node::start(home.path(), &[]);
     let client = Client::of(&node.ready).await;
-    assert!(client.ask("and on").await.finish().await.committed);
+    assert!(client.ask("and on").await.finish().await.committed().is_some());
     let again = client.ask_again(&mut turn).await;
-    assert!(again.committed, "the turn that was lost runs again: {again:?}");
+    assert!(again.committed().is_some(), "the turn that was lost runs again: {again:?}");
     let (_, log) = node.stop();
     assert!(log.contains(&format!("storing blobs of an earlier run blobs={committed}")), "{log}");
 }
@@ -341,7 +340,7 @@ async fn damaged_files_are_named_in_the_log_of_the_next_start() {
     let home = tempfile::tempdir().unwrap();
     let mut node = Node::start(home.path(), &[]);
     let client = Client::of(&node.ready).await;
-    assert!(client.ask("hello").await.finish().await.committed);
+    assert!(client.ask("hello").await.finish().await.committed().is_some());
     let (_, log) = node.stop();
     assert!(!log.contains("damaged"), "{log}");
     let db = home.path().join(".local/share/baton-node/journal/db");

@@ -2,15 +2,16 @@
 
 use baton_keys::{
     exchange::{EphemeralSecret, SUITE, TurnSecret},
+    seal::StreamOpener,
     secret::random_bytes,
     session::{RecordIdentity, SessionRoot},
 };
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, Reach, TurnStream};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Reach, TurnStream};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
     head::{HeadInner, HeadOuter, HeadRecord, SegmentRef, head_period},
-    ids::{DeviceId, GrantHash, LinkHash, PayloadHash, SamplingDigest, TurnId},
+    ids::{DeviceId, ExchangeKey, GrantHash, LinkHash, ModelId, NodeId, PayloadHash, SamplingDigest, TurnId},
     limits::{MAX_NODE_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, Genesis},
     memory::MemoryItem,
@@ -28,10 +29,17 @@ use tokio::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 use super::{
-    node::TestNode,
     now_ms,
     store::{SHARDS, id_of},
 };
+
+/// A node as its clients see it.
+pub(crate) trait Served: Sync {
+    fn node(&self) -> NodeId;
+    fn model(&self) -> ModelId;
+    fn exchange(&self) -> &ExchangeKey;
+    fn addresses(&self) -> Vec<Multiaddr>;
+}
 
 pub(crate) struct Client {
     pub mesh: MeshHandle,
@@ -189,7 +197,7 @@ impl Session {
     }
 
     /// Builds the next turn's request.
-    pub(crate) fn prepare(&self, node: &TestNode, text: &str, changes: Changes<'_>) -> PreparedTurn {
+    pub(crate) fn prepare(&self, node: &dyn Served, text: &str, changes: Changes<'_>) -> PreparedTurn {
         let turn_id = changes.turn_id.unwrap_or_else(|| TurnId(random_bytes()));
         let identity = RecordIdentity {
             session_id: self.root.session_id(),
@@ -197,7 +205,7 @@ impl Session {
             seq: self.seq,
             turn_id,
             attempt: changes.attempt,
-            author: node.node,
+            author: node.node(),
         };
         let mut payload = Payload {
             version: PAYLOAD_VERSION,
@@ -229,10 +237,10 @@ impl Session {
             prev_blob: payload.grant.blobs.first().and_then(|read| read.blob),
             n_shards: SHARDS,
             branch: None,
-            audience: node.node,
-            audience_key: node.exchange.id(),
+            audience: node.node(),
+            audience_key: node.exchange().id(),
             payload_hash: PayloadHash([0; 32]),
-            model: node.model,
+            model: node.model(),
             sampling: SamplingDigest([0; 32]),
             max_output_tokens: 512,
             max_price: 1_000_000,
@@ -248,7 +256,7 @@ impl Session {
         auth.sampling = payload.sampling.digest(&payload.grant.record_key.record_key());
         let ephemeral = EphemeralSecret::generate();
         let (sealed, secret) =
-            SealedPayload::seal(&payload, ephemeral, &node.exchange, &auth.binding()).unwrap();
+            SealedPayload::seal(&payload, ephemeral, node.exchange(), &auth.binding()).unwrap();
         auth.payload_hash = sealed.hash();
         if let Some(change) = changes.auth {
             change(&mut auth);
@@ -318,11 +326,11 @@ impl Session {
         HeadRecord::seal(&self.root, &outer, &inner, self.head_sequence, now, now + 60_000).encode()
     }
 
-    pub(crate) fn status_request(&self, node: &TestNode, prepared: &PreparedTurn) -> SignedBytes {
+    pub(crate) fn status_request(&self, node: &dyn Served, prepared: &PreparedTurn) -> SignedBytes {
         self.sign(TurnNote {
             session_id: self.root.session_id(),
             session_key: self.root.signing_key().public_key(),
-            node: node.node,
+            node: node.node(),
             ..TurnNote::of(&prepared.auth, TurnNoteKind::Status, now_ms())
         })
     }
@@ -368,25 +376,29 @@ impl Client {
         Self { mesh }
     }
 
-    pub(crate) async fn open(&self, node: &TestNode, frame: &ClientFrame) -> TurnStream {
+    pub(crate) async fn open(&self, node: &dyn Served, frame: &ClientFrame) -> TurnStream {
         self.open_raw(node, &codec::encode(frame)).await
     }
 
-    pub(crate) async fn open_raw(&self, node: &TestNode, frame: &[u8]) -> TurnStream {
+    pub(crate) async fn open_raw(&self, node: &dyn Served, frame: &[u8]) -> TurnStream {
+        self.open_at(node.node(), &node.addresses(), frame).await
+    }
+
+    pub(crate) async fn open_at(&self, node: NodeId, addresses: &[Multiaddr], frame: &[u8]) -> TurnStream {
         let deadline = Instant::now() + Duration::from_secs(20);
-        let mut stream = self.mesh.open(node.node, &node.mesh.listen_addrs(), deadline).await.unwrap();
+        let mut stream = self.mesh.open(node, addresses, deadline).await.unwrap();
         stream.send_by(frame, deadline).await.unwrap();
         stream
     }
 
-    pub(crate) async fn ask(&self, node: &TestNode, frame: &ClientFrame) -> NodeFrame {
+    pub(crate) async fn ask(&self, node: &dyn Served, frame: &ClientFrame) -> NodeFrame {
         let mut stream = self.open(node, frame).await;
         next_frame(&mut stream).await.expect("an answer")
     }
 
     /// As [`Client::ask`], but sends a node record request behind the frame; the node may close without an
     /// answer.
-    pub(crate) async fn ask_after(&self, node: &TestNode, frame: &ClientFrame) -> Option<NodeFrame> {
+    pub(crate) async fn ask_after(&self, node: &dyn Served, frame: &ClientFrame) -> Option<NodeFrame> {
         let mut stream = self.open(node, frame).await;
         let deadline = Instant::now() + Duration::from_secs(20);
         stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.unwrap();
@@ -395,7 +407,7 @@ impl Client {
 
     pub(crate) async fn status(
         &self,
-        node: &TestNode,
+        node: &dyn Served,
         session: &Session,
         prepared: &PreparedTurn,
     ) -> Result<TurnStatus, ErrorCode> {
@@ -407,7 +419,7 @@ impl Client {
     }
 
     /// Sends a request and reads its reply to the end.
-    pub(crate) async fn run(&self, node: &TestNode, prepared: &PreparedTurn) -> Reply {
+    pub(crate) async fn run(&self, node: &dyn Served, prepared: &PreparedTurn) -> Reply {
         let stream = self.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
         read_reply(stream, prepared).await
     }
@@ -415,7 +427,7 @@ impl Client {
     /// A whole turn: sent, verified, accepted.
     pub(crate) async fn turn(
         &self,
-        node: &TestNode,
+        node: &dyn Served,
         session: &mut Session,
         text: &str,
     ) -> (Reply, AcceptedTurn) {
@@ -433,18 +445,23 @@ pub(crate) async fn next_frame(stream: &mut TurnStream) -> Option<NodeFrame> {
     Some(codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap())
 }
 
-/// Reads frames until the stream ends.
-pub(crate) async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) -> Reply {
-    let mut reply = Reply::default();
-    let mut opener = None;
-    while let Some(frame) = next_frame(&mut stream).await {
+/// Reads a reply frame by frame.
+#[derive(Default)]
+pub(crate) struct ReplyReader {
+    opener: Option<StreamOpener>,
+    pub reply: Reply,
+}
+
+impl ReplyReader {
+    pub(crate) fn take(&mut self, prepared: &PreparedTurn, frame: NodeFrame) {
+        let reply = &mut self.reply;
         match frame {
             NodeFrame::Accepted { nonce } => {
                 reply.nonce = Some(nonce);
-                opener = Some(prepared.secret.reply_opener(&nonce, &prepared.auth.auth_hash().0));
+                self.opener = Some(prepared.secret.reply_opener(&nonce, &prepared.auth.auth_hash().0));
             }
             NodeFrame::Chunk(sealed) => {
-                let opener = opener.as_mut().expect("Accepted comes first");
+                let opener = self.opener.as_mut().expect("Accepted comes first");
                 let (event, last) = opener.open(&sealed).expect("chunks open in order");
                 reply.events.push(ReplyEvent::from_chunk(&event).unwrap());
                 reply.complete = last;
@@ -453,7 +470,15 @@ pub(crate) async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) 
             other => panic!("not part of a reply: {other:?}"),
         }
     }
-    reply
+}
+
+/// Reads frames until the stream ends.
+pub(crate) async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) -> Reply {
+    let mut reader = ReplyReader::default();
+    while let Some(frame) = next_frame(&mut stream).await {
+        reader.take(prepared, frame);
+    }
+    reader.reply
 }
 
 /// The request with blobs inlined.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Networks};
+use baton_mesh::{EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Multiaddr, Networks};
 use baton_node::{
     engine::{
         Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount,
@@ -35,7 +35,7 @@ use baton_proto::{
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::{now_ms, store::MemoryStore};
+use super::{client::Served, now_ms, store::MemoryStore};
 
 pub(crate) struct TestIdentity {
     signing: SecretSigningKey,
@@ -160,7 +160,7 @@ pub(crate) struct Setup {
     pub pause: PausePoints,
     /// Milliseconds from its start to the journal's reported beginning.
     pub journal_begins_later_ms: u64,
-    pub bootstrap: Vec<baton_mesh::Multiaddr>,
+    pub bootstrap: Vec<Multiaddr>,
     /// Folder for acknowledged receipts, if any.
     pub ledger: Option<std::path::PathBuf>,
     /// An additional engine.
@@ -207,6 +207,24 @@ pub(crate) struct TestNode {
     pub service: NodeService,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), ServiceError>>,
+}
+
+impl Served for TestNode {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn model(&self) -> ModelId {
+        self.model
+    }
+
+    fn exchange(&self) -> &ExchangeKey {
+        &self.exchange
+    }
+
+    fn addresses(&self) -> Vec<Multiaddr> {
+        self.mesh.listen_addrs()
+    }
 }
 
 /// Opens a journal. Its database holds its lock until its last write, which a node that was stopped does not wait for.
