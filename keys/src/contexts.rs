@@ -125,10 +125,8 @@ contexts! {
     OWNER_CONTENT_HASH = "owner-content-hash";
     /// Secret of an owner of memories to the key of term hashes.
     OWNER_TERM_HASH = "owner-term-hash";
-    /// Secret of an owner of memories to the key of class tags.
-    OWNER_CLASS_TAG = "owner-class-tag";
-    /// Secret of an owner of memories to the seed of the rotation of vectors.
-    OWNER_ROTATION = "owner-rotation";
+    /// Key of a segment of an owner's records to the key of the search rows beside them.
+    OWNER_ROWS = "owner-rows";
     /// Secret of an owner of memories to the key of the numbers of named records.
     OWNER_RECORD_NAME = "owner-record-name";
     /// Secret of an owner of memories to the Ed25519 seed that signs exports.

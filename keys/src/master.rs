@@ -14,8 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     contexts::{
-        Context, OWNER_CLASS_TAG, OWNER_CONTENT_HASH, OWNER_EXPORT_SIGN, OWNER_RECORD_NAME, OWNER_ROTATION,
-        OWNER_TERM_HASH,
+        Context, OWNER_CONTENT_HASH, OWNER_EXPORT_SIGN, OWNER_RECORD_NAME, OWNER_ROWS, OWNER_TERM_HASH,
     },
     files::{self, FileSecret, KeyFileError},
     seal::{OpenError, open_random, seal_random},
@@ -122,10 +121,6 @@ pub enum OwnerUse {
     ContentHash,
     /// Hashes of stemmed terms.
     TermHash,
-    /// Tags of classes of items in a database's index.
-    ClassTag,
-    /// The rotation of vectors in a database's index.
-    Rotation,
     /// Numbers of named records.
     RecordName,
     /// Seed of the Ed25519 key that signs exports.
@@ -137,8 +132,6 @@ impl OwnerUse {
         match self {
             Self::ContentHash => OWNER_CONTENT_HASH,
             Self::TermHash => OWNER_TERM_HASH,
-            Self::ClassTag => OWNER_CLASS_TAG,
-            Self::Rotation => OWNER_ROTATION,
             Self::RecordName => OWNER_RECORD_NAME,
             Self::ExportSign => OWNER_EXPORT_SIGN,
         }
@@ -170,6 +163,12 @@ impl DataKey {
     #[must_use]
     pub fn generate() -> Self {
         Self(random_bytes())
+    }
+
+    /// The key of the search rows beside the records that this key seals.
+    #[must_use]
+    pub fn row_key(&self) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(kdf(OWNER_ROWS, &[&self.0]))
     }
 
     /// Seals under a random nonce: `nonce(24) ‖ XChaCha20-Poly1305`, [`DATA_OVERHEAD`] bytes longer than the
@@ -241,14 +240,7 @@ mod tests {
     #[test]
     fn owner_keys_differ_by_use() {
         let secret = OwnerSecret::from_bytes([3; 32]);
-        let uses = [
-            OwnerUse::ContentHash,
-            OwnerUse::TermHash,
-            OwnerUse::ClassTag,
-            OwnerUse::Rotation,
-            OwnerUse::RecordName,
-            OwnerUse::ExportSign,
-        ];
+        let uses = [OwnerUse::ContentHash, OwnerUse::TermHash, OwnerUse::RecordName, OwnerUse::ExportSign];
         let keys: HashSet<_> = uses.iter().map(|purpose| *secret.derive(*purpose)).collect();
         assert_eq!(keys.len(), uses.len());
     }

@@ -1,5 +1,5 @@
--- Memory of owners: sealed records, keyed or obfuscated search rows, jobs and nonces. Everything is in a schema of its
--- own. The vector type comes from pgvector, whose extension was made before this runs.
+-- Memory of owners: sealed records, keyed search rows, jobs and nonces. Everything is in a schema of its
+-- own. The type of sparse vectors comes from pgvector, whose extension was made before this runs.
 
 -- An owner by pseudonym, with the version that each commit raises.
 create table baton.owner (
@@ -18,21 +18,18 @@ create table baton.record (
 -- What is sealed does not compress.
 alter table baton.record alter column bytes set storage external;
 
--- One row for each searchable item: keyed class, number of terms, keyed term hashes ascending with their counts, rotated
--- embedding. The vector has no fixed width, since embedders differ.
+-- One row for each searchable item: number of terms, keyed terms, signs of the rotated embedding. Key and embedder name
+-- what the other columns are made with. A row goes with its record.
 create table baton.item (
     owner bytea not null,
     number bigint not null,
-    class bytea not null,
-    length bigint not null,
-    terms bigint[] not null,
-    counts integer[] not null,
-    embedding vector,
+    key bigint not null,
+    length integer not null,
+    terms sparsevec not null,
+    embedder bigint,
+    signs bit varying,
     primary key (owner, number)
 );
--- Searched for every question together with what is in it: read at once, not compressed.
-alter table baton.item alter column embedding set storage plain;
-create index item_class on baton.item (owner, class, number);
 
 -- Jobs by the time they are due.
 create table baton.job (

@@ -18,7 +18,6 @@ use crate::{
     api::Result,
     dates::millis,
     ids::OwnerId,
-    limits::INDEX_KEY_LINGERS,
     owner::{Job, Owner, Plan},
     retry::{Retries, Work},
     service::Memory,
@@ -143,11 +142,7 @@ impl Memory {
             }
             // Upkeep reads a whole memory, so it waits until no step adds to it.
             if !more {
-                let upkeep = [
-                    self.consolidate_if_due(owner).await?,
-                    self.pack(owner).await?,
-                    self.reindex(owner).await?,
-                ];
+                let upkeep = [self.consolidate_if_due(owner).await?, self.pack(owner).await?];
                 more = upkeep.contains(&Step::Done);
             }
             if !more {
@@ -178,15 +173,11 @@ impl Memory {
         .await?;
         let now_ms = self.now_ms();
         let stores = self.inner.parts.contents.is_some();
-        let searches = self.in_database();
         self.write(owner, |open| {
             let retries = self.retries();
             let waiting = Work::ALL.into_iter().filter(|work| open.has_work(*work, stores));
             let due_ms = waiting.map(|work| retries.due_ms(owner, work).unwrap_or(now_ms)).min();
-            let reindex_ms = if searches { open.vault().reindex_from_ms() } else { None };
-            let reindex_ms =
-                reindex_ms.map(|from| from.saturating_add(millis(INDEX_KEY_LINGERS)).max(now_ms));
-            let job = match due_ms.or(reindex_ms) {
+            let job = match due_ms {
                 Some(due_ms) => Job::Due(due_ms),
                 None => Job::Done,
             };

@@ -5,7 +5,6 @@
 //! - the owner's address;
 //! - a random secret from which the keys of hashes derive;
 //! - a random key for each segment of records;
-//! - the keys of a database's index rows;
 //! - the database's progress at the file's last write.
 //!
 //! Its wrapping key derives from the relayer's master key and the owner's pseudonym, so that no file can
@@ -13,7 +12,6 @@
 //! are never relied on to forget. The vault is the only caller. All calls block.
 
 mod folder;
-mod index;
 mod ring;
 
 use std::path::PathBuf;
@@ -26,7 +24,6 @@ use baton_keys::{
 use zeroize::Zeroizing;
 
 pub(crate) use folder::KeyFolder;
-pub use index::IndexKeys;
 pub use ring::Mark;
 pub(crate) use ring::{KEY_ID_LEN, KeyId, Keyring, NUMBERS_PER_SEGMENT, Redaction, Segment, SegmentKey};
 

@@ -66,7 +66,6 @@ pub mod limits;
 pub mod model;
 mod owner;
 mod retry;
-pub mod rotation;
 mod scope;
 pub mod search;
 mod service;

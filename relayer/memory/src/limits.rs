@@ -39,11 +39,6 @@ pub const MAX_OPEN_BYTES: u64 = 2 << 30;
 pub const OWNER_IDLE: Duration = Duration::from_secs(300);
 /// Concurrent reads from Walrus during a restore.
 pub const RESTORE_AT_ONCE: usize = 8;
-/// Longest time after a deletion before the keys of a database's index rows are replaced. Deletions within
-/// that time share one rewrite of the rows. The rewrite itself, and the time in which no relayer runs, come
-/// on top.
-pub const INDEX_KEY_LINGERS: Duration = Duration::from_secs(600);
-
 /// The form of an outside name, for errors.
 pub const NAME_FORM: &str = "a name has 1 to 256 bytes, not only spaces, and no control characters";
 

@@ -4,6 +4,7 @@
 mod commit;
 mod features;
 mod holders;
+mod index;
 mod load;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -16,6 +17,8 @@ pub(crate) use commit::{JOB, Job, Plan};
 pub(crate) use features::embedded_text;
 use features::features_of;
 pub(crate) use holders::{Holders, RemovalQuery};
+use index::ItemIndex;
+pub(crate) use index::Search;
 
 use crate::{
     api::{MemoryError, Result},
@@ -24,7 +27,7 @@ use crate::{
     keyring::OwnerKeys,
     limits::MAX_TEXT_BYTES,
     model::{Author, Kind},
-    search::{Index, TermHasher},
+    search::{Candidates, TermHasher},
     state::State,
     vault::{OwnerVault, Secret},
 };
@@ -51,13 +54,11 @@ pub(crate) struct Owner {
     vault: OwnerVault,
     keys: Arc<OwnerKeys>,
     pub(crate) state: State,
-    pub(crate) index: Index,
+    index: Box<dyn ItemIndex>,
     hasher: TermHasher,
     kind: VectorKind,
     /// Items without a vector from the current embedder.
     pub(crate) unembedded: BTreeSet<u64>,
-    /// Whether the database does the search: then its index is written, and the index in memory stays empty.
-    in_database: bool,
     /// Items whose features have their own record, which can be packed.
     loose: BTreeSet<u64>,
     snapshot_at: u64,
@@ -67,18 +68,17 @@ pub(crate) struct Owner {
 
 impl Owner {
     /// Folds the vault's records of an owner.
-    pub(crate) async fn open(vault: OwnerVault, kind: VectorKind, in_database: bool) -> Result<Self> {
+    pub(crate) async fn open(vault: OwnerVault, kind: VectorKind) -> Result<Self> {
         let keys = vault.keys();
         let hasher = TermHasher::new(*keys.term_key());
         let mut owner = Self {
             id: vault.owner(),
             keys,
             state: State::default(),
-            index: Index::new(kind.dimensions),
+            index: index::open(&vault, &kind),
             hasher,
             kind,
             unembedded: BTreeSet::new(),
-            in_database,
             loose: BTreeSet::new(),
             snapshot_at: 0,
             reviewed: None,
@@ -132,9 +132,7 @@ impl Owner {
         }
         self.state.apply(number, event).map_err(|_| damaged("an item does not unpack"))?;
         if let (Event::Added(_), Some(entry)) = (event, self.state.entries.get(&number)) {
-            if !self.in_database {
-                self.index.insert(number, features_of(&entry.item, &self.hasher));
-            }
+            self.index.insert(number, features_of(&entry.item, &self.hasher));
             self.unembedded.insert(number);
         }
         Ok(())
@@ -143,12 +141,15 @@ impl Owner {
     fn rewrite(&mut self, number: u64, stored: &StoredItem) -> Result<()> {
         self.state.rewrite(number, stored).map_err(|_| damaged("an item does not unpack"))?;
         if let Some(entry) = self.state.entries.get(&number) {
-            if !self.in_database {
-                self.index.insert(number, features_of(&entry.item, &self.hasher));
-            }
+            self.index.insert(number, features_of(&entry.item, &self.hasher));
             self.unembedded.insert(number);
         }
         Ok(())
+    }
+
+    /// The candidates of a search; `None` if another relayer wrote meanwhile.
+    pub(crate) async fn search(&self, search: &Search<'_>) -> Result<Option<Candidates>> {
+        self.index.search(&self.vault, search).await
     }
 
     /// Whether enough turns came since the last review of all turns.

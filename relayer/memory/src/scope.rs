@@ -29,23 +29,6 @@ impl Class {
     pub(crate) fn new(home: Home, kind: Kind, layer: Layer, persona: PersonaId, intimate: bool) -> Self {
         Self { home, kind: kind as u8, layer: layer as u8, persona, intimate }
     }
-
-    /// The input of the keyed hash of a class, in a fixed form.
-    pub(crate) fn bytes(&self) -> [u8; 13] {
-        let (tag, number) = match self.home {
-            Home::Session(session) => (1, session.0),
-            Home::Pinned(Some(project)) => (2, project.0),
-            Home::Pinned(None) => (3, 0),
-        };
-        let mut bytes = [0; 13];
-        bytes[0] = tag;
-        bytes[1..5].copy_from_slice(&number.to_le_bytes());
-        bytes[5] = self.kind;
-        bytes[6] = self.layer;
-        bytes[7..11].copy_from_slice(&self.persona.0.to_le_bytes());
-        bytes[11] = u8::from(self.intimate);
-        bytes
-    }
 }
 
 /// The properties of a session that matter for scope.
@@ -117,15 +100,6 @@ impl View {
             None => (!scope.forked).then_some(u64::MAX),
         }
     }
-}
-
-/// The input of the keyed hash of an entity's rows in a database. Each entity has its own class there: its
-/// visibility changes with the facts that name it, and a row does not.
-pub(crate) fn entity_class(number: u64) -> [u8; 13] {
-    let mut bytes = [0; 13];
-    bytes[0] = 4;
-    bytes[1..9].copy_from_slice(&number.to_le_bytes());
-    bytes
 }
 
 #[cfg(test)]
@@ -212,23 +186,6 @@ mod tests {
                     expected,
                     "{scope:?} {layer:?} {intimate}"
                 );
-            }
-        }
-    }
-
-    #[test]
-    fn classes_that_differ_have_other_bytes() {
-        let homes = [Home::Pinned(None), Home::Pinned(Some(ProjectId(0))), Home::Session(SessionId(0))];
-        let mut all = std::collections::HashSet::new();
-        for home in homes {
-            for kind in Kind::ALL {
-                for layer in Layer::ALL {
-                    for persona in [PersonaId(0), PersonaId(1)] {
-                        for intimate in [false, true] {
-                            assert!(all.insert(Class::new(home, *kind, *layer, persona, intimate).bytes()));
-                        }
-                    }
-                }
             }
         }
     }

@@ -22,7 +22,7 @@ use std::{
 };
 
 use baton_models::embed::{EmbedError, Embedder};
-use tokio::sync::{Notify, RwLock, RwLockWriteGuard};
+use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, RwLockWriteGuard};
 
 use crate::{
     api::{MemoryError, Result},
@@ -138,6 +138,21 @@ struct OwnerSlot {
     bytes: AtomicU64,
 }
 
+/// An open owner, for reading.
+struct OwnerReadGuard {
+    guard: OwnedRwLockReadGuard<Option<Owner>>,
+    /// Shows that the owner is in use.
+    _slot: Arc<OwnerSlot>,
+}
+
+impl std::ops::Deref for OwnerReadGuard {
+    type Target = Owner;
+
+    fn deref(&self) -> &Owner {
+        self.guard.as_ref().expect("it was opened before it was handed out")
+    }
+}
+
 /// An open owner, for writing.
 pub(crate) struct OwnerGuard<'a> {
     guard: RwLockWriteGuard<'a, Option<Owner>>,
@@ -246,7 +261,7 @@ impl Memory {
     /// Opens a closed owner; an open one catches up with other relayers' writes.
     async fn fill(&self, slot: &OwnerSlot, owner: OwnerId, guard: &mut Option<Owner>) -> Result<()> {
         match guard {
-            Some(open) if self.in_database() => {
+            Some(open) if self.is_shared() => {
                 if let Err(error) = open.catch_up().await {
                     // Its state may be half applied.
                     *guard = None;
@@ -256,7 +271,7 @@ impl Memory {
             Some(_) => {}
             None => {
                 let vault = self.inner.parts.vault.open(owner).await?;
-                *guard = Some(Owner::open(vault, self.inner.kind.clone(), self.in_database()).await?);
+                *guard = Some(Owner::open(vault, self.inner.kind.clone()).await?);
             }
         }
         if let Some(open) = guard {
@@ -265,22 +280,28 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the database does the search, and other relayers may write to it.
-    pub(crate) fn in_database(&self) -> bool {
-        self.inner.parts.vault.storage().searches()
+    /// Whether other relayers may write to the storage.
+    fn is_shared(&self) -> bool {
+        self.inner.parts.vault.storage().rows().is_some()
+    }
+
+    /// An owner for reading, with other relayers' writes applied.
+    async fn open_to_read(&self, owner: OwnerId) -> Result<OwnerReadGuard> {
+        let slot = self.slot(owner);
+        if !self.is_shared() {
+            let guard = slot.owner.clone().read_owned().await;
+            if guard.is_some() {
+                return Ok(OwnerReadGuard { guard, _slot: slot });
+            }
+        }
+        let mut guard = slot.owner.clone().write_owned().await;
+        self.fill(&slot, owner, &mut guard).await?;
+        Ok(OwnerReadGuard { guard: guard.downgrade(), _slot: slot })
     }
 
     /// Runs `read` on an owner's state; opens the owner if needed.
     pub(crate) async fn read<T>(&self, owner: OwnerId, read: impl FnOnce(&Owner) -> Result<T>) -> Result<T> {
-        let slot = self.slot(owner);
-        if !self.in_database()
-            && let Some(open) = &*slot.owner.read().await
-        {
-            return read(open);
-        }
-        let mut guard = slot.owner.write().await;
-        self.fill(&slot, owner, &mut guard).await?;
-        read(guard.as_ref().expect("it was filled"))
+        read(&*self.open_to_read(owner).await?)
     }
 
     /// Plans a change on an owner's state and makes it durable; plans again if another relayer was faster.
@@ -296,7 +317,6 @@ impl Memory {
         let mut open = OwnerGuard { guard };
         for _ in 0..COMMIT_TRIES {
             let (mut plan, answer) = plan(&open)?;
-            plan.at_ms = self.now_ms();
             if !plan.events.is_empty() && plan.job == Job::Wake {
                 plan.job = Job::Due(self.now_ms());
             }
@@ -383,7 +403,7 @@ impl Memory {
         let storage = self.inner.parts.vault.storage();
         match tokio::time::timeout(READINESS_TIMEOUT, storage.ready()).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(StorageError::Unavailable(why) | StorageError::Damaged(why))) if !self.in_database() => {
+            Ok(Err(StorageError::Unavailable(why) | StorageError::Damaged(why))) if !self.is_shared() => {
                 Err(why)
             }
             failed => {

@@ -17,7 +17,7 @@ use crate::{
     events::{Event, Outcome, Pointer, StoredItem, StoredKey, UnpackError},
     ids::{ItemId, ProjectId, SessionId},
     model::{Consent, Edge, Item, Kind, Layer, Text},
-    scope::{Class, Home, View, entity_class},
+    scope::{Class, Home, View},
     state::{call_answers::CallAnswers, places::Places, prefix_index::PrefixIndex},
 };
 
@@ -70,14 +70,6 @@ pub(crate) fn home_of(item: &Item) -> Home {
         Some(session) if item.kind != Kind::Entity => Home::Session(session),
         _ => Home::Pinned(item.project),
     }
-}
-
-/// The input of the keyed hash of an item's row in a database.
-pub(crate) fn row_class(number: u64, home: Home, item: &Item) -> [u8; 13] {
-    if visibility::is_named(item) {
-        return entity_class(number);
-    }
-    Class::new(home, item.kind, item.layer, item.persona, item.intimate).bytes()
 }
 
 /// A turn that was recorded.

@@ -5,7 +5,7 @@
 //!
 //! - numbered records in a few spaces;
 //! - a version that every commit raises by one;
-//! - rows of the search index, only if the database does the search;
+//! - search columns of its items, only if the database does the search;
 //! - jobs by their due time.
 
 pub mod embedded;
@@ -67,21 +67,33 @@ pub struct Record {
     pub bytes: Vec<u8>,
 }
 
-/// One row of a database's own search index. Its contents are keyed or obfuscated; docs/MEMORY.md describes
-/// the protection and its limits.
+/// The search columns of an item, which a database with a search reads. They are keyed, and their key goes with the key
+/// of the record of the same number; docs/MEMORY.md describes the protection and its limits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct IndexRow {
-    /// The item, by the sequence number of the event that added it.
+pub struct SearchRow {
+    /// The item, by the number of its record of [`Space::Features`].
     pub number: u64,
-    /// Keyed hash of all properties that decide who may see the item.
-    pub class: [u8; 16],
-    /// Keyed term hashes with their counts, ascending by hash.
-    pub terms: Vec<(u64, u16)>,
+    /// Names the key of the other columns.
+    pub key: u64,
+    /// Keyed terms, 1 to [`TERMS`], ascending, each once.
+    pub terms: Vec<u32>,
     /// Terms in the text, repetitions included.
     pub length: u32,
-    /// The rotated embedding, once computed.
-    pub vector: Option<Vec<f32>>,
+    /// The embedding, once computed.
+    pub signs: Option<Signs>,
 }
+
+/// The signs of a rotated embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signs {
+    /// The embedder, as a hash.
+    pub embedder: u64,
+    /// One bit for each dimension, highest bit first; none for a text without words.
+    pub bits: Vec<u8>,
+}
+
+/// Number of different terms of rows: the width of pgvector's sparse vectors.
+pub const TERMS: u32 = 1_000_000_000;
 
 /// A job with its due time. The owner's log says which work is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,68 +113,69 @@ pub struct Batch {
     pub put: Vec<Record>,
     /// Records to remove.
     pub remove: Vec<(Space, u64)>,
-    /// Index rows to write; existing ones are replaced.
-    pub index: Vec<IndexRow>,
-    /// Index rows to remove.
-    pub unindex: Vec<u64>,
-    /// Whether all index rows are removed first.
-    pub clear_index: bool,
+    /// Search columns of written records, for a storage with a [`RowSearch`]. They go with their records.
+    pub rows: Vec<SearchRow>,
     /// Jobs to write, number and due time; an existing job gets the new time.
     pub jobs: Vec<(u64, u64)>,
     /// Jobs that are done.
     pub done: Vec<u64>,
 }
 
-/// Which rows of a search index to score.
+/// A question to the rows of an owner, under each key of the rows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ScanQuery {
-    /// The question under each key of the rows: one key, or two during a key change.
+pub struct RowQuery {
+    /// The question under each key; all have the same terms in the same order.
     pub keyed: Vec<KeyedQuery>,
-    /// Most rows to return by terms, and by vector; `None` for all.
-    pub limit: Option<u32>,
 }
 
-/// A question under one key of the index.
+/// A question under one key of rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyedQuery {
-    /// Classes that the caller may see, each with the last visible number.
-    pub classes: Vec<([u8; 16], u64)>,
-    /// Keyed hashes of the query's terms; each key has the same terms in the same order.
-    pub terms: Vec<u64>,
-    /// The rotated embedding of the query.
-    pub vector: Option<Vec<f32>>,
+    /// Names the key.
+    pub key: u64,
+    /// Keyed terms.
+    pub terms: Vec<u32>,
+    /// The embedding.
+    pub signs: Option<Signs>,
 }
 
-/// A row that a database returned.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ScanRow {
-    /// The item.
-    pub number: u64,
-    /// How often each of the query's terms occurs, in their order.
-    pub counts: Vec<u16>,
-    /// Terms in the text.
-    pub length: u32,
-    /// Cosine similarity with the query's vector.
-    pub cosine: Option<f32>,
-}
-
-/// The result of a database search, with statistics over all rows of the visible classes.
+/// All rows of an owner, compared with a question.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scan {
+pub struct RowScan {
     /// The owner's version at the time of the scan.
     pub version: u64,
-    /// Rows in the classes.
-    pub documents: u64,
-    /// Sum of their lengths.
-    pub total_length: u64,
-    /// For each term, the number of these rows that contain it.
-    pub document_counts: Vec<u32>,
-    /// Mean of the cosine over these rows, as far as they have a vector.
-    pub cosine_mean: f32,
-    /// Standard deviation of the same.
-    pub cosine_deviation: f32,
-    /// The best rows by terms and by vector.
-    pub rows: Vec<ScanRow>,
+    /// The rows, in no order.
+    pub rows: Vec<ScannedRow>,
+    /// For each row the same number of sets of [`TERMS_OF_A_SET`] terms: bits of the question's terms that it has.
+    pub sets: Vec<u32>,
+}
+
+/// Terms of a set: their powers of two are exact in single precision, in which the database adds them up.
+pub const TERMS_OF_A_SET: usize = 24;
+
+/// A row of a [`RowScan`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScannedRow {
+    /// The item.
+    pub number: u64,
+    /// Terms in the text.
+    pub length: u32,
+    /// Signs that differ from the question's, if both are of one embedder.
+    pub distance: Option<u32>,
+}
+
+impl RowScan {
+    /// The terms of the question that a row has, by their places.
+    pub fn terms_of(&self, row: usize) -> impl Iterator<Item = usize> {
+        let sets = self.sets.len() / self.rows.len().max(1);
+        let of_row = self.sets.iter().skip(row * sets).take(sets).enumerate();
+        of_row.flat_map(|(set, bits)| {
+            let has = move |term: &usize| bits >> term & 1 == 1;
+            // Most rows have none.
+            let places = if *bits == 0 { 0..0 } else { 0..TERMS_OF_A_SET };
+            places.filter(has).map(move |term| set * TERMS_OF_A_SET + term)
+        })
+    }
 }
 
 /// Why a storage operation failed; one variant for each reaction of the caller.
@@ -249,12 +262,10 @@ pub trait Storage: Send + Sync {
         Box::pin(async { Err(StorageError::Unavailable("nonces are not held in memory".into())) })
     }
 
-    /// Scores index rows in the database; `None` if the storage has no search. Then the caller searches the
-    /// records that it opened.
-    fn scan<'a>(&'a self, owner: Pseudonym, query: ScanQuery) -> StorageFuture<'a, Option<Scan>>;
-
-    /// Whether [`Self::scan`] searches, so that commits must include index rows.
-    fn searches(&self) -> bool;
+    /// The search in the database, if the storage has one. Several relayers share such a storage.
+    fn rows(&self) -> Option<&dyn RowSearch> {
+        None
+    }
 
     /// Bytes that all records occupy with their indexes, without space that the storage will use again; `None`
     /// for a storage with limits of its own.
@@ -266,6 +277,23 @@ pub trait Storage: Send + Sync {
     fn ready<'a>(&'a self) -> StorageFuture<'a, ()> {
         Box::pin(async { self.version(Pseudonym([0; 16])).await.map(drop) })
     }
+}
+
+/// The search of a database: it compares rows, so that a relayer opens only the records of the best ones.
+pub trait RowSearch: Send + Sync {
+    /// Compares all rows of an owner with a question. Rows under other keys are left out.
+    fn scan<'a>(&'a self, owner: Pseudonym, query: RowQuery) -> StorageFuture<'a, RowScan>;
+
+    /// The items from a number on that have signs of an embedder, ascending.
+    fn embedded<'a>(&'a self, owner: Pseudonym, embedder: u64, from: u64) -> StorageFuture<'a, Vec<u64>>;
+
+    /// The records of a space with these numbers, as far as there are any, ascending.
+    fn read_some<'a>(
+        &'a self,
+        owner: Pseudonym,
+        space: Space,
+        numbers: Vec<u64>,
+    ) -> StorageFuture<'a, Vec<(u64, Vec<u8>)>>;
 }
 
 fn check_sizes(batch: &Batch) -> Result<(), StorageError> {

@@ -39,8 +39,9 @@ pub use seal::Secret;
 
 use crate::{
     ids::OwnerId,
-    keyring::{IndexKeys, KeyFolder, Keyring, KeyringError, Mark, OwnerKeys},
-    storage::{IndexRow, Pseudonym, Space, Storage, StorageError},
+    keyring::{KeyFolder, Keyring, KeyringError, Mark, OwnerKeys},
+    search::RowKey,
+    storage::{Pseudonym, RowQuery, RowScan, RowSearch, Space, Storage, StorageError, StorageFuture},
 };
 
 /// Approximate sealed bytes of a page of [`OwnerVault::read`]: small, so that an owner is opened in steps.
@@ -95,13 +96,6 @@ pub struct Changes {
     pub put: Vec<(Space, u64, Secret)>,
     /// Records to remove.
     pub remove: Vec<(Space, u64)>,
-    /// Index rows to write, for a storage that [searches](Storage::searches).
-    pub index: Vec<IndexRow>,
-    /// Index rows to remove.
-    pub unindex: Vec<u64>,
-    /// The time since which old pages may hold index rows of deleted items; used by [`OwnerVault::redact`]
-    /// only.
-    pub stale_index_ms: Option<u64>,
     /// Jobs to write, number and due time.
     pub jobs: Vec<(u64, u64)>,
     /// Jobs that are done.
@@ -131,7 +125,6 @@ struct OwnerVaultState {
 struct Ring {
     keys: Arc<Keyring>,
     owner_keys: Arc<OwnerKeys>,
-    index_keys: Arc<[IndexKeys]>,
     /// Whether a file exists. Without a file, the keys are new, and are saved before the first write.
     saved: bool,
     /// The database's progress through this process's commits. The next write of the key file includes it.
@@ -140,13 +133,7 @@ struct Ring {
 
 impl Ring {
     fn new(keys: Keyring, saved: bool) -> Self {
-        Self {
-            owner_keys: Arc::new(keys.owner_keys()),
-            index_keys: keys.index_keys().into(),
-            keys: Arc::new(keys),
-            saved,
-            seen: Mark::default(),
-        }
+        Self { owner_keys: Arc::new(keys.owner_keys()), keys: Arc::new(keys), saved, seen: Mark::default() }
     }
 }
 
@@ -295,45 +282,6 @@ impl OwnerVault {
         self.shared.ring().owner_keys
     }
 
-    /// The keys of existing index rows; the last is the key of new rows. Read them again after a refresh.
-    #[must_use]
-    pub fn index_keys(&self) -> Arc<[IndexKeys]> {
-        self.shared.ring().index_keys
-    }
-
-    /// The time from which the index rows need a new key; `None` if they need none.
-    #[must_use]
-    pub fn reindex_from_ms(&self) -> Option<u64> {
-        self.shared.ring().keys.reindex_from_ms()
-    }
-
-    /// Creates a new key of index rows, or continues with one that does not cover all rows yet. It is the
-    /// last of [`Self::index_keys`] from then on. Other relayers get it once the owner's version is raised.
-    ///
-    /// # Errors
-    /// The key folder's; a conflict when another relayer erased the owner.
-    pub async fn begin_reindex(&self) -> Result<()> {
-        let _alone = self.shared.writing.lock().await;
-        let begin = |ring: &mut Keyring| {
-            ring.begin_reindex();
-            Ok(())
-        };
-        self.shared.change_ring(begin).await
-    }
-
-    /// Destroys all keys of index rows except one generation's, which covers all rows now.
-    ///
-    /// # Errors
-    /// As [`Self::begin_reindex`].
-    pub async fn end_reindex(&self, generation: u64) -> Result<()> {
-        let _alone = self.shared.writing.lock().await;
-        let end = move |ring: &mut Keyring| {
-            ring.end_reindex(generation);
-            Ok(())
-        };
-        self.shared.change_ring(end).await
-    }
-
     /// The database's least progress when the key file was read. A smaller value in the database now means
     /// lost data.
     #[must_use]
@@ -369,6 +317,45 @@ impl OwnerVault {
     pub async fn get(&self, space: Space, number: u64) -> Result<Option<Secret>> {
         let page = self.shared.read(space, number, 1).await?;
         Ok(page.into_iter().find(|(found, _)| *found == number).map(|(_, text)| text))
+    }
+
+    /// Records with these numbers, as far as there are any, ascending.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_some(&self, space: Space, numbers: Vec<u64>) -> Result<Vec<(u64, Secret)>> {
+        self.shared.read_some(space, numbers).await
+    }
+
+    /// Whether the storage searches.
+    #[must_use]
+    pub fn has_rows(&self) -> bool {
+        self.shared.storage.rows().is_some()
+    }
+
+    /// Compares the owner's search rows with a question, which `ask` asks under each key; `None` if another relayer
+    /// wrote since [`Self::version`].
+    ///
+    /// # Errors
+    /// The storage's.
+    pub async fn scan_rows(&self, ask: impl Fn(&[RowKey]) -> RowQuery) -> Result<Option<RowScan>> {
+        let query = ask(&self.shared.ring().keys.row_keys());
+        let scan = self.shared.rows()?.scan(self.shared.pseudonym, query).await?;
+        Ok(Some(scan).filter(|scan| scan.version == self.version()))
+    }
+
+    /// The keys of the search rows, for tests that try each of them.
+    #[cfg(test)]
+    pub(crate) fn row_keys(&self) -> Vec<RowKey> {
+        self.shared.ring().keys.row_keys()
+    }
+
+    /// The items from a number on that have a vector of an embedder in the search rows.
+    ///
+    /// # Errors
+    /// The storage's.
+    pub async fn embedded_rows(&self, embedder: u64, from: u64) -> Result<Vec<u64>> {
+        Ok(self.shared.rows()?.embedded(self.shared.pseudonym, embedder, from).await?)
     }
 
     /// Makes all changes; they are durable on return. Returns the new version.
@@ -462,14 +449,7 @@ impl OwnerVaultState {
         // New keys from here are saved with the first write; their derived keys stay.
         let same = ring.keys.same_secret(&keys);
         self.set_ring(if same {
-            let index_keys = if ring.index_keys.last().map(IndexKeys::generation) == keys.index_generation()
-                && ring.index_keys.len() == keys.index_count()
-            {
-                ring.index_keys
-            } else {
-                keys.index_keys().into()
-            };
-            Ring { keys: Arc::new(keys), index_keys, saved: true, ..ring }
+            Ring { keys: Arc::new(keys), saved: true, ..ring }
         } else {
             Ring::new(keys, true)
         });
@@ -486,9 +466,27 @@ impl OwnerVaultState {
     }
 
     async fn read(&self, space: Space, from: u64, max_bytes: usize) -> Result<Vec<(u64, Secret)>> {
-        let mut failed = None;
+        self.opened(space, || self.storage.read(self.pseudonym, space, from, max_bytes)).await
+    }
+
+    async fn read_some(&self, space: Space, numbers: Vec<u64>) -> Result<Vec<(u64, Secret)>> {
+        let rows = self.rows()?;
+        self.opened(space, || rows.read_some(self.pseudonym, space, numbers.clone())).await
+    }
+
+    fn rows(&self) -> Result<&dyn RowSearch, StorageError> {
+        self.storage.rows().ok_or_else(|| StorageError::Unavailable("the storage has no search".into()))
+    }
+
+    /// Reads records and opens them; reads again what another relayer seals anew meanwhile.
+    async fn opened<'a>(
+        &self,
+        space: Space,
+        read: impl Fn() -> StorageFuture<'a, Vec<(u64, Vec<u8>)>>,
+    ) -> Result<Vec<(u64, Secret)>> {
+        let mut failed = 0;
         for _ in 0..ATTEMPTS {
-            let rows = self.storage.read(self.pseudonym, space, from, max_bytes).await?;
+            let rows = read().await?;
             if rows.is_empty() {
                 return Ok(Vec::new());
             }
@@ -498,14 +496,14 @@ impl OwnerVaultState {
                 Err(RecordOpenError::Damaged(number)) => return Err(damaged(space, number)),
                 // Another relayer sealed it anew: its key is in the file, or the record is out of date.
                 Err(RecordOpenError::UnknownKey(number)) => {
-                    failed = Some(number);
+                    failed = number;
                     if let Some(ring) = self.load().await? {
                         self.adopt(ring);
                     }
                 }
             }
         }
-        Err(damaged(space, failed.unwrap_or(from)))
+        Err(damaged(space, failed))
     }
 }
 

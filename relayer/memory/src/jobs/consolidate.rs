@@ -25,7 +25,7 @@ use crate::{
     api::Result,
     events::Event,
     ids::OwnerId,
-    owner::{CommitOutcome, Owner, Plan, busy},
+    owner::{CommitOutcome, Owner, busy},
     service::Memory,
 };
 
@@ -142,7 +142,7 @@ impl Owner {
                 plan.events.push(Event::Consolidated { up_to, at_ms: now_ms });
             }
             let more = !plan.events.is_empty();
-            match self.commit(Plan { at_ms: now_ms, ..plan }.quiet()).await? {
+            match self.commit(plan.quiet()).await? {
                 CommitOutcome::Done => return Ok((done, more)),
                 CommitOutcome::Conflict => {}
             }

@@ -30,9 +30,7 @@ use super::{
 };
 use crate::{ids::OwnerId, storage::Pseudonym};
 
-const MAGIC: &[u8; 8] = b"BTNKEYS2";
-/// The first format, which is read but no longer written.
-const FIRST_MAGIC: &[u8; 8] = b"BTNKEYS1";
+const MAGIC: &[u8; 8] = b"BTNKEYS3";
 const KIND: &str = "an owner of memories";
 /// The file that shows the folder's master key.
 const CHECK_FILE: &str = "check";
@@ -184,13 +182,9 @@ impl KeyFolder {
     }
 
     fn decode(&self, owner: Pseudonym, bytes: &[u8]) -> Option<Keyring> {
-        let open = |magic: &[u8; 8]| {
-            let sealed = bytes.strip_prefix(magic)?;
-            self.master.owner_wrap(&owner.0).open(&associated(magic, owner), sealed).ok()
-        };
-        let now = || Keyring::decode(&open(MAGIC)?);
-        let ring = now().or_else(|| Keyring::decode_first(&open(FIRST_MAGIC)?));
-        ring.filter(|ring| self.pseudonym(ring.owner) == owner)
+        let sealed = bytes.strip_prefix(MAGIC)?;
+        let ring = self.master.owner_wrap(&owner.0).open(&associated(owner), sealed).ok()?;
+        Keyring::decode(&ring).filter(|ring| self.pseudonym(ring.owner) == owner)
     }
 
     /// Prevents other threads and relayers from changing any file. They wait ten seconds at most.
@@ -207,7 +201,7 @@ impl KeyFolder {
             return Err(KeyringError::Full);
         }
         let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&self.master.owner_wrap(&owner.0).seal(&associated(MAGIC, owner), &encoded));
+        bytes.extend_from_slice(&self.master.owner_wrap(&owner.0).seal(&associated(owner), &encoded));
         let path = self.file(owner);
         replace_secret(&path, &bytes).map_err(|source| KeyringError::Io { path, source })
     }
@@ -263,6 +257,6 @@ impl KeyFolder {
     }
 }
 
-fn associated(magic: &[u8; 8], owner: Pseudonym) -> Vec<u8> {
-    [magic.as_slice(), &owner.0].concat()
+fn associated(owner: Pseudonym) -> Vec<u8> {
+    [MAGIC.as_slice(), &owner.0].concat()
 }

@@ -10,8 +10,8 @@ use baton_proto::codec;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use super::{IndexKeys, KeyringError, OwnerKeys};
-use crate::{ids::OwnerId, storage::Space};
+use super::{KeyringError, OwnerKeys};
+use crate::{ids::OwnerId, search::RowKey, storage::Space};
 
 /// Numbers of a segment of Log and Features. Re-sealing a segment takes about a millisecond, and the key file
 /// of 10,000 items has four kilobytes.
@@ -74,6 +74,11 @@ impl SegmentKey {
     fn generate() -> Self {
         Self { id: KeyId(random_bytes()), key: DataKey::generate() }
     }
+
+    /// The key of the search rows beside its records.
+    pub(crate) fn row_key(&self) -> RowKey {
+        RowKey::new(u64::from_le_bytes(self.id.0), self.key.row_key())
+    }
 }
 
 /// A segment that is being re-sealed. Its records show whether that happened: they name the old key or not.
@@ -102,31 +107,6 @@ impl Mark {
     }
 }
 
-/// The keys of a database's search index: rows may use any of them; new rows use the last.
-#[derive(Clone, PartialEq)]
-struct IndexSecrets {
-    /// By generation, ascending.
-    secrets: Vec<(u64, OwnerSecret)>,
-    /// Whether rows may use the owner's own secret, as before the index had keys.
-    under_owner: bool,
-    /// Since when old pages may hold rows of deleted items.
-    stale_ms: Option<u64>,
-}
-
-impl IndexSecrets {
-    fn generate() -> Self {
-        Self { secrets: vec![(1, OwnerSecret::generate())], under_owner: false, stale_ms: None }
-    }
-
-    fn of_old_files() -> Self {
-        Self { secrets: Vec::new(), under_owner: true, stale_ms: None }
-    }
-
-    fn is_being_replaced(&self) -> bool {
-        self.secrets.len() + usize::from(self.under_owner) > 1
-    }
-}
-
 /// An owner's secret and segment keys.
 #[derive(Clone)]
 pub(crate) struct Keyring {
@@ -134,7 +114,6 @@ pub(crate) struct Keyring {
     secret: OwnerSecret,
     keys: BTreeMap<Segment, SegmentKey>,
     redactions: Vec<Redaction>,
-    index: IndexSecrets,
     mark: Mark,
 }
 
@@ -145,7 +124,6 @@ impl Keyring {
             secret: OwnerSecret::generate(),
             keys: BTreeMap::new(),
             redactions: Vec::new(),
-            index: IndexSecrets::generate(),
             mark: Mark::default(),
         }
     }
@@ -154,52 +132,12 @@ impl Keyring {
         OwnerKeys::of(&self.secret)
     }
 
-    /// The keys of existing index rows; the last is the key of new rows.
-    pub(crate) fn index_keys(&self) -> Vec<IndexKeys> {
-        let own = self.index.under_owner.then(|| IndexKeys::of_owner(&self.secret));
-        let others = self.index.secrets.iter();
-        own.into_iter().chain(others.map(|(generation, secret)| IndexKeys::of(*generation, secret))).collect()
-    }
-
-    /// The generation of new rows; 0 is the owner's own secret.
-    pub(crate) fn index_generation(&self) -> Option<u64> {
-        let own = self.index.under_owner.then_some(0);
-        self.index.secrets.last().map(|(generation, _)| *generation).or(own)
-    }
-
-    /// The number of keys that rows may use.
-    pub(crate) fn index_count(&self) -> usize {
-        self.index.secrets.len() + usize::from(self.index.under_owner)
-    }
-
-    /// The time from which the index needs a new key; `None` if it needs none.
-    pub(crate) fn reindex_from_ms(&self) -> Option<u64> {
-        if self.index.under_owner || self.index.is_being_replaced() { Some(0) } else { self.index.stale_ms }
-    }
-
-    /// Records the time since which old pages may hold rows of deleted items.
-    pub(crate) fn note_stale_index(&mut self, at_ms: u64) {
-        self.index.stale_ms = Some(self.index.stale_ms.map_or(at_ms, |since| since.min(at_ms)));
-    }
-
-    /// Creates a new key of the index, unless the last one does not cover all rows yet. Later deletions need
-    /// another key.
-    pub(crate) fn begin_reindex(&mut self) {
-        if self.index.is_being_replaced() {
-            return;
-        }
-        let generation = self.index.secrets.last().map_or(1, |(last, _)| last + 1);
-        self.index.secrets.push((generation, OwnerSecret::generate()));
-        self.index.stale_ms = None;
-    }
-
-    /// Destroys all keys of the index except one generation's, which covers all rows now. Does nothing if a
-    /// newer key was created meanwhile.
-    pub(crate) fn end_reindex(&mut self, generation: u64) {
-        if self.index.secrets.last().is_some_and(|(last, _)| *last == generation) {
-            self.index.secrets.retain(|(kept, _)| *kept == generation);
-            self.index.under_owner = false;
-        }
+    /// The keys of existing search rows: those of features, also of redactions that may have taken place.
+    pub(crate) fn row_keys(&self) -> Vec<RowKey> {
+        let features = |segment: &Segment| segment.space == Space::Features;
+        let now = self.keys.iter().filter(|(segment, _)| features(segment)).map(|(_, key)| key);
+        let open = self.redactions.iter().filter(|open| features(&open.segment));
+        now.chain(open.filter_map(|open| open.new.as_ref())).map(SegmentKey::row_key).collect()
     }
 
     /// The database's least progress at the file's last write.
@@ -301,21 +239,6 @@ impl Keyring {
 
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
         codec::encode_secret(&WireRing {
-            keys: self.wire_keys(),
-            mark: self.mark,
-            index: self
-                .index
-                .secrets
-                .iter()
-                .map(|(generation, secret)| (*generation, *secret.expose()))
-                .collect(),
-            under_owner: self.index.under_owner,
-            stale_ms: self.index.stale_ms,
-        })
-    }
-
-    fn wire_keys(&self) -> WireKeys {
-        WireKeys {
             owner: self.owner,
             secret: *self.secret.expose(),
             keys: self.keys.iter().map(|(segment, key)| WireKey::new(*segment, key)).collect(),
@@ -329,31 +252,13 @@ impl Keyring {
                     index: open.segment.index,
                 })
                 .collect(),
-        }
+            mark: self.mark,
+        })
     }
 
     /// Decodes the output of [`Self::encode`]; `None` for other bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let wire: WireRing = codec::decode(bytes, MAX_KEYRING_BYTES).ok()?;
-        let secrets =
-            wire.index.iter().map(|(generation, secret)| (*generation, OwnerSecret::from_bytes(*secret)));
-        let index = IndexSecrets {
-            secrets: secrets.collect(),
-            under_owner: wire.under_owner,
-            stale_ms: wire.stale_ms,
-        };
-        if index.secrets.is_empty() && !index.under_owner {
-            return None;
-        }
-        Some(Self { index, mark: wire.mark, ..Self::of_keys(&wire.keys)? })
-    }
-
-    /// Reads a file of the first format, which had neither a mark nor index keys.
-    pub(crate) fn decode_first(bytes: &[u8]) -> Option<Self> {
-        Self::of_keys(&codec::decode(bytes, MAX_KEYRING_BYTES).ok()?)
-    }
-
-    fn of_keys(wire: &WireKeys) -> Option<Self> {
         let keys = wire.keys.iter().map(WireKey::read).collect::<Option<BTreeMap<_, _>>>()?;
         let redactions = wire
             .redactions
@@ -367,14 +272,8 @@ impl Keyring {
                 Some(Redaction { segment, old: KeyId(open.old), new })
             })
             .collect::<Option<_>>()?;
-        Some(Self {
-            owner: wire.owner,
-            secret: OwnerSecret::from_bytes(wire.secret),
-            keys,
-            redactions,
-            index: IndexSecrets::of_old_files(),
-            mark: Mark::default(),
-        })
+        let secret = OwnerSecret::from_bytes(wire.secret);
+        Some(Self { owner: wire.owner, secret, keys, redactions, mark: wire.mark })
     }
 }
 
@@ -384,19 +283,6 @@ fn space_of(byte: u8) -> Option<Space> {
 
 #[derive(Serialize, Deserialize, ZeroizeOnDrop)]
 struct WireRing {
-    keys: WireKeys,
-    #[zeroize(skip)]
-    mark: Mark,
-    index: Vec<(u64, [u8; 32])>,
-    #[zeroize(skip)]
-    under_owner: bool,
-    #[zeroize(skip)]
-    stale_ms: Option<u64>,
-}
-
-/// The whole of a file of the first format.
-#[derive(Serialize, Deserialize, ZeroizeOnDrop)]
-struct WireKeys {
     #[zeroize(skip)]
     owner: OwnerId,
     secret: [u8; 32],
@@ -404,6 +290,8 @@ struct WireKeys {
     keys: Vec<WireKey>,
     #[zeroize(skip)]
     redactions: Vec<WireRedaction>,
+    #[zeroize(skip)]
+    mark: Mark,
 }
 
 #[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
@@ -458,18 +346,10 @@ mod tests {
             let gone = if empty { segments.clone() } else { BTreeSet::new() };
             ring.begin(&segments, &gone);
             ring.raise_mark(Mark { version: 7, events: 9 });
-            ring.note_stale_index(4);
-            if empty { ring.begin_reindex() }
             let read = Keyring::decode(&ring.encode()).unwrap();
             prop_assert!(read.same_secret(&ring) && read.keys == ring.keys && read.redactions == ring.redactions);
-            prop_assert!(read.index == ring.index && read.mark == ring.mark);
+            prop_assert!(read.mark == ring.mark);
             prop_assert!(Keyring::decode(&ring.encode()[1..]).is_none());
-            // A file of the first format has the same beginning, and is readable.
-            let first = codec::encode_secret(&ring.wire_keys());
-            prop_assert!(Keyring::decode(&first).is_none());
-            let read = Keyring::decode_first(&first).unwrap();
-            prop_assert!(read.same_secret(&ring) && read.keys == ring.keys && read.redactions == ring.redactions);
-            prop_assert!(read.mark == Mark::default() && read.index.under_owner);
         }
 
         /// In any order of completed and cancelled redactions, each segment keeps one key. Only keys that
@@ -494,33 +374,26 @@ mod tests {
     }
 
     #[test]
-    fn an_index_key_is_replaced_once_for_all_that_was_deleted_before() {
+    fn rows_have_a_key_of_their_segment_that_goes_with_it() {
         let mut ring = Keyring::generate(OwnerId([9; 32]));
-        let generations =
-            |ring: &Keyring| -> Vec<u64> { ring.index.secrets.iter().map(|(g, _)| *g).collect() };
-        assert_eq!((generations(&ring), ring.reindex_from_ms()), (vec![1], None));
-        ring.note_stale_index(50);
-        ring.note_stale_index(90);
-        assert_eq!(ring.reindex_from_ms(), Some(50));
-        ring.begin_reindex();
-        ring.begin_reindex();
-        assert_eq!(
-            (generations(&ring), ring.reindex_from_ms()),
-            (vec![1, 2], Some(0)),
-            "a crash leaves it to be ended"
+        let segments = BTreeSet::from([
+            Segment::of(Space::Features, 0),
+            Segment::of(Space::Features, 300),
+            Segment::of(Space::Log, 0),
+        ]);
+        ring.extend(&segments).unwrap();
+        let names = |ring: &Keyring| -> BTreeSet<u64> { ring.row_keys().iter().map(RowKey::id).collect() };
+        let before = names(&ring);
+        assert_eq!(before.len(), 2);
+        let touched = BTreeSet::from([Segment::of(Space::Features, 300)]);
+        let open = ring.begin(&touched, &BTreeSet::new()).remove(0);
+        assert!(
+            names(&ring).is_superset(&before) && names(&ring).len() == 3,
+            "it may have taken place or not"
         );
-        ring.note_stale_index(70);
-        ring.end_reindex(1);
-        assert_eq!(generations(&ring), [1, 2], "that is not the key of new rows");
-        ring.end_reindex(2);
-        // Items that were deleted meanwhile may be under the new key.
-        assert_eq!((generations(&ring), ring.reindex_from_ms()), (vec![2], Some(70)));
-        let mut old = Keyring::decode_first(&codec::encode_secret(&ring.wire_keys())).unwrap();
-        assert_eq!((old.index_keys().len(), old.reindex_from_ms()), (1, Some(0)));
-        old.begin_reindex();
-        assert_eq!(old.index_keys().len(), 2);
-        old.end_reindex(1);
-        assert_eq!((old.index_keys().len(), old.reindex_from_ms()), (1, None));
+        ring.complete(&open);
+        let after = names(&ring);
+        assert_eq!((after.len(), after.intersection(&before).count()), (2, 1));
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::collections::{BTreeSet, HashSet};
 
 use zeroize::Zeroizing;
 
-use super::{CommitOutcome, Owner, encode, features::FeatureRecord, features::features_of};
+use super::{CommitOutcome, Owner, encode};
 use crate::{
     api::Result,
     events::Event,
     ids::ItemId,
     model::Kind,
     search::QuantisedVector,
-    state::{Entry, row_class},
+    state::Entry,
     storage::Space,
     vault::{Changes, Secret},
 };
@@ -28,8 +28,6 @@ pub(crate) struct Plan {
     pub(crate) vectors: Vec<(u64, QuantisedVector)>,
     /// The change to the owner's job.
     pub(crate) job: Job,
-    /// Creation time, in milliseconds since the Unix epoch.
-    pub(crate) at_ms: u64,
 }
 
 /// The change that a commit makes to an owner's job.
@@ -82,7 +80,9 @@ impl Owner {
         if plan.is_empty() {
             return Ok(CommitOutcome::Done);
         }
-        let (mut changes, destroys, rehomed) = self.changes(&plan);
+        let mut changes = self.changes(&plan);
+        // Former bytes must become unreadable.
+        let destroys = !plan.rewrites.is_empty();
         if destroys {
             self.unpack(&mut changes, &self.rewritten(&plan)).await?;
         }
@@ -112,12 +112,9 @@ impl Owner {
             let number = self.state.next;
             self.fold(number, event)?;
         }
-        self.unembedded.extend(rehomed.into_iter().filter(|number| self.state.entries.contains_key(number)));
         for (number, vector) in plan.vectors {
             self.unembedded.remove(&number);
-            if !self.in_database {
-                self.index.set_vector(number, Some(vector));
-            }
+            self.index.set_vector(number, vector);
         }
         self.loose.extend(written);
         self.loose.retain(|number| !removed.contains(number));
@@ -137,25 +134,16 @@ impl Owner {
         deleted.chain(plan.rewrites.iter().map(|(number, _)| *number)).collect()
     }
 
-    /// The records and rows that a plan changes; whether former bytes must become unreadable; and the items
-    /// that change their place.
-    fn changes(&self, plan: &Plan) -> (Changes, bool, BTreeSet<u64>) {
+    /// The records that a plan changes.
+    fn changes(&self, plan: &Plan) -> Changes {
         let mut changes = Changes::default();
-        let mut rehomed: BTreeSet<u64> = BTreeSet::new();
         for (number, event) in (self.state.next..).zip(&plan.events) {
             changes.put.push((Space::Log, number, encode(event)));
             match event {
                 Event::Added(stored) => self.put_features(&mut changes, number, stored),
                 Event::Deleted { items } => {
-                    for number in items.iter().filter_map(|id| self.state.number(*id)) {
-                        changes.remove.push((Space::Features, number));
-                        if self.in_database {
-                            changes.unindex.push(number);
-                        }
-                    }
-                }
-                Event::SessionDeleted { id, .. } if self.in_database => {
-                    rehomed.extend(self.state.entries_of(*id).map(|(number, _)| number));
+                    let numbers = items.iter().filter_map(|id| self.state.number(*id));
+                    changes.remove.extend(numbers.map(|number| (Space::Features, number)));
                 }
                 _ => {}
             }
@@ -169,38 +157,12 @@ impl Owner {
         for (number, vector) in &plan.vectors {
             self.put_vector(&mut changes, *number, vector);
         }
-        let destroys = !plan.rewrites.is_empty();
-        if destroys && !(changes.unindex.is_empty() && changes.index.is_empty()) {
-            changes.stale_index_ms = Some(plan.at_ms);
-        }
-        self.rehome(&mut changes, plan, &rehomed);
         match plan.job {
             Job::Due(due_ms) => changes.jobs.push((JOB, due_ms)),
             Job::Done => changes.done.push(JOB),
             Job::Wake | Job::Leave => {}
         }
-        (changes, destroys, rehomed)
-    }
-
-    /// New rows for items that change their place.
-    fn rehome(&self, changes: &mut Changes, plan: &Plan, numbers: &BTreeSet<u64>) {
-        if numbers.is_empty() {
-            return;
-        }
-        let mut after = self.state.clone();
-        for (number, event) in (self.state.next..).zip(&plan.events) {
-            // These events were planned on this state, so they unpack.
-            let _ = after.apply(number, event);
-        }
-        for number in numbers {
-            if let Some(entry) = after.entries.get(number) {
-                // Its vector is not at hand: the item is embedded again.
-                let features = features_of(&entry.item, &self.hasher);
-                let class = row_class(*number, entry.home, &entry.item);
-                changes.index.push(self.row(*number, class, &features));
-                changes.put.push((Space::Features, *number, encode(&FeatureRecord::new(features, ""))));
-            }
-        }
+        changes
     }
 
     /// Sealed records that handlers keep for the owner.

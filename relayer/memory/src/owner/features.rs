@@ -1,5 +1,5 @@
-//! The stored search features of items, and the rows of a database's own index. A new item has a record of
-//! its own. Later, packs hold the features of a segment, so that an owner opens with few records.
+//! The stored search features of items. A new item has a record of its own. Later, packs hold the features of a segment,
+//! so that an owner opens with few records, unless a database searches its rows.
 //!
 //! A single record overrides a pack. A deletion or rewrite removes an item from its pack in the same commit.
 //! The commit seals the pack under a new key and destroys the old one.
@@ -10,19 +10,17 @@ use baton_proto::{codec, text::composed};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use super::{COMMIT_TRIES, MAX_EVENT_BYTES, Owner, VectorKind, busy, encode};
+use super::{Owner, VectorKind, encode};
 use crate::{
     api::Result,
     events::StoredItem,
     keyring::NUMBERS_PER_SEGMENT,
     model::{Author, Item},
-    rotation::rotate,
     search::{
-        ASSISTANT_SPEAKER, Features, QuantisedVector, TermHasher, USER_SPEAKER, document_features,
-        indexed_text,
+        ASSISTANT_SPEAKER, FeatureRecord, Features, QuantisedVector, TermHasher, USER_SPEAKER,
+        document_features, indexed_text,
     },
-    state::{home_of, row_class},
-    storage::{IndexRow, Space},
+    storage::Space,
     vault::{Changes, OwnerVault},
 };
 
@@ -34,46 +32,6 @@ const PACKS_AT_ONCE: usize = 16;
 const MAX_PACK_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of a term in a pack: its hash and count.
 const TERM_BYTES: usize = 10;
-/// Index rows that one commit rewrites under a new key.
-const REINDEX_ROWS: usize = 500;
-
-/// The stored features of an item, with the embedder of its vector.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct FeatureRecord {
-    /// The embedder; empty without a vector.
-    pub(crate) embedder: String,
-    pub(crate) dimensions: u32,
-    /// BLAKE3 of the vector's codes (C6).
-    pub(crate) checksum: [u8; 32],
-    pub(crate) features: Features,
-}
-
-impl FeatureRecord {
-    pub(super) fn new(features: Features, embedder: &str) -> Self {
-        let (dimensions, checksum) = features.vector.as_ref().map_or((0, [0; 32]), |vector| {
-            (u32::try_from(vector.codes.len()).unwrap_or(u32::MAX), checksum(vector))
-        });
-        let embedder = if dimensions == 0 { String::new() } else { embedder.to_owned() };
-        Self { embedder, dimensions, checksum, features }
-    }
-
-    /// Whether its vector comes from this embedder and is intact.
-    pub(super) fn is_of(&self, embedder: &str, dimensions: usize) -> bool {
-        let vector = self.features.vector.as_ref();
-        self.embedder == embedder
-            && vector
-                .is_some_and(|vector| vector.codes.len() == dimensions && checksum(vector) == self.checksum)
-    }
-}
-
-fn checksum(vector: &QuantisedVector) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&vector.scale.to_le_bytes());
-    for code in &vector.codes {
-        hasher.update(&code.to_le_bytes());
-    }
-    hasher.finalize().into()
-}
 
 /// Features of items of one segment, with vectors of one embedder.
 #[derive(Serialize, Deserialize)]
@@ -149,11 +107,6 @@ impl Pack {
     }
 }
 
-/// Decodes a single record; `None` if it is not one.
-pub(super) fn decode_single(bytes: &[u8]) -> Option<FeatureRecord> {
-    codec::decode(bytes, MAX_EVENT_BYTES).ok()
-}
-
 /// The number of an item's pack: that of its segment.
 pub(super) fn pack_of(number: u64) -> u64 {
     number / NUMBERS_PER_SEGMENT
@@ -180,7 +133,7 @@ async fn records_between(vault: &OwnerVault, first: u64, last: u64) -> Result<BT
         let Some((end, _)) = page.last() else { break };
         from = end + 1;
         let wanted = page.iter().filter(|(number, _)| *number <= last);
-        found.extend(wanted.filter_map(|(number, bytes)| Some((*number, decode_single(bytes)?))));
+        found.extend(wanted.filter_map(|(number, bytes)| Some((*number, FeatureRecord::decode(bytes)?))));
     }
     found.retain(|number, _| (first..=last).contains(number));
     Ok(found)
@@ -190,9 +143,6 @@ impl Owner {
     pub(super) fn put_features(&self, changes: &mut Changes, number: u64, stored: &StoredItem) {
         let Ok(item) = stored.unpack() else { return };
         let features = features_of(&item, &self.hasher);
-        if self.in_database {
-            changes.index.push(self.row(number, row_class(number, home_of(&item), &item), &features));
-        }
         changes.put.push((Space::Features, number, encode(&FeatureRecord::new(features, ""))));
     }
 
@@ -200,28 +150,8 @@ impl Owner {
         let Some(entry) = self.state.entries.get(&number) else { return };
         let mut features = features_of(&entry.item, &self.hasher);
         features.vector = Some(vector.clone());
-        if self.in_database {
-            changes.index.push(self.row(number, row_class(number, entry.home, &entry.item), &features));
-        }
         let record = FeatureRecord::new(features, &self.kind.embedder);
         changes.put.push((Space::Features, number, encode(&record)));
-    }
-
-    /// The row of an item under the newest key of the index.
-    pub(super) fn row(&self, number: u64, class: [u8; 13], features: &Features) -> IndexRow {
-        let keys = self.vault.index_keys();
-        let keys = keys.last().expect("a keyring always has a key of the index");
-        let rotated = |vector: &QuantisedVector| rotate(keys.rotation_seed(), &vector.to_unit());
-        let mut terms: Vec<(u64, u16)> =
-            features.terms.iter().map(|(hash, count)| (keys.term(*hash), *count)).collect();
-        terms.sort_unstable();
-        IndexRow {
-            number,
-            class: keys.class_tag(&class),
-            vector: features.vector.as_ref().map(rotated),
-            length: features.length,
-            terms,
-        }
     }
 
     /// Removes items from their packs: their former bytes must become unreadable.
@@ -243,6 +173,9 @@ impl Owner {
 
     /// The packs to write: full segments with enough single records, in which each item has its vector.
     fn packs_to_write(&self) -> Vec<u64> {
+        if !self.index.reads_all() {
+            return Vec::new();
+        }
         let mut loose: BTreeMap<u64, usize> = BTreeMap::new();
         for number in &self.loose {
             *loose.entry(pack_of(*number)).or_default() += 1;
@@ -299,37 +232,6 @@ impl Owner {
             Err(error) => return Err(error.into()),
         }
         Ok(true)
-    }
-
-    /// Rewrites a page of index rows under the newest key; returns the start of the next page.
-    pub(crate) async fn reindex_page(&mut self, from: u64) -> Result<Option<u64>> {
-        for _ in 0..COMMIT_TRIES {
-            let numbers: Vec<u64> =
-                self.state.entries.range(from..).map(|(number, _)| *number).take(REINDEX_ROWS).collect();
-            let mut changes = Changes::default();
-            if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
-                let mut records = records_between(&self.vault, *first, *last).await?;
-                for number in &numbers {
-                    let Some(entry) = self.state.entries.get(number) else { continue };
-                    let mut features = match records.get_mut(number) {
-                        Some(record) => std::mem::take(&mut record.features),
-                        None => features_of(&entry.item, &self.hasher),
-                    };
-                    if self.unembedded.contains(number) {
-                        features.vector = None;
-                    }
-                    let class = row_class(*number, entry.home, &entry.item);
-                    changes.index.push(self.row(*number, class, &features));
-                }
-            }
-            // An empty commit counts too: it raises the version, so the next writer has the new key.
-            match self.vault.commit(changes).await {
-                Ok(_) => return Ok(numbers.last().map(|last| last + 1)),
-                Err(error) if error.is_conflict() => self.catch_up().await?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(busy())
     }
 
     /// The stored features of some items, with vectors only from the current embedder.

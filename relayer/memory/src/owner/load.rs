@@ -1,17 +1,12 @@
 //! Opening an owner. It reads the snapshot, the log behind it and the features, and decodes them in parallel.
 
-use std::collections::{BTreeSet, HashSet};
-
 use baton_proto::codec;
 
-use super::{
-    MAX_EVENT_BYTES, Owner, VectorKind, damaged, encode,
-    features::{FeatureRecord, Pack, decode_single, features_of, pack_of},
-};
+use super::{MAX_EVENT_BYTES, Owner, damaged, encode, features::features_of, index::StoredFeatures};
 use crate::{
     api::{MemoryError, Result},
     events::Event,
-    search::{Features, Index, TermHasher},
+    search::TermHasher,
     state::State,
     storage::Space,
     vault::{Changes, OwnerVault, Secret, VaultError},
@@ -35,50 +30,8 @@ struct FoldedLog {
     snapshot_at: u64,
 }
 
-/// The stored features, also of deleted items.
-struct StoredFeatures {
-    index: Index,
-    /// Items with a vector from the current embedder.
-    current: HashSet<u64>,
-    /// All items with features.
-    all: Vec<u64>,
-    /// Items with a record of their own.
-    loose: BTreeSet<u64>,
-    in_database: bool,
-    kind: VectorKind,
-}
-
-impl StoredFeatures {
-    fn take(&mut self, number: u64, mut features: Features, current: bool) {
-        if current {
-            self.current.insert(number);
-        } else {
-            self.current.remove(&number);
-            features.vector = None;
-        }
-        if !self.in_database {
-            self.index.insert(number, features);
-            self.all.push(number);
-        }
-    }
-
-    fn take_single(&mut self, number: u64, mut record: FeatureRecord) {
-        let current = record.is_of(&self.kind.embedder, self.kind.dimensions);
-        self.loose.insert(number);
-        self.take(number, std::mem::take(&mut record.features), current);
-    }
-
-    /// The seal proves that a pack is intact, so the checksums of its vectors are not recomputed.
-    fn take_pack(&mut self, pack: &Pack) {
-        let current = pack.embedder == self.kind.embedder && pack.dimensions as usize == self.kind.dimensions;
-        for packed in &pack.items {
-            self.take(packed.number, packed.features(), current);
-        }
-    }
-}
-
 /// Runs a computation of milliseconds off the reactor.
-async fn off_reactor<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub(super) async fn off_reactor<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|stopped| {
         if stopped.is_panic() {
             std::panic::resume_unwind(stopped.into_panic());
@@ -124,42 +77,6 @@ async fn read_state(vault: &OwnerVault) -> Result<FoldedLog> {
     }
 }
 
-/// Reads all features; puts them into an index unless the database does the search.
-async fn read_all_features(
-    vault: &OwnerVault,
-    kind: VectorKind,
-    in_database: bool,
-) -> Result<StoredFeatures> {
-    let mut found = StoredFeatures {
-        index: Index::new(kind.dimensions),
-        current: HashSet::new(),
-        all: Vec::new(),
-        loose: BTreeSet::new(),
-        in_database,
-        kind,
-    };
-    for space in [Space::Packs, Space::Features] {
-        let mut from = 0;
-        loop {
-            let records = vault.read(space, from).await?;
-            let Some((last, _)) = records.last() else { break };
-            from = last + 1;
-            found = off_reactor(move || {
-                for (number, bytes) in records {
-                    if space == Space::Packs {
-                        Pack::decode(&bytes).iter().for_each(|pack| found.take_pack(pack));
-                    } else if let Some(record) = decode_single(&bytes) {
-                        found.take_single(number, record);
-                    }
-                }
-                found
-            })
-            .await?;
-        }
-    }
-    Ok(found)
-}
-
 /// Checks that numbers have no gaps: a deletion leaves an empty event. This detects a database that lost
 /// pages without reporting it.
 fn in_order(number: u64, state: &State) -> Result<()> {
@@ -184,9 +101,8 @@ fn decode_event(bytes: &[u8]) -> Result<Event> {
 
 impl Owner {
     pub(super) async fn load(&mut self) -> Result<()> {
-        let features = read_all_features(&self.vault, self.kind.clone(), self.in_database);
         // Two threads: neither needs a result of the other.
-        let (folded, found) = tokio::try_join!(read_state(&self.vault), features)?;
+        let (folded, found) = tokio::try_join!(read_state(&self.vault), self.index.read(&self.vault, 0))?;
         let reached = self.vault.reached().events;
         if folded.state.next < reached {
             let lost = VaultError::Behind {
@@ -197,21 +113,12 @@ impl Owner {
             return Err(lost.into());
         }
         (self.state, self.snapshot_at) = (folded.state, folded.snapshot_at);
-        self.index = found.index;
-        self.loose = found.loose;
-        for number in found.all {
-            if !self.state.entries.contains_key(&number) {
-                self.index.remove(number);
-            }
-        }
+        self.unembedded = self.state.entries.keys().copied().collect();
+        self.take_features(found);
+        // An item whose features were lost gets them from its text.
         for (number, entry) in &self.state.entries {
-            // An item without features (from another writer, or after a crash of an older version) gets them
-            // from its text.
-            if !self.in_database && !self.index.contains(*number) {
+            if !self.index.contains(*number) {
                 self.index.insert(*number, features_of(&entry.item, &self.hasher));
-            }
-            if !found.current.contains(number) {
-                self.unembedded.insert(*number);
             }
         }
         Ok(())
@@ -230,7 +137,9 @@ impl Owner {
         self.read_more_log().await?;
         // Another relayer may have added the missing vectors.
         let from = self.unembedded.first().copied().unwrap_or(from).min(from);
-        self.read_more_features(from).await
+        let found = self.index.read(&self.vault, from).await?;
+        self.take_features(found);
+        Ok(())
     }
 
     /// Folds events that another writer appended.
@@ -265,47 +174,16 @@ impl Owner {
         Ok(())
     }
 
-    async fn read_more_features(&mut self, from: u64) -> Result<()> {
-        for space in [Space::Packs, Space::Features] {
-            let mut next = if space == Space::Packs { pack_of(from) } else { from };
-            loop {
-                let records = self.vault.read(space, next).await?;
-                let Some((last, _)) = records.last() else { break };
-                next = last + 1;
-                for (number, bytes) in records {
-                    if space == Space::Features {
-                        let Some(record) = decode_single(&bytes) else { continue };
-                        self.loose.insert(number);
-                        let current = record.is_of(&self.kind.embedder, self.kind.dimensions);
-                        self.take_features(number, &record.features, current);
-                        continue;
-                    }
-                    let Some(pack) = Pack::decode(&bytes) else { continue };
-                    let current = pack.embedder == self.kind.embedder
-                        && pack.dimensions as usize == self.kind.dimensions;
-                    for packed in pack.items.iter().filter(|packed| packed.number >= from) {
-                        self.loose.remove(&packed.number);
-                        self.take_features(packed.number, &packed.features(), current);
-                    }
-                }
-            }
+    /// Takes over read features, of items that exist.
+    fn take_features(&mut self, found: StoredFeatures) {
+        let there = |number: &u64| self.state.entries.contains_key(number);
+        self.loose.extend(found.loose);
+        for number in found.current.iter().filter(|number| there(number)) {
+            self.unembedded.remove(number);
         }
-        Ok(())
-    }
-
-    fn take_features(&mut self, number: u64, features: &Features, current: bool) {
-        if !self.state.entries.contains_key(&number) {
-            return;
-        }
-        let mut features = features.clone();
-        if current {
-            self.unembedded.remove(&number);
-        } else {
-            features.vector = None;
-            self.unembedded.insert(number);
-        }
-        if !self.in_database {
-            self.index.insert(number, features);
+        self.unembedded.extend(found.stale.iter().copied().filter(there));
+        for number in found.current.iter().chain(&found.stale).filter(|number| !there(number)) {
+            self.index.remove(*number);
         }
     }
 

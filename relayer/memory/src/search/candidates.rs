@@ -1,11 +1,6 @@
-//! The results of a scan, in one form for the ranking and for both stores.
+//! The results of a scan, for the ranking.
 
-use crate::storage::Scan;
-
-use super::{
-    features::Cue,
-    question::{Question, Synonym},
-};
+use super::question::{Question, Synonym};
 
 /// Saturation of repeated words (Robertson and Zaragoza, "The probabilistic relevance framework", 2009).
 const K1: f32 = 1.2;
@@ -110,10 +105,7 @@ pub struct Candidates {
     pub(super) worth: Vec<f32>,
     /// Standard deviation of BM25 over all documents, from the document count of each word.
     pub(super) lexical_deviation: f32,
-    /// Mean of the cosine over all documents with a vector.
-    pub(super) cosine_mean: f32,
-    pub(super) cosine_deviation: f32,
-    pub(super) with_vector: u64,
+    pub(super) cosines: CosineStatistics,
     /// Documents searched.
     pub(super) documents: u64,
     /// Whether the question names a speaker, and not the only one.
@@ -125,11 +117,6 @@ impl Candidates {
     #[must_use]
     pub fn rows(&self) -> &[CandidateRow] {
         &self.rows
-    }
-
-    /// Removes rows that the caller may not see.
-    pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
-        self.rows.retain(|row| keep(row.number));
     }
 
     /// How many documents were searched.
@@ -155,15 +142,52 @@ impl Candidates {
     }
 }
 
-/// The number of searched documents with each hash of a question.
-pub(super) struct DocumentCounts<'a> {
+/// Counts over the searched documents: the same whether all or only the best of them are scored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Statistics {
     pub(super) documents: u64,
+    /// Words of all documents.
     pub(super) total_length: u64,
-    pub(super) words: &'a [u32],
-    pub(super) speakers: &'a [u32],
-    /// For each synonym of the question.
-    pub(super) related: &'a [u32],
-    pub(super) synonyms: &'a [Synonym],
+    /// Documents with each of the question's hashes, in their order.
+    pub(super) counts: Vec<u32>,
+    /// `None` if all documents are scored: then these are counted there.
+    pub(super) cosines: Option<CosineStatistics>,
+}
+
+/// The cosines of all searched documents with a vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct CosineStatistics {
+    pub(super) count: u64,
+    pub(super) mean: f32,
+    pub(super) deviation: f32,
+}
+
+/// Sums of cosines.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CosineSums {
+    count: u64,
+    sum: f64,
+    squares: f64,
+    noise: f64,
+}
+
+impl CosineSums {
+    /// Adds a cosine with the variance of its estimation, 0 for an exact one.
+    pub(super) fn add(&mut self, cosine: f64, noise: f64) {
+        self.count += 1;
+        self.sum += cosine;
+        self.squares += cosine * cosine;
+        self.noise += noise;
+    }
+
+    /// Their statistics, without the variance of the estimation.
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "statistics of cosines")]
+    pub(super) fn statistics(self) -> CosineStatistics {
+        let count = self.count.max(1) as f64;
+        let mean = self.sum / count;
+        let variance = ((self.squares - self.noise) / count - mean * mean).max(0.0);
+        CosineStatistics { count: self.count, mean: mean as f32, deviation: variance.sqrt() as f32 }
+    }
 }
 
 /// Weights of a question's words among some documents.
@@ -175,7 +199,7 @@ pub(super) struct Bm25 {
     /// The same, with [`MORE_DOCUMENTS`] extra documents.
     pub(super) worth: Vec<f32>,
     /// For each synonym.
-    synonyms: Vec<f32>,
+    pub(super) synonyms: Vec<f32>,
     pub(super) deviation: f32,
     pub(super) names_speaker: bool,
     average_length: f32,
@@ -183,24 +207,27 @@ pub(super) struct Bm25 {
 
 #[expect(clippy::cast_precision_loss, reason = "counts of documents; a weight needs no more than 24 bits")]
 impl Bm25 {
-    pub(super) fn new(counts: &DocumentCounts) -> Self {
-        let n = counts.documents as f32;
-        let names = |speaker: &u32| *speaker > 0 && u64::from(*speaker) < counts.documents;
-        let names_speaker = counts.speakers.iter().any(names);
-        let is_name = |word: usize| counts.speakers.get(word).is_some_and(names);
-        let all_names = (0..counts.words.len()).all(is_name);
+    pub(super) fn new(statistics: &Statistics, question: &Question) -> Self {
+        let n = statistics.documents as f32;
+        let of_words = statistics.counts.get(..question.words()).unwrap_or_default();
+        let of_speakers = statistics.counts.get(question.speakers()).unwrap_or_default();
+        let of_related = statistics.counts.get(question.related()..).unwrap_or_default();
+        let names = |speaker: &u32| *speaker > 0 && u64::from(*speaker) < statistics.documents;
+        let names_speaker = of_speakers.iter().any(names);
+        let is_name = |word: usize| of_speakers.get(word).is_some_and(names);
+        let all_names = (0..of_words.len()).all(is_name);
         let rarity = |documents: f32, count: u32| {
             let count = (count as f32).min(documents);
             (1.0 + (documents - count + 0.5) / (count + 0.5)).ln()
         };
         let weigh = |documents: f32| -> Vec<f32> {
             let no_word = |word: usize| is_name(word) && !all_names;
-            let words = counts.words.iter().enumerate();
+            let words = of_words.iter().enumerate();
             words.map(|(word, count)| if no_word(word) { 0.0 } else { rarity(documents, *count) }).collect()
         };
         let full = weigh(n);
         let seen = |(weight, count): (&f32, &u32)| if *count == 0 { UNSEEN * weight } else { *weight };
-        let weights: Vec<f32> = full.iter().zip(counts.words).map(seen).collect();
+        let weights: Vec<f32> = full.iter().zip(of_words).map(seen).collect();
         // A common word gains nothing from a rare related word; a name has no related words.
         let heaviest = full.iter().copied().fold(0.0, f32::max);
         let synonym = |(synonym, count): (&Synonym, &u32)| {
@@ -208,9 +235,9 @@ impl Bm25 {
             let worth = synonym.likeness * weight.min(rarity(n, *count));
             if worth < LEAST_SYNONYM * heaviest { 0.0 } else { worth }
         };
-        let synonyms = counts.synonyms.iter().zip(counts.related).map(synonym).collect();
+        let synonyms = question.synonyms().iter().zip(of_related).map(synonym).collect();
         // Assumes that words are independent and count once in a text.
-        let variance = weights.iter().zip(counts.words).map(|(weight, count)| {
+        let variance = weights.iter().zip(of_words).map(|(weight, count)| {
             let share = (*count as f32 / n.max(1.0)).min(1.0);
             weight * weight * share * (1.0 - share)
         });
@@ -222,7 +249,7 @@ impl Bm25 {
             synonyms,
             deviation,
             names_speaker,
-            average_length: (counts.total_length as f32 / n.max(1.0)).max(1.0),
+            average_length: (statistics.total_length as f32 / n.max(1.0)).max(1.0),
         }
     }
 
@@ -241,76 +268,10 @@ impl Bm25 {
         self.synonyms.get(synonym).map_or(0.0, |weight| weight * self.saturated(count, length))
     }
 
-    fn saturated(&self, count: u16, length: u32) -> f32 {
+    /// The factor of a word that occurs `count` times in a text.
+    pub(super) fn saturated(&self, count: u16, length: u32) -> f32 {
         let count = f32::from(count);
         let relative = length as f32 / self.average_length;
         count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * relative))
-    }
-}
-
-/// Reads a database's result for the [`hashes`](Question::hashes) of a question.
-#[must_use]
-pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
-    let words = question.words();
-    let found = |range: std::ops::Range<usize>| -> Vec<u32> {
-        range.map(|index| scan.document_counts.get(index).copied().unwrap_or(0)).collect()
-    };
-    let bm25 = Bm25::new(&DocumentCounts {
-        documents: scan.documents,
-        total_length: scan.total_length,
-        words: &found(0..words),
-        speakers: &found(question.speakers()),
-        related: &found(question.related()..question.hashes().len()),
-        synonyms: question.synonyms(),
-    });
-    let mut shares = Shares::default();
-    let by_word = question.synonyms_by_word();
-    let mut rows: Vec<CandidateRow> = scan
-        .rows
-        .iter()
-        .map(|row| {
-            let count = |index: usize| row.counts.get(index).copied().unwrap_or(0);
-            let cue = |index: usize| count(question.cues() + index) > 0;
-            let (mut list, mut lexical) = (NOTHING, 0.0);
-            for (word, synonyms) in (0..words).zip(&by_word) {
-                lexical += shares.take(&mut list, word, bm25.term(word, count(word), row.length));
-                for synonym in synonyms {
-                    let count = count(question.related() + synonym);
-                    lexical += shares.take(&mut list, word, bm25.related(*synonym, count, row.length));
-                }
-            }
-            CandidateRow {
-                number: row.number,
-                lexical,
-                cosine: row.cosine.filter(|cosine| cosine.is_finite() && question.vector.is_some()),
-                words: (0..words).filter(|word| count(*word) > 0).fold(0, |mask, word| mask | 1 << word),
-                length: row.length,
-                cues: Cue::ALL
-                    .iter()
-                    .enumerate()
-                    .filter(|(at, _)| cue(*at))
-                    .fold(0, |cues, (_, cue)| cues | cue.bit()),
-                speaker_named: question.speakers().any(|index| count(index) > 0),
-                list,
-            }
-        })
-        // A cue or a speaker alone does not make a candidate.
-        .filter(|row| row.words != 0 || row.list != NOTHING || row.cosine.is_some())
-        .collect();
-    rows.sort_unstable_by_key(|row| row.number);
-    rows.dedup_by_key(|row| row.number);
-    let with_vector = if rows.iter().any(|row| row.cosine.is_some()) { scan.documents } else { 0 };
-    Candidates {
-        rows,
-        shares,
-        full_weights: bm25.full,
-        worth: bm25.worth,
-        weights: bm25.weights,
-        lexical_deviation: bm25.deviation,
-        cosine_mean: scan.cosine_mean,
-        cosine_deviation: scan.cosine_deviation,
-        with_vector,
-        documents: scan.documents,
-        names_speaker: bm25.names_speaker,
     }
 }

@@ -7,7 +7,7 @@ use zeroize::Zeroize as _;
 
 use super::{
     CandidateRow, Candidates, Features, QuantisedVector,
-    candidates::{Bm25, DocumentCounts, NOTHING, Shares},
+    candidates::{Bm25, CosineStatistics, CosineSums, NOTHING, Shares, Statistics},
     features::Cue,
     question::Question,
     table::Table,
@@ -199,17 +199,21 @@ impl Index {
         let lists: Vec<&[Posting]> = question.hashes().iter().map(|hash| self.list(*hash)).collect();
         let all = documents == self.len() as u64;
         let count = |list: &&[Posting]| if all { list.len() } else { count_visible(list, &visible) };
-        let counts: Vec<u32> =
-            lists.iter().map(|list| u32::try_from(count(list)).unwrap_or(u32::MAX)).collect();
-        let words = question.words();
-        let bm25 = Bm25::new(&DocumentCounts {
-            documents,
-            total_length,
-            words: counts.get(..words).unwrap_or_default(),
-            speakers: counts.get(question.speakers()).unwrap_or_default(),
-            related: counts.get(question.related()..).unwrap_or_default(),
-            synonyms: question.synonyms(),
-        });
+        let counts = lists.iter().map(|list| u32::try_from(count(list)).unwrap_or(u32::MAX)).collect();
+        let statistics = Statistics { documents, total_length, counts, cosines: None };
+        self.score(question, &visible, &statistics)
+    }
+
+    /// Scores all items, with statistics of more documents than these.
+    pub(crate) fn scan_among(&self, question: &Question, statistics: &Statistics) -> Candidates {
+        let there: Vec<bool> = self.numbers.iter().map(|number| *number != FREE).collect();
+        self.score(question, &there, statistics)
+    }
+
+    /// Scores the visible slots.
+    fn score(&self, question: &Question, visible: &[bool], statistics: &Statistics) -> Candidates {
+        let lists: Vec<&[Posting]> = question.hashes().iter().map(|hash| self.list(*hash)).collect();
+        let bm25 = Bm25::new(statistics, question);
         let mut scratch = vec![Scratch::default(); self.numbers.len()];
         let mut shares = Shares::default();
         for (word, synonyms) in question.synonyms_by_word().iter().enumerate() {
@@ -242,20 +246,27 @@ impl Index {
             weights: bm25.weights,
             lexical_deviation: bm25.deviation,
             names_speaker: bm25.names_speaker,
-            documents,
+            documents: statistics.documents,
             ..Candidates::default()
         };
-        self.collect(question, &visible, &scratch, &mut found);
+        let cosines = self.collect(question, visible, &scratch, &mut found);
+        found.cosines = statistics.cosines.unwrap_or(cosines);
         found
     }
 
-    /// Computes cosines of visible items, their statistics, and the rows.
-    fn collect(&self, question: &Question, visible: &[bool], scratch: &[Scratch], found: &mut Candidates) {
+    /// Computes the cosines of visible slots, and the rows; returns the statistics of these cosines.
+    fn collect(
+        &self,
+        question: &Question,
+        visible: &[bool],
+        scratch: &[Scratch],
+        found: &mut Candidates,
+    ) -> CosineStatistics {
         let vector = question.vector().filter(|vector| vector.codes.len() == self.dimensions);
         if vector.is_some() {
             found.rows.reserve_exact(self.len());
         }
-        let (mut sum, mut squares) = (0.0_f64, 0.0_f64);
+        let mut cosines = CosineSums::default();
         for (slot, number) in self.numbers.iter().enumerate().filter(|(slot, _)| visible[*slot]) {
             let scale = self.scales[slot];
             let cosine = vector.filter(|_| scale > 0.0).map(|vector| {
@@ -264,9 +275,7 @@ impl Index {
                 as_cosine(dot(codes, &vector.codes), scale, vector.scale)
             });
             if let Some(cosine) = cosine {
-                sum += f64::from(cosine);
-                squares += f64::from(cosine) * f64::from(cosine);
-                found.with_vector += 1;
+                cosines.add(f64::from(cosine), 0.0);
             }
             let Scratch { lexical, words, list, cues, speaker_named } = scratch[slot];
             if cosine.is_some() || words != 0 || list != NOTHING {
@@ -283,22 +292,10 @@ impl Index {
                 });
             }
         }
-        if found.with_vector > 0 {
-            #[expect(
-                clippy::cast_precision_loss,
-                clippy::cast_possible_truncation,
-                reason = "statistics of cosines"
-            )]
-            {
-                let mean = sum / found.with_vector as f64;
-                found.cosine_mean = mean as f32;
-                found.cosine_deviation =
-                    (squares / found.with_vector as f64 - mean * mean).max(0.0).sqrt() as f32;
-            }
-        }
         if !found.rows.is_sorted_by_key(|row| row.number) {
             found.rows.sort_unstable_by_key(|row| row.number);
         }
+        cosines.statistics()
     }
 }
 

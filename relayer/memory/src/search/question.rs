@@ -151,15 +151,7 @@ impl Question {
         self
     }
 
-    /// Keeps only the most similar related words.
-    #[must_use]
-    pub fn fewer_related(mut self, most: usize) -> Self {
-        self.synonyms.truncate(most);
-        self.hashes.truncate(self.related() + self.synonyms.len());
-        self
-    }
-
-    /// Hashes to search for, in the order of [`ScanRow::counts`](crate::storage::ScanRow::counts).
+    /// Hashes to search for.
     #[must_use]
     pub fn hashes(&self) -> &[u64] {
         &self.hashes
@@ -236,8 +228,6 @@ mod tests {
         assert_eq!(with.synonyms(), expected);
         assert_eq!(with.hashes()[with.related() + 1], hasher.hash(TermKind::Word, "puppi"));
         assert_eq!(&with.hashes()[..with.related()], question.hashes());
-        let fewer = with.fewer_related(2);
-        assert_eq!((fewer.synonyms(), fewer.hashes().len()), (&expected[..2], fewer.related() + 2));
         let many: Vec<RelatedWord> = (0..1_000).map(|number| named(&format!("word{number}"), 0.5)).collect();
         let with = question.with_related(&words, &[many], &hasher);
         assert_eq!(with.synonyms().len(), MAX_RELATED_TERMS);

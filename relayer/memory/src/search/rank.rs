@@ -75,7 +75,7 @@ const WORD_ASKED: f32 = 0.5;
 /// Weight of the similarity of the message before or after; a question before counts twice.
 const MEANING_NEAR: f32 = 0.25;
 /// Bonus for the speaker whom the question names: a person mostly talks about themselves.
-const BY_THE_NAMED: f32 = 4.0;
+pub(super) const BY_THE_NAMED: f32 = 4.0;
 /// Bonus for a speaker who talks about themselves.
 const OWN: f32 = 1.0;
 /// Penalty for a text that ends with a question; doubled if the text only asks.
@@ -184,7 +184,7 @@ struct Evidence<'a> {
 
 impl<'a> Evidence<'a> {
     fn new(question: &'a Question, candidates: &'a Candidates, documents: &'a dyn Documents) -> Self {
-        let measure = Measure::new(candidates, question.background);
+        let measure = Measure::new(candidates.lexical_deviation, &candidates.cosines, question.background);
         // The properties of any sensible text: the speaker talks about themselves, is named in the question,
         // and says enough.
         let usual =
@@ -210,7 +210,7 @@ impl<'a> Evidence<'a> {
 
     /// A candidate's evidence without its neighbours, kind and length.
     fn alone(&self, row: &CandidateRow) -> f32 {
-        let mut sum = self.measure.words(row.lexical) + self.measure.meaning(row);
+        let mut sum = self.measure.words(row.lexical) + self.measure.meaning(row.cosine);
         if self.candidates.names_speaker && row.speaker_named {
             sum += BY_THE_NAMED;
         }
@@ -249,10 +249,11 @@ impl<'a> Evidence<'a> {
                 covered += (said + earlier.max(later)) / full * self.candidates.worth[word];
             }
         }
-        let meaning = |row: Option<&CandidateRow>| row.map_or(0.0, |row| self.measure.meaning(row).max(0.0));
+        let meaning =
+            |row: Option<&CandidateRow>| row.map_or(0.0, |row| self.measure.meaning(row.cosine).max(0.0));
         let question_before = if asked { meaning(before) } else { 0.0 };
         let sum = self.measure.words(row.lexical + near + answers)
-            + self.measure.meaning(row)
+            + self.measure.meaning(row.cosine)
             + MEANING_NEAR * (meaning(before) + meaning(after) + question_before)
             + self.prior(row);
         let share = covered / self.worth.max(f32::MIN_POSITIVE);

@@ -8,7 +8,7 @@
 //! A second threshold is for the question. If none of the best items is about its subject, there is no
 //! answer, whatever their speakers and lengths.
 
-use super::{Background, CandidateRow, Candidates};
+use super::{Background, CandidateRow, Candidates, candidates::CosineStatistics};
 
 /// Share of the weight of the question's words that the reference item covers.
 const REFERENCE_WORDS: f32 = 0.4;
@@ -38,7 +38,7 @@ pub(super) fn is_about(
     background: Background,
 ) -> bool {
     row.cosine.map_or(share >= ABOUT_IT, |cosine| {
-        let beyond = (cosine - background.mean) / background.deviation - by_chance(candidates.with_vector);
+        let beyond = (cosine - background.mean) / background.deviation - by_chance(candidates.cosines.count);
         share + beyond / MEANING_OF_ALL_WORDS >= ABOUT_IT_WITH_MEANING || beyond >= REFERENCE_MEANING
     })
 }
@@ -58,15 +58,15 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    pub(super) fn new(candidates: &Candidates, background: Background) -> Self {
+    pub(super) fn new(lexical_deviation: f32, cosines: &CosineStatistics, background: Background) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a count of items, as a weight")]
-        let items = candidates.with_vector as f32;
+        let items = cosines.count as f32;
         let mix =
             |own: f32, typical: f32| (items * own + BACKGROUND_ITEMS * typical) / (items + BACKGROUND_ITEMS);
-        let variance = mix(candidates.cosine_deviation.powi(2), background.deviation.powi(2));
+        let variance = mix(cosines.deviation.powi(2), background.deviation.powi(2));
         Self {
-            words_deviation: candidates.lexical_deviation.max(LEAST_DEVIATION),
-            mean: mix(candidates.cosine_mean, background.mean),
+            words_deviation: lexical_deviation.max(LEAST_DEVIATION),
+            mean: mix(cosines.mean, background.mean),
             deviation: variance.sqrt().max(0.01),
         }
     }
@@ -76,9 +76,9 @@ impl Measure {
         lexical / self.words_deviation
     }
 
-    /// The evidence of a candidate's cosine; 0 without one.
-    pub(super) fn meaning(&self, row: &CandidateRow) -> f32 {
-        row.cosine.map_or(0.0, |cosine| (cosine - self.mean) / self.deviation)
+    /// The evidence of a cosine; 0 without one.
+    pub(super) fn meaning(&self, cosine: Option<f32>) -> f32 {
+        cosine.map_or(0.0, |cosine| (cosine - self.mean) / self.deviation)
     }
 }
 
@@ -94,7 +94,7 @@ impl ReferenceEvidence {
         usual: f32,
     ) -> Self {
         let words = measure.words(REFERENCE_WORDS * candidates.weight_of(u64::MAX));
-        let meaning = if candidates.with_vector > 0 {
+        let meaning = if candidates.cosines.count > 0 {
             (background.mean + REFERENCE_MEANING * background.deviation - measure.mean) / measure.deviation
         } else {
             0.0
@@ -116,7 +116,8 @@ mod tests {
     fn f7_the_larger_a_memory_the_more_similar_an_answer_has_to_be() {
         let background = Background { mean: 0.1, deviation: 0.1 };
         let about = |items: u64, share: f32, cosine: Option<f32>| {
-            let candidates = Candidates { with_vector: items, ..Candidates::default() };
+            let cosines = CosineStatistics { count: items, ..CosineStatistics::default() };
+            let candidates = Candidates { cosines, ..Candidates::default() };
             let row = CandidateRow {
                 number: 0,
                 lexical: 0.0,

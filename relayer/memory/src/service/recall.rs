@@ -9,29 +9,23 @@ use std::{
 
 use baton_models::embed::{EmbedRole, RelatedWord};
 use baton_proto::text::composed;
-use tokio::sync::OwnedRwLockReadGuard;
+use tokio::runtime::Handle;
 use zeroize::Zeroizing;
 
-use super::{Memory, OwnerSlot};
+use super::{Memory, OwnerReadGuard};
 use crate::{
     api::{DropReason, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
     extraction::{canonical, holds_words},
     ids::{OwnerId, SessionId},
-    keyring::IndexKeys,
     limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES},
     model::{Kind, MemoryScope},
-    owner::Owner,
-    rotation::rotate,
-    scope::{Class, View, entity_class},
-    search::{
-        Candidates, DEFAULT_THRESHOLD, Documents, QuantisedVector, Question, RankedItem,
-        candidates_from_scan, rank_weighted,
-    },
+    owner::{Owner, Search},
+    scope::{Class, View},
+    search::{Candidates, DEFAULT_THRESHOLD, Documents, Question, RankedItem, rank_weighted},
     state::{
         Entry,
         visibility::{Visibility, is_anchor, is_named},
     },
-    storage::{KeyedQuery, ScanQuery},
 };
 
 /// The embedder has the deadline divided by this; after it, the search uses words alone.
@@ -42,14 +36,22 @@ const SPARE: usize = 3;
 const GRAPH_SEEDS: usize = 5;
 /// Share of a hit's score that its neighbour gets at full confidence.
 const GRAPH_SHARE: f32 = 0.6;
-/// Rows that a database returns by words, and by meaning.
-const DATABASE_ROWS: u32 = 400;
-/// Tries of a scan while the database's rows change.
-const SCAN_TRIES: u32 = 3;
-/// Related words in a database query: the database reads each row for each of them.
-const DATABASE_RELATED: usize = 32;
+/// Tries of a search while other relayers write.
+const SEARCH_TRIES: u32 = 3;
+/// Why a recall has nothing after its deadline.
+const TOO_LATE: &str = "memory did not answer in time";
 /// Percentage of items without a vector from which an answer reports it.
 const UNEMBEDDED_PERCENT: usize = 10;
+
+/// A request with the parts that the embedder gave.
+struct Query {
+    request: RecallRequest,
+    /// The embedding, or why there is none.
+    vector: Result<Vec<f32>, String>,
+    words: Vec<String>,
+    /// For each word, its related words.
+    related: Vec<Vec<RelatedWord>>,
+}
 
 /// The part of an owner that one request may see.
 struct VisibleItems<'a> {
@@ -82,12 +84,21 @@ impl<'a> VisibleItems<'a> {
     }
 
     fn entry(&self, number: u64) -> Option<&'a Entry> {
-        let entry = self.owner.state.entries.get(&number)?;
+        self.owner.state.entries.get(&number).filter(|entry| self.shows(number, entry))
+    }
+
+    /// All of its items, ascending.
+    fn numbers(&self) -> Vec<u64> {
+        let entries = self.owner.state.entries.iter();
+        entries.filter(|(number, entry)| self.shows(**number, entry)).map(|(number, _)| *number).collect()
+    }
+
+    fn shows(&self, number: u64, entry: &Entry) -> bool {
         if is_named(&entry.item) {
-            return self.passes(entry, self.named.get(&number)?).then_some(entry);
+            return self.named.get(&number).is_some_and(|how| self.passes(entry, how));
         }
-        let up_to = self.classes.get(&entry.class()).copied().flatten()?;
-        (number <= up_to && self.passes(entry, &Visibility::of(entry))).then_some(entry)
+        let up_to = self.classes.get(&entry.class()).copied().flatten();
+        up_to.is_some_and(|up_to| number <= up_to) && self.passes(entry, &Visibility::of(entry))
     }
 
     /// Whether an item passes the filters (F7).
@@ -131,7 +142,7 @@ impl Memory {
         let mut recall = match tokio::time::timeout(deadline, self.search(owner, request)).await {
             Ok(Ok(recall)) => recall,
             Ok(Err(error)) => nothing(Some(error.to_string())),
-            Err(_) => nothing(Some("memory did not answer in time".into())),
+            Err(_) => nothing(Some(TOO_LATE.into())),
         };
         recall.took_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let counters = &self.inner.counters;
@@ -150,70 +161,36 @@ impl Memory {
         }
         let cut = request.query.floor_char_boundary(MAX_QUERY_BYTES);
         request.query.0.truncate(cut);
-        let slot = self.slot(owner);
-        let (vector, related, guard) = tokio::join!(
+        let (vector, (words, related), opened) = tokio::join!(
             self.embed_query(&request.query),
             self.related_words(&request.query),
-            self.open_to_read(&slot, owner)
+            self.open_to_read(owner)
         );
-        let mut guard = guard?;
-        for _ in 1..SCAN_TRIES {
-            match self.search_open(guard, &request, &vector, &related).await? {
+        let mut open = opened?;
+        let query = Query { request, vector, words, related };
+        for _ in 1..SEARCH_TRIES {
+            match self.search_open(open, &query).await? {
                 Some(answer) => return Ok(answer),
-                // Another relayer wrote in between; its rows may use a newer key than the query.
-                None => guard = self.open_to_read(&slot, owner).await?,
+                // Another relayer wrote in between.
+                None => open = self.open_to_read(owner).await?,
             }
         }
-        let answer = self.search_open(guard, &request, &vector, &related).await?;
+        let answer = self.search_open(open, &query).await?;
         answer
             .ok_or_else(|| MemoryError::Unavailable("other relayers write to this owner all the time".into()))
     }
 
-    /// The owner, with other relayers' writes applied.
-    async fn open_to_read(
-        &self,
-        slot: &OwnerSlot,
-        owner: OwnerId,
-    ) -> Result<OwnedRwLockReadGuard<Option<Owner>>> {
-        if !self.in_database() {
-            let guard = slot.owner.clone().read_owned().await;
-            if guard.is_some() {
-                return Ok(guard);
-            }
-        }
-        let mut guard = slot.owner.clone().write_owned().await;
-        self.fill(slot, owner, &mut guard).await?;
-        Ok(guard.downgrade())
-    }
-
-    /// Searches an open owner; `None` if the database has a newer version.
-    async fn search_open(
-        &self,
-        guard: OwnedRwLockReadGuard<Option<Owner>>,
-        request: &RecallRequest,
-        vector: &Result<Vec<f32>, String>,
-        (words, related): &(Vec<String>, Vec<Vec<RelatedWord>>),
-    ) -> Result<Option<Recall>> {
-        let open = guard.as_ref().expect("it was filled");
+    /// Searches an open owner; `None` if another relayer wrote meanwhile.
+    async fn search_open(&self, open: OwnerReadGuard, query: &Query) -> Result<Option<Recall>> {
+        let request = query.request.clone();
         let mut question = Question::parse(&request.query, open.hasher(), self.now_ms()).with_related(
-            words,
-            related,
+            &query.words,
+            &query.related,
             open.hasher(),
         );
-        if self.in_database() {
-            question = question.fewer_related(DATABASE_RELATED);
-        }
         let (waiting, all) = (open.unembedded.len(), open.state.entries.len());
-        let mut degraded = None;
-        let mut mode = RecallMode::Full;
-        match vector {
-            // A database may still have another embedder's vectors, which are useless.
-            Ok(_) if self.in_database() && waiting * 2 > all && waiting > 1 => {
-                mode = RecallMode::Lexical;
-                degraded = Some(format!(
-                    "{waiting} of {all} items wait for their embedding: searched by words alone"
-                ));
-            }
+        let (mut mode, mut degraded) = (RecallMode::Full, None);
+        match &query.vector {
             Ok(vector) => {
                 question = question.with_vector(vector, self.inner.background);
                 if waiting * 100 > all * UNEMBEDDED_PERCENT && waiting > MAX_PAGE {
@@ -222,39 +199,25 @@ impl Memory {
                     ));
                 }
             }
-            Err(reason) => {
-                mode = RecallMode::Lexical;
-                degraded = Some(reason.clone());
-            }
+            Err(reason) => (mode, degraded) = (RecallMode::Lexical, Some(reason.clone())),
         }
         let view = match open.state.places.resolve(&request.place, request.scope) {
             Ok(view) => view,
             Err(unresolved) => return Ok(Some(nothing(Some(unresolved.reason().into())))),
         };
-        let answer = if self.in_database() {
-            let sight = VisibleItems::new(open, &view, &request.filters);
-            let query = scan_query(&sight, &question);
-            let scan = self.inner.parts.vault.storage().scan(open.vault().pseudonym(), query).await?;
-            let scan = scan.unwrap_or_default();
-            if scan.version != open.vault().version() {
-                return Ok(None);
-            }
-            let mut candidates = candidates_from_scan(&scan, &question);
-            candidates.retain(|number| sight.entry(number).is_some());
-            choose(&sight, &question, &candidates, request)
-        } else {
-            // A scan of a large owner takes milliseconds: too long for the reactor.
-            let request = request.clone();
-            tokio::task::spawn_blocking(move || {
-                let open = guard.as_ref().expect("it was filled");
-                let sight = VisibleItems::new(open, &view, &request.filters);
-                let candidates = open.index.scan(&question, &|number| sight.entry(number).is_some());
-                choose(&sight, &question, &candidates, &request)
-            })
-            .await
-            .map_err(|_| MemoryError::Unavailable("the search was stopped".into()))?
-        };
-        Ok(Some(Recall { mode, degraded, ..answer }))
+        // A search of a large owner takes milliseconds: too long for the reactor, which serves the storage meanwhile.
+        let (reactor, deadline) = (Handle::current(), self.inner.parts.recall_deadline);
+        let searched = tokio::task::spawn_blocking(move || {
+            let sight = VisibleItems::new(&open, &view, &request.filters);
+            let visible = sight.numbers();
+            let search = Search { question: &question, visible: &visible, documents: &sight };
+            let found =
+                reactor.block_on(async { tokio::time::timeout(deadline, open.search(&search)).await });
+            let found = found.map_err(|_| MemoryError::Unavailable(TOO_LATE.into()))??;
+            Ok::<_, MemoryError>(found.map(|candidates| choose(&sight, &question, &candidates, &request)))
+        });
+        let answer = searched.await.map_err(|_| MemoryError::Unavailable("the search was stopped".into()))?;
+        Ok(answer?.map(|answer| Recall { mode, degraded, ..answer }))
     }
 
     /// The words of a question, each with its related words; no related words after the time limit.
@@ -285,28 +248,6 @@ impl Memory {
 
 fn nothing(degraded: Option<String>) -> Recall {
     Recall { hits: Vec::new(), dropped: Vec::new(), mode: RecallMode::None, degraded, took_us: 0 }
-}
-
-/// The database query: the visible classes, and the question under each key of the rows.
-fn scan_query(sight: &VisibleItems<'_>, question: &Question) -> ScanQuery {
-    let classes = sight.classes.iter().filter_map(|(class, up_to)| Some((class.bytes(), (*up_to)?)));
-    let named = sight.named.iter().filter(|(_, how)| how.is_recalled());
-    let seen: Vec<_> = classes.chain(named.map(|(number, _)| (entity_class(*number), u64::MAX))).collect();
-    let unit = question.vector().map(QuantisedVector::to_unit);
-    let under = |keys: &IndexKeys| KeyedQuery {
-        classes: seen.iter().map(|(class, up_to)| (keys.class_tag(class), *up_to)).collect(),
-        terms: question.hashes().iter().map(|hash| keys.term(*hash)).collect(),
-        vector: unit.as_ref().map(|vector| rotate(keys.rotation_seed(), vector)),
-    };
-    // The database cannot filter single items. With such filters it returns all rows, since a limit before the
-    // filter would lose matches.
-    let filters = sight.filters;
-    let plain =
-        Filters { not_session: None, ..filters.clone() } == Filters::default() && sight.not_session.is_none();
-    ScanQuery {
-        keyed: sight.owner.vault().index_keys().iter().map(under).collect(),
-        limit: plain.then_some(DATABASE_ROWS),
-    }
 }
 
 /// Ranks candidates and selects those that fit.

@@ -29,9 +29,7 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
-use super::{
-    Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture, check_sizes,
-};
+use super::{Batch, DueJob, Pseudonym, Space, Storage, StorageError, StorageFuture, check_sizes};
 pub use check::CheckReport;
 use tables::TableResult;
 use writer::DatabaseWriter;
@@ -358,14 +356,6 @@ impl Storage for EmbeddedStorage {
             // Of two requests at the same time, the second finds the first here.
             Ok(held.insert(nonce, until_ms).is_none_or(|until_ms| until_ms < now_ms))
         })
-    }
-
-    fn scan<'a>(&'a self, _owner: Pseudonym, _query: ScanQuery) -> StorageFuture<'a, Option<Scan>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    fn searches(&self) -> bool {
-        false
     }
 
     fn stored_bytes<'a>(&'a self) -> StorageFuture<'a, Option<u64>> {

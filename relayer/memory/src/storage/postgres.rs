@@ -16,7 +16,9 @@ use std::{future::Future, time::Duration};
 
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
-use super::{Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture};
+use super::{
+    Batch, DueJob, Pseudonym, RowQuery, RowScan, RowSearch, Space, Storage, StorageError, StorageFuture,
+};
 
 /// Longest time of one operation: longer than any statement's limit, to detect a database that does not
 /// answer.
@@ -275,11 +277,26 @@ impl Storage for PostgresStorage {
         Box::pin(self.run(move || read::has_nonce(self, nonce, now_ms)))
     }
 
-    fn scan<'a>(&'a self, owner: Pseudonym, query: ScanQuery) -> StorageFuture<'a, Option<Scan>> {
-        Box::pin(async move { self.run(|| scan::scan(self, owner, &query)).await.map(Some) })
+    fn rows(&self) -> Option<&dyn RowSearch> {
+        Some(self)
+    }
+}
+
+impl RowSearch for PostgresStorage {
+    fn scan<'a>(&'a self, owner: Pseudonym, query: RowQuery) -> StorageFuture<'a, RowScan> {
+        Box::pin(async move { self.run(|| scan::scan(self, owner, &query)).await })
     }
 
-    fn searches(&self) -> bool {
-        true
+    fn embedded<'a>(&'a self, owner: Pseudonym, embedder: u64, from: u64) -> StorageFuture<'a, Vec<u64>> {
+        Box::pin(self.run(move || scan::embedded(self, owner, embedder, from)))
+    }
+
+    fn read_some<'a>(
+        &'a self,
+        owner: Pseudonym,
+        space: Space,
+        numbers: Vec<u64>,
+    ) -> StorageFuture<'a, Vec<(u64, Vec<u8>)>> {
+        Box::pin(async move { self.run(|| scan::read_some(self, owner, space, &numbers)).await })
     }
 }

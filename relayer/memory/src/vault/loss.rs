@@ -91,8 +91,7 @@ impl Vault {
     }
 
     /// Gives up an owner's lost data, so that the rest can be used. `filler` replaces lost events. A job
-    /// becomes due at `now_ms`, and the index must be rewritten. No other relayer may work on the owner
-    /// meanwhile.
+    /// becomes due at `now_ms`. No other relayer may work on the owner meanwhile.
     ///
     /// # Errors
     /// [`KeyringError::Missing`] without a key file: nothing can be read then. The storage's.
@@ -155,7 +154,6 @@ impl OwnerVaultState {
             let batch = Batch {
                 put: put.collect(),
                 remove: std::mem::take(&mut remove),
-                clear_index: true,
                 jobs: vec![(job, now_ms)],
                 ..Batch::default()
             };
@@ -166,7 +164,6 @@ impl OwnerVaultState {
         }
         let found = Mark { version, events: end };
         self.change_ring(move |ring| {
-            ring.note_stale_index(0);
             ring.lower_mark(found);
             Ok(())
         })

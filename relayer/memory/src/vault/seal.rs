@@ -10,7 +10,8 @@ use zeroize::Zeroizing;
 use crate::{
     ids::OwnerId,
     keyring::{KEY_ID_LEN, KeyId, Keyring, Segment, SegmentKey},
-    storage::{Record, Space},
+    search::FeatureRecord,
+    storage::{Record, SearchRow, Space},
 };
 
 /// The plain text of a record, wiped on drop.
@@ -76,12 +77,32 @@ pub(super) fn seal_all(
     texts
         .iter()
         .map(|(space, number, text)| {
-            let segment = Segment::of(*space, *number);
             let key =
-                fresh.get(&segment).or_else(|| ring.current(segment)).expect("every segment was given a key");
+                new_key(ring, fresh, Segment::of(*space, *number)).expect("every segment was given a key");
             seal(ring.owner, key, *space, *number, text)
         })
         .collect()
+}
+
+/// The key of new records of a segment.
+fn new_key<'a>(
+    ring: &'a Keyring,
+    fresh: &'a BTreeMap<Segment, SegmentKey>,
+    segment: Segment,
+) -> Option<&'a SegmentKey> {
+    fresh.get(&segment).or_else(|| ring.current(segment))
+}
+
+/// The search row beside a record of features, under the key that seals the record; `None` for other records.
+pub(super) fn row_of(
+    ring: &Keyring,
+    fresh: &BTreeMap<Segment, SegmentKey>,
+    space: Space,
+    number: u64,
+    text: &[u8],
+) -> Option<SearchRow> {
+    let record = (space == Space::Features).then(|| FeatureRecord::decode(text)).flatten()?;
+    Some(new_key(ring, fresh, Segment::of(space, number))?.row_key().row(number, &record))
 }
 
 /// Tries a key on a record, whichever key the record names.

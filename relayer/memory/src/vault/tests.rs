@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::storage::{
-    Batch, DueJob, Scan, ScanQuery, StorageFuture,
+    Batch, DueJob, RowSearch, StorageFuture,
     embedded::{EmbeddedConfig, EmbeddedStorage},
     postgres::{PostgresConfig, PostgresStorage},
 };
@@ -91,12 +91,8 @@ impl Storage for Faulty {
         self.inner.take_nonce(nonce, now_ms, until_ms)
     }
 
-    fn scan<'a>(&'a self, owner: Pseudonym, query: ScanQuery) -> StorageFuture<'a, Option<Scan>> {
-        self.inner.scan(owner, query)
-    }
-
-    fn searches(&self) -> bool {
-        self.inner.searches()
+    fn rows(&self) -> Option<&dyn RowSearch> {
+        self.inner.rows()
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use super::{
     ATTEMPTS, Changes, OwnerVaultState, PAGE_BYTES, Result, Ring, Secret, VaultError, blocking,
     finish_erasure,
-    seal::{key_of, seal_all},
+    seal::{key_of, row_of, seal_all},
 };
 use crate::{
     keyring::{Keyring, Mark, Redaction, Segment, SegmentKey},
@@ -56,12 +56,8 @@ impl OwnerVaultState {
                 && !rest.iter().any(|(space, number, _)| Segment::of(*space, *number) == *segment)
         });
         self.make_keys(filled).await?;
-        let (events, stale) = (events_of(&changes), changes.stale_index_ms);
-        let begin = move |ring: &mut Keyring| {
-            stale.into_iter().for_each(|at_ms| ring.note_stale_index(at_ms));
-            Ok(ring.begin(&touched, &empty))
-        };
-        let redactions = self.change_ring(begin).await?;
+        let events = events_of(&changes);
+        let redactions = self.change_ring(move |ring| Ok(ring.begin(&touched, &empty))).await?;
         let fresh: BTreeMap<_, _> =
             redactions.iter().filter_map(|open| Some((open.segment, open.new.clone()?))).collect();
         let batch = self.seal(changes, fresh, rest).await?;
@@ -159,16 +155,20 @@ impl OwnerVaultState {
         fresh: BTreeMap<Segment, SegmentKey>,
         rest: Vec<(Space, u64, Secret)>,
     ) -> Result<Batch> {
-        let ring = self.ring().keys;
+        let (ring, has_rows) = (self.ring().keys, self.storage.rows().is_some());
         blocking(move || {
             let mut put = seal_all(&ring, &fresh, &changes.put);
             put.extend(seal_all(&ring, &fresh, &rest));
+            let featured = changes.put.iter().chain(&rest).filter(|_| has_rows);
+            let row =
+                |(space, number, text): &(Space, u64, Secret)| row_of(&ring, &fresh, *space, *number, text);
+            let rows = featured.filter_map(row).collect();
             let length: usize = put.iter().map(|record| record.bytes.len()).sum();
             if length > MAX_BATCH_BYTES {
                 return Err(too_large(length, MAX_BATCH_BYTES));
             }
-            let Changes { remove, index, unindex, jobs, done, .. } = changes;
-            Ok(Batch { put, remove, index, unindex, clear_index: false, jobs, done })
+            let Changes { remove, jobs, done, .. } = changes;
+            Ok(Batch { put, remove, rows, jobs, done })
         })
         .await
     }

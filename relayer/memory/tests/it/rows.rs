@@ -11,4 +11,5 @@ mod projects;
 mod recall;
 mod removal;
 mod settings;
+mod stores;
 mod world;

@@ -86,7 +86,7 @@ impl World {
             .iter()
             .map(|item| Event::Added(Box::new(StoredItem::pack((*item).clone(), StoredKey::generate()))));
         let events: Vec<Event> = added.chain(edges).collect();
-        self.memory.write(self.owner, |_| Ok((Plan::of(events.clone()), ()))).await.unwrap();
+        self.memory.write(self.owner, |_| Ok((crate::owner::Plan::of(events.clone()), ()))).await.unwrap();
         while self.memory.embed_items(self.owner).await.unwrap() != Step::Idle {}
     }
 

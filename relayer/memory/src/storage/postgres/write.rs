@@ -1,16 +1,19 @@
 //! Commits, erasure, jobs and nonces.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
-use pgvector::Vector;
 use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 
-use super::{PostgresStorage, QueryError, count, pseudonym, time, to_db};
-use crate::storage::{Batch, DueJob, IndexRow, Pseudonym, Space, StorageError, first_version};
+use super::{
+    PostgresStorage, QueryError, count, pseudonym,
+    scan::{bits_text, terms_text},
+    time, to_db,
+};
+use crate::storage::{Batch, DueJob, Pseudonym, SearchRow, Space, StorageError, first_version};
 
 /// Approximate bytes of records in one statement.
 const STATEMENT_BYTES: usize = 8 * 1024 * 1024;
-/// Index rows of one statement; a row has about ten kilobytes as text.
+/// Search rows of one statement; a row has about half a kilobyte as text, and at most 100 kilobytes.
 const STATEMENT_ROWS: usize = 256;
 /// Expired nonces that one request removes.
 const EXPIRED_AT_ONCE: i64 = 16;
@@ -19,9 +22,7 @@ const EXPIRED_AT_ONCE: i64 = 16;
 pub(super) struct Rows<'a> {
     put: Vec<(i16, i64, &'a [u8])>,
     remove: (Vec<i16>, Vec<i64>),
-    index: Vec<&'a IndexRow>,
-    unindex: Vec<i64>,
-    clear_index: bool,
+    search: Vec<&'a SearchRow>,
     jobs: (Vec<i64>, Vec<i64>),
     done: Vec<i64>,
 }
@@ -30,7 +31,7 @@ impl<'a> Rows<'a> {
     pub(super) fn of(batch: &'a Batch) -> Self {
         let put: BTreeMap<(Space, u64), &[u8]> =
             batch.put.iter().map(|record| ((record.space, record.number), record.bytes.as_slice())).collect();
-        let index: BTreeMap<u64, &IndexRow> = batch.index.iter().map(|row| (row.number, row)).collect();
+        let search: BTreeMap<u64, &SearchRow> = batch.rows.iter().map(|row| (row.number, row)).collect();
         let jobs: BTreeMap<u64, u64> = batch.jobs.iter().copied().collect();
         Self {
             put: put
@@ -38,9 +39,7 @@ impl<'a> Rows<'a> {
                 .map(|((space, number), bytes)| (space as i16, to_db(number), bytes))
                 .collect(),
             remove: batch.remove.iter().map(|(space, number)| (*space as i16, to_db(*number))).unzip(),
-            index: index.into_values().collect(),
-            unindex: batch.unindex.iter().map(|number| to_db(*number)).collect(),
-            clear_index: batch.clear_index,
+            search: search.into_values().collect(),
             jobs: jobs.into_iter().map(|(job, due)| (to_db(job), time(due))).unzip(),
             done: batch.done.iter().map(|job| to_db(*job)).collect(),
         }
@@ -56,7 +55,7 @@ pub(super) async fn commit(
     let mut transaction = storage.begin(owner).await?;
     let version = raise_version(&mut transaction, owner, expected).await?;
     write_records(&mut transaction, owner, rows).await?;
-    write_index(&mut transaction, owner, rows).await?;
+    write_search(&mut transaction, owner, rows).await?;
     write_jobs(&mut transaction, owner, rows).await?;
     end(transaction).await?;
     Ok(version)
@@ -107,6 +106,16 @@ async fn write_records(
         .bind(&rows.remove.1)
         .execute(&mut *connection)
         .await?;
+        let removed = rows.remove.0.iter().zip(&rows.remove.1);
+        let items: Vec<i64> = removed
+            .filter(|(space, _)| **space == Space::Features as i16)
+            .map(|(_, number)| *number)
+            .collect();
+        sqlx::query("delete from baton.item where owner = $1 and number = any($2)")
+            .bind(&owner.0[..])
+            .bind(items)
+            .execute(&mut *connection)
+            .await?;
     }
     let mut rest = rows.put.as_slice();
     while !rest.is_empty() {
@@ -136,64 +145,41 @@ async fn write_records(
     Ok(())
 }
 
-async fn write_index(
+async fn write_search(
     connection: &mut PgConnection,
     owner: Pseudonym,
     rows: &Rows<'_>,
 ) -> Result<(), QueryError> {
-    if rows.clear_index {
-        let cleared = sqlx::query("delete from baton.item where owner = $1").bind(&owner.0[..]);
-        cleared.execute(&mut *connection).await?;
-    }
-    if !rows.unindex.is_empty() {
-        sqlx::query("delete from baton.item where owner = $1 and number = any($2)")
-            .bind(&owner.0[..])
-            .bind(&rows.unindex)
-            .execute(&mut *connection)
-            .await?;
-    }
-    for rows in rows.index.chunks(STATEMENT_ROWS) {
+    for rows in rows.search.chunks(STATEMENT_ROWS) {
         let numbers: Vec<i64> = rows.iter().map(|row| to_db(row.number)).collect();
-        let classes: Vec<&[u8]> = rows.iter().map(|row| &row.class[..]).collect();
-        let lengths: Vec<i64> = rows.iter().map(|row| i64::from(row.length)).collect();
-        // Arrays of different lengths do not form one array, so they are sent as text.
+        let keys: Vec<i64> = rows.iter().map(|row| row.key.cast_signed()).collect();
+        let lengths: Vec<i32> =
+            rows.iter().map(|row| i32::try_from(row.length).unwrap_or(i32::MAX)).collect();
+        // Sparse vectors and bits of many lengths are sent as text.
         let terms: Vec<String> =
-            rows.iter().map(|row| list(row.terms.iter().map(|(term, _)| term.cast_signed()))).collect();
-        let counts: Vec<String> =
-            rows.iter().map(|row| list(row.terms.iter().map(|(_, count)| *count))).collect();
-        let vectors: Vec<Option<Vector>> =
-            rows.iter().map(|row| row.vector.clone().map(Vector::from)).collect();
+            rows.iter().map(|row| terms_text(row.terms.iter().map(|term| (*term, 1)).collect())).collect();
+        let embedders: Vec<Option<i64>> =
+            rows.iter().map(|row| row.signs.as_ref().map(|signs| signs.embedder.cast_signed())).collect();
+        let signs: Vec<Option<String>> = rows.iter().map(|row| row.signs.as_ref().map(bits_text)).collect();
         sqlx::query(
-            "insert into baton.item (owner, number, class, length, terms, counts, embedding)
-             select $1, number, class, length, terms::bigint[], counts::integer[], embedding
-             from unnest($2::bigint[], $3::bytea[], $4::bigint[], $5::text[], $6::text[], $7::vector[])
-                 as new (number, class, length, terms, counts, embedding)
-             on conflict (owner, number) do update set class = excluded.class, length = excluded.length,
-                 terms = excluded.terms, counts = excluded.counts, embedding = excluded.embedding",
+            "insert into baton.item (owner, number, key, length, terms, embedder, signs)
+             select $1, number, key, length, terms::sparsevec, embedder, signs::bit varying
+             from unnest($2::bigint[], $3::bigint[], $4::integer[], $5::text[], $6::bigint[], $7::text[])
+                 as new (number, key, length, terms, embedder, signs)
+             on conflict (owner, number) do update set key = excluded.key, length = excluded.length,
+                 terms = excluded.terms, embedder = excluded.embedder, signs = excluded.signs",
         )
-        .persistent(false)
         .bind(&owner.0[..])
         .bind(numbers)
-        .bind(classes)
+        .bind(keys)
         .bind(lengths)
         .bind(terms)
-        .bind(counts)
-        .bind(vectors)
+        .bind(embedders)
+        .bind(signs)
         .execute(&mut *connection)
         .await?;
     }
     Ok(())
-}
-
-/// An array as PostgreSQL writes it.
-fn list<T: std::fmt::Display>(values: impl Iterator<Item = T>) -> String {
-    let mut text = String::from('{');
-    for (index, value) in values.enumerate() {
-        let comma = if index > 0 { "," } else { "" };
-        write!(text, "{comma}{value}").expect("a string takes everything");
-    }
-    text.push('}');
-    text
 }
 
 async fn write_jobs(

@@ -1,15 +1,11 @@
 //! Figures, printed: `cargo test -p baton-memory --test it storage::figures -- --ignored --nocapture`.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use baton_keys::{master::MasterKey, secret::random_bytes};
 use baton_memory::{
     ids::OwnerId,
-    rotation::rotate,
-    storage::{Batch, IndexRow, KeyedQuery, ScanQuery, Space},
+    storage::{Batch, KeyedQuery, RowQuery, SearchRow, Signs, Space},
     vault::{Changes, OwnerVault, Vault},
 };
 use zeroize::Zeroizing;
@@ -96,45 +92,48 @@ async fn figures() {
                 begin.elapsed()
             );
         }
-        if test.storage.searches() {
-            scans(&test).await;
-        }
+        scans(&test).await;
     }
 }
 
 async fn scans(test: &TestStorage) {
-    let storage: Arc<_> = test.storage.clone();
-    for count in [50u64, 1_000, 5_000, 20_000] {
+    let Some(search) = test.storage.rows() else { return };
+    for count in [1_000u64, 5_000, 50_000] {
         let owner = somebody();
-        let vector = |number: u64| -> Vec<f32> {
-            (0..256).map(|index| ((number * 31 + index * 17) % 101) as f32 - 50.0).collect()
+        let signs = |number: u64| {
+            Some(Signs { embedder: 1, bits: blake3::hash(&number.to_le_bytes()).as_bytes().repeat(2) })
         };
-        let mut version = 0;
+        let (mut version, keys) = (0, count.div_ceil(64));
         let begin = Instant::now();
         for first in (0..count).step_by(500) {
-            let rows = (first..(first + 500).min(count)).map(|number| IndexRow {
+            let rows = (first..(first + 500).min(count)).map(|number| SearchRow {
                 number,
-                class: [(number % 4) as u8; 16],
-                terms: (0..30).map(|term| ((number * 7 + term * 131) % 4000 + term * 4000, 1)).collect(),
+                key: number / 64,
+                terms: (0..30)
+                    .map(|term| ((number * 7 + term * 131) % 4000 + term * 4000 + 1) as u32)
+                    .collect(),
                 length: 30,
-                vector: Some(rotate(&[1; 32], &vector(number))),
+                signs: signs(number),
             });
-            let batch = Batch { index: rows.collect(), ..Batch::default() };
-            version = storage.commit(owner, version, batch).await.unwrap();
+            version = test
+                .storage
+                .commit(owner, version, Batch { rows: rows.collect(), ..Batch::default() })
+                .await
+                .unwrap();
         }
         let written = begin.elapsed();
-        let keyed = KeyedQuery {
-            classes: (0..3).map(|class| ([class; 16], u64::MAX)).collect(),
-            terms: (0..8).map(|term| 7 * term + term * 4000).collect(),
-            vector: Some(rotate(&[1; 32], &vector(77))),
-        };
-        let query = ScanQuery { keyed: vec![keyed], limit: Some(200) };
+        let keyed = (0..keys).map(|key| KeyedQuery {
+            key,
+            terms: (0..24).map(|term| 7 * term + term * 4000 + 1).collect(),
+            signs: signs(77),
+        });
+        let query = RowQuery { keyed: keyed.collect() };
         let mut best = Duration::MAX;
         for _ in 0..5 {
             let begin = Instant::now();
-            storage.scan(owner, query.clone()).await.unwrap().unwrap();
+            assert_eq!(search.scan(owner, query.clone()).await.unwrap().rows.len() as u64, count);
             best = best.min(begin.elapsed());
         }
-        println!("{}: {count} index rows written in {written:?}, scanned in {best:?}", test.name);
+        println!("{}: {count} search rows written in {written:?}, compared in {best:?}", test.name);
     }
 }

@@ -4,12 +4,9 @@
 use std::{collections::BTreeMap, path::Path, process::Command};
 
 use baton_keys::secret::random_bytes;
-use baton_memory::{
-    rotation::rotate,
-    storage::{
-        Batch, IndexRow, KeyedQuery, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError,
-        postgres::{PostgresConfig, PostgresStorage},
-    },
+use baton_memory::storage::{
+    Batch, KeyedQuery, Pseudonym, Record, RowQuery, SearchRow, Signs, Space, Storage, StorageError,
+    postgres::{PostgresConfig, PostgresStorage},
 };
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
@@ -27,8 +24,9 @@ async fn url() -> Option<String> {
     url
 }
 
-fn row(number: u64) -> IndexRow {
-    IndexRow { number, class: [1; 16], terms: vec![(5, 1)], length: 1, vector: Some(vec![1.0, 0.0]) }
+fn row(number: u64) -> SearchRow {
+    let signs = Some(Signs { embedder: 1, bits: vec![7] });
+    SearchRow { number, key: 1, terms: vec![5], length: 1, signs }
 }
 
 /// The rows visible in a transaction of one owner, without any WHERE.
@@ -53,7 +51,7 @@ async fn row_level_security_hides_every_other_owner_from_a_query_that_forgot_to_
     let (a, b) = (somebody(), somebody());
     for owner in [a, b] {
         let batch =
-            Batch { index: vec![row(1)], jobs: vec![(1, 9)], ..puts(vec![record(Space::Log, 1, b"x")]) };
+            Batch { rows: vec![row(1)], jobs: vec![(1, 9)], ..puts(vec![record(Space::Log, 1, b"x")]) };
         storage.commit(owner, 0, batch).await.unwrap();
     }
     assert!(seen(&storage, Some(a)).await.values().all(|count| *count == 1));
@@ -226,141 +224,79 @@ impl Numbers {
         self.0 ^= self.0 << 17;
         self.0
     }
-
-    fn vector(&mut self) -> Vec<f32> {
-        (0..20).map(|_| (self.next() % 2001) as f32 / 1000.0 - 1.0).collect()
-    }
-}
-
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
 #[tokio::test]
-async fn a_scan_finds_what_a_scan_in_memory_finds_with_the_same_statistics() {
+async fn a_scan_compares_every_row_under_its_key_as_a_scan_in_memory_does() {
     let Some(url) = url().await else { return };
     let storage = open(&url).await;
     let (owner, mut numbers) = (somebody(), Numbers(42));
-    let rows: Vec<_> = (1..=500u64)
+    let rows: Vec<SearchRow> = (1..=500u64)
         .map(|number| {
-            let mut terms: BTreeMap<u64, u16> = BTreeMap::new();
-            for _ in 0..numbers.next() % 12 {
-                *terms.entry(u64::MAX - numbers.next() % 40).or_default() += 1;
-            }
-            let length = terms.values().map(|count| u32::from(*count)).sum();
-            let vector = (number % 10 != 0).then(|| numbers.vector());
-            IndexRow {
-                number,
-                class: [(number % 5) as u8; 16],
-                terms: terms.into_iter().collect(),
-                length,
-                vector,
-            }
+            let mut terms: Vec<u32> =
+                (0..numbers.next() % 12).map(|_| 1_000_000_000 - (numbers.next() % 80) as u32).collect();
+            terms.sort_unstable();
+            terms.dedup();
+            let signs = (number % 10 != 0).then(|| Signs {
+                embedder: u64::MAX - number % 7,
+                bits: if number % 11 == 0 { Vec::new() } else { numbers.next().to_le_bytes().to_vec() },
+            });
+            SearchRow { number, key: u64::MAX - number % 5, terms, length: number as u32, signs }
         })
         .collect();
-    let rotated =
-        |row: &IndexRow| IndexRow { vector: row.vector.as_ref().map(|v| rotate(&[3; 32], v)), ..row.clone() };
-    let version = storage
-        .commit(owner, 0, Batch { index: rows.iter().map(rotated).collect(), ..Batch::default() })
-        .await
-        .unwrap();
-    // Another owner's rows, the same classes.
-    storage
-        .commit(somebody(), 0, Batch { index: rows.iter().map(rotated).collect(), ..Batch::default() })
-        .await
-        .unwrap();
-    let terms: Vec<u64> = [3, 0, 17, 3, 99].iter().map(|term| u64::MAX - term).collect();
-    let vector = numbers.vector();
-    let classes = vec![([1; 16], u64::MAX), ([2; 16], 250), ([9; 16], u64::MAX)];
-    let allowed =
-        |row: &&IndexRow| classes.iter().any(|(class, upto)| row.class == *class && row.number <= *upto);
-    let keyed = KeyedQuery {
-        classes: classes.clone(),
-        terms: terms.clone(),
-        vector: Some(rotate(&[3; 32], &vector)),
+    let put: Vec<Record> = (1..=500).map(|number| record(Space::Features, number, b"sealed")).collect();
+    let batch = Batch { rows: rows.clone(), ..puts(put) };
+    let version = storage.commit(owner, 0, batch.clone()).await.unwrap();
+    // Another owner's rows, under the same keys.
+    storage.commit(somebody(), 0, batch).await.unwrap();
+    let signs = Signs { embedder: u64::MAX - 3, bits: numbers.next().to_le_bytes().to_vec() };
+    let keyed = |key: u64, terms: usize| KeyedQuery {
+        key: u64::MAX - key,
+        // Each key has other terms.
+        terms: (0..terms).map(|term| 1_000_000_000 - (term as u32 * (key as u32 + 1)) % 80).collect(),
+        signs: Some(signs.clone()),
     };
-    let query = ScanQuery { keyed: vec![keyed.clone()], limit: None };
-    let scan = storage.scan(owner, query.clone()).await.unwrap().unwrap();
-    assert_eq!(scan.version, version);
-    let seen: Vec<_> = rows.iter().filter(allowed).collect();
-    let count = |row: &IndexRow, term: &u64| {
-        row.terms.iter().find(|(found, _)| found == term).map_or(0, |(_, count)| *count)
-    };
-    assert_eq!(scan.documents, seen.len() as u64);
-    assert_eq!(scan.total_length, seen.iter().map(|row| u64::from(row.length)).sum::<u64>());
-    let spread: Vec<_> =
-        terms.iter().map(|term| seen.iter().filter(|row| count(row, term) > 0).count() as u32).collect();
-    assert_eq!(scan.document_counts, spread);
-    let cosines: Vec<_> = seen.iter().filter_map(|row| Some(cosine(row.vector.as_ref()?, &vector))).collect();
-    let mean = cosines.iter().sum::<f32>() / cosines.len() as f32;
-    let deviation = (cosines.iter().map(|c| (c - mean).powi(2)).sum::<f32>() / cosines.len() as f32).sqrt();
-    assert!((scan.cosine_mean - mean).abs() < 1e-4 && (scan.cosine_deviation - deviation).abs() < 1e-4);
-    let matches = |row: &IndexRow| row.vector.is_some() || terms.iter().any(|term| count(row, term) > 0);
-    let wanted: Vec<_> = seen.iter().filter(|row| matches(row)).collect();
-    assert_eq!(scan.rows.len(), wanted.len());
-    for (found, wanted) in scan.rows.iter().zip(wanted) {
-        assert_eq!((found.number, found.length), (wanted.number, wanted.length));
-        assert_eq!(found.counts, terms.iter().map(|term| count(wanted, term)).collect::<Vec<_>>());
-        match (&found.cosine, &wanted.vector) {
-            (Some(found), Some(wanted)) => assert!((found - cosine(wanted, &vector)).abs() < 1e-4),
-            (found, wanted) => assert_eq!(found.is_some(), wanted.is_some()),
+    for terms in [0, 1, 24, 25, 60] {
+        let query = RowQuery { keyed: [0, 1, 3, 9].map(|key| keyed(key, terms)).to_vec() };
+        let scan = storage.rows().unwrap().scan(owner, query.clone()).await.unwrap();
+        assert_eq!(scan.version, version);
+        assert_eq!(scan.rows.len(), 300, "rows under two keys are left out");
+        for (at, found) in scan.rows.iter().enumerate() {
+            let row = &rows[found.number as usize - 1];
+            let asked = query.keyed.iter().find(|keyed| keyed.key == row.key).unwrap();
+            let has: Vec<usize> = scan.terms_of(at).collect();
+            let last = |place: &usize| !asked.terms[place + 1..].contains(&asked.terms[*place]);
+            let wanted: Vec<usize> =
+                (0..terms).filter(|place| row.terms.contains(&asked.terms[*place])).collect();
+            // Of a term that comes twice in a set, the last place counts.
+            assert!(
+                has.iter().all(|place| wanted.contains(place))
+                    && wanted.iter().filter(|place| last(place)).all(|place| has.contains(place))
+            );
+            let same =
+                row.signs.as_ref().filter(|row| row.embedder == signs.embedder && !row.bits.is_empty());
+            let differ =
+                |row: &Signs| row.bits.iter().zip(&signs.bits).map(|(a, b)| (a ^ b).count_ones()).sum();
+            assert_eq!((found.length, found.distance), (row.length, same.map(differ)));
         }
     }
-    // The limit applies to visible rows, and keeps the best by each.
-    let few = storage.scan(owner, ScanQuery { limit: Some(3), ..query.clone() }).await.unwrap().unwrap();
-    assert!((3..=6).contains(&few.rows.len()));
-    let best = scan
-        .rows
-        .iter()
-        .filter_map(|row| Some((row.cosine?, row.number)))
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .unwrap();
-    assert!(few.rows.iter().any(|row| row.number == best.1));
-    assert_eq!((few.documents, few.document_counts.clone()), (scan.documents, scan.document_counts.clone()));
-    // No class, no rows; no query, no rows either.
-    let asked = async |keyed| {
-        storage.scan(owner, ScanQuery { keyed: vec![keyed], limit: None }).await.unwrap().unwrap()
+    let search = storage.rows().unwrap();
+    let none = search.scan(owner, RowQuery::default()).await.unwrap();
+    assert_eq!((none.rows.len(), none.sets.len(), none.version), (0, 0, version));
+    let with = |row: &&SearchRow| {
+        row.number >= 100 && row.signs.as_ref().is_some_and(|row| row.embedder == signs.embedder)
     };
-    let none = asked(KeyedQuery { classes: Vec::new(), ..keyed.clone() }).await;
-    assert_eq!((none.documents, none.rows.len()), (0, 0));
-    let none = asked(KeyedQuery { terms: Vec::new(), vector: None, ..keyed.clone() }).await;
-    assert_eq!((none.documents, none.rows.len()), (scan.documents, 0));
-    // Rows under two keys, half under each: the same answer as with one key.
-    let other = [4; 32];
-    let rekeyed = |row: &IndexRow| IndexRow {
-        class: row.class.map(|byte| byte ^ 0x55),
-        terms: row.terms.iter().map(|(term, count)| (term ^ (1 << 40), *count)).collect(),
-        vector: row.vector.as_ref().map(|vector| rotate(&other, vector)),
-        ..row.clone()
-    };
-    let moved: Vec<IndexRow> = rows.iter().step_by(2).map(rekeyed).collect();
-    let batch = Batch { index: moved, ..Batch::default() };
-    let version = storage.commit(owner, version, batch).await.unwrap();
-    let again = KeyedQuery {
-        classes: classes.iter().map(|(class, upto)| (class.map(|byte| byte ^ 0x55), *upto)).collect(),
-        terms: terms.iter().map(|term| term ^ (1 << 40)).collect(),
-        vector: Some(rotate(&other, &vector)),
-    };
-    for limit in [None, Some(3)] {
-        let one = if limit.is_none() { &scan } else { &few };
-        let both = ScanQuery { keyed: vec![keyed.clone(), again.clone()], limit };
-        let both = storage.scan(owner, both).await.unwrap().unwrap();
-        assert_eq!((both.documents, both.total_length), (one.documents, one.total_length));
-        assert_eq!(both.document_counts, one.document_counts);
-        let shape = |scan: &Scan| -> Vec<_> {
-            scan.rows.iter().map(|row| (row.number, row.counts.clone(), row.cosine.is_some())).collect()
-        };
-        assert_eq!(shape(&both), shape(one));
-        assert!((both.cosine_mean - one.cosine_mean).abs() < 1e-4);
-    }
-    // A vector of another width is not compared; removed rows are gone.
+    let embedded: Vec<u64> = rows.iter().filter(with).map(|row| row.number).collect();
+    assert_eq!(search.embedded(owner, signs.embedder, 100).await.unwrap(), embedded);
+    let some = search.read_some(owner, Space::Features, vec![7, 3, 999]).await.unwrap();
+    assert_eq!(some, [(3, b"sealed".to_vec()), (7, b"sealed".to_vec())]);
+    // A row goes with its record, and another takes its place.
     let batch = Batch {
-        unindex: rows.iter().skip(1).map(|row| row.number).collect(),
-        index: vec![row(1)],
+        remove: (2..=500).map(|number| (Space::Features, number)).chain([(Space::Log, 1)]).collect(),
+        rows: vec![SearchRow { key: u64::MAX, length: 77, ..row(1) }],
         ..Batch::default()
     };
     storage.commit(owner, version, batch).await.unwrap();
-    let left = storage.scan(owner, query).await.unwrap().unwrap();
-    assert_eq!((left.documents, left.rows.len(), left.cosine_mean), (1, 0, 0.0));
+    let left = search.scan(owner, RowQuery { keyed: vec![keyed(0, 3)] }).await.unwrap();
+    assert_eq!((left.rows.len(), left.rows[0].number, left.rows[0].length), (1, 1, 77));
 }

@@ -1,9 +1,8 @@
-//! A keyed rotation of vectors, for databases with their own search.
+//! A keyed rotation of vectors, for [rows](super::rows).
 //!
-//! This is obfuscation, not encryption, because the rotation keeps dot products. A reader with about fifty
-//! rotated vectors and their originals can undo it, and near neighbours are visible to every reader. It only
-//! keeps a database's reader from inverting embeddings with a public model at once. docs/MEMORY.md describes
-//! the remaining risk.
+//! This is obfuscation, not encryption, because the rotation keeps angles: near neighbours of a segment are visible to
+//! every reader, and known pairs help to undo it. It only keeps a database's reader from inverting embeddings with a
+//! public model at once. docs/MEMORY.md describes the remaining risk.
 
 use zeroize::Zeroizing;
 
@@ -14,7 +13,7 @@ const MAX_DIMENSIONS: usize = 16_384;
 
 /// Dimensions of a rotated vector: the next power of two.
 #[must_use]
-pub fn rotated_dimensions(dimensions: usize) -> usize {
+pub(super) fn rotated_dimensions(dimensions: usize) -> usize {
     dimensions.next_power_of_two()
 }
 
@@ -29,7 +28,7 @@ pub fn rotated_dimensions(dimensions: usize) -> usize {
 /// # Panics
 /// For more than 16,384 dimensions; no embedder has as many.
 #[must_use]
-pub fn rotate(seed: &[u8; 32], vector: &[f32]) -> Vec<f32> {
+pub(super) fn rotate(seed: &[u8; 32], vector: &[f32]) -> Vec<f32> {
     assert!(vector.len() <= MAX_DIMENSIONS, "an embedding has at most {MAX_DIMENSIONS} dimensions");
     let width = rotated_dimensions(vector.len());
     let mut rotated = vec![0.0; width];
