@@ -11,18 +11,23 @@ use crate::{
 };
 
 /// Keyed hashes of an idempotency key and of its call.
-type Call = ([u8; 32], [u8; 32]);
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    key: [u8; 32],
+    /// Of the key, the place and the text.
+    call: [u8; 32],
+}
 
 impl Draft<'_> {
     /// The earlier answer to this very call with its idempotency key.
-    pub(super) fn known_answer(&self, (key, call): Call) -> Result<Option<ItemId>> {
+    pub(super) fn known_answer(&self, asked: Call) -> Result<Option<ItemId>> {
         let here = self.events.iter().find_map(|event| match event {
-            Event::Answered { key: known, call, item } if *known == key => Some((*call, *item)),
+            Event::Answered { key: known, call, item } if *known == asked.key => Some((*call, *item)),
             _ => None,
         });
-        match here.or_else(|| self.owner.state.call_answer(&key)) {
+        match here.or_else(|| self.owner.state.call_answer(&asked.key)) {
             None => Ok(None),
-            Some((known, item)) if known == call => Ok(Some(item)),
+            Some((known, item)) if known == asked.call => Ok(Some(item)),
             Some(_) => Err(MemoryError::Conflict(
                 "this idempotency key came with another text or place before; use a new one for each call"
                     .into(),
@@ -31,8 +36,9 @@ impl Draft<'_> {
     }
 
     /// Records the answer to a call.
-    pub(super) fn answer(&mut self, (key, call): Call, item: ItemId) {
-        if self.known_answer((key, call)).is_ok_and(|known| known.is_none()) {
+    pub(super) fn answer(&mut self, answered: Call, item: ItemId) {
+        if self.known_answer(answered).is_ok_and(|known| known.is_none()) {
+            let Call { key, call } = answered;
             self.events.push(Event::Answered { key, call, item });
         }
     }
@@ -53,6 +59,7 @@ impl Owner {
         let place = &fact.place;
         let part = |name: &Option<String>| name.clone().unwrap_or_default();
         let (session, project, persona) = (part(&place.session), part(&place.project), part(&place.persona));
-        (hash(&[key]), hash(&[key, &fact.text, fact.layer.name(), &session, &project, &persona]))
+        let call = hash(&[key, &fact.text, fact.layer.name(), &session, &project, &persona]);
+        Call { key: hash(&[key]), call }
     }
 }
