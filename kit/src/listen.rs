@@ -1,13 +1,12 @@
-//! A TCP listener with a bounded number of open connections, shared fairly among addresses.
+//! A TCP listener with a bounded number of open connections, shared fairly among subnets.
 //!
 //! A connection is closed in time if it has no request and moves no bytes of an answer. So is one whose peer
 //! takes an answer or sends a body too slowly on average. While slots are few, a new connection takes the
-//! slot of a silent peer from the address with the most connections: see `shares`. Every program's HTTP
+//! slot of a silent peer from the subnet with the most connections: see `shares`. Every program's HTTP
 //! listener serves through it: [`serve()`], or [`serve_through`] below TLS.
 
 mod activity;
 mod pace;
-mod resets;
 mod serve;
 mod shares;
 #[cfg(test)]
@@ -29,6 +28,7 @@ use std::{
 };
 
 use axum::serve::Listener;
+use baton_limits::{Expiring, Subnet};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -38,9 +38,8 @@ use tokio::{
 
 pub use activity::Activity;
 use pace::Lag;
-use resets::ResetOrigins;
 pub use serve::{serve, serve_through};
-use shares::{Admission, Connection, Origin, Slots};
+use shares::{Admission, Connection, Slots};
 
 /// Connections with a slot: each of the embedded store may hold two chunks of 256 KiB in memory.
 const MAX_CONNECTIONS: usize = 256;
@@ -54,11 +53,16 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Slowest average pace in bytes a second at which a peer may take an answer or send a request's body, apart
 /// from [`IDLE_TIMEOUT`]. The slowest mobile connections are some times faster.
 const MIN_TRANSFER_RATE: u64 = 8 * 1024;
+/// Shortest time for which a subnet is reset after one refusal: with less, a flood gets an answer for each request that
+/// its rate is short of.
+const SHORTEST_RESET: Duration = Duration::from_millis(250);
+/// Longest time: an impatient client learns soon that it may ask again.
+const LONGEST_RESET: Duration = Duration::from_secs(1);
 /// How often waiting connections look for a slot: a request may have ended. Also the pause after a failed accept.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections into a bounded number of slots, shared by address. A connection without a free slot
-/// waits. When too many wait, the oldest connection of the address with the most is closed.
+/// Accepts connections into a bounded number of slots, shared by subnet. A connection without a free slot
+/// waits. When too many wait, the oldest connection of the subnet with the most is closed.
 #[derive(Debug)]
 struct BoundedListener {
     listener: TcpListener,
@@ -73,15 +77,52 @@ struct BoundedListener {
 /// The connections with a slot.
 #[derive(Debug, Default)]
 struct ConnectionTable {
-    connections: Mutex<HashMap<u64, (Origin, Activity)>>,
+    connections: Mutex<HashMap<u64, (Subnet, Activity)>>,
     next_id: AtomicU64,
     /// Signals a freed slot.
     freed: Notify,
-    resets: Arc<ResetOrigins>,
+    resets: Resets,
+}
+
+/// Subnets whose new connections are reset for a moment: the server would refuse their requests anyway, and a reset costs
+/// it a hundredth of an answer. Clones share them.
+#[derive(Debug, Clone)]
+struct Resets {
+    began: Instant,
+    subnets: Arc<Mutex<Expiring<Subnet>>>,
+}
+
+impl Default for Resets {
+    fn default() -> Self {
+        Self { began: Instant::now(), subnets: Arc::default() }
+    }
+}
+
+impl Resets {
+    fn lock(&self) -> MutexGuard<'_, Expiring<Subnet>> {
+        self.subnets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Resets new connections of an address's subnet for about `span`; returns for how long.
+    fn insert(&self, address: SocketAddr, span: Duration) -> Duration {
+        let span = span.clamp(SHORTEST_RESET, LONGEST_RESET);
+        let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        self.lock().insert(address.ip().into(), self.now_ms() + span_ms);
+        span
+    }
+
+    /// Whether a new connection of an address is reset now.
+    fn has(&self, address: SocketAddr) -> bool {
+        self.lock().has(&address.ip().into(), self.now_ms())
+    }
 }
 
 impl ConnectionTable {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Origin, Activity)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Subnet, Activity)>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,9 +130,9 @@ impl ConnectionTable {
     fn snapshot(&self) -> Vec<Connection> {
         let connections = self.lock();
         let each = connections.iter();
-        each.map(|(id, (origin, activity))| Connection {
+        each.map(|(id, (subnet, activity))| Connection {
             id: *id,
-            origin: *origin,
+            subnet: *subnet,
             silent_since: activity.silent_since(),
         })
         .collect()
@@ -130,9 +171,9 @@ impl BoundedListener {
         self.waiting.remove(index)
     }
 
-    /// Queues a new connection, or resets it if its address is to be. When too many wait, closes one of them.
+    /// Queues a new connection, or resets it if its subnet is to be. When too many wait, closes one of them.
     fn wait(&mut self, stream: TcpStream, address: SocketAddr) {
-        if self.table.resets.has(address.ip().into(), Instant::now()) {
+        if self.table.resets.has(address) {
             reset(&stream);
             return;
         }
@@ -142,15 +183,15 @@ impl BoundedListener {
         }
     }
 
-    /// Closes the oldest waiting connection of the address with the most.
+    /// Closes the oldest waiting connection of the subnet with the most.
     fn refuse_waiting(&mut self) {
-        let mut counts: HashMap<Origin, usize> = HashMap::new();
+        let mut counts: HashMap<Subnet, usize> = HashMap::new();
         for (_, address) in &self.waiting {
             *counts.entry(address.ip().into()).or_default() += 1;
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        let oldest = most.and_then(|(origin, _)| {
-            self.waiting.iter().position(|(_, address)| Origin::from(address.ip()) == origin)
+        let oldest = most.and_then(|(subnet, _)| {
+            self.waiting.iter().position(|(_, address)| Subnet::from(address.ip()) == subnet)
         });
         if let Some(oldest) = oldest {
             self.waiting.remove(oldest);

@@ -23,7 +23,7 @@ use futures::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::{pace::Lag, resets::ResetOrigins, serve::OpeningListener};
+use super::{Resets, pace::Lag, serve::OpeningListener};
 
 /// The activity of a connection, shared with its requests.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ struct SharedActivity {
     patience: Duration,
     /// The connection's own task.
     task: AtomicWaker,
-    resets: Arc<ResetOrigins>,
+    resets: Resets,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ struct ActivityState {
 }
 
 impl Activity {
-    pub(super) fn new(peer: SocketAddr, patience: Duration, resets: Arc<ResetOrigins>) -> Self {
+    pub(super) fn new(peer: SocketAddr, patience: Duration, resets: Resets) -> Self {
         let state = ActivityState { running: 0, last: Instant::now(), peer_since: None, replaced: false };
         let task = AtomicWaker::new();
         Self(Arc::new(SharedActivity { peer, state: Mutex::new(state), patience, task, resets }))
@@ -67,16 +67,16 @@ impl Activity {
         self.0.peer
     }
 
-    /// Resets new connections from the same address, and those that sent nothing yet, for `span`, but a quarter of a second at least and a second at
-    /// most: for a server that would refuse each of their requests. The address must not be a proxy's, which has
-    /// other clients. Returns for how long: a client that waits so long meets no reset.
+    /// Resets new connections from the same subnet, and those that sent nothing yet, for `span`, but a quarter of a second
+    /// at least and a second at most: for a server that would refuse each of their requests. The address must not be a
+    /// proxy's, which has other clients. Returns for how long: a client that waits so long meets no reset.
     pub fn reset_next(&self, span: Duration) -> Duration {
-        self.0.resets.insert(self.0.peer.ip().into(), span, Instant::now())
+        self.0.resets.insert(self.0.peer, span)
     }
 
-    /// Whether new connections from the same address are reset now.
+    /// Whether new connections from the same subnet are reset now.
     pub(super) fn is_reset(&self) -> bool {
-        self.0.resets.has(self.0.peer.ip().into(), Instant::now())
+        self.0.resets.has(self.0.peer)
     }
 
     fn lock(&self) -> MutexGuard<'_, ActivityState> {

@@ -1,13 +1,10 @@
 //! The assignment of slots when slots are few. Pure.
 //!
-//! Slots are shared by origin: an IPv4 address, or the /64 network from which an IPv6 host takes its
-//! addresses. No origin fills the table, and an origin with many connections loses its silent ones first.
+//! Slots are shared by subnet. No subnet fills the table, and one with many connections loses its silent ones first.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::collections::HashMap;
 
+use baton_limits::Subnet;
 use tokio::time::Instant;
 
 use super::{MAX_CONNECTIONS, SOCKETS_PER_SLOT};
@@ -15,32 +12,11 @@ use super::{MAX_CONNECTIONS, SOCKETS_PER_SLOT};
 /// Least slots, however few files the program may have open.
 const MIN_CONNECTIONS: usize = 4;
 
-/// The origin of connections that share their slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Origin {
-    /// One IPv4 address, also in its IPv6 form.
-    V4(Ipv4Addr),
-    /// The first half of an IPv6 address: a host may use any address below it.
-    V6Network([u8; 8]),
-}
-
-impl From<IpAddr> for Origin {
-    fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self::V4(address),
-            IpAddr::V6(address) => {
-                let [a, b, c, d, e, f, g, h, ..] = address.octets();
-                Self::V6Network([a, b, c, d, e, f, g, h])
-            }
-        }
-    }
-}
-
 /// The facts about an open connection that affect its slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Connection {
     pub(super) id: u64,
-    pub(super) origin: Origin,
+    pub(super) subnet: Subnet,
     /// Since when the server waits for its peer, if it does.
     pub(super) silent_since: Option<Instant>,
 }
@@ -49,8 +25,8 @@ pub(super) struct Connection {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slots {
     pub(super) all: usize,
-    /// Limit for one IPv4 address or one IPv6 /64 network. The rest is reserved for others.
-    pub(super) per_origin: usize,
+    /// Limit for one subnet. The rest is reserved for others.
+    pub(super) per_subnet: usize,
 }
 
 /// The decision on a new connection.
@@ -69,31 +45,31 @@ impl Slots {
     pub(super) fn new(open_files: Option<usize>) -> Self {
         let half = open_files.map_or(usize::MAX, |files| files / 2);
         let all = (half / SOCKETS_PER_SLOT).clamp(MIN_CONNECTIONS, MAX_CONNECTIONS);
-        Self { all, per_origin: all - all / 4 }
+        Self { all, per_subnet: all - all / 4 }
     }
 
     /// Decides on a new connection.
     ///
-    /// An origin at its limit replaces its own longest silent connection. While all slots are taken, the
-    /// origin with the most connections loses its longest silent one, unless the new connection's origin
+    /// A subnet at its limit replaces its own longest silent connection. While all slots are taken, the
+    /// subnet with the most connections loses its longest silent one, unless the new connection's subnet
     /// already has as many.
-    pub(super) fn admit(self, connections: &[Connection], origin: Origin) -> Admission {
-        let mut counts: HashMap<Origin, usize> = HashMap::new();
+    pub(super) fn admit(self, connections: &[Connection], subnet: Subnet) -> Admission {
+        let mut counts: HashMap<Subnet, usize> = HashMap::new();
         for connection in connections {
-            *counts.entry(connection.origin).or_default() += 1;
+            *counts.entry(connection.subnet).or_default() += 1;
         }
-        let count = |origin: Origin| counts.get(&origin).copied().unwrap_or_default();
-        let own = count(origin);
+        let count = |subnet: Subnet| counts.get(&subnet).copied().unwrap_or_default();
+        let own = count(subnet);
         let silent = || connections.iter().filter_map(|one| one.silent_since.map(|since| (one, since)));
-        if own >= self.per_origin {
-            let longest = silent().filter(|(one, _)| one.origin == origin).min_by_key(|(_, since)| *since);
+        if own >= self.per_subnet {
+            let longest = silent().filter(|(one, _)| one.subnet == subnet).min_by_key(|(_, since)| *since);
             return longest.map_or(Admission::Wait, |(one, _)| Admission::Replace(one.id));
         }
         if connections.len() < self.all {
             return Admission::Free;
         }
-        let fair = silent().filter(|(one, _)| one.origin == origin || count(one.origin) > own);
-        let longest = fair.min_by_key(|(one, since)| (std::cmp::Reverse(count(one.origin)), *since));
+        let fair = silent().filter(|(one, _)| one.subnet == subnet || count(one.subnet) > own);
+        let longest = fair.min_by_key(|(one, since)| (std::cmp::Reverse(count(one.subnet)), *since));
         longest.map_or(Admission::Wait, |(one, _)| Admission::Replace(one.id))
     }
 }
@@ -104,13 +80,13 @@ mod tests {
 
     use super::*;
 
-    const SLOTS: Slots = Slots { all: 8, per_origin: 6 };
+    const SLOTS: Slots = Slots { all: 8, per_subnet: 6 };
 
-    fn origin(number: u8) -> Origin {
-        Origin::from(IpAddr::from([10, 0, 0, number]))
+    fn subnet(number: u8) -> Subnet {
+        Subnet::V4([10, 0, number])
     }
 
-    /// Connections of origins; the number after each is its seconds of silence, 0 if it is not silent.
+    /// Connections of subnets; the number after each is its seconds of silence, 0 if it is not silent.
     fn table(entries: &[(u8, u64)]) -> Vec<Connection> {
         let now = Instant::now() + Duration::from_secs(3600);
         let since = |seconds| (seconds > 0).then(|| now - Duration::from_secs(seconds));
@@ -118,7 +94,7 @@ mod tests {
         connections
             .map(|((from, silent), id)| Connection {
                 id,
-                origin: origin(*from),
+                subnet: subnet(*from),
                 silent_since: since(*silent),
             })
             .collect()
@@ -126,7 +102,7 @@ mod tests {
 
     #[test]
     fn sockets_take_half_of_the_files_that_the_program_may_open() {
-        for (files, all, per_origin) in [
+        for (files, all, per_subnet) in [
             (None, 256, 192),
             (Some(1 << 20), 256, 192),
             (Some(1024), 170, 128),
@@ -134,55 +110,46 @@ mod tests {
             (Some(0), 4, 3),
         ] {
             let slots = Slots::new(files);
-            assert_eq!((slots.all, slots.per_origin), (all, per_origin), "{files:?}");
+            assert_eq!((slots.all, slots.per_subnet), (all, per_subnet), "{files:?}");
         }
     }
 
     #[test]
-    fn ipv6_hosts_share_by_their_network() {
-        let origin = |text: &str| Origin::from(text.parse::<IpAddr>().unwrap());
-        assert_eq!(origin("2001:db8:1:2::1"), origin("2001:db8:1:2:ffff::9"));
-        assert_ne!(origin("2001:db8:1:2::1"), origin("2001:db8:1:3::1"));
-        assert_eq!(origin("::ffff:10.0.0.1"), origin("10.0.0.1"));
-        assert_ne!(origin("10.0.0.2"), origin("10.0.0.1"));
-    }
-
-    #[test]
     fn free_slots_go_to_anybody_below_their_share() {
-        assert_eq!(SLOTS.admit(&[], origin(1)), Admission::Free);
-        assert_eq!(SLOTS.admit(&table(&[(1, 0); 5]), origin(1)), Admission::Free);
-        assert_eq!(SLOTS.admit(&table(&[(1, 0); 6]), origin(2)), Admission::Free);
+        assert_eq!(SLOTS.admit(&[], subnet(1)), Admission::Free);
+        assert_eq!(SLOTS.admit(&table(&[(1, 0); 5]), subnet(1)), Admission::Free);
+        assert_eq!(SLOTS.admit(&table(&[(1, 0); 6]), subnet(2)), Admission::Free);
     }
 
     #[test]
-    fn an_origin_at_its_limit_gives_up_its_own_longest_silent_connection() {
+    fn a_subnet_at_its_limit_gives_up_its_own_longest_silent_connection() {
         let mut entries = [(1, 0); 6];
-        assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Wait, "all of them work");
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(1)), Admission::Wait, "all of them work");
         (entries[2], entries[4]) = ((1, 3), (1, 7));
-        assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Replace(4));
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(1)), Admission::Replace(4));
         let others = [&entries[..], &[(2, 50), (3, 50)]].concat();
-        assert_eq!(SLOTS.admit(&table(&others), origin(1)), Admission::Replace(4), "never another's");
+        assert_eq!(SLOTS.admit(&table(&others), subnet(1)), Admission::Replace(4), "never another's");
     }
 
     #[test]
-    fn a_full_table_takes_from_the_origin_with_the_most() {
+    fn a_full_table_takes_from_the_subnet_with_the_most() {
         let entries = [(1, 2), (1, 9), (1, 0), (1, 4), (2, 99), (2, 99), (3, 99), (4, 0)];
-        assert_eq!(SLOTS.admit(&table(&entries), origin(5)), Admission::Replace(1));
-        assert_eq!(SLOTS.admit(&table(&entries), origin(4)), Admission::Replace(1));
-        assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Replace(1));
-        // The origin with the most connections has no silent one: the next origin loses one.
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(5)), Admission::Replace(1));
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(4)), Admission::Replace(1));
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(1)), Admission::Replace(1));
+        // The subnet with the most connections has no silent one: the next subnet loses one.
         let entries = [(1, 0), (1, 0), (1, 0), (1, 0), (2, 5), (2, 8), (3, 99), (4, 0)];
-        assert_eq!(SLOTS.admit(&table(&entries), origin(5)), Admission::Replace(5));
-        assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Wait, "it has the most itself");
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(5)), Admission::Replace(5));
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(1)), Admission::Wait, "it has the most itself");
     }
 
     #[test]
-    fn nobody_takes_from_an_origin_that_has_no_more() {
+    fn nobody_takes_from_a_subnet_that_has_no_more() {
         let entries = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| (number, u64::from(number)));
-        assert_eq!(SLOTS.admit(&table(&entries), origin(9)), Admission::Replace(7));
-        assert_eq!(SLOTS.admit(&table(&entries), origin(3)), Admission::Replace(2), "its own");
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(9)), Admission::Replace(7));
+        assert_eq!(SLOTS.admit(&table(&entries), subnet(3)), Admission::Replace(2), "its own");
         let working = entries.map(|(number, silent)| (number, if number == 3 { 0 } else { silent }));
-        assert_eq!(SLOTS.admit(&table(&working), origin(3)), Admission::Wait);
-        assert_eq!(SLOTS.admit(&table(&[(1, 0); 8]), origin(9)), Admission::Wait);
+        assert_eq!(SLOTS.admit(&table(&working), subnet(3)), Admission::Wait);
+        assert_eq!(SLOTS.admit(&table(&[(1, 0); 8]), subnet(9)), Admission::Wait);
     }
 }

@@ -1,4 +1,4 @@
-//! A server's port under silent connections: one address does not lock out others.
+//! A server's port under silent connections: they do not lock out others, not even of their own subnet.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -45,7 +45,7 @@ async fn status(from: &str, to: SocketAddr) -> String {
     tokio::time::timeout(AT_ONCE, asked).await.expect("an answer at once")
 }
 
-/// Asserts that both get an answer: the address of the connections, and another.
+/// Asserts that both get an answer: the address of the connections, and another of its subnet.
 async fn assert_answered_while(head: &[u8]) {
     let (address, server) = serve().await;
     let mut connections = Vec::new();
@@ -63,7 +63,7 @@ async fn assert_answered_while(head: &[u8]) {
 }
 
 #[tokio::test]
-async fn silent_connections_of_one_address_keep_nobody_waiting() {
+async fn silent_connections_of_one_subnet_keep_nobody_waiting() {
     assert_answered_while(b"").await;
 }
 

@@ -25,7 +25,7 @@ async fn serve_routes(routes: Router, connections: usize, idle: Duration) -> Ser
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = watched(routes).into_make_service_with_connect_info::<Activity>();
-    let slots = Slots { all: connections, per_origin: connections };
+    let slots = Slots { all: connections, per_subnet: connections };
     let listener = BoundedListener::with(listener, slots, idle);
     let serving = axum::serve(OpeningListener { listener, open: |stream| stream }, service);
     (address, tokio::spawn(serving.into_future()))
@@ -61,7 +61,7 @@ async fn idle_sockets_free_their_slots_for_waiting_connections() {
 }
 
 #[tokio::test]
-async fn connections_of_a_refused_address_are_reset_for_a_moment() {
+async fn connections_of_a_refused_subnet_are_reset_for_a_moment() {
     let refuse = get(async |ConnectInfo(activity): ConnectInfo<Activity>| {
         activity.reset_next(Duration::from_secs(60));
         "refused"
