@@ -28,7 +28,7 @@ use std::{
 };
 
 use axum::serve::Listener;
-use baton_limits::{Expiring, Subnet};
+use baton_limits::{Expiring, Networks, Subnet};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -89,35 +89,45 @@ struct ConnectionTable {
 #[derive(Debug, Clone)]
 struct Resets {
     began: Instant,
-    subnets: Arc<Mutex<Expiring<Subnet>>>,
+    state: Arc<Mutex<ResetState>>,
+}
+
+#[derive(Debug, Default)]
+struct ResetState {
+    subnets: Expiring<Subnet>,
+    /// The operator's own networks, which are never reset.
+    own: Networks,
 }
 
 impl Default for Resets {
     fn default() -> Self {
-        Self { began: Instant::now(), subnets: Arc::default() }
+        Self { began: Instant::now(), state: Arc::default() }
     }
 }
 
 impl Resets {
-    fn lock(&self) -> MutexGuard<'_, Expiring<Subnet>> {
-        self.subnets.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ResetState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Resets new connections of an address's subnet for about `span`; returns for how long.
-    fn insert(&self, address: SocketAddr, span: Duration) -> Duration {
+    /// Resets new connections of an address's subnet for about `span`, but those of own networks; returns for how long.
+    fn insert(&self, address: SocketAddr, span: Duration, own: &Networks) -> Duration {
         let span = span.clamp(SHORTEST_RESET, LONGEST_RESET);
         let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        self.lock().insert(address.ip().into(), self.now_ms() + span_ms);
+        let mut state = self.lock();
+        state.own = own.clone();
+        state.subnets.insert(address.ip().into(), self.now_ms() + span_ms);
         span
     }
 
     /// Whether a new connection of an address is reset now.
     fn has(&self, address: SocketAddr) -> bool {
-        self.lock().has(&address.ip().into(), self.now_ms())
+        let state = self.lock();
+        state.subnets.has(&address.ip().into(), self.now_ms()) && !state.own.has(address.ip())
     }
 }
 

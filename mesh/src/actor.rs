@@ -13,6 +13,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
+use baton_limits::Networks;
 use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use futures::StreamExt as _;
 use libp2p::{
@@ -37,7 +38,7 @@ use crate::{
     config::MeshClock,
     dial_error::{dial_reason, open_error},
     error::{MeshError, OpenError},
-    gate::EvictionRequest,
+    gate::{EvictionRequest, SharedGate},
     gossip::GossipValidator,
     ids::node_id_of,
     limits::{LISTEN_TIMEOUT, SHUTDOWN_GRACE},
@@ -48,8 +49,6 @@ use crate::{
     relays::{Relays, relay_of},
     stats::Counters,
     status::NetworkStatus,
-    stream_quotas::{StreamQuotas, StreamRefusal},
-    subnet::Networks,
     transport::{listen_error, listen_on_error, split_identity},
     turn_protocol::{InboundStream, OpenReply},
     turn_stream::TurnStream,
@@ -71,8 +70,6 @@ pub(crate) enum Command {
     Providers { model: String, reply: ProvidersReply },
     /// Close every connection with a peer.
     Disconnect { peer: PeerId },
-    /// Record that this mesh has dealt with a peer.
-    MarkKnown { peer: PeerId },
 }
 
 /// The swarm and all state that only its task touches.
@@ -81,7 +78,7 @@ pub(crate) struct Actor {
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) incoming: mpsc::Sender<TurnStream>,
     pub(crate) turn_protocols: Vec<StreamProtocol>,
-    pub(crate) quotas: StreamQuotas,
+    pub(crate) gate: SharedGate,
     pub(crate) peers: Arc<RwLock<PeerTable>>,
     pub(crate) peer_events: broadcast::Sender<PeerEvent>,
     pub(crate) listen_addrs: watch::Sender<Vec<Multiaddr>>,
@@ -158,7 +155,7 @@ impl Actor {
                 },
                 () = until(self.bootstrap.next_due()) => self.dial_bootstrap(),
                 due = ticks.tick() => {
-                    self.swarm.behaviour_mut().gate.late_by(due.elapsed());
+                    self.gate.late_by(due.elapsed());
                     self.on_tick();
                 }
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
@@ -196,7 +193,6 @@ impl Actor {
                 // An error only means that there was no connection.
                 let _ = self.swarm.disconnect_peer_id(peer);
             }
-            Command::MarkKnown { peer } => self.swarm.behaviour_mut().gate.served(peer, Instant::now()),
         }
     }
 
@@ -328,12 +324,9 @@ impl Actor {
         }
     }
 
-    /// Closes the connection of an idle unknown peer, to leave a free slot for the next connection.
+    /// Closes the connection of an idle peer, to leave room for the next connection.
     fn evict_idle_peer(&mut self) {
-        let quotas = &self.quotas;
-        let busy = |peer: &PeerId| node_id_of(peer).is_some_and(|node| quotas.is_open(&node));
-        let first = self.swarm.behaviour_mut().gate.eviction_candidate(Instant::now(), busy);
-        if let Some((peer, connection)) = first {
+        if let Some((peer, connection)) = self.gate.eviction_candidate() {
             tracing::debug!(%peer, "an idle connection is closed to make room");
             self.swarm.close_connection(connection);
         }
@@ -342,14 +335,10 @@ impl Actor {
     fn on_inbound(&mut self, inbound: InboundStream) {
         let Some(node) = node_id_of(&inbound.peer) else { return };
         let (stream, protocol) = inbound.negotiated;
-        let permit = match self.quotas.admit(node, inbound.origin) {
-            Ok(permit) => permit,
-            Err(refusal) => {
-                self.counters.count(|stats| stats.turns_refused_quota += 1);
-                let total = refusal == StreamRefusal::Total;
-                tracing::debug!(%node, total, "inbound turn refused: too many are open");
-                return;
-            }
+        let Some(permit) = self.gate.admit_stream(inbound.peer, inbound.origin) else {
+            self.counters.count(|stats| stats.turns_refused_quota += 1);
+            tracing::debug!(%node, "inbound turn refused: too many are open");
+            return;
         };
         let turn = TurnStream::with_permit(node, protocol.as_ref(), stream, Some(permit))
             .with_origin(inbound.origin);

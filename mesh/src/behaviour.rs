@@ -23,7 +23,7 @@ use crate::{
         MAX_DHT_PACKET_BYTES, MAX_DHT_RECORDS, MAX_PROVIDED_KEYS, MAX_RESERVATIONS, MeshLimits,
     },
     stats::Counters,
-    turn_protocol::{self, UnknownPeerLimit},
+    turn_protocol,
 };
 
 /// The Kademlia protocol of the DHT, for members of this network only.
@@ -99,7 +99,13 @@ impl Behaviour {
             // The peer table stores addresses; a second, unfiltered cache would bypass its rules.
             .with_cache_size(0);
         let gate = gate::GateBehaviour::new(&config.limits);
-        let unknown_peer_limit = UnknownPeerLimit::new(&config.limits, gate.known(), counters);
+        let turn = turn_protocol::TurnBehaviour::new(
+            config.turn_protocols.clone(),
+            config.accepted_protocols(),
+            gate.shared(),
+            config.limits.clone(),
+            counters,
+        );
         Ok(Self {
             gate,
             connection_limits: connection_limits::Behaviour::new(connection_bounds(&config.limits)),
@@ -108,11 +114,7 @@ impl Behaviour {
                 Some(bytes) => memory_connection_limits::Behaviour::with_max_bytes(bytes),
                 None => memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE),
             },
-            turn: turn_protocol::TurnBehaviour::new(
-                config.turn_protocols.clone(),
-                config.accepted_protocols(),
-                unknown_peer_limit,
-            ),
+            turn,
             identify: identify::Behaviour::new(identify),
             ping: ping::Behaviour::new(
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),

@@ -3,13 +3,13 @@
 
 use std::{fmt, sync::Arc};
 
+use baton_limits::Networks;
 use libp2p::{Multiaddr, StreamProtocol};
 use web_time::{SystemTime, UNIX_EPOCH};
 
 use crate::{
     address_scope::{self, Reach},
     limits::MeshLimits,
-    subnet::Networks,
     turn_protocol::TURN_PROTOCOL,
 };
 

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use baton_limits::{Buckets, Subnet};
 use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use libp2p::{
     PeerId,
@@ -22,12 +23,9 @@ use crate::{
     error::MeshError,
     ids::node_id_of,
     limits::{
-        GOSSIP_SCORE_RETENTION, GOSSIP_UNKNOWN_AUTHORS_PER_MINUTE, GOSSIP_UNKNOWN_AUTHORS_PER_SUBNET,
-        MAX_GOSSIP_BYTES, MIN_GOSSIP_INTERVAL,
+        GOSSIP_SCORE_RETENTION, GOSSIP_UNKNOWN_AUTHORS_OF_SUBNET, MAX_GOSSIP_BYTES, MIN_GOSSIP_INTERVAL,
     },
-    rate::Rates,
     records::check_node,
-    subnet::Subnet,
 };
 
 pub(crate) type GossipBehaviour =
@@ -99,9 +97,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Message<'a> {
     /// The signer; gossipsub has checked the signature.
     pub(crate) author: Option<PeerId>,
-    /// The neighbour that passed it on.
-    pub(crate) forwarder: PeerId,
-    /// The subnet that counts the neighbour, if any.
+    /// The subnet that counts the neighbour that passed it on, if any.
     pub(crate) subnet: Option<Subnet>,
     /// The node record.
     pub(crate) data: &'a [u8],
@@ -111,17 +107,12 @@ pub(crate) struct Message<'a> {
 #[derive(Debug)]
 pub(crate) struct GossipValidator {
     last: HashMap<NodeId, Instant>,
-    forwarders: Rates<PeerId>,
-    subnets: Rates<Subnet>,
+    subnets: Buckets<Subnet>,
 }
 
 impl Default for GossipValidator {
     fn default() -> Self {
-        Self {
-            last: HashMap::new(),
-            forwarders: Rates::new(GOSSIP_UNKNOWN_AUTHORS_PER_MINUTE),
-            subnets: Rates::new(GOSSIP_UNKNOWN_AUTHORS_PER_SUBNET),
-        }
+        Self { last: HashMap::new(), subnets: Buckets::new(GOSSIP_UNKNOWN_AUTHORS_OF_SUBNET) }
     }
 }
 
@@ -135,16 +126,13 @@ impl GossipValidator {
         now: Instant,
         now_ms: u64,
     ) -> Verdict {
-        let Message { author, forwarder, subnet, data } = message;
+        let Message { author, subnet, data } = message;
         let Some(author) = author.as_ref().and_then(node_id_of) else { return Verdict::Reject };
         if self.last.get(&author).is_some_and(|last| now.duration_since(*last) < MIN_GOSSIP_INTERVAL) {
             return Verdict::TooOften;
         }
         // Identities are free: without this limit, one connection could bring any number of new authors.
-        if !known(&author)
-            && (self.forwarders.take(forwarder, now_ms).is_err()
-                || subnet.is_some_and(|subnet| self.subnets.take(subnet, now_ms).is_err()))
-        {
+        if !known(&author) && subnet.is_some_and(|subnet| self.subnets.take(subnet, now_ms).is_err()) {
             return Verdict::TooOften;
         }
         let record = match check_node(data, now_ms) {
@@ -175,26 +163,23 @@ mod tests {
     const NOW: u64 = 1_800_000_000_000;
 
     fn message(author: Option<PeerId>, data: &[u8]) -> Message<'_> {
-        Message { author, forwarder: PeerId::random(), subnet: None, data }
+        Message { author, subnet: None, data }
     }
 
     #[test]
-    fn a_neighbour_brings_so_many_fresh_authors_and_no_more_are_verified() {
+    fn a_subnet_brings_so_many_fresh_authors_and_no_more_are_verified() {
         let (mut validator, now) = (GossipValidator::default(), Instant::now());
-        let subnet = Some(Subnet::V4([203, 0, 113]));
-        let mut verified = |forwarder, subnet, known: bool, now_ms| {
+        let mut verified = |third, known: bool, now_ms| {
             let author = peer_id_of(SecretSigningKey::generate().node_id());
             // Verification would refuse it.
-            let message = Message { author, forwarder, subnet, data: b"garbage" };
+            let message = Message { author, subnet: Some(Subnet::V4([203, 0, third])), data: b"garbage" };
             matches!(validator.validate(message, |_| known, now, now_ms), Verdict::Reject)
         };
-        let (one, other) = (PeerId::random(), PeerId::random());
-        let count = |verified: &mut dyn FnMut() -> bool| (0..300).filter(|_| verified()).count();
-        assert_eq!(count(&mut || verified(one, None, false, NOW)), 60);
-        assert_eq!(count(&mut || verified(other, None, false, NOW)), 60, "another has a bucket of its own");
-        assert_eq!(count(&mut || verified(one, None, true, NOW)), 300, "known authors are not counted");
-        assert_eq!(count(&mut || verified(one, None, false, NOW + 10_000)), 10);
-        assert_eq!(count(&mut || verified(PeerId::random(), subnet, false, NOW)), 240, "of one subnet");
+        let mut count = |third, known, now_ms| (0..300).filter(|_| verified(third, known, now_ms)).count();
+        assert_eq!(count(113, false, NOW), 240);
+        assert_eq!(count(114, false, NOW), 240, "another has a bucket of its own");
+        assert_eq!(count(113, true, NOW), 300, "known authors are not counted");
+        assert_eq!(count(113, false, NOW + 10_000), 40);
     }
 
     #[test]

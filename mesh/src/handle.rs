@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use baton_limits::Subnet;
 use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use libp2p::{Multiaddr, StreamProtocol, Swarm, identity::Keypair, multiaddr::Protocol, relay, swarm};
 use tokio::{
@@ -23,7 +24,7 @@ use crate::{
     config::MeshConfig,
     dht::{DhtError, LookupResult},
     error::{MeshError, OpenError},
-    expiring_peers::ExpiringPeers,
+    gate::SharedGate,
     gossip::GossipValidator,
     ids::peer_id_of,
     incoming::Incoming,
@@ -38,7 +39,6 @@ use crate::{
     relays::Relays,
     stats::{Counters, MeshStats},
     status::NetworkStatus,
-    stream_quotas::StreamQuotas,
     transport::{can_dial, prepared, probe_listen, split_identity, transport},
     turn_protocol::{NegotiatedStream, OpenReply},
     turn_stream::TurnStream,
@@ -68,7 +68,7 @@ struct HandleState {
     exit: watch::Receiver<Option<MeshExit>>,
     counters: Arc<Counters>,
     cancel: CancellationToken,
-    shut_out: ExpiringPeers,
+    gate: SharedGate,
     scope: Arc<DialScope>,
 }
 
@@ -108,52 +108,12 @@ impl Mesh {
         let swarm = swarm(&keypair, &config, &scope, counters.clone())?;
         let node = local_node(&swarm)
             .ok_or_else(|| MeshError::Config("the identity is not an Ed25519 key".to_owned()))?;
-        let local = *swarm.local_peer_id();
-        let shut_out = swarm.behaviour().gate.shut_out();
-        let others = |address: &Multiaddr| split_identity(address.clone()).1 != Some(local);
 
-        let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
-        let (turns, queue) = mpsc::channel(INCOMING_QUEUE);
-        let (peer_events, _) = broadcast::channel(PEER_EVENT_QUEUE);
-        let (listen_sender, listen_addrs) = watch::channel(Vec::new());
         let (exit_sender, exit) = watch::channel(None);
-        let peers = Arc::new(RwLock::new(PeerTable::new(config.limits.max_peers)));
-        let cancel = CancellationToken::new();
-        let (nearest, alone, now) = (config.nearest(), config.is_alone(), Instant::now());
-        let bootstrap = Bootstrap::new(config.bootstrap.into_iter().filter(others).collect(), now);
-        let known = NetworkStatus { bootstrap: bootstrap.statuses(), ..NetworkStatus::default() };
-        let (status_sender, status) = watch::channel(known);
-
-        let mut actor = Box::new(Actor {
-            swarm,
-            commands: command_queue,
-            incoming: turns,
-            turn_protocols: config.turn_protocols,
-            quotas: StreamQuotas::new(&config.limits),
-            peers: peers.clone(),
-            peer_events: peer_events.clone(),
-            listen_addrs: listen_sender,
-            counters: counters.clone(),
-            cancel: cancel.clone(),
-            bootstrap,
-            dials: PendingDials::default(),
-            listeners: HashMap::new(),
-            remote_addrs: HashMap::new(),
-            dht: Dht::new(local, now),
-            gossip_validator: GossipValidator::default(),
-            relays: Relays::new(config.relays),
-            probes: Probes::default(),
-            network: Network::new(!config.external.is_empty(), now),
-            status: status_sender,
-            clock: config.clock,
-            nearest,
-            scope: scope.clone(),
-            discovery: config.discovery,
-            nat: config.nat,
-            serves: config.accept_turns,
-            own_networks: config.limits.own_networks,
-        });
-        Box::pin(actor.listen(config.listen)).await?;
+        let (listen, alone) = (config.listen.clone(), config.is_alone());
+        let (mut actor, state, incoming) =
+            assemble(swarm, node, config, MeshShared { counters, scope, exit });
+        Box::pin(actor.listen(listen)).await?;
         if alone {
             actor.reachable_where_bound();
         }
@@ -167,21 +127,81 @@ impl Mesh {
             };
             exit_sender.send_replace(Some(ended));
         });
-        let state = HandleState {
-            node,
-            commands,
-            peers,
-            peer_events,
-            listen_addrs,
-            status,
-            exit,
-            counters,
-            cancel,
-            shut_out,
-            scope,
-        };
-        Ok((MeshHandle(Arc::new(state)), Incoming { queue }))
+        Ok((MeshHandle(Arc::new(state)), incoming))
     }
+}
+
+/// The parts of a mesh that its handles share with the swarm.
+struct MeshShared {
+    counters: Arc<Counters>,
+    scope: Arc<DialScope>,
+    exit: watch::Receiver<Option<MeshExit>>,
+}
+
+/// The swarm's task, the state of its handles, and the queue of inbound turns.
+fn assemble(
+    swarm: Swarm<Behaviour>,
+    node: NodeId,
+    config: MeshConfig,
+    shared: MeshShared,
+) -> (Box<Actor>, HandleState, Incoming) {
+    let MeshShared { counters, scope, exit } = shared;
+    let local = *swarm.local_peer_id();
+    let gate = swarm.behaviour().gate.shared();
+    let others = |address: &Multiaddr| split_identity(address.clone()).1 != Some(local);
+    let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
+    let (turns, queue) = mpsc::channel(INCOMING_QUEUE);
+    let (peer_events, _) = broadcast::channel(PEER_EVENT_QUEUE);
+    let (listen_sender, listen_addrs) = watch::channel(Vec::new());
+    let peers = Arc::new(RwLock::new(PeerTable::new(config.limits.max_peers)));
+    let cancel = CancellationToken::new();
+    let (nearest, now) = (config.nearest(), Instant::now());
+    let bootstrap = Bootstrap::new(config.bootstrap.into_iter().filter(others).collect(), now);
+    let known = NetworkStatus { bootstrap: bootstrap.statuses(), ..NetworkStatus::default() };
+    let (status_sender, status) = watch::channel(known);
+    let actor = Box::new(Actor {
+        swarm,
+        commands: command_queue,
+        incoming: turns,
+        turn_protocols: config.turn_protocols,
+        gate: gate.clone(),
+        peers: peers.clone(),
+        peer_events: peer_events.clone(),
+        listen_addrs: listen_sender,
+        counters: counters.clone(),
+        cancel: cancel.clone(),
+        bootstrap,
+        dials: PendingDials::default(),
+        listeners: HashMap::new(),
+        remote_addrs: HashMap::new(),
+        dht: Dht::new(local, now),
+        gossip_validator: GossipValidator::default(),
+        relays: Relays::new(config.relays),
+        probes: Probes::default(),
+        network: Network::new(!config.external.is_empty(), now),
+        status: status_sender,
+        clock: config.clock,
+        nearest,
+        scope: scope.clone(),
+        discovery: config.discovery,
+        nat: config.nat,
+        serves: config.accept_turns,
+        own_networks: config.limits.own_networks,
+    });
+    let state = HandleState {
+        node,
+        commands,
+        peers,
+        peer_events,
+        listen_addrs,
+        status,
+        exit,
+        counters,
+        cancel,
+        gate,
+        scope,
+    };
+    (actor, state, Incoming { queue })
 }
 
 fn check(config: &MeshConfig) -> Result<(), MeshError> {
@@ -321,19 +341,16 @@ impl MeshHandle {
     /// saves work but is no barrier.
     pub fn shut_out(&self, node: NodeId, span: Duration) {
         let Some(peer) = peer_id_of(node) else { return };
-        self.0.shut_out.insert(peer, Instant::now() + span);
+        self.0.gate.shut_out(peer, span);
         // A full queue means that the swarm is busy; the peer's next stream leads here again.
         let _ = self.0.commands.try_send(Command::Disconnect { peer });
     }
 
-    /// Records that this mesh served a peer or was served by it. Call it each time.
+    /// Records that a turn of a subnet was served. Call it each time.
     ///
-    /// For an hour, the peer is known: only its quota limits its streams, and it keeps its connection when
-    /// slots run out. Its subnet is trusted for a day.
-    pub fn mark_known(&self, node: NodeId) {
-        let Some(peer) = peer_id_of(node) else { return };
-        // A full queue means that the swarm is busy; the next turn reports the peer again.
-        let _ = self.0.commands.try_send(Command::MarkKnown { peer });
+    /// For a day, the subnet is trusted: it has reserved connections, and its idle ones are evicted last.
+    pub fn trust(&self, subnet: Subnet) {
+        self.0.gate.trust(subnet);
     }
 
     /// The known peers, in no particular order.
@@ -442,7 +459,7 @@ impl MeshHandle {
     /// The mesh's counters.
     #[must_use]
     pub fn stats(&self) -> MeshStats {
-        MeshStats { shut_out: self.0.shut_out.count(Instant::now()), ..self.0.counters.read() }
+        MeshStats { shut_out: self.0.gate.shut_out_count(), ..self.0.counters.read() }
     }
 
     /// Waits until the mesh has stopped, for any reason. Cancel safe.

@@ -42,31 +42,28 @@ mod address_scope;
 mod behaviour;
 mod bootstrap;
 mod config;
+mod defence;
 mod dht;
 mod dht_heads;
 mod dial_error;
 mod error;
-mod expiring_peers;
 mod frame;
 mod frame_shares;
 mod gate;
 mod gossip;
-pub mod guard;
 mod handle;
 mod ids;
 mod incoming;
 mod limits;
+mod origin;
 mod peers;
 mod pending_dials;
 mod probes;
-mod rate;
 mod record_store;
 mod records;
 mod relays;
 mod stats;
 mod status;
-mod stream_quotas;
-mod subnet;
 mod transport;
 #[cfg(not(target_family = "wasm"))]
 mod trial_dial;
@@ -74,27 +71,28 @@ mod turn_protocol;
 mod turn_stream;
 
 pub use address_scope::Reach;
+pub use baton_limits::{IpNetwork, Networks, NotANetwork, Subnet};
 #[cfg(not(target_family = "wasm"))]
 pub use baton_webrtc::{Certificate as WebRtcCertificate, CertificateError as WebRtcCertificateError};
 pub use config::{MeshClock, MeshConfig, RelayLimits};
+pub use defence::{BUSY_RETRY_MS, Caller, DefenceLimits, SharedFrame, StreamDefence, StreamDenial};
 pub use dht::DhtError;
 pub use dht_heads::DhtHeads;
 pub use error::{FrameError, MeshError, OpenError};
 pub use frame::{
     FRAME_CEILING_BYTES, FrameDecoder, FrameTooLarge, GROWTH_BYTES, HEADER_BYTES, encode_header,
 };
-pub use frame_shares::{FrameShare, FrameShares};
+pub use frame_shares::FrameShare;
 pub use handle::{Mesh, MeshExit, MeshHandle};
 pub use ids::{node_id_of, peer_id_of};
 pub use incoming::Incoming;
 pub use libp2p::{Multiaddr, PeerId, StreamProtocol};
 pub use limits::MeshLimits;
+pub use origin::Origin;
 pub use peers::{PeerEvent, PeerInfo};
-pub use rate::{MAX_RATE_ENTRIES, Rates};
 pub use relays::{CircuitLimits, RelayInfo};
 pub use stats::{DhtStats, DialStats, GossipStats, InboundStats, MeshStats, RelayStats, TransportStats};
 pub use status::{BootstrapStatus, NetworkStatus, Reachability};
-pub use subnet::{IpNetwork, Networks, NotANetwork, Origin, Subnet};
 #[cfg(not(target_family = "wasm"))]
 pub use trial_dial::DialOutcome;
 pub use turn_protocol::{EMBED_PROTOCOL, TURN_PROTOCOL};

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::subnet::Networks;
+use baton_limits::{Networks, Rate};
 
 /// Commands waiting for the swarm task. When full, callers wait up to their own deadline.
 pub(crate) const COMMAND_QUEUE: usize = 256;
@@ -50,7 +50,7 @@ pub(crate) const MAX_NAMED_ADDRS: usize = 256;
 pub(crate) const MAX_NEGOTIATING_STREAMS: usize = 128;
 
 /// Streams that may exist in one Yamux connection, all protocols and both directions. Far above
-/// [`MeshLimits::max_streams_per_peer`], since reaching it ends the whole connection.
+/// [`MeshLimits::max_streams_per_subnet`], since reaching it ends the whole connection.
 pub(crate) const MAX_MUXED_STREAMS: usize = 512;
 
 /// Time for negotiating one substream's protocol.
@@ -88,18 +88,8 @@ pub(crate) const MAX_WEBSOCKET_MESSAGE_BYTES: usize = 1 << 20;
 /// QUIC flow-control window of one connection.
 pub(crate) const QUIC_CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// Peers remembered for a while as shut out or as known, a few bytes each. Expired entries are evicted.
-pub(crate) const MAX_EXPIRING_PEERS: usize = 4096;
-
-/// How long a peer stays known after this mesh dealt with it.
-pub(crate) const KNOWN_TIME: Duration = Duration::from_secs(60 * 60);
-
-/// How long a subnet stays trusted after a known peer connected from it. A peer that comes once a day is
-/// still admitted.
-pub(crate) const TRUST_TIME: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Trusted subnets that are remembered; expired entries are evicted.
-pub(crate) const MAX_TRUSTED_SUBNETS: usize = 4096;
+/// How long a subnet stays trusted after a turn of it was served: a person who comes once a day is still admitted.
+pub(crate) const TRUST_TIME_MS: u64 = 25 * 60 * 60 * 1000;
 
 /// Signed records that this mesh stores for the DHT. When full, it evicts the records whose keys are farthest
 /// from its own, so a flood of far keys evicts nothing near.
@@ -126,18 +116,15 @@ pub(crate) const MAX_PROVIDED_KEYS: usize = 1024;
 /// Largest message of the DHT protocol: a node record of 16 KiB and twenty peers with their addresses.
 pub(crate) const MAX_DHT_PACKET_BYTES: usize = 64 * 1024;
 
-/// Records a minute that one peer may put here, providers included; a relayer publishes the heads of all its
+/// Records that the peers of one subnet may put here, providers included; a relayer publishes the heads of all its
 /// users.
-pub(crate) const DHT_PUTS_PER_MINUTE: u32 = 600;
+pub(crate) const DHT_PUTS_OF_SUBNET: Rate = Rate::per_minute(1200);
 
-/// Records a minute that the peers of one subnet may put here.
-pub(crate) const DHT_PUTS_PER_SUBNET: u32 = 1200;
-
-/// Records a second that all counted subnets together may put here.
+/// Records that all counted subnets together may put here.
 ///
 /// Each costs a signature check, so this is about a hundredth of a processor. Other members' puts to a full
 /// store are five a second.
-pub(crate) const DHT_PUTS_PER_SECOND: u64 = 100;
+pub(crate) const DHT_PUTS: Rate = Rate::per_second(100);
 
 /// DHT queries of this process that may run at once; beyond it callers receive `Busy`.
 pub(crate) const MAX_DHT_QUERIES: usize = 64;
@@ -170,14 +157,11 @@ pub(crate) const GOSSIP_SCORE_RETENTION: Duration = Duration::from_secs(30);
 /// Within this time, a second record of the same node is not passed on.
 pub(crate) const MIN_GOSSIP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Gossip messages a minute that are checked from one neighbour, for authors that are not in the peer table.
+/// Gossip messages that are checked from the neighbours of one subnet, for authors that are not in the peer table.
 ///
 /// In a network of hundreds, a new member hears of all others within a minute or two, and queries the DHT for
 /// some at once.
-pub(crate) const GOSSIP_UNKNOWN_AUTHORS_PER_MINUTE: u32 = 60;
-
-/// The same from all neighbours of one subnet.
-pub(crate) const GOSSIP_UNKNOWN_AUTHORS_PER_SUBNET: u32 = 240;
+pub(crate) const GOSSIP_UNKNOWN_AUTHORS_OF_SUBNET: Rate = Rate::per_minute(240);
 
 /// A node that has been in the table for this long is preferred to newer ones, if none of them was ever
 /// connected.
@@ -247,7 +231,7 @@ pub struct MeshLimits {
     /// Established inbound connections.
     ///
     /// An eighth is reserved for subnets with few connections. While only reserved slots are free, each new
-    /// connection evicts an idle unknown peer.
+    /// connection evicts an idle peer.
     pub max_connections_in: u32,
     /// Established outbound connections.
     pub max_connections_out: u32,
@@ -257,22 +241,19 @@ pub struct MeshLimits {
     /// Connections being set up, in each direction.
     ///
     /// Subnets that already have one may use half of the inbound slots. A quarter is reserved for trusted
-    /// subnets, from which a peer was served lately.
+    /// subnets, of which a turn was served lately.
     pub max_connections_pending: u32,
     /// Inbound connections being set up from one subnet; further ones are refused before their handshake.
     pub max_connections_pending_per_subnet: u32,
     /// Inbound turn streams open at once, over all peers.
     pub max_streams_in: usize,
-    /// Inbound turn streams open at once from one peer. A relayer is one peer for all its users.
-    pub max_streams_per_peer: usize,
     /// Inbound turn streams open at once from one subnet.
     pub max_streams_per_subnet: usize,
-    /// Turn streams that an unknown peer may open at once on one connection; further ones are reset at once.
+    /// Turn streams that a peer of an unknown subnet may open at once on one connection; further ones are reset at once.
     ///
-    /// Beyond them, [`new_streams_per_second`](Self::new_streams_per_second) holds. A peer that was served
-    /// lately is known.
+    /// Beyond them, [`new_streams_per_second`](Self::new_streams_per_second) holds. A trusted subnet has no such rate.
     pub new_streams_at_once: u32,
-    /// Turn streams a second on one connection of an unknown peer.
+    /// Turn streams a second on one connection of an unknown subnet.
     pub new_streams_per_second: u32,
     /// Established inbound connections from one subnet.
     pub max_connections_per_subnet: u32,
@@ -313,10 +294,9 @@ impl Default for MeshLimits {
             max_connections_pending: 64,
             max_connections_pending_per_subnet: 8,
             max_streams_in: 512,
-            max_streams_per_peer: 64,
             // Eight subnets must be full before others notice.
             max_streams_per_subnet: 64,
-            // A relayer starts its users' turns at once, and is known when the first is served.
+            // A relayer starts its users' turns at once, and its subnet is trusted when the first is served.
             new_streams_at_once: 32,
             // A client that was never served asks a node for its record, its turn and the turn's status.
             new_streams_per_second: 4,

@@ -30,15 +30,14 @@ use libp2p::{
         handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound},
     },
 };
-use tokio::{sync::oneshot, time::Instant};
+use tokio::sync::oneshot;
 
 use crate::{
     error::OpenError,
-    expiring_peers::ExpiringPeers,
+    gate::{SharedGate, StreamRate},
     limits::{MAX_NEGOTIATING_STREAMS, MAX_PENDING_OPENS, MeshLimits, NEGOTIATION_TIMEOUT},
-    rate::Pace,
+    origin::Origin,
     stats::Counters,
-    subnet::{Networks, Origin},
 };
 
 /// The turn protocol; the name carries the version.
@@ -85,42 +84,27 @@ pub(crate) struct InboundStream {
     pub(crate) negotiated: NegotiatedStream,
 }
 
-/// Rate limit on the streams of unknown peers.
-///
-/// The connections' own tasks enforce it, so a flood of streams on accepted connections never reaches the
-/// swarm task.
-#[derive(Debug, Clone)]
-pub(crate) struct UnknownPeerLimit {
-    own_networks: Networks,
-    pace: Pace,
-    known: ExpiringPeers,
-    counters: Arc<Counters>,
-}
-
-impl UnknownPeerLimit {
-    /// The limits of `limits`. Peers in `known` are exempt; `counters` counts the refusals.
-    pub(crate) fn new(limits: &MeshLimits, known: ExpiringPeers, counters: Arc<Counters>) -> Self {
-        let pace = Pace::new(limits.new_streams_at_once, limits.new_streams_per_second);
-        Self { own_networks: limits.own_networks.clone(), pace, known, counters }
-    }
-}
-
 /// The behaviour of the turn protocol.
 pub(crate) struct TurnBehaviour {
     protocols: Vec<StreamProtocol>,
     accepted: Vec<StreamProtocol>,
-    unknown_peer_limit: UnknownPeerLimit,
+    gate: SharedGate,
+    limits: MeshLimits,
+    counters: Arc<Counters>,
     actions: VecDeque<ToSwarm<InboundStream, OpenReply>>,
 }
 
 impl TurnBehaviour {
-    /// Opens turns in `protocols`, in order of preference; peers may open streams of the `accepted` ones.
+    /// Opens turns in `protocols`, in order of preference. Peers may open streams of the `accepted` ones, at the rate of
+    /// `limits`; `counters` counts the refusals.
     pub(crate) fn new(
         protocols: Vec<StreamProtocol>,
         accepted: Vec<StreamProtocol>,
-        unknown_peer_limit: UnknownPeerLimit,
+        gate: SharedGate,
+        limits: MeshLimits,
+        counters: Arc<Counters>,
     ) -> Self {
-        Self { protocols, accepted, unknown_peer_limit, actions: VecDeque::new() }
+        Self { protocols, accepted, gate, limits, counters, actions: VecDeque::new() }
     }
 
     /// Opens a stream on this connection with the peer. The reply is dropped if the connection has closed.
@@ -136,13 +120,11 @@ impl TurnBehaviour {
         });
     }
 
-    fn handler(&self, peer: PeerId, origin: Origin) -> Handler {
-        // The operator's own networks are exempt.
-        let counted = origin.counted(&self.unknown_peer_limit.own_networks).is_some();
+    fn handler(&self, origin: Origin) -> Handler {
         Handler {
-            peer,
             origin,
-            unknown_peer_limit: counted.then(|| self.unknown_peer_limit.clone()),
+            rate: StreamRate::new(self.gate.clone(), origin, &self.limits),
+            counters: self.counters.clone(),
             outbound_protocols: self.protocols.clone(),
             inbound_protocols: self.accepted.clone(),
             opens: VecDeque::new(),
@@ -158,23 +140,23 @@ impl NetworkBehaviour for TurnBehaviour {
     fn handle_established_inbound_connection(
         &mut self,
         _: ConnectionId,
-        peer: PeerId,
+        _: PeerId,
         local: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler(peer, Origin::of(local, remote)))
+        Ok(self.handler(Origin::of(local, remote)))
     }
 
     fn handle_established_outbound_connection(
         &mut self,
         _: ConnectionId,
-        peer: PeerId,
+        _: PeerId,
         remote: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
         // A dialled peer may open turns too.
-        Ok(self.handler(peer, Origin::of(remote, remote)))
+        Ok(self.handler(Origin::of(remote, remote)))
     }
 
     fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
@@ -196,10 +178,9 @@ impl NetworkBehaviour for TurnBehaviour {
 
 /// The turn protocol on one connection.
 pub(crate) struct Handler {
-    peer: PeerId,
     origin: Origin,
-    /// The rate limit while the peer is unknown; `None` for the operator's own network.
-    unknown_peer_limit: Option<UnknownPeerLimit>,
+    rate: StreamRate,
+    counters: Arc<Counters>,
     outbound_protocols: Vec<StreamProtocol>,
     inbound_protocols: Vec<StreamProtocol>,
     /// Requested opens, not yet in negotiation.
@@ -210,12 +191,10 @@ pub(crate) struct Handler {
 
 impl Handler {
     /// Whether the peer may open one more stream now.
-    fn may_have(&mut self, now: Instant) -> bool {
-        let Some(unknown_peer_limit) = &mut self.unknown_peer_limit else { return true };
-        // The table of known peers is shared, so it is checked only when the rate is exceeded.
-        let may = unknown_peer_limit.pace.take(now) || unknown_peer_limit.known.has(&self.peer, now);
+    fn may_open(&mut self) -> bool {
+        let may = self.rate.take();
         if !may {
-            unknown_peer_limit.counters.count(|stats| stats.turns_refused_quota += 1);
+            self.counters.count(|stats| stats.turns_refused_quota += 1);
         }
         may
     }
@@ -260,9 +239,9 @@ impl ConnectionHandler for Handler {
     fn on_connection_event(&mut self, event: ConnectionEvent<'_, TurnUpgrade, TurnUpgrade, (), OpenReply>) {
         match event {
             // A full queue here means that the swarm is stuck. Excess streams are reset here, as are those
-            // that an unknown peer opens too fast; no other task sees them.
+            // that come too fast; no other task sees them.
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. })
-                if self.arrived.len() < MAX_NEGOTIATING_STREAMS && self.may_have(Instant::now()) =>
+                if self.arrived.len() < MAX_NEGOTIATING_STREAMS && self.may_open() =>
             {
                 self.arrived.push_back(protocol);
             }

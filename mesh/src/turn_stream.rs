@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     error::FrameError,
     frame::{FrameDecoder, encode_header},
-    stream_quotas::StreamPermit,
-    subnet::Origin,
+    gate::StreamPermit,
+    origin::Origin,
 };
 
 /// How many bytes of a frame are copied next to its header, so that a small frame leaves in one write.

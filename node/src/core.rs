@@ -2,11 +2,11 @@
 //!
 //! The turn ([`crate::turn`]) and the service ([`crate::service`]) both use [`Core`], never each other. The
 //! modules:
-//! - [`guard`], [`quotas`] and [`slots`] allot resources,
-//! - [`accounts`] counts their use by the hour,
+//! - [`quotas`] verifies grants,
+//! - [`accounts`] counts the use of resources by the hour,
 //! - [`reply`] and [`running`] follow replies,
 //! - [`frames`] reads and writes frames,
-//! - [`storing`] stores blobs, in the places of [`store_queue`].
+//! - [`storing`] stores blobs.
 
 pub(crate) mod accounts;
 pub(crate) mod cache;
@@ -18,12 +18,10 @@ pub(crate) mod quotas;
 pub(crate) mod refusal;
 pub(crate) mod reply;
 pub(crate) mod running;
-pub(crate) mod slots;
-pub(crate) mod store_queue;
 pub(crate) mod storing;
 
 use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Arc, Mutex,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -33,8 +31,8 @@ use baton_keys::{
     exchange::ExchangeSecret,
     secret::{kdf, random_bytes},
 };
-pub(crate) use baton_mesh::guard;
-use baton_mesh::{FrameShares, MeshHandle, Rates};
+use baton_limits::Slots;
+use baton_mesh::{MeshHandle, StreamDefence};
 use baton_proto::{
     ErrorCode, SignedBytes,
     chain::VerifiedLinks,
@@ -46,20 +44,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     engine::{Engine, SessionKey},
     journal::Journal,
-    lock::lock,
     observer::ServiceObserver,
 };
 use accounts::Accounts;
 use cache::BlobCache;
 use embedding::Embedding;
-use guard::{Caller, Guard, Offence, TooMany};
 use limits::ServiceLimits;
 use pause::PausePoints;
 use quotas::Quotas;
-use refusal::Refusal;
 use running::RunningTurns;
-use slots::Slots;
-use store_queue::StoreQueue;
 
 /// Clock of the caller: milliseconds since the Unix epoch.
 pub(crate) type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -130,23 +123,20 @@ pub(crate) struct Core {
     pub(crate) pause: PausePoints,
     /// This node's ID.
     pub(crate) node: NodeId,
-    /// Rates and bans of peers.
-    pub(crate) guard: Mutex<Guard>,
+    /// Rates and bans, and memory for large frames.
+    pub(crate) defence: StreamDefence,
     /// Verified grants.
     pub(crate) quotas: Mutex<Quotas>,
-    /// Use by peer, subnet and grant.
+    /// Use by subnet and grant.
     pub(crate) accounts: Mutex<Accounts>,
-    /// Rate of turns, by session.
-    pub(crate) session_rates: Mutex<Rates<SessionId>>,
-    pub(crate) slots: Arc<Slots>,
+    pub(crate) slots: Slots,
     /// The embedding model, if embeddings are offered.
     pub(crate) embedding: Option<Embedding>,
     pub(crate) running: Arc<RunningTurns>,
     pub(crate) cache: BlobCache,
     pub(crate) verified_links: Arc<VerifiedLinks>,
-    pub(crate) store_queue: Arc<StoreQueue>,
-    /// Shares of [`ServiceLimits::frame_bytes`].
-    pub(crate) frame_shares: FrameShares,
+    /// The capacity for PUTs, with the blobs that wait for it.
+    pub(crate) put_slots: Slots,
     pub(crate) connections: TaskTracker,
     pub(crate) turns: TaskTracker,
     pub(crate) storing: TaskTracker,
@@ -165,43 +155,6 @@ impl Core {
     /// Whether the operator drains the node.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed)
-    }
-
-    /// Rates and bans of peers. Never hold it across an await.
-    pub(crate) fn guard(&self) -> MutexGuard<'_, Guard> {
-        lock(&self.guard)
-    }
-
-    /// Records the offence behind a refusal, if there is one.
-    pub(crate) fn note_refusal(&self, who: &Caller, code: ErrorCode) {
-        if let Some(offence) = Offence::of(code) {
-            self.note_offence(who, offence);
-        }
-    }
-
-    /// Takes one turn from the caller's allowance. Records an offence if the caller came back before its
-    /// retry time.
-    pub(crate) fn take_turn(&self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), Refusal> {
-        let taken = self.guard().turn(who, granted, now_ms);
-        taken.map_err(|TooMany { retry_after_ms, early }| {
-            if early {
-                self.note_offence(who, Offence::Early);
-            }
-            Refusal::after(ErrorCode::RateLimited, retry_after_ms)
-        })
-    }
-
-    /// Records an offence of a caller, and may ban it.
-    pub(crate) fn note_offence(&self, who: &Caller, offence: Offence) {
-        let now_ms = self.now_ms();
-        let mut guard = self.guard();
-        let Some(span_ms) = guard.offence(who, offence, now_ms) else { return };
-        let logs = guard.logs_ban(now_ms);
-        drop(guard);
-        self.observer.banned();
-        if logs {
-            tracing::info!(peer = %who.peer, ?offence, seconds = span_ms / 1000, "a peer is refused for a while");
-        }
     }
 
     /// The time now.

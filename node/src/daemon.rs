@@ -332,22 +332,14 @@ fn storage_offer(settings: &Settings) -> StorageOffer {
 
 pub(crate) fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLimits {
     let price = Price { input: settings.input_price(), output: settings.output_price() };
-    let turns = settings.turns_per_minute();
     let defaults = ServiceLimits::default();
     ServiceLimits {
         slots: settings.slots() as usize,
         queue: settings.queue() as usize,
-        turns_per_minute: turns,
-        // A higher limit for a peer also raises the limits of its sessions and of its other frames.
-        session_turns_per_minute: defaults.session_turns_per_minute.max(turns / 2),
-        frames_per_minute: defaults.frames_per_minute.max(turns.saturating_mul(10)),
+        turns_per_minute: settings.turns_per_minute(),
         max_output_tokens: settings.max_output_tokens(),
-        subnet_turns_per_minute: turns.saturating_mul(5),
         tokens_per_hour: settings.tokens_per_hour(),
-        subnet_tokens_per_hour: settings.tokens_per_hour().saturating_mul(5),
         storage_per_hour: settings.storage_per_hour(),
-        subnet_storage_per_hour: settings.storage_per_hour().saturating_mul(5) / 2,
-        defence: settings.defence(),
         own_networks: settings.own_networks().into(),
         quotas: QuotaPolicy {
             issuers: settings.grant_issuers(),
@@ -390,23 +382,7 @@ async fn join_mesh(
     embeds: bool,
     clock: MeshClock,
 ) -> Result<(MeshHandle, Incoming), Failure> {
-    let defaults = settings.mesh_limits();
-    let limits = if settings.defence() {
-        MeshLimits { own_networks: settings.own_networks().into(), ..defaults }
-    } else {
-        MeshLimits {
-            max_streams_per_subnet: defaults.max_streams_in,
-            max_connections_per_subnet: u32::MAX,
-            max_connections_pending: u32::MAX,
-            max_connections_pending_per_subnet: u32::MAX,
-            new_streams_at_once: u32::MAX,
-            new_streams_per_second: u32::MAX,
-            new_connections_per_minute: u32::MAX,
-            new_connections_at_once: u32::MAX,
-            new_connections_per_second: u32::MAX,
-            ..defaults
-        }
-    };
+    let limits = MeshLimits { own_networks: settings.own_networks().into(), ..settings.mesh_limits() };
     let for_browsers = settings.listen().iter().any(|address| address.to_string().contains("/webrtc-direct"));
     let certificate = for_browsers.then(|| webrtc::load_or_create(&settings.data_dir())).transpose()?;
     let config = MeshConfig {

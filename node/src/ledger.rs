@@ -35,8 +35,8 @@ pub(crate) const KEPT_MONTHS: usize = 13;
 /// Most bytes of a month's paying clients: some three hundred thousand turns. Later receipts are dropped,
 /// with a log message.
 const MAX_MONTH_BYTES: u64 = 256 * 1024 * 1024;
-/// Most bytes of a month's other receipts.
-const MAX_OTHER_BYTES: u64 = 32 * 1024 * 1024;
+/// Most bytes of a month's other receipts: of all clients without a grant.
+const MAX_OTHER_BYTES: u64 = 128 * 1024 * 1024;
 /// Maximum number of refused rows in the report by name; the others are only counted.
 pub(crate) const MAX_REFUSED_NAMED: usize = 100;
 
@@ -83,9 +83,9 @@ impl Share {
 /// The share of a month that a receipt belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ReceiptKind {
-    /// It has a price, and its client a grant or a history here.
+    /// It has a price, and its client a grant.
     Paying,
-    /// It has no price, or its client is an unknown peer.
+    /// It has no price, or its client no grant.
     Other,
 }
 

@@ -14,7 +14,8 @@ use std::{
     sync::{Arc, Mutex, atomic::Ordering},
 };
 
-use baton_mesh::{FrameShares, Incoming, MeshHandle, Rates, TurnStream};
+use baton_limits::Slots;
+use baton_mesh::{Incoming, MeshHandle, StreamDefence, TurnStream};
 use baton_proto::store::{BlobStore, HeadIndex};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -34,8 +35,8 @@ pub use crate::observer::ServiceObserver;
 pub use crate::observer::TurnSummary;
 use crate::{
     core::{
-        Core, accounts::Accounts, cache::BlobCache, embedding::Embedding, guard::Guard, limits,
-        quotas::Quotas, slots::Slots, store_queue::StoreQueue, storing, watched,
+        Core, accounts::Accounts, cache::BlobCache, embedding::Embedding, limits, quotas::Quotas, storing,
+        watched,
     },
     engine::Engine,
     journal::Journal,
@@ -97,7 +98,7 @@ async fn save_accounts(core: Arc<Core>) {
         let saved = lock(&core.accounts).snapshot(core.now_ms());
         let Some(saved) = saved else { continue };
         if let Err(error) = core.journal.save_accounts(saved).await {
-            tracing::error!(%error, "the accounts of peers were not saved: a restart forgives their use");
+            tracing::error!(%error, "the accounts were not saved: a restart forgives their use");
         }
     }
 }
@@ -121,6 +122,8 @@ impl NodeService {
         let now_ms = (deps.clock)();
         let ServiceDeps { engines, store, heads, identity, journal, limits, .. } = deps;
         let node = identity.signing_key().node_id();
+        let observer = deps.observer.clone();
+        let defence = StreamDefence::new(limits.defence(), deps.clock.clone(), move || observer.banned());
         let core = Core {
             engines,
             store,
@@ -133,17 +136,15 @@ impl NodeService {
             pause: deps.pause,
             node,
             identity,
-            guard: Mutex::new(Guard::new(&limits.guard())),
+            defence,
             quotas: Mutex::new(Quotas::new(limits.quotas.clone(), node)),
             accounts: Mutex::default(),
-            session_rates: Mutex::new(Rates::new(limits.session_turns_per_minute)),
-            slots: Slots::new(limits.slots, limits.queue),
-            embedding: embeddings.map(|model| Embedding::new(model, limits.queue, now_ms)),
+            slots: Slots::new(limits.turn_slots(limits.slots)),
+            embedding: embeddings.map(|model| Embedding::new(model, limits.turn_slots(1), now_ms)),
             running: Arc::default(),
             cache: BlobCache::new(limits.cache_bytes),
             verified_links: Arc::default(),
-            store_queue: StoreQueue::new(),
-            frame_shares: FrameShares::new(limits.frame_bytes),
+            put_slots: Slots::new(limits.put_slots()),
             connections: TaskTracker::new(),
             turns: TaskTracker::new(),
             storing: TaskTracker::new(),

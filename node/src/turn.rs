@@ -21,7 +21,8 @@ pub(crate) mod window;
 use std::{sync::Arc, time::Duration};
 
 use baton_keys::exchange::TurnSecret;
-use baton_mesh::{FrameError, TurnStream};
+use baton_limits::{DisplacedError, Ticket};
+use baton_mesh::{Caller, FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject,
     limits::MAX_BLOB_BYTES,
@@ -36,15 +37,7 @@ use baton_proto::{
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    core::{
-        Core, frames,
-        guard::Caller,
-        pause::Step,
-        refusal::Refusal,
-        reply::Reply,
-        running::Job,
-        slots::{DisplacedError, Ticket},
-    },
+    core::{Core, frames, pause::Step, refusal::Refusal, reply::Reply, running::Job},
     engine::{Constraint, Hold},
     journal::SealedEntry,
 };
@@ -136,7 +129,7 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>) {
         Ok(None) => return,
         Err(refusal) => {
             core.observer.refused(refusal.code);
-            core.note_refusal(&admitted.charge.who(), refusal.code);
+            core.defence.refused(&admitted.charge.who(), refusal.code);
             tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
             drop(ticket);
             // A refusal with a reason is in the log already, sealed. A log with one frame cannot be full.

@@ -182,12 +182,6 @@ impl<'a> SignedHead<'a> {
         self.body_sha256
     }
 
-    /// The key that is named as the signer; not verified.
-    #[must_use]
-    pub(crate) fn claimed_key(&self) -> &PublicKey {
-        &self.signed.key
-    }
-
     /// Checks the signature over the request with a body of this hash.
     ///
     /// # Errors
@@ -213,12 +207,6 @@ impl<'a> SignedHead<'a> {
 }
 
 impl VerifiedHead<'_> {
-    /// The key that signed.
-    #[must_use]
-    pub(crate) fn key(&self) -> PublicKey {
-        self.signed.key
-    }
-
     /// The account that it names. Whether the key may act for it is not known yet.
     #[must_use]
     pub(crate) fn account(&self) -> OwnerId {

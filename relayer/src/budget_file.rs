@@ -1,4 +1,4 @@
-//! The file in the data folder with the rest of the hourly budgets.
+//! The file in the data folder with the use of the hourly budgets.
 
 use std::path::{Path, PathBuf};
 

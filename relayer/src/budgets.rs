@@ -12,19 +12,17 @@ use std::{
     time::Duration,
 };
 
+use baton_limits::{Buckets, MAX_KEYS, Rate};
 use baton_memory::{
     content::{ContentFuture, ContentStore},
     extraction::{Complete, ModelError, PromptMessage},
     ids::OwnerId,
     model::Text,
 };
-use baton_mesh::{MAX_RATE_ENTRIES, Rates};
 use baton_proto::store::StoreError;
 use baton_walrus_client::quilt::QuiltPatchId;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-
-const HOUR_MS: u64 = 3_600_000;
 
 /// The operator's budgets; 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,18 +72,18 @@ pub struct Budgets {
 }
 
 struct HourlyBudgets {
-    blobs: Option<Rates<()>>,
-    calls: Option<Rates<()>>,
-    owner_calls: Option<Rates<OwnerName>>,
+    blobs: Option<Buckets<()>>,
+    calls: Option<Buckets<()>>,
+    owner_calls: Option<Buckets<OwnerName>>,
 }
 
-/// The rest of the hourly budgets at a time.
+/// The use of the hourly budgets at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BudgetLevels {
     /// In milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
-    /// Absent where the budget was full, or had no limit.
+    /// Absent where nothing was used, or there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) blobs: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,8 +93,8 @@ pub(crate) struct BudgetLevels {
     pub(crate) owner_model_calls: BTreeMap<String, u64>,
 }
 
-fn hourly<K: Copy + Eq + std::hash::Hash>(amount: u64) -> Option<Rates<K>> {
-    (amount > 0).then(|| Rates::per(amount, HOUR_MS))
+fn hourly<K: Copy + Eq + std::hash::Hash>(amount: u64) -> Option<Buckets<K>> {
+    (amount > 0).then(|| Buckets::new(Rate::per_hour(amount)))
 }
 
 impl Budgets {
@@ -118,35 +116,36 @@ impl Budgets {
         Self { name_of: Box::new(name_of), ..self }
     }
 
-    /// The rest of the hourly budgets now.
+    /// The use of the hourly budgets now.
     pub(crate) fn levels(&self) -> BudgetLevels {
         let at_ms = (self.now_ms)();
         let hourly = self.hourly();
-        let of_all = |rates: &Option<Rates<()>>| rates.as_ref()?.levels(at_ms).next().map(|((), left)| left);
-        let owners = hourly.owner_calls.iter().flat_map(|calls| calls.levels(at_ms));
+        let of_all =
+            |rates: &Option<Buckets<()>>| rates.as_ref()?.in_use(at_ms).next().map(|((), used)| used);
+        let owners = hourly.owner_calls.iter().flat_map(|calls| calls.in_use(at_ms));
         BudgetLevels {
             at_ms,
             blobs: of_all(&hourly.blobs),
             model_calls: of_all(&hourly.calls),
-            owner_model_calls: owners.map(|(name, left)| (hex::encode(name), left)).collect(),
+            owner_model_calls: owners.map(|(name, used)| (hex::encode(name), used)).collect(),
         }
     }
 
-    /// Continues with the rest of the hourly budgets of an earlier process. A time in the future counts as now.
+    /// Continues with the use of the hourly budgets of an earlier process. A time in the future counts as now.
     pub(crate) fn restore(&self, levels: &BudgetLevels) {
         let at_ms = levels.at_ms.min((self.now_ms)());
         let mut hourly = self.hourly();
-        if let (Some(blobs), Some(left)) = (&mut hourly.blobs, levels.blobs) {
-            blobs.restore((), left, at_ms);
+        if let (Some(blobs), Some(used)) = (&mut hourly.blobs, levels.blobs) {
+            blobs.restore((), used, at_ms);
         }
-        if let (Some(calls), Some(left)) = (&mut hourly.calls, levels.model_calls) {
-            calls.restore((), left, at_ms);
+        if let (Some(calls), Some(used)) = (&mut hourly.calls, levels.model_calls) {
+            calls.restore((), used, at_ms);
         }
         let Some(calls) = &mut hourly.owner_calls else { return };
-        for (name, left) in levels.owner_model_calls.iter().take(MAX_RATE_ENTRIES) {
+        for (name, used) in levels.owner_model_calls.iter().take(MAX_KEYS) {
             let mut bytes = OwnerName::default();
             if hex::decode_to_slice(name, &mut bytes).is_ok() {
-                calls.restore(bytes, *left, at_ms);
+                calls.restore(bytes, *used, at_ms);
             }
         }
     }
@@ -297,6 +296,8 @@ mod tests {
 
     use super::*;
 
+    const HOUR_MS: u64 = 3_600_000;
+
     fn budgets(limits: BudgetLimits) -> (Arc<Budgets>, Arc<AtomicU64>) {
         let now_ms = Arc::new(AtomicU64::new(0));
         let clock = now_ms.clone();
@@ -364,7 +365,7 @@ mod tests {
             before.take_model_call(Some(one)).unwrap();
         }
         let levels = before.levels();
-        assert_eq!((levels.blobs, levels.model_calls, levels.owner_model_calls.len()), (Some(3), Some(2), 1));
+        assert_eq!((levels.blobs, levels.model_calls, levels.owner_model_calls.len()), (Some(1), Some(2), 1));
 
         let (after, clock) = budgets(limits);
         clock.store(HOUR_MS, Ordering::SeqCst);

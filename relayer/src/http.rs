@@ -37,10 +37,9 @@ use std::{
 };
 
 use axum::{Router, middleware};
-use baton_keys::ids::PublicKey;
 use baton_kit::listen;
+use baton_limits::{Buckets, Rate, Slots, Subnet};
 use baton_memory::{Memory, extraction, ids::OwnerId};
-use baton_mesh::{Rates, Subnet};
 use baton_models::embed::Embedder;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
@@ -64,7 +63,7 @@ use crate::{
     chat::Chat,
     delegation::registry::{Records, Registry},
     owners::Owners,
-    shared_slots::SharedSlots,
+    slots::slots,
 };
 
 /// Time that running requests have to finish at shutdown.
@@ -81,11 +80,10 @@ pub struct AppState {
 struct Inner {
     config: ServerConfig,
     registry: Registry,
-    owner_rates: Mutex<Rates<OwnerId>>,
-    key_rates: Mutex<Rates<PublicKey>>,
-    subnet_rates: Mutex<Rates<Subnet>>,
-    requests: SharedSlots,
-    large_bodies: SharedSlots,
+    owner_rates: Mutex<Buckets<OwnerId>>,
+    subnet_rates: Mutex<Buckets<Subnet>>,
+    requests: Slots,
+    large_bodies: Slots,
     tasks: TaskTracker,
     document: OnceLock<OpenApi>,
     /// Memory's last readiness answer, with its time.
@@ -127,13 +125,10 @@ impl AppState {
         Self {
             inner: Arc::new(Inner {
                 registry: Registry::new(records).at(config.audience.relayer),
-                owner_rates: Mutex::new(Rates::new(limits.owner_per_minute)),
-                key_rates: Mutex::new(Rates::new(limits.key_per_minute)),
-                subnet_rates: Mutex::new(
-                    Rates::new(limits.subnet_per_minute).in_bursts_of(limits.subnet_burst()),
-                ),
-                requests: SharedSlots::new(limits.requests),
-                large_bodies: SharedSlots::new(limits.large_bodies),
+                owner_rates: Mutex::new(Buckets::new(Rate::per_minute(limits.owner_per_minute.into()))),
+                subnet_rates: Mutex::new(Buckets::new(limits.subnet_rate())),
+                requests: slots(limits.requests),
+                large_bodies: slots(limits.large_bodies),
                 tasks: TaskTracker::new(),
                 document: OnceLock::new(),
                 readiness: tokio::sync::Mutex::default(),

@@ -34,7 +34,7 @@ mod running;
 mod serve;
 mod service;
 mod setup;
-mod shared_slots;
+mod slots;
 mod stacks;
 mod status;
 mod time;

@@ -11,8 +11,8 @@ use std::{
 };
 
 use baton_keys::{SecretSigningKey, ids::PublicKey, secret::random_bytes};
+use baton_limits::{Buckets, Rate, Subnet};
 use baton_memory::{api::MemoryError, ids::OwnerId};
-use baton_mesh::{Rates, Subnet};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
     ids::{ModelId, NodeId, QuotaSerial},
@@ -24,10 +24,9 @@ use clap::ValueEnum;
 
 use crate::delegation::registry::Records;
 
-/// New owners an hour from one subnet: households and small offices.
-const NEW_OWNERS_PER_HOUR: u64 = 30;
-const HOUR_MS: u64 = 3_600_000;
-const DAY_MS: u64 = 24 * HOUR_MS;
+/// New owners from one subnet: households and small offices.
+const NEW_OWNERS: Rate = Rate::per_hour(30);
+const DAY_MS: u64 = 24 * 3_600_000;
 /// Invitations that are remembered as valid; when full, all are looked up again.
 const MAX_CHECKED: usize = 4096;
 /// The owner's record with its invitation.
@@ -97,7 +96,7 @@ struct OwnersState {
     known: HashSet<OwnerId>,
     /// Whether the last count found owners that are refused.
     refuses_some: bool,
-    new: Rates<Subnet>,
+    new: Buckets<Subnet>,
     /// Ends of verified invitations, in milliseconds since the Unix epoch.
     invited: HashMap<OwnerId, u64>,
 }
@@ -106,7 +105,7 @@ impl Owners {
     /// The owners of the relayer with this key.
     #[must_use]
     pub fn new(policy: OwnerPolicy, relayer: PublicKey) -> Self {
-        let new = Rates::per(NEW_OWNERS_PER_HOUR, HOUR_MS);
+        let new = Buckets::new(NEW_OWNERS);
         let state = OwnersState { known: HashSet::new(), refuses_some: false, new, invited: HashMap::new() };
         Self { policy, relayer, state: Mutex::new(state) }
     }
@@ -280,8 +279,6 @@ pub fn invite(
 
 #[cfg(test)]
 mod tests {
-    use baton_mesh::Origin;
-
     use super::*;
     use crate::delegation::registry::tests::InMemoryRecords;
 
@@ -346,7 +343,7 @@ mod tests {
     #[test]
     fn fresh_keys_end_at_the_budget_and_at_the_rate_of_their_subnet() {
         let owners = owners(OwnerPolicy { max_owners: 100, ..OwnerPolicy::default() });
-        let subnet = |third: u8| Origin::Direct([203, 0, third, 1].into()).subnet();
+        let subnet = |third: u8| Some(Subnet::V4([203, 0, third]));
         let admitted = |from: std::ops::Range<u32>, third| {
             from.filter(|number| owners.count(OwnerId::of(&key(*number)), subnet(third), NOW_MS).is_ok())
                 .count()

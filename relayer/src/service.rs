@@ -6,7 +6,7 @@ mod admission;
 use std::{sync::Arc, time::Duration};
 
 use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
-use baton_mesh::{Incoming, MeshHandle, TurnReceiver, TurnSender, TurnStream, guard::Caller};
+use baton_mesh::{Caller, Incoming, MeshHandle, TurnReceiver, TurnSender, TurnStream};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
     ids::{ExchangeKey, NodeId},
@@ -78,14 +78,8 @@ impl Relayer {
     /// A relayer that forwards turns; `now_ms` is the wall clock in milliseconds since the Unix epoch.
     #[must_use]
     pub fn new(key: SecretSigningKey, mesh: MeshHandle, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
-        Self {
-            key,
-            memory: None,
-            owners: None,
-            mesh,
-            now_ms,
-            admission: Admission::new(SealedLimits::default()),
-        }
+        let admission = Admission::new(SealedLimits::default(), now_ms.clone());
+        Self { key, memory: None, owners: None, mesh, now_ms, admission }
     }
 
     /// Sets who may be an owner; without it, any account key.
@@ -98,7 +92,7 @@ impl Relayer {
     /// Sets the limits.
     #[must_use]
     pub fn with_limits(mut self, limits: SealedLimits) -> Self {
-        self.admission = Admission::new(limits);
+        self.admission = Admission::new(limits, self.now_ms.clone());
         self
     }
 
@@ -121,7 +115,7 @@ impl Relayer {
                 next = incoming.next() => {
                     let Some((_, stream)) = next else { break };
                     let relayer = relayer.clone();
-                    // The mesh bounds the streams of all peers, of a peer and of a subnet.
+                    // The mesh bounds the streams of all peers and of a subnet.
                     turns.spawn(async move {
                         relayer.serve(stream).await;
                     });
@@ -140,7 +134,7 @@ impl Relayer {
 
     async fn serve(&self, mut stream: TurnStream) {
         let who = self.admission.caller(&stream);
-        let admitted = self.admission.admit(&mut stream, &who, &self.mesh, &*self.now_ms).await;
+        let admitted = self.admission.admit(&mut stream, &who, &self.mesh).await;
         let (mut sender, receiver) = stream.split();
         let result = match admitted {
             Ok(turn) => self.relay(turn, &mut sender, receiver).await,
@@ -154,11 +148,11 @@ impl Relayer {
         let client = short(&who.peer);
         match result {
             Ok(frames) => {
-                self.admission.served(who, (self.now_ms)());
+                self.admission.served(who);
                 tracing::info!(%client, frames, "turn relayed");
             }
             Err(RelayError::Refuse(code, retry_after_ms)) => {
-                self.admission.note_refusal(who, code, (self.now_ms)());
+                self.admission.note_refusal(who, code);
                 // At debug: a flood of refused requests must not fill the log.
                 tracing::debug!(%client, code = code.name(), "turn refused");
                 let refused = NodeFrame::Refused { code, retry_after_ms };

@@ -80,7 +80,7 @@ impl Default for FloodOptions {
 
 /// Turns of each client before the measurement, so that the node knows the client.
 const WARM_UP: usize = 3;
-/// Requests of one identity in the signed attack from many subnets: a peer's limit in a second. From one
+/// Requests of one identity in the signed attack from many subnets. From one
 /// subnet, each request has its own identity; forged requests share an identity until it is shut out.
 const EACH_OF_MANY: u64 = 20;
 /// Parts whose latency is reported but not judged. Under signed requests from hundreds of subnets, each
@@ -250,14 +250,15 @@ fn per_part(per_second: f64, seconds: u64) -> u64 {
 /// # Errors
 /// When a process does not start, or the warm-up fails.
 pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodReport> {
-    let defence = if options.defence { "true" } else { "false" };
     let issuer = SecretSigningKey::generate();
     let issuers = issuer.public_key().to_string();
-    let access = ["--grant-issuers", &issuers, "--proxies", "127.128.0.0/9", "--own-networks", NO_MACHINE];
+    // Without its defence, the node counts nobody.
+    let own = if options.defence { NO_MACHINE } else { "0.0.0.0/0,::/0" };
+    let access = ["--grant-issuers", &issuers, "--proxies", "127.128.0.0/9", "--own-networks", own];
     let listen = ["--listen", "/ip6/::1/tcp/0", "--listen", "/ip4/127.0.0.1/udp/0/webrtc-direct"];
     let node_options = NodeOptions { echo_delay_ms: 2, ..NodeOptions::echo() };
     let node_options = node_options.with(&access).with(&listen);
-    let node_options = node_options.with(&["--defence", defence, "--cache-mb", CACHE_MB]);
+    let node_options = node_options.with(&["--cache-mb", CACHE_MB]);
     let network = Network::start(folder, 1, node_options).await?;
     let (mut clients, mut granted) = (Vec::new(), Vec::new());
     for number in 0..options.clients {

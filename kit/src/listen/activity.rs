@@ -18,6 +18,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     serve::{IncomingStream, Listener},
 };
+use baton_limits::Networks;
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
@@ -68,10 +69,10 @@ impl Activity {
     }
 
     /// Resets new connections from the same subnet, and those that sent nothing yet, for `span`, but a quarter of a second
-    /// at least and a second at most: for a server that would refuse each of their requests. The address must not be a
-    /// proxy's, which has other clients. Returns for how long: a client that waits so long meets no reset.
-    pub fn reset_next(&self, span: Duration) -> Duration {
-        self.0.resets.insert(self.0.peer, span)
+    /// at least and a second at most: for a server that would refuse each of their requests. Those of the operator's `own`
+    /// networks stay. The address must not be a proxy's, which has other clients. Returns for how long: a client that waits so long meets no reset.
+    pub fn reset_next(&self, span: Duration, own: &Networks) -> Duration {
+        self.0.resets.insert(self.0.peer, span, own)
     }
 
     /// Whether new connections from the same subnet are reset now.

@@ -5,6 +5,7 @@ use axum::{
     extract::ConnectInfo,
     routing::{get, post},
 };
+use baton_limits::Networks;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use tokio::{
@@ -63,7 +64,7 @@ async fn idle_sockets_free_their_slots_for_waiting_connections() {
 #[tokio::test]
 async fn connections_of_a_refused_subnet_are_reset_for_a_moment() {
     let refuse = get(async |ConnectInfo(activity): ConnectInfo<Activity>| {
-        activity.reset_next(Duration::from_secs(60));
+        activity.reset_next(Duration::from_secs(60), &Networks::default());
         "refused"
     });
     let (address, server) = serve_routes(Router::new().route("/", refuse), 8, IDLE).await;
@@ -79,7 +80,7 @@ async fn connections_of_a_refused_subnet_are_reset_for_a_moment() {
 #[tokio::test]
 async fn a_refusal_resets_the_connections_that_were_accepted_before_it_and_said_nothing() {
     let refuse = get(async |ConnectInfo(activity): ConnectInfo<Activity>| {
-        activity.reset_next(Duration::from_secs(60));
+        activity.reset_next(Duration::from_secs(60), &Networks::default());
         "refused"
     });
     let routes = Router::new().route("/", refuse).route("/other", get(async || "other"));

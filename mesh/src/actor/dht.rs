@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
+use baton_limits::{Bucket, Buckets, Subnet};
 use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use libp2p::{
     PeerId,
@@ -16,14 +17,9 @@ use super::Actor;
 use crate::{
     dht::{DhtError, LookupResult, Providers},
     ids::{node_id_of, peer_id_of},
-    limits::{
-        DHT_PUT_OWN, DHT_PUTS_PER_MINUTE, DHT_PUTS_PER_SECOND, DHT_PUTS_PER_SUBNET, MAX_ADDR_BYTES,
-        MAX_DHT_ANSWERS, MAX_DHT_QUERIES,
-    },
-    rate::Rates,
+    limits::{DHT_PUT_OWN, DHT_PUTS, DHT_PUTS_OF_SUBNET, MAX_ADDR_BYTES, MAX_DHT_ANSWERS, MAX_DHT_QUERIES},
     record_store::RecordIndex,
     records::{self, DhtKey},
-    subnet::Subnet,
 };
 
 /// Stands for every model: all nodes are its providers.
@@ -81,30 +77,23 @@ enum Query {
     },
 }
 
-/// Quotas of puts here: by peer, by subnet, and in all.
+/// Quotas of puts here: by subnet, and in all.
 struct PutQuotas {
-    peers: Rates<NodeId>,
-    subnets: Rates<Subnet>,
-    all: Rates<()>,
+    subnets: Buckets<Subnet>,
+    all: Bucket,
 }
 
 impl Default for PutQuotas {
     fn default() -> Self {
-        Self {
-            peers: Rates::new(DHT_PUTS_PER_MINUTE),
-            subnets: Rates::new(DHT_PUTS_PER_SUBNET),
-            all: Rates::per(DHT_PUTS_PER_SECOND, 1000),
-        }
+        Self { subnets: Buckets::new(DHT_PUTS_OF_SUBNET), all: Bucket::default() }
     }
 }
 
 impl PutQuotas {
-    /// Takes one put from the quotas. The operator's own network, which has no subnet, counts by peer only.
-    fn take(&mut self, node: NodeId, subnet: Option<Subnet>, now_ms: u64) -> bool {
-        let Some(subnet) = subnet else { return self.peers.take(node, now_ms).is_ok() };
-        self.peers.take(node, now_ms).is_ok()
-            && self.subnets.take(subnet, now_ms).is_ok()
-            && self.all.take((), now_ms).is_ok()
+    /// Takes one put from the quotas. The operator's own network, which has no subnet, is not counted.
+    fn take(&mut self, subnet: Option<Subnet>, now_ms: u64) -> bool {
+        let Some(subnet) = subnet else { return true };
+        self.subnets.take(subnet, now_ms).is_ok() && self.all.take(&DHT_PUTS, 1, now_ms).is_ok()
     }
 }
 
@@ -298,11 +287,10 @@ impl Actor {
         }
     }
 
-    /// Takes one put from the quotas of a peer.
+    /// Takes one put from the quotas of a peer's subnet.
     fn may_put(&mut self, source: PeerId, now_ms: u64) -> bool {
-        let Some(node) = node_id_of(&source) else { return false };
         let subnet = self.subnet_of(&source);
-        let may = self.dht.puts.take(node, subnet, now_ms);
+        let may = self.dht.puts.take(subnet, now_ms);
         if !may {
             self.counters.count(|stats| stats.dht.refused_rate += 1);
         }
@@ -548,26 +536,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn puts_are_counted_by_peer_by_subnet_and_in_all() {
-        let node = |number: u32| {
-            let mut id = [0; 32];
-            id[..4].copy_from_slice(&number.to_be_bytes());
-            NodeId(id)
-        };
-        let taken = |puts: &mut PutQuotas, nodes: std::ops::Range<u32>, subnet, start_ms| {
-            // One put each hundredth of a second.
-            let each = nodes.zip((start_ms..).step_by(10));
-            each.filter(|(number, now_ms)| puts.take(node(number % 64), subnet, *now_ms)).count()
-        };
+    fn puts_are_counted_by_subnet_and_in_all() {
         let subnet = |last| Some(Subnet::V4([203, 0, last]));
         let mut puts = PutQuotas::default();
-        let one = (0..1000).filter(|_| puts.take(node(0), None, 0)).count();
-        assert_eq!(one, 600, "of one peer");
-        let many = taken(&mut puts, 1..3000, subnet(1), 0);
-        assert!((1200..1900).contains(&many), "{many} of a subnet's 64 peers in half a minute");
+        // One put each hundredth of a second.
+        let one = (0..3000).filter(|number| puts.take(subnet(1), 10 * number)).count();
+        assert_eq!(one, 1200 + 599, "of one subnet in half a minute");
         let mut puts = PutQuotas::default();
-        let all =
-            (0..40).map(|last| (0..40).filter(|_| puts.take(node(last.into()), subnet(last), 0)).count());
+        let all = (0..40).map(|last| (0..40).filter(|_| puts.take(subnet(last), 0)).count());
         assert_eq!(all.sum::<usize>(), 100, "of all in an instant");
+        assert!((0..1000).all(|_| puts.take(None, 0)), "the own networks are not counted");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::PoisonError, time::Duration};
 
+use baton_limits::Subnet;
 use baton_proto::ids::NodeId;
 use libp2p::{
     Multiaddr, PeerId, gossipsub, kad,
@@ -25,10 +26,10 @@ use crate::{
         EXPLORE_CONNECTIONS, HOLE_PUNCH_WAIT, MAX_PENDING_OPENS, MIN_CIRCUIT_BYTES, MIN_CIRCUIT_TIME,
         UNCONFIRMED,
     },
+    origin::Origin,
     records::check_node,
     relays::{CircuitLimits, relay_of},
     status::{NetworkStatus, Reachability},
-    subnet::{Origin, Subnet},
     turn_protocol::OpenReply,
 };
 
@@ -184,8 +185,10 @@ impl Actor {
 
     /// Opens a turn on the best connection, or waits for a better one.
     pub(super) fn open_on_best(&mut self, peer: PeerId, reply: OpenReply) {
-        // A peer that this mesh opens turns with counts as known.
-        self.swarm.behaviour_mut().gate.served(peer, Instant::now());
+        // A subnet with which this mesh opens turns is trusted.
+        if let Some(subnet) = self.subnet_of(&peer) {
+            self.gate.trust(subnet);
+        }
         match self.path(&peer) {
             Path::Open(id) => self.swarm.behaviour_mut().turn.open(peer, id, reply),
             Path::TooSmall(_) if self.network.waiting.len() < MAX_PENDING_OPENS => {
@@ -319,7 +322,6 @@ impl Actor {
         let (now, now_ms) = (Instant::now(), self.clock.now_ms());
         let heard = Message {
             author: message.source,
-            forwarder: propagation_source,
             subnet: self.subnet_of(&propagation_source),
             data: &message.data,
         };

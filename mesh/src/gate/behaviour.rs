@@ -1,10 +1,6 @@
 //! The gate as libp2p calls it.
 
-use std::{
-    sync::{Arc, Mutex},
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::task::{Context, Poll};
 
 use libp2p::{
     Multiaddr, PeerId,
@@ -14,12 +10,11 @@ use libp2p::{
         THandlerOutEvent, ToSwarm, dummy,
     },
 };
-use tokio::time::Instant;
 
-use super::{ConnectionRefusal, Gate, SharedGate};
-use crate::{expiring_peers::ExpiringPeers, limits::MeshLimits};
+use super::{ConnectionRefusal, SharedGate};
+use crate::{limits::MeshLimits, origin::Origin};
 
-/// Few slots are left; the swarm task should [free one](GateBehaviour::eviction_candidate).
+/// Few slots are left; the swarm task should [free one](SharedGate::eviction_candidate).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EvictionRequest;
 
@@ -28,42 +23,12 @@ pub(crate) struct GateBehaviour(SharedGate);
 
 impl GateBehaviour {
     pub(crate) fn new(limits: &MeshLimits) -> Self {
-        Self(SharedGate(Arc::new(Mutex::new(Gate::new(limits)))))
+        Self(SharedGate::new(limits))
     }
 
-    /// The same gate, for the listeners.
+    /// The same gate, for all others.
     pub(crate) fn shared(&self) -> SharedGate {
         self.0.clone()
-    }
-
-    /// Peers that are shut out for a while.
-    pub(crate) fn shut_out(&self) -> ExpiringPeers {
-        self.0.lock().shut_out.clone()
-    }
-
-    /// Peers that this mesh has dealt with lately.
-    pub(crate) fn known(&self) -> ExpiringPeers {
-        self.0.lock().known.clone()
-    }
-
-    /// Records that this mesh served a peer or was served by it: the peer is known and its subnets are
-    /// trusted for a while.
-    pub(crate) fn served(&mut self, peer: PeerId, now: Instant) {
-        self.0.lock().served(peer, now);
-    }
-
-    /// Records how late the swarm task's upkeep ran.
-    pub(crate) fn late_by(&mut self, late: Duration) {
-        self.0.lock().late_by(late);
-    }
-
-    /// The idle unknown peer to evict first, if any; `busy` tells whether a peer has open streams.
-    pub(crate) fn eviction_candidate(
-        &mut self,
-        now: Instant,
-        busy: impl Fn(&PeerId) -> bool,
-    ) -> Option<(PeerId, ConnectionId)> {
-        self.0.lock().eviction_candidate(now, busy)
     }
 }
 
@@ -78,9 +43,9 @@ impl NetworkBehaviour for GateBehaviour {
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
         let mut gate = self.0.lock();
-        let subnet = gate.counted(local, remote);
-        gate.admit(subnet, Instant::now()).map_err(ConnectionDenied::new)?;
-        gate.slots.begun(id, subnet);
+        let subnet = Origin::of(local, remote).counted(&gate.own_networks);
+        gate.admit(subnet, self.0.now_ms()).map_err(ConnectionDenied::new)?;
+        gate.connections.begun(id, subnet);
         Ok(())
     }
 
@@ -91,7 +56,7 @@ impl NetworkBehaviour for GateBehaviour {
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        if self.0.lock().shut_out.has(&peer, Instant::now()) {
+        if self.0.lock().shut_out.has(&peer, self.0.now_ms()) {
             return Err(ConnectionDenied::new(ConnectionRefusal::ShutOut));
         }
         Ok(dummy::ConnectionHandler)
@@ -113,25 +78,15 @@ impl NetworkBehaviour for GateBehaviour {
         match event {
             FromSwarm::ConnectionEstablished(made) => {
                 if let ConnectedPoint::Listener { local_addr, send_back_addr } = made.endpoint {
-                    let (subnet, now) = (gate.counted(local_addr, send_back_addr), Instant::now());
-                    gate.slots.settled(made.connection_id);
-                    gate.slots.opened(made.connection_id, made.peer_id, subnet, now);
-                    if let Some(subnet) = subnet.filter(|_| gate.known.has(&made.peer_id, now)) {
-                        gate.trust(subnet, now);
-                    }
+                    let subnet = Origin::of(local_addr, send_back_addr).counted(&gate.own_networks);
+                    gate.connections.settled(made.connection_id);
+                    gate.connections.opened(made.connection_id, made.peer_id, subnet, self.0.now_ms());
                 }
             }
             // libp2p reports every inbound connection that was not established, whichever behaviour refused
             // it.
-            FromSwarm::ListenFailure(failed) => gate.slots.settled(failed.connection_id),
-            FromSwarm::ConnectionClosed(closed) => {
-                let now = Instant::now();
-                if let Some((peer, Some(subnet))) = gate.slots.ended(closed.connection_id)
-                    && gate.known.has(&peer, now)
-                {
-                    gate.trust(subnet, now);
-                }
-            }
+            FromSwarm::ListenFailure(failed) => gate.connections.settled(failed.connection_id),
+            FromSwarm::ConnectionClosed(closed) => gate.connections.ended(closed.connection_id),
             _ => {}
         }
     }

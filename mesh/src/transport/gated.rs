@@ -14,6 +14,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use baton_limits::Networks;
 use futures::{
     FutureExt as _, StreamExt as _,
     future::{BoxFuture, ready},
@@ -31,8 +32,8 @@ use super::proxy_header::{self, HeaderProgress};
 use crate::{
     gate::SharedGate,
     limits::{MAX_AWAITED_HEADERS, PROXY_HEADER_TIMEOUT},
+    origin::ip_of,
     stats::Counters,
-    subnet::{Networks, ip_of},
 };
 
 /// Connections refused, or begun with a proxy's header, in a row before other work of the swarm task gets its turn.

@@ -155,17 +155,14 @@ options! {
             slots: Option<u32> = number(), range(1, 256).default("8");
             /// Turns that may wait for a slot; further turns are refused as busy
             queue: Option<u32> = number(), range(0, 1024).default("16");
-            /// Turns a minute from one peer; the unknown peers of a subnet have five times as many, and so have its known peers
-            turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("120");
-            /// Tokens an hour for one peer without a grant; 16 tokens that are read count as one. The unknown peers of
-            /// a subnet have five times as many, and so have its known peers (0 is no limit)
-            tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("200000");
-            /// Storage an hour for one peer without a grant, in mebibytes times epochs; a turn's blob counts as
-            /// 13. The unknown peers of a subnet have 2.5 times as much, and so have its known peers (0 is no limit)
-            storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("80000");
-            /// Score and ban misbehaviour, and count peers by subnet (/24 and /48)
-            defence: Option<bool> = SWITCH, switch("true");
-            /// Network of your own machines and relayers, whose peers are not counted by subnet, except on
+            /// Turns a minute without a grant from one subnet (/24 and /48)
+            turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("600");
+            /// Tokens an hour without a grant for one subnet; 16 tokens that are read count as one (0 is no limit)
+            tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("1000000");
+            /// Storage an hour without a grant for one subnet, in mebibytes times epochs; a turn's blob counts as 13 (0 is
+            /// no limit)
+            storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("200000");
+            /// Network of your own machines and relayers, whose peers have no limits and are never banned, except on
             /// WebSockets; repeat, or separate with commas
             own_networks: Option<Vec<IpNetwork>> =
                 parsed::<IpNetwork>("NETWORK"), list(MAX_NETWORKS, NETWORKS).default("[]").in_words("none");

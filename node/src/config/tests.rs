@@ -46,7 +46,7 @@ fn flags_beat_the_file_and_the_file_beats_the_defaults() {
         None,
     )
     .unwrap();
-    assert_eq!((settings.slots(), settings.queue(), settings.turns_per_minute()), (7, 5, 120));
+    assert_eq!((settings.slots(), settings.queue(), settings.turns_per_minute()), (7, 5, 600));
     assert_eq!(settings.listen(), ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
     assert!(!settings.mdns());
 }
@@ -317,7 +317,7 @@ fn the_defaults_are_those_of_mesh_service_and_journal() {
     assert_eq!(settings.journal_limits().max_blob_bytes, JournalLimits::default().max_blob_bytes);
     let (ours, usual) = (service_limits(&settings, &[]), ServiceLimits::default());
     assert_eq!(ours.cache_bytes, usual.cache_bytes);
-    assert_eq!(ours.subnet_turns_per_minute, usual.subnet_turns_per_minute);
-    assert_eq!(ours.subnet_tokens_per_hour, usual.subnet_tokens_per_hour);
-    assert_eq!(ours.subnet_storage_per_hour, usual.subnet_storage_per_hour);
+    assert_eq!(ours.turns_per_minute, usual.turns_per_minute);
+    assert_eq!(ours.tokens_per_hour, usual.tokens_per_hour);
+    assert_eq!(ours.storage_per_hour, usual.storage_per_hour);
 }

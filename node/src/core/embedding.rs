@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use baton_limits::{SlotLimits, Slots};
 use baton_models::embed::Embedder;
 use baton_proto::{
     ErrorCode,
@@ -13,8 +14,6 @@ use baton_proto::{
     limits::MAX_CLOCK_SKEW_MS,
     node_record::ModelOffer,
 };
-
-use super::slots::Slots;
 
 /// Maximum remembered requests: hundreds a second for their longest lifetime.
 const MAX_SEEN: usize = 65_536;
@@ -41,14 +40,14 @@ impl std::fmt::Debug for EmbeddingModel {
 /// The service's state for embeddings.
 pub(crate) struct Embedding {
     pub(crate) model: EmbeddingModel,
-    pub(crate) slots: Arc<Slots>,
+    pub(crate) slots: Slots,
     pub(crate) seen: Mutex<SeenRequests>,
 }
 
 impl Embedding {
-    /// Runs one batch at a time, because the model uses all threads for each.
-    pub(crate) fn new(model: EmbeddingModel, queue: usize, now_ms: u64) -> Self {
-        Self { model, slots: Slots::new(1, queue), seen: Mutex::new(SeenRequests::since(now_ms)) }
+    /// The model takes one batch at a time, because it uses all threads for each.
+    pub(crate) fn new(model: EmbeddingModel, slots: SlotLimits, now_ms: u64) -> Self {
+        Self { model, slots: Slots::new(slots), seen: Mutex::new(SeenRequests::since(now_ms)) }
     }
 
     /// Running and waiting requests.

@@ -1,19 +1,15 @@
 //! Frames of an accepted substream: reads the first ones within limits, and sends answers of one frame.
 
-use baton_mesh::{FrameError, FrameTooLarge, TurnReceiver, TurnStream};
+use baton_limits::Offence;
+use baton_mesh::{Caller, FrameError, TurnReceiver, TurnStream};
 use baton_proto::{
-    ErrorCode, codec,
+    codec,
     embed::{EMBED_PROTOCOL, EmbedAnswer},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
-use super::{
-    Core,
-    guard::{Caller, Offence},
-    limits::{BUSY_RETRY_MS, SMALL_FRAME_BYTES},
-    refusal::Refusal,
-};
+use super::{Core, refusal::Refusal};
 
 /// Largest further frame of a waiting client; none is expected.
 const MAX_STRAY_FRAME_BYTES: usize = 64;
@@ -25,34 +21,11 @@ pub(crate) async fn next_frame<T: DeserializeOwned>(
     who: &Caller,
     limit: usize,
 ) -> Result<Result<T, Refusal>, FrameError> {
-    let deadline = Instant::now() + core.limits.request_timeout;
-    let mut received = stream.recv_by(SMALL_FRAME_BYTES, deadline).await;
-    let mut _share = None;
-    let mut large = false;
-    if let Err(FrameError::TooLarge(FrameTooLarge { len, .. })) = received
-        && len <= limit
-    {
-        // Twice the length: the bytes and the decoded value.
-        _share = match core.frame_shares.take(2 * len, who.subnet, deadline).await {
-            Ok(share) => Some(share),
-            Err(code) => return Ok(Err(Refusal::after(code, BUSY_RETRY_MS))),
-        };
-        large = true;
-        received = stream.recv_by(limit, deadline).await;
-    }
-    let bytes = match received {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Err(FrameError::Truncated),
-        Err(FrameError::TooLarge(_)) => return Ok(Err(ErrorCode::FrameTooLarge.into())),
-        Err(error) => {
-            // The node reserved memory for bytes that never came.
-            if large || matches!(error, FrameError::Timeout) {
-                core.note_offence(who, Offence::Stalled);
-            }
-            return Err(error);
-        }
-    };
-    Ok(codec::decode(&bytes, limit).map_err(Refusal::from))
+    let received = core.defence.receive(stream, who, limit).await?;
+    Ok(match received {
+        Ok((bytes, _share)) => codec::decode(&bytes, limit).map_err(Refusal::from),
+        Err(denial) => Err(denial.into()),
+    })
 }
 
 /// Waits until a client that has sent everything gives up its request.
@@ -68,7 +41,7 @@ pub(crate) async fn refuse(
     refusal: Refusal,
 ) -> Result<(), FrameError> {
     core.observer.refused(refusal.code);
-    core.note_refusal(&who, refusal.code);
+    core.defence.refused(&who, refusal.code);
     let Refusal { code, retry_after_ms, .. } = &refusal;
     let (code, retry_after_ms) = (*code, *retry_after_ms);
     match stream.protocol() {
@@ -87,7 +60,7 @@ pub(crate) async fn send_only(
     let deadline = Instant::now() + core.limits.reader_stall;
     let sent = stream.send_by(&codec::encode(frame), deadline).await;
     if matches!(sent, Err(FrameError::Timeout)) {
-        core.note_offence(who, Offence::Stalled);
+        core.defence.offence(who, Offence::Stalled);
     }
     sent?;
     stream.close().await

@@ -3,10 +3,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use baton_mesh::Networks;
+use baton_limits::{Networks, Rate, SlotLimits};
+pub(crate) use baton_mesh::BUSY_RETRY_MS;
+use baton_mesh::DefenceLimits;
 use baton_proto::{ids::ModelId, node_record::StorageOffer, quota::QuotaGrant};
 
-use super::{guard::GuardLimits, quotas::QuotaPolicy};
+use super::quotas::QuotaPolicy;
 
 /// Concurrent PUTs. A blob has at most 2 MiB, so this bounds their memory to 32 MiB. Other blobs wait in the
 /// journal.
@@ -14,9 +16,8 @@ pub(crate) const MAX_CONCURRENT_PUTS: usize = 16;
 /// Blobs on their way to the store. At this number the node refuses turns as Busy: seventeen turns a second while
 /// the store is gone, since the node gives a blob up after a minute.
 pub(crate) const MAX_STORING: usize = 1024;
-/// Part of these: blobs of unknown peers. A store that takes 32 a second takes them in two seconds, the time for
-/// which a turn waits for its blob.
-pub(crate) const MAX_STORING_UNKNOWN: usize = 64;
+/// Part of these: blobs of one subnet or grant.
+pub(crate) const MAX_STORING_OF_SUBNET: usize = 256;
 
 /// Token frames between the engine and the fastest reader: enough to hide a scheduling delay, few enough that
 /// a slow reader soon slows the engine.
@@ -25,13 +26,6 @@ pub(crate) const MAX_FRAMES_AHEAD: usize = 16;
 /// Bytes of frames of a running turn, so that a second connection can attach and read all of them. The
 /// largest answer takes below 6 MiB: 32 Ki tokens of one frame each, 512 KiB of text, a note every 32 tokens.
 pub(crate) const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
-
-/// Requests up to this size need no share of [`ServiceLimits::frame_bytes`]: status requests, and turns of
-/// ordinary length.
-pub(crate) const SMALL_FRAME_BYTES: usize = 64 * 1024;
-
-/// Retry time of a busy node, in milliseconds: about one short answer.
-pub(crate) const BUSY_RETRY_MS: u32 = 1000;
 
 /// Retry time of a drained node, in milliseconds. Maintenance takes minutes, and every other node is a better
 /// choice until then.
@@ -76,23 +70,8 @@ pub struct Price {
     pub output: u64,
 }
 
-/// Most of each resource in an hour; none is no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct HourlyLimits {
-    /// Turns and embedding requests.
-    pub(crate) turns: Option<u64>,
-    /// Tokens of answers, and a part of those that are read.
-    pub(crate) tokens: Option<u64>,
-    /// Storage units.
-    pub(crate) storage: Option<u64>,
-}
-
-impl HourlyLimits {
-    /// The limits, as the amounts of an account are ordered.
-    pub(crate) fn parts(self) -> [Option<u64>; 3] {
-        [self.turns, self.tokens, self.storage]
-    }
-}
+/// Most of each resource in an hour: turns and embedding requests, tokens, storage units. None is no limit.
+pub(crate) type HourlyRates = [Option<Rate>; 3];
 
 /// Bounds set by the operator.
 #[derive(Debug, Clone)]
@@ -101,31 +80,16 @@ pub struct ServiceLimits {
     pub slots: usize,
     /// Turns that may wait for a slot; further turns are refused as Busy.
     pub queue: usize,
-    /// Turns a minute from one peer. A relayer is one peer for all of its users.
+    /// Turns a minute without a grant from one subnet.
     pub turns_per_minute: u32,
-    /// Frames of any kind a minute from one peer.
-    pub frames_per_minute: u32,
-    /// Turns a minute of a subnet's unknown peers together. Its peers served before have the same amount
-    /// again.
-    pub subnet_turns_per_minute: u32,
-    /// Tokens an hour for one peer; 0 means no limit.
+    /// Tokens an hour without a grant for one subnet; 0 means no limit.
     pub tokens_per_hour: u64,
-    /// Tokens an hour for a subnet's unknown peers together. Its peers served before have the same
-    /// amount again. 0 means no limit.
-    pub subnet_tokens_per_hour: u64,
-    /// Storage units (MiB x epochs) an hour for one peer; 0 means no limit.
+    /// Storage units (MiB x epochs) an hour without a grant for one subnet; 0 means no limit.
     pub storage_per_hour: u64,
-    /// Storage units an hour for a subnet's unknown peers together. Its peers served before have the same
-    /// amount again. 0 means no limit.
-    pub subnet_storage_per_hour: u64,
-    /// Whether misbehaviour is scored, and peers are counted by subnet and banned.
-    pub defence: bool,
-    /// Networks whose peers are not counted by subnet; each such peer alone pays for its turns.
+    /// Networks whose peers are not counted: the operator's own.
     pub own_networks: Networks,
     /// Policy on granted quotas.
     pub quotas: QuotaPolicy,
-    /// Turns a minute of one session.
-    pub session_turns_per_minute: u32,
     /// Maximum tokens of an answer.
     pub max_output_tokens: u32,
     /// Terms of the storage of blobs, paid by the operator's publisher. Turns that request more epochs are
@@ -165,20 +129,14 @@ impl Default for ServiceLimits {
         Self {
             slots: 1,
             queue: 16,
-            turns_per_minute: 120,
-            frames_per_minute: 1200,
-            // Five busy peers.
-            subnet_turns_per_minute: 600,
-            // More than the output of a small model in two slots on a CPU.
-            tokens_per_hour: 200_000,
-            subnet_tokens_per_hour: 1_000_000,
-            // 1,200 turns an hour, each stored for the five epochs of an unknown peer; 3,000 from its subnet.
-            storage_per_hour: 80_000,
-            subnet_storage_per_hour: 200_000,
-            defence: true,
+            // Five busy users.
+            turns_per_minute: 600,
+            // More than the output of a small model in two slots on a CPU, five times.
+            tokens_per_hour: 1_000_000,
+            // 3,000 turns an hour, each stored for the five epochs of a turn without a grant.
+            storage_per_hour: 200_000,
             own_networks: Networks::default(),
             quotas: QuotaPolicy::default(),
-            session_turns_per_minute: 60,
             max_output_tokens: 4096,
             storage: StorageOffer::default(),
             // The longest answer at some forty tokens a second.
@@ -201,42 +159,44 @@ impl Default for ServiceLimits {
     }
 }
 
-/// An hour's limit; 0 means none.
-fn limit(amount: u64) -> Option<u64> {
-    (amount > 0).then_some(amount)
-}
-
 impl ServiceLimits {
-    /// The limits that the guard applies.
-    #[must_use]
-    pub(crate) fn guard(&self) -> GuardLimits {
-        GuardLimits {
-            defence: self.defence,
+    /// The limits of the service's streams.
+    pub(crate) fn defence(&self) -> DefenceLimits {
+        DefenceLimits {
             own_networks: self.own_networks.clone(),
             turns_per_minute: self.turns_per_minute,
-            frames_per_minute: self.frames_per_minute,
-            subnet_turns_per_minute: self.subnet_turns_per_minute,
+            frame_bytes: self.frame_bytes,
+            request_timeout: self.request_timeout,
         }
     }
 
-    /// The hour of a peer without a grant. Its turns have a limit a minute.
-    pub(crate) fn peer_hour(&self) -> HourlyLimits {
-        let (tokens, storage) = (limit(self.tokens_per_hour), limit(self.storage_per_hour));
-        HourlyLimits { turns: None, tokens, storage }
-    }
-
-    /// The hour of a subnet's peers without a grant.
-    pub(crate) fn subnet_hour(&self) -> HourlyLimits {
-        let (tokens, storage) = (limit(self.subnet_tokens_per_hour), limit(self.subnet_storage_per_hour));
-        HourlyLimits { turns: None, tokens, storage }
+    /// The hour of a subnet without a grant. Its turns have a limit a minute.
+    pub(crate) fn subnet_hour(&self) -> HourlyRates {
+        let rate = |amount| (amount > 0).then_some(Rate::per_hour(amount));
+        [None, rate(self.tokens_per_hour), rate(self.storage_per_hour)]
     }
 
     /// The hour of a grant. Zero in a grant allows nothing.
-    pub(crate) fn grant_hour(&self, grant: &QuotaGrant) -> HourlyLimits {
-        HourlyLimits {
-            turns: Some(grant.turns_per_hour.into()),
-            tokens: Some(grant.tokens_per_hour),
-            storage: None,
+    pub(crate) fn grant_hour(grant: &QuotaGrant) -> HourlyRates {
+        [Some(Rate::per_hour(grant.turns_per_hour.into())), Some(Rate::per_hour(grant.tokens_per_hour)), None]
+    }
+
+    /// The capacity for turns, or for requests of another kind with this many slots. While grants are accepted, turns
+    /// without one leave a slot free.
+    pub(crate) fn turn_slots(&self, slots: usize) -> SlotLimits {
+        let reserved = usize::from(!self.quotas.issuers.is_empty());
+        SlotLimits { units: slots, per_key: slots, reserved, queue: self.queue, queue_per_key: self.queue }
+    }
+
+    /// The capacity for PUTs. A subnet has half of it, and so have turns without a grant while grants are accepted.
+    pub(crate) fn put_slots(&self) -> SlotLimits {
+        let half = MAX_CONCURRENT_PUTS / 2;
+        SlotLimits {
+            units: MAX_CONCURRENT_PUTS,
+            per_key: half,
+            reserved: if self.quotas.issuers.is_empty() { 0 } else { half },
+            queue: MAX_STORING,
+            queue_per_key: MAX_STORING_OF_SUBNET,
         }
     }
 

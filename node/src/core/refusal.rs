@@ -1,5 +1,6 @@
 //! Refusals of requests on the wire.
 
+use baton_mesh::StreamDenial;
 use baton_proto::{
     ErrorCode,
     wire::{NodeFrame, failure_reason},
@@ -28,6 +29,12 @@ impl std::fmt::Debug for Refusal {
 impl From<ErrorCode> for Refusal {
     fn from(code: ErrorCode) -> Self {
         let retry_after_ms = if code == ErrorCode::Busy { BUSY_RETRY_MS } else { 0 };
+        Self::after(code, retry_after_ms)
+    }
+}
+
+impl From<StreamDenial> for Refusal {
+    fn from(StreamDenial { code, retry_after_ms }: StreamDenial) -> Self {
         Self::after(code, retry_after_ms)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use baton_limits::{Key, Ticket};
 use baton_proto::{
     ids::BlobDigest,
     store::{PutOptions, StoreError},
@@ -10,7 +11,7 @@ use baton_proto::{
 use baton_walrus_client::{ShardCount, blob_id};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Core, pause::Step, store_queue::StorePlace};
+use super::{Core, pause::Step};
 use crate::journal::{JournalError, PutPlan, TurnKey};
 
 /// Longest wait between two tries.
@@ -29,17 +30,18 @@ pub(crate) struct StoreTask {
     pub(crate) plan: PutPlan,
     /// Whether an earlier PUT may have arrived.
     pub(crate) uncertain: bool,
-    /// Whether its peer is unknown.
-    pub(crate) unknown: bool,
+    /// The key that its PUT counts to.
+    pub(crate) payer: Key,
 }
 
 /// Stores a blob in its own task. The receiver gets the resulting state.
 pub(crate) fn start(core: &Arc<Core>, task: StoreTask) -> oneshot::Receiver<StoreState> {
     let (sender, receiver) = oneshot::channel();
-    let (owner, place) = (core.clone(), core.store_queue.enter(task.unknown));
+    // Turns that are already admitted may exceed the limits by their number.
+    let (owner, ticket) = (core.clone(), core.put_slots.enter_over_limit(task.payer));
     core.spawn_storing(async move {
         let began = Instant::now();
-        let state = store(&owner, &place, task).await;
+        let state = store(&owner, &ticket, task).await;
         if let Err(error) = owner.journal.set_store(task.key, state).await {
             tracing::error!(%error, "cannot note that a blob is stored");
         }
@@ -58,17 +60,17 @@ pub(crate) async fn store_again(core: &Arc<Core>) -> Result<(), JournalError> {
     }
     for (key, sealed) in unstored {
         let digest = sealed.committed.blob_digest;
-        let task = StoreTask { key, digest, plan: sealed.plan, uncertain: true, unknown: false };
+        let task = StoreTask { key, digest, plan: sealed.plan, uncertain: true, payer: Key::Own };
         drop(start(core, task));
     }
     Ok(())
 }
 
-async fn store(core: &Arc<Core>, place: &StorePlace, mut task: StoreTask) -> StoreState {
+async fn store(core: &Arc<Core>, ticket: &Ticket, mut task: StoreTask) -> StoreState {
     let deadline = Instant::now() + core.limits.store_give_up;
     let mut backoff = core.limits.store_backoff;
     loop {
-        let tried = tokio::time::timeout_at(deadline, attempt(core, place, &task)).await;
+        let tried = tokio::time::timeout_at(deadline, attempt(core, ticket, &task)).await;
         let wait = match tried {
             Err(_) => return StoreState::GivenUp,
             Ok(Ok(state)) => return state,
@@ -89,13 +91,16 @@ async fn store(core: &Arc<Core>, place: &StorePlace, mut task: StoreTask) -> Sto
         if Instant::now() + wait >= deadline {
             return StoreState::GivenUp;
         }
+        let yielding = ticket.yield_slot();
         tokio::time::sleep(wait).await;
+        drop(yielding);
         backoff = (backoff * 2).min(MAX_BACKOFF);
     }
 }
 
-async fn attempt(core: &Arc<Core>, place: &StorePlace, task: &StoreTask) -> Result<StoreState, StoreError> {
-    let _permit = place.permit().await;
+async fn attempt(core: &Arc<Core>, ticket: &Ticket, task: &StoreTask) -> Result<StoreState, StoreError> {
+    // No caller of this queue displaces another.
+    let _ = ticket.granted().await;
     let bytes = core
         .journal
         .blob(task.digest)

@@ -1,8 +1,8 @@
 //! One accepted substream: its first frame selects the handler.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use baton_mesh::{FrameError, TurnStream};
+use baton_mesh::{Caller, FrameError, TurnStream};
 use baton_proto::{
     ErrorCode,
     embed::EMBED_PROTOCOL,
@@ -10,15 +10,12 @@ use baton_proto::{
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES},
     wire::{ClientFrame, NodeFrame},
 };
-use tokio::time::Instant;
 
 use super::{embedding, questions};
 use crate::{
     core::{
         Core,
         frames::{next_frame, refuse, send_only},
-        guard::{Caller, StreamRefusal},
-        refusal::Refusal,
     },
     observer::RequestKind,
     turn,
@@ -26,11 +23,11 @@ use crate::{
 
 /// Serves a substream to its end, or until the service ends.
 pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
-    let who = core.guard().caller(stream.remote(), stream.origin());
-    let arrived = core.guard().arrive(&who, core.now_ms());
+    let who = core.defence.caller(&stream);
     let served = async {
-        match arrived {
-            Err(refusal) => refuse_stream(&core, stream, who, refusal).await,
+        // A refused stream is not read: a read would cost more than the share of its peer.
+        match core.defence.arrive(&who, core.peers.as_ref()) {
+            Err(denial) => refuse(&core, stream, who, denial.into()).await,
             Ok(()) => match stream.protocol() {
                 EMBED_PROTOCOL => embedding::serve(&core, stream, who).await,
                 _ => answer(&core, stream, who).await,
@@ -40,19 +37,6 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
     if let Some(Err(error)) = core.closing.run_until_cancelled(Box::pin(served)).await {
         tracing::debug!(%error, "a turn substream ended early");
     }
-}
-
-/// Refuses a stream without reading it: a read would cost more than this peer's allowance.
-async fn refuse_stream(
-    core: &Core,
-    stream: TurnStream,
-    who: Caller,
-    refusal: StreamRefusal,
-) -> Result<(), FrameError> {
-    if let (Some(span_ms), Some(mesh)) = (refusal.shut_out_ms, &core.peers) {
-        mesh.shut_out(who.peer, Duration::from_millis(span_ms));
-    }
-    refuse(core, stream, who, Refusal::after(ErrorCode::RateLimited, refusal.retry_after_ms)).await
 }
 
 async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result<(), FrameError> {
@@ -95,11 +79,10 @@ async fn send_blob(
     proof: FetchProof,
 ) -> Result<(), FrameError> {
     core.observer.requested(RequestKind::FetchBlob);
-    let deadline = Instant::now() + core.limits.request_timeout;
     // Held until the blob is sent: its bytes, and their encoding.
-    let mut share = match core.frame_shares.take(2 * MAX_BLOB_BYTES, who.subnet, deadline).await {
+    let mut share = match core.defence.blob_share(&who, 2 * MAX_BLOB_BYTES).await {
         Ok(share) => share,
-        Err(code) => return refuse(core, stream, who, code.into()).await,
+        Err(denial) => return refuse(core, stream, who, denial.into()).await,
     };
     match questions::blob(core, digest, proof).await {
         Ok(blob) => {

@@ -8,7 +8,8 @@ use baton_keys::{
     exchange::{EmbedSecret, ExchangeSecret},
     secret::random_bytes,
 };
-use baton_mesh::{FrameError, TurnStream};
+use baton_limits::{DisplacedError, Ticket};
+use baton_mesh::{Caller, FrameError, TurnStream};
 use baton_models::embed::EmbedRole;
 use baton_proto::{
     ErrorCode, Signable as _, SignedObject, codec,
@@ -27,10 +28,8 @@ use crate::{
         Core,
         embedding::{Embedding, EmbeddingModel},
         frames,
-        guard::Caller,
         limits::DRAIN_RETRY_MS,
         refusal::Refusal,
-        slots::{DisplacedError, Ticket},
     },
     lock::lock,
     observer::RequestKind,
@@ -74,7 +73,7 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
     };
     let answer = answered.unwrap_or_else(|code| {
         core.observer.refused(code);
-        core.note_refusal(&who, code);
+        core.defence.refused(&who, code);
         tracing::debug!(code = code.name(), "a request for embeddings was refused");
         let Refusal { code, retry_after_ms, .. } = code.into();
         EmbedAnswer::Refused { code, retry_after_ms }
@@ -91,7 +90,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
         return Err(ErrorCode::FrameTooLarge.into());
     }
     let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
-    core.take_turn(&who, granted, now_ms)?;
+    core.defence.turn(&who, granted)?;
     let claimed = SignedObject::<EmbedAuth>::peek(&auth)?;
     if claimed.audience != core.node {
         return Err(ErrorCode::WrongAudience.into());
@@ -116,8 +115,8 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
         return Err(Refusal::after(ErrorCode::Busy, DRAIN_RETRY_MS));
     }
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
-    let requester = charge::requester(core, &who, chain.as_ref());
-    if !embedding.slots.has_room(&requester) {
+    let payer = charge::payer(&who, chain.as_ref());
+    if !embedding.slots.has_room(&payer) {
         return Err(ErrorCode::Busy.into());
     }
     let auth = SignedObject::<EmbedAuth>::verify(auth)?;
@@ -126,7 +125,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     let longest = MAX_EMBED_TEXTS * offer.context_tokens as usize;
     let sealed = texts.0.len().saturating_sub(Encapsulation::LEN);
     let charge = Charge::take_all(core, who, charge::read_cost(sealed.min(longest)), chain.as_ref())?;
-    let ticket = embedding.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
+    let ticket = embedding.slots.enter(payer, 1).map_err(|_| ErrorCode::Busy)?;
     Ok(AdmittedEmbedding { embedding, auth, texts, exchange, charge, ticket })
 }
 

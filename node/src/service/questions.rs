@@ -1,5 +1,6 @@
 //! Requests about turns, apart from serving them: status, acknowledgement, abort, blobs.
 
+use baton_mesh::Caller;
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     ids::{BlobDigest, FetchProof},
@@ -9,7 +10,7 @@ use baton_proto::{
 };
 
 use crate::{
-    core::{Core, guard::Caller, refusal::Refusal},
+    core::{Core, refusal::Refusal},
     journal::{EntryState, TurnKey},
 };
 
@@ -80,7 +81,7 @@ async fn abort(core: &Core, who: &Caller, note: &TurnNote) -> AnswerResult {
     let known = core.running.find(&key).is_some()
         || core.journal.look_up(key).await.map_err(Refusal::of_journal)?.is_some();
     if !known {
-        core.take_turn(who, false, now_ms)?;
+        core.defence.turn(who, false)?;
     }
     core.journal.abort(key, now_ms).await.map_err(Refusal::of_journal)??;
     if let Some(job) = core.running.find(&key) {

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use baton_keys::{contexts::AUTH_HASH, exchange::ExchangeSecret};
+use baton_limits::{Key, Ticket};
+use baton_mesh::Caller;
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     ids::AuthHash,
@@ -17,11 +19,9 @@ use super::charge::{self, Charge};
 use crate::{
     core::{
         Core,
-        guard::Caller,
         limits::{DRAIN_RETRY_MS, TAKE_OVER_WAIT},
         refusal::Refusal,
         running::{Begin, Job, JobGuard},
-        slots::Ticket,
     },
     engine::Engine,
     journal::{EntryState, SealedEntry, TurnKey},
@@ -62,8 +62,8 @@ pub(crate) struct AdmittedTurn {
     pub(crate) engine: Arc<dyn Engine>,
     /// When it was admitted.
     pub(crate) began: Instant,
-    /// Whether its peer is unknown: then it waits behind the others.
-    pub(crate) unknown: bool,
+    /// The key that it counts to where it waits.
+    pub(crate) payer: Key,
     /// Its charge.
     pub(crate) charge: Charge,
     /// Its registration among the running turns.
@@ -89,7 +89,7 @@ enum AttemptLookup {
 /// 2. the seen-set,
 /// 3. whether the turn could be served at all,
 /// 4. signatures,
-/// 5. the session's remaining rate.
+/// 5. the remaining quotas.
 pub(crate) async fn admit(
     core: &Arc<Core>,
     who: Caller,
@@ -99,7 +99,7 @@ pub(crate) async fn admit(
     let now_ms = core.now_ms();
     request.check()?;
     let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
-    core.take_turn(&who, granted, now_ms)?;
+    core.defence.turn(&who, granted)?;
     let claimed = SignedObject::<TurnAuth>::peek(&request.auth)?;
     if claimed.audience != core.node {
         return Err(ErrorCode::WrongAudience.into());
@@ -127,21 +127,18 @@ pub(crate) async fn admit(
     }
     // The signatures: one for the turn, one for the use of a grant, and those of a grant that is new here.
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
-    let requester = charge::requester(core, &who, chain.as_ref());
-    if !core.slots.has_room(&requester) || !core.store_queue.has_room(requester.unknown) {
+    let payer = charge::payer(&who, chain.as_ref());
+    if !core.slots.has_room(&payer) || !may_store(core, &payer) {
         return Err(ErrorCode::Busy.into());
     }
     let auth = SignedObject::<TurnAuth>::verify(request.auth)?;
-    lock(&core.session_rates)
-        .take(auth.session_id, now_ms)
-        .map_err(|retry_after_ms| Refusal::after(ErrorCode::QuotaExceeded, retry_after_ms))?;
     let held = auth.max_output_tokens.min(core.limits.max_output_tokens);
     let charge = Charge::take(core, who, held, chain.as_ref())?;
     let guard = match begin(core, &auth).await? {
         Ok(guard) => guard,
         Err(job) => return Ok(AdmissionOutcome::Attach(job)),
     };
-    let ticket = core.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
+    let ticket = core.slots.enter(payer, 1).map_err(|_| ErrorCode::Busy)?;
     let admitted = AdmittedTurn {
         auth,
         payload: request.payload,
@@ -150,11 +147,17 @@ pub(crate) async fn admit(
         exchange,
         engine,
         began: Instant::now(),
-        unknown: requester.unknown,
+        payer,
         charge,
         guard,
     };
     Ok(AdmissionOutcome::New(Box::new(admitted), ticket))
+}
+
+/// Whether the blob of one more turn may wait for the store. Blobs of unknown subnets never take the last places from
+/// holders of a grant.
+fn may_store(core: &Core, payer: &Key) -> bool {
+    if payer.is_unknown() { core.put_slots.has_free_place(payer) } else { core.put_slots.has_room(payer) }
 }
 
 fn key_of(auth: &TurnAuth) -> TurnKey {

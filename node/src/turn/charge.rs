@@ -1,9 +1,10 @@
-//! The charge for a turn or an embedding request, to its grants, or else to its peer and subnet. It
-//! holds the most that the work may cost, and books the work as it is done, however the work ends. Dropping it
-//! returns the rest.
+//! The charge for a turn or an embedding request, to its grants, or else to its subnet. It holds the most that the work may
+//! cost, and counts the work as it is done. Dropping it returns the rest, however the work ended.
 
 use std::sync::{Arc, Mutex};
 
+use baton_limits::Key;
+use baton_mesh::Caller;
 use baton_proto::{
     ErrorCode, SignedObject,
     ids::{AuthHash, ModelId},
@@ -14,10 +15,8 @@ use crate::{
     core::{
         Core,
         accounts::{Amounts, Holder, Payer},
-        guard::{Caller, Guard},
         limits::ServiceLimits,
         refusal::Refusal,
-        slots::{Group, Requester},
     },
     engine::{EngineEvent, GenerateHandle},
     lock::lock,
@@ -42,13 +41,12 @@ pub(crate) struct Charge {
 
 #[derive(Default)]
 struct ChargedAmounts {
-    /// Held and not yet booked.
     held: Amounts,
-    /// Whether the turn is booked.
-    begun: bool,
-    /// Tokens booked for checks of earlier answers.
+    /// The part of these that is used. A turn is used once it begins.
+    used: Amounts,
+    /// Tokens for checks of earlier answers among the used ones.
     checks: u32,
-    /// Tokens of the answer that are booked.
+    /// Tokens of the answer among the used ones.
     answer: u32,
 }
 
@@ -61,11 +59,10 @@ impl Charge {
         most: u32,
         chain: Option<&QuotaChain>,
     ) -> Result<Self, Refusal> {
-        let now_ms = core.now_ms();
-        let payers = payers(&core.limits, &core.guard(), &who, chain, now_ms);
+        let payers = payers(&core.limits, &who, chain);
         let held = affordable(&payers, most);
         let amounts = Amounts { turns: 1, tokens: held.into(), storage: 0 };
-        lock(&core.accounts).hold(&payers, amounts, now_ms).map_err(exceeded)?;
+        lock(&core.accounts).hold(&payers, amounts, core.now_ms()).map_err(exceeded)?;
         let amounts = Mutex::new(ChargedAmounts { held: amounts, ..ChargedAmounts::default() });
         Ok(Self { core: core.clone(), who, payers, granted: chain.is_some(), held, amounts })
     }
@@ -115,53 +112,48 @@ impl Charge {
         self.granted
     }
 
-    /// Books the turn and the tokens that it reads, once: the work begins.
+    /// Counts the turn and the tokens that it reads, once: the work begins.
     pub(crate) fn begin(&self, read_tokens: usize) {
         let mut amounts = lock(&self.amounts);
-        if !std::mem::replace(&mut amounts.begun, true) {
-            let tokens = read_cost(read_tokens).max(MIN_TOKENS).into();
-            self.book(&mut amounts, Amounts { turns: 1, tokens, storage: 0 });
+        if amounts.used.turns == 0 {
+            amounts.used.turns = 1;
+            amounts.used.tokens += u64::from(read_cost(read_tokens).max(MIN_TOKENS));
         }
     }
 
-    /// Books the tokens that checks read in all beyond the turn's prompt, up to now.
+    /// Counts the tokens that checks read in all beyond the turn's prompt, up to now.
     pub(crate) fn checked(&self, read_tokens: usize) {
+        let more = read_cost(read_tokens).saturating_sub(lock(&self.amounts).checks);
+        // Without room for them, they are paid from the answer's tokens.
+        let _ = self.hold(Amounts { tokens: more.into(), ..Amounts::default() });
         let mut amounts = lock(&self.amounts);
-        let more = read_cost(read_tokens).saturating_sub(amounts.checks);
         amounts.checks += more;
-        self.book(&mut amounts, Amounts { tokens: more.into(), ..Amounts::default() });
+        amounts.used.tokens += u64::from(more);
     }
 
-    /// Books tokens of the answer up to this number in all.
+    /// Counts tokens of the answer up to this number in all.
     fn made(&self, in_all: u32) {
         let mut amounts = lock(&self.amounts);
         // A proxied engine's counts are its server's.
         let more = in_all.min(self.held).saturating_sub(amounts.answer);
         amounts.answer += more;
-        self.book(&mut amounts, Amounts { tokens: more.into(), ..Amounts::default() });
+        amounts.used.tokens += u64::from(more);
     }
 
-    fn book(&self, amounts: &mut ChargedAmounts, done: Amounts) {
-        lock(&self.core.accounts).book(&self.payers, done, self.core.now_ms());
-        let held = &mut amounts.held;
-        held.turns = held.turns.saturating_sub(done.turns);
-        held.tokens = held.tokens.saturating_sub(done.tokens);
-        held.storage = held.storage.saturating_sub(done.storage);
-    }
-
-    /// Records that the work was served, and books the storage units of its blob.
+    /// Records that the work was served, and counts the storage units of its blob.
     pub(crate) fn served(&self, storage: u64) {
-        self.book(&mut lock(&self.amounts), Amounts { storage, ..Amounts::default() });
-        self.core.guard().served(&self.who, self.core.now_ms());
-        if let Some(mesh) = &self.core.peers {
-            mesh.mark_known(self.who.peer);
+        lock(&self.amounts).used.storage += storage;
+        self.core.defence.served(&self.who);
+        if let (Some(mesh), Some(subnet)) = (&self.core.peers, self.who.subnet) {
+            mesh.trust(subnet);
         }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        lock(&self.core.accounts).end(&self.payers, lock(&self.amounts).held);
+        let amounts = lock(&self.amounts);
+        lock(&self.core.accounts).end(&self.payers, amounts.held.without(amounts.used));
     }
 }
 
@@ -170,8 +162,8 @@ pub(crate) fn read_cost(tokens: usize) -> u32 {
     u32::try_from(tokens.div_ceil(READ_TOKENS as usize)).unwrap_or(u32::MAX)
 }
 
-/// An engine's events, booked as they are taken. Dropping it books the tokens that the engine made and that
-/// nobody took.
+/// An engine's events, counted as they are taken. Dropping it counts the tokens that the engine made and that nobody
+/// took.
 pub(crate) struct ChargedEvents<'a> {
     handle: GenerateHandle,
     charge: &'a Charge,
@@ -189,10 +181,10 @@ impl<'a> ChargedEvents<'a> {
     /// The next event, or `None` after the last. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<EngineEvent> {
         let event = self.handle.next().await;
-        event.inspect(|event| self.book(event))
+        event.inspect(|event| self.count(event))
     }
 
-    fn book(&mut self, event: &EngineEvent) {
+    fn count(&mut self, event: &EngineEvent) {
         let charge = self.charge;
         match event {
             EngineEvent::Started { input_tokens } => charge.begin(*input_tokens as usize + self.resumed),
@@ -212,7 +204,7 @@ impl Drop for ChargedEvents<'_> {
     fn drop(&mut self) {
         self.handle.events.close();
         while let Ok(event) = self.handle.events.try_recv() {
-            self.book(&event);
+            self.count(&event);
         }
     }
 }
@@ -221,32 +213,25 @@ fn exceeded(retry_after_ms: u32) -> Refusal {
     Refusal::after(ErrorCode::QuotaExceeded, retry_after_ms)
 }
 
-/// The accounts that pay: all grants of a chain, or else the peer and its subnet. A peer that is not counted by subnet
-/// pays alone.
-fn payers(
-    limits: &ServiceLimits,
-    guard: &Guard,
-    who: &Caller,
-    chain: Option<&QuotaChain>,
-    now_ms: u64,
-) -> Vec<Payer> {
+/// The accounts that pay: all grants of a chain, or else the subnet. A peer of the operator's own networks pays nothing.
+fn payers(limits: &ServiceLimits, who: &Caller, chain: Option<&QuotaChain>) -> Vec<Payer> {
     if let Some(chain) = chain {
         let payer = |link: &SignedObject<QuotaGrant>| Payer {
             holder: Holder::grant(link.quota_hash()),
-            limits: limits.grant_hour(link),
+            rates: ServiceLimits::grant_hour(link),
             concurrent: link.concurrent,
         };
         return chain.links().iter().map(payer).collect();
     }
-    let payer = |holder, limits| Payer { holder, limits, concurrent: u16::MAX };
-    let subnet = guard.pool(who, now_ms).map(|pool| payer(Holder::subnet(pool), limits.subnet_hour()));
-    std::iter::once(payer(Holder::peer(who.peer), limits.peer_hour())).chain(subnet).collect()
+    let payer =
+        |subnet| Payer { holder: Holder::subnet(subnet), rates: limits.subnet_hour(), concurrent: u16::MAX };
+    who.subnet.map(payer).into_iter().collect()
 }
 
 /// The tokens to hold: as many as wanted, but no more than an hour has.
 fn affordable(payers: &[Payer], most: u32) -> u32 {
-    let hours = payers.iter().filter_map(|payer| payer.limits.tokens);
-    let tokens = hours.fold(u64::from(most), u64::min);
+    let hours = payers.iter().filter_map(|payer| payer.rates[1]);
+    let tokens = hours.fold(u64::from(most), |most, hour| most.min(hour.burst()));
     u32::try_from(tokens).unwrap_or(most).max(MIN_TOKENS)
 }
 
@@ -268,21 +253,17 @@ pub(crate) fn check_quota(
     }
 }
 
-/// The requester of a slot, with its group.
-pub(crate) fn requester(core: &Core, who: &Caller, chain: Option<&QuotaChain>) -> Requester {
-    let group = match (chain.and_then(|chain| chain.links().first()), who.subnet) {
-        // The issuer's grant: all grants narrowed from it share its slots.
-        (Some(grant), _) => Group::Grant(grant.quota_hash()),
-        (None, Some(subnet)) => Group::Subnet(subnet),
-        (None, None) => Group::Peer(who.peer),
-    };
-    let unknown = chain.is_none() && core.guard().queues_as_unknown(who, core.now_ms());
-    Requester { peer: who.peer, group, unknown }
+/// The key that a turn counts to where it waits. All grants narrowed from an issuer's grant share its slots.
+pub(crate) fn payer(who: &Caller, chain: Option<&QuotaChain>) -> Key {
+    match chain.and_then(|chain| chain.links().first()) {
+        Some(grant) => Key::Grant(grant.quota_hash().0),
+        None => Key::of(who.subnet),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use baton_mesh::{Origin, Subnet};
+    use baton_limits::Subnet;
     use baton_proto::ids::NodeId;
 
     use super::*;
@@ -293,14 +274,13 @@ mod tests {
         let chain = QuotaChain::verify_form(&bytes).unwrap();
         let limits = ServiceLimits::default();
         let who = Caller { peer: NodeId([1; 32]), subnet: None };
-        payers(&limits, &Guard::new(&limits.guard()), &who, Some(&chain), 0)
+        payers(&limits, &who, Some(&chain))
     }
 
     fn turn(accounts: &mut Accounts, payers: &[Payer], most: u32, used: u32) -> Result<u32, u32> {
         let held = affordable(payers, most);
         accounts.hold(payers, Amounts { turns: 1, tokens: held.into(), storage: 0 }, 10)?;
         let used = used.min(held);
-        accounts.book(payers, Amounts { turns: 1, tokens: used.into(), storage: 0 }, 10);
         accounts.end(payers, Amounts { turns: 0, tokens: (held - used).into(), storage: 0 });
         Ok(used)
     }
@@ -337,22 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_without_a_grant_pays_with_its_subnet_and_one_of_the_own_networks_pays_alone() {
-        let own_networks = vec!["192.168.1.0/24".parse().unwrap()].into();
-        let limits = ServiceLimits { own_networks, ..ServiceLimits::default() };
-        let guard = Guard::new(&limits.guard());
-        let caller = |ip: [u8; 4]| guard.caller(NodeId([1; 32]), Origin::Direct(ip.into()));
-        let peer = Holder::peer(NodeId([1; 32]));
-        let subnet = |prefix| Holder::subnet((Subnet::V4(prefix), false));
-        for (ip, expected) in [
-            ([203, 0, 113, 9], vec![peer, subnet([203, 0, 113])]),
-            ([127, 3, 2, 1], vec![peer, subnet([127, 0, 0])]),
-            ([192, 168, 2, 1], vec![peer, subnet([192, 168, 2])]),
-            ([192, 168, 1, 1], vec![peer]),
-        ] {
-            let paying = payers(&limits, &guard, &caller(ip), None, 0);
+    fn a_turn_without_a_grant_counts_at_its_subnet_and_one_of_the_own_networks_nowhere() {
+        let limits = ServiceLimits::default();
+        for subnet in [Some(Subnet::V4([203, 0, 113])), None] {
+            let paying = payers(&limits, &Caller { peer: NodeId([1; 32]), subnet }, None);
             let holders: Vec<Holder> = paying.iter().map(|payer| payer.holder).collect();
-            assert_eq!(holders, expected, "{ip:?}");
+            assert_eq!(holders, subnet.map(Holder::subnet).into_iter().collect::<Vec<_>>());
             assert_eq!(affordable(&paying, 0), 1, "a turn costs a token at least");
         }
     }

@@ -97,7 +97,7 @@ pub(crate) async fn commit(
         receipt_hash: sealed.receipt.receipt_hash(),
         store: StoreState::Pending,
         plan,
-        receipt_kind: receipt_kind(core, admitted, summary.price),
+        receipt_kind: receipt_kind(admitted, summary.price),
         ack: None,
     };
     let committed = Box::new(entry.committed.clone());
@@ -123,7 +123,7 @@ pub(crate) async fn commit(
         events.delivered().await;
         core.pause.pass(Step::ReceiptSent).await;
     }
-    let storing = storing::StoreTask { key, digest, plan, uncertain: false, unknown: admitted.unknown };
+    let storing = storing::StoreTask { key, digest, plan, uncertain: false, payer: admitted.payer };
     Ok(storing::start(core, storing))
 }
 
@@ -155,11 +155,9 @@ pub(crate) async fn send_stored(
     events.send_last(ReplyEvent::Store(state))
 }
 
-/// The file of the ledger: identities are free, so only a grant or a history here makes a paying client.
-fn receipt_kind(core: &Core, admitted: &AdmittedTurn, price: u64) -> ReceiptKind {
-    let charge = &admitted.charge;
-    let known = charge.is_granted() || !core.guard().queues_as_unknown(&charge.who(), core.now_ms());
-    if price > 0 && known { ReceiptKind::Paying } else { ReceiptKind::Other }
+/// The file of the ledger: identities are free, so only a grant makes a paying client.
+fn receipt_kind(admitted: &AdmittedTurn, price: u64) -> ReceiptKind {
+    if price > 0 && !admitted.payer.is_unknown() { ReceiptKind::Paying } else { ReceiptKind::Other }
 }
 
 /// Epochs for a blob that closes its segment, or does not.

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use baton_limits::Ticket;
 use baton_proto::{ErrorCode, tools::Definitions, turn::Payload};
 use tokio::{
     sync::Semaphore,
@@ -12,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::{admission::AdmittedTurn, model, window::engine_refusal};
 use crate::{
-    core::{limits::MAX_REPLY_BYTES, refusal::Refusal, slots::Ticket},
+    core::{limits::MAX_REPLY_BYTES, refusal::Refusal},
     engine::Constraint,
 };
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use baton_limits::Ticket;
 use futures::FutureExt as _;
 
 use super::window::engine_refusal;
 use crate::{
-    core::{refusal::Refusal, slots::Ticket},
+    core::refusal::Refusal,
     engine::{Engine, Hold},
 };
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use baton_limits::Ticket;
 use baton_proto::{
     ErrorCode,
     chain::{HistoryTurn, effective},
@@ -15,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::{DecryptedRequest, admission::AdmittedTurn};
 use crate::{
-    core::{Core, limits::Price, refusal::Refusal, slots::Ticket},
+    core::{Core, limits::Price, refusal::Refusal},
     engine::{Engine, EngineError, Hold},
     prompt::{FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
 };

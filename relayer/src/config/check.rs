@@ -139,7 +139,6 @@ fn limits(options: &Options) -> Limits {
     let owner_per_minute = options.requests_per_minute();
     Limits {
         owner_per_minute,
-        key_per_minute: owner_per_minute / 2,
         subnet_per_minute: owner_per_minute.saturating_mul(5),
         own_networks: options.own_networks().into(),
         ..Limits::default()

@@ -49,7 +49,7 @@ options! {
                 HTTP, text("an address such as \"localhost:8000\", or \"off\"").default("\"127.0.0.1:8000\"");
             /// URL at which clients reach the HTTP server
             public_url: Option<String> = URL, text(ANY_URL).in_words("from their Host header");
-            /// Most requests per minute of one owner; a key has half of them, a subnet (a /24 of IPv4, a /48 of IPv6) five times as many
+            /// Most requests per minute of one owner; a subnet (a /24 of IPv4, a /48 of IPv6) has five times as many
             requests_per_minute: Option<u32> = number(), range(2, 100_000_000).default("600");
             /// Header in which a proxy reports the client's address, such as x-forwarded-for; it counts from
             /// trusted_proxies alone

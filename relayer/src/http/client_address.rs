@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName};
-use baton_mesh::{Networks, Origin, Subnet};
+use baton_limits::{Networks, Subnet};
 
 /// Most addresses of one header that are read, from its end.
 const MAX_HOPS: usize = 16;
@@ -50,7 +50,8 @@ impl ClientAddresses {
 
     /// The subnet that counts the client; `None` for one of the operator's own networks.
     pub(super) fn subnet(&self, peer: IpAddr, headers: &HeaderMap, own: &Networks) -> Option<Subnet> {
-        Origin::Direct(self.client(peer, headers)).counted(own)
+        let client = self.client(peer, headers);
+        (!own.has(client)).then(|| client.into())
     }
 }
 

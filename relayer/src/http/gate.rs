@@ -3,7 +3,7 @@
 //! An agent's token is accepted at `/mcp` in place of a signature.
 //!
 //! The order of the checks is the order of their cost. Nothing is held before the signature is verified:
-//! 1. the subnet's rate, the relayer that is named, the form of the headers, the time, and whether the named key has a request left;
+//! 1. the subnet's rate, the relayer that is named, the form of the headers, and the time;
 //! 2. the signature, if the head has the hash of the body;
 //! 3. the body; its sender must keep a minimum rate, and a large one needs a slot;
 //! 4. the signature otherwise;
@@ -24,8 +24,8 @@ use axum::{
 };
 use baton_keys::{account::body_sha256, token::AgentToken};
 use baton_kit::listen::Activity;
+use baton_limits::{Full, Key, Slots, Subnet, Ticket};
 use baton_memory::ids::OwnerId;
-use baton_mesh::Subnet;
 use tokio::time::Instant;
 
 use super::{
@@ -41,7 +41,7 @@ use super::{
 use crate::{
     auth::{AuthError, Caller, SignedHead},
     owners::OwnerRefusal,
-    shared_slots::{NoSlot, SharedSlots, SlotCaller, SlotPermit},
+    slots::take_slot,
     stacks::SecretUse,
 };
 
@@ -135,14 +135,15 @@ where
 
 /// The slots of a running request: one for the request, and one for a large body.
 struct Permits {
-    _request: SlotPermit,
-    _large: Option<SlotPermit>,
+    _request: Ticket,
+    _large: Option<Ticket>,
 }
 
 /// Waits for a slot, for a bounded time and in a bounded queue.
-async fn slot(app: &AppState, slots: &SharedSlots, caller: SlotCaller) -> Result<SlotPermit, ApiError> {
-    let taken = slots.take(caller, Instant::now() + app.inner.config.limits.slot_wait).await;
-    taken.map_err(|NoSlot| ApiError::new(BUSY).after_ms(1_000))
+async fn slot(app: &AppState, slots: &Slots, subnet: Option<Subnet>) -> Result<Ticket, ApiError> {
+    let deadline = Instant::now() + app.inner.config.limits.slot_wait;
+    let taken = take_slot(slots, Key::of(subnet), deadline).await;
+    taken.map_err(|Full| ApiError::new(BUSY).after_ms(1_000))
 }
 
 /// Admits a request: returns it with caller, body and slots.
@@ -164,20 +165,14 @@ async fn admit(app: &AppState, route: GateRoute, request: Request) -> Result<(Re
     let signed_path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     parts.uri = app.inner.config.audience.check(&parts.uri)?;
     let head = SignedHead::read(&parts.headers, now_ms).map_err(refuse)?;
-    // The named key may be another's, so nothing is taken from it yet.
-    match super::lock(&app.inner.key_rates).wait_ms(head.claimed_key(), now_ms) {
-        0 => {}
-        wait => return Err(limited(wait)),
-    }
     let mut large = None;
     let (caller, bytes) = match head.stated_body_sha256().map(str::to_owned) {
         Some(stated) => {
             let caller = identify(app, &parts, head, &signed_path, &stated, route.reads, subnet).await?;
-            let slot_caller = SlotCaller { subnet, key: caller.key.0 };
             let mut reader = BodyReader::new(sent, limits_of(app, most));
             if !reader.read_within(BODY_BYTES).await? {
                 let begun = Instant::now();
-                large = Some(slot(app, &app.inner.large_bodies, slot_caller).await?);
+                large = Some(slot(app, &app.inner.large_bodies, subnet).await?);
                 reader.excuse(begun.elapsed());
                 reader.read_within(most).await?;
             }
@@ -194,7 +189,7 @@ async fn admit(app: &AppState, route: GateRoute, request: Request) -> Result<(Re
             (identify(app, &parts, head, &signed_path, &hash, route.reads, subnet).await?, bytes)
         }
     };
-    let request = slot(app, &app.inner.requests, SlotCaller { subnet, key: caller.key.0 }).await?;
+    let request = slot(app, &app.inner.requests, subnet).await?;
     parts.extensions.insert(caller);
     let permits = Permits { _request: request, _large: large };
     Ok((Request::from_parts(parts, Body::from(bytes)), permits))
@@ -208,7 +203,7 @@ async fn admit_agent(
     (caller, subnet): (Caller, Option<Subnet>),
 ) -> Result<(Request, Permits), ApiError> {
     let bytes = body::read(sent, limits_of(app, BODY_BYTES)).await?;
-    let request = slot(app, &app.inner.requests, SlotCaller { subnet, key: caller.key.0 }).await?;
+    let request = slot(app, &app.inner.requests, subnet).await?;
     parts.extensions.insert(caller);
     Ok((Request::from_parts(parts, Body::from(bytes)), Permits { _request: request, _large: None }))
 }
@@ -231,8 +226,6 @@ async fn identify_token(
         return Err(ApiError::new(CLEAR_TOKEN));
     }
     let (key, now_ms) = (token.key().public_key(), app.now_ms());
-    // Before any lookup for the key, which may be unknown.
-    super::lock(&app.inner.key_rates).take(key, now_ms).map_err(limited)?;
     app.inner.config.owners.check_policy(owner, app.registry().records(), now_ms).await?;
     let delegation = app.registry().find(owner, &key, None, now_ms / 1_000).await?.ok_or_else(unknown)?;
     super::lock(&app.inner.owner_rates).take(owner, now_ms).map_err(limited)?;
@@ -268,7 +261,10 @@ fn subnet_of(app: &AppState, parts: &Parts) -> Option<Subnet> {
 fn reset_next(app: &AppState, parts: &Parts, wait_ms: u32) -> u32 {
     let activity = parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity);
     let direct = activity.filter(|activity| app.inner.config.addresses.is_client(activity.peer().ip()));
-    let span = direct.map(|activity| activity.reset_next(Duration::from_millis(wait_ms.into())));
+    let span = direct.map(|activity| {
+        let own = &app.inner.config.limits.own_networks;
+        activity.reset_next(Duration::from_millis(wait_ms.into()), own)
+    });
     span.map_or(0, |span| u32::try_from(span.as_millis()).unwrap_or(u32::MAX))
 }
 
@@ -300,8 +296,6 @@ async fn identify(
     let verified = head.verify(&parts.method, signed_path, body_sha256).map_err(refuse)?;
     let records = app.registry().records();
     verified.refuse_replay(records, now_ms).await.map_err(refuse)?;
-    // Before any other lookup for the key, which may be unknown.
-    super::lock(&app.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
     // An owner presents an invitation before it is admitted; the route counts it.
     let invited = parts.uri.path() == owner::INVITATION;
     if !invited {
@@ -326,12 +320,10 @@ fn refuse(error: AuthError) -> ApiError {
 /// The caller's remaining rate, as headers.
 fn quota(app: &AppState, caller: &Caller) -> HeaderMap {
     let now_ms = app.now_ms();
-    let of_owner = super::lock(&app.inner.owner_rates).left(&caller.owner, now_ms);
-    let of_key = super::lock(&app.inner.key_rates).left(&caller.key, now_ms);
-    let limits = &app.inner.config.limits;
+    let left = super::lock(&app.inner.owner_rates).left(&caller.owner, now_ms);
     [
-        ("x-ratelimit-limit", u64::from(limits.owner_per_minute.min(limits.key_per_minute))),
-        ("x-ratelimit-remaining", of_owner.min(of_key)),
+        ("x-ratelimit-limit", u64::from(app.inner.config.limits.owner_per_minute)),
+        ("x-ratelimit-remaining", left),
     ]
     .into_iter()
     .map(|(name, value)| (axum::http::HeaderName::from_static(name), HeaderValue::from(value)))

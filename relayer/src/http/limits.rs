@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use baton_limits::{Networks, Rate};
 use baton_memory::limits::MAX_BULK;
-use baton_mesh::Networks;
 
 /// Longest body of an open request.
 pub(super) const OPEN_BODY_BYTES: usize = 4 * 1024;
@@ -43,15 +43,12 @@ pub(super) const MAX_RESTORE: usize = 1_000;
 pub struct Limits {
     /// Requests a minute of one owner, with all keys.
     pub owner_per_minute: u32,
-    /// Requests a minute of one key.
-    pub key_per_minute: u32,
     /// Requests a minute from one subnet; of a high number, an eighth at once. Beyond it, connections from the same
     /// address are reset for moments.
     pub subnet_per_minute: u32,
     /// Networks of the operator's own machines, which have no limit by subnet.
     pub own_networks: Networks,
-    /// Concurrent requests; each holds at most its body and its answer. A subnet has a quarter of them, a key a
-    /// sixteenth.
+    /// Concurrent requests; each holds at most its body and its answer. A subnet has a quarter of them.
     pub requests: usize,
     /// Concurrent bodies of more than 2 MiB, shared in the same way.
     pub large_bodies: usize,
@@ -65,9 +62,10 @@ pub struct Limits {
 const LEAST_BURST: u64 = 60;
 
 impl Limits {
-    /// Requests of a subnet at once. A minute's at once would be seconds of signature checks, for which all wait.
-    pub(super) fn subnet_burst(&self) -> u64 {
-        (u64::from(self.subnet_per_minute) / 8).max(LEAST_BURST)
+    /// Requests of a subnet. A minute's at once would be seconds of signature checks, for which all wait.
+    pub(super) fn subnet_rate(&self) -> Rate {
+        let minute = u64::from(self.subnet_per_minute);
+        Rate::per_minute(minute).in_bursts_of((minute / 8).max(LEAST_BURST).min(minute))
     }
 }
 
@@ -75,7 +73,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             owner_per_minute: 600,
-            key_per_minute: 300,
             // Five busy owners.
             subnet_per_minute: 3_000,
             own_networks: Networks::default(),

@@ -120,8 +120,6 @@ pub(super) struct Quota {
     items_left: u64,
     /// Most requests per minute of the owner.
     requests_per_minute: u32,
-    /// Most requests per minute of one key.
-    key_requests_per_minute: u32,
 }
 
 impl Quota {
@@ -130,7 +128,6 @@ impl Quota {
             max_items: stats.max_items,
             items_left: stats.max_items.saturating_sub(stats.items),
             requests_per_minute: limits.owner_per_minute,
-            key_requests_per_minute: limits.key_per_minute,
         }
     }
 }

@@ -1,40 +1,26 @@
-//! Admission of sealed turns: rates, scores and bans by peer and subnet, memory for large frames, and slots.
-//!
-//! It is the defence of a node (`baton_mesh::guard`) for the relayer's endpoint. A small frame is read for free. A
-//! large frame needs a share of the memory first. A slot comes after the signature was verified.
+//! Admission of sealed turns: the defence of a node's streams, and slots. A slot comes after the signature was verified.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use baton_limits::{Full, Key, Slots, Ticket};
 use baton_mesh::{
-    FrameError, FrameShare, FrameShares, FrameTooLarge, MeshHandle, Networks, TurnStream,
-    guard::{Caller, Guard, GuardLimits, Offence, StreamRefusal, TooMany},
+    BUSY_RETRY_MS, Caller, DefenceLimits, FrameShare, MeshHandle, Networks, StreamDefence, StreamDenial,
+    TurnStream,
 };
 use baton_proto::{ErrorCode, SignedObject, limits::MAX_FRAME_BYTES, turn::TurnAuth};
 use tokio::time::Instant;
 
 use super::{RelayError, RelayRequest, relay_request};
-use crate::shared_slots::{NoSlot, SharedSlots, SlotCaller, SlotPermit};
-
-/// Requests up to this size need no share of [`SealedLimits::frame_bytes`]: turns of ordinary length.
-const SMALL_FRAME_BYTES: usize = 64 * 1024;
-/// Retry time of a busy relayer, in milliseconds.
-const BUSY_RETRY_MS: u32 = 1_000;
+use crate::slots::{slots, take_slot};
 
 /// Limits of the sealed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedLimits {
-    /// Networks of the operator's own machines, whose peers are not counted by subnet.
+    /// Networks of the operator's own machines, whose peers are not counted.
     pub own_networks: Networks,
-    /// Turns a minute from one peer: half of a node's default limit for one peer, and this relayer is one peer.
+    /// Turns a minute from one subnet.
     pub turns_per_minute: u32,
-    /// Streams a minute from one peer.
-    pub frames_per_minute: u32,
-    /// Turns a minute of a subnet's unknown peers together. Its peers served before have the same amount again.
-    pub subnet_turns_per_minute: u32,
-    /// Concurrent relayed turns. A subnet has a quarter of them, a peer a sixteenth.
+    /// Concurrent relayed turns. A subnet has a quarter of them.
     pub relayed_turns: usize,
     /// Memory of all large requests until they are forwarded, in bytes. A subnet has a quarter of it.
     pub frame_bytes: usize,
@@ -46,10 +32,8 @@ impl Default for SealedLimits {
     fn default() -> Self {
         Self {
             own_networks: Networks::default(),
-            turns_per_minute: 60,
-            frames_per_minute: 600,
-            // Ten busy peers.
-            subnet_turns_per_minute: 600,
+            // As many as a node takes from the subnet of this relayer.
+            turns_per_minute: 600,
             relayed_turns: 256,
             // Sixteen of the largest requests.
             frame_bytes: 256 * 1024 * 1024,
@@ -64,129 +48,70 @@ pub(super) struct AdmittedTurn {
     pub(super) auth: SignedObject<TurnAuth>,
     /// The memory of a large request, until it is forwarded.
     pub(super) share: Option<FrameShare>,
-    pub(super) slot: SlotPermit,
+    pub(super) slot: Ticket,
 }
 
 /// The state of the admission.
 pub(super) struct Admission {
-    limits: SealedLimits,
-    guard: Mutex<Guard>,
-    shares: FrameShares,
-    slots: SharedSlots,
+    defence: StreamDefence,
+    slots: Slots,
+    request_timeout: Duration,
+    now_ms: Clock,
+}
+
+type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+impl From<StreamDenial> for RelayError {
+    fn from(StreamDenial { code, retry_after_ms }: StreamDenial) -> Self {
+        Self::Refuse(code, retry_after_ms)
+    }
 }
 
 impl Admission {
-    pub(super) fn new(limits: SealedLimits) -> Self {
-        let guard = GuardLimits {
-            defence: true,
-            own_networks: limits.own_networks.clone(),
-            turns_per_minute: limits.turns_per_minute,
-            frames_per_minute: limits.frames_per_minute,
-            subnet_turns_per_minute: limits.subnet_turns_per_minute,
-        };
-        Self {
-            guard: Mutex::new(Guard::new(&guard)),
-            shares: FrameShares::new(limits.frame_bytes),
-            slots: SharedSlots::new(limits.relayed_turns),
-            limits,
-        }
-    }
-
-    fn guard(&self) -> MutexGuard<'_, Guard> {
-        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn new(limits: SealedLimits, now_ms: Clock) -> Self {
+        let SealedLimits { own_networks, turns_per_minute, relayed_turns, frame_bytes, request_timeout } =
+            limits;
+        let limits = DefenceLimits { own_networks, turns_per_minute, frame_bytes, request_timeout };
+        let defence = StreamDefence::new(limits, now_ms.clone(), || ());
+        Self { defence, slots: slots(relayed_turns), request_timeout, now_ms }
     }
 
     /// The peer of a stream.
     pub(super) fn caller(&self, stream: &TurnStream) -> Caller {
-        self.guard().caller(stream.remote(), stream.origin())
+        self.defence.caller(stream)
     }
 
-    /// Reads and checks a request, in order of cost. `now_ms` is the clock.
+    /// Reads and checks a request, in order of cost.
     pub(super) async fn admit(
         &self,
         stream: &mut TurnStream,
         who: &Caller,
         mesh: &MeshHandle,
-        now_ms: &(dyn Fn() -> u64 + Send + Sync),
     ) -> Result<AdmittedTurn, RelayError> {
-        let arrived = self.guard().arrive(who, now_ms());
-        if let Err(StreamRefusal { retry_after_ms, shut_out_ms }) = arrived {
-            if let Some(span_ms) = shut_out_ms {
-                mesh.shut_out(who.peer, Duration::from_millis(span_ms));
-            }
-            return Err(RelayError::Refuse(ErrorCode::RateLimited, retry_after_ms));
-        }
-        let deadline = Instant::now() + self.limits.request_timeout;
-        let (frame, share) = self.first_frame(stream, who, deadline, now_ms()).await?;
+        self.defence.arrive(who, Some(mesh))?;
+        let deadline = Instant::now() + self.request_timeout;
+        let received = self.defence.receive(stream, who, MAX_FRAME_BYTES).await;
+        let (frame, share) = received.map_err(|_| RelayError::Gone)??;
         let request = relay_request(&frame).map_err(super::refuse)?;
         drop(frame);
-        let taken = self.guard().turn(who, false, now_ms());
-        if let Err(TooMany { retry_after_ms, early }) = taken {
-            if early {
-                self.note(who, Offence::Early, now_ms());
-            }
-            return Err(RelayError::Refuse(ErrorCode::RateLimited, retry_after_ms));
-        }
+        self.defence.turn(who, false)?;
         let auth = SignedObject::<TurnAuth>::verify(request.request.auth.clone()).map_err(super::refuse)?;
-        auth.check_time(now_ms()).map_err(super::refuse)?;
-        let caller = SlotCaller { subnet: who.subnet, key: who.peer.0 };
-        let slot = self.slots.take(caller, deadline).await;
-        let slot = slot.map_err(|NoSlot| RelayError::Refuse(ErrorCode::Busy, BUSY_RETRY_MS))?;
+        auth.check_time((self.now_ms)()).map_err(super::refuse)?;
+        let slot = take_slot(&self.slots, Key::of(who.subnet), deadline).await;
+        let slot = slot.map_err(|Full| RelayError::Refuse(ErrorCode::Busy, BUSY_RETRY_MS))?;
         Ok(AdmittedTurn { request, auth, share, slot })
     }
 
-    /// Reads the request's frame; a large one only within a share of the memory.
-    async fn first_frame(
-        &self,
-        stream: &mut TurnStream,
-        who: &Caller,
-        deadline: Instant,
-        now_ms: u64,
-    ) -> Result<(Vec<u8>, Option<FrameShare>), RelayError> {
-        let mut received = stream.recv_by(SMALL_FRAME_BYTES, deadline).await;
-        let mut share = None;
-        if let Err(FrameError::TooLarge(FrameTooLarge { len, .. })) = received
-            && len <= MAX_FRAME_BYTES
-        {
-            // Twice the length: the bytes and the decoded value.
-            let taken = self.shares.take(2 * len, who.subnet, deadline).await;
-            share = Some(taken.map_err(|code| RelayError::Refuse(code, BUSY_RETRY_MS))?);
-            received = stream.recv_by(MAX_FRAME_BYTES, deadline).await;
-        }
-        match received {
-            Ok(Some(frame)) => Ok((frame, share)),
-            Ok(None) => Err(RelayError::Gone),
-            Err(FrameError::TooLarge(_)) => Err(super::refuse(ErrorCode::FrameTooLarge)),
-            Err(error) => {
-                // The relayer waited, or reserved memory, for bytes that never came.
-                if share.is_some() || matches!(error, FrameError::Timeout) {
-                    self.note(who, Offence::Stalled, now_ms);
-                }
-                Err(RelayError::Gone)
-            }
-        }
-    }
-
     /// Records the misbehaviour behind a refusal, if there is one.
-    pub(super) fn note_refusal(&self, who: &Caller, code: ErrorCode, now_ms: u64) {
+    pub(super) fn note_refusal(&self, who: &Caller, code: ErrorCode) {
         // A peer that takes the relayer for a node has the wrong address.
-        if let Some(offence) = Offence::of(code).filter(|_| code != ErrorCode::WrongAudience) {
-            self.note(who, offence, now_ms);
+        if code != ErrorCode::WrongAudience {
+            self.defence.refused(who, code);
         }
     }
 
     /// Records that a turn of this peer was served to its end.
-    pub(super) fn served(&self, who: &Caller, now_ms: u64) {
-        self.guard().served(who, now_ms);
-    }
-
-    fn note(&self, who: &Caller, offence: Offence, now_ms: u64) {
-        let mut guard = self.guard();
-        let Some(span_ms) = guard.offence(who, offence, now_ms) else { return };
-        let logs = guard.logs_ban(now_ms);
-        drop(guard);
-        if logs {
-            tracing::info!(peer = %super::short(&who.peer), ?offence, seconds = span_ms / 1000, "a peer is refused for a while");
-        }
+    pub(super) fn served(&self, who: &Caller) {
+        self.defence.served(who);
     }
 }

@@ -15,8 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::{bench::Quantiles, network::Network};
 
-/// Time between the starts of two honest turns: a hundred a minute, below a peer's limit of a hundred and
-/// twenty.
+/// Time between the starts of two honest turns: a hundred a minute, so that five clients stay below a subnet's limit.
 pub(super) const TURN_EVERY: Duration = Duration::from_millis(600);
 /// Turns of an honest session before the next session starts.
 const SESSION_TURNS: usize = 6;

@@ -22,7 +22,7 @@ use super::{
     },
 };
 
-/// Tokens an hour of the peer.
+/// Tokens an hour of the subnet.
 const HOUR: u32 = 100;
 /// Words of an ordinary message; the echo of each is a token.
 const WORDS: usize = 11;
@@ -189,8 +189,7 @@ proptest! {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_cuts_its_turns_is_refused_when_its_hour_is_used() {
     let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let limits = ServiceLimits { tokens_per_hour: 100, subnet_tokens_per_hour: 200, ..limited(100) };
-    let limits = ServiceLimits { max_turn_time: Duration::from_secs(20), ..limits };
+    let limits = ServiceLimits { max_turn_time: Duration::from_secs(20), ..limited(200) };
     let node = TestNode::start(folder.path(), &store, counting(limits)).await;
     let mut outcomes = Vec::new();
     for _ in 0..5 {

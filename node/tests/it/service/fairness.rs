@@ -185,20 +185,17 @@ pub(super) async fn run_under(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn free_identities_of_one_address_share_its_tokens_also_on_loopback() {
+async fn free_identities_of_one_subnet_share_its_tokens_also_on_loopback() {
     for (own_networks, expected) in [(Networks::default(), 2), (Networks::loopback(), 4)] {
-        let limits = ServiceLimits {
-            own_networks,
-            tokens_per_hour: 100,
-            subnet_tokens_per_hour: 200,
-            ..Setup::default().limits
-        };
+        let limits = ServiceLimits { own_networks, tokens_per_hour: 200, ..Setup::default().limits };
         let (node, _folder) = node(Setup { limits, ..Setup::default() }).await;
         let mut served = 0;
         for _ in 0..4 {
             let (client, session) = (Client::start().await, Session::new());
-            // The echo of so many words costs most of a peer's tokens.
-            let prepared = session.prepare(&node, &"word ".repeat(90), Changes::default());
+            // The echo of so many words costs nearly half of the subnet's tokens.
+            let most = |auth: &mut TurnAuth| auth.max_output_tokens = 100;
+            let changes = Changes { auth: Some(Box::new(most)), ..Changes::default() };
+            let prepared = session.prepare(&node, &"word ".repeat(90), changes);
             let reply = client.run(&node, &prepared).await;
             served += usize::from(reply.committed().is_some());
             assert!(

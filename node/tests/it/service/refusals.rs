@@ -24,6 +24,7 @@ use tempfile::{TempDir, tempdir};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
+use super::fairness::counting;
 use crate::service::network::{
     client::{Changes, Client, PreparedTurn, Session, next_frame},
     node::{Setup, TestNode},
@@ -218,7 +219,7 @@ async fn an_aborted_attempt_stays_aborted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn aborts_of_what_nobody_knows_count_as_turns_and_have_to_be_recent() {
-    let mut setup = Setup::default();
+    let mut setup = counting(Setup::default().limits);
     setup.limits.turns_per_minute = 3;
     let world = world(setup).await;
     let abort = |prepared: &PreparedTurn| ClientFrame::Note(world.session.abort(prepared));
@@ -334,8 +335,8 @@ async fn refuses_a_turn_that_its_price_cap_does_not_cover() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_the_rates_of_peers_and_sessions() {
-    let mut setup = Setup::default();
+async fn limits_the_rate_of_a_subnet() {
+    let mut setup = counting(Setup::default().limits);
     setup.limits.turns_per_minute = 2;
     let first = world(setup).await;
     for _ in 0..2 {
@@ -346,15 +347,6 @@ async fn limits_the_rates_of_peers_and_sessions() {
     assert_eq!(code, ErrorCode::RateLimited);
     assert!((1..=30_000).contains(&retry_after_ms), "{retry_after_ms}");
     first.node.stop().await;
-
-    let mut setup = Setup::default();
-    setup.limits.session_turns_per_minute = 1;
-    let second = world(setup).await;
-    // Unsigned requests and requests for other models do not count for the session.
-    second.check(auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable).await;
-    second.check(auth(|auth| auth.grant_hash.0[0] ^= 1), ErrorCode::PayloadRejected).await;
-    second.check(Changes::default(), ErrorCode::QuotaExceeded).await;
-    second.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

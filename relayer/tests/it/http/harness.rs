@@ -149,13 +149,7 @@ pub(crate) fn identity() -> http::RelayerIdentity {
 impl TestServer {
     pub(super) async fn open() -> Self {
         let own_networks = Networks::loopback();
-        Self::with(Limits {
-            owner_per_minute: 10_000,
-            key_per_minute: 10_000,
-            own_networks,
-            ..Limits::default()
-        })
-        .await
+        Self::with(Limits { owner_per_minute: 10_000, own_networks, ..Limits::default() }).await
     }
 
     pub(super) async fn with(limits: Limits) -> Self {

@@ -19,8 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn replays_of_a_request_cost_its_owner_nothing() {
-    let server =
-        TestServer::with(Limits { owner_per_minute: 3, key_per_minute: 3, ..Limits::default() }).await;
+    let server = TestServer::with(Limits { owner_per_minute: 3, ..Limits::default() }).await;
     let owner = Person::new(&server);
     let captured = owner.headers("POST", "/api/stats", b"{}");
     server.send("POST", "/api/stats", &captured, b"{}".to_vec()).await.good();
@@ -33,24 +32,21 @@ async fn replays_of_a_request_cost_its_owner_nothing() {
 }
 
 #[tokio::test]
-async fn an_owner_and_a_key_have_a_rate_and_get_a_retry_time() {
-    let server =
-        TestServer::with(Limits { owner_per_minute: 4, key_per_minute: 3, ..Limits::default() }).await;
+async fn an_owner_has_a_rate_with_all_keys_and_gets_a_retry_time() {
+    let server = TestServer::with(Limits { owner_per_minute: 3, ..Limits::default() }).await;
     let owner = Person::new(&server);
     let first = owner.post("/api/stats", json!({})).await;
-    assert_eq!(first.good()["quota"]["key_requests_per_minute"], 3);
+    assert_eq!(first.good()["quota"]["requests_per_minute"], 3);
     assert_eq!(first.headers["x-ratelimit-limit"], "3");
     assert_eq!(first.headers["x-ratelimit-remaining"], "2");
-    for _ in 0..2 {
-        owner.post("/api/stats", json!({})).await.good();
-    }
+    let mut friend = owner.friend();
+    friend.delegation = Some(owner.delegate(&friend, &["read"], None).to_header());
+    friend.post("/api/stats", json!({})).await.good();
+    owner.post("/api/stats", json!({})).await.good();
     let limited = owner.post("/api/stats", json!({})).await;
     limited.refused(429, "rate_limited");
     assert_eq!(limited.headers["retry-after"], "20");
     assert_eq!(limited.json()["retry_after_seconds"], 20);
-    let mut friend = owner.friend();
-    friend.delegation = Some(owner.delegate(&friend, &["read"], None).to_header());
-    friend.post("/api/stats", json!({})).await.good();
     friend.post("/api/stats", json!({})).await.refused(429, "rate_limited");
     Person::new(&server).post("/api/stats", json!({})).await.good();
     server.now_ms.fetch_add(20_000, Ordering::SeqCst);

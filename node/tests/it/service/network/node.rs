@@ -174,8 +174,6 @@ impl Default for Setup {
         let limits = ServiceLimits {
             slots: 2,
             turns_per_minute: 6000,
-            frames_per_minute: 60_000,
-            session_turns_per_minute: 6000,
             store_backoff: Duration::from_millis(20),
             attach_grace: Duration::from_millis(300),
             drain_grace: Duration::from_secs(5),
