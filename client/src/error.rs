@@ -429,7 +429,7 @@ impl ClientError {
             }
             Self::Store(error) => store_hint(error),
             Self::OtherShards { .. } => {
-                "go on in a new conversation, which begins with all of it: baton session branch SESSION TEXT; or name the \
+                "go on in a new conversation, which begins with all of it: baton chat -s SESSION --branch TEXT; or name the \
                  session's own store: --publisher"
             }
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
@@ -542,10 +542,10 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::PayloadRejected => "change what the reason names, or use another node with --node",
         ErrorCode::Expired | ErrorCode::NotYetValid => "check this machine's clock",
         ErrorCode::QuotaExceeded => {
-            "lower --max-tokens, wait, try another node, or ask its operator for a grant: baton grants key"
+            "lower --max-tokens, wait, try another node, or ask its operator for a grant: baton grants"
         }
         ErrorCode::GrantRequired => {
-            "use another node, or send its operator your key (baton grants key), and take the grant that comes back: \
+            "use another node, or send its operator your key (baton grants), and take the grant that comes back: \
              baton grants use FILE"
         }
         ErrorCode::BlobUnavailable => "check that the store runs: baton session verify",

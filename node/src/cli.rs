@@ -316,7 +316,7 @@ enum GrantsCommand {
 
 #[derive(Args, Clone, Debug)]
 struct IssueArgs {
-    /// Public key of the user, as `baton grants key` shows it
+    /// Public key of the user, as `baton grants` shows it
     #[arg(long, value_name = "KEY")]
     holder: PublicKey,
     /// Turns an hour at each node

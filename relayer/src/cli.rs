@@ -204,7 +204,7 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct InviteArgs {
-    /// Public key of the account, 64 hex characters; its baton account show has it
+    /// Public key of the account, 64 hex characters; its baton account has it
     pub(crate) key: String,
     /// Days until the invitation expires
     #[arg(long, value_name = "N", default_value_t = 366, value_parser = clap::value_parser!(u64).range(1..=3660))]

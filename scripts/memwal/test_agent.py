@@ -53,7 +53,7 @@ class Agent(unittest.IsolatedAsyncioTestCase):
                 yield agent
 
     async def test_an_agent_remembers_and_recalls_within_its_token(self):
-        made = self.baton("account", "token", "--scopes", "read,write", "--project", "garden")
+        made = self.baton("account", "delegate", "--token", "--scopes", "read,write", "--project", "garden")
         async with self.connect(made) as agent:
             tools = [tool.name for tool in (await agent.list_tools()).tools]
             self.assertTrue({"remember", "recall", "list", "forget"} <= set(tools), tools)
@@ -76,7 +76,7 @@ class Agent(unittest.IsolatedAsyncioTestCase):
         return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
     def test_the_inspector_lists_tools_and_calls_one(self):
-        made = self.baton("account", "token", "--scopes", "read,write")
+        made = self.baton("account", "delegate", "--token", "--scopes", "read,write")
         listed = self.inspect(made, "--method", "tools/list")
         self.assertEqual(listed.returncode, 0, listed.stderr)
         tools = {tool["name"]: tool for tool in json.loads(listed.stdout)["tools"]}
@@ -92,7 +92,7 @@ class Agent(unittest.IsolatedAsyncioTestCase):
         self.assertNotEqual(refused.returncode, 0, refused.stdout)
 
     async def test_a_token_to_read_writes_nothing(self):
-        async with self.connect(self.baton("account", "token")) as agent:
+        async with self.connect(self.baton("account", "delegate", "--token")) as agent:
             refused = await agent.call_tool("remember", {"text": "x is y"})
             self.assertTrue(refused.is_error)
             self.assertIn("scope_missing", str(refused))

@@ -12,22 +12,22 @@ use super::{
     Failure, account_key::load, args::AccountCommand, delegation, out::Out, settings::Settings, write_private,
 };
 
-pub(crate) async fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(
+    settings: &Settings,
+    command: Option<&AccountCommand>,
+    out: &Out,
+) -> Result<(), Failure> {
+    let Some(command) = command else { return show(settings, &load(settings)?, out) };
     match command {
         AccountCommand::New => make(settings, &AccountKey::generate(), out),
-        AccountCommand::Show => show(settings, &load(settings)?, out),
         AccountCommand::Backup { out: file } => backup(settings, file.as_deref(), out),
         AccountCommand::Restore { words_file } => {
             let words = words(words_file.as_deref())?;
             make(settings, &AccountKey::from_words(&words).map_err(ClientError::from)?, out)
         }
         AccountCommand::Delegate(arguments) => {
-            delegation::delegate(settings, &load(settings)?, arguments, out).await
+            delegation::run(settings, load(settings)?, arguments, out).await
         }
-        AccountCommand::Token(arguments) => {
-            delegation::make_token(settings, load(settings)?, arguments, out).await
-        }
-        AccountCommand::Delegations => delegation::list(settings, load(settings)?, out).await,
         AccountCommand::Revoke { id, key } => {
             delegation::revoke(settings, load(settings)?, id, key.as_deref(), out).await
         }

@@ -12,11 +12,11 @@ use baton_kit::manual::{CompletionsArguments, ManArguments};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::options::ClientOptions;
-pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES, TokenArguments};
-pub(crate) use grants::{GrantsCommand, NarrowArguments};
-pub(crate) use memory::{ContextArguments, ItemKind, MemoryCommand, OtherHolders, Switch};
-pub(crate) use serve::{KeyOptions, KeysCommand, ServeArguments, ServeCommand, Term};
-pub(crate) use session::{RekeyArguments, SessionCommand};
+pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
+pub(crate) use grants::{GrantsArguments, GrantsCommand, NarrowArguments};
+pub(crate) use memory::{ContextArguments, ItemKind, MemoryCommand, MemoryCommands, OtherHolders, Switch};
+pub(crate) use serve::{KeyOptions, KeysArguments, KeysCommand, ServeArguments, ServeCommand, Term};
+pub(crate) use session::{RekeyArguments, SessionCommand, TurnChoice};
 
 /// The commands in groups, in the order of a newcomer's needs.
 const GROUPS: &str = "\
@@ -26,7 +26,7 @@ Chat:
   serve        Serve the OpenAI API and a chat page on this machine
 
 Conversations:
-  session      List, show, search, rename, branch, verify, back up and delete conversations
+  session      List, show, rename, verify, back up and delete conversations
   receipts     List nodes' receipts for your turns, with totals
   audit        Have a node check the last answer
 
@@ -40,7 +40,7 @@ Network:
   grants       Use, show and narrow a quota of a node's operator
 
 More:
-  config       Show every setting with its origin, or check the settings file
+  config       Show every setting with its origin, and the problems of the settings file
   passphrase   Set, change or remove the passphrase of the device key";
 
 const EXAMPLES: &str = "\
@@ -60,6 +60,7 @@ Examples:
   baton chat --node /ip4/127.0.0.1/tcp/4001/p2p/12D3KooW...
   baton chat 'Hello' --json                        one turn; the last line is JSON
   baton chat -c                                    continue the last conversation
+  baton chat -c --branch=3 'And in Rome?'          another way on from its turn 3, as a new conversation
   echo 'Summarise this' | baton chat -             the message from standard input
   baton chat --plain                               line by line, as for a screen reader
   baton serve                                      the OpenAI API for other programs
@@ -75,7 +76,7 @@ Examples:
   baton memory add 'I am allergic to peanuts'
 
 Settings come from options, then the environment (BATON_*), then the settings file ~/.config/baton/config.toml. `baton
-config` lists all of them, and `baton config init` writes a commented settings file.
+config` lists all of them, and `baton config --init` writes a commented settings file.
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed, or a clock is wrong;
 5 something did not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or
@@ -121,7 +122,7 @@ pub(crate) fn command() -> clap::Command {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Chat in a full-screen view at a terminal, at a prompt in a pipe, or with one --message.
+    /// Chat in a full-screen view at a terminal, at a prompt in a pipe, or with one message.
     ///
     /// In the full-screen view, F1 lists the keys, /help lists the commands, and Ctrl-D leaves. A
     /// line-by-line prompt replaces it with --plain, if TERM is dumb, or if BATON_LOG writes to the terminal.
@@ -133,25 +134,21 @@ pub(crate) enum Command {
     Try(TryArguments),
     /// Serve the chat page, and the APIs of OpenAI, Anthropic and Ollama, over your sealed sessions.
     Serve(Box<ServeArguments>),
-    /// List, show, branch, verify, move, back up and delete sessions.
+    /// List, show, verify, move, back up and delete sessions.
     Session {
         /// The session command.
         #[command(subcommand)]
         command: SessionCommand,
     },
-    /// Manage the account key, which owns memories, and let other keys act for the account.
+    /// Show the account key, which owns memories; make, back up and restore it, and let others act for it.
     #[command(alias = "login")]
     Account {
-        /// The account command.
+        /// The account command [default: show the account's address and public key].
         #[command(subcommand)]
-        command: AccountCommand,
+        command: Option<AccountCommand>,
     },
     /// Show and change a relayer's memories (needs --relayer URL, and an account key: baton account new).
-    Memory {
-        /// The memory command.
-        #[command(subcommand)]
-        command: MemoryCommand,
-    },
+    Memory(MemoryCommands),
     /// List the nodes found, with their models; or explain why each would be chosen.
     #[command(alias = "models")]
     Nodes(NodesArguments),
@@ -167,12 +164,8 @@ pub(crate) enum Command {
     /// The exit code is 0 without a problem; there may be warnings.
     #[command(alias = "status")]
     Doctor,
-    /// Use, show and narrow a quota grant from a node operator.
-    Grants {
-        /// The grant command.
-        #[command(subcommand)]
-        command: GrantsCommand,
-    },
+    /// Show your key for grants and the quota grant in use; use and narrow a grant from a node operator.
+    Grants(GrantsArguments),
     /// Set, change or remove the passphrase of the device key.
     ///
     /// The new passphrase is read from a prompt or a file. Give the present one as for every command.
@@ -184,35 +177,18 @@ pub(crate) enum Command {
         #[arg(long, conflicts_with = "new_file")]
         remove: bool,
     },
-    /// Show every setting with its value and origin.
+    /// Show every setting with its value and origin, or all problems of the settings file.
     Config {
-        /// The command for settings [default: show].
-        #[command(subcommand)]
-        command: Option<ConfigCommand>,
+        /// Write a settings file with a comment for each setting.
+        #[arg(long)]
+        init: bool,
     },
-    /// Print the version.
-    #[command(hide = true)]
-    Version,
-    /// Write a settings file, as `baton config init`.
-    #[command(hide = true)]
-    Init,
     /// Print a completion script for a shell.
     #[command(hide = true)]
     Completions(CompletionsArguments),
     /// Print the manual page, or write the pages of all commands.
     #[command(hide = true)]
     Man(ManArguments),
-}
-
-/// The commands for settings.
-#[derive(Debug, Subcommand)]
-pub(crate) enum ConfigCommand {
-    /// Show every setting with its value and origin.
-    Show,
-    /// Report all problems of the settings file.
-    Check,
-    /// Write a settings file with a comment for each setting.
-    Init,
 }
 
 /// Arguments of `baton nodes`.
@@ -230,12 +206,10 @@ pub(crate) struct NodesArguments {
     /// Allow test engines.
     #[arg(long, requires = "explain", env = "BATON_ALLOW_ECHO")]
     pub allow_echo: bool,
-    /// List the proofs that checks of answers found: nodes that contradict others.
-    #[arg(long, conflicts_with = "explain")]
-    pub proofs: bool,
-    /// Check a proof from this or another home. Works offline.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["explain", "proofs"])]
-    pub proof: Option<PathBuf>,
+    /// List the proofs that checks of answers found, of nodes that contradict others; or check one of this or another
+    /// home, offline.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "explain")]
+    pub proofs: Option<Option<PathBuf>>,
 }
 
 /// Arguments of `baton receipts`.
@@ -315,18 +289,33 @@ pub(crate) struct ChatArguments {
     /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
     #[arg(long, env = "BATON_PLAIN")]
     pub plain: bool,
-    /// Begin a branch of the session, as `baton session branch` does.
-    #[arg(skip)]
-    pub branch: Option<BranchPlace>,
+    /// Begin a new session with the turns of the continued one, up to turn NUMBER or all; that one stays as it is.
+    ///
+    /// NAME is a branch that a fork left, as `baton session show` names it.
+    #[arg(long, value_name = "NUMBER|NAME", num_args = 0..=1, require_equals = true, default_missing_value = "end")]
+    pub branch: Option<BranchStart>,
 }
 
-/// The place at which a branch leaves its parent.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct BranchPlace {
-    /// The branch that a fork left, from whose end it goes on; none for the conversation.
-    pub of: Option<String>,
-    /// The last common turn, counted from 1; none for the last of all.
-    pub after_turn: Option<u64>,
+/// The last turn that a branch shares with its parent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BranchStart {
+    /// The last turn of the conversation.
+    End,
+    /// The turn with this number, counted from 1.
+    Turn(u64),
+    /// The last turn of a branch that a fork left.
+    Fork(String),
+}
+
+impl From<String> for BranchStart {
+    /// A branch's name has eight hexadecimal digits; no conversation has that many turns.
+    fn from(text: String) -> Self {
+        match text.parse() {
+            _ if text == "end" => Self::End,
+            Ok(number) if text.len() < 8 => Self::Turn(number),
+            _ => Self::Fork(text),
+        }
+    }
 }
 
 /// The default model of a node.
@@ -392,7 +381,7 @@ mod tests {
 
     #[test]
     fn words_of_other_programs_lead_somewhere() {
-        for words in [&["models"][..], &["status"], &["version"], &["init"], &["login", "show"]] {
+        for words in [&["models"][..], &["status"], &["login"]] {
             let given = ["baton"].iter().chain(words);
             assert!(command().try_get_matches_from(given).is_ok(), "{words:?}");
         }

@@ -65,6 +65,12 @@ async fn with_session(client: &Client, mut arguments: ChatArguments) -> Result<C
     if arguments.continue_last {
         arguments.session = Some("last".to_owned());
     }
+    if arguments.branch.is_some() && arguments.session.is_none() {
+        return Err(Failure::usage(
+            "--branch needs a session.",
+            "name it: -s SESSION, or -c for the last one",
+        ));
+    }
     let Some(text) = arguments.text.take() else { return Ok(arguments) };
     let names_session = arguments.session.is_none()
         && (arguments.message.is_some() || may_be_id(&text) && find_session(client, &text).await.is_ok());

@@ -1,5 +1,7 @@
 //! `baton config`: all settings with their values and origins, and the problems of the settings file.
 
+use std::path::Path;
+
 use baton_client::ClientError;
 use baton_kit::config::{self, ConfigError, OptionTable as _, OptionValue, Origins};
 use clap::ArgMatches;
@@ -7,9 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Failure,
-    args::{Arguments, ConfigCommand},
+    args::Arguments,
     options::ClientOptions,
-    out::Out,
+    out::{Out, count},
     settings::{Environment, settings_file},
     write_private,
 };
@@ -19,21 +21,10 @@ const INTRODUCTION: &str = "\
 # Each setting stands as a comment with its default.
 ";
 
-pub(crate) fn run(
-    command: Option<&ConfigCommand>,
-    (arguments, matches): (&Arguments, &ArgMatches),
-    environment: &Environment,
-    out: &Out,
-) -> Result<(), Failure> {
-    match command {
-        None | Some(ConfigCommand::Show) => show((arguments, matches), environment, out),
-        Some(ConfigCommand::Check) => check(arguments, environment, out),
-        Some(ConfigCommand::Init) => init(arguments, environment, out),
-    }
-}
-
-fn show(
-    (arguments, matches): (&Arguments, &ArgMatches),
+/// Shows all settings; or, of a settings file with problems, all of these.
+pub(crate) fn show(
+    arguments: &Arguments,
+    matches: &ArgMatches,
     environment: &Environment,
     out: &Out,
 ) -> Result<(), Failure> {
@@ -42,11 +33,14 @@ fn show(
     let file = settings_file(arguments.config.as_deref(), environment);
     let mut read = None;
     if let Some((path, required)) = &file
-        && let Some(text) = read_text(path, *required)?
+        && let Some(text) = config::read_text(path, *required).map_err(unreadable)?
     {
         let report = config::examine::<ClientOptions>(path, &text);
+        if !report.problems.is_empty() {
+            return Err(wrong_file(path, &report.problems, out)?);
+        }
         origins = origins.or(Origins::of_file(path, &report.lines));
-        options = options.or(report.into_options().map_err(usage)?);
+        options = options.or(report.into_options().map_err(unreadable)?);
         read = Some(path);
     }
     let shown = config::shown(&options.or(ClientOptions::defaults()));
@@ -65,48 +59,30 @@ fn show(
     out.table(&rows)?;
     match read {
         Some(path) => out.note(&format!("Settings file: {}", path.display())),
-        None => out.note("There is no settings file yet. Write one: baton config init"),
+        None => out.note("There is no settings file yet. Write one: baton config --init"),
     }
     Ok(())
 }
 
-fn check(arguments: &Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
-    let (path, required) = file_of(arguments, environment)?;
-    let text = read_text(&path, required)?;
-    let problems = match &text {
-        Some(text) => config::examine::<ClientOptions>(&path, text).problems,
-        None => Vec::new(),
-    };
+/// Shows all problems of the settings file; returns the failure that they are.
+fn wrong_file(path: &Path, problems: &[ConfigError], out: &Out) -> Result<Failure, Failure> {
     if out.json() {
         let listed = problems.iter().map(ConfigError::as_json);
-        out.value(&json!({
-            "file": path,
-            "exists": text.is_some(),
-            "ok": problems.is_empty(),
-            "problems": listed.collect::<Vec<_>>(),
-        }))?;
-    } else if text.is_none() {
-        out.note(&format!("There is no {}: the defaults are used.", path.display()));
+        out.value(&json!({ "file": path, "problems": listed.collect::<Vec<_>>() }))?;
     } else {
-        for problem in &problems {
+        for problem in problems {
             out.line(&problem.to_string())?;
         }
     }
-    match problems.len() {
-        0 if text.is_some() && !out.json() => {
-            out.good(&format!("✓ {} has no problem", path.display()));
-            Ok(())
-        }
-        0 => Ok(()),
-        count => Err(Failure::usage(
-            format!("the settings file has {}", super::out::count(count as u64, "problem")),
-            "correct the named lines",
-        )),
-    }
+    let message = format!("the settings file has {}", count(problems.len() as u64, "problem"));
+    Ok(Failure::usage(message, "correct the named lines"))
 }
 
-fn init(arguments: &Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
-    let (path, _) = file_of(arguments, environment)?;
+/// Writes a settings file.
+pub(crate) fn init(arguments: &Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
+    let (path, _) = settings_file(arguments.config.as_deref(), environment).ok_or_else(|| {
+        Failure::usage("There is no home folder for the settings file.", "name one: --config FILE")
+    })?;
     if path.exists() {
         let message = format!("the settings file {} exists", path.display());
         return Err(Failure::usage(message, "edit it, or see it in force: baton config"));
@@ -121,19 +97,9 @@ fn init(arguments: &Arguments, environment: &Environment, out: &Out) -> Result<(
     Ok(())
 }
 
-fn file_of(arguments: &Arguments, environment: &Environment) -> Result<(std::path::PathBuf, bool), Failure> {
-    settings_file(arguments.config.as_deref(), environment).ok_or_else(|| {
-        Failure::usage("There is no home folder for the settings file.", "name one: --config FILE")
-    })
-}
-
-fn read_text(path: &std::path::Path, required: bool) -> Result<Option<String>, Failure> {
-    config::read_text(path, required).map_err(usage)
-}
-
-fn usage(error: ConfigError) -> Failure {
+fn unreadable(error: ConfigError) -> Failure {
     match error {
         ConfigError::Read { path, source } => ClientError::File { action: "read", path, source }.into(),
-        error => Failure::usage(error.to_string(), "see all problems of the file: baton config check"),
+        error => Failure::Usage(error.to_string()),
     }
 }

@@ -11,69 +11,71 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{DelegateArguments, SCOPES, TokenArguments},
+    args::{DelegateArguments, SCOPES},
     authority::{Delegation, time_text},
     clock::now_ms,
     out::{Out, clean},
     relayer_client::RelayerClient,
     settings::Settings,
-    write_private,
 };
 
 /// Longest name of a project that relayers accept.
 const MAX_PROJECT_BYTES: usize = 256;
 const DAY_S: u64 = 86_400;
 
-/// Signs a delegation, and writes or registers it.
-pub(crate) async fn delegate(
+/// Lets a key or an agent act for the account; without both, lists the delegations.
+pub(crate) async fn run(
     settings: &Settings,
-    key: &AccountKey,
+    key: AccountKey,
     arguments: &DelegateArguments,
     out: &Out,
 ) -> Result<(), Failure> {
-    let now_s = now_ms() / 1_000;
-    let delegation = sign(key, arguments, now_s)?;
-    let expires = delegation.expires.get(..10).unwrap_or_default().to_owned();
+    match &arguments.key {
+        Some(delegate) => delegate_to(settings, key, delegate, arguments, out).await,
+        None if arguments.token => make_token(settings, key, arguments, out).await,
+        None => list(settings, key, out).await,
+    }
+}
+
+/// Signs a delegation to a key, and prints or registers it.
+async fn delegate_to(
+    settings: &Settings,
+    key: AccountKey,
+    delegate: &str,
+    arguments: &DelegateArguments,
+    out: &Out,
+) -> Result<(), Failure> {
+    let delegation = sign(&key, delegate, arguments, now_ms() / 1_000)?;
     let value = serde_json::to_value(&delegation).unwrap_or_default();
-    if arguments.register {
-        let relayer = RelayerClient::of_owner(settings, key.clone())?;
-        relayer.json(Method::POST, "/api/delegations", Some(&value)).await?;
-        out.note("the relayer knows it: the key needs nothing but --owner");
+    if !arguments.register {
+        out.note("Its key uses it with --delegation FILE.");
+        return Ok(out.value(&value)?);
     }
-    if let Some(file) = &arguments.out {
-        write_private(file, format!("{value}\n").as_bytes())?;
-        out.note(&format!("written to {}; its key uses it with --delegation", file.display()));
-    }
-    if out.json() || (arguments.out.is_none() && !arguments.register) {
+    RelayerClient::of_owner(settings, key)?.json(Method::POST, "/api/delegations", Some(&value)).await?;
+    out.note("the relayer knows it: the key needs nothing but --owner");
+    if out.json() {
         return Ok(out.value(&value)?);
     }
     let line = format!(
-        "{}  {} until {expires}, to {}",
+        "{}  {} until {}, to {}",
         delegation.id,
         delegation.scopes.join(","),
+        delegation.expires.get(..10).unwrap_or_default(),
         delegation.delegate_key
     );
     Ok(out.line(&line)?)
 }
 
 /// Makes a token for an agent: registers a delegation to the token's key, and shows the token once.
-pub(crate) async fn make_token(
+async fn make_token(
     settings: &Settings,
     key: AccountKey,
-    arguments: &TokenArguments,
+    arguments: &DelegateArguments,
     out: &Out,
 ) -> Result<(), Failure> {
     let token = AgentToken::generate(&key.account_id());
-    let delegate = DelegateArguments {
-        key: token.key().public_key().to_string(),
-        scopes: arguments.scopes.clone(),
-        project: arguments.project.clone(),
-        at_relayer: None,
-        days: arguments.days,
-        out: None,
-        register: true,
-    };
-    let delegation = sign(&key, &delegate, now_ms() / 1_000)?;
+    let delegate = token.key().public_key().to_string();
+    let delegation = sign(&key, &delegate, arguments, now_ms() / 1_000)?;
     let relayer = RelayerClient::of_owner(settings, key)?;
     let value = serde_json::to_value(&delegation).unwrap_or_default();
     relayer.json(Method::POST, "/api/delegations", Some(&value)).await?;
@@ -96,11 +98,14 @@ pub(crate) async fn make_token(
     Ok(())
 }
 
-fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<Delegation, Failure> {
-    let delegate = PublicKey::parse_hex(&arguments.key).map_err(|_| {
-        Failure::Usage(
-            "the delegate's public key has 64 hex characters; its baton account show has it".to_owned(),
-        )
+fn sign(
+    key: &AccountKey,
+    delegate: &str,
+    arguments: &DelegateArguments,
+    now_s: u64,
+) -> Result<Delegation, Failure> {
+    let delegate = PublicKey::parse_hex(delegate).map_err(|_| {
+        Failure::Usage("the delegate's public key has 64 hex characters; its baton account has it".to_owned())
     })?;
     if delegate == key.public_key() {
         return Err(Failure::Usage("this is the account's own key, which may do everything".to_owned()));
@@ -142,7 +147,7 @@ fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<D
 }
 
 /// Shows the delegations that the relayer knows.
-pub(crate) async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Result<(), Failure> {
+async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Result<(), Failure> {
     let answer = RelayerClient::of_owner(settings, key)?.json(Method::GET, "/api/delegations", None).await?;
     if out.json() {
         return Ok(out.value(&answer)?);
@@ -198,9 +203,7 @@ pub(crate) async fn revoke(
     out: &Out,
 ) -> Result<(), Failure> {
     if id.len() != 32 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(Failure::Usage(format!(
-            "{id} is no delegation's id; baton account delegations shows them"
-        )));
+        return Err(Failure::Usage(format!("{id} is no delegation's id; baton account delegate lists them")));
     }
     let query = match key {
         None => String::new(),

@@ -1,9 +1,8 @@
-//! `baton session check` and `sync`, and reports about a session's other devices.
+//! `baton session sync`, and reports about a session's other devices.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, IndexStatus, SessionBranch, SessionInfo};
-use baton_proto::ErrorCode;
 use serde_json::{Value, json};
 
 use super::{
@@ -16,47 +15,8 @@ use super::{
 /// The remaining time of a lease is rounded up to hours.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Time that a check waits until a missing head is published.
+/// Time for the indexes to take a head that they lack.
 const PUBLISH_WAIT: Duration = Duration::from_secs(5);
-
-/// Compares a session with the head indexes, and merges nothing. Publishes a head that they lack.
-pub(crate) async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
-    let id = find_session(client, named).await?;
-    let result = client.session(id).check_head().await;
-    let lacks = matches!(
-        result,
-        Ok(HeadStatus::Unpublished) | Err(ClientError::Protocol(ErrorCode::RollbackDetected))
-    );
-    let published = lacks && cancellable(client.session(id).wait_published(PUBLISH_WAIT)).await?;
-    let info = client.session(id).info().await?;
-    if out.json() {
-        out.value(&json!({
-            "session": id.to_string(),
-            "published": published,
-            "status": result.as_ref().map_or_else(ClientError::name, |status| name(*status)),
-            "indexes": info.indexes.iter().map(describe_index).collect::<Vec<_>>(),
-            "devices": describe_devices(&info),
-            "branches": info.branches,
-        }))?;
-    } else {
-        for index in &info.indexes {
-            out.line(&format!("{}  {}", index.name, index.shows))?;
-        }
-        show_devices(&info, out);
-        match &result {
-            Ok(HeadStatus::Current) => out.good("✓ the head index has this device's head"),
-            _ if published => {
-                out.note("The head index lacked this device's last turns; its head is published again.");
-            }
-            Ok(HeadStatus::Unpublished) => {
-                out.warn("The head index lacks this device's last turns; they are offered again.");
-            }
-            Ok(HeadStatus::None) => out.note("Nothing is published yet."),
-            Err(_) => {}
-        }
-    }
-    Ok(result.map(drop)?)
-}
 
 /// Merges the turns of a session's other devices; with `over`, publishes its head even if that fails.
 pub(crate) async fn sync(client: &Client, named: &str, over: bool, out: &Out) -> Result<(), Failure> {
@@ -71,12 +31,14 @@ pub(crate) async fn sync(client: &Client, named: &str, over: bool, out: &Out) ->
         }
         other => other?,
     };
+    let lacks = done.status == HeadStatus::Unpublished;
+    let published = lacks && cancellable(client.session(id).wait_published(PUBLISH_WAIT)).await?;
     let info = client.session(id).info().await?;
-    warn_of_indexes(&info, out);
     if out.json() {
         return Ok(out.value(&json!({
             "session": id.to_string(),
             "status": name(done.status),
+            "published": published,
             "turns": info.turns,
             "caught_up": done.caught_up,
             "fork": done.fork.as_ref().map(|fork| {
@@ -85,9 +47,15 @@ pub(crate) async fn sync(client: &Client, named: &str, over: bool, out: &Out) ->
             "indexes": done.indexes.iter().map(describe_index).collect::<Vec<_>>(),
         }))?);
     }
+    for index in &info.indexes {
+        out.line(&format!("{}  {}", index.name, index.shows))?;
+    }
+    show_devices(&info, out);
     match done.status {
-        HeadStatus::Unpublished => out.warn("The head is not in the index yet; it is offered again."),
-        HeadStatus::Current | HeadStatus::None => {
+        HeadStatus::Unpublished if !published => {
+            out.warn("The head is not in the index yet; it is offered again.")
+        }
+        _ => {
             out.good(&format!(
                 "✓ session {} is up to date: {}",
                 short_session(&id),
@@ -110,7 +78,7 @@ fn name(status: HeadStatus) -> &'static str {
 pub(crate) fn warn_of_indexes(info: &SessionInfo, out: &Out) {
     let newest = info.indexes.iter().any(|one| matches!(one.shows, IndexAnswer::Newest { .. }));
     for one in &info.indexes {
-        // An index that is down costs nothing while another has the head; `baton session check` names it.
+        // An index that is down costs nothing while another has the head; `baton session sync` names it.
         if newest && !matches!(one.shows, IndexAnswer::Newest { .. } | IndexAnswer::Unavailable { .. }) {
             out.warn(&format!("head index {}: {}", one.name, one.shows));
         }
@@ -173,7 +141,7 @@ pub(crate) fn show_branches(
             }
         }
         let (session, name) = (short_session(&info.id), &branch.name);
-        out.note(&format!("  go on from it: baton session branch {session} --of {name}"));
+        out.note(&format!("  go on from it: baton chat -s {session} --branch={name}"));
     }
     Ok(())
 }

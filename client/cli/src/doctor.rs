@@ -28,7 +28,7 @@ const MAX_SHOWN: usize = 5;
 /// Every problem that is found. docs/TROUBLESHOOTING.md lists them.
 mod codes {
     baton_kit::problem_codes! {
-        SETTINGS_BROKEN = problem("C101", "the settings cannot be used", "correct the named line; `baton config check` shows all");
+        SETTINGS_BROKEN = problem("C101", "the settings cannot be used", "correct the named line; `baton config` shows all");
         HOME_LOCKED = problem("C201", "the home folder or its key cannot be opened", "check the folder, or name another with `--home`");
         JOURNAL_DAMAGED = problem("C202", "a session's journal is damaged", "`baton session restore SESSION` restores it from the store");
         CLOCK_WRONG = problem("C301", "this machine's clock differs from the nodes' or stores'", "set the clock, best by NTP");
@@ -48,7 +48,7 @@ mod codes {
         EXPIRES_SOON = warning("C802", "blobs may expire within 3 days", "renew them: `baton session renew`");
         NOT_ANSWERED = warning("C803", "a message has no answer", "continue it: `baton chat -s SESSION`");
         DELETED_ELSEWHERE = warning("C804", "another device deleted a session", "remove it here: `baton session delete SESSION`");
-        OTHER_SHARDS = warning("C805", "a session is for a store with another number of shards", "go on in a new conversation: `baton session branch SESSION TEXT`");
+        OTHER_SHARDS = warning("C805", "a session is for a store with another number of shards", "go on in a new conversation: `baton chat -s SESSION --branch TEXT`");
     }
 }
 

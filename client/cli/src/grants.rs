@@ -5,51 +5,55 @@ use std::path::Path;
 use baton_client::{ClientError, GRANT_CHAIN_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
 use baton_proto::{
     ErrorCode,
+    ids::PublicKey,
     quota::{QuotaChain, QuotaGrant, chain_to_text},
 };
 use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{GrantsCommand, NarrowArguments},
+    args::{GrantsArguments, GrantsCommand, NarrowArguments},
     clock::now_ms,
     out::Out,
     settings::Settings,
-    write_private,
 };
 
 const HOUR_MS: u64 = 3_600_000;
 
-pub(crate) fn run(settings: &Settings, command: &GrantsCommand, out: &Out) -> Result<(), Failure> {
-    match command {
-        GrantsCommand::Key => key(settings, out),
-        GrantsCommand::Show { file } => show(settings, file.as_deref(), out),
-        GrantsCommand::Use { file } => install(settings, file, out),
-        GrantsCommand::Attenuate(arguments) => attenuate(settings, arguments, out),
+pub(crate) fn run(settings: &Settings, arguments: &GrantsArguments, out: &Out) -> Result<(), Failure> {
+    match (&arguments.command, &arguments.file) {
+        (Some(GrantsCommand::Use { file }), _) => install(settings, file, out),
+        (Some(GrantsCommand::Attenuate(arguments)), _) => attenuate(settings, arguments, out),
+        (None, Some(file)) => show(file, None, out),
+        (None, None) => show_own(settings, out),
     }
 }
 
-fn key(settings: &Settings, out: &Out) -> Result<(), Failure> {
+/// Shows this home's key for grants, made if missing, and the grant in use.
+fn show_own(settings: &Settings, out: &Out) -> Result<(), Failure> {
     let key = holder_key(settings.home(), settings.passphrase())?;
-    if out.json() {
-        return Ok(out.value(&json!({ "holder": key.to_string() }))?);
+    let chain = settings.home().join(GRANT_CHAIN_FILE);
+    if !out.json() {
+        out.note("Your key, for the operator who grants you a quota:");
+        out.line(&key.to_string())?;
     }
-    out.note("give this to whoever is to grant you a quota");
-    Ok(out.line(&key.to_string())?)
+    if chain.exists() {
+        return show(&chain, Some(key), out);
+    }
+    if out.json() {
+        return Ok(out.value(&json!({ "holder": key.to_string(), "file": null, "chain": [] }))?);
+    }
+    out.note("No grant is in use here. Use one: baton grants use FILE");
+    Ok(())
 }
 
-fn show(settings: &Settings, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
-    let own = settings.home().join(GRANT_CHAIN_FILE);
-    let path = file.unwrap_or(&own);
-    if file.is_none() && !path.exists() {
-        return Err(Failure::Usage(
-            "no grant is in use here; take one with baton grants use FILE".to_owned(),
-        ));
-    }
+/// Shows a grant, which must hold.
+fn show(path: &Path, holder: Option<PublicKey>, out: &Out) -> Result<(), Failure> {
     let chain = QuotaChain::verify_form(&read_chain(path)?).map_err(|code| unusable(path, code))?;
     if out.json() {
         let links: Vec<_> = chain.links().iter().map(|link| describe(link)).collect();
-        return Ok(out.value(&json!({ "file": path, "chain": links }))?);
+        let holder = holder.map(|key| key.to_string());
+        return Ok(out.value(&json!({ "holder": holder, "file": path, "chain": links }))?);
     }
     for (number, link) in chain.links().iter().enumerate() {
         let by = if number == 0 { "issued by" } else { "narrowed by" };
@@ -110,7 +114,7 @@ fn install(settings: &Settings, file: &Path, out: &Out) -> Result<(), Failure> {
     let key = holder_key(settings.home(), settings.passphrase())?;
     if holder != key {
         return Err(Failure::Usage(format!(
-            "the grant in {} is for the key {holder}, and this home's is {key} (baton grants key)",
+            "the grant in {} is for the key {holder}, and this home's is {key} (baton grants)",
             file.display()
         )));
     }
@@ -144,13 +148,9 @@ fn attenuate(settings: &Settings, arguments: &NarrowArguments, out: &Out) -> Res
         Failure::Usage(format!("{code}: a grant can only be narrowed, as often as its depth allows"))
     })?;
     let text = chain_to_text(&chain);
-    match &arguments.out {
-        Some(path) => {
-            write_private(path, text.as_bytes())?;
-            out.note(&format!("written to {}; it is of use only to the key's holder", path.display()));
-        }
-        None if out.json() => out.value(&json!({ "grant": text }))?,
-        None => out.line(text.trim_end())?,
+    if out.json() {
+        return Ok(out.value(&json!({ "grant": text }))?);
     }
-    Ok(())
+    out.note("It is of use only to the key's holder.");
+    Ok(out.line(text.trim_end())?)
 }

@@ -24,7 +24,7 @@ pub(crate) fn lines(history: &[TurnView], effective: &HashSet<u64>, blobs: &[Blo
         let link = &view.turn.link;
         if segment != Some(link.segment) {
             segment = Some(link.segment);
-            lines.push(format!("segment {}, {}", link.segment + 1, kept(view, blobs)));
+            lines.push(format!("segment {}, {}", link.segment + 1, blob_line(view, blobs)));
         }
         let begun_by = view.resumed.as_ref().map(|prefix| prefix.author);
         for node in begun_by.iter().chain([&link.author]) {
@@ -61,13 +61,12 @@ fn mark(nodes: &[NodeId], node: &NodeId) -> &'static str {
     MARKS.get(position).or(MARKS.last()).copied().unwrap_or_default()
 }
 
-/// Until when the blob of a turn's segment is stored.
-fn kept(view: &TurnView, blobs: &[BlobLifetime]) -> String {
+/// The blob of a turn's segment: until when it is stored, its length and its ID.
+fn blob_line(view: &TurnView, blobs: &[BlobLifetime]) -> String {
     let blob = blobs.iter().find(|blob| blob.seq >= view.turn.link.seq);
-    match blob.filter(|blob| blob.stored) {
-        Some(blob) => format!("stored until {}", clock::day(blob.kept_until_ms)),
-        None => "not stored yet".to_owned(),
-    }
+    let Some(blob) = blob.filter(|blob| blob.stored) else { return "not stored yet".to_owned() };
+    let until = format!("stored until {}, {} bytes", clock::day(blob.kept_until_ms), blob.length);
+    blob.blob_id.map_or(until.clone(), |id| format!("{until}, blob {id}"))
 }
 
 /// The beginning of a turn's message.

@@ -260,6 +260,8 @@ fn command_elsewhere(word: &str) -> Option<&'static str> {
         "run" => "baton chat, or on this machine alone: baton try; to serve a model: baton-node run",
         "pull" => "models are fetched where they are served: baton-node models pull",
         "ps" => "what runs on the network: baton nodes; a node of this machine: baton-node status",
+        "version" => "baton --version",
+        "init" => "a settings file: baton config --init; an account key: baton account new",
         "show" | "rm" | "delete" | "search" | "verify" | "export" => {
             "conversations have their own commands: baton session --help"
         }
@@ -279,15 +281,9 @@ async fn run(
             return Ok(complete::print_script(shell)?);
         }
         Some(Command::Man(pages)) => return Ok(manual::print_or_write_pages(args::command(), pages)?),
-        Some(Command::Version) => {
-            return Ok(out.line(&format!("baton {}", env!("CARGO_PKG_VERSION")))?);
-        }
-        Some(Command::Init) => {
-            let init = Some(&args::ConfigCommand::Init);
-            return configuration::run(init, (&arguments, matches), environment, out);
-        }
-        Some(Command::Config { command }) => {
-            return configuration::run(command.as_ref(), (&arguments, matches), environment, out);
+        Some(Command::Config { init: true }) => return configuration::init(&arguments, environment, out),
+        Some(Command::Config { init: false }) => {
+            return configuration::show(&arguments, matches, environment, out);
         }
         _ => {}
     }
@@ -304,27 +300,22 @@ async fn run(
     match command {
         Command::Chat(chat) => Box::pin(chat::run(&settings, chat, out)).await,
         Command::Serve(arguments) => Box::pin(serve::run(&settings, &arguments, out)).await,
-        Command::Session { command: SessionCommand::Branch(arguments) } => {
-            Box::pin(chat::run(&settings, arguments.chat(), out)).await
-        }
         Command::Session { command: SessionCommand::Rekey(arguments) } => {
             rekey::run(&settings, &arguments, out).await
         }
         Command::Session { command } => Box::pin(session::run(&settings, command, out)).await,
-        Command::Account { command } => account::run(&settings, &command, out).await,
-        Command::Memory { command } => memory::run(&settings, &command, out).await,
+        Command::Account { command } => account::run(&settings, command.as_ref(), out).await,
+        Command::Memory(commands) => memory::run(&settings, &commands, out).await,
         Command::Nodes(arguments) => nodes::run(&settings, &arguments, out).await,
         Command::Receipts(arguments) => receipts::run(&settings, &arguments, out).await,
         Command::Audit(arguments) => audit::run(&settings, &arguments, out).await,
-        Command::Grants { command } => grants::run(&settings, &command, out),
+        Command::Grants(arguments) => grants::run(&settings, &arguments, out),
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await
         }
         // They ran above.
         Command::Completions(_)
         | Command::Man(_)
-        | Command::Version
-        | Command::Init
         | Command::Config { .. }
         | Command::Doctor
         | Command::Try(_) => Ok(()),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure, agent_pipe,
-    args::{ContextArguments, ItemKind, MemoryCommand, OtherHolders, Switch},
+    args::{ContextArguments, ItemKind, MemoryCommand, MemoryCommands, OtherHolders, Switch},
     memory_items::{ItemSelection, PAGE, escaped, items_of},
     out::{Out, clean, count, memories},
     relayer_client::RelayerClient,
@@ -21,25 +21,57 @@ const MAX_IMPORT_BYTES: u64 = 64 * 1024 * 1024;
 /// Characters of a text in a table.
 const SHOWN_CHARS: usize = 100;
 
-pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, commands: &MemoryCommands, out: &Out) -> Result<(), Failure> {
     let relayer = RelayerClient::open(settings)?;
+    match (&commands.command, commands.extract_through_nodes) {
+        (Some(command), None) => run_command(&relayer, command, out).await,
+        (Some(_), Some(_)) => Err(Failure::usage(
+            "--extract-through-nodes changes a setting, and goes with no other command.",
+            "baton memory --extract-through-nodes on|off",
+        )),
+        (None, Some(switch)) => {
+            let body = json!({ "extract_through_nodes": switch == Switch::On });
+            let settings = relayer.json(Method::PUT, "/api/settings", Some(&body)).await?;
+            if out.json() { Ok(out.value(&settings)?) } else { show_settings(&settings, out) }
+        }
+        (None, None) => overview(&relayer, out).await,
+    }
+}
+
+/// Shows the settings, the projects and the sessions of an account.
+async fn overview(relayer: &RelayerClient, out: &Out) -> Result<(), Failure> {
+    let settings = relayer.json(Method::GET, "/api/settings", None).await?;
+    let projects = relayer.json(Method::GET, "/api/projects", None).await?;
+    let sessions = relayer.json(Method::GET, "/api/sessions", None).await?;
+    let (projects, sessions) = (&projects["places"], &sessions["places"]);
+    if out.json() {
+        let all = json!({ "settings": settings, "projects": projects, "sessions": sessions });
+        return Ok(out.value(&all)?);
+    }
+    show_settings(&settings, out)?;
+    show_groups("project", projects, out)?;
+    show_groups("session", sessions, out)
+}
+
+async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out) -> Result<(), Failure> {
     match command {
-        MemoryCommand::List { context, all, words, kind, pending, limit } => {
+        MemoryCommand::List { context, all, words, kind, limit } => {
             let mut body = context_json(context);
             body["everything"] = (*all).into();
             body["limit"] = (*limit).into();
             if !words.is_empty() {
                 body["words"] = words.join(" ").into();
             }
-            if *pending {
-                body["consent"] = "pending".into();
-            }
             if let Some(kind) = kind {
                 body["filters"] = json!({ "kinds": [kind.name()] });
             }
             show_items(&relayer.json(Method::POST, "/api/list", Some(&body)).await?, *all, out)
         }
-        MemoryCommand::Search { query, context, scope, limit } => {
+        MemoryCommand::Search { query: None, context, .. } => {
+            let path = format!("/api/profile{}", context_query(context));
+            show_items(&relayer.json(Method::GET, &path, None).await?, false, out)
+        }
+        MemoryCommand::Search { query: Some(query), context, scope, limit } => {
             let mut body = context_json(context);
             body["query"] = query.as_str().into();
             body["limit"] = (*limit).into();
@@ -58,9 +90,9 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
             let path = format!("/api/items/{}/supersede", relayer.item_id(id).await?);
             show_item(&relayer.json(Method::POST, &path, Some(&json!({ "text": text }))).await?, out)
         }
-        MemoryCommand::Edit { id, text, others, .. } => edit(&relayer, id, text, *others, out).await,
+        MemoryCommand::Edit { id, text, others, .. } => edit(relayer, id, text, *others, out).await,
         MemoryCommand::Delete { ids, others, .. } if !ids.is_empty() => {
-            forget(&relayer, ids, *others, out).await
+            forget(relayer, ids, *others, out).await
         }
         MemoryCommand::Delete { project, kind, others, everything: false, yes, .. } => {
             let selection = ItemSelection {
@@ -68,27 +100,20 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
                 kind: kind.map(ItemKind::name),
                 everything: false,
             };
-            forget_selected(&relayer, &selection, *others, *yes, out).await
+            forget_selected(relayer, &selection, *others, *yes, out).await
         }
-        MemoryCommand::Delete { yes, .. } => forget_everything(&relayer, *yes, out).await,
-        MemoryCommand::Export { out: file, context } => export(&relayer, file, context, out).await,
-        MemoryCommand::Import { file } => import(&relayer, file, out).await,
-        MemoryCommand::Consent { grant, deny, others } => consent(&relayer, grant, deny, *others, out).await,
-        MemoryCommand::Profile { context } => {
-            let path = format!("/api/profile{}", context_query(context));
-            show_items(&relayer.json(Method::GET, &path, None).await?, false, out)
+        MemoryCommand::Delete { yes, .. } => forget_everything(relayer, *yes, out).await,
+        MemoryCommand::Export { out: file, context } => export(relayer, file, context, out).await,
+        MemoryCommand::Import { file } => import(relayer, file, out).await,
+        MemoryCommand::Consent { ids } if ids.is_empty() => show_waiting(relayer, out).await,
+        MemoryCommand::Consent { ids } => {
+            let body = json!({ "ids": relayer.item_ids(ids).await?, "decision": "grant" });
+            let answer = relayer.json(Method::POST, "/api/consent", Some(&body)).await?;
+            let kept = memories(answer["count"].as_u64().unwrap_or_default());
+            show_answer(&answer, &format!("{kept} kept"), out)
         }
-        MemoryCommand::Settings { extract_through_nodes: None } => {
-            show_settings(&relayer.json(Method::GET, "/api/settings", None).await?, out)
-        }
-        MemoryCommand::Settings { extract_through_nodes: Some(switch) } => {
-            let body = json!({ "extract_through_nodes": *switch == Switch::On });
-            show_settings(&relayer.json(Method::PUT, "/api/settings", Some(&body)).await?, out)
-        }
-        MemoryCommand::Redeem { invitation } => redeem(&relayer, invitation, out).await,
-        MemoryCommand::Mcp => agent_pipe::run(&relayer).await,
-        MemoryCommand::Projects => show_groups(&relayer.json(Method::GET, "/api/projects", None).await?, out),
-        MemoryCommand::Sessions => show_groups(&relayer.json(Method::GET, "/api/sessions", None).await?, out),
+        MemoryCommand::Redeem { invitation } => redeem(relayer, invitation, out).await,
+        MemoryCommand::Mcp => agent_pipe::run(relayer).await,
     }
 }
 
@@ -253,37 +278,15 @@ fn exported_items(text: &str) -> u64 {
     text.lines().filter(|line| line.starts_with("{\"item\":")).count() as u64
 }
 
-async fn consent(
-    relayer: &RelayerClient,
-    grant: &[String],
-    deny: &[String],
-    others: Option<OtherHolders>,
-    out: &Out,
-) -> Result<(), Failure> {
-    if grant.is_empty() && deny.is_empty() {
-        let pending = json!({ "everything": true, "consent": "pending", "limit": PAGE });
-        let waiting = relayer.json(Method::POST, "/api/list", Some(&pending)).await?;
-        if !out.json() && waiting["items"].as_array().is_none_or(Vec::is_empty) {
-            out.note("No memory waits for your consent.");
-            return Ok(());
-        }
-        return show_items(&waiting, true, out);
+/// Lists the memories that wait for the owner's consent.
+async fn show_waiting(relayer: &RelayerClient, out: &Out) -> Result<(), Failure> {
+    let pending = json!({ "everything": true, "consent": "pending", "limit": PAGE });
+    let waiting = relayer.json(Method::POST, "/api/list", Some(&pending)).await?;
+    if !out.json() && items_of(&waiting).is_empty() {
+        out.note("No memory waits for your consent.");
+        return Ok(());
     }
-    for (decision, ids) in [("grant", grant), ("deny", deny)] {
-        if ids.is_empty() {
-            continue;
-        }
-        let mut body = json!({ "ids": relayer.item_ids(ids).await?, "decision": decision });
-        if let Some(others) = others.filter(|_| decision == "deny") {
-            body["others"] = others.name().into();
-        }
-        let answer = relayer.json(Method::POST, "/api/consent", Some(&body)).await?;
-        let number = answer["count"].as_u64().unwrap_or_default();
-        let done = if decision == "grant" { "kept" } else { "denied and deleted" };
-        show_answer(&answer, &format!("{} {done}", memories(number)), out)?;
-        show_holders(&answer, out);
-    }
-    Ok(())
+    show_items(&waiting, true, out)
 }
 
 /// The owner's decisions, and their effects.
@@ -295,12 +298,10 @@ fn show_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
         Some("nodes") => "rules, and a model on nodes of strangers",
         _ => "rules alone",
     };
-    show_answer(answer, &format!("extract through nodes  {}", if allowed { "on" } else { "off" }), out)?;
-    if !out.json() {
-        out.line(&format!("written by             {by}"))?;
-        if allowed && !offered {
-            out.note("this relayer's operator offers no nodes");
-        }
+    out.line(&format!("extract through nodes  {}", if allowed { "on" } else { "off" }))?;
+    out.line(&format!("written by             {by}"))?;
+    if allowed && !offered {
+        out.note("this relayer's operator offers no nodes");
     }
     Ok(())
 }
@@ -385,21 +386,14 @@ fn show_hits(answer: &Value, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show_groups(answer: &Value, out: &Out) -> Result<(), Failure> {
-    if out.json() {
-        return Ok(out.value(answer)?);
-    }
-    let lists = answer.as_object().into_iter().flat_map(|object| object.values());
-    let listed: Vec<&Value> = lists.filter_map(Value::as_array).flatten().collect();
-    if listed.is_empty() {
-        out.note("there are none yet");
-    }
-    for group in listed {
+/// Shows the projects or the sessions of an account, a line each.
+fn show_groups(kind: &str, groups: &Value, out: &Out) -> Result<(), Failure> {
+    for group in groups.as_array().into_iter().flatten() {
         let text = |field: &str| group[field].as_str().unwrap_or_default();
         let items = count(group["items"].as_u64().unwrap_or_default(), "item");
         let within =
             if text("project").is_empty() { String::new() } else { format!("  in {}", text("project")) };
-        out.line(&clean(&format!("{}  {items}{within}", text("name"))))?;
+        out.line(&clean(&format!("{kind}  {}  {items}{within}", text("name"))))?;
     }
     Ok(())
 }

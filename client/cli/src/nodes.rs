@@ -61,11 +61,10 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
     if arguments.explain {
         return explain(settings, arguments, out).await;
     }
-    if let Some(file) = &arguments.proof {
-        return proofs::check(file, out);
-    }
-    if arguments.proofs {
-        return proofs::list(settings, out).await;
+    match &arguments.proofs {
+        Some(Some(file)) => return proofs::check(file, out),
+        Some(None) => return proofs::list(settings, out).await,
+        None => {}
     }
     let (nodes, answering) = with_client(settings, true, async |client| {
         let begun = Instant::now();

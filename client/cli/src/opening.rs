@@ -11,7 +11,7 @@ use baton_proto::{
 
 use super::{
     Failure,
-    args::{BranchPlace, ChatArguments},
+    args::{BranchStart, ChatArguments},
     find_session,
     out::{Out, short_session, turn_number},
     talk::Talk,
@@ -34,9 +34,9 @@ pub(crate) async fn open_session(
     let session = match (&arguments.session, &arguments.branch) {
         (None, _) => talk.new_session(client).await?,
         (Some(named), None) => find_session(client, named).await?,
-        (Some(named), Some(place)) => {
+        (Some(named), Some(start)) => {
             let parent = find_session(client, named).await?;
-            let (opened, seq) = branch(client, parent, place, arguments.system.as_deref()).await?;
+            let (opened, seq) = branch(client, parent, start, arguments.system.as_deref()).await?;
             out.note(&format!(
                 "A branch of {} after turn {}. That conversation stays as it is.",
                 short_session(&parent),
@@ -53,15 +53,17 @@ pub(crate) async fn open_session(
 pub(crate) async fn branch(
     client: &Client,
     parent: SessionId,
-    place: &BranchPlace,
+    start: &BranchStart,
     own_system: Option<&str>,
 ) -> Result<(OpenedSession, u64), Failure> {
-    let conversation = match &place.of {
-        Some(name) => client.session(parent).branch_conversation(name).await?,
-        None => client.session(parent).conversation().await?,
+    let handle = client.session(parent);
+    let (conversation, after_turn) = match start {
+        BranchStart::End => (handle.conversation().await?, None),
+        BranchStart::Turn(number) => (handle.conversation().await?, Some(*number)),
+        BranchStart::Fork(name) => (handle.branch_conversation(name).await?, None),
     };
-    let (point, history) = shared_part(&conversation, place.after_turn)?;
-    let mut system = client.session(parent).system().await?;
+    let (point, history) = shared_part(&conversation, after_turn)?;
+    let mut system = handle.system().await?;
     system.retain(|message| !is_definitions(message));
     if let Some(text) = own_system {
         system = vec![Message::new(Role::System, text)];

@@ -1,4 +1,4 @@
-//! `baton nodes --proofs` and `--proof`: contradictions between nodes about an answer.
+//! `baton nodes --proofs`: contradictions between nodes about an answer.
 
 use std::path::Path;
 

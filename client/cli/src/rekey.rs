@@ -8,7 +8,7 @@ use baton_kit::prompt;
 
 use super::{
     Failure,
-    args::{BranchPlace, RekeyArguments},
+    args::{BranchStart, RekeyArguments},
     chat, clock, find_session,
     opening::branch,
     out::{Out, count, short_session},
@@ -52,7 +52,7 @@ async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &O
     if let Some(file) = &arguments.export {
         write(&handle.export(false).await?, file, out)?;
     }
-    let (opened, _) = branch(client, old, &BranchPlace::default(), None).await?;
+    let (opened, _) = branch(client, old, &BranchStart::End, None).await?;
     let new = opened.session;
     talk.announce_nodes(out);
     let (stored, _) = Box::pin(chat::say(client, talk, opened, (text, true), out)).await?;

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::{
     Failure,
-    args::{KeysCommand, ServeArguments, ServeCommand},
+    args::{ServeArguments, ServeCommand},
     leave_at_second_interrupt,
     nodes::named_node,
     out::{Out, count},
@@ -32,12 +32,11 @@ const NODES_CHECK: Duration = Duration::from_secs(3);
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> Result<(), Failure> {
-    match &arguments.command {
-        Some(ServeCommand::Keys { command }) => {
-            return serve_keys::run(settings, command.as_ref().unwrap_or(&KeysCommand::List), out);
-        }
-        Some(ServeCommand::Link) => return serve_link::run(settings, out),
-        None => {}
+    if let Some(ServeCommand::Keys(arguments)) = &arguments.command {
+        return serve_keys::run(settings, arguments, out);
+    }
+    if arguments.link {
+        return serve_link::run(settings, out);
     }
     check_address(settings, arguments)?;
     let template = settings.turn(&arguments.answering, arguments.memory.memory).await?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{KeyOptions, KeysCommand, Switch, Term},
+    args::{KeyOptions, KeysArguments, KeysCommand, Switch, Term},
     clock::{day, now_ms},
     out::{Out, count},
     serve_link::{PageAddress, show_code},
@@ -18,12 +18,17 @@ use super::{
 
 const DAY_S: u64 = 24 * 60 * 60;
 
-pub(crate) fn run(settings: &Settings, command: &KeysCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) fn run(settings: &Settings, arguments: &KeysArguments, out: &Out) -> Result<(), Failure> {
     let file = KeyListFile::of_home(settings.home());
     let now_s = now_ms() / 1000;
+    let Some(command) = &arguments.command else {
+        let usage = read_usage(settings.home());
+        return match &arguments.name {
+            Some(name) => show(&file, &usage, name, now_s, out),
+            None => list(&file, &usage, now_s, out),
+        };
+    };
     match command {
-        KeysCommand::List => list(&file, &read_usage(settings.home()), now_s, out),
-        KeysCommand::Show { name } => show(&file, &read_usage(settings.home()), name, now_s, out),
         KeysCommand::Add { name, options } => {
             let change = change(options, now_s)?;
             let page = PageAddress::load(settings.home())?;

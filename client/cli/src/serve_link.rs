@@ -1,6 +1,6 @@
 //! The links of the chat page, with a key behind `#`, and their QR codes.
 //!
-//! `baton serve` writes down at its start where the page is. `baton serve link` and `baton serve keys add` read that, so
+//! `baton serve` writes down at its start where the page is. `baton serve --link` and `baton serve keys add` read that, so
 //! that they print links also where the endpoint has no terminal.
 
 use std::{
@@ -119,7 +119,7 @@ pub(crate) fn link(url: &str, key: Option<&str>) -> Zeroizing<String> {
     Zeroizing::new(key.map_or_else(|| url.to_owned(), |key| format!("{url}#key={key}")))
 }
 
-/// `baton serve link`: the owner's link, and its QR code at a terminal.
+/// `baton serve --link`: the owner's link, and its QR code at a terminal.
 pub(crate) fn run(settings: &Settings, out: &Out) -> Result<(), Failure> {
     let page = PageAddress::load(settings.home())?.ok_or_else(|| {
         Failure::usage("baton serve has not run with this home yet.", "start it: baton serve")

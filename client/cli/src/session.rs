@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::{
     Failure,
     account::words,
-    args::SessionCommand,
+    args::{SessionCommand, TurnChoice},
     backup, clock, devices, find_session, graph,
     interrupt::cancellable,
     out::{self, Out, count, role, short, short_session, turn_number},
@@ -31,8 +31,8 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
     use SessionCommand as C;
     let mut root = None;
     match &command {
-        // They begin a chat.
-        C::Branch(_) | C::Rekey(_) => return Ok(()),
+        // It begins a chat.
+        C::Rekey(_) => return Ok(()),
         C::Verify { file: Some(file), full, .. } => return verify_file(file, *full, out).await,
         C::Renew { .. } => settings.ask_shards().await?,
         C::Restore { session: None, words_file } => {
@@ -45,10 +45,8 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         command,
         C::Verify { .. } | C::Import { .. } | C::Sync { .. } | C::Delete { .. } | C::Restore { .. }
     );
-    let asks_stores = matches!(
-        command,
-        C::Verify { .. } | C::Renew { .. } | C::Check { .. } | C::Sync { .. } | C::Restore { .. }
-    );
+    let asks_stores =
+        matches!(command, C::Verify { .. } | C::Renew { .. } | C::Sync { .. } | C::Restore { .. });
     with_client(settings, uses_nodes, async |client| {
         let work = Box::pin(run_with(client, command, root, out));
         if asks_stores { out.while_slow(ASKING, work).await } else { work.await }
@@ -64,9 +62,12 @@ async fn run_with(
     out: &Out,
 ) -> Result<(), Failure> {
     match command {
-        SessionCommand::Branch(_) | SessionCommand::Rekey(_) => Ok(()),
-        SessionCommand::List => show_list(client, out).await,
-        SessionCommand::Show { session, graph: true, .. } => show_graph(client, &session, out).await,
+        SessionCommand::Rekey(_) => Ok(()),
+        SessionCommand::List { words } if words.is_empty() => show_list(client, out).await,
+        SessionCommand::List { words } => search(client, &words.join(" "), out).await,
+        SessionCommand::Show { session, graph: true, .. } if !out.json() => {
+            show_graph(client, &session, out).await
+        }
         SessionCommand::Show { session, all, .. } => show(client, &session, all, out).await,
         SessionCommand::Rename { session, title } => {
             let id = find_session(client, &session).await?;
@@ -75,29 +76,26 @@ async fn run_with(
             out.note(&format!("{}  {title}", short_session(&id)));
             Ok(())
         }
-        SessionCommand::Search { words } => search(client, &words.join(" "), out).await,
         SessionCommand::Verify { session, full, fix, .. } => {
             let named = session.ok_or_else(|| {
                 Failure::usage("No session is named.", "name one, or last: baton session list shows them")
             })?;
             verify(client, &named, full, fix, out).await
         }
-        SessionCommand::Export { session, out: file, with_root } => {
+        SessionCommand::Export { session, out: file, memory: Some(turn), .. } => {
+            write(&memory(client, &session, turn).await?, &file, out)
+        }
+        SessionCommand::Export { session, out: file, with_root, .. } => {
             let id = find_session(client, &session).await?;
             write(&client.session(id).export(with_root).await?, &file, out)
-        }
-        SessionCommand::Memory { session, turn, out: file } => {
-            write(&memory(client, &session, turn).await?, &file, out)
         }
         SessionCommand::Import { file } => {
             let text = read(&file, transfer::MAX_EXPORT_BYTES as u64)?;
             show_ready(client, client.import(&text).await?, out).await
         }
-        SessionCommand::Storage { session } => storage::show(client, &session, out).await,
         SessionCommand::Renew { session, within_days } => {
             storage::renew(client, session.as_deref(), within_days, out).await
         }
-        SessionCommand::Check { session } => devices::check(client, &session, out).await,
         SessionCommand::Sync { session, over } => devices::sync(client, &session, over, out).await,
         SessionCommand::Delete { sessions, yes } => delete(client, &sessions, yes, out).await,
         SessionCommand::Backup { session, out: file } => {
@@ -234,9 +232,13 @@ async fn search(client: &Client, words: &str, out: &Out) -> Result<(), Failure> 
 async fn show_graph(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let handle = client.session(find_session(client, named).await?);
     let (history, blobs) = (handle.history().await?, handle.lifetimes().await?);
+    let due = blobs.iter().any(|blob| blob.due);
     let effective = handle.conversation().await?.turns.iter().map(|turn| turn.seq).collect();
     for line in graph::lines(&history, &effective, &blobs) {
         out.line(&out::clean(&line))?;
+    }
+    if due {
+        out.note(&format!("  try: baton session renew {}", short_session(&handle.id())));
     }
     Ok(())
 }
@@ -292,6 +294,7 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
             "turns": turns,
             "torn_end_bytes": info.torn_end_bytes,
             "devices": devices::describe_devices(&info),
+            "blobs": handle.lifetimes().await?.iter().map(storage::describe).collect::<Vec<_>>(),
         }))?;
         return Ok(());
     }
@@ -322,7 +325,11 @@ pub(crate) fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
 }
 
 /// The memory of the answered turns, in the form that `baton-node replay` reads.
-async fn memory(client: &Client, named: &str, turn: Option<u64>) -> Result<Zeroizing<String>, Failure> {
+async fn memory(
+    client: &Client,
+    named: &str,
+    TurnChoice(turn): TurnChoice,
+) -> Result<Zeroizing<String>, Failure> {
     let id = find_session(client, named).await?;
     let turns = client.session(id).history().await?.into_iter();
     let kept: Vec<ExportMemory> = turns

@@ -340,7 +340,7 @@ fn read_file(named: Option<&Path>, environment: &Environment) -> Result<ClientOp
     let Some((path, required)) = settings_file(named, environment) else {
         return Ok(ClientOptions::default());
     };
-    let hint = "see all problems of the file: baton config check";
+    let hint = "see all problems of the file: baton config";
     let usage = |error: ConfigError| Failure::usage(error.to_string(), hint);
     match config::read_text(&path, required) {
         Ok(None) => Ok(ClientOptions::default()),

@@ -1,4 +1,4 @@
-//! `baton session storage` and `baton session renew`.
+//! `baton session renew`, and the end of storage of blobs.
 
 use std::time::Duration;
 
@@ -15,35 +15,6 @@ use super::{
 };
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
-/// Shows the end of storage of a session's blobs.
-pub(crate) async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
-    let id = find_session(client, named).await?;
-    let blobs = client.session(id).lifetimes().await?;
-    let now_ms = now_ms();
-    if out.json() {
-        let blobs: Vec<_> = blobs.iter().map(describe).collect();
-        return Ok(out.value(&json!({ "session": id.to_string(), "blobs": blobs }))?);
-    }
-    if blobs.is_empty() {
-        out.note("the session has no turns yet");
-    }
-    for blob in &blobs {
-        let name = blob.blob_id.map_or_else(|| "(ID not yet computed)".to_owned(), |id| id.to_string());
-        let end = blob.end_epoch.map_or_else(String::new, |epoch| format!(", end epoch {epoch}"));
-        let kept = if blob.stored {
-            remaining_time(blob.kept_until_ms, now_ms)
-        } else {
-            "not stored yet".to_owned()
-        };
-        let turn = turn_number(blob.seq);
-        out.line(&format!("{name}  turn {turn:>5}  {:>9} bytes  {kept}{end}", blob.length))?;
-    }
-    if blobs.iter().any(|blob| blob.due) {
-        out.note(&format!("  try: baton session renew {}", short_session(&id)));
-    }
-    Ok(())
-}
 
 /// Renews one session, or all of this home.
 pub(crate) async fn renew(
@@ -84,7 +55,7 @@ fn failure_of(session: SessionId, report: RenewReport, out: &Out) -> Option<Fail
     match report.failed.into_iter().next() {
         Some((_, error @ ClientError::OtherShards { .. })) => {
             let hint = format!(
-                "go on in a new conversation, which begins with all of it: baton session branch {id} TEXT; or name the \
+                "go on in a new conversation, which begins with all of it: baton chat -s {id} --branch TEXT; or name the \
                  session's own store: --publisher"
             );
             return Some(Failure::Hinted { error, hint });
@@ -147,7 +118,8 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
     Ok(())
 }
 
-fn describe(blob: &BlobLifetime) -> Value {
+/// A blob, for programs.
+pub(crate) fn describe(blob: &BlobLifetime) -> Value {
     json!({
         "seq": blob.seq,
         "turn": turn_number(blob.seq),

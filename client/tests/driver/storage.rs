@@ -315,7 +315,7 @@ async fn a_store_with_other_shards_is_paid_for_nothing_and_the_session_says_why(
         panic!("{report:?}")
     };
     assert_eq!(((*named, *other), error.exit_code()), ((ours, theirs), 6));
-    assert!(error.hint().unwrap().contains("baton session branch"));
+    assert!(error.hint().unwrap().contains("baton chat -s SESSION --branch"));
     client.shutdown(std::time::Duration::ZERO).await;
     assert_eq!(world.store.puts(), 0);
 }

@@ -28,8 +28,8 @@ use crate::{
 
 pub(super) const AFTER_HELP: &str = "\
 The client that had the conversation makes the files: `baton session export SESSION --out FILE`, and for a turn that was
-answered with memory `baton session memory SESSION --turn TURN --out FILE`. All of the export is verified first. An answer of a server
-behind a node cannot be computed again, nor one whose settings the export does not have.
+answered with memory `baton session export SESSION --memory TURN --out FILE`. All of the export is verified first. An
+answer of a server behind a node cannot be computed again, nor one whose settings the export does not have.
 
 A turn that is not replayable is named, and the others are computed all the same.
 Exit codes: 0 all the same, 6 one is different, 7 one is not replayable and none different.

@@ -34,7 +34,7 @@ kinds! {
     UNAUTHENTICATED = 401, "unauthenticated", "the request is not signed by a key that may act for this account",
         "sign timestamp, method, path and query, body hash, nonce and account id with the owner's key or one it delegated to; never use a nonce twice";
     TOKEN = 401, "invalid_token", "the token is unknown, revoked or expired",
-        "make another: baton account token --relayer URL; tokens are for /mcp, and other routes are signed";
+        "make another: baton account delegate --token --relayer URL; tokens are for /mcp, and other routes are signed";
     CLEAR_TOKEN = 403, "token_in_clear", "a token came over a connection that others can read",
         "use https://: a proxy with TLS on the relayer's machine, or one of its trusted_proxies";
     UNNAMED = 401, "relayer_unnamed", "the request does not name this relayer",

@@ -50,7 +50,7 @@ pub(super) async fn first_start(
     findings.inspect(&second);
     let works = match command {
         FirstCommand::Chat | FirstCommand::Account => {
-            let show = ["account", "show", "--home", &text];
+            let show = ["account", "--home", &text];
             let shown = runner.call(program, &show, Conditions::default()).await?;
             findings.inspect(&shown);
             if shown.is_ok() { Ok(()) } else { Err(shown.brief()) }

@@ -518,8 +518,8 @@ impl TrialWorld {
 
     /// The ID of the blob with the session's newest turn, once the device has computed it.
     pub(super) async fn newest_blob(&mut self, device: &ClientHome) -> anyhow::Result<BlobId> {
-        let storage = self.session(device, "storage", &[]).await?;
-        let listed = storage.json().with_context(|| format!("no list of blobs: {}", storage.brief()))?;
+        let shown = self.session(device, "show", &[]).await?;
+        let listed = shown.json().with_context(|| format!("no list of blobs: {}", shown.brief()))?;
         let newest = listed["blobs"].as_array().and_then(|blobs| blobs.last()).context("there is a blob")?;
         Ok(newest["blob_id"].as_str().context("the newest blob has an ID")?.parse()?)
     }

@@ -5,16 +5,19 @@ use std::path::PathBuf;
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{Args, Subcommand};
 
+/// Arguments of `baton grants`.
+#[derive(Debug, Args)]
+pub(crate) struct GrantsArguments {
+    /// The grant command [default: show your public key for grants, and the grant in use].
+    #[command(subcommand)]
+    pub command: Option<GrantsCommand>,
+    /// File of a grant to show instead, after a check of its signatures.
+    pub file: Option<PathBuf>,
+}
+
 /// The commands for quota grants.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GrantsCommand {
-    /// Show your public key for grants; create the key if missing.
-    Key,
-    /// Show a grant and check its signatures.
-    Show {
-        /// File with the grant [default: the grant in use].
-        file: Option<PathBuf>,
-    },
     /// Use a grant from now on.
     Use {
         /// File with the grant.
@@ -27,7 +30,7 @@ pub(crate) enum GrantsCommand {
 /// Arguments of `baton grants attenuate`. Omitted limits stay unchanged.
 #[derive(Debug, Args)]
 pub(crate) struct NarrowArguments {
-    /// Public key of the new holder, as their `baton grants key` shows it.
+    /// Public key of the new holder, as their `baton grants` shows it.
     #[arg(long, value_name = "KEY")]
     pub holder: PublicKey,
     /// Turns an hour.
@@ -51,7 +54,4 @@ pub(crate) struct NarrowArguments {
     /// How many times the grant may be narrowed further.
     #[arg(long, value_name = "NUMBER")]
     pub depth: Option<u8>,
-    /// Output file (created with mode 0600) [default: standard output].
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
 }

@@ -18,6 +18,18 @@ pub(crate) struct ContextArguments {
     pub persona: Option<String>,
 }
 
+/// Arguments of `baton memory`.
+#[derive(Debug, Args)]
+#[command(after_help = SETTINGS_EXAMPLES)]
+pub(crate) struct MemoryCommands {
+    /// The memory command [default: show the settings, the projects and the sessions].
+    #[command(subcommand)]
+    pub command: Option<MemoryCommand>,
+    /// Allow nodes of unknown operators to read exchanges, to select memories from them.
+    #[arg(long, value_name = "on|off", value_enum)]
+    pub extract_through_nodes: Option<Switch>,
+}
+
 /// The commands for memories. ID is an id from `baton memory list`, or its beginning.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemoryCommand {
@@ -33,17 +45,14 @@ pub(crate) enum MemoryCommand {
         /// Only memories of this kind.
         #[arg(long, value_name = "KIND", value_enum)]
         kind: Option<ItemKind>,
-        /// Only memories that wait for consent.
-        #[arg(long)]
-        pending: bool,
         /// Maximum number of memories.
         #[arg(long, value_name = "NUMBER", default_value_t = 50)]
         limit: u32,
     },
-    /// Search memories as a turn would, and show scores.
+    /// Search memories as a turn would, and show scores; without a text, show your profile, which each turn gets.
     Search {
         /// Search text.
-        query: String,
+        query: Option<String>,
         #[command(flatten)]
         context: ContextArguments,
         /// Scope: full, neutral_and_relationship, relationship_only, neutral_only, insights_only or none.
@@ -111,29 +120,10 @@ pub(crate) enum MemoryCommand {
         /// Exported file.
         file: PathBuf,
     },
-    /// List memories that wait for your consent, or grant or deny it.
+    /// Keep memories that wait for your consent, or list them; baton memory delete denies it.
     Consent {
-        /// Id of a memory to keep; may be repeated.
-        #[arg(long, value_name = "ID")]
-        grant: Vec<String>,
-        /// Id of a memory to delete; may be repeated.
-        #[arg(long, value_name = "ID")]
-        deny: Vec<String>,
-        /// Treatment of other holders of the denied words [default: own].
-        #[arg(long, value_name = "none|own|all", value_enum, requires = "deny")]
-        others: Option<OtherHolders>,
-    },
-    /// Show your profile, as learned so far.
-    Profile {
-        #[command(flatten)]
-        context: ContextArguments,
-    },
-    /// Show or change how memories are made from your messages.
-    #[command(after_help = SETTINGS_EXAMPLES)]
-    Settings {
-        /// Allow nodes of unknown operators to read exchanges, to select memories from them.
-        #[arg(long, value_name = "on|off", value_enum)]
-        extract_through_nodes: Option<Switch>,
+        /// Ids of the memories to keep, or their beginnings.
+        ids: Vec<String>,
     },
     /// Redeem an invitation of the relayer's operator, so that the relayer serves this account.
     Redeem {
@@ -144,17 +134,15 @@ pub(crate) enum MemoryCommand {
     ///
     /// An agent's configuration names the command `baton memory mcp --relayer https://relayer.example`.
     Mcp,
-    /// List the projects.
-    Projects,
-    /// List the sessions that memory knows.
-    Sessions,
 }
 
 const SETTINGS_EXAMPLES: &str = "\
 Examples:
-  baton memory settings --relayer https://relayer.example
-  baton memory settings --extract-through-nodes on       nodes read the words of exchanges, and not whose they are
-  baton memory settings --extract-through-nodes off      from the next exchange on";
+  baton memory --relayer https://relayer.example     settings, projects and sessions
+  baton memory list --all
+  baton memory search \"what may I eat?\"
+  baton memory --extract-through-nodes on            nodes read the words of exchanges, and not whose they are
+  baton memory --extract-through-nodes off           from the next exchange on";
 
 const DELETE_EXAMPLES: &str = "\
 Your own messages that say a memory go with it. An answer of the assistant that says it stays, and is named with its id.

@@ -21,6 +21,11 @@ pub(crate) struct ServeArguments {
     /// The command, instead of serving.
     #[command(subcommand)]
     pub command: Option<ServeCommand>,
+    /// Print the link of the chat page with your key, and its QR code at a terminal, instead of serving.
+    ///
+    /// It is that of the last `baton serve` with this home, which may run elsewhere, such as under systemd.
+    #[arg(long)]
+    pub link: bool,
     /// Address to listen on; of localhost:PORT and :PORT, this machine alone.
     #[arg(
         long,
@@ -98,28 +103,27 @@ pub(crate) struct ServeArguments {
 /// The commands of `baton serve`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServeCommand {
-    /// Print the link of the chat page with your key, and its QR code at a terminal.
-    ///
-    /// It is that of the last `baton serve` with this home, which may run elsewhere, such as under systemd.
-    Link,
-    /// Manage keys with names: for the people and programs that share this endpoint.
+    /// List and manage keys with names: for the people and programs that share this endpoint.
     ///
     /// Each key sees the conversations of its project alone. A running endpoint learns changes within a second.
-    Keys {
-        /// The command for keys [default: list].
-        #[command(subcommand)]
-        command: Option<KeysCommand>,
-    },
+    #[command(after_help = KEYS_EXAMPLES)]
+    Keys(KeysArguments),
+}
+
+/// Arguments of `baton serve keys`.
+#[derive(Debug, Args)]
+pub(crate) struct KeysArguments {
+    /// The command for keys [default: list them with their usage of today].
+    #[command(subcommand)]
+    pub command: Option<KeysCommand>,
+    /// Key to show, with its usage by day.
+    pub name: Option<String>,
 }
 
 /// The commands of `baton serve keys`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// List the keys with their usage of today.
-    #[command(alias = "ls")]
-    List,
     /// Add a key, and show it once, with its link and QR code.
-    #[command(after_help = ADD_EXAMPLES)]
     Add {
         /// Its name: letters, digits, hyphens, dots and underscores.
         name: String,
@@ -133,11 +137,6 @@ pub(crate) enum KeysCommand {
         #[command(flatten)]
         options: KeyOptions,
     },
-    /// Show a key with its usage by day.
-    Show {
-        /// Its name.
-        name: String,
-    },
     /// Remove a key. Its conversations stay, and you see them.
     #[command(alias = "rm")]
     Remove {
@@ -146,12 +145,15 @@ pub(crate) enum KeysCommand {
     },
 }
 
-const ADD_EXAMPLES: &str = "\
+const KEYS_EXAMPLES: &str = "\
 Examples:
+  baton serve keys                                     all keys
+  baton serve keys anna                                one key, by day
   baton serve keys add anna
   baton serve keys add ben --tokens-per-day 50000 --requests-per-hour 60 --expires 90d
   baton serve keys add robot --project house            shares conversations with other keys of the project house
-  baton serve keys change ben --tokens-per-day none";
+  baton serve keys change ben --tokens-per-day none
+  baton serve keys remove ben";
 
 /// Options of a key.
 #[derive(Debug, Args)]

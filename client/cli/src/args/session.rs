@@ -4,45 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{AnsweringArguments, BranchPlace, ChatArguments};
-
-/// Arguments of `baton session branch`.
-#[derive(Debug, Args)]
-pub(crate) struct BranchArguments {
-    /// Session id, a prefix of it, or `last`.
-    session: String,
-    /// First message of the branch: the answer is printed; without it, the chat opens at a terminal.
-    text: Option<String>,
-    /// The last common turn, counted from 1 [default: the last turn].
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
-    turn: Option<u64>,
-    /// Go on from this branch, which a fork left; `baton session show` names the branches.
-    #[arg(long, value_name = "BRANCH", conflicts_with = "turn")]
-    of: Option<String>,
-    #[command(flatten)]
-    answering: AnsweringArguments,
-    /// Pinned system text of the branch [default: the session's].
-    #[arg(long, value_name = "TEXT")]
-    system: Option<String>,
-    /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
-    #[arg(long, env = "BATON_PLAIN")]
-    plain: bool,
-}
-
-impl BranchArguments {
-    /// The chat that begins the branch.
-    pub(crate) fn chat(self) -> ChatArguments {
-        ChatArguments {
-            message: self.text,
-            session: Some(self.session),
-            branch: Some(BranchPlace { after_turn: self.turn, of: self.of }),
-            answering: self.answering,
-            system: self.system,
-            plain: self.plain,
-            ..ChatArguments::default()
-        }
-    }
-}
+use super::{AnsweringArguments, BranchStart, ChatArguments};
 
 /// Arguments of `baton session rekey`.
 #[derive(Debug, Args)]
@@ -66,19 +28,34 @@ impl RekeyArguments {
     pub(crate) fn chat(&self) -> ChatArguments {
         ChatArguments {
             session: Some(self.session.clone()),
-            branch: Some(BranchPlace::default()),
+            branch: Some(BranchStart::End),
             answering: self.answering.clone(),
             ..ChatArguments::default()
         }
     }
 }
 
+/// One turn, counted from 1, or all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TurnChoice(pub Option<u64>);
+
+fn turn_choice(text: &str) -> Result<TurnChoice, String> {
+    match text.parse() {
+        _ if text == "all" => Ok(TurnChoice(None)),
+        Ok(number) if number > 0 => Ok(TurnChoice(Some(number))),
+        _ => Err("the number of a turn, from 1 on, or all".to_owned()),
+    }
+}
+
 /// The commands for sessions. SESSION is an id, a prefix of one, or `last`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionCommand {
-    /// List the sessions of this home.
-    #[command(alias = "ls")]
-    List,
+    /// List the sessions of this home, or those that have all these words in their title or messages.
+    #[command(aliases = ["ls", "search"])]
+    List {
+        /// The words, in any case.
+        words: Vec<String>,
+    },
     /// Show a conversation.
     Show {
         /// Session id, a prefix of it, or `last`.
@@ -86,15 +63,9 @@ pub(crate) enum SessionCommand {
         /// Show also the turns that an edit replaced.
         #[arg(long)]
         all: bool,
-        /// Show the chain as a picture: a mark for each turn, by the node that served it.
+        /// Show the chain as a picture: each turn with its node, each blob with the end of its storage.
         #[arg(long, conflicts_with = "all")]
         graph: bool,
-    },
-    /// Find the sessions that have all these words in their title or messages.
-    Search {
-        /// The words, in any case.
-        #[arg(required = true)]
-        words: Vec<String>,
     },
     /// Give a session a title, which only this device shows.
     Rename {
@@ -103,8 +74,6 @@ pub(crate) enum SessionCommand {
         /// The title [default: the beginning of the first message].
         title: Option<String>,
     },
-    /// Begin a new session that shares this one's turns up to one of them; this one stays as it is.
-    Branch(BranchArguments),
     /// Verify every link, signature, record and blob, and their presence in the store.
     Verify {
         /// Session id, a prefix of it, or `last`; omit it with --file.
@@ -130,27 +99,15 @@ pub(crate) enum SessionCommand {
         /// Include the root, to allow importing and continuing the session.
         #[arg(long)]
         with_root: bool,
-    },
-    /// Write the memory that a relayer added to turns, for `baton-node replay`; exports do not contain it.
-    Memory {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-        /// Write only the memory of this turn, counted from 1.
-        #[arg(long, value_name = "NUMBER")]
-        turn: Option<u64>,
-        /// Output file (created with mode 0600); `-` is standard output.
-        #[arg(long, value_name = "FILE")]
-        out: PathBuf,
+        /// Export the memory that a relayer added to this turn, or to all, for `baton-node replay`, instead of the
+        /// session, which does not contain it.
+        #[arg(long, value_name = "TURN|all", conflicts_with = "with_root", value_parser = turn_choice)]
+        memory: Option<TurnChoice>,
     },
     /// Import a session from an export with its root.
     Import {
         /// Exported file.
         file: PathBuf,
-    },
-    /// Show how long the store keeps a session.
-    Storage {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
     },
     /// Renew blobs that expire soon; nothing else renews an idle session.
     ///
@@ -163,14 +120,7 @@ pub(crate) enum SessionCommand {
         #[arg(long, value_name = "NUMBER")]
         within_days: Option<u32>,
     },
-    /// Compare a session with the head indexes, and list its devices.
-    ///
-    /// Merges nothing. Publishes a head of this device again if the indexes lost it or never received it.
-    Check {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-    },
-    /// Merge turns that are not here, and publish the head.
+    /// Merge turns that are not here, publish the head, and show the head of each index.
     ///
     /// The turns are another device's, or this device's own if its home is an older copy or its journal lost
     /// its end. Where two devices wrote the same turn, one stays in the conversation and the other becomes a branch.

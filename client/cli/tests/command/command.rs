@@ -241,16 +241,15 @@ async fn a_verification_publishes_the_head_that_an_index_lacks() {
     let said = fixture.baton(&home, &["chat", "--message", "hello", "--dht=false"], "").await;
     assert_eq!(code(&said), 0, "{}", err(&said));
     let heads = ["--heads", &other.url, "--dht=false"];
-    let check = |command: &'static str| {
+    let with_heads = |command: &'static str| {
         let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
         let (fixture, home) = (&fixture, home.clone());
         async move { fixture.baton(&home, &arguments, "").await }
     };
-    let verified = check("verify").await;
+    let verified = with_heads("verify").await;
     assert_eq!((code(&verified), last(&verified)["error"]["name"].as_str()), (5, Some("RollbackDetected")));
-    let checked = check("check").await;
-    assert_eq!(code(&checked), 0, "{} {}", out(&checked), err(&checked));
-    assert_eq!((&last(&checked)["status"], &last(&checked)["published"]), (&"current".into(), &false.into()));
+    let synced = with_heads("sync").await;
+    assert_eq!((code(&synced), &last(&synced)["status"]), (0, &"current".into()), "{}", err(&synced));
 }
 
 #[test]
@@ -333,7 +332,7 @@ async fn sessions_are_listed_by_title_renamed_found_and_deleted_together() {
     let renamed = run(&["session", "rename", "last", "Other things"]).await;
     assert_eq!(code(&renamed), 0, "{}", err(&renamed));
     assert!(out(&run(&["session", "list"]).await).contains("Other things"));
-    let found = out(&run(&["session", "search", "HARBOUR"]).await);
+    let found = out(&run(&["session", "list", "HARBOUR"]).await);
     assert!(found.contains("where is my harbour") && !found.contains("Other things"), "{found}");
     let ids: Vec<String> = listed.lines().skip(1).map(|line| line[..8].to_owned()).collect();
     let without = run(&["session", "delete", &ids[0], &ids[1]]).await;
@@ -382,7 +381,7 @@ async fn a_session_that_is_open_elsewhere_can_be_read() {
         &["session", "show", "last"][..],
         &["session", "verify", "last"],
         &["receipts"],
-        &["session", "storage", "last"],
+        &["session", "show", "last", "--graph"],
     ] {
         let done = run(read).await;
         assert_eq!(code(&done), 0, "{read:?}: {}", err(&done));
@@ -423,13 +422,16 @@ fn the_settings_are_shown_with_their_origin_written_and_checked() {
     let folder = tempfile::tempdir().unwrap();
     let strings = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let file = folder.path().join("c.toml").display().to_string();
-    let written = run(folder.path(), &strings(&["config", "init", "--config", &file]), "");
+    let written = run(folder.path(), &strings(&["config", "--init", "--config", &file]), "");
     assert_eq!(code(&written), 0, "{}", err(&written));
-    assert_eq!(code(&run(folder.path(), &strings(&["config", "check", "--config", &file]), "")), 0);
+    assert_eq!(code(&run(folder.path(), &strings(&["config", "--config", &file]), "")), 0);
     std::fs::write(&file, "shards = 10\npubisher = 'x'\n").unwrap();
     let wrong = run(folder.path(), &strings(&["nodes", "--config", &file]), "");
     assert!(code(&wrong) == 2 && err(&wrong).contains("c.toml:2"), "{}", err(&wrong));
     assert!(err(&wrong).contains("did you mean `publisher`?"), "{}", err(&wrong));
+    std::fs::write(&file, "shards = 1\npubisher = 'x'\n").unwrap();
+    let wrong = run(folder.path(), &strings(&["config", "--config", &file]), "");
+    assert_eq!((code(&wrong), out(&wrong).lines().count()), (2, 2), "{}{}", out(&wrong), err(&wrong));
     std::fs::write(&file, "shards = 10\n").unwrap();
     let shown =
         run(folder.path(), &strings(&["config", "--config", &file, "--max-price", "5", "--json"]), "");

@@ -38,13 +38,9 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     assert_eq!((code(&said), out(&said).as_str()), (0, "from one (1)\n"), "{}", err(&said));
     let said = run(&two, with(&["chat", "last", "--message", "from two"], &both[2..]), "").await;
     assert_eq!((code(&said), out(&said).as_str()), (0, "from two (1)\n"), "{}", err(&said));
-    let check = run(&one, with(&["session", "check", "last", "--json"], &both), "").await;
-    // The error itself is the last line.
-    let told = out(&check);
-    let checked: serde_json::Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
-    assert_eq!(checked["status"], "ForkDetected", "{checked}");
-    assert_eq!((code(&check), checked["indexes"][0]["shows"].as_str()), (5, Some("behind")), "{checked}");
-    assert!(err(&check).contains("baton session sync"), "{}", err(&check));
+    let verified = run(&one, with(&["session", "verify", "last", "--json"], &both), "").await;
+    assert_eq!((code(&verified), last(&verified)["error"]["name"].as_str()), (5, Some("ForkDetected")));
+    assert!(err(&verified).contains("baton session sync"), "{}", err(&verified));
 
     let synced = run(&one, with(&["session", "sync", "last"], &both), "").await;
     assert_eq!(code(&synced), 0, "{}", err(&synced));
@@ -69,12 +65,12 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     assert!(here.contains(&"from one".to_owned()) && here.contains(&"from two".to_owned()), "{shown_here}");
     assert!(shown_here["turns"][1]["branch"].is_null(), "{shown_here}");
     assert_eq!(shown_here["devices"].as_array().unwrap().len(), 2, "{shown_here}");
-    let check = run(&two, with(&["session", "check", "last"], &both), "").await;
-    assert_eq!(out(&check).matches("has the newest record").count(), 2, "{}", out(&check));
+    let synced = run(&two, with(&["session", "sync", "last"], &both), "").await;
+    assert_eq!(out(&synced).matches("has the newest record").count(), 2, "{}", out(&synced));
 
     // The branch goes on as a conversation of its own.
-    let mut on = with(&["session", "branch", "last", "and on", "--of"], &both);
-    on.insert(5, branch.to_owned());
+    let mut on = with(&["chat", "-s", "last", "and on"], &both);
+    on.push(format!("--branch={branch}"));
     let answered = run(&one, on, "").await;
     assert_eq!((code(&answered), out(&answered).as_str()), (0, "and on (0)\n"), "{}", err(&answered));
     let (_, gone_on) = shown(&fixture, &one).await;

@@ -46,7 +46,7 @@ fn keys_are_added_listed_changed_and_removed() {
     assert!(added["key"].as_str().unwrap().starts_with("sk-baton-"));
     assert_eq!((&added["project"], &added["memory"]), (&"anna".into(), &true.into()));
 
-    let (out, _, _) = baton(&home, &["list"]);
+    let (out, _, _) = baton(&home, &[]);
     let lines: Vec<&str> = out.lines().collect();
     assert!(
         lines[0].starts_with("NAME") && lines[1].starts_with("anna") && lines[2].starts_with("tablet"),
@@ -59,7 +59,7 @@ fn keys_are_added_listed_changed_and_removed() {
         baton(&home, &["change", "anna", "--tokens-per-day", "none", "--expires", "2031-01-31"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("ends on 2031-01-31") && !out.contains("tokens a day"), "{out}");
-    let shown = json(&home, &["show", "anna"]);
+    let shown = json(&home, &["anna"]);
     assert_eq!((&shown["tokens_per_day"], &shown["requests_per_hour"]), (&Value::Null, &60.into()));
     assert_eq!(shown["expires"], "2031-01-31T00:00:00Z");
 
@@ -79,7 +79,7 @@ fn mistakes_name_their_cause_and_the_next_step() {
         (&["add", "a b"], "is no name"),
         (&["add", "ben", "--project", "a/b"], "is no name"),
         (&["remove", "ben"], "no key is named \"ben\"; known: anna"),
-        (&["show", "ben"], "baton serve keys lists them"),
+        (&["ben"], "baton serve keys lists them"),
         (&["change", "anna"], "no option says what to change"),
         (&["add", "ben", "--tokens-per-day", "0"], "or none for no limit"),
         (&["add", "ben", "--expires", "soon"], "a date such as 2027-01-31"),
@@ -91,7 +91,7 @@ fn mistakes_name_their_cause_and_the_next_step() {
         assert!(err.contains(said), "{arguments:?}: {err}");
     }
     std::fs::write(home.join("serve.keys.json"), "{").unwrap();
-    let (_, err, code) = baton(home, &["list"]);
+    let (_, err, code) = baton(home, &[]);
     assert!(code == 2 && err.contains("is not a list of keys"), "{err}");
 }
 
@@ -101,7 +101,7 @@ fn the_link_of_the_page_is_printed_again_and_with_each_new_key() {
     let home = folder.path();
     let link = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-        command.env_clear().args(["serve", "link"]).args(more).arg("--home").arg(home);
+        command.env_clear().args(["serve", "--link"]).args(more).arg("--home").arg(home);
         let output = command.output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (text(output.stdout), text(output.stderr), output.status.code().unwrap())

@@ -53,13 +53,13 @@ async fn baton(folder: &Path, arguments: &[&str], stdin: &str) -> std::process::
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_is_made_shown_backed_up_and_restored_and_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();
-    let none = baton(folder.path(), &["account", "show"], "").await;
+    let none = baton(folder.path(), &["account"], "").await;
     assert_eq!(code(&none), 2);
     assert!(err(&none).contains("baton account new"), "{}", err(&none));
     let made = last(&baton(folder.path(), &["account", "new", "--json"], "").await);
     assert!(made["account"].as_str().unwrap().starts_with("0x"));
     assert_eq!(code(&baton(folder.path(), &["account", "new"], "").await), 2, "there is one");
-    let shown = out(&baton(folder.path(), &["account", "show"], "").await);
+    let shown = out(&baton(folder.path(), &["account"], "").await);
     assert!(shown.contains(made["account"].as_str().unwrap()), "{shown}");
     assert_eq!(
         code(&baton(folder.path(), &["account", "backup"], "").await),
@@ -107,11 +107,11 @@ async fn a_request_names_the_relayer_that_proves_its_url_and_no_other() {
         });
         let answer = ResponseTemplate::new(200).set_body_json(identity);
         Mock::given(path("/relayer")).respond_with(answer).mount(&server).await;
-        answers(&server, "GET", "/api/projects", None, json!({ "projects": [] })).await;
-        let listed = baton(folder.path(), &["memory", "projects", "--relayer-url", &url], "").await;
-        assert_eq!(code(&listed), 0, "{}", err(&listed));
+        answers(&server, "GET", "/api/profile", None, json!({ "items": [] })).await;
+        let shown = baton(folder.path(), &["memory", "search", "--relayer-url", &url], "").await;
+        assert_eq!(code(&shown), 0, "{}", err(&shown));
         let requests = server.received_requests().await.unwrap();
-        let signed = requests.iter().find(|request| request.url.path() == "/api/projects").unwrap();
+        let signed = requests.iter().find(|request| request.url.path() == "/api/profile").unwrap();
         assert_eq!(signed.url.query(), named.then(|| format!("relayer={key}")).as_deref(), "{proven}");
     }
 }
@@ -170,7 +170,7 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     }
     assert_eq!(code(&baton(&["forget", &id, "--others", "some"]).await), 2);
     assert_eq!(code(&baton(&["forget", "--everything"]).await), 2, "nobody to ask");
-    let account = last(&self::baton(folder.path(), &["account", "show", "--json"], "").await);
+    let account = last(&self::baton(folder.path(), &["account", "--json"], "").await);
     let confirm = Some(json!({ "confirm": account["account"] }));
     answers(&server, "POST", "/api/erase", confirm, json!({ "count": 1 })).await;
     let everything = baton(&["delete", "--everything", "--yes"]).await;
@@ -178,14 +178,24 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     let on = json!({ "extract_through_nodes": true });
     let settings = json!({ "extract_through_nodes": true, "nodes_offered": false, "written_by": "rules" });
     answers(&server, "PUT", "/api/settings", Some(on), settings.clone()).await;
-    let decided = baton(&["settings", "--extract-through-nodes", "on"]).await;
+    let decided = baton(&["--extract-through-nodes", "on"]).await;
     assert!(out(&decided).starts_with("extract through nodes  on\n"), "{}", out(&decided));
     assert!(err(&decided).contains("offers no nodes"), "{}", err(&decided));
     answers(&server, "GET", "/api/settings", None, settings.clone()).await;
-    assert_eq!(last(&baton(&["settings", "--json"]).await), settings);
+    let project = json!({ "name": "garden", "items": 3 });
+    let session = json!({ "name": "s1", "items": 1, "project": "garden" });
+    answers(&server, "GET", "/api/projects", None, json!({ "places": [project] })).await;
+    answers(&server, "GET", "/api/sessions", None, json!({ "places": [session] })).await;
+    let shown = out(&baton(&[]).await);
+    assert!(shown.ends_with("project  garden  3 items\nsession  s1  1 item  in garden\n"), "{shown}");
+    assert_eq!(last(&baton(&["--json"]).await)["settings"], settings);
+    assert_eq!(code(&baton(&["--extract-through-nodes", "on", "list"]).await), 2);
     assert_eq!(code(&baton(&["forget", "../owner"]).await), 2);
     answers(&server, "GET", "/api/profile", None, json!({ "items": [] })).await;
-    assert_eq!(code(&baton(&["profile", "--persona", "a b"]).await), 0);
+    assert_eq!(code(&baton(&["search", "--persona", "a b"]).await), 0);
+    let grant = json!({ "ids": [id], "decision": "grant" });
+    answers(&server, "POST", "/api/consent", Some(grant), json!({ "count": 1 })).await;
+    assert_eq!(out(&baton(&["consent", &id]).await), "1 memory kept\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,7 +255,7 @@ async fn what_a_relayer_refuses_has_its_code_hint_and_exit_code() {
     let refusal = json!({ "code": "scope_missing", "message": "not allowed", "hint": "ask the owner" });
     let answer = ResponseTemplate::new(403).set_body_json(refusal);
     Mock::given(ValidSignature).respond_with(answer).mount(&server).await;
-    let refused = ["memory", "projects", "--json", "--relayer", &server.uri()];
+    let refused = ["memory", "--json", "--relayer", &server.uri()];
     let refused = baton(folder.path(), &refused, "").await;
     assert_eq!((code(&refused), last(&refused)["error"]["name"].as_str()), (9, Some("scope_missing")));
     assert!(err(&refused).contains("ask the owner"));
@@ -264,7 +274,8 @@ async fn a_token_is_the_key_of_a_registered_delegation_and_is_the_only_output() 
     let server = start_relayer(&folder).await;
     let url = server.uri();
     answers(&server, "POST", "/api/delegations", None, json!({ "count": 1 })).await;
-    let arguments = ["account", "token", "--scopes", "read,write", "--project", "garden", "--days", "7"];
+    let arguments =
+        ["account", "delegate", "--token", "--scopes", "read,write", "--project", "garden", "--days", "7"];
     let made = baton(folder.path(), &[&arguments[..], &["--relayer", &url]].concat(), "").await;
     assert_eq!(code(&made), 0, "{}", err(&made));
     let token = AgentToken::parse(out(&made).trim()).unwrap();
@@ -277,13 +288,15 @@ async fn a_token_is_the_key_of_a_registered_delegation_and_is_the_only_output() 
         (&delegation["scopes"], &delegation["project"]),
         (&json!(["read", "write"]), &json!("garden"))
     );
-    let shown = last(&baton(folder.path(), &["account", "show", "--json"], "").await);
+    let shown = last(&baton(folder.path(), &["account", "--json"], "").await);
     assert_eq!(shown["account"], token.account());
     let id = delegation["id"].as_str().unwrap();
     assert!(err(&made).contains(&format!("baton account revoke {id}")), "{}", err(&made));
-    let json = last(&baton(folder.path(), &["account", "token", "--json", "--relayer", &url], "").await);
+    let json = last(
+        &baton(folder.path(), &["account", "delegate", "--token", "--json", "--relayer", &url], "").await,
+    );
     assert!(AgentToken::parse(json["token"].as_str().unwrap()).is_some(), "{json}");
-    let nowhere = baton(folder.path(), &["account", "token"], "").await;
+    let nowhere = baton(folder.path(), &["account", "delegate", "--token"], "").await;
     assert_eq!(code(&nowhere), 2, "{}", err(&nowhere));
 }
 
