@@ -35,6 +35,18 @@ LAYERS = {
         "routes",
         "serve",
     ],
+    "baton-cli": [
+        "clock failure files options out",
+        "args interrupt turn_display",
+        "settings",
+        "home relayer search words",
+        "session",
+        "chat",
+        "tui",
+        "views",
+        "account audit complete configuration doctor grants memory nodes passphrase receipts serve",
+        "private_network",
+    ],
     "baton-client": [
         "clock clocks error event evidence index_status logprobs stack_wipe timeouts",
         "identities network session",

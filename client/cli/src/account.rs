@@ -1,15 +1,15 @@
 //! `baton account`: the key that owns memories.
 
-use std::{io::IsTerminal as _, path::Path};
+mod delegation;
+
+use std::path::Path;
 
 use baton_client::{AccountKey, ClientError};
-use baton_keys::{files, words::read_words};
-use baton_kit::prompt;
+use baton_keys::files;
 use serde_json::json;
-use zeroize::Zeroizing;
 
-use super::{
-    Failure, account_key::load, args::AccountCommand, delegation, out::Out, settings::Settings, write_private,
+use crate::{
+    args::AccountCommand, failure::Failure, out::Out, relayer::account_key::load, settings::Settings, words,
 };
 
 pub(crate) async fn run(
@@ -22,7 +22,7 @@ pub(crate) async fn run(
         AccountCommand::New => make(settings, &AccountKey::generate(), out),
         AccountCommand::Backup { out: file } => backup(settings, file.as_deref(), out),
         AccountCommand::Restore { words_file } => {
-            let words = words(words_file.as_deref())?;
+            let words = words::read(words_file.as_deref())?;
             make(settings, &AccountKey::from_words(&words).map_err(ClientError::from)?, out)
         }
         AccountCommand::Delegate(arguments) => {
@@ -65,34 +65,10 @@ fn show(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure>
 }
 
 fn backup(settings: &Settings, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
-    let words = load(settings)?.to_words();
-    match file {
-        Some(file) => {
-            write_private(file, Zeroizing::new(format!("{}\n", *words)).as_bytes())?;
-            out.note(&format!("written to {}; whoever has it has the account", file.display()));
-        }
-        None if std::io::stdout().is_terminal() => {
-            out.warn("whoever has these words has the account; write them down and clear the screen");
-            out.line(&words)?;
-        }
-        // Words in a pipe end up in logs and shell histories.
-        None => {
-            return Err(Failure::usage(
-                "The words are shown only at a terminal.",
-                "write them to a file: --out FILE",
-            ));
-        }
+    let warning = "Whoever has these words has the account. Write them down, and then clear the screen.";
+    words::give(&load(settings)?.to_words(), file, warning, out)?;
+    if let Some(file) = file {
+        out.note(&format!("written to {}; whoever has it has the account", file.display()));
     }
     Ok(())
-}
-
-/// The 24 words of a file, of the terminal, or of standard input.
-pub(crate) fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
-    if let Some(path) = file.filter(|path| *path != Path::new("-")) {
-        let read = std::fs::File::open(path).and_then(read_words);
-        return read
-            .map_err(|source| ClientError::File { action: "read", path: path.to_owned(), source }.into());
-    }
-    let typed = if file.is_none() { prompt::secret("The 24 words (not shown): ")? } else { None };
-    Ok(typed.map_or_else(|| read_words(std::io::stdin().lock()), Ok)?)
 }

@@ -136,9 +136,9 @@ pub(crate) enum Command {
     Serve(Box<ServeArguments>),
     /// List, show, verify, move, back up and delete sessions.
     Session {
-        /// The session command.
+        /// The session command [default: list].
         #[command(subcommand)]
-        command: SessionCommand,
+        command: Option<SessionCommand>,
     },
     /// Show the account key, which owns memories; make, back up and restore it, and let others act for it.
     #[command(alias = "login")]

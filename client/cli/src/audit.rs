@@ -4,15 +4,14 @@ use baton_client::AuditOutcome;
 use baton_proto::check::CheckVerdict;
 use serde_json::json;
 
-use super::{
-    Failure,
+use crate::{
     args::AuditArguments,
-    find_session,
+    failure::Failure,
+    home::{find_session, with_client},
     interrupt::cancellable,
-    nodes::named_node,
     out::{Out, short, turn_number},
+    search::named_node,
     settings::Settings,
-    with_client,
 };
 
 pub(crate) async fn run(settings: &Settings, arguments: &AuditArguments, out: &Out) -> Result<(), Failure> {

@@ -7,13 +7,13 @@ use baton_kit::config::{self, ConfigError, OptionTable as _, OptionValue, Origin
 use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 
-use super::{
-    Failure,
+use crate::{
     args::Arguments,
+    failure::Failure,
+    files::write_private,
     options::ClientOptions,
     out::{Out, count},
     settings::{Environment, settings_file},
-    write_private,
 };
 
 const INTRODUCTION: &str = "\

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use baton_client::{Client, ClientError, Listing, NodeInfo};
+use baton_client::{Client, Listing, NodeInfo};
 use baton_kit::doctor::{
     Check, Code, Finding, Report, Severity, StoreCodes, StoreServers, check_permission, check_stores,
 };
@@ -10,11 +10,13 @@ use baton_proto::{ids::NodeId, receipt::EngineKind, store::BlobStore as _};
 use baton_walrus_client::{http_client, http_store::RetryPolicy};
 use serde_json::json;
 
-use super::{
-    Failure, clock,
+use crate::{
+    args::Arguments,
+    clock,
+    failure::Failure,
     out::{Out, count, short, short_session},
-    settings::{Environment, Settings},
-    talk,
+    search,
+    settings::{Environment, Settings, settings_file},
 };
 
 /// Time for one server to answer.
@@ -64,14 +66,15 @@ const STORE_CODES: StoreCodes = StoreCodes {
 
 pub(crate) async fn run(
     settings: Result<Settings, Failure>,
-    (named, environment): (Option<&Path>, &Environment),
+    arguments: &Arguments,
+    environment: &Environment,
     out: &Out,
 ) -> Result<(), Failure> {
     let mut checks = Vec::new();
     let mut first = Check::new("settings");
     match settings {
         Ok(settings) => {
-            first.saw(settings_seen(named, environment));
+            first.saw(settings_seen(arguments.config.as_deref(), environment));
             checks.push(first);
             Box::pin(check(&settings, &mut checks, out)).await?;
         }
@@ -84,7 +87,7 @@ pub(crate) async fn run(
 }
 
 fn settings_seen(named: Option<&Path>, environment: &Environment) -> String {
-    match super::settings::settings_file(named, environment) {
+    match settings_file(named, environment) {
         Some((path, _)) if path.exists() => path.display().to_string(),
         _ => "the defaults: there is no settings file".to_owned(),
     }
@@ -155,7 +158,7 @@ async fn clock_check(client: &Client, settings: &Settings) -> Check {
 async fn nodes(client: &Client) -> Check {
     let mut check = Check::new("nodes");
     let nodes = client.nodes().await;
-    for line in talk::unreachable_nodes(client) {
+    for line in search::unreachable_nodes(client) {
         check.found(codes::NODE_UNREACHABLE, line);
     }
     if nodes.is_empty() {
@@ -264,26 +267,7 @@ fn show(report: &Report, out: &Out) -> Result<(), Failure> {
             out.good("No problem was found.");
         }
     }
-    match report.problems {
-        0 => Ok(()),
-        problems => Err(Failure::Found(problems as u64)),
-    }
-}
-
-impl Failure {
-    /// The text of the failure.
-    fn message(&self) -> String {
-        match self {
-            Self::Client(error) | Self::Hinted { error, .. } => error.to_string(),
-            Self::Usage(text) | Self::Advice { message: text, .. } | Self::Relayer { message: text, .. } => {
-                text.clone()
-            }
-            Self::Io(error) => error.to_string(),
-            Self::Unverified | Self::NotStored | Self::NotCompared | Self::Interrupted | Self::Found(_) => {
-                ClientError::TaskEnded.to_string()
-            }
-        }
-    }
+    if report.problems == 0 { Ok(()) } else { Err(Failure::Found) }
 }
 
 #[cfg(test)]

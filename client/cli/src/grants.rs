@@ -10,10 +10,10 @@ use baton_proto::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    Failure,
+use crate::{
     args::{GrantsArguments, GrantsCommand, NarrowArguments},
     clock::now_ms,
+    failure::Failure,
     out::Out,
     settings::Settings,
 };

@@ -1,8 +1,10 @@
 //! Work that Ctrl-C ends.
 
+use std::process;
+
 use baton_client::ClientError;
 
-use super::{Failure, out::Out};
+use crate::{failure::Failure, out::Out};
 
 /// A turn that Ctrl-C ends; the message stays in the journal.
 pub(crate) async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
@@ -23,4 +25,13 @@ pub(crate) async fn cancellable_at<T>(
         () = out.interrupted() => Err(Failure::Interrupted),
         result = turn => Ok(result?),
     }
+}
+
+/// Ends the process at a second Ctrl-C, while the first is being handled.
+pub(crate) fn leave_at_second_interrupt() {
+    tokio::spawn(async {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            process::exit(130);
+        }
+    });
 }

@@ -1,19 +1,23 @@
 //! `baton memory`: lets an account's owner see and change its memory at a relayer.
 
+mod agent_pipe;
+
 use std::path::Path;
 
 use baton_kit::prompt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{
-    Failure, agent_pipe,
+use crate::{
     args::{ContextArguments, ItemKind, MemoryCommand, MemoryCommands, OtherHolders, Switch},
-    memory_items::{ItemSelection, PAGE, escaped, items_of},
+    failure::Failure,
+    files::{read_bounded, write_private},
     out::{Out, clean, count, memories},
-    relayer_client::RelayerClient,
-    settings::{Settings, read_bounded},
-    write_private,
+    relayer::{
+        client::RelayerClient,
+        items::{ItemSelection, PAGE, escaped, items_of},
+    },
+    settings::Settings,
 };
 
 /// Largest export that is sent back.

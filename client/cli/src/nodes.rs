@@ -1,61 +1,25 @@
 //! `baton nodes`: the nodes found, and the reasons to choose each.
 
+mod proofs;
+
 use std::{sync::Arc, time::Instant};
 
 use baton_client::{
-    Client, ClientError, NodeExplanation, NodeInfo, ResumeOptions,
+    ClientError, NodeExplanation, NodeInfo, ResumeOptions,
     choose::{Behind, Exclusion, GOOD_PART, OfferRank, Verdict},
 };
 use baton_proto::ids::NodeId;
 use serde_json::{Value, json};
 
-use super::{
-    Failure,
+use crate::{
     args::NodesArguments,
     clock::now_ms,
-    find_session,
+    failure::Failure,
+    home::{find_session, with_client},
     out::{Out, clean, short},
-    proofs,
+    search::{FAILURE_REMARK, unreachable_nodes, while_waiting},
     settings::Settings,
-    talk::{FAILURE_REMARK, unreachable_nodes, while_waiting},
-    with_client,
 };
-
-/// Fewest digits that name a node.
-const MIN_ID_DIGITS: usize = 6;
-
-/// The node of `--only`: a whole ID, or the first digits of the ID of a found node.
-pub(crate) async fn named_node(client: &Client, named: Option<&str>) -> Result<Option<NodeId>, Failure> {
-    let Some(text) = named else { return Ok(None) };
-    if let Ok(node) = text.parse::<NodeId>() {
-        return Ok(Some(node));
-    }
-    if text.len() < MIN_ID_DIGITS || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(Failure::usage(
-            format!("--only: {text} is no node ID."),
-            format!("give its first {MIN_ID_DIGITS} digits or more: baton nodes"),
-        ));
-    }
-    let found: Vec<NodeId> = client.nodes().await.iter().map(|node| node.record.node).collect();
-    node_with_prefix(&found, text).map(Some)
-}
-
-/// The one node whose ID begins with these hexadecimal digits.
-fn node_with_prefix(found: &[NodeId], digits: &str) -> Result<NodeId, Failure> {
-    let wanted = digits.to_lowercase();
-    let mut matching = found.iter().filter(|node| node.to_string().starts_with(&wanted));
-    match (matching.next(), matching.next()) {
-        (Some(node), None) => Ok(*node),
-        (Some(_), Some(_)) => Err(Failure::usage(
-            format!("--only: several nodes begin with {digits}."),
-            "give more digits of the ID",
-        )),
-        (None, _) => Err(Failure::usage(
-            format!("--only: no found node begins with {digits}."),
-            "see who is there: baton nodes",
-        )),
-    }
-}
 
 pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &Out) -> Result<(), Failure> {
     if arguments.explain {
@@ -358,22 +322,5 @@ fn behind_name(behind: Behind) -> &'static str {
         Behind::Paused { .. } => "paused",
         Behind::Engine => "engine",
         Behind::Score => "score",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_is_named_by_the_first_digits_of_its_id() {
-        let found = [NodeId([0xab; 32]), NodeId([0xac; 32])];
-        assert_eq!(node_with_prefix(&found, "ABABAB").ok(), Some(found[0]));
-        for (digits, expected) in [("a", "several nodes"), ("acab", "no found node")] {
-            let Err(Failure::Advice { message, .. }) = node_with_prefix(&found, digits) else {
-                panic!("{digits} names one node")
-            };
-            assert!(message.contains(expected), "{message}");
-        }
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! It goes to standard output and error, line by line, or to the full-screen view, if there is one.
 
+pub(crate) mod printable;
+pub(crate) mod wrap;
+
 use std::{
     io::{self, Write as _},
     sync::Arc,
@@ -17,11 +20,11 @@ use baton_proto::{
 };
 use futures::future::BoxFuture;
 
-pub(crate) use super::printable::clean;
-use super::{printable::acts, wrap};
+use printable::acts;
+pub(crate) use printable::clean;
 
 /// A full-screen view, which takes the output of commands in place of the terminal's lines.
-pub trait FullScreen: std::fmt::Debug + Send + Sync {
+pub(crate) trait FullScreen: std::fmt::Debug + Send + Sync {
     /// Shows a remark beside the conversation.
     fn remark(&self, tone: Tone, text: &str);
     /// Shows that a turn begins, with this text of the user.
@@ -59,7 +62,7 @@ pub(crate) fn finish_name(finish: FinishReason) -> &'static str {
 
 /// The tone of a remark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tone {
+pub(crate) enum Tone {
     /// The requested output.
     Plain,
     /// Beside the conversation.
@@ -82,7 +85,7 @@ pub(crate) const MAX_COPY_BYTES: usize = 72 * 1024;
 
 /// The result of copying a text to the clipboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyOutcome {
+pub(crate) enum CopyOutcome {
     /// The terminal has it, and may ignore it.
     Sent,
     /// There is no terminal.
@@ -93,7 +96,7 @@ pub enum CopyOutcome {
 
 /// The output.
 #[derive(Debug, Clone)]
-pub struct Out {
+pub(crate) struct Out {
     json: bool,
     no_color: bool,
     color: bool,
@@ -105,40 +108,40 @@ pub struct Out {
 
 impl Out {
     /// Checks whether there is a terminal.
-    pub fn new(json: bool, no_color: bool) -> Self {
+    pub(crate) fn new(json: bool, no_color: bool) -> Self {
         let color = !json && !no_color && can_redraw(&io::stdout()) && can_redraw(&io::stderr());
         Self { json, no_color, color, screen: None, command: Some("baton".to_owned()) }
     }
 
     /// The same user, at a full-screen view.
-    pub fn on_screen(&self, screen: Arc<dyn FullScreen>) -> Self {
+    pub(crate) fn on_screen(&self, screen: Arc<dyn FullScreen>) -> Self {
         Self { json: false, screen: Some(screen), ..self.clone() }
     }
 
     /// The same user, with this beginning of later commands.
     #[must_use]
-    pub fn with_command(self, command: Option<String>) -> Self {
+    pub(crate) fn with_command(self, command: Option<String>) -> Self {
         Self { command, ..self }
     }
 
     /// The command that continues a session; none if the session is about to be removed.
-    pub fn continuation(&self, session: &str) -> Option<String> {
+    pub(crate) fn continuation(&self, session: &str) -> Option<String> {
         self.command.as_ref().map(|command| format!("{command} chat -s {session}"))
     }
 
     /// The full-screen view.
-    pub fn screen(&self) -> Option<&dyn FullScreen> {
+    pub(crate) fn screen(&self) -> Option<&dyn FullScreen> {
         self.screen.as_deref()
     }
 
     /// Whether the user wants no colour.
-    pub fn no_color(&self) -> bool {
+    pub(crate) fn no_color(&self) -> bool {
         self.no_color
     }
 
     /// Waits until the user ends the running work: by Ctrl-C as a signal, or by a key of the full-screen
     /// view. An interrupt while nothing waits reaches the view alone.
-    pub async fn interrupted(&self) {
+    pub(crate) async fn interrupted(&self) {
         match &self.screen {
             Some(screen) => screen.stopped().await,
             // Without a handler, wait for the end of the process.
@@ -147,18 +150,18 @@ impl Out {
     }
 
     /// Whether the output is JSON.
-    pub fn json(&self) -> bool {
+    pub(crate) fn json(&self) -> bool {
         self.json
     }
 
     /// A line of JSON.
-    pub fn value(&self, value: &serde_json::Value) -> io::Result<()> {
+    pub(crate) fn value(&self, value: &serde_json::Value) -> io::Result<()> {
         let mut out = io::stdout().lock();
         kept(writeln!(out, "{value}").and_then(|()| out.flush()))
     }
 
     /// A line.
-    pub fn line(&self, text: &str) -> io::Result<()> {
+    pub(crate) fn line(&self, text: &str) -> io::Result<()> {
         if let Some(screen) = self.screen() {
             screen.remark(Tone::Plain, text);
             return Ok(());
@@ -167,7 +170,7 @@ impl Out {
     }
 
     /// Rows in columns, the heading first. Columns of numbers are right-aligned.
-    pub fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
+    pub(crate) fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
         for line in columns(rows) {
             self.line(&line)?;
         }
@@ -175,7 +178,7 @@ impl Out {
     }
 
     /// Text of a conversation, as it comes.
-    pub fn text(&self, text: &str) -> io::Result<()> {
+    pub(crate) fn text(&self, text: &str) -> io::Result<()> {
         if self.screen.is_some() {
             return self.line(text.trim_end_matches('\n'));
         }
@@ -184,7 +187,7 @@ impl Out {
     }
 
     /// Copies a text to the clipboard of the terminal by its escape sequence OSC 52.
-    pub fn copy(&self, text: &str) -> io::Result<CopyOutcome> {
+    pub(crate) fn copy(&self, text: &str) -> io::Result<CopyOutcome> {
         use base64::Engine as _;
         if !can_redraw(&io::stdout()) {
             return Ok(CopyOutcome::NoTerminal);
@@ -204,13 +207,13 @@ impl Out {
     }
 
     /// A remark beside the conversation, to standard error.
-    pub fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         self.say(Tone::Note, text);
     }
 
     /// Lines of light blocks on a dark ground, to standard error. Without colour, the terminal's ground is taken for
     /// dark.
-    pub fn blocks(&self, lines: &[String]) {
+    pub(crate) fn blocks(&self, lines: &[String]) {
         for line in lines {
             let line = if self.color { format!("\x1b[97;40m{line}\x1b[0m\n") } else { format!("{line}\n") };
             let _ = io::stderr().lock().write_all(line.as_bytes());
@@ -218,7 +221,7 @@ impl Out {
     }
 
     /// Does work, and makes a remark if it takes a while.
-    pub async fn while_slow<T>(&self, remark: &str, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn while_slow<T>(&self, remark: &str, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         match tokio::time::timeout(SLOW, &mut work).await {
             Ok(done) => done,
@@ -230,22 +233,22 @@ impl Out {
     }
 
     /// A good remark.
-    pub fn good(&self, text: &str) {
+    pub(crate) fn good(&self, text: &str) {
         self.say(Tone::Good, text);
     }
 
     /// A warning.
-    pub fn warn(&self, text: &str) {
+    pub(crate) fn warn(&self, text: &str) {
         self.say(Tone::Warn, text);
     }
 
     /// A line about a problem.
-    pub fn problem_line(&self, text: &str) {
+    pub(crate) fn problem_line(&self, text: &str) {
         self.say(Tone::Bad, text);
     }
 
     /// An error with its next step; with JSON also as an object on standard output.
-    pub fn error(&self, name: &str, message: &str, hint: Option<&str>) {
+    pub(crate) fn error(&self, name: &str, message: &str, hint: Option<&str>) {
         self.problem(message, hint);
         if self.json {
             let value = serde_json::json!({ "error": { "name": name, "message": message, "hint": hint } });
@@ -255,7 +258,7 @@ impl Out {
     }
 
     /// An error on standard error.
-    pub fn problem(&self, message: &str, hint: Option<&str>) {
+    pub(crate) fn problem(&self, message: &str, hint: Option<&str>) {
         self.say(Tone::Bad, &format!("error: {message}"));
         if let Some(hint) = hint {
             self.say(Tone::Note, &format!("  try: {hint}"));
@@ -263,7 +266,7 @@ impl Out {
     }
 
     /// A remark, to standard error.
-    pub fn say(&self, tone: Tone, text: &str) {
+    pub(crate) fn say(&self, tone: Tone, text: &str) {
         if let Some(screen) = self.screen() {
             screen.remark(tone, text);
             return;

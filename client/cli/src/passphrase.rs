@@ -6,8 +6,8 @@ use baton_client::{ClientError, change_passphrase};
 use baton_kit::prompt::{self, PassphraseError};
 use zeroize::Zeroizing;
 
-use super::{
-    Failure,
+use crate::{
+    failure::Failure,
     out::Out,
     settings::{Settings, passphrase_file},
 };

@@ -14,12 +14,12 @@ use tokio::{
     process::{Child, ChildStdin, Command},
 };
 
-use super::{
-    Failure,
+use crate::{
     args::{self, Arguments, DEFAULT_MODEL, TryArguments},
-    chat,
+    failure::Failure,
     out::{Out, count},
     settings::{Environment, Settings},
+    views,
 };
 
 /// Time for the network to start, with a model that is here.
@@ -116,7 +116,7 @@ async fn talk(
     // Settings of the environment are for other networks.
     (chat.answering.model, chat.memory.memory) = (None, false);
     let out = out.clone().with_command(None);
-    Box::pin(chat::run(&settings.on_private_network(), chat, &out)).await
+    Box::pin(views::run(&settings.on_private_network(), chat, &out)).await
 }
 
 impl PrivateNetwork {

@@ -13,13 +13,13 @@ use baton_proto::{
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use super::{
-    Failure,
+use crate::{
     args::ReceiptsArguments,
-    find_session,
+    failure::Failure,
+    files::write_private,
+    home::{find_session, with_client},
     out::{Out, count, short, short_session, turn_number},
     settings::Settings,
-    with_client, write_private,
 };
 
 /// Sums over turns.
@@ -62,7 +62,10 @@ impl Total {
 }
 
 /// The turns of one session.
-type SessionReceipts = (SessionId, Vec<TurnReceipt>);
+struct SessionReceipts {
+    id: SessionId,
+    turns: Vec<TurnReceipt>,
+}
 
 pub(crate) async fn run(
     settings: &Settings,
@@ -85,7 +88,7 @@ struct ReceiptList {
 
 impl ReceiptList {
     fn of(mut sessions: Vec<SessionReceipts>) -> Self {
-        sessions.sort_by_key(|(id, turns)| (turns.first().map(|turn| turn.accepted_ms), *id));
+        sessions.sort_by_key(|listed| (listed.turns.first().map(|turn| turn.accepted_ms), listed.id));
         let mut list = Self {
             sessions,
             by_node: BTreeMap::new(),
@@ -93,7 +96,7 @@ impl ReceiptList {
             twice: Vec::new(),
             problems: 0,
         };
-        for turn in list.sessions.iter().flat_map(|(_, turns)| turns) {
+        for turn in list.sessions.iter().flat_map(|listed| &listed.turns) {
             list.problems += usize::from(turn.problem.is_some());
             list.twice.extend(turn.equivocation.clone());
             if let Some(receipt) = &turn.receipt {
@@ -158,7 +161,7 @@ impl ReceiptList {
             }
             None => {}
         }
-        let turns = self.sessions.iter().map(|(_, turns)| turns.len() as u64).sum();
+        let turns = self.sessions.iter().map(|listed| listed.turns.len() as u64).sum();
         match (arguments.verify, self.problems) {
             (false, _) => out.note("checked when each turn was accepted; check again with --verify"),
             (true, 0) => out.good(&format!("✓ verified: {}", count(turns, "turn"))),
@@ -176,7 +179,7 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     let mut listed: Vec<SessionReceipts> = Vec::new();
     for id in ids {
         match client.session(id).receipts(arguments.verify).await {
-            Ok(turns) => listed.push((id, turns)),
+            Ok(turns) => listed.push(SessionReceipts { id, turns }),
             // One damaged journal must not hide the others.
             Err(error) if arguments.session.is_none() => {
                 out.warn(&format!("session {}: {error}", short_session(&id)))
@@ -184,7 +187,7 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
             Err(error) => return Err(error.into()),
         }
     }
-    listed.retain(|(_, turns)| arguments.session.is_some() || !turns.is_empty());
+    listed.retain(|one| arguments.session.is_some() || !one.turns.is_empty());
     let list = ReceiptList::of(listed);
     if let Some(path) = &arguments.evidence {
         let text =
@@ -242,8 +245,9 @@ fn verdict(turn: &TurnReceipt, verify: bool) -> String {
     }
 }
 
-fn show(client: &Client, (id, turns): &SessionReceipts, verify: bool, out: &Out) -> Result<(), Failure> {
-    out.line(&format!("session {}", short_session(id)))?;
+fn show(client: &Client, listed: &SessionReceipts, verify: bool, out: &Out) -> Result<(), Failure> {
+    let turns = &listed.turns;
+    out.line(&format!("session {}", short_session(&listed.id)))?;
     let missing = turns.iter().filter(|turn| turn.receipt.is_none()).count() as u64;
     let heading = [
         "TURN",
@@ -283,7 +287,7 @@ fn show(client: &Client, (id, turns): &SessionReceipts, verify: bool, out: &Out)
     Ok(())
 }
 
-fn describe(client: &Client, (id, turns): &SessionReceipts, verify: bool) -> Value {
+fn describe(client: &Client, SessionReceipts { id, turns }: &SessionReceipts, verify: bool) -> Value {
     let missing = turns.iter().filter(|turn| turn.receipt.is_none()).count();
     let turns: Vec<_> = turns.iter().map(|turn| describe_turn(client, turn, verify)).collect();
     json!({ "session": id.to_string(), "without_receipt": missing, "turns": turns })

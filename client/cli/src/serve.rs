@@ -1,5 +1,8 @@
 //! `baton serve`: the endpoint that speaks OpenAI's API.
 
+mod keys;
+mod link;
+
 use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
 use baton_client::{Client, NodeInfo, TurnInput};
@@ -11,17 +14,17 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use zeroize::Zeroizing;
 
-use super::{
-    Failure,
+use crate::{
     args::{ServeArguments, ServeCommand},
-    leave_at_second_interrupt,
-    nodes::named_node,
+    failure::Failure,
+    files::write_private,
+    home::with_client,
+    interrupt::leave_at_second_interrupt,
     out::{Out, count},
-    serve_keys,
-    serve_link::{self, Listening, PageAddress, link, read_key},
+    relayer::memory::RelayerMemory,
+    search::{named_node, search_line, tried_places},
+    serve::link::{Listening, PageAddress, link_to, read_key},
     settings::{Settings, relayer_name},
-    talk::{memory, search_line, tried_places},
-    with_client, write_private,
 };
 
 /// The key's file in the home folder.
@@ -33,10 +36,10 @@ const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> Result<(), Failure> {
     if let Some(ServeCommand::Keys(arguments)) = &arguments.command {
-        return serve_keys::run(settings, arguments, out);
+        return keys::run(settings, arguments, out);
     }
     if arguments.link {
-        return serve_link::run(settings, out);
+        return link::run(settings, out);
     }
     check_address(settings, arguments)?;
     let template = settings.turn(&arguments.answering, arguments.memory.memory).await?;
@@ -47,7 +50,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         }
         _ => acme(settings, arguments).map_or(Transport::Plain, Transport::Acme),
     };
-    let memory = memory(settings, &arguments.memory, &template)?;
+    let memory = RelayerMemory::from(settings, &arguments.memory, &template)?;
     let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
     let address = arguments.listen;
     let listener = TcpListener::bind(address).await.map_err(|error| {
@@ -65,7 +68,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             },
             relayer: settings.relayer_of_turns(arguments.memory.memory).map(|named| relayer_name(named)),
             memory,
-            keys: Some(NamedKeys::open(settings.home()).map_err(serve_keys::failure)?),
+            keys: Some(NamedKeys::open(settings.home()).map_err(keys::failure)?),
         };
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
         for line in gateway.privacy().relayer_lines() {
@@ -209,7 +212,7 @@ fn announce(
     }
     if std::io::stderr().is_terminal() {
         let key = key.map(|key| key.as_str());
-        out.note(&format!("chat page: {}", *link(&page.local, key)));
+        out.note(&format!("chat page: {}", *link_to(&page.local, key)));
         if page.shared != page.local {
             out.note(&format!("from other devices: {}", *page.link(key)));
         }

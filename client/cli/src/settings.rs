@@ -1,6 +1,5 @@
 //! Merges flags, environment and settings file: the only module of this crate that reads the environment.
 
-mod answering;
 mod indexes;
 mod relayer;
 mod shards;
@@ -24,13 +23,12 @@ use baton_proto::turn::Sampling;
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile, TokenFileError, http_store::RetryPolicy};
 use zeroize::Zeroizing;
 
-use super::{
-    Failure,
+use crate::{
     args::{AnsweringArguments, Arguments, Command},
+    failure::Failure,
 };
 
-use super::options::ClientOptions;
-pub(crate) use answering::AnsweringNodes;
+use crate::options::ClientOptions;
 use relayer::is_url;
 pub(crate) use relayer::{named_relayer, relayer_name};
 
@@ -102,7 +100,7 @@ pub(crate) struct Settings {
     silence: OnceLock<()>,
     mdns: bool,
     /// Whether nodes other than the named ones may answer.
-    discover: bool,
+    pub discover: bool,
     open_epochs: u32,
     closed_epochs: u32,
     epoch: Duration,
@@ -350,17 +348,6 @@ fn read_file(named: Option<&Path>, environment: &Environment) -> Result<ClientOp
         }
         Err(error) => Err(usage(error)),
     }
-}
-
-/// Reads a text file of at most `limit` bytes.
-pub(crate) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Zeroizing<String>> {
-    use std::io::Read as _;
-    let mut text = Zeroizing::new(String::new());
-    let read = std::fs::File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
-    if read as u64 > limit {
-        return Err(std::io::Error::other(format!("it is larger than {limit} bytes")));
-    }
-    Ok(text)
 }
 
 fn passphrase(

@@ -45,15 +45,17 @@ use self::{
     state::{Effect, State},
     terminal::Screen,
 };
-use super::{
-    Failure,
+use crate::{
     args::ChatArguments,
+    chat::{
+        dialogue::{Dialogue, DialogueStep},
+        line::parse,
+        options::TurnOptions,
+    },
     clock,
-    dialogue::{Dialogue, DialogueStep, parse},
-    leave_at_second_interrupt,
-    out::{Out, Tone, short_session},
-    talk::Talk,
-    wrap,
+    failure::Failure,
+    interrupt::leave_at_second_interrupt,
+    out::{Out, Tone, short_session, wrap},
 };
 
 /// Shortest time between two frames.
@@ -86,13 +88,13 @@ enum TaskOutcome {
 /// The view, from opening to leaving.
 pub(crate) async fn run(
     client: &Client,
-    talk: Arc<Talk>,
+    options: TurnOptions,
     arguments: &ChatArguments,
     out: &Out,
 ) -> Result<(), Failure> {
     let inbox = Arc::new(Inbox::default());
     // Errors in the call appear on the plain screen.
-    let dialogue = Dialogue::open(client, talk, arguments, out.on_screen(inbox.clone())).await?;
+    let dialogue = Dialogue::open(client, options, arguments, out.on_screen(inbox.clone())).await?;
     let session = dialogue.session();
     let screen = Screen::open()?;
     let mut view = FullScreenView {

@@ -6,7 +6,7 @@ use baton_client::{FirstIndex, NamedIndex};
 use baton_walrus_client::HttpStore;
 
 use super::{Settings, unique};
-use crate::Failure;
+use crate::failure::Failure;
 
 impl Settings {
     /// Servers that may have a head index: those of other hosts than the first publisher's, and at last the first

@@ -8,7 +8,7 @@ use baton_kit::endpoint::is_protected;
 use baton_walrus_client::http_client;
 use serde::Deserialize;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Time for a relayer to name its address.
 const RELAYER_WAIT: Duration = Duration::from_secs(10);

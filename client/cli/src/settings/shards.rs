@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use baton_walrus_client::{ShardCount, http_store::RetryPolicy};
 
 use super::Settings;
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Time for the store to announce its number of shards: three round trips to the other side of the world.
 const SHARDS_WAIT: Duration = Duration::from_millis(750);

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     out::{Tone, short},
-    talk,
+    turn_display,
 };
 
 /// Columns by which a turn's text is indented, if there is room.
@@ -167,7 +167,7 @@ impl Turn {
 
     /// Takes an event of the turn.
     pub(super) fn take(&mut self, event: &TurnEvent, now: Duration) {
-        let remark = talk::remark(event);
+        let remark = turn_display::remark(event);
         match event {
             TurnEvent::Text(text) => return self.take_text(text, now),
             TurnEvent::Waiting(ahead) => {
@@ -179,7 +179,7 @@ impl Turn {
                 self.server = Some((format!("node {}", short(node)), wrap::clean_line(model)));
             }
             TurnEvent::Memory(items) => {
-                for line in talk::memory_lines(items) {
+                for line in turn_display::memory_lines(items) {
                     self.remark(Tone::Note, &line);
                 }
             }

@@ -10,7 +10,7 @@ use baton_proto::{
 
 use crate::{
     out::{count, memories, replaces, short, turn_number},
-    talk,
+    turn_display,
 };
 
 /// Most turns shown of a session, the newest: some hours of chat. `baton session show` has all.
@@ -70,7 +70,7 @@ impl From<&TurnOutcome> for FinishedTurn {
         Self {
             link: outcome.link_hash,
             text: outcome.text.clone(),
-            verified: talk::verified_line(outcome),
+            verified: turn_display::verified_line(outcome),
             tokens: outcome.receipt.tokens.output,
         }
     }
@@ -127,7 +127,7 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
     }
     Some(JournalTurn {
         link: link.link_hash(),
-        message: talk::joined_text(&messages),
+        message: turn_display::joined_text(&messages),
         answer: record.answer().unwrap_or_default().to_owned(),
         notes,
         verified,

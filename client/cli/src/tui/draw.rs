@@ -3,7 +3,7 @@
 use ratatui::{
     Frame,
     buffer::Buffer,
-    layout::{Position, Rect},
+    layout::{Position, Rect, Size},
     style::Style,
 };
 
@@ -30,6 +30,8 @@ const INPUT_SHARE: u16 = 3;
 const MENU_NAME_CELLS: usize = 16;
 /// A menu of fewer cells than this does not align the descriptions.
 const NARROW_MENU: usize = 48;
+/// The smallest box with a frame.
+const FRAMED: Size = Size { width: 6, height: 4 };
 /// The frames that show running work.
 const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⢰", "⣠", "⣄", "⡆", "⠇"];
 /// Milliseconds for which each frame shows.
@@ -88,13 +90,36 @@ fn split_bottom(area: Rect, rows: u16) -> [Rect; 2] {
 }
 
 /// Puts a line into a row of an area, from this column on; returns the column after it.
-pub(super) fn put(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), text: &str, style: Style) -> u16 {
+pub(super) fn put(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) -> u16 {
     if x >= area.width || y >= area.height {
         return x;
     }
     let room = usize::from(area.width - x);
     let (end, _) = buffer.set_stringn(area.x + x, area.y + y, show(text), room, style);
     end.saturating_sub(area.x)
+}
+
+/// Clears a box in the middle of an area, with a frame if there is room; returns the area inside.
+pub(super) fn draw_box(buffer: &mut Buffer, area: Rect, size: Size, heading: &str, style: Style) -> Rect {
+    let (width, height) = (size.width.min(area.width), size.height.min(area.height));
+    let frame =
+        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    let is_framed = width >= FRAMED.width && height >= FRAMED.height;
+    for y in 0..height {
+        put(buffer, frame, 0, y, &" ".repeat(width.into()), Style::reset());
+        if is_framed {
+            put(buffer, frame, 0, y, "│", style);
+            put(buffer, frame, width - 1, y, "│", style);
+        }
+    }
+    if !is_framed {
+        return frame;
+    }
+    let bar = "─".repeat(usize::from(width) - 2);
+    put(buffer, frame, 0, 0, &format!("┌{bar}┐"), style);
+    put(buffer, frame, 0, height - 1, &format!("└{bar}┘"), style);
+    put(buffer, frame, 2, 0, heading, style);
+    Rect { x: frame.x + 2, y: frame.y + 1, width: width - 4, height: height - 2 }
 }
 
 fn draw_conversation(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Position> {
@@ -114,7 +139,7 @@ fn draw_conversation(state: &mut State, buffer: &mut Buffer, area: Rect) -> Opti
     draw_rule(state, buffer, rule, below);
     if let Some(text) = &state.queued {
         let text = fit(&format!("next: {}", text.replace('\n', " ")), queued.width.into());
-        put(buffer, queued, (0, 0), &text, state.palette.dim());
+        put(buffer, queued, 0, 0, &text, state.palette.dim());
     }
     draw_input(state, buffer, input, cells)
 }
@@ -132,7 +157,7 @@ fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
     for (y, row) in (first..).zip(rows) {
         let mut x = 0;
         for (ink, text) in row {
-            x = put(buffer, area, (x, y), text, palette.ink(*ink));
+            x = put(buffer, area, x, y, text, palette.ink(*ink));
         }
     }
     below
@@ -150,7 +175,7 @@ fn draw_menu(state: &State, buffer: &mut Buffer, area: Rect) {
     let name_cells = if cells < NARROW_MENU { 0 } else { MENU_NAME_CELLS };
     for (y, (index, (name, what))) in (0..).zip(commands.iter().enumerate().skip(first).take(rows)) {
         // The conversation below must not shine through.
-        put(buffer, menu, (0, y), &" ".repeat(cells), Style::reset());
+        put(buffer, menu, 0, y, &" ".repeat(cells), Style::reset());
         let more = match usize::from(y) + 1 {
             row if row == rows && below > 0 => format!(" ↓ {below} more "),
             1 if first > 0 => format!(" ↑ {first} more "),
@@ -160,9 +185,9 @@ fn draw_menu(state: &State, buffer: &mut Buffer, area: Rect) {
         let line = fit(&format!(" {name:<name_cells$} {what}"), room);
         let gap = " ".repeat(room.saturating_sub(width(&line)));
         let style = if index == selected { palette.marked() } else { Style::new() };
-        let end = put(buffer, menu, (0, y), &format!("{line}{gap}"), style);
+        let end = put(buffer, menu, 0, y, &format!("{line}{gap}"), style);
         if !more.is_empty() {
-            put(buffer, menu, (end, y), &more, if index == selected { style } else { palette.dim() });
+            put(buffer, menu, end, y, &more, if index == selected { style } else { palette.dim() });
         }
     }
 }
@@ -170,7 +195,7 @@ fn draw_menu(state: &State, buffer: &mut Buffer, area: Rect) {
 /// The line above the input: running work, and the number of rows below.
 fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
     let palette = state.palette;
-    put(buffer, area, (0, 0), &"─".repeat(area.width.into()), palette.dim());
+    put(buffer, area, 0, 0, &"─".repeat(area.width.into()), palette.dim());
     let more = if below == 0 { String::new() } else { format!(" ↓ {below} more · End ") };
     let room = usize::from(area.width).saturating_sub(width(&more) + 4);
     if let Some(busy) = &state.busy {
@@ -184,11 +209,11 @@ fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
         if width(&text) > room {
             text = format!(" {spinner} {what} · {} s ", spent.as_secs());
         }
-        put(buffer, area, (1, 0), &fit(&text, room), palette.accent());
+        put(buffer, area, 1, 0, &fit(&text, room), palette.accent());
     }
     let x = usize::from(area.width).saturating_sub(width(&more) + 1);
     if !more.is_empty() && x > 0 {
-        put(buffer, area, (u16::try_from(x).unwrap_or(0), 0), &more, palette.accent());
+        put(buffer, area, u16::try_from(x).unwrap_or(0), 0, &more, palette.accent());
     }
 }
 
@@ -198,7 +223,7 @@ fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) 
         return None;
     }
     let indent = u16::try_from(width(PROMPT)).unwrap_or(0).min(area.width - 1);
-    put(buffer, area, (0, 0), PROMPT, state.palette.accent());
+    put(buffer, area, 0, 0, PROMPT, state.palette.accent());
     if state.editor.is_empty() {
         let hint = if state.status.pending && state.busy.is_none() {
             "A message has no answer: /retry or /drop"
@@ -206,7 +231,7 @@ fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) 
             "Message, or / for commands"
         };
         let room = usize::from(area.width - indent);
-        put(buffer, area, (indent, 0), &fit(hint, room), state.palette.dim());
+        put(buffer, area, indent, 0, &fit(hint, room), state.palette.dim());
     }
     let (row, column) = state.editor.cursor_position(cells);
     let height = usize::from(area.height);
@@ -215,7 +240,7 @@ fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) 
     let seen: Vec<_> = state.editor.rows(cells).iter().skip(first).take(height).cloned().collect();
     for (y, range) in (0..).zip(seen) {
         let text = state.editor.text().get(range).unwrap_or_default();
-        put(buffer, area, (indent, y), text, Style::new());
+        put(buffer, area, indent, y, text, Style::new());
     }
     let x = usize::from(indent).saturating_add(column).min(usize::from(area.width) - 1);
     let y = row - first;
@@ -231,7 +256,7 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
     if wide {
         inner.width -= 2;
         for y in 0..area.height {
-            put(buffer, area, (area.width - 2, y), "│", palette.dim());
+            put(buffer, area, area.width - 2, y, "│", palette.dim());
         }
     }
     let heading = match sidebar.filter() {
@@ -241,11 +266,11 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
         None => "Conversations · Tab".to_owned(),
     };
     let style = if sidebar.focused { palette.accent() } else { palette.dim() };
-    put(buffer, inner, (0, 0), &fit(&heading, inner.width.into()), style);
+    put(buffer, inner, 0, 0, &fit(&heading, inner.width.into()), style);
     if sidebar.listed().is_empty() && sidebar.filter().is_some() {
-        put(buffer, inner, (0, 1), "  nothing matches", palette.dim());
+        put(buffer, inner, 0, 1, "  nothing matches", palette.dim());
     } else if sidebar.is_empty() {
-        put(buffer, inner, (0, 1), "  none yet", palette.dim());
+        put(buffer, inner, 0, 1, "  none yet", palette.dim());
     }
     let rows = usize::from(inner.height).saturating_sub(1);
     let first = (sidebar.selected() + 1).saturating_sub(rows.max(1));
@@ -267,7 +292,7 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
             (false, true) => palette.accent(),
             (false, false) => Style::new(),
         };
-        put(buffer, inner, (0, y), &format!("{mark}{name}{gap}{turns}"), style);
+        put(buffer, inner, 0, y, &format!("{mark}{name}{gap}{turns}"), style);
     }
 }
 
@@ -276,7 +301,7 @@ fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
     let palette = state.palette;
     let cells = usize::from(area.width);
     if let Some(hint) = &state.hint {
-        put(buffer, area, (0, 0), &fit(hint, cells), palette.warn());
+        put(buffer, area, 0, 0, &fit(hint, cells), palette.warn());
         return;
     }
     let status = &state.status;
@@ -301,14 +326,14 @@ fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
         if usize::from(x) + width(gap) + width(text) > cells {
             break;
         }
-        x = put(buffer, area, (x, 0), gap, palette.dim());
-        x = put(buffer, area, (x, 0), text, *style);
+        x = put(buffer, area, x, 0, gap, palette.dim());
+        x = put(buffer, area, x, 0, text, *style);
     }
     let keys = if state.busy.is_some() { &BUSY_KEYS[..] } else { &KEYS[..] };
     // The longest list of keys for which there is room.
     let fits = |keys: &&&str| usize::from(x) + 2 + width(keys) <= cells;
     if let Some(keys) = keys.iter().find(fits) {
         let at = u16::try_from(cells.saturating_sub(width(keys))).unwrap_or(0);
-        put(buffer, area, (at, 0), keys, palette.dim());
+        put(buffer, area, at, 0, keys, palette.dim());
     }
 }

@@ -1,9 +1,17 @@
 //! The help over the view: the effects of keys and lines. Pure.
 
-use ratatui::{buffer::Buffer, layout::Rect, style::Style};
+use ratatui::{
+    buffer::Buffer,
+    layout::{Rect, Size},
+    style::Style,
+};
 
-use super::{draw::put, state::State, wrap};
-use crate::dialogue;
+use super::{
+    draw::{draw_box, put},
+    state::State,
+    wrap,
+};
+use crate::chat::line::HELP;
 
 const KEYS: &str = "\
 Enter           sends; Alt-Enter or Ctrl-J begins a new line
@@ -28,42 +36,21 @@ const WIDEST: u16 = 76;
 pub(super) fn draw(state: &mut State, buffer: &mut Buffer, area: Rect) {
     let Some(first) = &mut state.help else { return };
     let width = area.width.min(WIDEST);
-    let cells = usize::from(width).saturating_sub(4).max(1);
-    let lines = rows(cells);
-    let height = area.height.min(u16::try_from(lines.len() + 2).unwrap_or(u16::MAX));
-    let inner_height = usize::from(height.saturating_sub(2)).max(1);
-    *first = (*first).min(lines.len().saturating_sub(inner_height));
-    let frame =
-        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
-    let framed = height > 4;
-    let style = state.palette.accent();
-    let bar = "─".repeat(usize::from(width).saturating_sub(2));
-    for y in 0..height {
-        put(buffer, frame, (0, y), &" ".repeat(width.into()), Style::reset());
-        if framed {
-            put(buffer, frame, (0, y), "│", style);
-            put(buffer, frame, (width.saturating_sub(1), y), "│", style);
-        }
-    }
-    if framed {
-        put(buffer, frame, (0, 0), &format!("┌{bar}┐"), style);
-        put(buffer, frame, (0, height - 1), &format!("└{bar}┘"), style);
-        put(buffer, frame, (2, 0), " help ", style);
-        if lines.len() > inner_height {
-            put(buffer, frame, (2, height - 1), " ↑ ↓ ", style);
-        }
-    }
-    let (left, top) = if framed { (2, 1) } else { (0, 0) };
-    let seen = usize::from(height) - 2 * usize::from(top);
-    for (y, line) in (top..).zip(lines.iter().skip(*first).take(seen)) {
-        put(buffer, frame, (left, y), line, Style::new());
+    let lines = rows(usize::from(width).saturating_sub(4).max(1));
+    let height = u16::try_from(lines.len() + 2).unwrap_or(u16::MAX);
+    let heading = if height > area.height { " help ↑ ↓ " } else { " help " };
+    let inside = draw_box(buffer, area, Size { width, height }, heading, state.palette.accent());
+    let seen = usize::from(inside.height);
+    *first = (*first).min(lines.len().saturating_sub(seen));
+    for (y, line) in (0..).zip(lines.iter().skip(*first).take(seen)) {
+        put(buffer, inside, 0, y, line, Style::new());
     }
 }
 
 /// The rows of the help; explanations are indented below their keys, as far as there is room.
 fn rows(cells: usize) -> Vec<String> {
     let mut rows = Vec::new();
-    for line in KEYS.lines().chain([""]).chain(dialogue::HELP.lines()) {
+    for line in KEYS.lines().chain([""]).chain(HELP.lines()) {
         let indent = line.find("  ").map_or(0, |_| 16).min(cells / 3);
         let mut wrapped = wrap::rows(line, cells).into_iter();
         rows.extend(wrapped.next());

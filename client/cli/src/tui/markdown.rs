@@ -30,8 +30,10 @@ struct StyledLine {
     spans: Vec<(Range<usize>, Ink)>,
     /// The look of the rest.
     ink: Ink,
-    /// Shown before the first row, and the gap before the others.
-    lead: (String, String),
+    /// Shown before the first row.
+    lead: String,
+    /// The gap before the other rows.
+    gap: String,
 }
 
 /// The rows of a text, for a width of `cells`.
@@ -84,16 +86,16 @@ fn styled(line: &str) -> StyledLine {
     if (1..=6).contains(&marks)
         && let Some(heading) = rest.get(marks..).and_then(|rest| rest.strip_prefix(' '))
     {
-        return inline(heading, Ink::Strong, (String::new(), String::new()));
+        return inline(heading, Ink::Strong, "", "");
     }
     if let Some(quoted) = rest.strip_prefix("> ") {
-        return inline(quoted, Ink::Quote, ("│ ".to_owned(), "│ ".to_owned()));
+        return inline(quoted, Ink::Quote, "│ ", "│ ");
     }
     if let Some(item) = ["- ", "* ", "+ "].into_iter().find_map(|mark| rest.strip_prefix(mark)) {
         let tasks = [("[ ] ", "☐"), ("[x] ", "☑"), ("[X] ", "☑")];
         let mut task = tasks.into_iter().filter_map(|(mark, sign)| Some((item.strip_prefix(mark)?, sign)));
         let (item, sign) = task.next().unwrap_or((item, "•"));
-        return inline(item, Ink::Answer, (format!("{indent}{sign} "), format!("{indent}  ")));
+        return inline(item, Ink::Answer, &format!("{indent}{sign} "), &format!("{indent}  "));
     }
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     if (1..=3).contains(&digits)
@@ -101,14 +103,15 @@ fn styled(line: &str) -> StyledLine {
     {
         let number = rest.get(..digits).unwrap_or_default();
         let gap = " ".repeat(digits + 2);
-        return inline(item, Ink::Answer, (format!("{indent}{number}. "), format!("{indent}{gap}")));
+        return inline(item, Ink::Answer, &format!("{indent}{number}. "), &format!("{indent}{gap}"));
     }
-    inline(line, Ink::Answer, (String::new(), String::new()))
+    inline(line, Ink::Answer, "", "")
 }
 
 /// The parts of a line between pairs of marks.
-fn inline(line: &str, ink: Ink, lead: (String, String)) -> StyledLine {
-    let mut styled = StyledLine { text: String::new(), spans: Vec::new(), ink, lead };
+fn inline(line: &str, ink: Ink, lead: &str, gap: &str) -> StyledLine {
+    let (lead, gap) = (lead.to_owned(), gap.to_owned());
+    let mut styled = StyledLine { text: String::new(), spans: Vec::new(), ink, lead, gap };
     let mut rest = line;
     while let Some(at) = rest.find(['`', '*', '_', '~', '[', '\\']) {
         let (before, from) = rest.split_at(at);
@@ -178,11 +181,11 @@ impl StyledLine {
     }
 
     fn rows(&self, cells: usize) -> Vec<Row> {
-        let room = cells.saturating_sub(wrap::width(&self.lead.0)).max(1);
+        let room = cells.saturating_sub(wrap::width(&self.lead)).max(1);
         let ranges = wrap::wrap(&self.text, room).into_iter().enumerate();
         ranges
             .map(|(index, range)| {
-                let lead = if index == 0 { &self.lead.0 } else { &self.lead.1 };
+                let lead = if index == 0 { &self.lead } else { &self.gap };
                 let mut row = vec![(self.ink, lead.clone())];
                 row.retain(|(_, text)| !text.is_empty());
                 row.extend(self.pieces(range));

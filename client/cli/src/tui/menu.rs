@@ -1,7 +1,7 @@
 //! The menu of commands, while the input is the beginning of a command. Pure.
 
 use super::state::{Effect, State};
-use crate::dialogue::HELP;
+use crate::chat::line::HELP;
 
 /// The user's choice in the menu.
 #[derive(Debug, Default)]

@@ -5,12 +5,12 @@ use baton_proto::ids::SessionId;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::{
     buffer::Buffer,
-    layout::{Position, Rect},
+    layout::{Position, Rect, Size},
     style::Style,
 };
 
 use super::{
-    draw::put,
+    draw::{draw_box, put},
     editor::{Editor, Move},
     state::{Effect, State},
     wrap,
@@ -96,48 +96,27 @@ impl State {
 
 /// Draws the open question over an area; returns the position of its cursor.
 pub(super) fn draw(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Position> {
-    let style = state.palette.accent();
-    let dim = state.palette.dim();
+    let (style, dim) = (state.palette.accent(), state.palette.dim());
     let question = state.question.as_mut()?;
-    let (width, height) = (area.width.min(WIDEST), area.height.min(ROWS));
-    if width < 4 || height == 0 {
-        return None;
-    }
-    let frame =
-        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
-    let is_framed = height == ROWS;
-    for y in 0..height {
-        put(buffer, frame, (0, y), &" ".repeat(width.into()), Style::reset());
-    }
     let heading = if question.new_title.is_some() { " title " } else { " delete " };
-    if is_framed {
-        let bar = "─".repeat(usize::from(width) - 2);
-        put(buffer, frame, (0, 0), &format!("┌{bar}┐"), style);
-        put(buffer, frame, (2, 0), heading, style);
-        put(buffer, frame, (0, height - 1), &format!("└{bar}┘"), style);
-        for y in 1..height - 1 {
-            put(buffer, frame, (0, y), "│", style);
-            put(buffer, frame, (width - 1, y), "│", style);
-        }
-    }
-    let (x, y) = if is_framed { (2, 1) } else { (0, 0) };
-    let cells = usize::from(width.saturating_sub(2 * x)).max(1);
+    let inside = draw_box(buffer, area, Size { width: WIDEST, height: ROWS }, heading, style);
+    let cells = usize::from(inside.width).max(1);
     match &mut question.new_title {
         Some(title) => {
             // A cell stays free for the cursor.
             let room = cells.saturating_sub(1).max(1);
             let (row, column) = title.cursor_position(room);
             let range = title.rows(room).get(row).cloned().unwrap_or_default();
-            put(buffer, frame, (x, y), title.text().get(range).unwrap_or_default(), Style::new());
-            put(buffer, frame, (x, y + 1), &wrap::fit("Enter saves · Esc leaves it", cells), dim);
+            put(buffer, inside, 0, 0, title.text().get(range).unwrap_or_default(), Style::new());
+            put(buffer, inside, 0, 1, &wrap::fit("Enter saves · Esc leaves it", cells), dim);
             let column = u16::try_from(column.min(cells - 1)).unwrap_or(0);
-            (y < height).then_some(Position { x: frame.x + x + column, y: frame.y + y })
+            (inside.height > 0).then_some(Position { x: inside.x + column, y: inside.y })
         }
         None => {
             let fixed = wrap::width("Delete \"\"?");
             let title = wrap::fit(&question.title, cells.saturating_sub(fixed));
-            put(buffer, frame, (x, y), &wrap::fit(&format!("Delete \"{title}\"?"), cells), Style::new());
-            put(buffer, frame, (x, y + 1), &wrap::fit("y deletes · any other key keeps it", cells), dim);
+            put(buffer, inside, 0, 0, &wrap::fit(&format!("Delete \"{title}\"?"), cells), Style::new());
+            put(buffer, inside, 0, 1, &wrap::fit("y deletes · any other key keeps it", cells), dim);
             None
         }
     }

@@ -17,7 +17,7 @@ use super::{
     sidebar::Sidebar,
     wrap,
 };
-use crate::dialogue::{Line, command_names, parse};
+use crate::chat::line::{Line, command_names, parse};
 
 /// A key that needs an idle session.
 pub(super) const BUSY_HINT: &str = "An answer is running. Esc here, then Esc stops it.";

@@ -27,7 +27,7 @@ pub(super) fn rows(lines: &[&str], aligned: Vec<bool>, cells: usize) -> Vec<Row>
     let gaps = wrap::width(GAP) * aligned.len().saturating_sub(1);
     let lines: Vec<Vec<&str>> = lines.iter().map(|line| parts(line)).collect();
     let of = |line: &Vec<&str>, column: usize, ink| {
-        inline(line.get(column).copied().unwrap_or_default(), ink, (String::new(), String::new()))
+        inline(line.get(column).copied().unwrap_or_default(), ink, "", "")
     };
     let wanted = |column| {
         let widths = lines.iter().map(|line| wrap::width(&of(line, column, Ink::Answer).text));

@@ -7,7 +7,10 @@ use crossterm::event::{MouseEvent, MouseEventKind};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{out::Tone, printable, tui::sidebar::SessionEntry};
+use crate::{
+    out::{Tone, printable},
+    tui::sidebar::SessionEntry,
+};
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -4,7 +4,10 @@ use baton_client::TurnEvent;
 use ratatui::style::Color;
 
 use super::*;
-use crate::{out::Tone, printable, tui::sidebar::SessionEntry};
+use crate::{
+    out::{Tone, printable},
+    tui::sidebar::SessionEntry,
+};
 
 #[test]
 fn a_conversation_of_wide_characters_keeps_its_columns() {

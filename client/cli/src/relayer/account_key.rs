@@ -5,7 +5,7 @@ use baton_keys::files;
 use baton_kit::prompt;
 use zeroize::Zeroizing;
 
-use super::{Failure, settings::Settings};
+use crate::{failure::Failure, settings::Settings};
 
 /// The account key of this machine.
 pub(crate) fn load(settings: &Settings) -> Result<AccountKey, Failure> {

@@ -10,11 +10,11 @@ use baton_proto::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    Failure,
+use crate::{
+    failure::Failure,
+    home::with_client,
     out::{Out, short, turn_number},
     settings::Settings,
-    with_client,
 };
 
 /// Checks a proof, and shows its content.

@@ -9,30 +9,30 @@ use baton_proto::{
     tools::is_definitions,
 };
 
-use super::{
-    Failure,
+use crate::{
     args::{BranchStart, ChatArguments},
-    find_session,
+    chat::{dialogue::with_system, options::TurnOptions},
+    failure::Failure,
+    home::find_session,
     out::{Out, short_session, turn_number},
-    talk::Talk,
 };
 
 /// A session for new messages.
-pub(crate) struct OpenedSession {
+pub(super) struct OpenedSession {
     pub session: SessionId,
     /// The parent's messages, which the first turn of a branch repeats.
     pub history: Vec<Message>,
 }
 
 /// The named session, a branch of it, or a new one. System text for a named one waits until nothing is pending.
-pub(crate) async fn open_session(
+pub(super) async fn open_session(
     client: &Client,
-    talk: &Talk,
+    options: &TurnOptions,
     arguments: &ChatArguments,
     out: &Out,
 ) -> Result<OpenedSession, Failure> {
     let session = match (&arguments.session, &arguments.branch) {
-        (None, _) => talk.new_session(client).await?,
+        (None, _) => client.new_session(with_system(options.system.as_deref())).await?,
         (Some(named), None) => find_session(client, named).await?,
         (Some(named), Some(start)) => {
             let parent = find_session(client, named).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn open_session(
 
 /// Begins a branch of a session, with its system text unless the call gives another, and gives the position of
 /// the last common turn. The branch's file is made with its first answer.
-pub(crate) async fn branch(
+pub(super) async fn branch(
     client: &Client,
     parent: SessionId,
     start: &BranchStart,

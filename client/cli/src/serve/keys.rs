@@ -7,12 +7,12 @@ use baton_gateway::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    Failure,
+use crate::{
     args::{KeyOptions, KeysArguments, KeysCommand, Switch, Term},
     clock::{day, now_ms},
+    failure::Failure,
     out::{Out, count},
-    serve_link::{PageAddress, show_code},
+    serve::link::{PageAddress, show_code},
     settings::Settings,
 };
 

@@ -14,10 +14,10 @@ use baton_walrus_client::http_client;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{
-    Failure,
-    authority::RequestAuthority,
+use crate::{
     clock::now_ms,
+    failure::Failure,
+    relayer::{account_key, authority::RequestAuthority},
     settings::{Settings, relayer_name},
 };
 
@@ -45,7 +45,7 @@ impl RelayerClient {
     /// The relayer of the settings, with this machine's account key: for its own account, or for the owner that
     /// it is a delegate of.
     pub(crate) fn open(settings: &Settings) -> Result<Self, Failure> {
-        let key = super::account_key::load(settings)?;
+        let key = account_key::load(settings)?;
         let authority = RequestAuthority::from(settings, &key)?;
         Self::new(settings, key, authority)
     }

@@ -6,10 +6,10 @@ use baton_client::{BlobLifetime, Client, ClientError, RenewReport};
 use baton_proto::ids::SessionId;
 use serde_json::{Value, json};
 
-use super::{
-    Failure,
+use crate::{
     clock::now_ms,
-    find_session,
+    failure::Failure,
+    home::find_session,
     interrupt::cancellable,
     out::{Out, count, short_session, turn_number},
 };

@@ -9,13 +9,15 @@ use baton_keys::{contexts::DELEGATION, ids::PublicKey, secret::random_bytes, tok
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{
-    Failure,
+use crate::{
     args::{DelegateArguments, SCOPES},
-    authority::{Delegation, time_text},
     clock::now_ms,
+    failure::Failure,
     out::{Out, clean},
-    relayer_client::RelayerClient,
+    relayer::{
+        authority::{Delegation, time_text},
+        client::RelayerClient,
+    },
     settings::Settings,
 };
 

@@ -1,20 +1,21 @@
 //! The line prompt of `baton chat`. Its line history is in memory only: the sealed journal holds the
 //! conversation.
 
-use std::{
-    io::{BufRead as _, IsTerminal as _},
-    sync::Arc,
-};
+use std::io::{BufRead as _, IsTerminal as _};
 
 use baton_client::{Client, ClientError};
 use rustyline::{Editor, error::ReadlineError, history::MemHistory};
 
-use super::{
-    Failure,
+use crate::{
     args::ChatArguments,
-    dialogue::{Dialogue, DialogueStep, parse},
+    chat::{
+        dialogue::{Dialogue, DialogueStep},
+        line::parse,
+        note_saved,
+        options::TurnOptions,
+    },
+    failure::Failure,
     out::Out,
-    talk::{Talk, note_saved},
 };
 
 /// Source of lines: a terminal with editing, or a pipe.
@@ -62,11 +63,11 @@ impl Input {
 /// The prompt, from opening to the last line.
 pub(crate) async fn run(
     client: &Client,
-    talk: Arc<Talk>,
+    options: TurnOptions,
     arguments: &ChatArguments,
     out: &Out,
 ) -> Result<(), Failure> {
-    let mut dialogue = Dialogue::open(client, talk, arguments, out.clone()).await?;
+    let mut dialogue = Dialogue::open(client, options, arguments, out.clone()).await?;
     let done = lines(&mut dialogue, out).await;
     dialogue.close().await;
     done

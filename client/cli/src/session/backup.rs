@@ -1,16 +1,17 @@
 //! `baton session backup`: the 24 words that are a session, and what they restore.
 
-use std::{io::IsTerminal as _, path::Path};
+use std::path::Path;
 
 use baton_client::{Client, ClientError, SessionInfo};
 use baton_proto::ids::SessionId;
 use serde_json::json;
-use zeroize::Zeroizing;
 
-use super::{
-    Failure, clock, find_session,
+use crate::{
+    clock,
+    failure::Failure,
+    home::find_session,
     out::{Out, count, short_session},
-    write_private,
+    words,
 };
 
 /// Shows the words of a session at a terminal, or writes them to a new file, and says what they restore.
@@ -20,26 +21,18 @@ pub(crate) async fn run(client: &Client, named: &str, file: Option<&Path>, out: 
     // A damaged journal still gives the words, and nothing else.
     let info = client.session(id).info().await.ok();
     let words = root.to_words();
-    match file {
-        Some(file) => {
-            write_private(file, Zeroizing::new(format!("{}\n", *words)).as_bytes())?;
-            let place = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-            if out.json() {
-                return Ok(out.value(&backup_report(&id, info.as_ref(), &place))?);
-            }
-            out.good(&format!("✓ 24 words of session {} written to {}", short_session(&id), place.display()));
+    words::give(
+        &words,
+        file,
+        "These 24 words are the session. Write them down, and then clear the screen.",
+        out,
+    )?;
+    if let Some(file) = file {
+        let place = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        if out.json() {
+            return Ok(out.value(&backup_report(&id, info.as_ref(), &place))?);
         }
-        None if std::io::stdout().is_terminal() && !out.json() => {
-            out.warn("These 24 words are the session. Write them down, and then clear the screen.");
-            numbered(&words, out)?;
-        }
-        // Words in a pipe end up in logs and shell histories.
-        None => {
-            return Err(Failure::usage(
-                "The words are shown only at a terminal.",
-                "write them to a file that only you can read: --out FILE",
-            ));
-        }
+        out.good(&format!("✓ 24 words of session {} written to {}", short_session(&id), place.display()));
     }
     if let Some(info) = &info {
         note_restorable(info, out);
@@ -100,15 +93,4 @@ fn note_restorable(info: &SessionInfo, out: &Out) {
         )),
         None => {}
     }
-}
-
-/// The words in numbered rows of four.
-fn numbered(words: &str, out: &Out) -> Result<(), Failure> {
-    let words: Vec<&str> = words.split_whitespace().collect();
-    for (row, four) in words.chunks(4).enumerate() {
-        let cells = four.iter().enumerate();
-        let cells = cells.map(|(column, word)| format!("{:>2} {word:<10}", 4 * row + column + 1));
-        out.line(Zeroizing::new(cells.collect::<String>()).trim_end())?;
-    }
-    Ok(())
 }

@@ -6,24 +6,32 @@
 use baton_client::{Client, ClientError, SessionHandle, SessionInfo};
 use baton_kit::prompt;
 
-use super::{
-    Failure,
+use crate::{
     args::{BranchStart, RekeyArguments},
-    chat, clock, find_session,
-    opening::branch,
+    chat::{dialogue::Dialogue, message, opening::branch, options::TurnOptions},
+    clock,
+    failure::Failure,
+    home::{find_session, with_client},
     out::{Out, count, short_session},
     session::{delete_all, write},
     settings::Settings,
-    talk::Talk,
-    with_client,
 };
 
 pub(crate) async fn run(settings: &Settings, arguments: &RekeyArguments, out: &Out) -> Result<(), Failure> {
-    let talk = Talk::from(settings, &arguments.chat()).await?;
-    with_client(settings, true, async |client| rekey(client, &talk, arguments, out).await).await
+    let mut options = TurnOptions::from(settings, &arguments.chat()).await?;
+    with_client(settings, true, async |client| {
+        options.name_node(client, arguments.answering.only.as_deref()).await?;
+        rekey(client, options, arguments, out).await
+    })
+    .await
 }
 
-async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &Out) -> Result<(), Failure> {
+async fn rekey(
+    client: &Client,
+    options: TurnOptions,
+    arguments: &RekeyArguments,
+    out: &Out,
+) -> Result<(), Failure> {
     let old = find_session(client, &arguments.session).await?;
     let handle = client.session(old);
     let info = whole_session(&handle).await?;
@@ -33,18 +41,14 @@ async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &O
             "Turns beside the conversation are deleted with the old session: baton session show {id}"
         ));
     }
-    let text = match arguments.text.as_deref() {
-        Some("-") => chat::read_stdin()?,
-        Some(text) => text.to_owned(),
+    let question = "First message of the new session: ";
+    let text = match &arguments.text {
+        Some(text) => text.clone(),
         None => {
-            let question = "First message of the new session: ";
-            let line = prompt::line(&mut std::io::stdin().lock(), &mut std::io::stderr(), question)?;
-            line.unwrap_or_default()
+            prompt::line(&mut std::io::stdin().lock(), &mut std::io::stderr(), question)?.unwrap_or_default()
         }
     };
-    if text.trim().is_empty() {
-        return Err(ClientError::EmptyMessage.into());
-    }
+    let text = message::read(&text)?;
     if !arguments.yes && !confirm(&info, out)? {
         out.note("Nothing is changed.");
         return Ok(());
@@ -54,10 +58,11 @@ async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &O
     }
     let (opened, _) = branch(client, old, &BranchStart::End, None).await?;
     let new = opened.session;
-    talk.announce_nodes(out);
-    let (stored, _) = Box::pin(chat::say(client, talk, opened, (text, true), out)).await?;
+    options.nodes.announce(out);
+    let mut dialogue = Dialogue::of(client, options, opened, out.clone());
+    let answered = Box::pin(message::send(&mut dialogue, text, true)).await?;
     let (from, to) = (short_session(&old), short_session(&new));
-    if !stored {
+    if !answered.is_stored {
         out.warn(&format!("The store did not confirm the new session {to}, so {from} is not deleted."));
         out.note(&format!("  once baton session verify {to} succeeds: baton session delete {from}"));
         return Err(Failure::NotStored);

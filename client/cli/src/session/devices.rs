@@ -3,13 +3,15 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, IndexStatus, SessionBranch, SessionInfo};
+use baton_proto::record::Message;
 use serde_json::{Value, json};
 
-use super::{
-    Failure, find_session,
+use crate::{
+    failure::Failure,
+    home::find_session,
     interrupt::cancellable,
     out::{Out, count, role, short, short_session, turn_number},
-    talk::TurnDisplay,
+    turn_display::TurnDisplay,
 };
 
 /// The remaining time of a lease is rounded up to hours.
@@ -149,8 +151,6 @@ pub(crate) fn show_branches(
 /// The turns of a branch, for programs.
 pub(crate) fn describe_branch(branch: &SessionBranch) -> impl Iterator<Item = Value> {
     branch.turns.iter().map(|turn| {
-        let messages = turn.messages.iter();
-        let messages = messages.map(|message| json!({ "role": role(message.role), "text": message.text }));
         json!({
             "seq": turn.seq,
             "turn": turn_number(turn.seq),
@@ -159,7 +159,13 @@ pub(crate) fn describe_branch(branch: &SessionBranch) -> impl Iterator<Item = Va
             "receipt": turn.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
             "branch": branch.name,
             "before_gap": branch.is_before_gap,
-            "messages": messages.collect::<Vec<_>>(),
+            "messages": describe_messages(&turn.messages),
         })
     })
+}
+
+/// Messages, for programs.
+pub(super) fn describe_messages(messages: &[Message]) -> Vec<Value> {
+    let messages = messages.iter();
+    messages.map(|message| json!({ "role": role(message.role), "text": message.text })).collect()
 }

@@ -5,7 +5,7 @@ use baton_proto::text::is_same_place;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{Failure, out::clean, relayer_client::RelayerClient};
+use crate::{failure::Failure, out::clean, relayer::client::RelayerClient};
 
 /// Hex characters of an id.
 const ID_CHARS: usize = 32;

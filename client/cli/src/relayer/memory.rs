@@ -1,8 +1,8 @@
-//! Memory in `baton chat`: the relayer's hint, and the exchanges to remember.
+//! Memory in `baton chat` and `baton serve`: the relayer's hint, and the exchanges to remember.
 
 use std::pin::Pin;
 
-use baton_client::{AccountKey, ClientError, MemoryHint, TurnOutcome};
+use baton_client::{AccountKey, ClientError, MemoryHint, TurnInput, TurnOutcome};
 use baton_gateway::{
     GatewayMemory, HintExtent, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture, MemorySharing,
 };
@@ -15,13 +15,16 @@ use baton_proto::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{
-    Failure, account_key,
+use crate::{
     args::{HintMode, MemoryArguments},
-    authority::RequestAuthority,
-    memory_items::{ItemSelection, PAGE, is_missing, items_of},
+    failure::Failure,
     out::Out,
-    relayer_client::RelayerClient,
+    relayer::{
+        account_key,
+        authority::RequestAuthority,
+        client::RelayerClient,
+        items::{ItemSelection, PAGE, is_missing, items_of},
+    },
     settings::Settings,
 };
 
@@ -53,10 +56,19 @@ pub(crate) struct RelayerMemory {
 }
 
 impl RelayerMemory {
-    /// As the flags say; `None` without `--memory`.
-    pub(crate) fn from(settings: &Settings, arguments: &MemoryArguments) -> Result<Option<Self>, Failure> {
+    /// As the flags say; `None` without `--memory`. The relayer of the turns recalls it.
+    pub(crate) fn from(
+        settings: &Settings,
+        arguments: &MemoryArguments,
+        turns: &TurnInput,
+    ) -> Result<Option<Self>, Failure> {
         if !arguments.memory {
             return Ok(None);
+        }
+        if turns.relayer.is_none() {
+            return Err(Failure::Usage(
+                "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
+            ));
         }
         let key = account_key::load(settings)?;
         let address = RequestAuthority::from(settings, &key)?.owner;

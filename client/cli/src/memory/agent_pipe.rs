@@ -6,7 +6,10 @@ use tokio::io::{
     AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
 
-use super::{Failure, relayer_client::RelayerClient, relayer_memory::reason};
+use crate::{
+    failure::Failure,
+    relayer::{client::RelayerClient, memory::reason},
+};
 
 /// Longest line of an agent: relayers take no longer bodies.
 const MAX_LINE_BYTES: u64 = 2 * 1024 * 1024;

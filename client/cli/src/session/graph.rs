@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use baton_client::{BlobLifetime, TurnView};
 use baton_proto::{ids::NodeId, record::Role};
 
-use super::{
+use crate::{
     clock,
-    out::{short, turn_number},
+    out::{count, short, turn_number},
 };
 
 /// Characters of a message that are shown.
@@ -51,7 +51,7 @@ pub(crate) fn lines(history: &[TurnView], effective: &HashSet<u64>, blobs: &[Blo
     lines.push(String::new());
     lines.extend(nodes.iter().map(|node| {
         let served = history.iter().filter(|view| view.turn.link.author == *node).count();
-        format!("{} node {}, {}", mark(&nodes, node), short(node), super::out::count(served as u64, "turn"))
+        format!("{} node {}, {}", mark(&nodes, node), short(node), count(served as u64, "turn"))
     }));
     lines
 }

@@ -8,12 +8,7 @@ use baton_keys::{account::account_id, ids::PublicKey};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-use super::{
-    Failure,
-    clock::now_ms,
-    out::clean,
-    settings::{Settings, read_bounded},
-};
+use crate::{clock::now_ms, failure::Failure, files::read_bounded, out::clean, settings::Settings};
 
 /// Largest delegation file: a few keys and names.
 const MAX_FILE_BYTES: u64 = 8 * 1024;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::{Failure, out::Out, settings::Settings};
+use crate::{failure::Failure, out::Out, settings::Settings};
 
 /// Largest key file.
 const MAX_KEY_BYTES: u64 = 4096;
@@ -104,7 +104,7 @@ impl PageAddress {
 
     /// The link for other devices, with a key.
     pub(crate) fn link(&self, key: Option<&str>) -> Zeroizing<String> {
-        link(&self.shared, key)
+        link_to(&self.shared, key)
     }
 
     /// Whether the link works on this machine alone.
@@ -115,7 +115,7 @@ impl PageAddress {
 }
 
 /// A link to a page, with a key in its fragment, which browsers do not send.
-pub(crate) fn link(url: &str, key: Option<&str>) -> Zeroizing<String> {
+pub(crate) fn link_to(url: &str, key: Option<&str>) -> Zeroizing<String> {
     Zeroizing::new(key.map_or_else(|| url.to_owned(), |key| format!("{url}#key={key}")))
 }
 

@@ -5,7 +5,7 @@ use std::{borrow::Cow, ops::Range};
 use ratatui::buffer::CellWidth as _;
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use crate::printable;
+use crate::out::printable;
 
 /// The replacement of a tab.
 const TAB: &str = "    ";
@@ -17,17 +17,17 @@ const MAX_GRAPHEME_BYTES: usize = 64;
 const SPACE_OF_COMMAND: &str = "\u{e000}";
 
 /// Text without characters that act on a terminal, and with spaces for tabs.
-pub(super) fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     printable::clean(text).replace('\t', TAB)
 }
 
 /// The same on one line.
-pub(super) fn clean_line(text: &str) -> String {
+pub(crate) fn clean_line(text: &str) -> String {
     clean(text).replace('\n', " ")
 }
 
 /// A character as shown, and its width in cells.
-pub(super) fn shown(grapheme: &str) -> (Cow<'_, str>, usize) {
+pub(crate) fn shown(grapheme: &str) -> (Cow<'_, str>, usize) {
     if grapheme == "\t" {
         return (TAB.into(), TAB.len());
     }
@@ -49,17 +49,17 @@ pub(super) fn shown(grapheme: &str) -> (Cow<'_, str>, usize) {
 }
 
 /// The width of a line in cells.
-pub(super) fn width(line: &str) -> usize {
+pub(crate) fn width(line: &str) -> usize {
     line.graphemes(true).map(|grapheme| shown(grapheme).1).sum()
 }
 
 /// A line as it is shown.
-pub(super) fn show(line: &str) -> String {
+pub(crate) fn show(line: &str) -> String {
     line.graphemes(true).map(|grapheme| shown(grapheme).0).collect()
 }
 
 /// The beginning of a line within `cells`; a cut is marked.
-pub(super) fn fit(line: &str, cells: usize) -> String {
+pub(crate) fn fit(line: &str, cells: usize) -> String {
     if width(line) <= cells {
         return show(line);
     }
@@ -81,7 +81,7 @@ pub(super) fn fit(line: &str, cells: usize) -> String {
 
 /// The rows of a text, as byte ranges of it: at least one, in order, without the line ends between them.
 /// Spaces at a break stay at the row's end, beyond the width.
-pub(super) fn wrap(text: &str, cells: usize) -> Vec<Range<usize>> {
+pub(crate) fn wrap(text: &str, cells: usize) -> Vec<Range<usize>> {
     let mut rows = Vec::new();
     let mut start = 0;
     for line in text.split('\n') {
@@ -92,13 +92,13 @@ pub(super) fn wrap(text: &str, cells: usize) -> Vec<Range<usize>> {
 }
 
 /// The rows of a text as they are shown.
-pub(super) fn rows(text: &str, cells: usize) -> Vec<String> {
+pub(crate) fn rows(text: &str, cells: usize) -> Vec<String> {
     let ranges = wrap(text, cells).into_iter();
     ranges.map(|row| show(text.get(row).unwrap_or_default().trim_end())).collect()
 }
 
 /// The same, but all rows of a line keep its leading spaces as an indent, as for a remark's details.
-pub(super) fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
+pub(crate) fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
     let mut set_in = Vec::new();
     for line in text.split('\n') {
         let rest = line.trim_start_matches(' ');
@@ -111,7 +111,7 @@ pub(super) fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
 
 /// A remark for a terminal: its rows, broken between words. A command of Baton stays on one row if it fits there, so
 /// that a person can copy it.
-pub(super) fn remark_rows(text: &str, cells: usize) -> Vec<String> {
+pub(crate) fn remark_rows(text: &str, cells: usize) -> Vec<String> {
     let rows = text.split('\n').flat_map(|line| {
         let room = cells - indent_of(line, cells);
         hanging_rows(&with_whole_commands(line, room), cells)

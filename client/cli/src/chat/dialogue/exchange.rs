@@ -1,0 +1,190 @@
+//! Turns of a conversation: a new message, the same again, another in its place, and the end of an unfinished one.
+
+use baton_client::{ClientError, ResumeOptions, TurnInput, TurnOutcome};
+use baton_proto::record::{Message, RecordKind, Role};
+
+use super::{Dialogue, UnansweredTurn};
+use crate::{
+    failure::Failure,
+    interrupt::cancellable_at,
+    search::while_waiting,
+    turn_display::{TurnDisplay, joined_text},
+};
+
+impl Dialogue {
+    /// Runs a turn, and shows it; with a seq, it replaces the turns from there on. A failure leaves the message to the
+    /// caller.
+    pub(in crate::chat) async fn exchange(
+        &mut self,
+        messages: &[Message],
+        replaced: Option<u64>,
+        view: &mut TurnDisplay<'_>,
+    ) -> Result<TurnOutcome, Failure> {
+        let options = &self.options;
+        let hint = options.memory.as_ref().map(|memory| memory.hint(self.session, messages, &self.out));
+        let mut input = TurnInput {
+            messages: [self.history.as_slice(), messages].concat(),
+            hint,
+            ..options.template.clone()
+        };
+        input.sampling.seed = options.seed_of_turn();
+        if replaced.is_some() {
+            input = TurnInput { kind: RecordKind::Edit, supersedes_from: replaced, ..input };
+        }
+        let handle = self.handle();
+        if let Some(system) = &self.system {
+            handle.set_system(vec![Message::new(Role::System, system)]).await?;
+            self.system = None;
+        }
+        let started = view.started();
+        let turn = Box::pin(handle.turn(input, |event| view.show(event)));
+        let outcome =
+            cancellable_at(&self.out, while_waiting(&self.client, &self.out, started, turn)).await?;
+        self.finish(messages, &outcome, view).await;
+        Ok(outcome)
+    }
+
+    /// Finishes a pending turn, if there is one: with memory recalled anew if this call has memory, and without it,
+    /// with a remark, if the relayer gives none.
+    pub(in crate::chat) async fn finish_pending(
+        &self,
+        view: &mut TurnDisplay<'_>,
+    ) -> Result<Option<TurnOutcome>, Failure> {
+        let handle = self.handle();
+        let messages = handle.pending_messages().await?.unwrap_or_default();
+        let memory = self.options.memory.as_ref();
+        let hint = memory.map(|memory| memory.hint(self.session, &messages, &self.out));
+        let hinted = hint.is_some();
+        let options = ResumeOptions { hint, ..ResumeOptions::of(&self.options.template) };
+        view.begin(&messages);
+        let started = view.started();
+        let resumed = Box::pin(handle.resume(options, |event| view.show(event)));
+        let waited = while_waiting(&self.client, &self.out, started, resumed);
+        let mut result = cancellable_at(&self.out, waited).await;
+        if hinted && matches!(result, Err(Failure::Client(ClientError::TurnFailed { .. }))) {
+            view.end_line();
+            self.out.warn("The relayer did not answer. A node answers directly, without memory.");
+            let options = ResumeOptions { relayer: None, ..ResumeOptions::of(&self.options.template) };
+            result = cancellable_at(&self.out, handle.resume(options, |event| view.show(event))).await;
+        }
+        if let Ok(Some(outcome)) = &result {
+            self.finish(&messages, outcome, view).await;
+        }
+        result
+    }
+
+    /// Shows the end of a turn, and sends it to be remembered, if the user wants that. An unreachable relayer costs a
+    /// warning.
+    async fn finish(&self, messages: &[Message], outcome: &TurnOutcome, view: &mut TurnDisplay<'_>) {
+        view.finish(outcome);
+        self.options.nodes.note_answer();
+        let Some(memory) = &self.options.memory else { return };
+        if let Some(relayer) = &memory.write
+            && let Err(failure) = memory.send(relayer, None, messages, outcome).await
+        {
+            self.out.warn("The relayer did not remember this exchange:");
+            failure.report(&self.out);
+        }
+    }
+
+    /// Runs a turn of a line; with a seq, it replaces the turns from there on.
+    pub(super) async fn turn(
+        &mut self,
+        messages: Vec<Message>,
+        replaced: Option<u64>,
+    ) -> Result<(), Failure> {
+        self.close().await;
+        let out = self.out.clone();
+        let mut view = TurnDisplay::new(&out);
+        view.begin(&messages);
+        self.unanswered = Some(UnansweredTurn { messages: messages.clone(), replaced });
+        let result = self.exchange(&messages, replaced, &mut view).await;
+        if let Err(Failure::Client(error)) = &result
+            && !self.handle().keeps_message(error, false).await?
+        {
+            let text = joined_text(&messages);
+            let command = match replaced {
+                Some(_) => "/edit ",
+                None if text.starts_with('/') => "/",
+                None => "",
+            };
+            self.given_back = Some(format!("{command}{text}"));
+            // Another message waits, which /retry and /edit are about.
+            if self.handle().pending_messages().await?.is_some() {
+                self.unanswered = None;
+            }
+        }
+        self.end_turn(result.map(drop), &mut view).await
+    }
+
+    /// Sends a message again that was not answered.
+    pub(super) async fn retry(&mut self) -> Result<(), Failure> {
+        // A message that the journal has is finished there.
+        if self.handle().pending_messages().await?.is_none()
+            && let Some(UnansweredTurn { messages, replaced }) = self.unanswered.take()
+        {
+            return self.turn(messages, replaced).await;
+        }
+        let out = self.out.clone();
+        let mut view = TurnDisplay::new(&out);
+        let result = self.finish_pending(&mut view).await;
+        if let Ok(None) = &result {
+            self.out.note("Every message has its answer.");
+        }
+        self.end_turn(result.map(drop), &mut view).await
+    }
+
+    /// The end of a line's turn: an interruption is said, and is no failure.
+    async fn end_turn(
+        &mut self,
+        result: Result<(), Failure>,
+        view: &mut TurnDisplay<'_>,
+    ) -> Result<(), Failure> {
+        self.is_stopped = matches!(result, Err(Failure::Interrupted));
+        match result {
+            Ok(()) => {
+                self.unanswered = None;
+                self.history.clear();
+            }
+            Err(Failure::Interrupted) => {
+                view.end_line();
+                self.handle().stop_attempts().await?;
+                // The full-screen view keeps the part and says so itself.
+                if self.out.screen().is_none() {
+                    self.out.note("Stopped: the part above is no part of the conversation. /continue takes it up, /edit changes the message.");
+                }
+            }
+            Err(failure) => {
+                view.end_line();
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the last message again, or a different text: a turn that replaces the last one.
+    pub(super) async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
+        // The message that the user stopped, or that has no answer, is the last one.
+        let pending = self.handle().pending_messages().await?;
+        let unanswered = self.unanswered.take();
+        let replaced = unanswered.as_ref().and_then(|turn| turn.replaced);
+        // The first pending turn of a branch holds the history as well.
+        if let Some(open) = unanswered.map(|turn| turn.messages).or(pending) {
+            self.handle().abandon().await?;
+            let messages = text.map_or(open, |text| vec![Message::new(Role::User, text)]);
+            return self.turn(messages, replaced).await;
+        }
+        let conversation = self.handle().conversation().await?;
+        let Some(last) = conversation.turns.last() else {
+            self.out.warn("There is no message yet.");
+            return Ok(());
+        };
+        let mut messages = last.messages.clone();
+        messages.retain(|message| message.role != Role::Assistant);
+        if let Some(text) = text {
+            messages = vec![Message::new(Role::User, text)];
+        }
+        let from = last.replaced_from;
+        self.turn(messages, Some(from)).await
+    }
+}

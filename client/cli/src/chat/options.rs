@@ -1,0 +1,100 @@
+//! Options of a conversation's turns: from settings and arguments, and from `/params`.
+
+use std::{io::Read as _, path::Path, sync::Arc};
+
+use baton_client::{Client, MODEL_OUTPUT_TOKENS, TurnInput};
+use baton_proto::{limits::MAX_SCHEMA_BYTES, turn::Sampling};
+
+use super::announcement::NodesAnnouncement;
+use crate::{
+    args::ChatArguments, failure::Failure, relayer::memory::RelayerMemory, search::named_node,
+    settings::Settings,
+};
+
+/// Options of a conversation's turns.
+#[derive(Clone)]
+pub(crate) struct TurnOptions {
+    /// Each turn's input without its messages, hint and seed.
+    pub template: TurnInput,
+    /// The memory of the conversation, if it uses one.
+    pub memory: Option<Arc<RelayerMemory>>,
+    seed: Option<u64>,
+    /// System text of new sessions.
+    pub system: Option<String>,
+    /// The nodes that may answer.
+    pub nodes: NodesAnnouncement,
+}
+
+impl TurnOptions {
+    /// Builds them from settings and arguments.
+    pub(crate) async fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
+        let mut template = settings.turn(&arguments.answering, arguments.memory.memory).await?;
+        template.json_schema = arguments.schema.as_deref().map(schema).transpose()?;
+        Ok(Self {
+            memory: RelayerMemory::from(settings, &arguments.memory, &template)?.map(Arc::new),
+            template,
+            seed: arguments.seed,
+            system: arguments.system.clone().or_else(|| settings.system.clone()),
+            nodes: NodesAnnouncement::of(settings),
+        })
+    }
+
+    /// Names the node of all turns, as `--only` does.
+    pub(crate) async fn name_node(&mut self, client: &Client, named: Option<&str>) -> Result<(), Failure> {
+        self.template.node = named_node(client, named).await?;
+        Ok(())
+    }
+
+    /// Sets a parameter from `name=value`.
+    pub(crate) fn set(&mut self, text: &str) -> Result<(), Failure> {
+        let wrong = || {
+            Failure::usage(format!("{text} is no parameter"), "temperature=0.7, max_tokens=2048 or seed=1")
+        };
+        let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+        match name {
+            "temperature" => {
+                let temperature = value.parse().map_err(|_| wrong())?;
+                let sampling = Sampling { temperature, ..Sampling::default() };
+                sampling.check().map_err(|_| Failure::Usage("The temperature is from 0 to 5.".to_owned()))?;
+                self.template.sampling.temperature = temperature;
+            }
+            "max_tokens" if value == "auto" => self.template.max_output_tokens = MODEL_OUTPUT_TOKENS,
+            "max_tokens" => self.template.max_output_tokens = value.parse().map_err(|_| wrong())?,
+            "seed" if value == "random" => self.seed = None,
+            "seed" => self.seed = Some(value.parse().map_err(|_| wrong())?),
+            _ => return Err(wrong()),
+        }
+        Ok(())
+    }
+
+    /// The parameters, as [`TurnOptions::set`] takes them.
+    pub(crate) fn params(&self) -> String {
+        let seed = self.seed.map_or_else(|| "random".to_owned(), |seed| seed.to_string());
+        let template = &self.template;
+        let tokens = match template.max_output_tokens {
+            MODEL_OUTPUT_TOKENS => "auto".to_owned(),
+            tokens => tokens.to_string(),
+        };
+        format!("temperature={} max_tokens={tokens} seed={seed}", template.sampling.temperature)
+    }
+
+    /// The seed of a turn: the set one, or a random one.
+    pub(crate) fn seed_of_turn(&self) -> u64 {
+        self.seed.unwrap_or_else(|| u64::from_le_bytes(baton_keys::secret::random_bytes()))
+    }
+}
+
+/// The JSON schema in a file.
+fn schema(path: &Path) -> Result<String, Failure> {
+    let wrong = |what: String| Failure::Usage(format!("--schema {}: {what}", path.display()));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    file.take(MAX_SCHEMA_BYTES as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| wrong(error.to_string()))?;
+    if text.len() > MAX_SCHEMA_BYTES {
+        return Err(wrong(format!("it is longer than {MAX_SCHEMA_BYTES} bytes")));
+    }
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if value.is_object() { Ok(text) } else { Err(wrong("a schema is a JSON object".to_owned())) }
+}

@@ -1,0 +1,140 @@
+//! The search for nodes: what is said while it lasts, where it looked, and the node that a call names.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use baton_client::Client;
+use baton_proto::ids::NodeId;
+
+use crate::{
+    failure::Failure,
+    out::{Out, count},
+};
+
+/// A turn without an event for this long is said to look for nodes.
+const SEARCH_REMARK: Duration = Duration::from_millis(700);
+/// A turn without an event for this long names the nodes that cannot be reached.
+pub(crate) const FAILURE_REMARK: Duration = Duration::from_secs(3);
+/// Fewest digits that name a node.
+const MIN_ID_DIGITS: usize = 6;
+
+/// Runs a turn. While none of its events arrives, says what it waits for: soon, and then the nodes that cannot
+/// be reached.
+pub(crate) async fn while_waiting<T>(
+    client: &Client,
+    out: &Out,
+    started: Arc<AtomicBool>,
+    turn: impl Future<Output = T>,
+) -> T {
+    let remarks = async {
+        tokio::time::sleep(SEARCH_REMARK).await;
+        if !started.load(Ordering::Relaxed) {
+            out.note(&searching(client));
+        }
+        tokio::time::sleep(FAILURE_REMARK.saturating_sub(SEARCH_REMARK)).await;
+        if !started.load(Ordering::Relaxed) {
+            unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        done = turn => done,
+        () = remarks => unreachable!("the remarks do not end"),
+    }
+}
+
+/// Said of a client that can find no node.
+const NOWHERE: &str = "no node is named, and mdns is off";
+
+/// The places where nodes are looked for.
+fn searching(client: &Client) -> String {
+    search_line(client.mesh().network().bootstrap.len(), client.uses_multicast())
+}
+
+/// The places where nodes are looked for, with this many named nodes. The network's own list is empty in its
+/// first moments.
+pub(crate) fn search_line(named: usize, multicast: bool) -> String {
+    match (named, multicast) {
+        (0, true) => "Looking for nodes on the local network …".to_owned(),
+        (0, false) => format!("Looking for nodes: {NOWHERE} …"),
+        (named, _) => format!("Looking for nodes: {} …", count(named as u64, "named node")),
+    }
+}
+
+/// Every place where nodes were looked for, each with the result so far.
+pub(crate) fn tried_places(client: &Client) -> Vec<String> {
+    let network = client.mesh().network();
+    let named = network.bootstrap.iter().map(|node| match (&node.failure, node.connected) {
+        (_, true) => format!("{}: connected, and serves no turns", node.address),
+        (Some(failure), false) => format!("{}: {failure}", node.address),
+        (None, false) => format!("{}: no answer yet", node.address),
+    });
+    let places: Vec<String> = named.collect();
+    match (places.is_empty(), client.uses_multicast()) {
+        (false, _) => places,
+        (true, true) => vec!["the local network, by multicast: no node answered".to_owned()],
+        (true, false) => vec![NOWHERE.to_owned()],
+    }
+}
+
+/// The named nodes that cannot be reached, each with the reason.
+pub(crate) fn unreachable_nodes(client: &Client) -> Vec<String> {
+    let named = client.mesh().network().bootstrap.into_iter().filter(|node| !node.connected);
+    named.filter_map(|node| Some(format!("Could not reach {}: {}", node.address, node.failure?))).collect()
+}
+
+/// The node of `--only`: a whole ID, or the first digits of the ID of a found node.
+pub(crate) async fn named_node(client: &Client, named: Option<&str>) -> Result<Option<NodeId>, Failure> {
+    let Some(text) = named else { return Ok(None) };
+    if let Ok(node) = text.parse::<NodeId>() {
+        return Ok(Some(node));
+    }
+    if text.len() < MIN_ID_DIGITS || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Failure::usage(
+            format!("--only: {text} is no node ID."),
+            format!("give its first {MIN_ID_DIGITS} digits or more: baton nodes"),
+        ));
+    }
+    let found: Vec<NodeId> = client.nodes().await.iter().map(|node| node.record.node).collect();
+    node_with_prefix(&found, text).map(Some)
+}
+
+/// The one node whose ID begins with these hexadecimal digits.
+fn node_with_prefix(found: &[NodeId], digits: &str) -> Result<NodeId, Failure> {
+    let wanted = digits.to_lowercase();
+    let mut matching = found.iter().filter(|node| node.to_string().starts_with(&wanted));
+    match (matching.next(), matching.next()) {
+        (Some(node), None) => Ok(*node),
+        (Some(_), Some(_)) => Err(Failure::usage(
+            format!("--only: several nodes begin with {digits}."),
+            "give more digits of the ID",
+        )),
+        (None, _) => Err(Failure::usage(
+            format!("--only: no found node begins with {digits}."),
+            "see who is there: baton nodes",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_named_by_the_first_digits_of_its_id() {
+        let found = [NodeId([0xab; 32]), NodeId([0xac; 32])];
+        assert_eq!(node_with_prefix(&found, "ABABAB").ok(), Some(found[0]));
+        for (digits, expected) in [("a", "several nodes"), ("acab", "no found node")] {
+            let Err(Failure::Advice { message, .. }) = node_with_prefix(&found, digits) else {
+                panic!("{digits} names one node")
+            };
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! `baton session verify`: of a session here and in the store, or of an exported file.
+
+use std::path::Path;
+
+use baton_client::{Client, ClientError, SessionInfo, VerifyReport, transfer};
+use serde_json::json;
+
+use super::{devices, read};
+use crate::{
+    failure::Failure,
+    home::find_session,
+    interrupt::cancellable,
+    out::{Out, count, short_session, turn_number},
+};
+
+pub(super) async fn verify(
+    client: &Client,
+    named: &str,
+    full: bool,
+    fix: bool,
+    out: &Out,
+) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let mut report = cancellable(client.session(id).verify(full)).await?;
+    if fix && !report.not_stored.is_empty() {
+        let many = report.not_stored.len();
+        cancellable(client.session(id).put_back_blobs(&report.not_stored)).await?;
+        out.note(&format!("Restored to the store: {many} of {}. Checking again.", report.segments));
+        report = cancellable(client.session(id).verify(full)).await?;
+    }
+    show_report(&report, out)?;
+    note_replaced(&client.session(id).info().await?, out);
+    if !report.not_stored.is_empty() && !fix && !out.json() {
+        out.note(&format!("  try: baton session verify {} --fix", short_session(&id)));
+    }
+    match client.session(id).check_head().await {
+        Ok(_) => devices::warn_of_indexes(&client.session(id).info().await?, out),
+        Err(error @ ClientError::Store(_)) => out.warn(&format!("Not compared with other devices: {error}.")),
+        Err(error) => return Err(error.into()),
+    }
+    match (report.is_good(), report.not_stored.is_empty()) {
+        (false, _) => Err(Failure::Unverified),
+        (true, false) => Err(Failure::NotStored),
+        (true, true) => Ok(()),
+    }
+}
+
+/// The results of a verification.
+pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
+    if out.json() {
+        let problems: Vec<_> = report
+            .problems
+            .iter()
+            .map(|problem| {
+                let turn = turn_number(problem.seq);
+                json!({ "seq": problem.seq, "turn": turn, "code": problem.code.name() })
+            })
+            .collect();
+        return Ok(out.value(&json!({
+            "verified": report.is_good(),
+            "stored": report.not_stored.is_empty(),
+            "not_stored": report.not_stored,
+            "turns": report.turns,
+            "segments": report.segments,
+            "blobs_checked": report.blobs_checked,
+            "ids_checked": report.ids_checked,
+            "from_store": report.from_store,
+            "from_own": report.from_own,
+            "receipts_checked": report.receipts_checked,
+            "receipts_missing": report.receipts_missing,
+            "problems": problems,
+        }))?);
+    }
+    for problem in &report.problems {
+        out.warn(&format!("turn {}: {}", turn_number(problem.seq), problem.code));
+    }
+    let turns = count(report.turns, "turn");
+    match (report.is_good(), report.not_stored.len()) {
+        (true, 0) => {
+            out.good(&format!(
+                "✓ {turns} verified: signatures, hashes, receipts and stored copies all match"
+            ));
+        }
+        (true, missing) => out.warn(&format!(
+            "⚠ {turns} intact on this device, but {missing} of {} stored copies cannot be read",
+            report.segments
+        )),
+        (false, _) => out.warn(&format!("✗ {turns} checked: not all match")),
+    }
+    let parts = [
+        (report.from_store, "segment", " from the store"),
+        (report.from_own, "segment", " from this device"),
+        (report.blobs_checked, "blob", ""),
+        (report.ids_checked, "blob ID", ""),
+        (report.receipts_checked, "receipt", ""),
+        (report.receipts_missing, "turn", " without a receipt"),
+    ];
+    let parts = parts.iter().filter(|(number, ..)| *number > 0);
+    let parts: Vec<String> =
+        parts.map(|(number, thing, place)| format!("{}{place}", count(*number, thing))).collect();
+    out.note(&format!("  checked: {}", parts.join(", ")));
+    Ok(())
+}
+
+/// Why a verification counts more turns than the conversation has.
+pub(crate) fn note_replaced(info: &SessionInfo, out: &Out) {
+    let replaced = info.turns.saturating_sub(info.effective_turns);
+    if replaced > 0 && !out.json() {
+        let (turns, replaced) = (count(info.effective_turns, "turn"), count(replaced, "turn"));
+        out.note(&format!(
+            "  the conversation has {turns}; an edit replaced {replaced}, which stay in the chain"
+        ));
+    }
+}
+
+pub(super) async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<(), Failure> {
+    let text = read(file, transfer::MAX_EXPORT_BYTES as u64)?;
+    let export = transfer::parse(&text)?;
+    let checked = tokio::task::spawn_blocking(move || transfer::verify_export(&export, full));
+    let report = checked.await.map_err(|_| ClientError::TaskEnded)?.map_err(ClientError::from)?;
+    if out.json() {
+        out.value(&json!({
+            "verified": true,
+            "head": report.head.to_string(),
+            "turns": report.turns,
+            "segments": report.segments,
+            "receipts_checked": report.receipts_checked,
+            "acks_checked": report.acks_checked,
+        }))?;
+    } else {
+        out.good(&format!(
+            "✓ {} verified in {}, with {} and {}",
+            count(report.turns, "turn"),
+            count(report.segments, "segment"),
+            count(report.receipts_checked, "receipt"),
+            count(report.acks_checked, "acknowledgement")
+        ));
+    }
+    Ok(())
+}
