@@ -206,7 +206,7 @@ async fn stores(settings: &Settings) -> Check {
 }
 
 async fn relayer(settings: &Settings) -> Option<Check> {
-    let url = settings.relayer_url.as_ref()?;
+    let url = settings.options.relayer_url.as_ref()?;
     let mut check = Check::new("relayer");
     let http = http_client::builder_for(url).timeout(ANSWER_WAIT).build().unwrap_or_default();
     match http.get(format!("{}/health", url.trim_end_matches('/'))).send().await {

@@ -120,7 +120,7 @@ fn check_address(settings: &Settings, arguments: &ServeArguments) -> Result<(), 
         )));
     }
     let has_tls = arguments.tls_cert.is_some() || !arguments.acme.is_empty();
-    if !is_loopback(&address) && !has_tls && !settings.insecure {
+    if !is_loopback(&address) && !has_tls && !settings.options.insecure() {
         return Err(Failure::Usage(format!(
             "--listen {address}: over plain HTTP, others on the way can read the conversations and the key; serve HTTPS \
              with --acme NAME or --tls-cert and --tls-key, put a proxy with TLS in front of 127.0.0.1, or permit it: \

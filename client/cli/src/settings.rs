@@ -11,12 +11,9 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{
-    ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
-    Multiaddr, NamedIndex, QuotaHolder, TurnInput, home_needs_passphrase,
-};
+use baton_client::{ClientConfig, ClientError, NamedIndex, QuotaHolder, TurnInput, home_needs_passphrase};
 use baton_kit::{
-    config::{self, ConfigError},
+    config::{self, ConfigError, OptionTable as _},
     prompt,
 };
 use baton_proto::turn::Sampling;
@@ -34,8 +31,6 @@ pub(crate) use relayer::{named_relayer, relayer_name};
 
 /// Lively, and still on the subject.
 const DEFAULT_TEMPERATURE: f32 = 0.7;
-/// The embedded store's usual address.
-const DEFAULT_STORE: &str = "http://127.0.0.1:31415";
 
 /// Environment variables beside the flags' own.
 #[derive(Debug, Clone, Default)]
@@ -85,12 +80,9 @@ impl Environment {
 /// Settings of one call.
 #[derive(Debug)]
 pub(crate) struct Settings {
+    /// The table, with its defaults and those that depend on other settings.
+    pub options: ClientOptions,
     home: PathBuf,
-    nodes: Vec<Multiaddr>,
-    publishers: Vec<String>,
-    aggregators: Vec<String>,
-    /// Head indexes beside or in place of the first publisher's.
-    heads: Vec<String>,
     publisher_token: Option<TokenFile>,
     /// The number of shards in the settings, if it is there.
     shards: Option<ShardCount>,
@@ -98,37 +90,11 @@ pub(crate) struct Settings {
     announced: OnceLock<ShardCount>,
     /// Set once a store was silent when it was asked for that number.
     silence: OnceLock<()>,
-    mdns: bool,
-    /// Whether nodes other than the named ones may answer.
-    pub discover: bool,
-    open_epochs: u32,
-    closed_epochs: u32,
-    epoch: Duration,
-    renew: bool,
-    dht: bool,
-    max_price: u64,
     /// Seconds of a deliberate clock error.
     clock_offset: Option<i64>,
     passphrase: Option<Zeroizing<String>>,
     /// Whether a session that another process has open may be read.
     pub read_in_use: bool,
-    /// Default model.
-    pub model: Option<String>,
-    /// Default system text of new sessions.
-    pub system: Option<String>,
-    /// No full-screen view: not wanted, not possible, or in conflict with diagnostics on the same terminal.
-    pub plain: bool,
-    /// Default relayer.
-    pub relayer: Option<String>,
-    /// The URL of the relayer's HTTP endpoint.
-    pub relayer_url: Option<String>,
-    /// Whether plain HTTP to a relayer on another machine is permitted.
-    pub insecure: bool,
-    /// The account to act for, if not the key's own.
-    pub owner: Option<String>,
-    /// The named delegation file.
-    pub delegation: Option<PathBuf>,
-    account: PathBuf,
 }
 
 impl Settings {
@@ -140,7 +106,7 @@ impl Settings {
         with_memory: bool,
     ) -> Result<TurnInput, Failure> {
         let mut turn = TurnInput::new(Vec::new());
-        turn.model = answering.model.clone().or_else(|| self.model.clone());
+        turn.model = answering.model.clone().or_else(|| self.options.model.clone());
         turn.allow_echo = answering.allow_echo;
         turn.reconcile = true;
         turn.relayer = named_relayer(self.relayer_of_turns(with_memory)).await?;
@@ -163,57 +129,45 @@ impl Settings {
             Some(token) => Some(token),
             None => token_file(&file.publisher_token_file, &file.publisher_secret_file)?,
         };
-        let options = given.or(file);
-        let home = options.home.or_else(|| environment.data_folder());
+        let mut options = given.or(file).or(ClientOptions::defaults());
+        let home = options.home.clone().or_else(|| environment.data_folder());
         let home = home.ok_or_else(|| Failure::usage("There is no home folder.", "name one: --home DIR"))?;
-        let nodes = options.node.unwrap_or_default();
-        let publishers = options.publisher.unwrap_or_else(|| vec![DEFAULT_STORE.to_owned()]);
-        let hours = options.epoch_hours.map(|hours| Duration::from_secs(u64::from(hours) * 3600));
+        options.discover = options.discover.or(options.mdns);
+        // Without a named node, the client can search only the local network, unless that is refused.
+        options.mdns = options.mdns.or(Some(options.node().is_empty()));
+        options.aggregator = options.aggregator.or_else(|| options.publisher.clone());
+        options.heads = Some(unique(options.heads()));
+        options.account = options.account.or_else(|| Some(home.join("account.key")));
+        // A URL names both of a relayer's addresses, whichever of the two settings has it.
+        let url = options.relayer.clone().filter(|text| is_url(text));
+        options.relayer_url = options.relayer_url.or(url);
+        // A terminal that only prints, or that has diagnostics, has no full-screen view.
+        let is_plain = options.plain()
+            || environment.dumb
+            || (environment.log.is_some() && std::io::stderr().is_terminal());
+        options.plain = Some(is_plain);
         Ok(Self {
-            open_epochs: options.open_epochs.unwrap_or(DEFAULT_OPEN_EPOCHS),
-            closed_epochs: options.closed_epochs.unwrap_or(DEFAULT_CLOSED_EPOCHS),
-            epoch: hours.unwrap_or(DEFAULT_EPOCH),
-            renew: options.renew.unwrap_or(true),
-            dht: options.dht.unwrap_or(true),
-            max_price: options.max_price.unwrap_or(DEFAULT_MAX_PRICE),
             clock_offset: arguments.clock_offset,
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home, environment)?,
-            account: options.account.unwrap_or_else(|| home.join("account.key")),
-            // A URL names both of a relayer's addresses, whichever of the two settings has it.
-            relayer_url: options.relayer_url.or_else(|| options.relayer.clone().filter(|text| is_url(text))),
-            insecure: options.insecure.unwrap_or(false),
-            owner: options.owner,
-            delegation: options.delegation,
             home,
-            // Without a named node, the client can search only the local network, unless that is refused.
-            mdns: options.mdns.unwrap_or(nodes.is_empty()),
-            discover: options.discover.or(options.mdns).unwrap_or(false),
-            nodes,
-            aggregators: options.aggregator.unwrap_or_else(|| publishers.clone()),
-            publishers,
-            heads: unique(options.heads.unwrap_or_default()),
             publisher_token: token,
             shards: options.shards.map(shards).transpose()?,
             announced: OnceLock::new(),
             silence: OnceLock::new(),
             read_in_use: !matches!(arguments.command, Some(Command::Chat(_) | Command::Serve(_))),
-            model: options.model,
-            system: options.system,
-            plain: options.plain.unwrap_or(false)
-                || environment.dumb
-                || (environment.log.is_some() && std::io::stderr().is_terminal()),
-            relayer: options.relayer,
+            options,
         })
     }
 
     /// The relayer of turns. One that is named for memories alone takes part only in turns with memory.
     pub(crate) fn relayer_of_turns(&self, with_memory: bool) -> Option<&String> {
-        self.relayer.as_ref().or(self.relayer_url.as_ref().filter(|_| with_memory))
+        let options = &self.options;
+        options.relayer.as_ref().or(options.relayer_url.as_ref().filter(|_| with_memory))
     }
 
     /// The file of the account key.
     pub(crate) fn account_file(&self) -> PathBuf {
-        self.account.clone()
+        self.options.account()
     }
 
     /// The home folder.
@@ -228,48 +182,49 @@ impl Settings {
 
     /// The number of named nodes.
     pub(crate) fn named_nodes(&self) -> usize {
-        self.nodes.len()
+        self.options.node.as_ref().map_or(0, Vec::len)
     }
 
     /// The publishers' URLs.
     pub(crate) fn publishers(&self) -> &[String] {
-        &self.publishers
+        self.options.publisher.as_deref().unwrap_or_default()
     }
 
     /// Whether the settings name head indexes.
     pub(crate) fn names_indexes(&self) -> bool {
-        !self.heads.is_empty()
+        !self.heads().is_empty()
     }
 
     /// The URLs of the head indexes. Without the setting, servers of which the first with an index is the index.
     pub(crate) fn indexes(&self) -> Vec<String> {
-        if self.heads.is_empty() { self.default_indexes() } else { self.heads.clone() }
+        if self.names_indexes() { self.options.heads() } else { self.default_indexes() }
+    }
+
+    /// The named head indexes: beside or in place of the first publisher's.
+    fn heads(&self) -> &[String] {
+        self.options.heads.as_deref().unwrap_or_default()
     }
 
     /// The same for a private network: without a relayer, and without the device key's passphrase.
-    pub(crate) fn on_private_network(self) -> Self {
-        Self {
-            relayer: None,
-            relayer_url: None,
-            model: None,
-            system: None,
-            passphrase: None,
-            mdns: false,
-            ..self
-        }
+    pub(crate) fn on_private_network(mut self) -> Self {
+        self.passphrase = None;
+        let (relayer, relayer_url, model, system) = (None, None, None, None);
+        self.options =
+            ClientOptions { relayer, relayer_url, model, system, mdns: Some(false), ..self.options };
+        self
     }
 
     /// The aggregators' URLs.
     pub(crate) fn aggregators(&self) -> &[String] {
-        &self.aggregators
+        self.options.aggregator.as_deref().unwrap_or_default()
     }
 
     /// The stores over HTTP.
     pub(crate) fn store(&self, policy: RetryPolicy) -> Result<HttpStore, Failure> {
-        let publishers: Vec<&str> = self.publishers.iter().map(String::as_str).collect();
-        let aggregators: Vec<&str> = self.aggregators.iter().map(String::as_str).collect();
+        let publishers: Vec<&str> = self.publishers().iter().map(String::as_str).collect();
+        let aggregators: Vec<&str> = self.aggregators().iter().map(String::as_str).collect();
         let mut builder = HttpStore::endpoints(&publishers, &aggregators, self.shards()).policy(policy);
-        if let Some(heads) = self.heads.first() {
+        if let Some(heads) = self.heads().first() {
             builder = builder.heads(heads);
         }
         if let Some(file) = &self.publisher_token {
@@ -282,34 +237,35 @@ impl Settings {
     /// The client's configuration; without the network it connects to no node.
     pub(crate) fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
         let mut config = ClientConfig::with_store(Some(&self.home), self.store(RetryPolicy::default())?);
-        match self.heads.first() {
+        match self.heads().first() {
             Some(url) => config.heads_name.clone_from(url),
             None => NamedIndex { name: config.heads_name, index: config.heads } = self.default_index()?,
         }
-        for url in self.heads.iter().skip(1) {
+        for url in self.heads().iter().skip(1) {
             config.more_heads.push(self.index_at(url)?);
         }
         config.announced_shards = self.announced.get().copied();
         if self.silence.get().is_some() {
             config.timeouts.first_look = shards::LOOK_AFTER_SILENCE;
         }
-        config.heads_in_dht = network && self.dht;
+        let options = &self.options;
+        config.heads_in_dht = network && options.dht();
         config.passphrase.clone_from(&self.passphrase);
         config.quota = QuotaHolder::load(&self.home, self.passphrase())?.map(Arc::new);
-        config.storage.open_epochs = self.open_epochs;
-        config.storage.closed_epochs = self.closed_epochs;
-        config.epoch = self.epoch;
-        config.max_price = self.max_price;
+        config.storage.open_epochs = options.open_epochs();
+        config.storage.closed_epochs = options.closed_epochs();
+        config.epoch = Duration::from_secs(u64::from(options.epoch_hours()) * 3600);
+        config.max_price = options.max_price();
         config.read_in_use = self.read_in_use;
         if let Some(seconds) = self.clock_offset {
             config.shift_clocks(seconds);
         }
         // Commands without the network do not renew.
-        config.renew = self.renew && network;
+        config.renew = options.renew() && network;
         if network {
-            config.bootstrap.clone_from(&self.nodes);
-            config.mdns = self.mdns;
-            config.discover = self.discover;
+            config.bootstrap = options.node();
+            config.mdns = options.mdns();
+            config.discover = options.discover();
         }
         Ok(config)
     }
@@ -388,6 +344,7 @@ fn shards(count: u16) -> Result<ShardCount, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use baton_client::DEFAULT_MAX_PRICE;
     use clap::Parser as _;
 
     use super::*;
@@ -408,14 +365,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings =
             gather(folder.path(), "publisher = 'http://file'\nshards = 10", &["--shards", "20"]).unwrap();
-        assert_eq!(
-            (settings.publishers.as_slice(), settings.shards().get()),
-            (&["http://file".to_owned()][..], 20)
-        );
-        assert_eq!(settings.aggregators, ["http://file"]);
+        assert_eq!((settings.publishers(), settings.shards().get()), (&["http://file".to_owned()][..], 20));
+        assert_eq!(settings.aggregators(), ["http://file"]);
         assert_eq!(settings.home, folder.path().join(".local/share/baton"));
         let defaults = gather(folder.path(), "", &[]).unwrap();
-        assert_eq!((defaults.publishers[0].as_str(), defaults.shards().get()), (DEFAULT_STORE, 1000));
+        assert_eq!(
+            (defaults.publishers()[0].as_str(), defaults.shards().get()),
+            ("http://127.0.0.1:31415", 1000)
+        );
     }
 
     #[test]
@@ -423,10 +380,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = "publisher = ['http://a', 'http://b']\naggregator = 'http://c'";
         let settings = gather(folder.path(), file, &[]).unwrap();
-        assert_eq!((settings.publishers.len(), settings.aggregators), (2, vec!["http://c".to_owned()]));
+        assert_eq!((settings.publishers().len(), settings.aggregators()), (2, &["http://c".to_owned()][..]));
         let flags = ["--publisher", "http://d", "--publisher", "http://e,http://f"];
         let settings = gather(folder.path(), file, &flags).unwrap();
-        assert_eq!(settings.publishers, ["http://d", "http://e", "http://f"]);
+        assert_eq!(settings.publishers(), ["http://d", "http://e", "http://f"]);
         assert!(settings.client(false).is_ok());
         let refused = gather(folder.path(), "publisher = 'ftp://a'", &[]).unwrap().client(false);
         assert!(refused.is_err_and(|error| error.is_usage()));
@@ -542,8 +499,8 @@ mod tests {
     #[test]
     fn the_full_screen_view_can_be_switched_off() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(!gather(folder.path(), "", &[]).unwrap().plain);
-        assert!(gather(folder.path(), "plain = true", &[]).unwrap().plain);
+        assert!(!gather(folder.path(), "", &[]).unwrap().options.plain());
+        assert!(gather(folder.path(), "plain = true", &[]).unwrap().options.plain());
     }
 
     #[test]

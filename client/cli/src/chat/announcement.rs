@@ -45,7 +45,7 @@ impl NodesAnnouncement {
     pub(crate) fn of(settings: &Settings) -> Self {
         let nodes = match settings.named_nodes() {
             0 => AnsweringNodes::LocalNetwork,
-            _ if settings.discover => AnsweringNodes::Introduced,
+            _ if settings.options.discover() => AnsweringNodes::Introduced,
             nodes => AnsweringNodes::Named(nodes),
         };
         let sessions = std::fs::read_dir(settings.home().join("sessions"));

@@ -34,7 +34,7 @@ impl TurnOptions {
             memory: RelayerMemory::from(settings, &arguments.memory, &template)?.map(Arc::new),
             template,
             seed: arguments.seed,
-            system: arguments.system.clone().or_else(|| settings.system.clone()),
+            system: arguments.system.clone().or_else(|| settings.options.system.clone()),
             nodes: NodesAnnouncement::of(settings),
         })
     }

@@ -42,13 +42,13 @@ impl RequestAuthority {
     /// From flags and files. A delegation that is named, or lies beside the account key, determines the owner
     /// to act for.
     pub(crate) fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
-        let named = settings.delegation.clone();
+        let named = settings.options.delegation.clone();
         let beside = settings.account_file().with_extension("delegation");
         let path = named.clone().or_else(|| beside.exists().then_some(beside));
-        let own = || settings.owner.clone().unwrap_or_else(|| key.account_id());
+        let own = || settings.options.owner.clone().unwrap_or_else(|| key.account_id());
         let Some(path) = path else { return Ok(Self { owner: own(), header: None }) };
         let (delegation, owner) = read(&path, key)?;
-        match &settings.owner {
+        match &settings.options.owner {
             Some(wanted) if *wanted != owner && named.is_none() => Ok(Self { owner: own(), header: None }),
             Some(wanted) if *wanted != owner => Err(Failure::Usage(format!(
                 "the delegation in {} is of {owner}, and --owner names another account",

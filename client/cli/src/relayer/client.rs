@@ -72,8 +72,8 @@ impl RelayerClient {
     }
 
     fn new(settings: &Settings, key: AccountKey, authority: RequestAuthority) -> Result<Self, Failure> {
-        let url = settings.relayer_url.clone().ok_or_else(|| {
-            let named = settings.relayer.as_ref();
+        let url = settings.options.relayer_url.clone().ok_or_else(|| {
+            let named = settings.options.relayer.as_ref();
             let message = match named {
                 Some(address) => {
                     format!("The relayer {address} is named by its address; memories need its URL.")
@@ -92,7 +92,7 @@ impl RelayerClient {
                 "the relayer's URL {url} does not begin with http:// or https://"
             )));
         };
-        if !is_protected(&parsed) && !settings.insecure {
+        if !is_protected(&parsed) && !settings.options.insecure() {
             return Err(Failure::usage(
                 format!("{url} is plain HTTP to another machine: others on the way can read your memories."),
                 "use https://, or permit it: --insecure",
