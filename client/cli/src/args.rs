@@ -53,6 +53,15 @@ Examples:
 
 `baton COMMAND -h` shows a command's options, and `baton config` all settings.";
 
+const CHAT_EXAMPLES: &str = "\
+Examples:
+  baton chat                             a new conversation, in the full-screen view
+  baton chat --plain                     line by line, as for a screen reader
+  baton chat 'Hello'                     one message; the answer is the output
+  baton chat -c 'And then?'              goes on in the last conversation
+  baton chat -c --branch=3 'No, Rome.'   another way on from its turn 3, in a new conversation
+  echo 'Summarise this' | baton chat -   the message from standard input";
+
 /// What `--help` and the manual page add.
 const DETAILS: &str = "\
 Examples:
@@ -126,6 +135,7 @@ pub(crate) enum Command {
     ///
     /// In the full-screen view, F1 lists the keys, /help lists the commands, and Ctrl-D leaves. A
     /// line-by-line prompt replaces it with --plain, if TERM is dumb, or if BATON_LOG writes to the terminal.
+    #[command(after_help = CHAT_EXAMPLES)]
     Chat(ChatArguments),
     /// Chat at once, on a private network of this machine: a store, nodes and a real model.
     ///
@@ -194,18 +204,12 @@ pub(crate) enum Command {
 /// Arguments of `baton nodes`.
 #[derive(Debug, Args)]
 pub(crate) struct NodesArguments {
-    /// Explain why a turn would or would not choose each node, with measurements and probability.
-    #[arg(long)]
-    pub explain: bool,
-    /// Name or id of the model to ask for [default: any, preferably on a node's own engine].
-    #[arg(long, requires = "explain", env = "BATON_MODEL")]
-    pub model: Option<String>,
-    /// Explain for the next turn of this session: its id, a prefix of it, or `last`.
-    #[arg(long, requires = "explain", value_name = "SESSION")]
-    pub session: Option<String>,
-    /// Allow test engines.
-    #[arg(long, requires = "explain", env = "BATON_ALLOW_ECHO")]
-    pub allow_echo: bool,
+    /// Explain why a turn, or the next turn of this session, would or would not choose each node, with measurements
+    /// and probability.
+    #[arg(long, value_name = "SESSION", num_args = 0..=1)]
+    pub explain: Option<Option<String>>,
+    #[command(flatten)]
+    pub model: ModelArguments,
     /// List the proofs that checks of answers found, of nodes that contradict others; or check one of this or another
     /// home, offline.
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "explain")]
@@ -226,18 +230,25 @@ pub(crate) struct ReceiptsArguments {
     pub evidence: Option<PathBuf>,
 }
 
-/// The models and nodes that may answer, and how.
+/// The models that may answer.
 #[derive(Debug, Clone, Default, Args)]
-pub(crate) struct AnsweringArguments {
+pub(crate) struct ModelArguments {
     /// Model to use, by name or id [default: any; a node's own engine is preferred].
     #[arg(long, env = "BATON_MODEL")]
     pub model: Option<String>,
-    /// Node to use, and no other: its id, or the first digits of it.
-    #[arg(long, value_name = "ID")]
-    pub only: Option<String>,
     /// Allow test engines, which only repeat the message.
     #[arg(long, env = "BATON_ALLOW_ECHO")]
     pub allow_echo: bool,
+}
+
+/// The models and nodes that may answer, and how.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct AnsweringArguments {
+    #[command(flatten)]
+    pub model: ModelArguments,
+    /// Node to use, and no other: its id, or the first digits of it.
+    #[arg(long, value_name = "ID")]
+    pub only: Option<String>,
     /// Sampling temperature, from 0 (no randomness) to 5 [default: 0.7].
     #[arg(long, value_name = "NUMBER")]
     pub temperature: Option<f32>,
@@ -286,9 +297,6 @@ pub(crate) struct ChatArguments {
     /// Discard an earlier message without an answer, instead of finishing it first.
     #[arg(long)]
     pub drop_pending: bool,
-    /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
-    #[arg(long, env = "BATON_PLAIN")]
-    pub plain: bool,
     /// Begin a new session with the turns of the continued one, up to turn NUMBER or all; that one stays as it is.
     ///
     /// NAME is a branch that a fork left, as `baton session show` names it.
@@ -332,9 +340,6 @@ pub(crate) struct TryArguments {
     /// Model of the nodes; `baton-node models list` has their names.
     #[arg(long, default_value = DEFAULT_MODEL, value_name = "NAME")]
     pub model: String,
-    /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
-    #[arg(long)]
-    pub plain: bool,
 }
 
 /// The relayer of a conversation, and its memory.

@@ -154,8 +154,9 @@ async fn run(
     if let Some(Command::Doctor) = arguments.command {
         return Box::pin(doctor::run(settings, &arguments, environment, out)).await;
     }
-    if let Some(Command::Try(arguments)) = &arguments.command {
-        return Box::pin(private_network::run(arguments, environment, out)).await;
+    if let Some(Command::Try(given)) = &arguments.command {
+        let is_plain = arguments.options.plain == Some(true);
+        return Box::pin(private_network::run(given, is_plain, environment, out)).await;
     }
     let settings = settings?;
     let Some(command) = arguments.command else { return Ok(()) };

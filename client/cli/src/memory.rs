@@ -75,13 +75,10 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
             let path = format!("/api/profile{}", context_query(context));
             show_items(&relayer.json(Method::GET, &path, None).await?, false, out)
         }
-        MemoryCommand::Search { query: Some(query), context, scope, limit } => {
+        MemoryCommand::Search { query: Some(query), context, limit } => {
             let mut body = context_json(context);
             body["query"] = query.as_str().into();
             body["limit"] = (*limit).into();
-            if let Some(scope) = scope {
-                body["memory_scope"] = scope.as_str().into();
-            }
             show_hits(&relayer.json(Method::POST, "/api/recall", Some(&body)).await?, out)
         }
         MemoryCommand::Add { text, context, relationship } => {

@@ -12,7 +12,7 @@ use baton_proto::ids::NodeId;
 use serde_json::{Value, json};
 
 use crate::{
-    args::NodesArguments,
+    args::{ModelArguments, NodesArguments},
     clock::now_ms,
     failure::Failure,
     home::{find_session, with_client},
@@ -22,8 +22,8 @@ use crate::{
 };
 
 pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &Out) -> Result<(), Failure> {
-    if arguments.explain {
-        return explain(settings, arguments, out).await;
+    if let Some(session) = &arguments.explain {
+        return explain(settings, session.as_deref(), &arguments.model, out).await;
     }
     match &arguments.proofs {
         Some(Some(file)) => return proofs::check(file, out),
@@ -106,15 +106,20 @@ fn describe(node: &NodeInfo, answers: bool) -> Value {
     })
 }
 
-async fn explain(settings: &Settings, arguments: &NodesArguments, out: &Out) -> Result<(), Failure> {
+async fn explain(
+    settings: &Settings,
+    session: Option<&str>,
+    model: &ModelArguments,
+    out: &Out,
+) -> Result<(), Failure> {
     let explained = with_client(settings, true, async |client| {
-        let session = match &arguments.session {
+        let session = match session {
             Some(named) => Some(find_session(client, named).await?),
             None => None,
         };
         let options = ResumeOptions {
-            model: arguments.model.clone(),
-            allow_echo: arguments.allow_echo,
+            model: model.model.clone(),
+            allow_echo: model.allow_echo,
             ..ResumeOptions::default()
         };
         let explained = client.explain(session, &options).await?;

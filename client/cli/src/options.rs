@@ -57,7 +57,7 @@ options! {
             /// System text of new sessions
             [global = false, hide = true] system: Option<String> = LINES, text("a text").in_words("none");
             /// Line-by-line prompt instead of the full-screen view
-            [global = false, hide = true, num_args = 0..=1, require_equals = true,
+            [global = true, hide = true, num_args = 0..=1, require_equals = true,
              default_missing_value = "true", value_parser = BoolishValueParser::new()]
             plain: Option<bool> = SWITCH, switch("false");
         }

@@ -42,8 +42,10 @@ struct PrivateNetwork {
     ready: Ready,
 }
 
+/// Runs a chat on a network of its own; `is_plain` wants it line by line.
 pub(crate) async fn run(
     arguments: &TryArguments,
+    is_plain: bool,
     environment: &Environment,
     out: &Out,
 ) -> Result<(), Failure> {
@@ -67,7 +69,9 @@ pub(crate) async fn run(
         "Ready after {:.1} s. {about_model}All is removed when you leave.",
         began.elapsed().as_secs_f64()
     ));
-    let talked = Box::pin(talk(&network.ready, arguments, folder.path(), environment, out)).await;
+    let plain = is_plain.then(|| "--plain".to_owned());
+    let chat = [Some("chat".to_owned()), plain, arguments.text.clone()].into_iter().flatten().collect();
+    let talked = Box::pin(talk(&network.ready, chat, folder.path(), environment, out)).await;
     network.stop().await;
     out.note("The private network is removed.");
     talked
@@ -90,7 +94,7 @@ async fn fetch_model(model: &str) -> Result<(), Failure> {
 /// Chats with the network's nodes, in a home of its own.
 async fn talk(
     ready: &Ready,
-    arguments: &TryArguments,
+    chat: Vec<String>,
     folder: &Path,
     environment: &Environment,
     out: &Out,
@@ -103,18 +107,14 @@ async fn talk(
     flag("heads", &ready.store);
     flag("shards", &ready.shards.to_string());
     ready.nodes.iter().for_each(|node| flag("node", node));
-    given.push("chat".to_owned());
-    if arguments.plain {
-        given.push("--plain".to_owned());
-    }
-    given.extend(arguments.text.clone());
+    given.extend(chat);
     let matches = args::command().try_get_matches_from(given);
     let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
     let mut parsed = parsed.map_err(|error| Failure::Usage(error.to_string()))?;
     let settings = Settings::gather(&parsed, environment)?;
     let Some(args::Command::Chat(mut chat)) = parsed.command.take() else { return Ok(()) };
     // Settings of the environment are for other networks.
-    (chat.answering.model, chat.memory.memory) = (None, false);
+    (chat.answering.model.model, chat.memory.memory) = (None, false);
     let out = out.clone().with_command(None);
     Box::pin(views::run(&settings.on_private_network(), chat, &out)).await
 }

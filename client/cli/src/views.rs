@@ -25,7 +25,7 @@ pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out
             None if arguments.schema.is_some() => {
                 Err(Failure::Usage("--schema needs a message: baton chat TEXT".to_owned()))
             }
-            None if arguments.plain || settings.options.plain() || !at_terminal() => {
+            None if settings.options.plain() || !at_terminal() => {
                 prompt::run(client, options, &arguments, out).await
             }
             None => Box::pin(tui::run(client, options, &arguments, out)).await,

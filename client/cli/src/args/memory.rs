@@ -55,9 +55,6 @@ pub(crate) enum MemoryCommand {
         query: Option<String>,
         #[command(flatten)]
         context: ContextArguments,
-        /// Scope: full, neutral_and_relationship, relationship_only, neutral_only, insights_only or none.
-        #[arg(long, value_name = "NAME")]
-        scope: Option<String>,
         /// Maximum number of memories.
         #[arg(long, value_name = "NUMBER", default_value_t = 6)]
         limit: u32,
