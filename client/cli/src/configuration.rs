@@ -49,14 +49,14 @@ pub(crate) fn show(
             shown.iter().map(|option| (option.key.to_owned(), option.as_json(&origins))).collect();
         return Ok(out.value(&json!({ "file": read, "settings": values }))?);
     }
-    let mut rows = vec![["SETTING", "ORIGIN", "VALUE"].map(str::to_owned).to_vec()];
+    let mut rows = Vec::new();
     for OptionValue { key, value } in &shown {
         let words = ClientOptions::entry(key).map_or("", |entry| entry.default_words);
         let value = value.as_ref().map_or_else(|| format!("({words})"), ToString::to_string);
         // A value may be long: it comes last, so that the origins stay in sight.
         rows.push(vec![(*key).to_owned(), origins.of(key).describe::<ClientOptions>(key), value]);
     }
-    out.table(&rows)?;
+    out.table(&["SETTING", "ORIGIN", "VALUE"], rows)?;
     match read {
         Some(path) => out.note(&format!("Settings file: {}", path.display())),
         None => out.note("There is no settings file yet. Write one: baton config --init"),

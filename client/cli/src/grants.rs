@@ -148,9 +148,6 @@ fn attenuate(settings: &Settings, arguments: &NarrowArguments, out: &Out) -> Res
         Failure::Usage(format!("{code}: a grant can only be narrowed, as often as its depth allows"))
     })?;
     let text = chain_to_text(&chain);
-    if out.json() {
-        return Ok(out.value(&json!({ "grant": text }))?);
-    }
     out.note("It is of use only to the key's holder.");
-    Ok(out.line(text.trim_end())?)
+    Ok(out.answer(&json!({ "grant": text }), text.trim_end())?)
 }

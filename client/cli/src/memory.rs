@@ -111,7 +111,7 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
             let body = json!({ "ids": relayer.item_ids(ids).await?, "decision": "grant" });
             let answer = relayer.json(Method::POST, "/api/consent", Some(&body)).await?;
             let kept = memories(answer["count"].as_u64().unwrap_or_default());
-            show_answer(&answer, &format!("{kept} kept"), out)
+            Ok(out.answer(&answer, &format!("{kept} kept"))?)
         }
         MemoryCommand::Redeem { invitation } => redeem(relayer, invitation, out).await,
         MemoryCommand::Mcp => agent_pipe::run(relayer).await,
@@ -159,7 +159,7 @@ async fn forget_selected(
     };
     confirm(&format!("Delete all memories{kind} in {place} for good?"), yes)?;
     let deleted = relayer.delete_items(selection, others.map(OtherHolders::name)).await?;
-    show_answer(&json!({ "count": deleted }), &format!("{} deleted for good", memories(deleted)), out)
+    Ok(out.answer(&json!({ "count": deleted }), &format!("{} deleted for good", memories(deleted)))?)
 }
 
 async fn edit(
@@ -185,14 +185,14 @@ async fn import(relayer: &RelayerClient, file: &Path, out: &Out) -> Result<(), F
     let answer = relayer.text(Method::POST, "/api/import", text.to_string()).await?;
     let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
     let said = format!("{} added, {} known already", answer["added"], answer["skipped"]);
-    show_answer(&answer, &said, out)
+    Ok(out.answer(&answer, &said)?)
 }
 
 async fn redeem(relayer: &RelayerClient, invitation: &str, out: &Out) -> Result<(), Failure> {
     let body = json!({ "invitation": invitation });
     let answer = relayer.json(Method::POST, "/api/invitation", Some(&body)).await?;
     let until = clean(answer["until"].as_str().unwrap_or_default());
-    show_answer(&answer, &format!("the relayer serves {} until {until}", relayer.owner()), out)
+    Ok(out.answer(&answer, &format!("the relayer serves {} until {until}", relayer.owner()))?)
 }
 
 async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Result<(), Failure> {
@@ -200,7 +200,7 @@ async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Res
     // The account once more: a path alone deletes nothing.
     let confirm = json!({ "confirm": relayer.owner() });
     relayer.text(Method::POST, "/api/erase", confirm.to_string()).await?;
-    show_answer(&json!({ "deleted": "everything" }), "everything is deleted", out)
+    Ok(out.answer(&json!({ "deleted": "everything" }), "everything is deleted")?)
 }
 
 async fn forget(
@@ -215,7 +215,7 @@ async fn forget(
     }
     let answer = relayer.json(Method::POST, "/api/delete", Some(&body)).await?;
     let deleted = answer["count"].as_u64().unwrap_or_default();
-    show_answer(&answer, &format!("{} deleted for good", memories(deleted)), out)?;
+    out.answer(&answer, &format!("{} deleted for good", memories(deleted)))?;
     show_holders(&answer, out);
     Ok(())
 }
@@ -271,7 +271,7 @@ async fn export(
     write_private(file, text.as_bytes())?;
     let items = exported_items(&text);
     let written = format!("{} written to {}; they are in the clear", memories(items), file.display());
-    show_answer(&json!({ "items": items, "file": file }), &written, out)
+    Ok(out.answer(&json!({ "items": items, "file": file }), &written)?)
 }
 
 /// Items among the lines of an export. Other lines name places, turns, and connections of items.
@@ -303,15 +303,6 @@ fn show_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
     out.line(&format!("written by             {by}"))?;
     if allowed && !offered {
         out.note("this relayer's operator offers no nodes");
-    }
-    Ok(())
-}
-
-fn show_answer(answer: &Value, text: &str, out: &Out) -> Result<(), Failure> {
-    if out.json() {
-        out.value(answer)?
-    } else {
-        out.line(text)?
     }
     Ok(())
 }
@@ -357,7 +348,7 @@ fn row(item: &Value, with_project: bool) -> String {
 }
 
 fn show_item(item: &Value, out: &Out) -> Result<(), Failure> {
-    show_answer(item, &row(item, false), out)
+    Ok(out.answer(item, &row(item, false))?)
 }
 
 fn show_added(answer: &Value, out: &Out) -> Result<(), Failure> {
@@ -367,7 +358,7 @@ fn show_added(answer: &Value, out: &Out) -> Result<(), Failure> {
         (_, Some(old)) => format!("{id}  remembered, in the place of {old}"),
         _ => format!("{id}  remembered"),
     };
-    show_answer(answer, &text, out)
+    Ok(out.answer(answer, &text)?)
 }
 
 fn show_hits(answer: &Value, out: &Out) -> Result<(), Failure> {

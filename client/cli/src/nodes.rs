@@ -135,9 +135,7 @@ async fn explain(
         return Ok(out.value(&json!({ "nodes": list }))?);
     }
     let heading = ["NODE", "MODEL", "SHARE", "SCORE", "SUCCESS", "SPEED", "LOAD", "PRICE", "WARM", "WHY"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    rows.extend(explained.iter().map(|row| cells(row, now)));
-    out.table(&rows)?;
+    out.table(&heading, explained.iter().map(|row| cells(row, now)).collect())?;
     out.note("");
     for row in &explained {
         out.note(&evidence_line(row, now));

@@ -169,12 +169,16 @@ impl Out {
         kept(writeln!(io::stdout().lock(), "{text}"))
     }
 
-    /// Rows in columns, the heading first. Columns of numbers are right-aligned.
-    pub(crate) fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
-        for line in columns(rows) {
-            self.line(&line)?;
-        }
-        Ok(())
+    /// Rows in columns under a heading. Columns of numbers are right-aligned.
+    pub(crate) fn table(&self, heading: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
+        let heading = heading.iter().map(ToString::to_string).collect();
+        let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
+        columns(&rows).iter().try_for_each(|line| self.line(line))
+    }
+
+    /// An answer: a line of JSON for programs, or else a line of text.
+    pub(crate) fn answer(&self, value: &serde_json::Value, text: &str) -> io::Result<()> {
+        if self.json { self.value(value) } else { self.line(text) }
     }
 
     /// Text of a conversation, as it comes.

@@ -44,8 +44,12 @@ impl Total {
         self.delivered += u64::from(turn.countersigned == CountersignatureStatus::Delivered);
     }
 
-    fn describe(&self) -> Value {
+    fn describe(&self, source: &Source, client: &Client) -> Value {
         json!({
+            "node": source.node.to_string(),
+            "model": source.model.to_string(),
+            "name": client.model_name(source.model),
+            "engine": source.engine,
             "turns": self.turns,
             "input_tokens": self.input,
             "output_tokens": self.output,
@@ -55,10 +59,19 @@ impl Total {
         })
     }
 
-    fn cells(&self, name: String) -> Vec<String> {
+    fn row(&self, source: &Source, client: &Client) -> Vec<String> {
         let numbers = [self.turns, self.input, self.output, self.resumed, self.price, self.delivered];
-        std::iter::once(name).chain(numbers.map(|number| number.to_string())).chain([String::new()]).collect()
+        let names = [short(&source.node), model_cell(client, source.model, source.engine)];
+        names.into_iter().chain(numbers.map(|number| number.to_string())).chain([String::new()]).collect()
     }
+}
+
+/// A node's model, on an engine.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Source {
+    node: NodeId,
+    model: ModelId,
+    engine: &'static str,
 }
 
 /// The turns of one session.
@@ -79,8 +92,7 @@ pub(crate) async fn run(
 /// The receipts that are shown, with their sums.
 struct ReceiptList {
     sessions: Vec<SessionReceipts>,
-    by_node: BTreeMap<NodeId, Total>,
-    by_model: BTreeMap<(ModelId, &'static str), Total>,
+    totals: BTreeMap<Source, Total>,
     /// Pairs of links that one node signed for one turn.
     twice: Vec<Equivocation>,
     problems: usize,
@@ -89,55 +101,35 @@ struct ReceiptList {
 impl ReceiptList {
     fn of(mut sessions: Vec<SessionReceipts>) -> Self {
         sessions.sort_by_key(|listed| (listed.turns.first().map(|turn| turn.accepted_ms), listed.id));
-        let mut list = Self {
-            sessions,
-            by_node: BTreeMap::new(),
-            by_model: BTreeMap::new(),
-            twice: Vec::new(),
-            problems: 0,
-        };
+        let mut list = Self { sessions, totals: BTreeMap::new(), twice: Vec::new(), problems: 0 };
         for turn in list.sessions.iter().flat_map(|listed| &listed.turns) {
             list.problems += usize::from(turn.problem.is_some());
             list.twice.extend(turn.equivocation.clone());
             if let Some(receipt) = &turn.receipt {
-                list.by_node.entry(turn.node).or_default().add(turn);
-                list.by_model.entry((receipt.model, receipt.engine.name())).or_default().add(turn);
+                let (model, engine) = (receipt.model, receipt.engine.name());
+                list.totals.entry(Source { node: turn.node, model, engine }).or_default().add(turn);
             }
         }
         list
     }
 
     fn describe(&self, client: &Client, verify: bool) -> Value {
-        let nodes =
-            self.by_node.iter().map(|(node, total)| named(total, &[("node", json!(node.to_string()))]));
-        let models = self.by_model.iter().map(|((model, engine), total)| {
-            let name = json!(client.model_name(*model));
-            named(total, &[("model", json!(model.to_string())), ("name", name), ("engine", json!(engine))])
-        });
+        let totals = self.totals.iter().map(|(source, total)| total.describe(source, client));
         let sessions = self.sessions.iter().map(|listed| describe(client, listed, verify));
         json!({
             "sessions": sessions.collect::<Vec<_>>(),
-            "by_node": nodes.collect::<Vec<_>>(),
-            "by_model": models.collect::<Vec<_>>(),
+            "totals": totals.collect::<Vec<_>>(),
             "verified": verify.then_some(self.problems == 0),
             "signed_twice": self.twice.len(),
         })
     }
 
-    /// The tables of the sums.
+    /// The table of the sums.
     fn show_sums(&self, client: &Client, out: &Out) -> Result<(), Failure> {
-        let nodes = self.by_node.iter().map(|(node, total)| total.cells(short(node)));
-        let models = self
-            .by_model
-            .iter()
-            .map(|((model, engine), total)| total.cells(model_cell(client, *model, engine)));
-        for (name, rows) in [("NODE", nodes.collect::<Vec<_>>()), ("MODEL", models.collect())] {
-            let heading = [name, "TURNS", "TOKENS IN", "OUT", "RESUMED", "PRICE", "COUNTERSIGNED", ""];
-            let heading = heading.map(str::to_owned).to_vec();
-            out.line("")?;
-            out.table(&[vec![heading], rows].concat())?;
-        }
-        Ok(())
+        let rows = self.totals.iter().map(|(source, total)| total.row(source, client));
+        let heading = ["NODE", "MODEL", "TURNS", "TOKENS IN", "OUT", "RESUMED", "PRICE", "COUNTERSIGNED", ""];
+        out.line("")?;
+        Ok(out.table(&heading, rows.collect())?)
     }
 
     /// The pairs of links, and the outcome of the check.
@@ -201,21 +193,13 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     for listed in &list.sessions {
         show(client, listed, arguments.verify, out)?;
     }
-    if list.by_node.is_empty() {
+    if list.totals.is_empty() {
         out.note("no receipts yet");
         return Ok(list.problems == 0);
     }
     list.show_sums(client, out)?;
     list.show_problems(arguments, out);
     Ok(list.problems == 0)
-}
-
-fn named(total: &Total, names: &[(&str, Value)]) -> Value {
-    let mut value = total.describe();
-    if let Some(object) = value.as_object_mut() {
-        object.extend(names.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-    }
-    value
 }
 
 fn model_name(client: &Client, model: ModelId) -> String {
@@ -263,7 +247,7 @@ fn show(client: &Client, listed: &SessionReceipts, verify: bool, out: &Out) -> R
         "COUNTERSIGNED",
         "VERIFIED",
     ];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let mut rows = Vec::new();
     for turn in turns {
         let Some(receipt) = &turn.receipt else { continue };
         let mut row = vec![turn_number(turn.seq).to_string(), utc(turn.accepted_ms), short(&turn.node)];
@@ -275,8 +259,8 @@ fn show(client: &Client, listed: &SessionReceipts, verify: bool, out: &Out) -> R
         row.extend([countersigned(turn.countersigned).to_owned(), verdict(turn, verify)]);
         rows.push(row);
     }
-    if rows.len() > 1 {
-        out.table(&rows)?;
+    if !rows.is_empty() {
+        out.table(&heading, rows)?;
     }
     if missing > 0 {
         out.note(&format!(

@@ -55,9 +55,6 @@ async fn delegate_to(
     }
     RelayerClient::of_owner(settings, key)?.json(Method::POST, "/api/delegations", Some(&value)).await?;
     out.note("the relayer knows it: the key needs nothing but --owner");
-    if out.json() {
-        return Ok(out.value(&value)?);
-    }
     let line = format!(
         "{}  {} until {}, to {}",
         delegation.id,
@@ -65,7 +62,7 @@ async fn delegate_to(
         delegation.expires.get(..10).unwrap_or_default(),
         delegation.delegate_key
     );
-    Ok(out.line(&line)?)
+    Ok(out.answer(&value, &line)?)
 }
 
 /// Makes a token for an agent: registers a delegation to the token's key, and shows the token once.
@@ -217,10 +214,8 @@ pub(crate) async fn revoke(
     };
     let path = format!("/api/delegations/{}{query}", id.to_lowercase());
     RelayerClient::of_owner(settings, account)?.text(Method::DELETE, &path, String::new()).await?;
-    if out.json() {
-        return Ok(out.value(&json!({ "revoked": id.to_lowercase() }))?);
-    }
-    Ok(out.line(&format!("{}  taken back, at once and for good", id.to_lowercase()))?)
+    let id = id.to_lowercase();
+    Ok(out.answer(&json!({ "revoked": id }), &format!("{id}  taken back, at once and for good"))?)
 }
 
 #[cfg(test)]

@@ -44,17 +44,13 @@ pub(crate) fn run(settings: &Settings, arguments: &KeysArguments, out: &Out) -> 
                 ));
             }
             let key = file.change(name, &change).map_err(failure)?;
-            if out.json() {
-                return Ok(out.value(&describe(&key, None, now_s))?);
-            }
-            Ok(out.line(&format!("{name} is changed. {}", rights(&key)))?)
+            let text = format!("{name} is changed. {}", rights(&key));
+            Ok(out.answer(&describe(&key, None, now_s), &text)?)
         }
         KeysCommand::Remove { name } => {
             let key = file.remove(name).map_err(failure)?;
-            if out.json() {
-                return Ok(out.value(&json!({ "removed": key.name }))?);
-            }
-            Ok(out.line(&format!("{name} is removed. Its conversations stay: baton session list"))?)
+            let text = format!("{name} is removed. Its conversations stay: baton session list");
+            Ok(out.answer(&json!({ "removed": key.name }), &text)?)
         }
     }
 }
@@ -153,9 +149,8 @@ fn list(file: &KeyListFile, usage: &UsageTable, now_s: u64, out: &Out) -> Result
         return Ok(());
     }
     let head = ["NAME", "PROJECT", "MEMORY", "REQUESTS/HOUR", "TOKENS TODAY", "ENDS"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(keys.iter().map(|key| row(key, usage.of(&key.name), now_s)));
-    Ok(out.table(&rows)?)
+    let rows = keys.iter().map(|key| row(key, usage.of(&key.name), now_s));
+    Ok(out.table(&head, rows.collect())?)
 }
 
 fn row(key: &NamedKey, usage: Option<&KeyUsage>, now_s: u64) -> Vec<String> {
@@ -191,17 +186,17 @@ fn show(file: &KeyListFile, usage: &UsageTable, name: &str, now_s: u64, out: &Ou
         return Ok(out.value(&describe(key, own, now_s))?);
     }
     out.note(&rights(key));
-    let mut rows = vec![["DAY", "REQUESTS", "INPUT TOKENS", "ANSWER TOKENS"].map(str::to_owned).to_vec()];
-    rows.extend(own.into_iter().flat_map(KeyUsage::days).map(|(day_s, usage)| {
+    let days = own.into_iter().flat_map(KeyUsage::days).map(|(day_s, usage)| {
         let DayUsage { requests, input_tokens, output_tokens } = usage;
         let numbers = [requests, input_tokens, output_tokens].map(|number| number.to_string());
         [vec![day(day_s.saturating_mul(1000))], numbers.to_vec()].concat()
-    }));
-    if rows.len() == 1 {
-        out.note(&format!("{} so far", count(0, "request")));
+    });
+    let rows: Vec<Vec<String>> = days.collect();
+    if rows.is_empty() {
+        out.note("0 requests so far");
         return Ok(());
     }
-    Ok(out.table(&rows)?)
+    Ok(out.table(&["DAY", "REQUESTS", "INPUT TOKENS", "ANSWER TOKENS"], rows)?)
 }
 
 fn describe(key: &NamedKey, usage: Option<&KeyUsage>, now_s: u64) -> Value {

@@ -24,10 +24,8 @@ pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure>
         out.note("There are no conversations yet. Begin with: baton chat");
     }
     if !sessions.is_empty() {
-        let mut rows =
-            vec![["ID", "TITLE", "TURNS", "LAST USED", "STORED UNTIL"].map(str::to_owned).to_vec()];
-        rows.extend(sessions.iter().map(|session| row(session, clock::now_ms())));
-        out.table(&rows)?;
+        let rows = sessions.iter().map(|session| row(session, clock::now_ms()));
+        out.table(&["ID", "TITLE", "TURNS", "LAST USED", "STORED UNTIL"], rows.collect())?;
     }
     let gone: Vec<String> =
         sessions.iter().filter(|one| one.deleted_elsewhere).map(|one| short_session(&one.id)).collect();

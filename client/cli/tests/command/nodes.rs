@@ -83,10 +83,10 @@ async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
         (receipt["model_name"].as_str(), receipt["engine"].as_str()),
         (Some("parrot"), Some("native"))
     );
-    let (node, model) = (&value["by_node"][0], &value["by_model"][0]);
-    assert_eq!((node["turns"].as_u64(), node["input_tokens"].as_u64()), (Some(2), Some(20)), "{value}");
-    assert_eq!((model["name"].as_str(), model["countersigned"].as_u64()), (Some("parrot"), Some(2)));
-    assert_eq!(model["engine"], "native");
+    let total = &value["totals"][0];
+    assert_eq!((total["turns"].as_u64(), total["input_tokens"].as_u64()), (Some(2), Some(20)), "{value}");
+    assert_eq!((total["name"].as_str(), total["countersigned"].as_u64()), (Some("parrot"), Some(2)));
+    assert_eq!((&total["engine"], &total["node"]), (&"native".into(), &turns[1]["node"]));
 
     let table = fixture.baton(&home, &["receipts", "last", "--verify"], "").await;
     assert_eq!(code(&table), 0, "{}", err(&table));
