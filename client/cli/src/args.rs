@@ -13,6 +13,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::options::ClientOptions;
 pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
+use grants::GRANTS_EXAMPLES;
 pub(crate) use grants::{GrantsArguments, GrantsCommand, NarrowArguments};
 pub(crate) use memory::{ContextArguments, ItemKind, MemoryCommand, MemoryCommands, OtherHolders, Switch};
 pub(crate) use serve::{KeyOptions, KeysArguments, KeysCommand, ServeArguments, ServeCommand, Term};
@@ -55,12 +56,19 @@ Examples:
 
 const CHAT_EXAMPLES: &str = "\
 Examples:
-  baton chat                             a new conversation, in the full-screen view
   baton chat --plain                     line by line, as for a screen reader
   baton chat 'Hello'                     one message; the answer is the output
   baton chat -c 'And then?'              goes on in the last conversation
   baton chat -c --branch=3 'No, Rome.'   another way on from its turn 3, in a new conversation
   echo 'Summarise this' | baton chat -   the message from standard input";
+
+const SESSION_EXAMPLES: &str = "\
+Examples:
+  baton session                                all conversations
+  baton session list French                    those with this word
+  baton session show last --graph              the chain: turns, nodes, and the ends of storage
+  baton session backup last --out words.txt    24 words that are the session
+  baton session verify last --full --fix       restores the copies that the store lost";
 
 /// What `--help` and the manual page add.
 const DETAILS: &str = "\
@@ -145,6 +153,7 @@ pub(crate) enum Command {
     /// Serve the chat page, and the APIs of OpenAI, Anthropic and Ollama, over your sealed sessions.
     Serve(Box<ServeArguments>),
     /// List, show, verify, move, back up and delete sessions.
+    #[command(after_help = SESSION_EXAMPLES)]
     Session {
         /// The session command [default: list].
         #[command(subcommand)]
@@ -175,6 +184,7 @@ pub(crate) enum Command {
     #[command(alias = "status")]
     Doctor,
     /// Show your key for grants and the quota grant in use; use and narrow a grant from a node operator.
+    #[command(after_help = GRANTS_EXAMPLES)]
     Grants(GrantsArguments),
     /// Set, change or remove the passphrase of the device key.
     ///

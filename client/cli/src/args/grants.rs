@@ -5,6 +5,13 @@ use std::path::PathBuf;
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{Args, Subcommand};
 
+pub(super) const GRANTS_EXAMPLES: &str = "\
+Examples:
+  baton grants                                               your key, and the grant in use
+  baton grants alice.grant                                   what a file grants
+  baton grants use alice.grant                               from now on, each turn comes under it
+  baton grants attenuate --holder KEY --turns 10 > bob.grant";
+
 /// Arguments of `baton grants`.
 #[derive(Debug, Args)]
 pub(crate) struct GrantsArguments {

@@ -50,6 +50,18 @@ impl Fixture {
         self.folder.path().join("home")
     }
 
+    /// Runs the command, which succeeds.
+    pub(crate) async fn ok(&self, home: &Path, arguments: &[&str]) -> Output {
+        let output = self.baton(home, arguments, "").await;
+        assert_eq!(code(&output), 0, "{arguments:?}: {}{}", out(&output), err(&output));
+        output
+    }
+
+    /// The last line of the command's output, as JSON.
+    pub(crate) async fn json(&self, home: &Path, arguments: &[&str]) -> Value {
+        last(&self.baton(home, &[arguments, &["--json"]].concat(), "").await)
+    }
+
     /// Runs the command on a blocking thread, since node and store live on this runtime.
     pub(crate) async fn baton(&self, home: &Path, arguments: &[&str], stdin: &str) -> Output {
         let node = self.node.addrs().first().unwrap().to_string();
@@ -151,30 +163,25 @@ async fn the_prompt_works_over_a_pipe() {
 async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    let id = last(&fixture.baton(&home, &["chat", "--message", "hello", "--json"], "").await)["session"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let listed = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
+    let id =
+        fixture.json(&home, &["chat", "--message", "hello"]).await["session"].as_str().unwrap().to_owned();
+    let listed = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(
         (listed["sessions"][0]["session"].as_str(), listed["sessions"][0]["turns"].as_u64()),
         (Some(&*id), Some(1))
     );
     let shown = fixture.baton(&home, &["session", "show", &id[..6]], "").await;
     assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
-    let verified = last(&fixture.baton(&home, &["session", "verify", "last", "--full", "--json"], "").await);
+    let verified = fixture.json(&home, &["session", "verify", "last", "--full"]).await;
     assert_eq!((verified["verified"].as_bool(), verified["ids_checked"].as_u64()), (Some(true), Some(1)));
 
     let refused = fixture.baton(&home, &["session", "backup", "last"], "").await;
     assert_eq!(code(&refused), 2, "words do not go into a pipe");
-    let backup = fixture.baton(&home, &["session", "backup", "last", "--out", "words.txt"], "").await;
-    assert_eq!(code(&backup), 0, "{}", err(&backup));
+    fixture.ok(&home, &["session", "backup", "last", "--out", "words.txt"]).await;
     let words = std::fs::read_to_string(fixture.folder.path().join("words.txt")).unwrap();
     assert_eq!(words.split_whitespace().count(), 24);
-    let exported = fixture.baton(&home, &["session", "export", "last", "--out", "export.json"], "").await;
-    assert_eq!(code(&exported), 0, "{}", err(&exported));
-    let offline = fixture.baton(&home, &["session", "verify", "--file", "export.json", "--full"], "").await;
-    assert_eq!(code(&offline), 0, "{}", err(&offline));
+    fixture.ok(&home, &["session", "export", "last", "--out", "export.json"]).await;
+    fixture.ok(&home, &["session", "verify", "--file", "export.json", "--full"]).await;
     let import = fixture.baton(&home, &["session", "import", "export.json"], "").await;
     assert_eq!(code(&import), 5, "an export without its root cannot be continued");
 
@@ -186,7 +193,7 @@ async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
     assert_eq!(code(&fixture.baton(&other, &["session", "restore"], &words).await), 7, "it is here already");
 
     assert_eq!(code(&fixture.baton(&home, &["session", "delete", "last"], "").await), 2, "nobody to ask");
-    assert_eq!(code(&fixture.baton(&home, &["session", "delete", "last", "--yes"], "").await), 0);
+    fixture.ok(&home, &["session", "delete", "last", "--yes"]).await;
     let gone = fixture.baton(&home, &["session", "show", &id], "").await;
     assert_eq!(code(&gone), 7);
     assert!(err(&gone).contains("baton session list"), "{}", err(&gone));
@@ -228,8 +235,7 @@ async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
     assert!(err(&second).contains("Your new message was not sent"), "{}", err(&second));
     assert!(err(&second).contains("--drop-pending"), "{}", err(&second));
     // The first message is answered as soon as a node is honest, and the second follows it.
-    let third = fixture.baton(&home, &["chat", "last", "--message", "second"], "").await;
-    assert_eq!(code(&third), 0, "{}", err(&third));
+    fixture.ok(&home, &["chat", "last", "--message", "second"]).await;
     let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert_eq!((out(&shown).matches("first (0)").count(), out(&shown).matches("second (1)").count()), (1, 1));
 }
@@ -238,8 +244,7 @@ async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
 async fn a_verification_publishes_the_head_that_an_index_lacks() {
     let (fixture, other) = (Fixture::new().await, Fixture::new().await);
     let home = fixture.home();
-    let said = fixture.baton(&home, &["chat", "--message", "hello", "--dht=false"], "").await;
-    assert_eq!(code(&said), 0, "{}", err(&said));
+    fixture.ok(&home, &["chat", "--message", "hello", "--dht=false"]).await;
     let heads = ["--heads", &other.url, "--dht=false"];
     let with_heads = |command: &'static str| {
         let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
@@ -306,9 +311,7 @@ async fn a_text_is_a_message_and_the_last_session_or_a_named_one_continues() {
     assert_eq!((code(&first), out(&first).as_str()), (0, "hello there (0)\n"), "{}", err(&first));
     let second = fixture.baton(&home, &["chat", "-c", "more"], "").await;
     assert_eq!(out(&second), "more (1)\n", "{}", err(&second));
-    let id = last(&fixture.baton(&home, &["session", "list", "--json"], "").await)["sessions"][0]["session"]
-        .as_str()
-        .unwrap()[..8]
+    let id = fixture.json(&home, &["session", "list"]).await["sessions"][0]["session"].as_str().unwrap()[..8]
         .to_owned();
     let third = fixture.baton(&home, &["chat", "-s", &id, "and more"], "").await;
     assert_eq!(out(&third), "and more (2)\n", "{}", err(&third));
@@ -370,7 +373,7 @@ async fn a_replaced_turn_is_hidden_and_shown_on_request() {
 async fn a_session_that_is_open_elsewhere_can_be_read() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
+    fixture.ok(&home, &["chat", "hello"]).await;
     let journal = std::fs::read_dir(home.join("sessions")).unwrap();
     let journal = journal.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some()).unwrap();
     let lock = std::fs::File::options().read(true).write(true).open(&journal).unwrap();
@@ -395,7 +398,7 @@ async fn a_session_that_is_open_elsewhere_can_be_read() {
 async fn doctor_finds_nothing_wrong_on_a_healthy_network_and_names_what_is() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
+    fixture.ok(&home, &["chat", "hello"]).await;
     let healthy = fixture.baton(&home, &["doctor", "--json"], "").await;
     assert_eq!(code(&healthy), 0, "{}", out(&healthy));
     let report = last(&healthy);

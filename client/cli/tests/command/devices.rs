@@ -28,7 +28,7 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     };
     let begun = run(&one, with(&["chat", "--message", "common", "--json"], &both), "").await;
     assert_eq!(code(&begun), 0, "{}", err(&begun));
-    assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
+    fixture.ok(&one, &["session", "backup", "last", "--out", "words"]).await;
     let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
     let restored = run(&two, with(&["session", "restore", "--json"], &both), &words).await;
     assert_eq!(code(&restored), 0, "{}", err(&restored));
@@ -83,10 +83,10 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
 async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continues_it() {
     let fixture = Fixture::new().await;
     let (one, stolen) = (fixture.folder.path().join("one"), fixture.folder.path().join("stolen"));
-    let begun = last(&fixture.baton(&one, &["chat", "hello", "--json", "--dht=false"], "").await);
+    let begun = fixture.json(&one, &["chat", "hello", "--dht=false"]).await;
     let old = begun["session"].as_str().unwrap().to_owned();
-    assert_eq!(code(&fixture.baton(&one, &["session", "rename", "last", "Ours"], "").await), 0);
-    assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
+    fixture.ok(&one, &["session", "rename", "last", "Ours"]).await;
+    fixture.ok(&one, &["session", "backup", "last", "--out", "words"]).await;
     let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
     assert_eq!(code(&fixture.baton(&stolen, &["session", "restore", "--dht=false"], &words).await), 0);
 
@@ -95,17 +95,16 @@ async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continu
     assert!(code(&unasked) == 2 && err(&unasked).contains("--yes"), "{}", err(&unasked));
     let empty = fixture.baton(&one, &["session", "rekey", "last", "--yes", "--dht=false"], "").await;
     assert_eq!(code(&empty), 2, "{}", err(&empty));
-    let listed = last(&fixture.baton(&one, &["session", "list", "--json"], "").await);
+    let listed = fixture.json(&one, &["session", "list"]).await;
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
 
     let rekey = ["session", "rekey", "last", "on", "--yes", "--dht=false", "--json", "--export", "old.json"];
-    let rekeyed = fixture.baton(&one, &rekey, "").await;
-    assert_eq!(code(&rekeyed), 0, "{}", err(&rekeyed));
+    let rekeyed = fixture.ok(&one, &rekey).await;
     let told = err(&rekeyed);
     assert!(told.contains("session backup"), "{told}");
     let export = ["session", "verify", "--file", "old.json"];
-    assert_eq!(code(&fixture.baton(&one, &export, "").await), 0, "the old chain keeps its receipts");
-    let listed = last(&fixture.baton(&one, &["session", "list", "--json"], "").await);
+    fixture.ok(&one, &export).await;
+    let listed = fixture.json(&one, &["session", "list"]).await;
     let sessions = listed["sessions"].as_array().unwrap();
     assert_eq!((sessions.len(), sessions[0]["title"].as_str()), (1, Some("Ours")), "{listed}");
     let new = sessions[0]["session"].as_str().unwrap();
@@ -123,10 +122,9 @@ async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continu
     let again = fixture.baton(&thief, &["session", "restore", "--dht=false"], &words).await;
     assert_ne!(code(&again), 0, "its words restore nothing");
     // The owner's other devices restore the new words and go on.
-    assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "new"], "").await), 0);
+    fixture.ok(&one, &["session", "backup", "last", "--out", "new"]).await;
     let words = std::fs::read_to_string(fixture.folder.path().join("new")).unwrap();
     let two = fixture.folder.path().join("two");
     assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--dht=false"], &words).await), 0);
-    let goes_on = fixture.baton(&two, &["chat", "-s", "last", "and on", "--dht=false"], "").await;
-    assert_eq!(code(&goes_on), 0, "{}", err(&goes_on));
+    fixture.ok(&two, &["chat", "-s", "last", "and on", "--dht=false"]).await;
 }

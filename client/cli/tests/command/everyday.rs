@@ -17,13 +17,13 @@ use crate::command::{Fixture, code, err, last, out, program, run_in};
 async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
     let fixture = Fixture::new().await;
     let (one, two) = (fixture.folder.path().join("one"), fixture.folder.path().join("two"));
-    let begun = last(&fixture.baton(&one, &["chat", "hello", "--json", "--dht=false"], "").await);
+    let begun = fixture.json(&one, &["chat", "hello", "--dht=false"]).await;
     let id = begun["session"].as_str().unwrap()[..8].to_owned();
     let words = ["session", "backup", "last", "--out", "words"];
-    assert_eq!(code(&fixture.baton(&one, &words, "").await), 0);
+    fixture.ok(&one, &words).await;
     let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
     assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--dht=false"], &words).await), 0);
-    assert_eq!(code(&fixture.baton(&two, &["session", "delete", &id, "--yes", "--dht=false"], "").await), 0);
+    fixture.ok(&two, &["session", "delete", &id, "--yes", "--dht=false"]).await;
 
     // Both the look that finds the deletion and the memory of it refuse the message.
     for message in ["again", "once more"] {
@@ -41,20 +41,16 @@ async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
     assert!(err(&prompt).contains("Another device deleted this conversation"), "{}", err(&prompt));
     let doctor = fixture.baton(&one, &["doctor", "--dht=false"], "").await;
     assert!(err(&doctor).contains("C804"), "{}", err(&doctor));
-    assert_eq!(code(&fixture.baton(&one, &["session", "delete", &id, "--yes", "--dht=false"], "").await), 0);
-    assert_eq!(
-        last(&fixture.baton(&one, &["session", "list", "--json"], "").await)["sessions"][0],
-        serde_json::Value::Null
-    );
+    fixture.ok(&one, &["session", "delete", &id, "--yes", "--dht=false"]).await;
+    assert_eq!(fixture.json(&one, &["session", "list"]).await["sessions"][0], serde_json::Value::Null);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_tells_until_when_it_is_kept_and_is_renewed_on_request() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    let said = fixture.baton(&home, &["chat", "--message", "hello"], "").await;
-    assert_eq!(code(&said), 0, "{}", err(&said));
-    let list = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
+    fixture.ok(&home, &["chat", "--message", "hello"]).await;
+    let list = fixture.json(&home, &["session", "list"]).await;
     let until = list["sessions"][0]["kept_until_ms"].as_u64().unwrap();
     let shown = fixture.baton(&home, &["session", "show", "last", "--graph"], "").await;
     assert!(
@@ -62,13 +58,13 @@ async fn a_session_tells_until_when_it_is_kept_and_is_renewed_on_request() {
         "{}",
         out(&shown)
     );
-    let not_due = last(&fixture.baton(&home, &["session", "renew", "--json"], "").await);
+    let not_due = fixture.json(&home, &["session", "renew"]).await;
     assert_eq!(
         (&not_due["renewed"], not_due["kept_until_ms"].as_u64()),
         (&serde_json::json!([]), Some(until))
     );
-    let far = ["session", "renew", "last", "--within-days", "365", "--json"];
-    let renewed = last(&fixture.baton(&home, &far, "").await);
+    let far = ["session", "renew", "last", "--within-days", "365"];
+    let renewed = fixture.json(&home, &far).await;
     assert_eq!(renewed["renewed"], serde_json::json!([0]));
     assert!(renewed["kept_until_ms"].as_u64().unwrap() > until);
 }
@@ -82,10 +78,10 @@ async fn mistyped_names_get_a_suggestion_and_a_mistyped_model_is_refused_soon() 
     assert_eq!(code(&refused), 3, "{}", err(&refused));
     assert!(err(&refused).contains("did you mean parrot?"), "{}", err(&refused));
     assert!(began.elapsed() < Duration::from_millis(3500), "{:?}", began.elapsed());
-    let none = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
+    let none = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(none["sessions"], serde_json::json!([]), "no session is left");
 
-    let begun = last(&fixture.baton(&home, &["chat", "a poem about the sea", "--json"], "").await);
+    let begun = fixture.json(&home, &["chat", "a poem about the sea"]).await;
     assert_eq!((begun["seq"].as_u64(), begun["turn"].as_u64()), (Some(0), Some(1)));
     let id = begun["session"].as_str().unwrap()[..8].to_owned();
     // The last digit is another one.
@@ -152,7 +148,7 @@ async fn a_file_that_is_not_there_or_there_already_gets_a_hint_about_its_path() 
     let missing =
         fixture.baton(&home, &["session", "restore", "--words-file", "nowhere/words.txt"], "").await;
     assert!(err(&missing).contains("try: check the path"), "{}", err(&missing));
-    assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
+    fixture.ok(&home, &["chat", "hello"]).await;
     for expected in ["written to", "it exists already"] {
         let backup = fixture.baton(&home, &["session", "backup", "last", "--out", "words.txt"], "").await;
         assert!(err(&backup).contains(expected), "{}", err(&backup));
@@ -165,7 +161,7 @@ async fn a_file_that_is_not_there_or_there_already_gets_a_hint_about_its_path() 
         "{}",
         err(&here)
     );
-    assert_eq!(code(&fixture.baton(&home, &["session", "delete", "last", "--yes"], "").await), 0);
+    fixture.ok(&home, &["session", "delete", "last", "--yes"]).await;
     let gone = fixture.baton(&home, &restore, "").await;
     assert!(
         err(&gone).contains("its words restore nothing") && !err(&gone).contains("remove it"),
@@ -180,8 +176,7 @@ async fn a_node_is_chosen_by_the_first_digits_of_its_id() {
     let home = fixture.home();
     let node = fixture.node.id().to_string();
     let digits = node.get(..8).unwrap();
-    let served = fixture.baton(&home, &["chat", "hello", "--only", digits], "").await;
-    assert_eq!(code(&served), 0, "{}", err(&served));
+    fixture.ok(&home, &["chat", "hello", "--only", digits]).await;
     let short = fixture.baton(&home, &["chat", "hello", "--only", "ab"], "").await;
     assert!(code(&short) == 2 && err(&short).contains("6 digits or more"), "{}", err(&short));
 }
@@ -190,16 +185,15 @@ async fn a_node_is_chosen_by_the_first_digits_of_its_id() {
 async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    let first = last(&fixture.baton(&home, &["chat", "one", "--json"], "").await);
+    let first = fixture.json(&home, &["chat", "one"]).await;
     let parent = first["session"].as_str().unwrap().to_owned();
-    assert_eq!(code(&fixture.baton(&home, &["chat", "-c", "two"], "").await), 0);
+    fixture.ok(&home, &["chat", "-c", "two"]).await;
     let branch = ["chat", "-s", &parent, "--branch=1", "other", "--json"];
-    let branched = fixture.baton(&home, &branch, "").await;
-    assert_eq!(code(&branched), 0, "{}", err(&branched));
+    let branched = fixture.ok(&home, &branch).await;
     assert!(err(&branched).contains("after turn 1"), "{}", err(&branched));
     let id = last(&branched)["session"].as_str().unwrap().to_owned();
     assert_ne!(id, parent);
-    let shown = last(&fixture.baton(&home, &["session", "show", &id, "--json"], "").await);
+    let shown = fixture.json(&home, &["session", "show", &id]).await;
     let texts: Vec<&str> = shown["turns"][0]["messages"]
         .as_array()
         .unwrap()
@@ -208,7 +202,7 @@ async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
         .collect();
     assert_eq!(texts[..3], ["one", "one (0)", "other"], "{shown}");
     assert_eq!(shown["turns"][0]["turn"], 1);
-    let kept = last(&fixture.baton(&home, &["session", "show", &parent, "--json"], "").await);
+    let kept = fixture.json(&home, &["session", "show", &parent]).await;
     assert_eq!(kept["turns"].as_array().unwrap().len(), 2, "the parent stays as it is");
     // At the prompt the branch goes on as any conversation; a wrong turn is named.
     let prompt = fixture.baton(&home, &["chat", "-s", &parent, "--branch"], "three\nfour\n/quit\n").await;
@@ -474,7 +468,7 @@ fn refused_words_are_answered_in_json_with_one_hint() {
 async fn a_full_standard_output_is_an_error_and_a_closed_one_ends_quietly() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
+    fixture.ok(&home, &["chat", "hello"]).await;
     let node = fixture.node.addrs().first().unwrap().to_string();
     let calls: [&[&str]; 6] = [
         &["chat", "hello"],

@@ -19,7 +19,7 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
         path.display().to_string()
     };
     let (one, two) = (write("one", "correct horse\n"), write("two", "battery staple\n"));
-    assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
+    fixture.ok(&home, &["chat", "--message", "hello"]).await;
 
     let ignored = fixture.baton(&home, &["session", "list", "--passphrase-file", &one], "").await;
     assert_eq!(code(&ignored), 8, "{}", err(&ignored));
@@ -29,8 +29,7 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
 
     // Also with the flag given: a user's environment may always give it.
     let set = ["passphrase", "--new-file", &one, "--passphrase-file", &one];
-    let set = fixture.baton(&home, &set, "").await;
-    assert_eq!(code(&set), 0, "{}", err(&set));
+    fixture.ok(&home, &set).await;
     assert_eq!(code(&fixture.baton(&home, &["session", "list"], "").await), 8);
     let show = ["session", "show", "last", "--passphrase-file", &one];
     assert_eq!(out(&fixture.baton(&home, &show, "").await), "you: hello\nmodel: hello (0)\n");
@@ -38,11 +37,11 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     let wrong = ["passphrase", "--new-file", &two, "--passphrase-file", &two];
     assert_eq!(code(&fixture.baton(&home, &wrong, "").await), 8);
     let change = ["passphrase", "--new-file", &two, "--passphrase-file", &one];
-    assert_eq!(code(&fixture.baton(&home, &change, "").await), 0);
+    fixture.ok(&home, &change).await;
     assert_eq!(code(&fixture.baton(&home, &show, "").await), 8, "the old one opens nothing");
 
     let remove = ["passphrase", "--remove", "--passphrase-file", &two];
-    assert_eq!(code(&fixture.baton(&home, &remove, "").await), 0);
+    fixture.ok(&home, &remove).await;
     let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
     let names: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -54,10 +53,10 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
 
     // Before the first conversation: the command creates the key, protected by the passphrase from the start.
     let fresh = fixture.folder.path().join("fresh");
-    assert_eq!(code(&fixture.baton(&fresh, &["passphrase", "--new-file", &one], "").await), 0);
+    fixture.ok(&fresh, &["passphrase", "--new-file", &one]).await;
     assert_eq!(code(&fixture.baton(&fresh, &["session", "list"], "").await), 8);
     let list = ["session", "list", "--passphrase-file", &one];
-    assert_eq!(code(&fixture.baton(&fresh, &list, "").await), 0);
+    fixture.ok(&fresh, &list).await;
 }
 
 /// The values that a shell is offered after these words.
@@ -83,7 +82,7 @@ async fn a_shell_is_offered_sessions_and_nothing_of_a_home_under_a_passphrase() 
     assert!(!home.exists(), "completion makes no home");
     let mut ids = Vec::new();
     for text in ["hello", "another"] {
-        let said = last(&fixture.baton(&home, &["chat", text, "--json"], "").await);
+        let said = fixture.json(&home, &["chat", text]).await;
         ids.insert(0, said["session"].as_str().unwrap()[..8].to_owned());
     }
     assert_eq!(show(&ids[1][..7]), ids[1..]);
@@ -96,7 +95,7 @@ async fn a_shell_is_offered_sessions_and_nothing_of_a_home_under_a_passphrase() 
     let file = fixture.folder.path().join("pass");
     fs::write(&file, "correct horse\n").unwrap();
     let set = ["passphrase", "--new-file", &file.display().to_string()];
-    assert_eq!(code(&fixture.baton(&home, &set, "").await), 0);
+    fixture.ok(&home, &set).await;
     assert_eq!(show(&ids[0]), Vec::<String>::new());
 }
 
@@ -112,18 +111,15 @@ async fn a_damaged_session_is_said_backed_up_and_restored_by_its_id() {
     bytes[end] ^= 1;
     fs::write(&journal, bytes).unwrap();
 
-    let listed = fixture.baton(&home, &["session", "list"], "").await;
-    assert_eq!(code(&listed), 0);
+    let listed = fixture.ok(&home, &["session", "list"]).await;
     assert!(out(&listed).contains(&id[..8]) && out(&listed).contains("cannot be read"), "{}", out(&listed));
     assert!(err(&listed).contains("damaged") && err(&listed).contains("restore SESSION"), "{}", err(&listed));
-    let json = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
+    let json = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(json["unreadable"][0]["session"], *id);
     let show = fixture.baton(&home, &["session", "show", &id[..8]], "").await;
     assert_eq!(code(&show), 8, "named, and not unknown: {}", err(&show));
-    let backup = fixture.baton(&home, &["session", "backup", &id, "--out", "words.txt"], "").await;
-    assert_eq!(code(&backup), 0, "{}", err(&backup));
-    let restored = fixture.baton(&home, &["session", "restore", &id[..8]], "").await;
-    assert_eq!(code(&restored), 0, "{}", err(&restored));
+    fixture.ok(&home, &["session", "backup", &id, "--out", "words.txt"]).await;
+    fixture.ok(&home, &["session", "restore", &id[..8]]).await;
     let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
 }
@@ -138,11 +134,10 @@ async fn system_text_does_not_lock_out_of_a_session_with_an_unanswered_message()
         assert_eq!(code(&failed), 4, "{}", err(&failed));
         fixture.node.clear_script();
     };
-    assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
+    fixture.ok(&home, &["chat", "--message", "hello"]).await;
     leave_pending().await;
     let with_system = ["chat", "last", "--system", "s: ", "--message"];
-    let resumed = fixture.baton(&home, &[&with_system[..], &["on"]].concat(), "").await;
-    assert_eq!(code(&resumed), 0, "{}", err(&resumed));
+    let resumed = fixture.ok(&home, &[&with_system[..], &["on"]].concat()).await;
     assert_eq!(out(&resumed), "lost (1)\ns: on (2)\n", "the old message as it was asked, the new one anew");
     leave_pending().await;
     let dropped = fixture.baton(&home, &[&with_system[..], &["t", "--drop-pending"]].concat(), "").await;
@@ -156,9 +151,8 @@ async fn system_text_does_not_lock_out_of_a_session_with_an_unanswered_message()
 async fn verify_says_what_the_store_lacks_and_fixes_it() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
-    let good = fixture.baton(&home, &["session", "verify", "last"], "").await;
-    assert_eq!(code(&good), 0, "{}", err(&good));
+    fixture.ok(&home, &["chat", "--message", "hello"]).await;
+    fixture.ok(&home, &["session", "verify", "last"]).await;
 
     // Another store, which has none of its blobs.
     let empty = Fixture::new().await;
@@ -178,12 +172,12 @@ async fn verify_says_what_the_store_lacks_and_fixes_it() {
 async fn a_deletion_without_the_index_is_reported() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
+    fixture.ok(&home, &["chat", "--message", "hello"]).await;
     // The command may not publish to the nodes' DHT either.
     let deaf = ["session", "delete", "last", "--yes", "--dht=false", "--heads", "http://127.0.0.1:9"];
     let deleted = fixture.baton(&home, &deaf, "").await;
     assert_eq!(code(&deleted), 6, "{}", err(&deleted));
     assert!(err(&deleted).contains("The head index was not informed"), "{}", err(&deleted));
-    let listed = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
+    let listed = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(listed["sessions"].as_array().map(Vec::len), Some(0));
 }

@@ -64,11 +64,11 @@ async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
     for message in ["one", "two"] {
         let said = fixture.baton(&home, &["chat", "last", "--message", message], "").await;
         if code(&said) == 7 {
-            assert_eq!(code(&fixture.baton(&home, &["chat", "--message", message], "").await), 0);
+            fixture.ok(&home, &["chat", "--message", message]).await;
         }
     }
     fixture.node.stop().await;
-    let value = last(&fixture.baton(&home, &["receipts", "--json", "--verify"], "").await);
+    let value = fixture.json(&home, &["receipts", "--verify"]).await;
     assert_eq!(value["verified"], true, "{value}");
     let turns = value["sessions"][0]["turns"].as_array().unwrap();
     assert_eq!(turns.len(), 2, "{value}");
@@ -88,18 +88,15 @@ async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
     assert_eq!((total["name"].as_str(), total["countersigned"].as_u64()), (Some("parrot"), Some(2)));
     assert_eq!((&total["engine"], &total["node"]), (&"native".into(), &turns[1]["node"]));
 
-    let table = fixture.baton(&home, &["receipts", "last", "--verify"], "").await;
-    assert_eq!(code(&table), 0, "{}", err(&table));
+    let table = fixture.ok(&home, &["receipts", "last", "--verify"]).await;
     assert!(out(&table).contains("COUNTERSIGNED") && out(&table).contains("parrot"), "{}", out(&table));
     assert!(err(&table).contains("✓ verified: 2 turns"), "{}", err(&table));
 
     let words = fixture.folder.path().join("words.txt").display().to_string();
-    assert_eq!(code(&fixture.baton(&home, &["session", "backup", "last", "--out", &words], "").await), 0);
+    fixture.ok(&home, &["session", "backup", "last", "--out", &words]).await;
     let other = fixture.folder.path().join("other");
-    let restored = fixture.baton(&other, &["session", "restore", "--words-file", &words], "").await;
-    assert_eq!(code(&restored), 0, "{}", err(&restored));
-    let none = fixture.baton(&other, &["receipts"], "").await;
-    assert_eq!(code(&none), 0, "{}", err(&none));
+    fixture.ok(&other, &["session", "restore", "--words-file", &words]).await;
+    let none = fixture.ok(&other, &["receipts"]).await;
     assert!(
         err(&none).contains("2 turns without a receipt: they were brought back from the store"),
         "{}",

@@ -10,7 +10,7 @@ use baton_testkit::{
     relayer::{FakeRelayer, Trick},
 };
 
-use crate::command::{Fixture, code, err, last, out, program};
+use crate::command::{Fixture, code, err, out, program};
 
 /// Begins a turn through the relayer, and kills the client while the node makes the answer.
 async fn leave_pending_turn(fixture: &Fixture, home: &Path, relayer: &FakeRelayer, hung: u32) {
@@ -37,13 +37,12 @@ async fn leave_pending_turn(fixture: &Fixture, home: &Path, relayer: &FakeRelaye
 async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    assert_eq!(code(&fixture.baton(&home, &["account", "new"], "").await), 0);
+    fixture.ok(&home, &["account", "new"]).await;
     let relayer = FakeRelayer::start(&fixture.node, Trick::None).await;
     leave_pending_turn(&fixture, &home, &relayer, 1).await;
     let address = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
     let next = ["chat", "last", "--memory", "--relayer", &address, "--message", "and the boat"];
-    let answered = fixture.baton(&home, &next, "").await;
-    assert_eq!(code(&answered), 0, "{}", err(&answered));
+    let answered = fixture.ok(&home, &next).await;
     let told = err(&answered);
     assert!(told.contains("Finishing an earlier message first"), "{told}");
     assert!(told.contains("The relayer searches memory for: harbour"), "{told}");
@@ -60,7 +59,7 @@ async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
 async fn a_pending_sealed_turn_is_finished_without_memory_where_there_is_none_and_says_so() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    assert_eq!(code(&fixture.baton(&home, &["account", "new"], "").await), 0);
+    fixture.ok(&home, &["account", "new"]).await;
     let relayer = FakeRelayer::start(&fixture.node, Trick::None).await;
     let address = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
     leave_pending_turn(&fixture, &home, &relayer, 1).await;
@@ -73,6 +72,6 @@ async fn a_pending_sealed_turn_is_finished_without_memory_where_there_is_none_an
     assert_eq!((code(&resumed), out(&resumed).as_str()), (0, "where is my harbour (0)\n"), "{told}");
     let auth = fixture.node.seen(|seen| seen.turns.last().unwrap().clone());
     assert_eq!(auth.memory_from, None);
-    let shown = last(&fixture.baton(&home, &["session", "show", "last", "--json"], "").await);
+    let shown = fixture.json(&home, &["session", "show", "last"]).await;
     assert!(shown.to_string().contains("where is my harbour (0)"), "{shown}");
 }
