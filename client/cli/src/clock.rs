@@ -2,17 +2,33 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use time::OffsetDateTime;
+
 /// The time, in milliseconds since the Unix epoch.
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+fn utc(seconds: u64) -> Option<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()
+}
+
 /// The day of a time, in UTC: `2026-01-17`.
 pub(crate) fn day(ms: u64) -> String {
-    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
-    let date = time::OffsetDateTime::from_unix_timestamp(seconds).map(time::OffsetDateTime::date);
-    date.map_or_else(|_| "-".to_owned(), |date| date.to_string())
+    utc(ms / 1000).map_or_else(|| "-".to_owned(), |time| time.date().to_string())
+}
+
+/// A time in UTC: `2026-11-22 06:30:00`.
+pub(crate) fn date_time(ms: u64) -> String {
+    relayer_time(ms / 1000).replace('T', " ").chars().take(19).collect()
+}
+
+/// Seconds since the Unix epoch as relayers write times: `2026-11-21T23:14:00.000Z`.
+pub(crate) fn relayer_time(seconds: u64) -> String {
+    let time = utc(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (hour, minute, second) = time.to_hms();
+    format!("{}T{hour:02}:{minute:02}:{second:02}.000Z", time.date())
 }
 
 /// How long ago a time is: `2 min ago`.
@@ -37,7 +53,18 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_written_as_in_iso_8601() {
-        assert_eq!(day(1_768_608_000_000), "2026-01-17");
+    fn times_are_in_utc() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_795_302_840, "2026-11-21T23:14:00.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(relayer_time(seconds), text);
+            assert_eq!(day(seconds * 1000), text[..10]);
+        }
+        assert_eq!(date_time(1_795_329_035_999), "2026-11-22 06:30:35");
+        assert_eq!(day(u64::MAX), "-");
     }
 }

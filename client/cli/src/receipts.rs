@@ -11,15 +11,16 @@ use baton_proto::{
     receipt::EngineKind,
 };
 use serde_json::{Value, json};
-use time::OffsetDateTime;
 
 use crate::{
     args::ReceiptsArguments,
+    clock::date_time,
     failure::Failure,
     files::write_private,
     home::{find_session, with_client},
     out::{Out, count, short, short_session, turn_number},
     settings::Settings,
+    turn_display::describe_receipt,
 };
 
 /// Sums over turns.
@@ -250,7 +251,7 @@ fn show(client: &Client, listed: &SessionReceipts, verify: bool, out: &Out) -> R
     let mut rows = Vec::new();
     for turn in turns {
         let Some(receipt) = &turn.receipt else { continue };
-        let mut row = vec![turn_number(turn.seq).to_string(), utc(turn.accepted_ms), short(&turn.node)];
+        let mut row = vec![turn_number(turn.seq).to_string(), date_time(turn.accepted_ms), short(&turn.node)];
         row.push(model_cell(client, receipt.model, receipt.engine.name()));
         let (tokens, times) = (&receipt.tokens, &receipt.timings);
         row.extend([tokens.input, tokens.output, tokens.resumed].map(|number| number.to_string()));
@@ -278,24 +279,9 @@ fn describe(client: &Client, SessionReceipts { id, turns }: &SessionReceipts, ve
 }
 
 fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
-    let receipt = turn.receipt.as_ref().map(|receipt| {
-        json!({
-            "hash": receipt.receipt_hash().to_string(),
-            "model": receipt.model.to_string(),
-            "model_name": client.model_name(receipt.model),
-            "engine": receipt.engine.name(),
-            "input_tokens": receipt.tokens.input,
-            "output_tokens": receipt.tokens.output,
-            "memory_tokens": receipt.tokens.memory,
-            "resumed_tokens": receipt.tokens.resumed,
-            "price": receipt.price,
-            "queue_ms": receipt.timings.queue_ms,
-            "prefill_ms": receipt.timings.prefill_ms,
-            "first_token_ms": receipt.timings.first_token_ms,
-            "decode_ms": receipt.timings.decode_ms,
-            "time_ms": receipt.time_ms,
-        })
-    });
+    let receipt = turn.receipt.as_ref();
+    let receipt =
+        receipt.map(|receipt| describe_receipt(receipt, client.model_name(receipt.model).as_deref()));
     json!({
         "seq": turn.seq,
         "turn": turn_number(turn.seq),
@@ -307,30 +293,4 @@ fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
         "problem": turn.problem.map(|code| code.name()),
         "signed_twice": turn.equivocation.as_ref().map(Equivocation::to_json),
     })
-}
-
-/// A time as `2026-11-22 06:30:00`.
-fn utc(time_ms: u64) -> String {
-    let seconds = i64::try_from(time_ms / 1000).unwrap_or(i64::MAX);
-    let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let (year, month, day) = time.to_calendar_date();
-    let (hour, minute, second) = time.to_hms();
-    format!("{year:04}-{:02}-{day:02} {hour:02}:{minute:02}:{second:02}", u8::from(month))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_dates() {
-        for (seconds, text) in [
-            (0, "1970-01-01 00:00:00"),
-            (951_782_400, "2000-02-29 00:00:00"),
-            (1_735_689_599, "2024-12-31 23:59:59"),
-            (1_795_329_035, "2026-11-22 06:30:35"),
-        ] {
-            assert_eq!(utc(seconds * 1000), text);
-        }
-    }
 }

@@ -27,7 +27,7 @@ use crate::{
 
 use crate::options::ClientOptions;
 use relayer::is_url;
-pub(crate) use relayer::{named_relayer, relayer_name};
+pub(crate) use relayer::{ask_identity, named_relayer, relayer_name};
 
 /// Lively, and still on the subject.
 const DEFAULT_TEMPERATURE: f32 = 0.7;

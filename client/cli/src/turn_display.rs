@@ -7,11 +7,14 @@ use std::sync::{
 
 use baton_client::{DeviceEvent, OtherNodes, TurnEvent, TurnOutcome};
 use baton_proto::{
-    ErrorCode,
+    ErrorCode, SignedObject,
     ids::{NodeId, SessionId},
     memory::MemoryItem,
+    receipt::Receipt,
     record::{FinishReason, Message, Role},
 };
+
+use serde_json::{Value, json};
 
 use crate::out::{Out, Tone, count, memories, role, short, short_session, turn_number};
 
@@ -214,6 +217,29 @@ pub(crate) fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
         format!("  · {} ({})", text.replace('\n', " "), item.source)
     });
     std::iter::once(format!("{} added", memories(items.len() as u64))).chain(lines).collect()
+}
+
+/// A receipt, for programs.
+pub(crate) fn describe_receipt(receipt: &SignedObject<Receipt>, model_name: Option<&str>) -> Value {
+    let (tokens, timings) = (&receipt.tokens, &receipt.timings);
+    json!({
+        "hash": receipt.receipt_hash().to_string(),
+        "model": receipt.model.to_string(),
+        "model_name": model_name,
+        "engine": receipt.engine.name(),
+        "seed": receipt.seed,
+        "input_tokens": tokens.input,
+        "output_tokens": tokens.output,
+        "memory_tokens": tokens.memory,
+        "resumed_tokens": tokens.resumed,
+        "memory_items": receipt.memory_items,
+        "price": receipt.price,
+        "queue_ms": timings.queue_ms,
+        "prefill_ms": timings.prefill_ms,
+        "first_token_ms": timings.first_token_ms,
+        "decode_ms": timings.decode_ms,
+        "time_ms": receipt.time_ms,
+    })
 }
 
 #[cfg(test)]

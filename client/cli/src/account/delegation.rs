@@ -11,13 +11,10 @@ use serde_json::{Value, json};
 
 use crate::{
     args::{DelegateArguments, SCOPES},
-    clock::now_ms,
+    clock::{now_ms, relayer_time},
     failure::Failure,
     out::{Out, clean},
-    relayer::{
-        authority::{Delegation, time_text},
-        client::RelayerClient,
-    },
+    relayer::{authority::Delegation, client::RelayerClient},
     settings::Settings,
 };
 
@@ -139,8 +136,8 @@ fn sign(
         scopes,
         project: arguments.project.clone(),
         relayer: relayer.map(|key| key.to_string()),
-        not_before: time_text(now_s),
-        expires: time_text(until_s),
+        not_before: relayer_time(now_s),
+        expires: relayer_time(until_s),
         signature: hex::encode(signature),
     })
 }
@@ -155,7 +152,7 @@ async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Result<(), Fai
     if listed.is_empty() {
         out.note("the relayer knows of none; those that are only shown to it with requests are not listed");
     }
-    let now = time_text(now_ms() / 1_000);
+    let now = relayer_time(now_ms() / 1_000);
     for known in listed {
         out.line(&clean(&row(known, &now)))?;
     }

@@ -19,7 +19,7 @@ use crate::{
     home::GRACE,
     interrupt::leave_at_second_interrupt,
     out::{Out, Tone, finish_name, short_session, turn_number},
-    turn_display::TurnDisplay,
+    turn_display::{TurnDisplay, describe_receipt},
 };
 
 /// Most bytes read from standard input as one message; the library names the exact limit.
@@ -162,7 +162,6 @@ fn hint_at(failure: Failure, session: SessionId) -> Failure {
 
 /// The JSON of a finished turn.
 fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
-    let receipt = &outcome.receipt;
     json!({
         "session": outcome.session.to_string(),
         "seq": outcome.seq,
@@ -176,19 +175,6 @@ fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
         "omitted": { "turns": outcome.omitted.turns, "memories": outcome.omitted.memories },
         "memories_used": outcome.memory.iter().map(|item| json!({ "text": item.text, "source": item.source }))
             .collect::<Vec<_>>(),
-        "receipt": {
-            "hash": receipt.receipt_hash().to_string(),
-            "model": receipt.model.to_string(),
-            "model_name": model,
-            "engine": receipt.engine.name(),
-            "input_tokens": receipt.tokens.input,
-            "output_tokens": receipt.tokens.output,
-            "memory_tokens": receipt.tokens.memory,
-            "memory_items": receipt.memory_items,
-            "seed": receipt.seed,
-            "price": receipt.price,
-            "first_token_ms": receipt.timings.first_token_ms,
-            "decode_ms": receipt.timings.decode_ms,
-        },
+        "receipt": describe_receipt(&outcome.receipt, Some(model)),
     })
 }

@@ -6,9 +6,14 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use baton_client::AccountKey;
 use baton_keys::{account::account_id, ids::PublicKey};
 use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
 
-use crate::{clock::now_ms, failure::Failure, files::read_bounded, out::clean, settings::Settings};
+use crate::{
+    clock::{now_ms, relayer_time},
+    failure::Failure,
+    files::read_bounded,
+    out::clean,
+    settings::Settings,
+};
 
 /// Largest delegation file: a few keys and names.
 const MAX_FILE_BYTES: u64 = 8 * 1024;
@@ -77,34 +82,9 @@ fn read(path: &Path, key: &AccountKey) -> Result<(Delegation, String), Failure> 
         )));
     }
     // Both are RFC 3339 in UTC, so text order is time order.
-    if delegation.expires <= time_text(now_ms() / 1_000) {
+    if delegation.expires <= relayer_time(now_ms() / 1_000) {
         let day = delegation.expires.get(..10).unwrap_or_default();
         return Err(wrong(&format!("the delegation ended on {}; ask the owner for another", clean(day))));
     }
     Ok((delegation, account_id(&owner)))
-}
-
-/// `2026-11-21T23:14:00.000Z` of seconds since the Unix epoch, as relayers write times.
-pub(crate) fn time_text(seconds: u64) -> String {
-    let time =
-        i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
-    let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let (year, month, day) = time.to_calendar_date();
-    let (hour, minute, second) = time.to_hms();
-    format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.000Z", u8::from(month))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_as_relayers_write_them() {
-        assert_eq!(time_text(0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(time_text(1_795_302_840), "2026-11-21T23:14:00.000Z");
-        assert_eq!(time_text(951_782_399), "2000-02-28T23:59:59.000Z");
-        assert_eq!(time_text(951_782_400), "2000-02-29T00:00:00.000Z");
-        assert_eq!(time_text(4_107_542_399), "2100-02-28T23:59:59.000Z");
-        assert_eq!(time_text(4_107_542_400), "2100-03-01T00:00:00.000Z");
-    }
 }

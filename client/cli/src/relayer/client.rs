@@ -18,15 +18,13 @@ use crate::{
     clock::now_ms,
     failure::Failure,
     relayer::{account_key, authority::RequestAuthority},
-    settings::{Settings, relayer_name},
+    settings::{Settings, ask_identity, relayer_name},
 };
 
 /// Time for a whole answer: an export of a large memory takes a while.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Time for the connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest answer of `/relayer` that is read; a real one has about a kilobyte.
-const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
 /// Longest answer that is read: the largest export.
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
@@ -120,18 +118,11 @@ impl RelayerClient {
 
     /// The relayer's key, if the relayer proves that it serves at this URL. An older relayer proves nothing.
     async fn ask_audience(&self) -> Option<PublicKey> {
-        let answer =
-            self.http.get(format!("{}/relayer", self.url)).timeout(CONNECT_TIMEOUT).send().await.ok()?;
-        if !answer.status().is_success()
-            || answer.content_length().is_none_or(|length| length > MAX_IDENTITY_BYTES)
-        {
-            return None;
-        }
-        let identity: Value = serde_json::from_slice(&answer.bytes().await.ok()?).ok()?;
-        let text = |field: &str| identity.get(field).and_then(Value::as_str);
-        let relayer = PublicKey::parse_hex(text("relayer")?).ok()?;
+        let asked = tokio::time::timeout(CONNECT_TIMEOUT, ask_identity(&self.http, &self.url)).await;
+        let identity = asked.ok()?.ok()?;
+        let relayer = PublicKey::parse_hex(&identity.relayer?).ok()?;
         let mut signature = [0; SIGNATURE_LEN];
-        hex::decode_to_slice(text("url_signature")?, &mut signature).ok()?;
+        hex::decode_to_slice(identity.url_signature?, &mut signature).ok()?;
         // The signature is over this client's URL: another relayer's does not verify.
         verify_relayer_url(&relayer, &self.url, &signature).ok().map(|()| relayer)
     }

@@ -58,31 +58,40 @@ async fn ask_relayer(url: &str) -> Result<Relayer, Failure> {
     let http = http_client::builder_for(url).timeout(RELAYER_WAIT);
     let http = http.redirect(reqwest::redirect::Policy::none()).build();
     let http = http.map_err(|error| failed(error.to_string()))?;
-    let answer =
-        http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
-    let mut answer = answer.map_err(|error| match error.status() {
-        Some(status) => failed(format!("it answers {status}")),
-        None => failed(http_client::describe(&error)),
-    })?;
-    let mut body = Vec::new();
-    while let Some(piece) = answer.chunk().await.map_err(|error| failed(error.to_string()))? {
-        if body.len() + piece.len() > MAX_IDENTITY_BYTES {
-            return Err(failed("its answer is too long".to_owned()));
-        }
-        body.extend_from_slice(&piece);
-    }
-    let identity: RelayerIdentity =
-        serde_json::from_slice(&body).map_err(|error| failed(error.to_string()))?;
+    let identity = ask_identity(&http, url).await.map_err(failed)?;
     let mut parsed = identity.addresses.iter().filter_map(|address| relayer(address).ok());
     let mut first = parsed.next().ok_or_else(|| failed("it listens at no address".to_owned()))?;
     first.addrs.extend(parsed.filter(|other| other.node == first.node).flat_map(|other| other.addrs));
     Ok(first)
 }
 
-/// The part of a relayer's `/relayer` that a client needs.
+/// The parts of a relayer's `/relayer` that a client needs.
 #[derive(Deserialize)]
-struct RelayerIdentity {
+pub(crate) struct RelayerIdentity {
+    #[serde(default)]
     addresses: Vec<String>,
+    /// The relayer's key.
+    pub relayer: Option<String>,
+    /// Its signature over the URL at which it serves.
+    pub url_signature: Option<String>,
+}
+
+/// Asks the relayer at a URL who it is; or gives the reason that it does not say so.
+pub(crate) async fn ask_identity(http: &reqwest::Client, url: &str) -> Result<RelayerIdentity, String> {
+    let answer =
+        http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
+    let mut answer = answer.map_err(|error| match error.status() {
+        Some(status) => format!("it answers {status}"),
+        None => http_client::describe(&error),
+    })?;
+    let mut body = Vec::new();
+    while let Some(piece) = answer.chunk().await.map_err(|error| error.to_string())? {
+        if body.len() + piece.len() > MAX_IDENTITY_BYTES {
+            return Err("its answer is too long".to_owned());
+        }
+        body.extend_from_slice(&piece);
+    }
+    serde_json::from_slice(&body).map_err(|error| error.to_string())
 }
 
 /// A relayer from its address, which must contain its identity.
