@@ -9,19 +9,16 @@ use crate::{out::Out, settings::Settings};
 /// File in the home folder that notes which nodes were announced before a message.
 const MARK: &str = "local-network.noted";
 
-/// The nodes that may answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnsweringNodes {
-    /// Any of the local network, because none is named.
     LocalNetwork,
-    /// This many named ones.
     Named(usize),
     /// The named ones, and others that they introduce.
     Introduced,
 }
 
 impl AnsweringNodes {
-    /// The kind in the file that notes the announcement; named nodes are no news after the first conversation.
+    /// The kind in the file of the mark; named nodes are no news after the first conversation.
     fn kind(self) -> Option<&'static str> {
         match self {
             Self::LocalNetwork => Some(""),

@@ -75,7 +75,6 @@ pub(super) fn read(message: &str) -> Result<String, Failure> {
     if text.trim().is_empty() { Err(ClientError::EmptyMessage.into()) } else { Ok(text) }
 }
 
-/// The time until then.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
