@@ -36,7 +36,10 @@ say() {
   mux send-keys -t t Enter
 }
 
-"$bin/baton-testnet" up --nodes 3 >"$work/network" 2>"$work/network.err" &
+# Its answers are worth reading.
+model=qwen2.5-coder-1.5b-instruct
+"$bin/baton-node" models pull "$model"
+"$bin/baton-testnet" up --nodes 3 --model "$model" >"$work/network" 2>"$work/network.err" &
 network=$!
 until grep -qs 'Ctrl-C stops' "$work/network"; do
   kill -0 "$network" 2>/dev/null || fail "the network did not start: $(tail -n 3 "$work/network.err")"
@@ -47,14 +50,14 @@ mux new-session -d -x "$columns" -y "$rows" -s t "'$bin/baton' --config '$config
 see '· 3 nodes'
 mux send-keys -t t C-b
 say 'What is a relay race?'
-see '✓ verified · turn 1'
+see '✓ verified · turn 1' 240
 say 'Who runs the last leg, and why?'
 see '─ . node [0-9a-f]{8} ·'
 node=$(screen | sed -n 's/.*─ . node \([0-9a-f]\{8\}\) ·.*/\1/p' | head -n 1)
 before=$(screen | wc -w)
 until [ "$(screen | wc -w)" -gt $((before + 20)) ]; do sleep 0.02; done
 kill -9 "$(sed -n "s/^node  $node.*(process \([0-9]*\),.*/\1/p" "$work/network")"
-see '✓ verified · turn 2' 120
+see '✓ verified · turn 2' 240
 see 'continues the answer'
 sleep 1
 picture() {
