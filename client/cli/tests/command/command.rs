@@ -119,6 +119,27 @@ pub(crate) fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+/// Checks parts of the error output.
+#[track_caller]
+pub(crate) fn says(output: &Output, parts: &[&str]) {
+    let said = err(output);
+    parts.iter().for_each(|part| assert!(said.contains(part), "{part} is not in {said}"));
+}
+
+/// Checks parts of the output.
+#[track_caller]
+pub(crate) fn shows(output: &Output, parts: &[&str]) {
+    let shown = out(output);
+    parts.iter().for_each(|part| assert!(shown.contains(part), "{part} is not in {shown}"));
+}
+
+/// Checks the exit code, and parts of the error output.
+#[track_caller]
+pub(crate) fn ends(output: &Output, expected: i32, parts: &[&str]) {
+    assert_eq!(code(output), expected, "{}{}", out(output), err(output));
+    says(output, parts);
+}
+
 /// The last line of the output, as JSON.
 pub(crate) fn last(output: &Output) -> Value {
     let text = out(output);
@@ -132,7 +153,7 @@ async fn one_message_prints_the_answer_or_json_and_the_session_goes_on() {
     let home = fixture.home();
     let plain = fixture.baton(&home, &["chat", "--message", "hello"], "").await;
     assert_eq!((code(&plain), out(&plain).as_str()), (0, "hello (0)\n"), "{}", err(&plain));
-    assert!(err(&plain).contains("✓ verified · turn 1"), "{}", err(&plain));
+    says(&plain, &["✓ verified · turn 1"]);
     let json = fixture.baton(&home, &["chat", "last", "--message", "-", "--json"], "again").await;
     let value = last(&json);
     assert_eq!(value["text"], "again (1)");
@@ -154,7 +175,7 @@ async fn the_prompt_works_over_a_pipe() {
     }
     assert_eq!(text.matches("s: two again (1)").count(), 2, "edited, then regenerated");
     assert!(text.contains("/regenerate") && !text.contains("never"));
-    assert!(err(&output).contains("✓ 4 turns verified"), "{}", err(&output));
+    says(&output, &["✓ 4 turns verified"]);
     assert!(err(&output).contains("There is no /nonsense"));
     assert!(!text.contains('\u{1b}') && !err(&output).contains('\u{1b}'), "no colour in a pipe");
 }
@@ -195,8 +216,7 @@ async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
     assert_eq!(code(&fixture.baton(&home, &["session", "delete", "last"], "").await), 2, "nobody to ask");
     fixture.ok(&home, &["session", "delete", "last", "--yes"]).await;
     let gone = fixture.baton(&home, &["session", "show", &id], "").await;
-    assert_eq!(code(&gone), 7);
-    assert!(err(&gone).contains("baton session list"), "{}", err(&gone));
+    ends(&gone, 7, &["baton session list"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,20 +226,16 @@ async fn failures_have_exit_codes_and_name_the_next_step() {
     let empty = fixture.baton(&home, &["chat", " ", "--json"], "").await;
     assert_eq!((code(&empty), last(&empty)["error"]["name"].as_str()), (2, Some("EmptyMessage")));
     let long = fixture.baton(&home, &["chat", "--message", "-"], &"x".repeat(1_000_000)).await;
-    assert_eq!(code(&long), 2);
-    assert!(err(&long).contains("1000000 bytes") && err(&long).contains("in parts"), "{}", err(&long));
+    ends(&long, 2, &["1000000 bytes", "in parts"]);
     let model = fixture.baton(&home, &["chat", "--message", "x", "--model", "huge"], "").await;
-    assert_eq!(code(&model), 3);
-    assert!(err(&model).contains("served are: parrot"), "{}", err(&model));
+    ends(&model, 3, &["served are: parrot"]);
 
     fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow)]);
     let overflow = fixture.baton(&home, &["chat", "--message", "x"], "").await;
-    assert_eq!(code(&overflow), 4);
-    assert!(err(&overflow).contains("shorten"), "{}", err(&overflow));
+    ends(&overflow, 4, &["shorten"]);
     fixture.node.script([Act::WrongReceipt; 6]);
     let lied = fixture.baton(&home, &["chat", "--message", "x"], "").await;
-    assert_eq!(code(&lied), 5);
-    assert!(err(&lied).contains("the message is kept"), "{}", err(&lied));
+    ends(&lied, 5, &["the message is kept"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -231,9 +247,7 @@ async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
     assert_eq!(code(&first), 4, "{}", err(&first));
     fixture.node.script([Act::Refuse(ErrorCode::BackendDenied)]);
     let second = fixture.baton(&home, &["chat", "last", "--message", "second"], "").await;
-    assert_eq!(code(&second), 4, "{}", err(&second));
-    assert!(err(&second).contains("Your new message was not sent"), "{}", err(&second));
-    assert!(err(&second).contains("--drop-pending"), "{}", err(&second));
+    ends(&second, 4, &["Your new message was not sent", "--drop-pending"]);
     // The first message is answered as soon as a node is honest, and the second follows it.
     fixture.ok(&home, &["chat", "last", "--message", "second"]).await;
     let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
@@ -262,11 +276,10 @@ fn without_a_node_the_command_says_how_to_give_one() {
     let folder = tempfile::tempdir().unwrap();
     let strings = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let output = run(folder.path(), &strings(&["chat", "--message", "hello"]), "");
-    assert_eq!(code(&output), 3);
-    assert!(err(&output).contains("baton doctor"), "{}", err(&output));
+    ends(&output, 3, &["baton doctor"]);
     let dead = ["chat", "hello", "--node", "/ip4/127.0.0.1/tcp/9"];
     let output = run(folder.path(), &strings(&dead), "");
-    assert!(err(&output).contains("Could not reach /ip4/127.0.0.1/tcp/9: "), "{}", err(&output));
+    says(&output, &["Could not reach /ip4/127.0.0.1/tcp/9: "]);
     assert_eq!(code(&run(folder.path(), &strings(&["nodes"]), "")), 3);
     assert_eq!(code(&run(folder.path(), &strings(&["chat", "--node", "localhost"]), "")), 2);
     assert_eq!(code(&run(folder.path(), &strings(&["chatter"]), "")), 2);
@@ -339,7 +352,7 @@ async fn sessions_are_listed_by_title_renamed_found_and_deleted_together() {
     assert!(found.contains("where is my harbour") && !found.contains("Other things"), "{found}");
     let ids: Vec<String> = listed.lines().skip(1).map(|line| line[..8].to_owned()).collect();
     let without = run(&["session", "delete", &ids[0], &ids[1]]).await;
-    assert!(code(&without) == 2 && err(&without).contains("--yes"), "{}", err(&without));
+    ends(&without, 2, &["--yes"]);
     let wrong = run(&["session", "delete", &ids[0], "ffffffff", "--yes"]).await;
     assert_eq!(code(&wrong), 7, "a wrong name deletes nothing");
     assert_eq!(code(&run(&["session", "delete", &ids[0], &ids[1], "--yes"]).await), 0);
@@ -354,18 +367,14 @@ async fn a_replaced_turn_is_hidden_and_shown_on_request() {
     assert_eq!(code(&fixture.baton(&home, &["chat"], lines).await), 0);
     let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert!(!out(&shown).contains("first") && out(&shown).contains("better"), "{}", out(&shown));
-    assert!(err(&shown).contains("1 turn replaced by an edit"), "{}", err(&shown));
+    says(&shown, &["1 turn replaced by an edit"]);
     let graph = out(&fixture.baton(&home, &["session", "show", "last", "--graph"], "").await);
     for part in ["segment 1, ", "├ ○   1", "first  replaced", "●     2", "better", "● node ", ", 2 turns"]
     {
         assert!(graph.contains(part), "{part} in {graph}");
     }
     let all = fixture.baton(&home, &["session", "show", "last", "--all"], "").await;
-    assert!(
-        err(&all).contains("turn 1 · ") && err(&all).contains("replaced by a later turn"),
-        "{}",
-        err(&all)
-    );
+    says(&all, &["turn 1 · ", "replaced by a later turn"]);
     assert!(out(&all).contains("first"));
 }
 
@@ -390,7 +399,7 @@ async fn a_session_that_is_open_elsewhere_can_be_read() {
         assert_eq!(code(&done), 0, "{read:?}: {}", err(&done));
     }
     let refused = run(&["chat", "-c", "more"]).await;
-    assert!(code(&refused) == 7 && err(&refused).contains("open in another process"), "{}", err(&refused));
+    ends(&refused, 7, &["open in another process"]);
     assert!(std::fs::read(&journal).unwrap() == before, "a reader changes nothing");
 }
 
@@ -415,9 +424,9 @@ async fn doctor_finds_nothing_wrong_on_a_healthy_network_and_names_what_is() {
     let sick = fixture.baton(&home, &["doctor", "--aggregator", "http://127.0.0.1:9"], "").await;
     assert_eq!(code(&sick), 1);
     let once = "C402 aggregator: could not connect to http://127.0.0.1:9 (Connection refused)\n";
-    assert!(err(&sick).contains(once) && err(&sick).contains("fix: "), "{}", err(&sick));
+    says(&sick, &[once, "fix: "]);
     let broken = fixture.baton(&home, &["doctor", "--config", "nowhere.toml"], "").await;
-    assert!(code(&broken) == 1 && err(&broken).contains("C101"), "{}", err(&broken));
+    ends(&broken, 1, &["C101"]);
 }
 
 #[test]
@@ -430,8 +439,8 @@ fn the_settings_are_shown_with_their_origin_written_and_checked() {
     assert_eq!(code(&run(folder.path(), &strings(&["config", "--config", &file]), "")), 0);
     std::fs::write(&file, "shards = 10\npubisher = 'x'\n").unwrap();
     let wrong = run(folder.path(), &strings(&["nodes", "--config", &file]), "");
-    assert!(code(&wrong) == 2 && err(&wrong).contains("c.toml:2"), "{}", err(&wrong));
-    assert!(err(&wrong).contains("did you mean `publisher`?"), "{}", err(&wrong));
+    ends(&wrong, 2, &["c.toml:2"]);
+    says(&wrong, &["did you mean `publisher`?"]);
     std::fs::write(&file, "shards = 1\npubisher = 'x'\n").unwrap();
     let wrong = run(folder.path(), &strings(&["config", "--config", &file]), "");
     assert_eq!((code(&wrong), out(&wrong).lines().count()), (2, 2), "{}{}", out(&wrong), err(&wrong));

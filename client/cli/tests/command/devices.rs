@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::command::{Fixture, code, err, last, out};
+use crate::command::{Fixture, code, ends, err, last, out, says};
 
 /// The messages of a session, as the command shows them.
 async fn shown(fixture: &Fixture, home: &Path) -> (Vec<String>, serde_json::Value) {
@@ -40,12 +40,10 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     assert_eq!((code(&said), out(&said).as_str()), (0, "from two (1)\n"), "{}", err(&said));
     let verified = run(&one, with(&["session", "verify", "last", "--json"], &both), "").await;
     assert_eq!((code(&verified), last(&verified)["error"]["name"].as_str()), (5, Some("ForkDetected")));
-    assert!(err(&verified).contains("baton session sync"), "{}", err(&verified));
+    says(&verified, &["baton session sync"]);
 
     let synced = run(&one, with(&["session", "sync", "last"], &both), "").await;
-    assert_eq!(code(&synced), 0, "{}", err(&synced));
-    assert!(err(&synced).contains("Two devices wrote turn 2"), "{}", err(&synced));
-    assert!(err(&synced).contains("is up to date"), "{}", err(&synced));
+    ends(&synced, 0, &["Two devices wrote turn 2", "is up to date"]);
     // The other home's prompt reports it at its start.
     let joined = run(&two, with(&["chat", "last"], &both), "/quit\n").await;
     assert_eq!(code(&joined), 0, "{}", err(&joined));
@@ -92,7 +90,7 @@ async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continu
 
     // Without a person's word, without a message and for a session without turns, nothing happens.
     let unasked = fixture.baton(&one, &["session", "rekey", "last", "on", "--dht=false"], "").await;
-    assert!(code(&unasked) == 2 && err(&unasked).contains("--yes"), "{}", err(&unasked));
+    ends(&unasked, 2, &["--yes"]);
     let empty = fixture.baton(&one, &["session", "rekey", "last", "--yes", "--dht=false"], "").await;
     assert_eq!(code(&empty), 2, "{}", err(&empty));
     let listed = fixture.json(&one, &["session", "list"]).await;
@@ -115,7 +113,7 @@ async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continu
 
     // The stolen device knows the old session alone, which is deleted.
     let refused = fixture.baton(&stolen, &["chat", "-s", &old, "mine", "--dht=false"], "").await;
-    assert!(code(&refused) == 7 && err(&refused).contains("deleted on another device"), "{}", err(&refused));
+    ends(&refused, 7, &["deleted on another device"]);
     let unknown = fixture.baton(&stolen, &["chat", "-s", new, "mine", "--dht=false"], "").await;
     assert_eq!(code(&unknown), 7, "{}", err(&unknown));
     let thief = fixture.folder.path().join("thief");

@@ -11,7 +11,7 @@ use std::{
 use baton_proto::ErrorCode;
 use baton_testkit::fake::Act;
 
-use crate::command::{Fixture, code, err, last, out, program, run_in};
+use crate::command::{Fixture, code, ends, err, last, out, program, run_in, says, shows};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
@@ -35,12 +35,12 @@ async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
         assert!(!said.contains("Your message is saved"), "{said}");
     }
     let listed = fixture.baton(&one, &["session", "list"], "").await;
-    assert!(out(&listed).contains("(deleted on another device) hello"), "{}", out(&listed));
+    shows(&listed, &["(deleted on another device) hello"]);
     assert!(!out(&listed).contains("not answered"), "{}", out(&listed));
     let prompt = fixture.baton(&one, &["chat", "-s", &id, "--dht=false"], "/quit\n").await;
-    assert!(err(&prompt).contains("Another device deleted this conversation"), "{}", err(&prompt));
+    says(&prompt, &["Another device deleted this conversation"]);
     let doctor = fixture.baton(&one, &["doctor", "--dht=false"], "").await;
-    assert!(err(&doctor).contains("C804"), "{}", err(&doctor));
+    says(&doctor, &["C804"]);
     fixture.ok(&one, &["session", "delete", &id, "--yes", "--dht=false"]).await;
     assert_eq!(fixture.json(&one, &["session", "list"]).await["sessions"][0], serde_json::Value::Null);
 }
@@ -53,11 +53,7 @@ async fn a_session_tells_until_when_it_is_kept_and_is_renewed_on_request() {
     let list = fixture.json(&home, &["session", "list"]).await;
     let until = list["sessions"][0]["kept_until_ms"].as_u64().unwrap();
     let shown = fixture.baton(&home, &["session", "show", "last", "--graph"], "").await;
-    assert!(
-        out(&shown).contains("segment 1, stored until 20") && out(&shown).contains(", blob "),
-        "{}",
-        out(&shown)
-    );
+    shows(&shown, &["segment 1, stored until 20", ", blob "]);
     let not_due = fixture.json(&home, &["session", "renew"]).await;
     assert_eq!(
         (&not_due["renewed"], not_due["kept_until_ms"].as_u64()),
@@ -75,8 +71,7 @@ async fn mistyped_names_get_a_suggestion_and_a_mistyped_model_is_refused_soon() 
     let home = fixture.home();
     let began = Instant::now();
     let refused = fixture.baton(&home, &["chat", "hi", "--model", "parot"], "").await;
-    assert_eq!(code(&refused), 3, "{}", err(&refused));
-    assert!(err(&refused).contains("did you mean parrot?"), "{}", err(&refused));
+    ends(&refused, 3, &["did you mean parrot?"]);
     assert!(began.elapsed() < Duration::from_millis(3500), "{:?}", began.elapsed());
     let none = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(none["sessions"], serde_json::json!([]), "no session is left");
@@ -88,15 +83,10 @@ async fn mistyped_names_get_a_suggestion_and_a_mistyped_model_is_refused_soon() 
     let wrong = format!("{}{}", &id[..7], if id.ends_with('0') { '1' } else { '0' });
     for name in [wrong.as_str(), "about the sea"] {
         let refused = fixture.baton(&home, &["session", "show", name], "").await;
-        assert_eq!(code(&refused), 7);
-        assert!(
-            err(&refused).contains(&format!("did you mean {id} \"a poem about the sea\"?")),
-            "{}",
-            err(&refused)
-        );
+        ends(&refused, 7, &[&format!("did you mean {id} \"a poem about the sea\"?")]);
     }
     let prompt = fixture.baton(&home, &["chat"], "/verfy\n/quit\n").await;
-    assert!(err(&prompt).contains("There is no /verfy. Did you mean /verify?"), "{}", err(&prompt));
+    says(&prompt, &["There is no /verfy. Did you mean /verify?"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,7 +109,7 @@ async fn an_empty_value_is_refused_by_its_name() {
         .args(["chat", "hi"])
         .output()
         .unwrap();
-    assert!(code(&by_variable) == 2 && err(&by_variable).contains("--model"), "{}", err(&by_variable));
+    ends(&by_variable, 2, &["--model"]);
 }
 
 #[test]
@@ -147,11 +137,11 @@ async fn a_file_that_is_not_there_or_there_already_gets_a_hint_about_its_path() 
     let home = fixture.home();
     let missing =
         fixture.baton(&home, &["session", "restore", "--words-file", "nowhere/words.txt"], "").await;
-    assert!(err(&missing).contains("try: check the path"), "{}", err(&missing));
+    says(&missing, &["try: check the path"]);
     fixture.ok(&home, &["chat", "hello"]).await;
     for expected in ["written to", "it exists already"] {
         let backup = fixture.baton(&home, &["session", "backup", "last", "--out", "words.txt"], "").await;
-        assert!(err(&backup).contains(expected), "{}", err(&backup));
+        says(&backup, &[expected]);
     }
     // A restore of a session of this home, and of one that was deleted.
     let restore = ["session", "restore", "--words-file", "words.txt"];
@@ -178,7 +168,7 @@ async fn a_node_is_chosen_by_the_first_digits_of_its_id() {
     let digits = node.get(..8).unwrap();
     fixture.ok(&home, &["chat", "hello", "--only", digits]).await;
     let short = fixture.baton(&home, &["chat", "hello", "--only", "ab"], "").await;
-    assert!(code(&short) == 2 && err(&short).contains("6 digits or more"), "{}", err(&short));
+    ends(&short, 2, &["6 digits or more"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,7 +180,7 @@ async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
     fixture.ok(&home, &["chat", "-c", "two"]).await;
     let branch = ["chat", "-s", &parent, "--branch=1", "other", "--json"];
     let branched = fixture.ok(&home, &branch).await;
-    assert!(err(&branched).contains("after turn 1"), "{}", err(&branched));
+    says(&branched, &["after turn 1"]);
     let id = last(&branched)["session"].as_str().unwrap().to_owned();
     assert_ne!(id, parent);
     let shown = fixture.json(&home, &["session", "show", &id]).await;
@@ -208,10 +198,9 @@ async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
     let prompt = fixture.baton(&home, &["chat", "-s", &parent, "--branch"], "three\nfour\n/quit\n").await;
     assert_eq!((code(&prompt), out(&prompt).as_str()), (0, "three (0)\nfour (1)\n"), "{}", err(&prompt));
     let wrong = fixture.baton(&home, &["chat", "-s", &parent, "--branch=9", "x"], "").await;
-    assert_eq!(code(&wrong), 2);
-    assert!(err(&wrong).contains("has no turn 9"), "{}", err(&wrong));
+    ends(&wrong, 2, &["has no turn 9"]);
     let of_none = fixture.baton(&home, &["chat", "--branch", "x"], "").await;
-    assert!(code(&of_none) == 2 && err(&of_none).contains("-s SESSION"), "{}", err(&of_none));
+    ends(&of_none, 2, &["-s SESSION"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,30 +209,24 @@ async fn a_backup_says_what_it_restores_and_what_comes_next_and_edits_are_counte
     let home = fixture.home();
     let lines = "/edit\none\ntwo\n/edit\n/edit two again\n/quit\n";
     let chat = fixture.baton(&home, &["chat"], lines).await;
-    assert_eq!(code(&chat), 0, "{}", err(&chat));
-    assert!(err(&chat).contains("There is no message yet."), "{}", err(&chat));
-    assert!(err(&chat).contains("Your last message: two\n"), "{}", err(&chat));
+    ends(&chat, 0, &["There is no message yet.", "Your last message: two\n"]);
     let backup = fixture.baton(&home, &["session", "backup", "last", "--out", "w"], "").await;
-    let said = err(&backup);
-    for part in [
-        "✓ 24 words of session",
-        "/w\n",
-        "\"one\", 2 turns",
-        "at least until",
-        "baton session restore --words-file",
-    ] {
-        assert!(said.contains(part), "{part} is not in {said}");
-    }
-    let verified = fixture.baton(&home, &["session", "verify", "last"], "").await;
-    assert!(
-        err(&verified).contains("the conversation has 2 turns; an edit replaced 1 turn"),
-        "{}",
-        err(&verified)
+    says(
+        &backup,
+        &[
+            "✓ 24 words of session",
+            "/w\n",
+            "\"one\", 2 turns",
+            "at least until",
+            "baton session restore --words-file",
+        ],
     );
+    let verified = fixture.baton(&home, &["session", "verify", "last"], "").await;
+    says(&verified, &["the conversation has 2 turns; an edit replaced 1 turn"]);
     let again = fixture.baton(&home, &["session", "backup", "last", "--out", "v", "--json"], "").await;
     assert_eq!((last(&again)["turns"].as_u64(), last(&again)["words"].as_u64()), (Some(2), Some(24)));
     let piped = fixture.baton(&home, &["session", "backup", "last"], "").await;
-    assert!(err(&piped).contains("--out FILE"), "{}", err(&piped));
+    says(&piped, &["--out FILE"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,14 +249,9 @@ async fn a_message_that_no_node_takes_as_it_is_leaves_no_session_and_the_way_out
     let home = fixture.home();
     fixture.node.script([Act::Explain(ErrorCode::ContextOverflow, 0, "it needs 5000 tokens"); 6]);
     let refused = fixture.baton(&home, &["chat", "hi"], "").await;
-    let said = err(&refused);
-    assert_eq!(code(&refused), 4, "{said}");
-    for part in ["after 1 attempt,", "it needs 5000 tokens", "shorten the message", "--model"] {
-        assert!(said.contains(part), "{part} is not in {said}");
-    }
-    assert!(!said.contains("is saved"), "{said}");
-    let list = fixture.baton(&home, &["session", "list", "--json"], "").await;
-    assert_eq!(last(&list)["sessions"].as_array().map(Vec::len), Some(0), "{:?}", last(&list));
+    ends(&refused, 4, &["after 1 attempt,", "it needs 5000 tokens", "shorten the message", "--model"]);
+    assert!(!err(&refused).contains("is saved"), "{}", err(&refused));
+    assert_eq!(fixture.json(&home, &["session", "list"]).await["sessions"], serde_json::json!([]));
 }
 
 #[test]
@@ -323,7 +301,7 @@ async fn a_node_is_named_by_a_dns_name_and_the_store_by_its_url_alone() {
     let first = chat(&["--json", "-m", "hello"]).await;
     assert_eq!(code(&first), 0, "{}", err(&first));
     assert_eq!((last(&first)["text"].as_str(), &last(&first)["stored"]), (Some("hello (0)"), &true.into()));
-    assert!(err(&first).contains("Your named node answers, and no other."), "{}", err(&first));
+    says(&first, &["Your named node answers, and no other."]);
     assert!(
         !err(&chat(&["-c", "-m", "again"]).await).contains("named node"),
         "said until a node has answered"
@@ -418,13 +396,12 @@ fn a_message_at_the_prompt_is_kept_without_a_node_until_it_is_dropped() {
         list["sessions"][0].clone()
     };
     let failed = call(&["chat"], "keep me\n");
-    assert_eq!(code(&failed), 3, "{}", err(&failed));
-    assert!(err(&failed).contains("Your message is saved. Continue with: "), "{}", err(&failed));
+    ends(&failed, 3, &["Your message is saved. Continue with: "]);
     let kept = listed(1);
     assert_eq!((&kept["title"], &kept["pending"]), (&"keep me".into(), &true.into()));
     // The next call finds it and sends it again.
     let back = call(&["chat", "-c"], "/edit\n");
-    assert!(err(&back).contains("Your last message: keep me"), "{}", err(&back));
+    says(&back, &["Your last message: keep me"]);
     listed(1);
     let dropped = call(&["chat", "-c"], "/drop\n");
     assert_eq!(code(&dropped), 0, "{}", err(&dropped));

@@ -7,7 +7,7 @@ use baton_proto::ErrorCode;
 
 use baton_testkit::fake::Act;
 
-use crate::command::{Fixture, code, err, last, out, program};
+use crate::command::{Fixture, code, ends, err, last, out, program, says, shows};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
@@ -22,8 +22,7 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     fixture.ok(&home, &["chat", "--message", "hello"]).await;
 
     let ignored = fixture.baton(&home, &["session", "list", "--passphrase-file", &one], "").await;
-    assert_eq!(code(&ignored), 8, "{}", err(&ignored));
-    assert!(err(&ignored).contains("baton passphrase"), "{}", err(&ignored));
+    ends(&ignored, 8, &["baton passphrase"]);
     let nobody = fixture.baton(&home, &["passphrase"], "").await;
     assert_eq!(code(&nobody), 2, "{}", err(&nobody));
 
@@ -112,8 +111,8 @@ async fn a_damaged_session_is_said_backed_up_and_restored_by_its_id() {
     fs::write(&journal, bytes).unwrap();
 
     let listed = fixture.ok(&home, &["session", "list"]).await;
-    assert!(out(&listed).contains(&id[..8]) && out(&listed).contains("cannot be read"), "{}", out(&listed));
-    assert!(err(&listed).contains("damaged") && err(&listed).contains("restore SESSION"), "{}", err(&listed));
+    shows(&listed, &[&id[..8], "cannot be read"]);
+    says(&listed, &["damaged", "restore SESSION"]);
     let json = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(json["unreadable"][0]["session"], *id);
     let show = fixture.baton(&home, &["session", "show", &id[..8]], "").await;
@@ -164,8 +163,7 @@ async fn verify_says_what_the_store_lacks_and_fixes_it() {
     let report: serde_json::Value = serde_json::from_str(out(&json).lines().next().unwrap()).unwrap();
     assert_eq!((report["stored"].as_bool(), report["from_own"].as_u64()), (Some(false), Some(1)));
     let fixed = empty.baton(&home, &["session", "verify", "last", "--fix"], "").await;
-    assert!(err(&fixed).contains("Restored to the store: 1 of 1"), "{}", err(&fixed));
-    assert!(err(&fixed).contains("✓ 1 turn verified"), "{}", err(&fixed));
+    says(&fixed, &["Restored to the store: 1 of 1", "✓ 1 turn verified"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,8 +174,7 @@ async fn a_deletion_without_the_index_is_reported() {
     // The command may not publish to the nodes' DHT either.
     let deaf = ["session", "delete", "last", "--yes", "--dht=false", "--heads", "http://127.0.0.1:9"];
     let deleted = fixture.baton(&home, &deaf, "").await;
-    assert_eq!(code(&deleted), 6, "{}", err(&deleted));
-    assert!(err(&deleted).contains("The head index was not informed"), "{}", err(&deleted));
+    ends(&deleted, 6, &["The head index was not informed"]);
     let listed = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(listed["sessions"].as_array().map(Vec::len), Some(0));
 }

@@ -4,7 +4,7 @@ use baton_proto::receipt::EngineKind;
 use baton_testkit::fake::{Act, FakeNode};
 use serde_json::Value;
 
-use crate::command::{Fixture, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out, says, shows};
 
 /// The row of a node in the command's output.
 fn row<'a>(value: &'a Value, node: &FakeNode) -> &'a Value {
@@ -89,17 +89,13 @@ async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
     assert_eq!((&total["engine"], &total["node"]), (&"native".into(), &turns[1]["node"]));
 
     let table = fixture.ok(&home, &["receipts", "last", "--verify"]).await;
-    assert!(out(&table).contains("COUNTERSIGNED") && out(&table).contains("parrot"), "{}", out(&table));
-    assert!(err(&table).contains("✓ verified: 2 turns"), "{}", err(&table));
+    shows(&table, &["COUNTERSIGNED", "parrot"]);
+    says(&table, &["✓ verified: 2 turns"]);
 
     let words = fixture.folder.path().join("words.txt").display().to_string();
     fixture.ok(&home, &["session", "backup", "last", "--out", &words]).await;
     let other = fixture.folder.path().join("other");
     fixture.ok(&other, &["session", "restore", "--words-file", &words]).await;
     let none = fixture.ok(&other, &["receipts"]).await;
-    assert!(
-        err(&none).contains("2 turns without a receipt: they were brought back from the store"),
-        "{}",
-        err(&none)
-    );
+    says(&none, &["2 turns without a receipt: they were brought back from the store"]);
 }
