@@ -12,7 +12,7 @@ pub(crate) const COMMAND_QUEUE: usize = 256;
 
 /// Accepted turns that the caller has not taken yet; beyond it the newest stream is reset and counted.
 ///
-/// It equals the most turns that may be open in all. In a burst, the quotas by peer and subnet therefore
+/// It equals the most turns that may be open in all. In a burst, the quotas by subnet therefore
 /// decide the refusals, not the order of arrival.
 pub(crate) const INCOMING_QUEUE: usize = 512;
 

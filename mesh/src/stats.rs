@@ -27,7 +27,7 @@ pub struct MeshStats {
     pub turns_accepted: u64,
     /// Inbound turns reset because the queue of [`crate::Incoming`] was full.
     pub turns_refused_queue: u64,
-    /// Inbound turns reset because too many were open, or an unknown peer opened them too fast.
+    /// Inbound turns reset because too many were open, or a peer of an unknown subnet opened them too fast.
     pub turns_refused_quota: u64,
     /// Gossip of node records.
     pub gossip: GossipStats,
