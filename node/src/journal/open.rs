@@ -47,12 +47,19 @@ impl JournalContents {
     }
 }
 
-/// The trees of a journal's database; [`super::trees`] describes them.
+/// The trees of a journal's database.
+#[derive(Clone)]
 pub(super) struct JournalTrees {
+    /// Turn key to entry.
     pub(super) turns: Tree,
+    /// Blob digest to blob bytes.
     pub(super) blobs: Tree,
+    /// Blob digest to turn key.
     pub(super) by_digest: Tree,
+    /// `u64be(created) ‖ turn key`, for pruning entries from the oldest.
     pub(super) by_age: Tree,
+    /// `u64be(created) ‖ turn key` to blob digest, for entries with a local blob; for pruning blobs from the
+    /// oldest.
     pub(super) blob_age: Tree,
 }
 

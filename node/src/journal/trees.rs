@@ -14,7 +14,7 @@ use baton_proto::{
     SignedBytes, codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, link::blob_digest, wire::StoreState,
 };
 use sled::{
-    IVec, Transactional as _, Tree,
+    IVec, Transactional as _,
     transaction::{ConflictableTransactionResult, TransactionError, TransactionalTree},
 };
 
@@ -40,16 +40,7 @@ const PRUNE_BATCH: usize = 1024;
 
 pub(super) struct Trees {
     db: sled::Db,
-    turns: Tree,
-    /// Blob digest to blob bytes.
-    blobs: Tree,
-    /// Blob digest to turn key.
-    by_digest: Tree,
-    /// `u64be(created) ‖ turn key`, for pruning entries from the oldest.
-    by_age: Tree,
-    /// `u64be(created) ‖ turn key` to blob digest, for entries with a local blob; for pruning blobs from the
-    /// oldest.
-    blob_age: Tree,
+    trees: JournalTrees,
     limits: JournalLimits,
     begins_ms: u64,
     blob_bytes: AtomicU64,
@@ -91,14 +82,10 @@ impl Trees {
         now_ms: u64,
     ) -> Result<(Self, Option<JournalDamage>), JournalError> {
         let VerifiedJournal { db, contents: read, mark, damage } = open_verified(folder, limits, now_ms)?;
-        let JournalTrees { turns, blobs, by_digest, by_age, blob_age } = JournalTrees::open(&db)?;
+        let trees = JournalTrees::open(&db)?;
         let (hasher, entries) = (RandomState::new(), read.known.len() as u64);
         let trees = Self {
-            turns,
-            blobs,
-            by_digest,
-            by_age,
-            blob_age,
+            trees,
             db,
             limits,
             begins_ms: read.begins_ms,
@@ -187,10 +174,7 @@ impl Trees {
         if !self.failed.swap(true, Ordering::AcqRel) {
             // Dropping a tree flushes it. After some failures sled waits for that flush for ever, and the
             // process could not end. All flushable data is on the disk already, so the trees are leaked.
-            for tree in [&self.turns, &self.blobs, &self.by_digest, &self.by_age, &self.blob_age] {
-                std::mem::forget(tree.clone());
-            }
-            std::mem::forget(self.db.clone());
+            std::mem::forget((self.trees.clone(), self.db.clone()));
         }
     }
 
@@ -221,7 +205,7 @@ impl Trees {
     }
 
     pub(super) fn entry(&self, key: &TurnKey) -> Result<Option<TurnEntry>, JournalError> {
-        self.turns.get(key.to_bytes())?.map(|bytes| decode(&key.to_bytes(), &bytes)).transpose()
+        self.trees.turns.get(key.to_bytes())?.map(|bytes| decode(&key.to_bytes(), &bytes)).transpose()
     }
 
     /// The entry as on the disk: a seal that could still be lost stays hidden.
@@ -251,7 +235,7 @@ impl Trees {
 
     /// Updates an existing entry.
     pub(super) fn write(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
-        self.turns.insert(key.to_bytes(), encode(key, entry))?;
+        self.trees.turns.insert(key.to_bytes(), encode(key, entry))?;
         Ok(())
     }
 
@@ -374,7 +358,8 @@ impl Trees {
         &self,
         work: impl Fn(Change<'_>) -> ConflictableTransactionResult<T, std::convert::Infallible>,
     ) -> Result<T, JournalError> {
-        let trees = (&self.turns, &self.blobs, &self.by_digest, &self.by_age, &self.blob_age);
+        let JournalTrees { turns, blobs, by_digest, by_age, blob_age } = &self.trees;
+        let trees = (turns, blobs, by_digest, by_age, blob_age);
         let done = trees.transaction(|(turns, blobs, by_digest, by_age, blob_age)| {
             work((turns, blobs, by_digest, by_age, blob_age))
         });
@@ -391,24 +376,24 @@ impl Trees {
     }
 
     pub(super) fn blob(&self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, JournalError> {
-        let found = self.blobs.get(digest.0)?;
+        let found = self.trees.blobs.get(digest.0)?;
         // Altered bytes are useless.
         Ok(found.filter(|bytes| blob_digest(bytes) == *digest).map(|bytes| bytes.to_vec()))
     }
 
     /// The turn of a blob.
     pub(super) fn author_of(&self, digest: &BlobDigest) -> Result<Option<TurnKey>, JournalError> {
-        Ok(self.by_digest.get(digest.0)?.and_then(|key| TurnKey::from_bytes(&key)))
+        Ok(self.trees.by_digest.get(digest.0)?.and_then(|key| TurnKey::from_bytes(&key)))
     }
 
     pub(super) fn unstored(&self) -> Result<Vec<(TurnKey, Box<SealedEntry>)>, JournalError> {
         let mut found = Vec::new();
-        for item in &self.turns {
+        for item in &self.trees.turns {
             let (key, bytes) = item?;
             let key = TurnKey::from_bytes(&key).ok_or(JournalError::Damaged)?;
             if let EntryState::Sealed(sealed) = decode(&key.to_bytes(), &bytes)?.state
                 && !matches!(sealed.store, StoreState::Stored { .. })
-                && self.blobs.contains_key(sealed.committed.blob_digest.0)?
+                && self.trees.blobs.contains_key(sealed.committed.blob_digest.0)?
             {
                 found.push((key, sealed));
             }
@@ -425,7 +410,7 @@ impl Trees {
     }
 
     fn prune_blobs(&self, may_go: impl Fn(&StoreState) -> bool) -> Result<(), JournalError> {
-        for item in self.blob_age.iter().take(PRUNE_BATCH) {
+        for item in self.trees.blob_age.iter().take(PRUNE_BATCH) {
             if self.blob_bytes.load(Ordering::Relaxed) <= self.limits.max_blob_bytes {
                 break;
             }
@@ -434,27 +419,27 @@ impl Trees {
             match self.entry(&key)?.map(|entry| entry.state) {
                 Some(EntryState::Sealed(sealed)) if !may_go(&sealed.store) => continue,
                 Some(EntryState::Sealed(sealed)) => {
-                    self.forget_bytes(self.blobs.remove(sealed.committed.blob_digest.0)?);
+                    self.forget_bytes(self.trees.blobs.remove(sealed.committed.blob_digest.0)?);
                     self.count_untaken(!matches!(sealed.store, StoreState::Stored { .. }), false);
                 }
                 // No entry needs it.
-                _ => self.forget_bytes(self.blobs.remove(digest)?),
+                _ => self.forget_bytes(self.trees.blobs.remove(digest)?),
             }
-            self.blob_age.remove(age)?;
+            self.trees.blob_age.remove(age)?;
         }
         Ok(())
     }
 
     fn prune_entries(&self, now_ms: u64) -> Result<(), JournalError> {
         let retention = u64::try_from(self.limits.retention.as_millis()).unwrap_or(u64::MAX);
-        for item in self.by_age.iter().take(PRUNE_BATCH) {
+        for item in self.trees.by_age.iter().take(PRUNE_BATCH) {
             let (age, created_ms, key) = parse_age(item?.0)?;
             let crowded = self.entries.load(Ordering::Relaxed) >= self.limits.max_entries;
             if !crowded && now_ms.saturating_sub(created_ms) <= retention {
                 break;
             }
             let Some(entry) = self.entry(&key)? else {
-                self.by_age.remove(age)?;
+                self.trees.by_age.remove(age)?;
                 continue;
             };
             // An entry that could still be replayed stays: it is the seen-set.

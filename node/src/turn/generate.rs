@@ -44,15 +44,6 @@ pub(crate) struct Answer {
     pub(crate) first_token_at: Option<Instant>,
 }
 
-/// Stops an engine's job when the turn ends for any reason.
-struct StopOnDrop(CancellationToken);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
 /// Generates the answer. Cancel safe: a dropped call stops the engine within a token.
 ///
 /// # Errors
@@ -77,12 +68,14 @@ pub(crate) async fn generate(
     for token in &payload.resume_tokens {
         tally.step(*token);
     }
-    let stop = StopOnDrop(CancellationToken::new());
-    let handle = start(core, admitted, opened, turn_prompt, stop.0.clone())?;
+    let stop = CancellationToken::new();
+    // The turn may end for any reason; the engine's job then stops.
+    let _stopped = stop.clone().drop_guard();
+    let handle = start(core, admitted, opened, turn_prompt, stop.clone())?;
     let job = ChargedEvents::new(handle, &admitted.charge, payload.resume_tokens.len());
     let mut listener = Listener { core, tally, text: Zeroizing::default(), room, first_token_at: None };
     listener.text.reserve_exact(room.min(MAX_MESSAGE_BYTES));
-    let mut answer = listener.listen(job, &stop.0, events).await?;
+    let mut answer = listener.listen(job, &stop, events).await?;
     answer.finish = with_calls(answer.finish, &answer.text, &turn_prompt.prompt);
     Ok(answer)
 }

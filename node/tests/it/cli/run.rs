@@ -152,6 +152,10 @@ fn the_settings_for_a_client_name_the_running_node_its_store_and_the_shards() {
     {
         assert!(file.contains(part), "{part}: {file}");
     }
+    let shared = output(home.path(), &["share", "--json", "--admin", node.admin()]);
+    let shared: Value = serde_json::from_slice(&shared.stdout).unwrap();
+    assert_eq!(shared["shards"], 10);
+    assert!(file.contains(&format!("node = {}", shared["node"])), "{shared} is not {file}");
 }
 
 #[test]
