@@ -19,12 +19,11 @@ use crate::{
         AuthHash, EmbedId, Encapsulation, ExchangeKey, ExchangeKeyId, ModelId, NodeId, PayloadHash, PublicKey,
     },
     limits::{
-        EMBED_AUTH_VERSION, MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_DIMENSIONS,
-        MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK,
-        VERSION,
+        EMBED_AUTH_VERSION, MAX_EMBED_DIMENSIONS, MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES,
+        MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK, VERSION,
     },
     quota::QuotaUse,
-    signed::{Signable, SignatureBytes, SignedBytes, SignedObject},
+    signed::{Signable, SignatureBytes, SignedBytes, SignedObject, check_order_time},
 };
 
 /// Name of the protocol; it carries the version.
@@ -73,14 +72,7 @@ impl EmbedAuth {
     /// # Errors
     /// [`ErrorCode::NotYetValid`], [`ErrorCode::Expired`].
     pub fn check_time(&self, now_ms: u64) -> Result<(), ErrorCode> {
-        if self.issued_ms > now_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
-            return Err(ErrorCode::NotYetValid);
-        }
-        let lifetime = self.expires_ms.checked_sub(self.issued_ms);
-        if lifetime.is_none_or(|lifetime| lifetime > MAX_AUTH_LIFETIME_MS) || now_ms > self.expires_ms {
-            return Err(ErrorCode::Expired);
-        }
-        Ok(())
+        check_order_time(self.issued_ms, self.expires_ms, now_ms)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::PublicKey,
-    limits::{MAX_SIGNED_BYTES, VERSION},
+    limits::{MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_SIGNED_BYTES, VERSION},
 };
 
 /// An Ed25519 signature, 64 bytes on the wire without a length.
@@ -62,6 +62,18 @@ impl SignedBytes {
     pub fn hash(&self, context: Context) -> [u8; 32] {
         kdf(context, &[&self.body, &self.signature.0])
     }
+}
+
+/// Whether a client's order may be admitted now.
+pub(crate) fn check_order_time(issued_ms: u64, expires_ms: u64, now_ms: u64) -> Result<(), ErrorCode> {
+    if issued_ms > now_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
+        return Err(ErrorCode::NotYetValid);
+    }
+    let lifetime = expires_ms.checked_sub(issued_ms);
+    if lifetime.is_none_or(|lifetime| lifetime > MAX_AUTH_LIFETIME_MS) || now_ms > expires_ms {
+        return Err(ErrorCode::Expired);
+    }
+    Ok(())
 }
 
 /// A signed object. Implementations name the label, the signer and the size limit.

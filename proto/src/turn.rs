@@ -24,14 +24,13 @@ use crate::{
         ModelId, NodeId, PayloadHash, PublicKey, SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     limits::{
-        MAX_AUTH_LIFETIME_MS, MAX_CHECKS, MAX_CLOCK_SKEW_MS, MAX_LOGPROBS, MAX_MESSAGES, MAX_OUTPUT_TOKENS,
-        MAX_PAYLOAD_BYTES, MAX_READ_BLOBS, MAX_READ_RECORDS, MAX_RESUME_TOKENS, MAX_SCHEMA_BYTES,
-        MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES, PAYLOAD_BLOCK, PAYLOAD_VERSION,
-        TURN_AUTH_VERSION,
+        MAX_CHECKS, MAX_LOGPROBS, MAX_MESSAGES, MAX_OUTPUT_TOKENS, MAX_PAYLOAD_BYTES, MAX_READ_BLOBS,
+        MAX_READ_RECORDS, MAX_RESUME_TOKENS, MAX_SCHEMA_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS,
+        MAX_TOKEN_BIASES, PAYLOAD_BLOCK, PAYLOAD_VERSION, TURN_AUTH_VERSION,
     },
     link::{BlobRef, BranchPoint, Genesis},
     record::{Message, RecordKind, check_supersedes},
-    signed::{Signable, SignedBytes, SignedObject},
+    signed::{Signable, SignedBytes, SignedObject, check_order_time},
 };
 
 /// The sampling settings. All numbers are finite; the digest of the encoding is signed.
@@ -260,14 +259,7 @@ impl TurnAuth {
     /// # Errors
     /// [`ErrorCode::NotYetValid`], [`ErrorCode::Expired`].
     pub fn check_time(&self, now_ms: u64) -> Result<(), ErrorCode> {
-        if self.issued_ms > now_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
-            return Err(ErrorCode::NotYetValid);
-        }
-        let lifetime = self.expires_ms.checked_sub(self.issued_ms);
-        if lifetime.is_none_or(|lifetime| lifetime > MAX_AUTH_LIFETIME_MS) || now_ms > self.expires_ms {
-            return Err(ErrorCode::Expired);
-        }
-        Ok(())
+        check_order_time(self.issued_ms, self.expires_ms, now_ms)
     }
 }
 
