@@ -3,15 +3,8 @@
 use std::hint::black_box;
 
 use baton_proto::{
-    SignedObject,
-    chain::SessionReader,
-    codec,
-    commit::{ChainPosition, seal_turn},
-    limits::MAX_FRAME_BYTES,
-    receipt::Receipt,
-    segment::Segment,
-    turn::TurnAuth,
-    wire::ClientFrame,
+    SignedObject, chain::SessionReader, codec, limits::MAX_FRAME_BYTES, receipt::Receipt, segment::Segment,
+    turn::TurnAuth, wire::ClientFrame,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 
@@ -47,14 +40,10 @@ fn ends_of_a_turn(criterion: &mut Criterion) {
         let done = session.done.last().expect("the session has turns");
         let node = &session.nodes[done.node].signing;
         let requested = &done.requested;
-        let keys = (&requested.record_key, &requested.blob_key);
         group.bench_function(format!("seal_turn, {turns} in the segment"), |bencher| {
             bencher.iter_batched(
                 || Receipt::clone(&done.accepted.receipt),
-                |receipt| {
-                    let position = ChainPosition { base: &requested.base, prev_blob: requested.prev_blob };
-                    seal_turn(&requested.auth, position, keys, &done.accepted.record, receipt, node)
-                },
+                |receipt| requested.seal(&done.accepted.record, receipt, node),
                 BatchSize::SmallInput,
             );
         });

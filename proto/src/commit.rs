@@ -19,7 +19,7 @@ use crate::{
     record::{FinishReason, Message, Record, RecordKind, SealedRecord},
     segment::{Entry, Segment},
     signed::{SignedBytes, SignedObject},
-    turn::{Payload, Sampling, TurnAuth},
+    turn::{Grant, Payload, Sampling, TurnAuth},
     wire::Committed,
 };
 
@@ -63,7 +63,7 @@ impl SealedTurn {
     }
 }
 
-/// Seals and signs a turn. The order matters: record, receipt (signed), link (names both, signed), blob.
+/// Seals and signs a turn with the granted keys. The order matters: record, receipt (signed), link (names both, signed), blob.
 ///
 /// # Errors
 /// As [`Record::check`]: a node never signs a turn that every reader would refuse.
@@ -71,20 +71,21 @@ impl SealedTurn {
 pub fn seal_turn(
     auth: &SignedObject<TurnAuth>,
     position: ChainPosition<'_>,
-    (record_key, blob_key): (&RecordKey, &BlobKey),
+    grant: &Grant,
     record: &Record,
     receipt: Receipt,
     node: &SecretSigningKey,
 ) -> Result<SealedTurn, ErrorCode> {
     record.check(auth.seq)?;
+    let (record_key, blob_key) = (grant.record_key.record_key(), grant.blob_key.blob_key());
     let mut link = unsealed_link(auth, position, node.node_id(), receipt.time_ms)?;
-    let sealed = record.seal(record_key, &link.record_identity())?;
+    let sealed = record.seal(&record_key, &link.record_identity())?;
     let receipt = SignedObject::sign(receipt, node);
     link.record_hash = sealed.hash();
     link.record_length = u32::try_from(sealed.0.len()).map_err(|_| ErrorCode::FrameTooLarge)?;
     link.receipt_hash = receipt.receipt_hash();
     let link = SignedObject::sign(link, node);
-    let (segment, blob) = append(position.base, &link, sealed, record_key, blob_key)?;
+    let (segment, blob) = append(position.base, &link, sealed, &record_key, &blob_key)?;
     Ok(SealedTurn {
         link,
         receipt,

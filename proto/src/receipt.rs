@@ -19,7 +19,7 @@ use crate::{
     memory::MemoryItem,
     record::{FinishReason, Message},
     signed::{Signable, SignedObject},
-    turn::{CheckInput, TurnAuth, json_schema_hash},
+    turn::{CheckInput, Payload, TurnAuth, json_schema_hash},
 };
 
 /// The kind of engine that produced the tokens.
@@ -154,7 +154,58 @@ impl Signable for Receipt {
     }
 }
 
+/// The contents of a served turn that its receipt commits to, apart from those of the payload.
+#[derive(Debug, Clone, Copy)]
+pub struct ServedContents<'a> {
+    /// First seq of the history in the prompt; the turn's own seq if there was none.
+    pub window_from: u64,
+    /// The memory items used, best first.
+    pub memory: &'a [MemoryItem],
+    /// The answer.
+    pub answer: &'a str,
+    /// Why the answer ended.
+    pub finish: FinishReason,
+}
+
 impl Receipt {
+    /// The receipt of a turn at the node that it was ordered from. The facts of the computation are still unset: engine,
+    /// counts, running hash, checks, timings, price and time.
+    #[must_use]
+    pub fn of_turn(auth: &SignedObject<TurnAuth>, payload: &Payload, contents: &ServedContents<'_>) -> Self {
+        let key = payload.grant.record_key.record_key();
+        let ServedContents { window_from, memory, answer, finish } = *contents;
+        let auth_hash = auth.auth_hash();
+        Self {
+            version: RECEIPT_VERSION,
+            session_id: auth.session_id,
+            seq: auth.seq,
+            turn_id: auth.turn_id,
+            attempt: auth.attempt,
+            auth_hash,
+            node: auth.audience,
+            model: auth.model,
+            engine: EngineKind::Echo,
+            sampling: auth.sampling,
+            seed: payload.sampling.seed,
+            window_from,
+            tokens: TokenCounts {
+                resumed: auth.resume.map_or(0, |prefix| prefix.token_count),
+                ..TokenCounts::default()
+            },
+            memory_items: u16::try_from(memory.len()).unwrap_or(u16::MAX),
+            commitments: Commitments {
+                input: commit_input(&key, &payload.system, window_from, &payload.messages),
+                output: commit_output(&key, answer, finish),
+                memory: commit_memory(&key, memory),
+            },
+            running_hash: running_hash_start(&key, &auth_hash),
+            checks: Vec::new(),
+            timings: Timings::default(),
+            price: 0,
+            time_ms: 0,
+        }
+    }
+
     /// Whether the node's claims stay within the client's order.
     #[must_use]
     pub fn claims_fit(&self, auth: &TurnAuth) -> bool {

@@ -10,10 +10,10 @@ use baton_proto::{
     check::AnswerCheck,
     commit::{ChainPosition, SealedTurn, closes_segment, seal_turn},
     ids::FetchProof,
-    limits::{MAX_BLOB_BYTES, RECEIPT_VERSION},
+    limits::MAX_BLOB_BYTES,
     link::BlobRef,
     node_record::storage_units,
-    receipt::{Commitments, Receipt, Timings, TokenCounts, commit_input, commit_memory, commit_output},
+    receipt::{Receipt, ServedContents, Timings, TokenCounts},
     record::Record,
     segment::Segment,
     turn::StoragePolicy,
@@ -174,7 +174,6 @@ fn receipt(
 ) -> Receipt {
     let (auth, payload, answer) = (&admitted.auth, &opened.payload, &answered.answer);
     let turn_prompt = &answered.turn_prompt;
-    let record_key = payload.grant.record_key.record_key();
     let used = opened.memory.get(..turn_prompt.memory_used).unwrap_or_default();
     let resumed = auth.resume.map_or(0, |prefix| prefix.token_count);
     // A proxied engine's counts are its server's; they must not exceed the client's limit.
@@ -185,26 +184,15 @@ fn receipt(
     let input = input.min(admitted.engine.info().context_tokens);
     let price = price_of(core.limits.price(&auth.model), input, output - resumed).min(auth.max_price);
     let first_token = answer.first_token_at.map_or(0, |at| millis(at - admitted.began));
-    Receipt {
-        version: RECEIPT_VERSION,
-        session_id: auth.session_id,
-        seq: auth.seq,
-        turn_id: auth.turn_id,
-        attempt: auth.attempt,
-        auth_hash: auth.auth_hash(),
-        node: core.node,
-        model: auth.model,
-        engine: admitted.engine.info().kind,
-        sampling: auth.sampling,
-        seed: payload.sampling.seed,
+    let contents = ServedContents {
         window_from: turn_prompt.window_from,
+        memory: used,
+        answer: &answer.text,
+        finish: answer.finish,
+    };
+    Receipt {
+        engine: admitted.engine.info().kind,
         tokens: TokenCounts { input, output, memory: turn_prompt.memory_tokens, resumed },
-        memory_items: u16::try_from(used.len()).unwrap_or(u16::MAX),
-        commitments: Commitments {
-            input: commit_input(&record_key, &payload.system, turn_prompt.window_from, &payload.messages),
-            output: commit_output(&record_key, &answer.text, answer.finish),
-            memory: commit_memory(&record_key, used),
-        },
         running_hash: answer.running_hash,
         checks: answered.checks.clone(),
         timings: Timings {
@@ -215,6 +203,7 @@ fn receipt(
         },
         price,
         time_ms: core.now_ms(),
+        ..Receipt::of_turn(auth, payload, &contents)
     }
 }
 
@@ -242,8 +231,7 @@ async fn seal(
         let epochs = epochs(&payload.storage, closes_segment(&auth, position, &record)?);
         let storage = storage_units(MAX_BLOB_BYTES, epochs).saturating_mul(storage_price);
         receipt.price = receipt.price.saturating_add(storage).min(auth.max_price);
-        let keys = (&payload.grant.record_key.record_key(), &payload.grant.blob_key.blob_key());
-        seal_turn(&auth, position, keys, &record, receipt, identity.signing_key())
+        seal_turn(&auth, position, &payload.grant, &record, receipt, identity.signing_key())
     });
     sealing.await.map_err(|_| ErrorCode::Internal)?
 }

@@ -18,13 +18,12 @@ use baton_proto::{
     export::{self, Export, ExportScope, TurnProofs},
     head::{HeadOuter, SegmentRef},
     ids::{BlobId, DeviceId, GrantHash, ModelId, NodeId, PayloadHash, RunningHash, SamplingDigest, TurnId},
-    limits::{PAYLOAD_VERSION, RECEIPT_VERSION, TURN_AUTH_VERSION},
+    limits::{PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, Genesis, blob_digest},
     memory::{MemEnvelope, MemoryItem},
     note::{Acknowledgement, TurnNote, TurnNoteKind},
     receipt::{
-        Commitments, EngineKind, Receipt, Timings, TokenCounts, commit_input, commit_memory, commit_output,
-        running_hash_start, running_hashes,
+        EngineKind, Receipt, ServedContents, Timings, TokenCounts, running_hash_start, running_hashes,
     },
     record::{FinishReason, Message, Record, RecordKind, Role},
     segment::Segment,
@@ -270,7 +269,7 @@ impl Session {
         });
 
         let hashes = hashes_of(&record_key, &auth, &script.answer);
-        let receipt = receipt(&auth, &script, &payload, &record_key, &hashes);
+        let receipt = receipt(&auth, &script, &payload, &hashes);
         let record = Record::of_turn(
             script.kind,
             script.supersedes_from,
@@ -279,7 +278,7 @@ impl Session {
             script.finish,
         );
         let position = ChainPosition { base: &base, prev_blob: self.turns.last().map(|turn| turn.blob) };
-        let made = seal_turn(&auth, position, (&record_key, &blob_key), &record, receipt, &node(number))
+        let made = seal_turn(&auth, position, &payload.grant, &record, receipt, &node(number))
             .expect("the fixture's turn seals");
         let committed = made.committed();
         let expected = ExpectedTurn::from_payload(&auth, position, &payload, &script.memory);
@@ -457,42 +456,23 @@ fn receipt(
     auth: &SignedObject<TurnAuth>,
     script: &Script,
     payload: &Payload,
-    key: &RecordKey,
     hashes: &[RunningHash],
 ) -> Receipt {
     let output = word(script.answer.len());
     let memory = if script.memory.is_empty() { 0 } else { 21 };
     // The last turn has a shorter window, over the end of a segment.
     let window_from = if auth.seq + 1 == TURNS { 14 } else { 0 };
+    let contents =
+        ServedContents { window_from, memory: &script.memory, answer: &script.answer, finish: script.finish };
+    let base = Receipt::of_turn(auth, payload, &contents);
     Receipt {
-        version: RECEIPT_VERSION,
-        session_id: auth.session_id,
-        seq: auth.seq,
-        turn_id: auth.turn_id,
-        attempt: auth.attempt,
-        auth_hash: auth.auth_hash(),
-        node: auth.audience,
-        model: auth.model,
         engine: EngineKind::Native,
-        sampling: auth.sampling,
-        seed: payload.sampling.seed,
-        window_from,
-        tokens: TokenCounts {
-            input: 100 + memory,
-            output,
-            memory,
-            resumed: auth.resume.map_or(0, |prefix| prefix.token_count),
-        },
-        memory_items: u16::try_from(script.memory.len()).expect("two items"),
-        commitments: Commitments {
-            input: commit_input(key, &payload.system, window_from, &payload.messages),
-            output: commit_output(key, &script.answer, script.finish),
-            memory: commit_memory(key, &script.memory),
-        },
+        tokens: TokenCounts { input: 100 + memory, output, memory, ..base.tokens },
         running_hash: *hashes.last().expect("the hash of no tokens"),
         checks: auth.checks.iter().copied().zip(VERDICTS).map(answer_check).collect(),
         timings: Timings { queue_ms: 3, prefill_ms: 40, first_token_ms: 55, decode_ms: 700 },
         price: 1_234,
         time_ms: auth.issued_ms + 1_000,
+        ..base
     }
 }

@@ -254,8 +254,7 @@ fn export_of_one_turn(
     change_record(&mut record);
     let base = Segment::empty(root().session_id(), 0);
     let position = ChainPosition { base: &base, prev_blob: None };
-    let keys = (&turn.record_key, &turn.blob_key);
-    let made = seal_turn(&auth, position, keys, &record, receipt, &node(0)).unwrap();
+    let made = seal_turn(&auth, position, &turn.payload.grant, &record, receipt, &node(0)).unwrap();
     let length = u32::try_from(made.blob.len()).unwrap();
     let blob = BlobRef { blob_id: stand_in_id(&made.blob), digest: made.blob_digest, length };
     let head = HeadOuter {

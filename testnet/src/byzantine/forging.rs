@@ -126,7 +126,7 @@ pub(super) fn reseal(
     receipt.commitments.output = commit_output(&record_key, &text, committed.finish);
     let record = Record::of_turn(payload.kind, payload.supersedes_from, &messages, &text, committed.finish);
     let position = ChainPosition { base: &base, prev_blob: link.prev_blob };
-    seal_turn(auth, position, (&record_key, &blob_key), &record, receipt, signer)
+    seal_turn(auth, position, &payload.grant, &record, receipt, signer)
 }
 
 /// A progress note with an invalid signature, or over other tokens.

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use baton_keys::{seal::StreamSealer, session::RecordKey};
+use baton_keys::seal::StreamSealer;
 use baton_mesh::TurnStream;
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -12,13 +12,12 @@ use baton_proto::{
     commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
     ids::{ModelId, RunningHash},
-    limits::{MAX_BLOB_BYTES, MAX_NODE_FRAME_BYTES, RECEIPT_VERSION, VERSION},
+    limits::{MAX_BLOB_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
     link::blob_digest,
     memory::{MemEnvelope, MemoryItem},
     node_record::storage_units,
     receipt::{
-        Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, commit_input, commit_memory,
-        commit_output, running_hash_start, running_hash_step,
+        EngineKind, ProgressNote, Receipt, ServedContents, TokenCounts, running_hash_start, running_hash_step,
     },
     record::{FinishReason, Record},
     store::PutOptions,
@@ -363,30 +362,26 @@ impl<'a> ServedTurn<'a> {
     }
 
     fn seal(&self, answer: &str, act: Act) -> SealedTurn {
-        let key = self.payload.grant.record_key.record_key();
         // Ten tokens in and two out, rounded up, and an open blob.
-        let storage = self.shared.state.lock().unwrap().storage.price
-            * storage_units(0, self.payload.storage.open_epochs);
+        let storage =
+            self.shared.state.lock().unwrap().storage.price * storage_units(0, self.payload.storage.open_epochs);
         let price = match act {
             Act::Charge => 1 + storage,
             Act::Overcharge => 2 + storage,
             _ => 0,
         };
         let first = self.window.turns.iter().find(|turn| turn.record.is_some());
-        let window_from = first.map_or(self.auth.seq, |turn| turn.link.seq);
+        let contents = ServedContents {
+            window_from: first.map_or(self.auth.seq, |turn| turn.link.seq),
+            memory: &self.memory,
+            answer: if act == Act::SealOtherAndVanish { "another text" } else { answer },
+            finish: FinishReason::Stop,
+        };
+        let honest = Receipt::of_turn(&self.auth, &self.payload, &contents);
+        let ordered = self.auth.checks.iter().zip(&self.payload.checks);
         let receipt = Receipt {
-            version: RECEIPT_VERSION,
-            session_id: self.auth.session_id,
-            seq: self.auth.seq,
-            turn_id: self.auth.turn_id,
-            attempt: self.auth.attempt,
-            auth_hash: self.auth.auth_hash(),
-            node: self.auth.audience,
             model: if act == Act::WrongReceipt { ModelId([8; 32]) } else { self.auth.model },
             engine: if act == Act::OtherEngine { EngineKind::Proxied } else { self.shared.engine },
-            sampling: self.auth.sampling,
-            seed: self.payload.sampling.seed,
-            window_from,
             tokens: TokenCounts {
                 input: 10,
                 output: match act {
@@ -394,32 +389,16 @@ impl<'a> ServedTurn<'a> {
                     _ => 2,
                 },
                 memory: u32::from(!self.memory.is_empty()),
-                resumed: self.auth.resume.map_or(0, |prefix| prefix.token_count),
-            },
-            memory_items: u16::try_from(self.memory.len()).unwrap(),
-            commitments: Commitments {
-                input: commit_input(&key, &self.payload.system, window_from, &self.payload.messages),
-                output: commit_output(
-                    &key,
-                    if act == Act::SealOtherAndVanish { "another text" } else { answer },
-                    FinishReason::Stop,
-                ),
-                memory: commit_memory(&key, &self.memory),
+                ..honest.tokens
             },
             running_hash: match act {
                 Act::OtherHashAndVanish => RunningHash([9; 32]),
-                _ => hash_of(&key, &self.auth, &self.payload.resume_tokens),
+                _ => hash_of(&self.auth, &self.payload),
             },
-            checks: self
-                .auth
-                .checks
-                .iter()
-                .zip(&self.payload.checks)
-                .map(|(order, input)| self.check(order, input))
-                .collect(),
-            timings: Timings::default(),
+            checks: ordered.map(|(order, input)| self.check(order, input)).collect(),
             price,
             time_ms: self.shared.now_ms(),
+            ..honest
         };
         let text =
             if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
@@ -431,14 +410,14 @@ impl<'a> ServedTurn<'a> {
             FinishReason::Stop,
         );
         let position = ChainPosition { base: &self.window.base, prev_blob: self.window.prev_blob };
-        let keys = (&key, &self.payload.grant.blob_key.blob_key());
-        seal_turn(&self.auth, position, keys, &record, receipt, &self.shared.signing).unwrap()
+        seal_turn(&self.auth, position, &self.payload.grant, &record, receipt, &self.shared.signing).unwrap()
     }
 }
 
 /// The running hash of an answer: its two tokens, or a resume prefix with the rest of them.
-fn hash_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, resumed: &[u32]) -> RunningHash {
+fn hash_of(auth: &SignedObject<TurnAuth>, payload: &Payload) -> RunningHash {
+    let resumed = &payload.resume_tokens;
     let rest = [40, 41].into_iter().skip(resumed.len());
-    let start = running_hash_start(key, &auth.auth_hash());
+    let start = running_hash_start(&payload.grant.record_key.record_key(), &auth.auth_hash());
     resumed.iter().copied().chain(rest).fold(start, |hash, token| running_hash_step(&hash, token))
 }

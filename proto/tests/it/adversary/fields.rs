@@ -6,7 +6,7 @@ use baton_proto::{
     ErrorCode, Signable, SignedBytes, SignedObject,
     check::{AnswerCheck, CheckOrder, CheckVerdict},
     codec,
-    commit::{check_receipt_of_link, seal_turn},
+    commit::check_receipt_of_link,
     head::HeadRecord,
     ids::{
         AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKeyId, GrantHash, LinkHash, ModelId,
@@ -357,10 +357,7 @@ fn a_receipt_holds_in_every_field_that_the_client_can_check() {
         let mut receipt = Receipt::clone(&done.accepted.receipt);
         change(&mut receipt);
         let requested = &done.requested;
-        let keys = (&requested.record_key, &requested.blob_key);
-        let record = &done.accepted.record;
-        let sealed =
-            seal_turn(&requested.auth, requested.position(), keys, record, receipt, own_key).unwrap();
+        let sealed = requested.seal(&done.accepted.record, receipt, own_key);
         let got = requested.accept(&twenty.session.root, &sealed.committed(), &done.script.answer);
         match (field, code) {
             (field, _) if CLAIMS.contains(&field) => {
@@ -383,10 +380,8 @@ fn a_link_is_accepted_with_a_time_near_its_order_and_the_clients_clock_only() {
     let requested = &done.requested;
     let accept = |time_ms| {
         let receipt = Receipt { time_ms, ..Receipt::clone(&done.accepted.receipt) };
-        let (record, keys) = (&done.accepted.record, (&requested.record_key, &requested.blob_key));
         let own_key = &twenty.session.nodes[done.node].signing;
-        let sealed =
-            seal_turn(&requested.auth, requested.position(), keys, record, receipt, own_key).unwrap();
+        let sealed = requested.seal(&done.accepted.record, receipt, own_key);
         requested.accept(&twenty.session.root, &sealed.committed(), &done.script.answer).map(|_| ())
     };
     // The harness accepts at its epoch.
@@ -449,8 +444,7 @@ fn what_comes_beside_link_and_receipt_is_checked_too() {
         FinishReason::Stop,
     );
     let receipt = Receipt::clone(&done.accepted.receipt);
-    let keys = (&requested.record_key, &requested.blob_key);
-    let sealed = seal_turn(&requested.auth, requested.position(), keys, &other, receipt, own_key).unwrap();
+    let sealed = requested.seal(&other, receipt, own_key);
     let got = requested.accept(root, &sealed.committed(), &done.script.answer);
     assert_eq!(got.unwrap_err(), ErrorCode::BlobMismatch);
     // Every turn's result, offered for every other turn.

@@ -8,7 +8,6 @@ use baton_keys::{
 };
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
-    commit::seal_turn,
     ids::{Encapsulation, ExchangeKey, SuiAddress},
     limits::{MAX_HINT_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_PLACE_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
@@ -394,10 +393,7 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
             &script.answer,
             script.finish,
         );
-        let keys = (&requested.record_key, &requested.blob_key);
-        let signing = &session.nodes[node].signing;
-        let claimed =
-            seal_turn(&requested.auth, requested.position(), keys, &record, receipt, signing).unwrap();
+        let claimed = requested.seal(&record, receipt, &session.nodes[node].signing);
         let got = requested.accept(&session.root, &claimed.committed(), &script.answer).map(|_| ());
         let expected = if taken { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) };
         assert_eq!(got, expected, "{output} tokens with 3 of another node");

@@ -17,13 +17,10 @@ use baton_proto::{
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, SealedTurn, accept_turn, closes_segment, seal_turn},
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, ModelId, NodeId, TurnId},
-    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, PAYLOAD_VERSION, RECEIPT_VERSION, TURN_AUTH_VERSION},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, BranchPoint, blob_digest},
     memory::{MemEnvelope, MemoryItem},
-    receipt::{
-        Commitments, EngineKind, Receipt, Timings, TokenCounts, commit_input, commit_memory, commit_output,
-        running_hash_start, running_hash_step,
-    },
+    receipt::{Receipt, ServedContents, TokenCounts, running_hash_step},
     record::{FinishReason, Message, Record, RecordKind, Role},
     segment::{Segment, blob_salt},
     turn::{
@@ -130,56 +127,34 @@ impl NodeParty {
         };
         let record =
             Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, answer, finish);
-        let keys = (&payload.grant.record_key.record_key(), &payload.grant.blob_key.blob_key());
-        let receipt = self.receipt(&auth, &payload, &window, &memory, (answer, finish));
+        let receipt = Self::receipt(&auth, &payload, &window, &memory, &record);
         let position = ChainPosition { base: &window.base, prev_blob: window.prev_blob };
-        let sealed = seal_turn(&auth, position, keys, &record, receipt, &self.signing)?;
+        let sealed = seal_turn(&auth, position, &payload.grant, &record, receipt, &self.signing)?;
         assert_eq!(closes_segment(&auth, position, &record), Ok(sealed.closes_segment));
         Ok(sealed)
     }
 
     /// An honest receipt; every word of the answer counts as a token.
-    pub(crate) fn receipt(
-        &self,
+    fn receipt(
         auth: &SignedObject<TurnAuth>,
         payload: &Payload,
         window: &Window,
         memory: &[MemoryItem],
-        (answer, finish): (&str, FinishReason),
+        record: &Record,
     ) -> Receipt {
-        let key = payload.grant.record_key.record_key();
+        let answer = record.answer().expect("a turn has an answer");
         let first_text = window.turns.iter().find(|turn| turn.record.is_some());
         let window_from = first_text.map_or(auth.seq, |turn| turn.link.seq);
+        let contents = ServedContents { window_from, memory, answer, finish: record.finish };
+        let base = Receipt::of_turn(auth, payload, &contents);
         let words = u32::try_from(answer.split_whitespace().count()).expect("test answers are short");
-        let resumed = u32::try_from(payload.resume_tokens.len()).expect("test prefixes are short");
-        let output = words.min(100) + resumed;
-        let start = running_hash_start(&key, &auth.auth_hash());
-        let running_hash = (0..output).fold(start, |hash, token| running_hash_step(&hash, token));
+        let output = words.min(100) + base.tokens.resumed;
         Receipt {
-            version: RECEIPT_VERSION,
-            session_id: auth.session_id,
-            seq: auth.seq,
-            turn_id: auth.turn_id,
-            attempt: auth.attempt,
-            auth_hash: auth.auth_hash(),
-            node: self.signing.node_id(),
-            model: auth.model,
-            engine: EngineKind::Echo,
-            sampling: auth.sampling,
-            seed: payload.sampling.seed,
-            window_from,
-            tokens: TokenCounts { input: 10, output, memory: 0, resumed },
-            memory_items: u16::try_from(memory.len()).expect("at most 64 items"),
-            commitments: Commitments {
-                input: commit_input(&key, &payload.system, window_from, &payload.messages),
-                output: commit_output(&key, answer, finish),
-                memory: commit_memory(&key, memory),
-            },
-            running_hash,
-            checks: Vec::new(),
-            timings: Timings::default(),
+            tokens: TokenCounts { input: 10, output, ..base.tokens },
+            running_hash: (0..output).fold(base.running_hash, |hash, token| running_hash_step(&hash, token)),
             price: 5,
             time_ms: EPOCH_MS + auth.seq,
+            ..base
         }
     }
 }
@@ -232,6 +207,12 @@ impl RequestedTurn {
             inline: Vec::new(),
             memory: self.envelope.as_ref().map(|envelope| envelope.bytes().clone()),
         }))
+    }
+
+    /// The turn with this record and receipt, sealed by a node.
+    pub(crate) fn seal(&self, record: &Record, receipt: Receipt, node: &SecretSigningKey) -> SealedTurn {
+        seal_turn(&self.auth, self.position(), &self.payload.grant, record, receipt, node)
+            .expect("the harness seals turns that fit")
     }
 
     /// The client's check of the result.
