@@ -11,7 +11,7 @@
 use std::{
     cmp::Reverse,
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use baton_proto::{
     ids::{HeadIndexKey, SessionId},
     store::{HeadIndex, StoreError, StoreFuture},
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{OnceCell, broadcast::error::RecvError},
     time::Instant,
@@ -113,7 +114,7 @@ impl Identities {
     /// The slot of a mesh. Stops the meshes that were idle for long, and those idle for longest among too many.
     fn slot(&self, key: MeshKey) -> Result<Arc<OnceCell<SessionMesh>>, MeshError> {
         let now = Instant::now();
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         if let Some(slot) = slots.get_mut(&key) {
             slot.used = now;
             return Ok(slot.mesh.clone());
@@ -135,14 +136,14 @@ impl Identities {
 
     /// Stops the meshes that were idle for long.
     fn sweep(&self, now: Instant) {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         slots.retain(|_, slot| slot.is_in_use() || now.duration_since(slot.used) < IDLE);
     }
 
     /// Stops the meshes of a session that ended.
     pub(crate) async fn close(&self, session: SessionId) {
         let closed: Vec<_> = {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = self.slots.lock();
             [MeshUse::Turns, MeshUse::Index].iter().filter_map(|of| slots.remove(&(session, *of))).collect()
         };
         shut_down(closed).await;
@@ -151,7 +152,7 @@ impl Identities {
     /// Stops all meshes, but not a mesh that the caller of the client gave.
     pub(crate) async fn close_all(&self) {
         let closed: Vec<_> = {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = self.slots.lock();
             slots.drain().map(|(_, slot)| slot).collect()
         };
         shut_down(closed).await;
@@ -313,7 +314,7 @@ mod tests {
         let number = |many: usize| SessionId([u8::try_from(many).unwrap(); 32]);
         {
             // Slots without a mesh are idle too.
-            let mut slots = identities.slots.lock().unwrap();
+            let mut slots = identities.slots.lock();
             for many in 1..MAX_SESSION_MESHES {
                 let slot = MeshSlot { mesh: Arc::default(), used: Instant::now() };
                 slots.insert((number(many), MeshUse::Turns), slot);
@@ -321,9 +322,9 @@ mod tests {
         }
         identities.of_turns(number(MAX_SESSION_MESHES)).await.unwrap();
         let has = |identities: &Identities, many: usize| {
-            identities.slots.lock().unwrap().contains_key(&(number(many), MeshUse::Turns))
+            identities.slots.lock().contains_key(&(number(many), MeshUse::Turns))
         };
-        assert_eq!(identities.slots.lock().unwrap().len(), MAX_IDLE_MESHES + 2);
+        assert_eq!(identities.slots.lock().len(), MAX_IDLE_MESHES + 2);
         assert!(has(&identities, 0), "in use");
         assert!(
             !has(&identities, 1) && has(&identities, MAX_SESSION_MESHES - 1),
@@ -332,7 +333,7 @@ mod tests {
         let cells: Vec<Arc<OnceCell<SessionMesh>>> =
             (0..MAX_SESSION_MESHES).map(|_| Arc::default()).collect();
         {
-            let mut slots = identities.slots.lock().unwrap();
+            let mut slots = identities.slots.lock();
             for (many, mesh) in cells.iter().enumerate() {
                 let slot = MeshSlot { mesh: mesh.clone(), used: Instant::now() };
                 slots.insert((number(many), MeshUse::Index), slot);
@@ -349,9 +350,9 @@ mod tests {
         let held = identities.of_turns(session(1)).await.unwrap();
         drop(identities.of_turns(session(2)).await.unwrap());
         identities.sweep(Instant::now());
-        assert_eq!(identities.slots.lock().unwrap().len(), 2);
+        assert_eq!(identities.slots.lock().len(), 2);
         identities.sweep(Instant::now() + IDLE);
-        let left: Vec<_> = identities.slots.lock().unwrap().keys().map(|(session, _)| *session).collect();
+        let left: Vec<_> = identities.slots.lock().keys().map(|(session, _)| *session).collect();
         assert_eq!(left, [session(1)]);
         drop(held);
     }

@@ -3,7 +3,7 @@
 //! The embedded store calls it with a flush of its own files. A caller waits for a disk, so it runs off the
 //! reactor.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use parking_lot::{Condvar, Mutex};
 
 /// Coordinates the flushes of one file, or of files that are flushed together.
 #[derive(Debug, Default)]
@@ -27,13 +27,12 @@ impl GroupCommit {
     /// # Errors
     /// The error of the caller's own flush. Other waiting writers then try themselves.
     pub fn commit<E>(&self, flush: impl Fn() -> Result<(), E>) -> Result<(), E> {
-        // Only plain assignments change the numbers, so a panic leaves them usable.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.writers += 1;
         let own = state.writers;
         while state.durable < own {
             if state.flushing {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut state);
                 continue;
             }
             state.flushing = true;
@@ -43,7 +42,7 @@ impl GroupCommit {
             let flushed = flush();
             drop(guard);
             flushed?;
-            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state = self.state.lock();
             state.durable = state.durable.max(covered);
             self.changed.notify_all();
         }
@@ -56,7 +55,7 @@ struct FlushGuard<'a>(&'a GroupCommit);
 
 impl Drop for FlushGuard<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).flushing = false;
+        self.0.state.lock().flushing = false;
         self.0.changed.notify_all();
     }
 }
@@ -125,7 +124,7 @@ mod tests {
             inside.wait();
             let second = scope.spawn(|| group.commit(|| Ok::<_, &str>(())));
             // The second writer has its number once it has called `commit`, even before it waits.
-            while group.state.lock().unwrap().writers < 2 {
+            while group.state.lock().writers < 2 {
                 std::thread::yield_now();
             }
             waiting.wait();

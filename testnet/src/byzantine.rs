@@ -16,7 +16,7 @@ mod misbehaviour_log;
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -46,6 +46,7 @@ use baton_proto::{
     wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
 };
 use baton_walrus_client::{HttpStore, ShardCount};
+use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     task::{JoinHandle, JoinSet},
@@ -321,7 +322,7 @@ impl ByzantineProxy {
     fn status(&self, note: SignedBytes) -> Option<NodeFrame> {
         let asked =
             SignedObject::<TurnNote>::verify(note).ok().filter(|note| note.kind == TurnNoteKind::Status)?;
-        let sealed = lock(&self.status_replies).get(&(asked.turn_id, asked.attempt)).cloned()?;
+        let sealed = self.status_replies.lock().get(&(asked.turn_id, asked.attempt)).cloned()?;
         Some(match sealed {
             Some(OtherTurn { sealed, .. }) => NodeFrame::Status(TurnStatus::Sealed {
                 committed: Box::new(sealed.committed()),
@@ -334,7 +335,7 @@ impl ByzantineProxy {
     /// The blob of another turn. Only this blob proves the substitution; before it, the reply looks merely
     /// cut short.
     fn other_blob(&self, digest: BlobDigest) -> Option<Vec<u8>> {
-        let later = lock(&self.status_replies);
+        let later = self.status_replies.lock();
         let other = later.values().flatten().find(|other| other.sealed.blob_digest == digest)?;
         self.log.record(other.attempt, other.misbehaviour, None);
         Some(other.sealed.blob.clone())
@@ -352,9 +353,4 @@ async fn relay(mut from: TurnStream, mut to: TurnStream) -> Result<(), FrameErro
 async fn send_only(mut stream: TurnStream, frame: &NodeFrame) -> Result<(), FrameError> {
     stream.send(&codec::encode(frame)).await?;
     stream.close().await
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change is one step, so a panic elsewhere leaves the data consistent.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

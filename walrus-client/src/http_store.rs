@@ -46,12 +46,13 @@ mod verify;
 mod write;
 mod writes;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use baton_proto::{
     ids::{BlobDigest, BlobId},
     store::{BlobStore, PutOptions, PutOutcome, StoreError, StoreFuture, StoreTime},
 };
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::{Client, Url};
 
 use crate::{ShardCount, http_client::is_loopback, jwt::PublisherToken};
@@ -98,7 +99,7 @@ impl HttpStoreInner {
     }
 
     fn recent(&self) -> MutexGuard<'_, RecentBlobs> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recent.lock()
     }
 }
 

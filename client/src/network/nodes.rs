@@ -14,7 +14,7 @@ use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -29,6 +29,7 @@ use baton_proto::{
     receipt::Receipt,
     store::BlobStore,
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 
 pub use explain::NodeExplanation;
@@ -162,12 +163,12 @@ impl Directory {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, NodeEntry>> {
-        lock(&self.known)
+        self.known.lock()
     }
 
     /// Locked after the table of nodes, if both are held.
     fn reputation(&self) -> MutexGuard<'_, Reputation> {
-        lock(&self.reputation)
+        self.reputation.lock()
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -543,11 +544,6 @@ impl NodeEntry {
     fn is_stale(&self, now_ms: u64) -> bool {
         !is_fresh(self.record.as_ref(), now_ms) || self.presence.is_gone(now_ms)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Entries change in single steps, so a panic elsewhere leaves a table usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes nodes that are gone, so that a full table still learns new ones. If it is still full, also removes

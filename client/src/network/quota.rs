@@ -3,12 +3,7 @@
 //! Two files in the home folder, `grant.key` and `grant.chain`. The key belongs to no session or account: a
 //! node that sees it learns only the quota's holder.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, fs, io, path::Path, sync::Arc};
 
 use baton_keys::{
     SecretSigningKey,
@@ -22,6 +17,7 @@ use baton_proto::{
     quota::{QuotaChain, QuotaGrant, QuotaProof, QuotaUse, chain_from_text, chain_to_text},
     turn::TurnAuth,
 };
+use parking_lot::Mutex;
 
 use crate::error::ClientError;
 
@@ -102,7 +98,7 @@ impl QuotaHolder {
 
     /// Shows the grant no more to this node for a while.
     fn withhold(&self, node: NodeId, now_ms: u64) -> bool {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         refused.retain(|_, until_ms| *until_ms > now_ms);
         if refused.len() < MAX_REFUSED {
             refused.insert(node, now_ms.saturating_add(REFUSED_MS));
@@ -116,7 +112,7 @@ impl QuotaHolder {
         let here = grant.nodes.is_empty() || grant.nodes.contains(&node);
         let for_model = grant.models.is_empty() || grant.models.contains(&model);
         let now = (grant.from_ms..grant.until_ms).contains(&issued_ms);
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.refused.lock();
         here && for_model && now && refused.get(&node).is_none_or(|until_ms| *until_ms <= issued_ms)
     }
 
@@ -261,7 +257,7 @@ pub(crate) mod tests {
             bytes[..8].copy_from_slice(&number.to_le_bytes());
             holder.withhold(NodeId(bytes), 2000);
         }
-        assert!(holder.refused.lock().unwrap().len() <= MAX_REFUSED);
+        assert!(holder.refused.lock().len() <= MAX_REFUSED);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     fmt,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Instant,
 };
@@ -21,6 +21,7 @@ use libp2p::{
     identity::Keypair,
 };
 use libp2p_webrtc_utils::{Stream, noise};
+use parking_lot::Mutex;
 use tokio::{
     net::UdpSocket,
     sync::mpsc,
@@ -30,7 +31,7 @@ use tokio::{
 use crate::{
     certificate::Certificate,
     channel_queue::ChannelQueue,
-    data_channel::{DataChannel, PeerState, SharedPeer, lock},
+    data_channel::{DataChannel, PeerState, SharedPeer},
     error::ConnectionError,
     limits::{CHANNEL_LINGER, SILENCE, WORK_AT_ONCE},
     peer_connection::{ChannelId, PeerConnection, Role},
@@ -58,7 +59,7 @@ struct Driver {
 impl Driver {
     /// Works until there is nothing to do; ready with the error that ended the connection.
     fn poll(&mut self, shared: &SharedPeer, context: &mut Context<'_>) -> Poll<ConnectionError> {
-        let mut shared = lock(shared);
+        let mut shared = shared.lock();
         if let Some(error) = &shared.ended {
             return Poll::Ready(error.clone());
         }
@@ -189,12 +190,12 @@ pub(crate) async fn establish(
         if let Poll::Ready(error) = driver.poll(&shared, context) {
             return Poll::Ready(Err(error));
         }
-        if lock(&shared).established { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if shared.lock().established { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await?;
 
     let (first, remote) = {
-        let mut shared = lock(&shared);
+        let mut shared = shared.lock();
         (shared.peer.open_first()?, shared.peer.remote_certificate().ok_or(ConnectionError::Closed)?)
     };
     let (stream, _) = Stream::new(DataChannel::new(first, shared.clone()));
@@ -215,7 +216,7 @@ pub(crate) async fn establish(
         }
     })
     .await?;
-    lock(&shared).peer.release(first, Instant::now())?;
+    shared.lock().peer.release(first, Instant::now())?;
     let connection = Connection {
         shared,
         driver,
@@ -236,7 +237,7 @@ impl Connection {
 
     fn end_channels(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(Some(id)) = self.in_use.poll_next_unpin(context) {
-            let mut shared = lock(&self.shared);
+            let mut shared = self.shared.lock();
             shared.waiting.remove(&id);
             if let Err(error) = shared.peer.release(id, Instant::now()) {
                 shared.end(error);
@@ -256,7 +257,7 @@ impl Connection {
                 continue;
             }
             self.lingering.pop();
-            let mut shared = lock(&self.shared);
+            let mut shared = self.shared.lock();
             match shared.peer.close(id, now) {
                 Ok(true) => {}
                 Ok(false) => self.lingering.push(id, now + CHANNEL_LINGER, &shared.peer),
@@ -271,7 +272,7 @@ impl StreamMuxer for Connection {
     type Error = ConnectionError;
 
     fn poll_inbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<Self::Substream, Self::Error>> {
-        let incoming = lock(&self.shared).incoming.pop();
+        let incoming = self.shared.lock().incoming.pop();
         // `poll` has the task's waker.
         incoming.map_or(Poll::Pending, |(id, ())| Poll::Ready(Ok(self.stream(id))))
     }
@@ -280,7 +281,7 @@ impl StreamMuxer for Connection {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Result<Self::Substream, Self::Error>> {
-        let opened = lock(&self.shared).peer.open(Instant::now())?;
+        let opened = self.shared.lock().peer.open(Instant::now())?;
         match opened {
             Some(id) => Poll::Ready(Ok(self.stream(id))),
             // The task is polled when the peer has confirmed the close of another channel.
@@ -307,7 +308,7 @@ impl StreamMuxer for Connection {
 impl Connection {
     fn say_goodbye(&mut self) {
         let shared = self.shared.clone();
-        let mut shared = lock(&shared);
+        let mut shared = shared.lock();
         if shared.ended.is_none() {
             shared.peer.end(Instant::now());
             self.driver.send(&mut shared);

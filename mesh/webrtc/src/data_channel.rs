@@ -10,6 +10,6 @@ mod unread;
 #[cfg(target_family = "wasm")]
 pub(crate) use browser::DataChannel;
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use native::{DataChannel, PeerState, SharedPeer, lock};
+pub(crate) use native::{DataChannel, PeerState, SharedPeer};
 #[cfg(target_family = "wasm")]
 pub(crate) use unread::UnreadTotal;

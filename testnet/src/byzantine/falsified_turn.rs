@@ -19,7 +19,7 @@ use baton_proto::{
 };
 use tokio::time::timeout;
 
-use super::{AttemptKey, ByzantineProxy, HOLD, Misbehaviour, OtherTurn, forging, lock};
+use super::{AttemptKey, ByzantineProxy, HOLD, Misbehaviour, OtherTurn, forging};
 
 /// A replacement for one event.
 enum Replacement {
@@ -69,7 +69,7 @@ impl ByzantineProxy {
         request: &TurnRequest,
     ) -> Result<(), FrameError> {
         let Some((auth, payload, secret)) = self.open(request) else { return self.pass(client, bytes).await };
-        let Some(misbehaviour) = lock(&self.script).next() else { return self.pass(client, bytes).await };
+        let Some(misbehaviour) = self.script.lock().next() else { return self.pass(client, bytes).await };
         let key = (auth.turn_id, auth.attempt);
         if misbehaviour == Misbehaviour::ClaimsBroken {
             self.log.record(AttemptKey::of(&auth), misbehaviour, None);
@@ -104,7 +104,7 @@ impl ByzantineProxy {
         };
         // Whatever the outcome, later status requests get a false reply.
         if !matches!(misbehaviour, Misbehaviour::TwoLinks | Misbehaviour::ClaimsStored) {
-            lock(&self.status_replies).insert(key, None);
+            self.status_replies.lock().insert(key, None);
         }
         turn.run(&mut reply).await
     }
@@ -268,7 +268,7 @@ impl FalsifiedTurn<'_> {
                     let key = (self.auth.turn_id, self.auth.attempt);
                     let (attempt, misbehaviour) = (AttemptKey::of(&self.auth), self.misbehaviour);
                     let other = OtherTurn { attempt, misbehaviour, sealed };
-                    lock(&self.proxy.status_replies).insert(key, Some(other));
+                    self.proxy.status_replies.lock().insert(key, Some(other));
                     // The misbehaviour counts once the other turn's blob is served.
                     self.recorded = true;
                     return Ok(vec![Replacement::End]);

@@ -1,15 +1,12 @@
 //! The record of all misbehaviour, for comparison with the clients' findings.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use baton_proto::{
     ids::{LinkHash, SessionId},
     turn::TurnAuth,
 };
+use parking_lot::Mutex;
 
 use super::Misbehaviour;
 
@@ -50,20 +47,20 @@ pub struct MisbehaviourLog(Arc<Mutex<HashMap<AttemptKey, MisbehaviourEntry>>>);
 impl MisbehaviourLog {
     pub(super) fn record(&self, key: AttemptKey, misbehaviour: Misbehaviour, first_link: Option<LinkHash>) {
         let entry = MisbehaviourEntry { misbehaviour, at: Instant::now(), first_link };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, entry);
+        self.0.lock().insert(key, entry);
     }
 
     /// The misbehaviour in an attempt, if any.
     #[must_use]
     pub fn entry(&self, key: &AttemptKey) -> Option<MisbehaviourEntry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied()
+        self.0.lock().get(key).copied()
     }
 
     /// How often each misbehaviour happened.
     #[must_use]
     pub fn counts(&self) -> HashMap<Misbehaviour, u64> {
         let mut counts = HashMap::new();
-        for entry in self.0.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for entry in self.0.lock().values() {
             *counts.entry(entry.misbehaviour).or_default() += 1;
         }
         counts

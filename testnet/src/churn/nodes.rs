@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use baton_proto::ids::NodeId;
+use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
 use super::{ChurnOptions, HUB};
@@ -18,12 +19,12 @@ pub(super) struct Deaths(Arc<Mutex<HashMap<NodeId, Instant>>>);
 
 impl Deaths {
     fn note(&self, node: NodeId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, Instant::now());
+        self.0.lock().insert(node, Instant::now());
     }
 
     /// The time of a node's last kill, if that was after `since`.
     pub(super) fn of(&self, node: NodeId, since: Instant) -> Option<Instant> {
-        let deaths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let deaths = self.0.lock();
         deaths.get(&node).copied().filter(|death| *death >= since)
     }
 }

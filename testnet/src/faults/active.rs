@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -11,6 +11,7 @@ use std::{
 
 use axum::http::Method;
 use baton_proto::ids::BlobId;
+use parking_lot::{Mutex, RwLock};
 
 use super::{Fault, FaultPlan, FaultRoute, MAX_FAULT_RULES, draw};
 
@@ -55,7 +56,7 @@ impl Faults {
     /// Installs another plan and restarts the counts.
     pub fn set(&self, plan: FaultPlan) {
         let running = (!plan.rules.is_empty()).then(|| Arc::new(ActivePlan::new(plan)));
-        *self.plan.write().unwrap_or_else(PoisonError::into_inner) = running;
+        *self.plan.write() = running;
     }
 
     /// Notes that a blob was stored other than by a request.
@@ -66,7 +67,7 @@ impl Faults {
     }
 
     pub(super) fn running(&self) -> Option<Arc<ActivePlan>> {
-        self.plan.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.plan.read().clone()
     }
 }
 
@@ -90,7 +91,7 @@ impl ActivePlan {
         if !self.has_window() {
             return;
         }
-        let mut first_puts = self.first_puts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first_puts = self.first_puts.lock();
         if first_puts.len() >= MAX_REMEMBERED_PUTS {
             first_puts.retain(|_, first| now.duration_since(*first) < self.window);
         }
@@ -101,7 +102,7 @@ impl ActivePlan {
 
     /// Time since the first PUT of a blob, if it is remembered.
     fn since_put(&self, id: BlobId, now: Instant) -> Option<Duration> {
-        let first_puts = self.first_puts.lock().unwrap_or_else(PoisonError::into_inner);
+        let first_puts = self.first_puts.lock();
         first_puts.get(&id).map(|first| now.duration_since(*first))
     }
 

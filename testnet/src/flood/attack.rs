@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -20,6 +20,7 @@ use baton_mesh::{Mesh, MeshConfig, Multiaddr, Reach};
 use baton_proto::{codec, ids::NodeId, limits::MAX_NODE_FRAME_BYTES, wire::NodeFrame};
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::identity::Keypair;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Notify,
@@ -128,16 +129,12 @@ pub(super) struct AttackCounts {
 
 impl AttackCounts {
     pub(super) fn answered(&self, what: &str) {
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.lock();
         match answers.get_mut(what) {
             Some(count) => *count += 1,
             None => drop(answers.insert(what.to_owned(), 1)),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Shared state of the lanes.
@@ -241,7 +238,7 @@ fn report(counts: &AttackCounts, seconds: f64, cpus: f64) -> AttackReport {
         behind_per_second: per_second(&[behind]),
         identities: identities.load(Relaxed),
         cpus: (cpus * 100.0).round() / 100.0,
-        answers: lock(answers).clone(),
+        answers: answers.lock().clone(),
     }
 }
 
@@ -334,7 +331,7 @@ impl Lane {
                 if sent > 0 {
                     self.pace.due(&plan.counts).await;
                 }
-                let shot = if open.count() < IN_FLIGHT { lock(&plan.fresh).pop_front() } else { None };
+                let shot = if open.count() < IN_FLIGHT { plan.fresh.lock().pop_front() } else { None };
                 let Some((shot, frame)) = shot.and_then(|shot| Some((shot, plan.shots.get(shot)?))) else {
                     plan.counts.behind.fetch_add(1, Relaxed);
                     // An identity that cannot send leaves its connection.
@@ -380,16 +377,16 @@ struct Stream {
 
 impl OpenStreams {
     fn count(&self) -> usize {
-        lock(&self.streams).len()
+        self.streams.lock().len()
     }
 
     fn begin(&self, stream: u32, shot: usize) {
-        lock(&self.streams).insert(stream, Stream { shot, bytes: Vec::new(), answered: false });
+        self.streams.lock().insert(stream, Stream { shot, bytes: Vec::new(), answered: false });
     }
 
     /// Reads every answer to its end, to make the node do all its work.
     fn receive(&self, piece: &StreamPiece) {
-        let mut streams = lock(&self.streams);
+        let mut streams = self.streams.lock();
         let Some(stream) = streams.get_mut(&piece.stream) else { return };
         if !stream.answered {
             stream.bytes.extend(&piece.body);
@@ -421,14 +418,14 @@ impl OpenStreams {
     fn count_refusal(&self, shot: usize, what: &str) {
         self.plan.counts.answered(what);
         if self.plan.reusable || matches!(what, "none" | "RateLimited" | "Busy") {
-            lock(&self.plan.fresh).push_back(shot);
+            self.plan.fresh.lock().push_back(shot);
         }
     }
 }
 
 impl Drop for OpenStreams {
     fn drop(&mut self) {
-        let streams = std::mem::take(&mut *lock(&self.streams));
+        let streams = std::mem::take(&mut *self.streams.lock());
         for stream in streams.into_values().filter(|stream| !stream.answered) {
             self.count_refusal(stream.shot, "none");
         }

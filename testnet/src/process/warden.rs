@@ -10,10 +10,10 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     os::unix::process::CommandExt as _,
     process::{ChildStdin, Command, ExitCode, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::Context as _;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
@@ -53,7 +53,7 @@ impl Drop for Ward {
 }
 
 fn pipe() -> MutexGuard<'static, Option<ChildStdin>> {
-    PIPE.lock().unwrap_or_else(PoisonError::into_inner)
+    PIPE.lock()
 }
 
 fn start() -> anyhow::Result<ChildStdin> {

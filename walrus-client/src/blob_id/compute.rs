@@ -8,7 +8,9 @@
 //! When the extended symbols of all rows exceed the limit, they are processed strip by strip. The batches
 //! that need them keep their hash states between strips. So memory depends on the number of shards only.
 
-use std::{io, num::NonZeroUsize, sync::Mutex};
+use std::{io, num::NonZeroUsize};
+
+use parking_lot::Mutex;
 
 use super::{
     BlobSource,
@@ -193,7 +195,7 @@ fn for_each<T: Send>(
         return tasks.into_iter().try_for_each(|task| work(worker, task));
     }
     let tasks = Mutex::new(tasks);
-    let next = || tasks.lock().map_or(None, |mut tasks| tasks.next());
+    let next = || tasks.lock().next();
     let run = |worker: &mut Worker| -> io::Result<()> {
         while let Some(task) = next() {
             work(worker, task)?;

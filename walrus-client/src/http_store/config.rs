@@ -1,10 +1,8 @@
 //! Settings of an [`HttpStore`], checked before the first request.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use reqwest::{ClientBuilder, Url, retry};
 
 use super::{Clients, HttpStore, HttpStoreInner, recent_blobs::RecentBlobs, sources::Sources};

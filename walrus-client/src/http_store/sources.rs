@@ -1,10 +1,8 @@
 //! The publishers or aggregators of a store: their URLs and health.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::Url;
 use tokio::time::Instant;
 
@@ -24,7 +22,7 @@ impl Sources {
     }
 
     fn health(&self) -> MutexGuard<'_, SourceHealth> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+        self.health.lock()
     }
 
     pub(super) fn url(&self, index: usize) -> &Url {

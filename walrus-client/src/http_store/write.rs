@@ -8,7 +8,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -17,6 +16,7 @@ use baton_proto::{
     store::{PutOptions, StoreError},
 };
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reqwest::{RequestBuilder, Url, header};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -89,7 +89,7 @@ impl HttpStoreInner {
         match timeout_at(deadline, Box::pin(self.course(job, &live, deadline))).await {
             Ok(result) => result,
             Err(_) => {
-                let live = lock(&live);
+                let live = live.lock();
                 Err(live.course.at_deadline(live.in_flight))
             }
         }
@@ -109,7 +109,7 @@ impl HttpStoreInner {
             let Some(publisher) = queue.pop_front() else {
                 return Err(StoreError::Refused { reason: "no publisher is configured".to_owned() });
             };
-            lock(live).in_flight = true;
+            live.lock().in_flight = true;
             // The ID is needed only with the answer, which takes a while.
             let (id, answer) = tokio::join!(self.own_id(&own), self.send(job, publisher));
             let id = match (id, &answer) {
@@ -129,13 +129,13 @@ impl HttpStoreInner {
                 lost_by = Some(publisher);
             }
             let mut step = {
-                let mut live = lock(live);
+                let mut live = live.lock();
                 live.in_flight = false;
                 live.course.after_fault(fault, queue.len(), left(), rand::random())
             };
             if step == PutStep::Probe {
                 let probed = self.probe(id, job.length).await;
-                let next = lock(live).course.after_probe(probed, left(), rand::random());
+                let next = live.lock().course.after_probe(probed, left(), rand::random());
                 let Some(next) = next else { return Ok(self.stored(id, None)) };
                 step = next;
             }
@@ -144,7 +144,7 @@ impl HttpStoreInner {
                 PutStep::Round(wait) => {
                     sleep(wait).await;
                     queue = self.publishers.order().into();
-                    if lock(live).course.is_in_doubt() {
+                    if live.lock().course.is_in_doubt() {
                         // Only the publisher that may have bought it can see its purchase.
                         queue.retain(|publisher| Some(*publisher) == lost_by);
                     } else {
@@ -278,8 +278,4 @@ fn send_fault(error: &reqwest::Error) -> PutFault {
     } else {
         PutFault::Ambiguous { reason }
     }
-}
-
-fn lock(live: &Mutex<PutState>) -> MutexGuard<'_, PutState> {
-    live.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,12 +6,13 @@ use std::{
     io,
     path::{Path, PathBuf},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::{Duration, SystemTime},
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio_rustls::{
     LazyConfigAcceptor,
@@ -93,7 +94,7 @@ impl TlsIdentity {
     }
 
     fn current(&self) -> MutexGuard<'_, Option<CurrentIdentity>> {
-        self.inner.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.current.lock()
     }
 
     fn config(&self) -> Option<Arc<ServerConfig>> {
@@ -107,7 +108,7 @@ impl TlsIdentity {
 
     /// The answers to an authority, by name.
     pub(crate) fn proofs(&self) -> MutexGuard<'_, HashMap<String, Arc<ServerConfig>>> {
-        self.inner.proofs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.proofs.lock()
     }
 
     /// Reads the files again if one of them changed. Blocking.

@@ -3,10 +3,7 @@
 //! An agent sends its whole conversation with each request, and asks that nothing of it is kept. In a session that
 //! goes on, its node has read the conversation already, and reads the new messages alone.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use baton_client::{Client, ClientError, NewSession};
 use baton_proto::{
@@ -14,6 +11,7 @@ use baton_proto::{
     record::{Message, Role},
     text::is_same_place,
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::state::session_index::same_messages;
@@ -110,7 +108,7 @@ impl<T> IdleSessions<T> {
         pinned: &[Message],
         messages: &[Message],
     ) -> Option<(History, T)> {
-        let mut idle = self.lock();
+        let mut idle = self.0.lock();
         let position = idle.iter().rposition(|one| one.history.is_of(project, pinned, messages))?;
         let taken = idle.remove(position);
         Some((taken.history, taken.session))
@@ -119,7 +117,7 @@ impl<T> IdleSessions<T> {
     /// Keeps a session for a next request. The caller ends the returned sessions, for which there is no room.
     #[must_use]
     pub(crate) fn keep(&self, history: History, session: T, now: Instant) -> Vec<T> {
-        let mut idle = self.lock();
+        let mut idle = self.0.lock();
         idle.push(IdleSession { history, session, used: now });
         let (mut count, mut bytes) = (0, 0);
         let fitting = idle.iter().rev().take_while(|one| {
@@ -134,14 +132,9 @@ impl<T> IdleSessions<T> {
     /// Takes the sessions that were not used for a time. The caller ends them.
     #[must_use]
     pub(crate) fn unused(&self, time: Duration, now: Instant) -> Vec<T> {
-        let mut idle = self.lock();
+        let mut idle = self.0.lock();
         let unused = idle.iter().take_while(|one| now.duration_since(one.used) >= time).count();
         idle.drain(..unused).map(|one| one.session).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<IdleSession<T>>> {
-        // Each change is one call of the list, so a panic leaves it whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

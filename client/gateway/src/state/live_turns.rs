@@ -1,14 +1,12 @@
 //! The turns that the chat page begins. Such a turn goes on when its tab is closed, and each tab that shows the session
 //! follows it. A turn keeps its request's slot, so there are at most as many as slots.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use axum::response::Response;
 use baton_proto::ids::SessionId;
 use futures::{Stream, stream};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -53,7 +51,7 @@ impl std::fmt::Debug for LiveTurns {
 impl LiveTurns {
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<LiveTurn>>> {
         // Each change is one call of the map, so a panic leaves it whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Whether a turn of the page runs in a session.

@@ -1,9 +1,8 @@
 //! The requests that are served at once. Each key with a name has a share of them, and some are the owner's alone.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
 
 /// Most requests served at once: more than one person's programs make.
 const MAX_REQUESTS: usize = 64;
@@ -26,7 +25,7 @@ pub(crate) struct RequestSlot {
 impl RequestSlots {
     /// Takes a slot; none while the caller or all callers have as many as they may.
     pub(crate) fn take(&self, name: Option<String>) -> Option<RequestSlot> {
-        let mut taken = self.lock();
+        let mut taken = self.0.lock();
         let count = |name: &Option<String>| taken.get(name).copied().unwrap_or_default();
         let all: usize = taken.values().sum();
         let fits = match &name {
@@ -42,16 +41,11 @@ impl RequestSlots {
         *taken.entry(name.clone()).or_default() += 1;
         Some(RequestSlot { slots: self.clone(), name })
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Option<String>, usize>> {
-        // Each change is one call of the map, so a panic leaves it whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
-        let mut taken = self.slots.lock();
+        let mut taken = self.slots.0.lock();
         if let Some(count) = taken.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {
@@ -79,7 +73,7 @@ mod tests {
         drop((slots.take(key(200)).unwrap(), own));
         assert!(slots.take(key(200)).is_some() && slots.take(key(201)).is_some());
         taken.clear();
-        assert!(slots.lock().is_empty(), "an ended request leaves nothing");
+        assert!(slots.0.lock().is_empty(), "an ended request leaves nothing");
         let all: Vec<_> = std::iter::from_fn(|| slots.take(None)).collect();
         assert_eq!(all.len(), MAX_REQUESTS, "the owner may use all");
     }

@@ -1,12 +1,10 @@
 //! Lets one request at a time take a turn in a session. Another request for the same place branches off, unless
 //! the program of the first one has hung up.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use baton_proto::ids::SessionId;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc::WeakUnboundedSender, watch};
 
 use crate::form::steps::Step;
@@ -42,7 +40,7 @@ impl SessionSlots {
     ) -> Result<SessionSlot, Holder> {
         let (sender, held) = watch::channel(());
         // Each change is one call of the map, so a panic leaves it whole.
-        let mut holders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holders = self.0.lock();
         if let Some(holder) = holders.get(&session) {
             return Err(holder.clone());
         }
@@ -52,7 +50,7 @@ impl SessionSlots {
 
     /// The request that holds a session.
     pub(crate) fn holder(&self, session: SessionId) -> Option<Holder> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&session).cloned()
+        self.0.lock().get(&session).cloned()
     }
 
     /// Whether a request is being answered in a session.
@@ -75,7 +73,7 @@ impl Holder {
 
 impl Drop for SessionSlot {
     fn drop(&mut self) {
-        self.slots.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.session);
+        self.slots.0.lock().remove(&self.session);
     }
 }
 

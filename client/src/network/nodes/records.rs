@@ -1,6 +1,6 @@
 //! Asks nodes for their records: the first time, before the records expire, and as a presence check.
 
-use std::{collections::HashSet, sync::Mutex, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use baton_mesh::{Multiaddr, OpenError, PeerEvent, PeerInfo};
 use baton_proto::{
@@ -10,12 +10,13 @@ use baton_proto::{
     wire::{ClientFrame, NodeFrame},
 };
 use futures::{StreamExt as _, stream};
+use parking_lot::Mutex;
 use tokio::{
     sync::broadcast::error::RecvError,
     time::{Instant, timeout_at},
 };
 
-use super::{Directory, MAX_NODES, NodeInfo, lock, make_room};
+use super::{Directory, MAX_NODES, NodeInfo, make_room};
 use crate::network::exchange::{self, ExchangeError};
 
 /// Nodes asked for their record at once.
@@ -155,7 +156,7 @@ impl Directory {
         let asked = Mutex::new(HashSet::new());
         let mut asks = stream::iter(stale)
             .map(|node| {
-                lock(&asked).insert(node);
+                asked.lock().insert(node);
                 let addrs = self.addrs(node);
                 async move { (node, self.fetch_record(node, &addrs, self.timeouts.open).await) }
             })
@@ -163,7 +164,7 @@ impl Directory {
         let wait = if have_some { GATHER } else { self.timeouts.open };
         let mut until = deadline.min(Instant::now() + wait);
         while let Ok(Some((node, answer))) = timeout_at(until, asks.next()).await {
-            lock(&asked).remove(&node);
+            asked.lock().remove(&node);
             self.record_answer(node, answer);
             if !have_some && !self.usable().is_empty() {
                 have_some = true;
@@ -172,7 +173,7 @@ impl Directory {
         }
         drop(asks);
         // A silent node is asked again later, so that not every turn waits for it.
-        for node in lock(&asked).drain() {
+        for node in asked.lock().drain() {
             self.record_answer(node, RecordAnswer::Nothing);
         }
     }

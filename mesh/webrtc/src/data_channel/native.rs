@@ -4,13 +4,14 @@ use std::{
     collections::HashMap,
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Instant,
 };
 
 use bytes::Bytes;
 use futures::{AsyncRead, AsyncWrite};
+use parking_lot::Mutex;
 
 use crate::{
     channel_queue::ChannelQueue,
@@ -39,10 +40,6 @@ pub(crate) struct WaitingTasks {
 }
 
 pub(crate) type SharedPeer = Arc<Mutex<PeerState>>;
-
-pub(crate) fn lock(shared: &SharedPeer) -> MutexGuard<'_, PeerState> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl PeerState {
     pub(crate) fn new(peer: PeerConnection) -> Self {
@@ -135,7 +132,7 @@ impl AsyncRead for DataChannel {
     ) -> Poll<io::Result<usize>> {
         if self.unread.is_empty() {
             let id = self.id;
-            let mut shared = lock(&self.shared);
+            let mut shared = self.shared.lock();
             if let Some(error) = &shared.ended {
                 return Poll::Ready(Err(error.clone().into()));
             }
@@ -159,7 +156,7 @@ impl AsyncRead for DataChannel {
 
 impl AsyncWrite for DataChannel {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         if let Some(error) = &shared.ended {
             return Poll::Ready(Err(error.clone().into()));
         }
