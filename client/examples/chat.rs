@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let session = client.session(client.new_session(NewSession::default()).await?);
     // The echo engine repeats its input. Without this permission no client asks it.
-    let input = TurnInput { allow_echo: true, ..TurnInput::user(message.as_str()) };
+    let input = TurnInput::user(message.as_str()).with_route(|route| route.allow_echo = true);
     let outcome = session
         .turn(input, |event| match event {
             TurnEvent::Text(text) => {

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use baton_keys::{files::FileSecret, session::SessionRoot};
+use baton_keys::session::SessionRoot;
 use baton_mesh::{DhtHeads, Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
     ids::{ModelId, NodeId, SessionId},
@@ -20,7 +20,7 @@ use crate::{
     config::ClientConfig,
     core::{Core, DHT_INDEX, new_device},
     error::ClientError,
-    event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
+    event::{DEFAULT_OUTPUT_TOKENS, RouteOptions},
     evidence::Equivocation,
     home,
     identities::Identities,
@@ -34,7 +34,7 @@ use crate::{
     restore::{self, RecoveryReport},
     session::{
         info::SessionInfo,
-        journal::{JournalLocation, JournalLog},
+        journal::{JournalLocation, JournalLog, Journals},
         state::SessionHeader,
     },
     session_handle::SessionHandle,
@@ -43,7 +43,6 @@ use crate::{
         search::{self, SearchMatch},
         sessions::{self, Listing},
     },
-    turn,
 };
 
 /// The shortest time for which a blob is bought.
@@ -96,7 +95,7 @@ impl Client {
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
         };
-        let home::HomeContents { secret, journals, reputation_file, reputation } = contents;
+        let home::HomeContents { journals, reputation_file, reputation } = contents;
         let (mesh, settings) = match &config.mesh {
             Some(mesh) => (mesh.clone(), None),
             None => start_mesh(&config).await.map(|(mesh, settings)| (mesh, Some(settings)))?,
@@ -121,7 +120,7 @@ impl Client {
             reputation_file,
         };
         let directory = Arc::new(Directory::new(mesh, setup));
-        let core = Arc::new(Core::new(config, (secret, journals), (directory, identities), heads));
+        let core = Arc::new(Core::new(config, journals, directory, identities, heads));
         Ok(Self { core })
     }
 
@@ -131,7 +130,7 @@ impl Client {
     #[must_use]
     pub fn log_client(&self, log: Arc<dyn JournalLog>) -> Self {
         let config = ClientConfig { home: None, passphrase: None, renew: false, ..self.core.config.clone() };
-        let journals = (FileSecret::generate(), JournalLocation::Log(log));
+        let journals = Journals::without_files(JournalLocation::Log(log));
         Self { core: Arc::new(self.core.sharing_network(config, journals, None)) }
     }
 
@@ -158,7 +157,7 @@ impl Client {
         };
         let index = NamedIndex { name: "nowhere".to_owned(), index: Arc::new(NoHeadIndex) };
         let heads = HeadIndexes::new(vec![index], config.timeouts.heads)?;
-        let journals = (FileSecret::generate(), JournalLocation::Memory);
+        let journals = Journals::without_files(JournalLocation::Memory);
         Ok(Self { core: Arc::new(self.core.sharing_network(config, journals, Some(Arc::new(heads)))) })
     }
 
@@ -377,24 +376,13 @@ impl Client {
     pub async fn explain(
         &self,
         session: Option<SessionId>,
-        options: &ResumeOptions,
+        route: &RouteOptions,
     ) -> Result<Vec<NodeExplanation>, ClientError> {
-        let mut wish = Wish {
-            model: options.model.as_deref(),
-            node: options.node,
-            allow_echo: options.allow_echo,
-            output_tokens: DEFAULT_OUTPUT_TOKENS,
-            max_price: Some(self.core.config.max_price),
-            storage: Some(self.core.config.storage),
-            quota: self.core.config.quota.as_deref(),
-            now_ms: self.core.now_ms(),
-            ..Wish::default()
-        };
+        let mut wish = Wish { output_tokens: DEFAULT_OUTPUT_TOKENS, ..self.core.wish(route) };
         let mut of_session = None;
         if let Some(id) = session {
             let session = background::open(&self.core, id, true).await?;
-            (of_session, wish.warm) =
-                session.read(|state| (turn::model_of(state), turn::warm_node(&self.core, state)));
+            (of_session, wish.warm) = session.read(|state| (state.last_model(), self.core.warm_node(state)));
         }
         let of_session = of_session.map(|model| model.to_string());
         wish.model = wish.model.or(of_session.as_deref());

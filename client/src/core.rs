@@ -5,29 +5,32 @@
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
-use baton_keys::{files::FileSecret, session::SessionRoot};
-use baton_proto::ids::{DeviceId, SessionId};
+use baton_keys::session::SessionRoot;
+use baton_proto::ids::{DeviceId, NodeId, SessionId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::broadcast, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     config::ClientConfig,
     error::ClientError,
+    event::RouteOptions,
     evidence::{Equivocation, FOUND_QUEUE},
     identities::{self, Identities, SessionDht},
     network::{
+        choose::Wish,
         heads::{HeadIndexes, NamedIndex},
         nodes::{Directory, maintenance},
     },
     session::{
-        journal::{self, EXTENSION, JournalLocation, file_error, quarantine},
+        journal::{self, EXTENSION, JournalLocation, Journals, file_error, quarantine},
         lifetime::{self, BlobLifetime},
         open_session::{self, ReadOnly, Session},
-        state::{Entry, SessionHeader, StorageTerms},
+        state::{Entry, SessionHeader, State, StorageTerms},
     },
 };
 
@@ -37,10 +40,7 @@ pub(crate) const DHT_INDEX: &str = "the nodes' DHT";
 /// The shared parts of a client.
 pub(crate) struct Core {
     pub(crate) config: ClientConfig,
-    /// Seals the session roots on the disk.
-    pub(crate) secret: FileSecret,
-    /// Location of the journals.
-    pub(crate) journals: JournalLocation,
+    pub(crate) journals: Journals,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
     /// The sessions of the journals that were read. A journal's name is random and its root never changes.
     journal_ids: Mutex<HashMap<PathBuf, SessionId>>,
@@ -79,8 +79,9 @@ impl Core {
     /// Starts the maintenance of the directory and of the identities. The network ends with this client.
     pub(crate) fn new(
         config: ClientConfig,
-        (secret, journals): (FileSecret, JournalLocation),
-        (directory, identities): (Arc<Directory>, Arc<Identities>),
+        journals: Journals,
+        directory: Arc<Directory>,
+        identities: Arc<Identities>,
         heads: Arc<HeadIndexes>,
     ) -> Self {
         let cancel = CancellationToken::new();
@@ -91,7 +92,6 @@ impl Core {
         });
         Self {
             config,
-            secret,
             journals,
             open: Mutex::default(),
             journal_ids: Mutex::default(),
@@ -110,12 +110,11 @@ impl Core {
     pub(crate) fn sharing_network(
         &self,
         config: ClientConfig,
-        (secret, journals): (FileSecret, JournalLocation),
+        journals: Journals,
         heads: Option<Arc<HeadIndexes>>,
     ) -> Self {
         Self {
             config,
-            secret,
             journals,
             open: Mutex::default(),
             journal_ids: Mutex::default(),
@@ -138,7 +137,7 @@ impl Core {
         let _ = tokio::time::timeout(grace, self.tasks.wait()).await;
         self.cancel.cancel();
         self.tasks.wait().await;
-        let endless = std::mem::take(&mut *self.endless.lock().unwrap_or_else(PoisonError::into_inner));
+        let endless = std::mem::take(&mut *self.endless.lock());
         for task in endless {
             if task.await.is_err() {
                 tracing::warn!("a task that looks after nodes ended early");
@@ -169,6 +168,29 @@ impl Core {
         }
         let index = Arc::new(SessionDht::new(self.identities.clone(), session));
         Arc::new(self.shared_heads.with(NamedIndex { name: DHT_INDEX.to_owned(), index }))
+    }
+
+    /// The requirements of a turn by this route, apart from those of its session.
+    pub(crate) fn wish<'a>(&'a self, route: &'a RouteOptions) -> Wish<'a> {
+        Wish {
+            model: route.model.as_deref(),
+            node: route.node,
+            allow_echo: route.allow_echo,
+            max_price: Some(self.config.max_price),
+            storage: Some(self.config.storage),
+            // A relayer passes no quota on.
+            quota: self.config.quota.as_deref().filter(|_| route.relayer.is_none()),
+            now_ms: self.now_ms(),
+            ..Wish::default()
+        }
+    }
+
+    /// The node that served a session's last turn, if this client saw that a moment ago: it may still have
+    /// the prompt cached.
+    pub(crate) fn warm_node(&self, state: &State) -> Option<NodeId> {
+        let link = &state.last()?.0.link;
+        let tag = state.root.warm_key().tag(&link.author, link.link_hash().as_bytes());
+        self.directory.is_warm(&tag).then_some(link.author)
     }
 
     /// The time by the client's clock, in milliseconds since the Unix epoch.
@@ -230,7 +252,7 @@ impl Core {
                 Some(path) if replace_damaged => Some(core.quarantine_damaged(id, path)?),
                 Some(_) => return Err(ClientError::SessionExists(id)),
             };
-            Session::create((&core.journals, &core.secret), root, header, entries).inspect_err(|_| {
+            Session::create(&core.journals, root, header, entries).inspect_err(|_| {
                 if let Some(replaced) = &replaced {
                     replaced.put_back();
                 }
@@ -250,7 +272,7 @@ impl Core {
     ) -> Result<Arc<Session>, ClientError> {
         let id = root.session_id();
         let session = self.blocking(move |core| match core.find(&id)? {
-            None => Session::begin_deferred((&core.journals, &core.secret), root, header),
+            None => Session::begin_deferred(&core.journals, root, header),
             Some(_) => Err(ClientError::SessionExists(id)),
         });
         let session = Arc::new(session.await?);
@@ -274,10 +296,10 @@ impl Core {
             if let Some(session) = open.get(&id) {
                 return Ok((session.clone(), false));
             }
-            let session = match Session::open(&path, &core.secret, shortly) {
+            let session = match Session::open(&path, &core.journals.secret, shortly) {
                 Err(error) if core.config.read_in_use => {
                     let reason = ReadOnly::of(&error).ok_or(error)?;
-                    Session::open_to_read(&path, &core.secret, reason)?
+                    Session::open_to_read(&path, &core.journals.secret, reason)?
                 }
                 opened => opened?,
             };
@@ -293,7 +315,7 @@ impl Core {
         self: &Arc<Self>,
         root: &SessionRoot,
     ) -> Result<Option<Arc<Session>>, ClientError> {
-        let JournalLocation::Log(log) = &self.journals else { return Ok(None) };
+        let JournalLocation::Log(log) = &self.journals.location else { return Ok(None) };
         let (log, root) = (log.clone(), root.clone());
         let opened = self.blocking(move |_| Session::open_log(&log, &root)).await?;
         Ok(opened.map(|session| {
@@ -309,7 +331,7 @@ impl Core {
             return Err(ClientError::SessionExists(id));
         }
         let _file = journal::lock(&journal, &id)?;
-        match open_session::peek(&journal, &self.secret) {
+        match open_session::peek(&journal, &self.journals.secret) {
             Err(ClientError::JournalDamaged { .. }) => {}
             Err(error) => return Err(error),
             Ok(_) => return Err(ClientError::SessionExists(id)),
@@ -336,11 +358,11 @@ impl Core {
     /// The session of a journal. Reads each file once: a search among many sessions costs each of them little.
     /// Blocking.
     pub(crate) fn session_of(&self, path: &Path) -> Result<SessionId, ClientError> {
-        let lock = || self.journal_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.journal_ids.lock();
         if let Some(session) = lock().get(path) {
             return Ok(*session);
         }
-        let session = journal::read_root(path, &self.secret)?.session_id();
+        let session = journal::read_root(path, &self.journals.secret)?.session_id();
         lock().insert(path.to_owned(), session);
         Ok(session)
     }
@@ -352,7 +374,7 @@ impl Core {
         let mut paths: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
         paths.sort();
-        let mut known = self.journal_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.journal_ids.lock();
         if known.len() > paths.len() {
             known.retain(|path, _| paths.binary_search(path).is_ok());
         }
@@ -361,7 +383,7 @@ impl Core {
 
     /// The open sessions.
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

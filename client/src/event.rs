@@ -135,6 +135,14 @@ pub struct TurnInput {
     pub json_schema: Option<String>,
     /// Most tokens of the answer, or [`MODEL_OUTPUT_TOKENS`]; a node's own lower limit takes precedence.
     pub max_output_tokens: u32,
+    /// How the turn is served. A resumed turn may take another route.
+    pub route: RouteOptions,
+}
+
+/// The way from the client to an answer: the model, the node or relayer, and how the history gets there. A pending turn
+/// keeps none of it but the model.
+#[derive(Debug, Clone)]
+pub struct RouteOptions {
     /// Name or hex id of the model; any if none.
     pub model: Option<String>,
     /// The only node to use.
@@ -161,17 +169,9 @@ pub struct TurnInput {
     pub reconcile: bool,
 }
 
-impl TurnInput {
-    /// An ordinary turn with these messages.
-    #[must_use]
-    pub fn new(messages: Vec<Message>) -> Self {
+impl Default for RouteOptions {
+    fn default() -> Self {
         Self {
-            messages,
-            kind: RecordKind::Turn,
-            supersedes_from: None,
-            sampling: Sampling::default(),
-            json_schema: None,
-            max_output_tokens: DEFAULT_OUTPUT_TOKENS,
             model: None,
             node: None,
             allow_echo: false,
@@ -183,6 +183,22 @@ impl TurnInput {
             inline: InlinePolicy::default(),
             max_attempts: MAX_ATTEMPTS,
             reconcile: false,
+        }
+    }
+}
+
+impl TurnInput {
+    /// An ordinary turn with these messages.
+    #[must_use]
+    pub fn new(messages: Vec<Message>) -> Self {
+        Self {
+            messages,
+            kind: RecordKind::Turn,
+            supersedes_from: None,
+            sampling: Sampling::default(),
+            json_schema: None,
+            max_output_tokens: DEFAULT_OUTPUT_TOKENS,
+            route: RouteOptions::default(),
         }
     }
 
@@ -226,7 +242,7 @@ impl TurnInput {
             supersedes_from: self.supersedes_from,
             sampling: Sampling { json_schema, ..self.sampling.clone() },
             max_output_tokens: self.max_output_tokens,
-            model: self.model.clone(),
+            model: self.route.model.clone(),
         }
     }
 
@@ -235,6 +251,13 @@ impl TurnInput {
     pub fn by_model(mut self) -> Self {
         self.max_output_tokens = MODEL_OUTPUT_TOKENS;
         self.sampling.repetition_penalty = MODEL_PENALTY;
+        self
+    }
+
+    /// The same with another route.
+    #[must_use]
+    pub fn with_route(mut self, change: impl FnOnce(&mut RouteOptions)) -> Self {
+        change(&mut self.route);
         self
     }
 
@@ -254,7 +277,7 @@ pub struct TurnSettings {
     pub sampling: Sampling,
     /// As in [`TurnInput`].
     pub max_output_tokens: u32,
-    /// As in [`TurnInput`].
+    /// As in [`RouteOptions`].
     pub model: Option<String>,
 }
 
@@ -277,59 +300,6 @@ impl TurnSettings {
             *penalty = self.sampling.repetition_penalty;
         }
         *self == wanted
-    }
-}
-
-/// Options for finishing a pending turn; the turn itself is in the journal.
-#[derive(Debug, Clone)]
-pub struct ResumeOptions {
-    /// As in [`TurnInput`].
-    pub model: Option<String>,
-    /// As in [`TurnInput`].
-    pub node: Option<NodeId>,
-    /// As in [`TurnInput`].
-    pub allow_echo: bool,
-    /// As in [`TurnInput`].
-    pub relayer: Option<Relayer>,
-    /// As in [`TurnInput`].
-    pub hint: Option<MemoryHint>,
-    /// As in [`TurnInput`].
-    pub memory: Option<OwnMemory>,
-    /// As in [`TurnInput`].
-    pub memory_tokens: u32,
-    /// As in [`TurnInput`].
-    pub with_locator: bool,
-    /// As in [`TurnInput`].
-    pub inline: InlinePolicy,
-    /// As in [`TurnInput`].
-    pub max_attempts: u32,
-    /// As in [`TurnInput`].
-    pub reconcile: bool,
-}
-
-impl Default for ResumeOptions {
-    fn default() -> Self {
-        Self::of(&TurnInput::new(Vec::new()))
-    }
-}
-
-impl ResumeOptions {
-    /// The options of a turn's request.
-    #[must_use]
-    pub fn of(input: &TurnInput) -> Self {
-        Self {
-            model: input.model.clone(),
-            node: input.node,
-            allow_echo: input.allow_echo,
-            relayer: input.relayer.clone(),
-            hint: input.hint.clone(),
-            memory: input.memory.clone(),
-            memory_tokens: input.memory_tokens,
-            with_locator: input.with_locator,
-            inline: input.inline,
-            max_attempts: input.max_attempts,
-            reconcile: input.reconcile,
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::{
     error::ClientError,
     network::reputation::{Reputation, file::ReputationFile},
-    session::journal::{JournalLocation, file_error},
+    session::journal::{JournalLocation, Journals, file_error},
 };
 
 /// Name of the device key in the home folder.
@@ -24,10 +24,7 @@ const SESSIONS: &str = "sessions";
 
 /// The contents of an opened home.
 pub(crate) struct HomeContents {
-    /// Seals its files.
-    pub(crate) secret: FileSecret,
-    /// Location of the journals.
-    pub(crate) journals: JournalLocation,
+    pub(crate) journals: Journals,
     /// File of the nodes' reputation.
     pub(crate) reputation_file: Option<ReputationFile>,
     /// The stored reputation.
@@ -38,12 +35,7 @@ impl HomeContents {
     /// For a client without a home.
     pub(crate) fn in_memory() -> Self {
         let reputation = Reputation::default();
-        Self {
-            secret: FileSecret::generate(),
-            journals: JournalLocation::Memory,
-            reputation_file: None,
-            reputation,
-        }
+        Self { journals: Journals::without_files(JournalLocation::Memory), reputation_file: None, reputation }
     }
 }
 
@@ -54,16 +46,13 @@ pub(crate) fn open(
     passphrase: Option<Zeroizing<String>>,
     now_ms: u64,
 ) -> Result<HomeContents, ClientError> {
-    let (secret, journals) = open_key(home, passphrase)?;
-    let file = ReputationFile::new(home, &secret);
+    let journals = open_journals(home, passphrase)?;
+    let file = ReputationFile::new(home, &journals.secret);
     let reputation = file.load(now_ms);
-    Ok(HomeContents { secret, journals, reputation_file: Some(file), reputation })
+    Ok(HomeContents { journals, reputation_file: Some(file), reputation })
 }
 
-fn open_key(
-    home: &Path,
-    passphrase: Option<Zeroizing<String>>,
-) -> Result<(FileSecret, JournalLocation), ClientError> {
+fn open_journals(home: &Path, passphrase: Option<Zeroizing<String>>) -> Result<Journals, ClientError> {
     let passphrase = passphrase.as_deref().map(String::as_str);
     files::create_private_folder(home).map_err(|source| file_error("make", home, source))?;
     let folder = home.join(SESSIONS);
@@ -77,7 +66,8 @@ fn open_key(
         return Err(ClientError::PassphraseUnused(path));
     }
     // Also right after creation: the file on the disk decides.
-    Ok((files::load(&path, DEVICE_KEY_KIND, passphrase)?, JournalLocation::Folder(folder)))
+    let secret = files::load(&path, DEVICE_KEY_KIND, passphrase)?;
+    Ok(Journals { location: JournalLocation::Folder(folder), secret })
 }
 
 /// Whether the device key of a home needs a passphrase; false if there is no key yet.
@@ -100,7 +90,7 @@ pub fn home_needs_passphrase(home: &Path) -> Result<bool, ClientError> {
 pub fn change_passphrase(home: &Path, current: Option<&str>, new: Option<&str>) -> Result<(), ClientError> {
     let path = home.join(DEVICE_KEY);
     if !path.exists() {
-        return open_key(home, new.map(|text| Zeroizing::new(text.to_owned()))).map(drop);
+        return open_journals(home, new.map(|text| Zeroizing::new(text.to_owned()))).map(drop);
     }
     let secret = files::load(&path, DEVICE_KEY_KIND, current)?;
     let name = format!("{DEVICE_KEY}.{}.tmp", hex::encode(baton_keys::secret::random_bytes::<4>()));

@@ -77,8 +77,8 @@ pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPE
 pub use error::{ClientError, StateError};
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, Fork, InlinePolicy, MODEL_OUTPUT_TOKENS,
-    MODEL_PENALTY, MemoryHint, Omissions, OtherNodes, OwnMemory, Relayer, ResumeOptions, TurnEvent,
-    TurnInput, TurnOutcome, TurnSettings,
+    MODEL_PENALTY, MemoryHint, Omissions, OtherNodes, OwnMemory, Relayer, RouteOptions, TurnEvent, TurnInput,
+    TurnOutcome, TurnSettings,
 };
 pub use home::{change_passphrase, home_needs_passphrase};
 pub use index_status::{IndexAnswer, IndexStatus};

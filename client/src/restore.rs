@@ -25,7 +25,7 @@ use crate::{
         head::{self, FoundHead},
         reconcile,
         transfer::{self, parse, verified_entries},
-        verify::{self, Sources, VerifyReport, is_gone},
+        verify::{self, BlobSources, VerifyReport, is_gone},
     },
 };
 
@@ -107,7 +107,7 @@ async fn recover_with(
     }
     reconcile::keep_branches_of(core, &session, &heads, &mut |_| {}).await;
     // A log client is no device: it is new with every request.
-    if !matches!(core.journals, JournalLocation::Log(_)) {
+    if !matches!(core.journals.location, JournalLocation::Log(_)) {
         head::spawn_lease(core, session);
     }
     Ok(RecoveryReport { session: id, lost })
@@ -229,8 +229,8 @@ async fn read_part(
 }
 
 /// The store and the author of the last turn.
-fn store_alone(last: Option<(&SessionRoot, RecordIdentity)>) -> Sources<'_> {
-    Sources { session: None, own_first: false, last, from: 0 }
+fn store_alone(last: Option<(&SessionRoot, RecordIdentity)>) -> BlobSources<'_> {
+    BlobSources { session: None, own_first: false, last, from: 0 }
 }
 
 /// Position and link hash of the last turn in a blob, whose digest a signed head names.

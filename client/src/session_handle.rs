@@ -16,7 +16,7 @@ use crate::{
     },
     core::Core,
     error::ClientError,
-    event::{ResumeOptions, TurnEvent, TurnInput, TurnOutcome, TurnSettings, check_texts},
+    event::{RouteOptions, TurnEvent, TurnInput, TurnOutcome, TurnSettings, check_texts},
     evidence::Equivocation,
     session::{
         info::{SessionInfo, TurnView, info, view},
@@ -244,10 +244,10 @@ impl SessionHandle {
     /// As [`SessionHandle::turn`].
     pub async fn resume(
         &self,
-        options: ResumeOptions,
+        route: RouteOptions,
         on_event: impl FnMut(TurnEvent) + Send,
     ) -> Result<Option<TurnOutcome>, ClientError> {
-        turn::resume(&self.core, &self.open_shortly().await?, options, on_event).await
+        turn::resume(&self.core, &self.open_shortly().await?, route, on_event).await
     }
 
     /// Gives up an unanswered message, if there is one; its attempts are aborted in the background.
@@ -474,12 +474,12 @@ impl SessionHandle {
     /// [`ClientError::Busy`] while a turn runs; [`ClientError::Log`], after which the session must be opened
     /// anew.
     pub async fn compact_log(&self) -> Result<bool, ClientError> {
-        if !matches!(self.core.journals, JournalLocation::Log(_)) {
+        if !matches!(self.core.journals.location, JournalLocation::Log(_)) {
             return Ok(false);
         }
         let session = self.open().await?;
         let _permit = session.begin()?;
-        self.core.blocking(move |core| session.compact(&core.journals, &core.secret)).await
+        self.core.blocking(move |core| session.compact(&core.journals)).await
     }
 
     /// Deletes a session. Informs the head index if it can be reached, then removes the journal and the files

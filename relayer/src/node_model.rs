@@ -10,7 +10,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientConfig, ClientError, JournalLog, NewSession, TurnInput};
+use baton_client::{Client, ClientConfig, ClientError, JournalLog, NewSession, RouteOptions, TurnInput};
 use baton_memory::{
     extraction::{Complete, ModelError, PromptMessage, PromptRole},
     model::Text,
@@ -92,13 +92,15 @@ impl NodeModel {
         let session = session_client.new_session(NewSession { system, ..NewSession::default() }).await;
         let session = session.map_err(|error| failure(&error))?;
         let input = TurnInput {
-            model: Some(self.model.clone()),
-            allow_echo: self.allow_echo,
-            max_output_tokens: max_tokens,
-            max_attempts: ATTEMPTS,
-            memory_tokens: 0,
-            // The likeliest answer, and the same one each time.
+            max_output_tokens: max_tokens, // The likeliest answer, and the same one each time.
             sampling: Sampling { temperature: 0.0, seed: 0, ..Sampling::default() },
+            route: RouteOptions {
+                model: Some(self.model.clone()),
+                allow_echo: self.allow_echo,
+                max_attempts: ATTEMPTS,
+                memory_tokens: 0,
+                ..RouteOptions::default()
+            },
             ..TurnInput::new(of(PromptRole::User, Role::User))
         };
         let outcome = Box::pin(session_client.session(session).turn(input, |_| {})).await;

@@ -55,10 +55,8 @@ fn turns() -> Vec<TurnInput> {
             json_schema: Some(SCHEMA.to_owned()),
             ..ask("Name a large city and how many live there.", 64, greedy())
         },
-        TurnInput {
-            memory: Some(memory),
-            ..ask("What should I do with my dog tonight? A storm is coming.", 64, penalised)
-        },
+        ask("What should I do with my dog tonight? A storm is coming.", 64, penalised)
+            .with_route(|route| route.memory = Some(memory)),
         TurnInput {
             kind: RecordKind::Edit,
             supersedes_from: Some(3),
@@ -81,8 +79,8 @@ async fn main() -> anyhow::Result<()> {
     let client = network.client(&folder.path().join("client")).await?;
     let session = client.new_session(NewSession::with_system("You are a helpful assistant.")).await?;
     let nodes: Vec<_> = network.running().map(|node| node.node).collect();
-    for (index, input) in turns().into_iter().enumerate() {
-        let input = TurnInput { node: nodes.get(index % nodes.len()).copied(), ..input };
+    for (index, mut input) in turns().into_iter().enumerate() {
+        input.route.node = nodes.get(index % nodes.len()).copied();
         let outcome = client.session(session).turn(input, |_: TurnEvent| {}).await?;
         eprintln!("{}: {:?} {:?}", outcome.seq, outcome.receipt.tokens, outcome.text);
         ensure!(

@@ -195,7 +195,7 @@ impl Demo {
 
     /// Runs one turn and prints it.
     async fn say(&mut self, mut input: TurnInput) -> anyhow::Result<TurnOutcome> {
-        input.allow_echo = self.engine == EngineChoice::Echo;
+        input.route.allow_echo = self.engine == EngineChoice::Echo;
         if let Some(message) = input.messages.last() {
             output::note(&format!("  you:  {}", message.text));
         }

@@ -188,7 +188,9 @@ impl BatonClient {
             key: None,
             origins: Vec::new(),
             hosts: Vec::new(),
-            template: TurnInput { allow_echo: options.allow_echo, ..TurnInput::new(Vec::new()).by_model() },
+            template: TurnInput::new(Vec::new())
+                .by_model()
+                .with_route(|route| route.allow_echo = options.allow_echo),
             relayer: None,
             memory: None,
             keys: None,
@@ -363,8 +365,9 @@ fn say_input(text: String, options: Option<&JsValue>) -> Result<(TurnInput, Opti
     let plain = js_sys::Object::assign(&js_sys::Object::new(), options.unchecked_ref());
     Reflect::delete_property(&plain, &"onEvent".into())?;
     let input: SayInput = read(&plain, "options")?;
-    let turn =
-        TurnInput { allow_echo: input.allow_echo, model: input.model, ..TurnInput::user(text).by_model() };
+    let turn = TurnInput::user(text)
+        .by_model()
+        .with_route(|route| (route.allow_echo, route.model) = (input.allow_echo, input.model));
     let turn = match input.max_tokens {
         Some(most) => TurnInput { max_output_tokens: most, ..turn },
         None => turn,

@@ -5,7 +5,7 @@ mod proofs;
 use std::{sync::Arc, time::Instant};
 
 use baton_client::{
-    ClientError, NodeExplanation, NodeInfo, ResumeOptions,
+    ClientError, NodeExplanation, NodeInfo, RouteOptions,
     choose::{Behind, Exclusion, GOOD_PART, OfferRank, Verdict},
 };
 use baton_proto::ids::NodeId;
@@ -117,10 +117,10 @@ async fn explain(
             Some(named) => Some(find_session(client, named).await?),
             None => None,
         };
-        let options = ResumeOptions {
+        let options = RouteOptions {
             model: model.model.clone(),
             allow_echo: model.allow_echo,
-            ..ResumeOptions::default()
+            ..RouteOptions::default()
         };
         let explained = client.explain(session, &options).await?;
         if explained.is_empty() && !out.json() {

@@ -5,7 +5,7 @@ mod link;
 
 use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, NodeInfo, TurnInput};
+use baton_client::{Client, NodeInfo, RouteOptions, TurnInput};
 use baton_gateway::{
     AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
 };
@@ -63,7 +63,10 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             origins: arguments.allow_origin.clone(),
             hosts: arguments.allow_host.iter().chain(&arguments.acme).cloned().collect(),
             template: TurnInput {
-                node: named_node(client, arguments.answering.only.as_deref()).await?,
+                route: RouteOptions {
+                    node: named_node(client, arguments.answering.only.as_deref()).await?,
+                    ..template.route
+                },
                 ..template
             },
             relayer: settings.relayer_of_turns(arguments.memory.memory).map(|named| relayer_name(named)),

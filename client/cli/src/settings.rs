@@ -106,10 +106,10 @@ impl Settings {
         with_memory: bool,
     ) -> Result<TurnInput, Failure> {
         let mut turn = TurnInput::new(Vec::new());
-        turn.model = answering.model.model.clone().or_else(|| self.options.model.clone());
-        turn.allow_echo = answering.model.allow_echo;
-        turn.reconcile = true;
-        turn.relayer = named_relayer(self.relayer_of_turns(with_memory)).await?;
+        turn.route.model = answering.model.model.clone().or_else(|| self.options.model.clone());
+        turn.route.allow_echo = answering.model.allow_echo;
+        turn.route.reconcile = true;
+        turn.route.relayer = named_relayer(self.relayer_of_turns(with_memory)).await?;
         let temperature = answering.temperature.unwrap_or(DEFAULT_TEMPERATURE);
         turn.sampling = Sampling { temperature, ..Sampling::default() };
         if turn.sampling.check().is_err() {

@@ -46,7 +46,7 @@ async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
     gateway.model_names().learn(&nodes);
     for node in nodes {
         for offer in &node.record.models {
-            if offer.engine == EngineKind::Echo && !gateway.config().template.allow_echo {
+            if offer.engine == EngineKind::Echo && !gateway.config().template.route.allow_echo {
                 continue;
             }
             let since_s = node.record.issued_ms / 1000;

@@ -11,7 +11,7 @@ pub(crate) mod session_slots;
 use std::{
     future::Future,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -22,6 +22,7 @@ use baton_proto::{ids::SessionId, text::is_same_place};
 use ephemeral_sessions::IdleSessions;
 use live_turns::LiveTurns;
 use model_names::ModelNames;
+use parking_lot::{Mutex, MutexGuard};
 use request_slots::{RequestSlot, RequestSlots};
 use session_index::{MAX_SESSIONS, SessionIndex};
 use session_slots::SessionSlots;
@@ -65,7 +66,7 @@ pub struct GatewayConfig {
 impl GatewayConfig {
     /// The name of the relayer through which turns pass.
     pub(crate) fn relayer_name(&self) -> Option<String> {
-        let relayer = self.template.relayer.as_ref()?;
+        let relayer = self.template.route.relayer.as_ref()?;
         let short = || relayer.node.to_string().chars().take(8).collect();
         Some(self.relayer.clone().unwrap_or_else(short))
     }
@@ -157,7 +158,7 @@ impl Gateway {
 
     pub(crate) fn model_names(&self) -> MutexGuard<'_, ModelNames> {
         // Names for display alone, so a panic's leftovers do no harm.
-        self.inner.model_names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.model_names.lock()
     }
 
     /// Learns a session's present messages.
@@ -168,7 +169,7 @@ impl Gateway {
     }
 
     pub(crate) fn open_sessions(&self) -> MutexGuard<'_, Vec<(SessionId, Instant)>> {
-        self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.open.lock()
     }
 
     /// Notes that a session's file is open.
@@ -182,7 +183,7 @@ impl Gateway {
 impl Inner {
     pub(crate) fn index(&self) -> MutexGuard<'_, SessionIndex> {
         // The map only proposes sessions. A caller compares the messages, so a panic's leftovers do no harm.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock()
     }
 }
 

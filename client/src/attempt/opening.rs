@@ -46,20 +46,27 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A node that declines is dialled again for this long. It is there, so this is longer than the wait for a silent one.
 const DECLINED_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Opens a substream at `node`, with `wait` for each dial. A node at its limits of connections is dialled again after
-/// pauses, if no `substitute` can serve the turn.
-pub(super) async fn open(
+/// The node at which a substream is opened.
+pub(super) struct OpeningTarget<'a> {
+    pub(super) node: NodeId,
+    pub(super) addrs: &'a [Multiaddr],
+    /// Whether another node could serve the turn.
+    pub(super) has_substitute: bool,
+}
+
+/// Opens a substream, with `wait` for each dial. A node at its limits of connections is dialled again after pauses, if it
+/// has no substitute.
+async fn open(
     mesh: &MeshHandle,
-    (node, addrs): (NodeId, &[Multiaddr]),
-    substitute: bool,
+    target: &OpeningTarget<'_>,
     wait: Duration,
 ) -> Result<TurnStream, OpenError> {
     let patience = Instant::now() + DECLINED_PATIENCE;
     let mut pause = FIRST_PAUSE;
     loop {
-        let opened = mesh.open(node, addrs, Instant::now() + wait).await;
+        let opened = mesh.open(target.node, target.addrs, Instant::now() + wait).await;
         let again = Instant::now() + pause;
-        if substitute || again >= patience || !matches!(opened, Err(OpenError::Declined { .. })) {
+        if target.has_substitute || again >= patience || !matches!(opened, Err(OpenError::Declined { .. })) {
             return opened;
         }
         sleep_until(again).await;
@@ -75,13 +82,15 @@ enum OtherAnswers {
     None(Vec<(NodeId, String)>),
 }
 
-/// Waits for a substream that opens at `node`. `substitute` says whether another node could serve the turn.
-pub(super) async fn open_at(
+/// Opens a substream, with `wait` for each dial, and reports a silent node.
+pub(super) async fn open_reported(
     directory: &Arc<Directory>,
-    (node, substitute): (NodeId, bool),
-    opening: impl Future<Output = Result<TurnStream, OpenError>>,
+    mesh: &MeshHandle,
+    target: &OpeningTarget<'_>,
+    wait: Duration,
     events: &mut Events<'_>,
 ) -> Result<TurnStream, AttemptFailure> {
+    let node = target.node;
     let begun = Instant::now();
     let ask_now = Notify::new();
     let asking = async {
@@ -91,10 +100,12 @@ pub(super) async fn open_at(
         }
         ask_others(directory, node).await
     };
+    let opening = open(mesh, target, wait);
     tokio::pin!(opening, asking);
     let mut answers = None;
     let mut reported = false;
     let opened = loop {
+        let left = target.has_substitute && matches!(answers, Some(OtherAnswers::Some));
         tokio::select! {
             biased;
             opened = &mut opening => break opened,
@@ -106,9 +117,7 @@ pub(super) async fn open_at(
                 report_silence(node, &found, events);
                 answers = Some(found);
             }
-            () = sleep_until(begun + PATIENCE), if substitute && matches!(answers, Some(OtherAnswers::Some)) => {
-                break Err(OpenError::Timeout);
-            }
+            () = sleep_until(begun + PATIENCE), if left => break Err(OpenError::Timeout),
         }
     };
     let error = match opened {
@@ -123,21 +132,19 @@ pub(super) async fn open_at(
     if is_timeout {
         failure.reason = format!("no answer in {} s", begun.elapsed().as_secs());
     }
+    if answers.is_none() {
+        ask_now.notify_one();
+        answers = timeout_at(begun + SILENCE, &mut asking).await.ok();
+    }
     let answers = match answers {
         Some(answers) => answers,
         None => {
-            ask_now.notify_one();
-            match timeout_at(begun + SILENCE, &mut asking).await {
-                Ok(answers) => answers,
-                Err(_) => {
-                    if !reported {
-                        events(asked(directory, node));
-                    }
-                    let answers = asking.await;
-                    report_silence(node, &answers, events);
-                    answers
-                }
+            if !reported {
+                events(asked(directory, node));
             }
+            let answers = asking.await;
+            report_silence(node, &answers, events);
+            answers
         }
     };
     if let OtherAnswers::None(silent) = answers {
@@ -214,14 +221,15 @@ mod tests {
     #[tokio::test]
     async fn the_only_node_is_dialled_again_when_it_declined_and_another_is_left_at_once() {
         let (node, _turns) = narrow_node().await;
-        let target = (node.node_id(), &*node.listen_addrs());
+        let addrs = node.listen_addrs();
+        let target = |has_substitute| OpeningTarget { node: node.node_id(), addrs: &addrs, has_substitute };
         let dialer = |agent| MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer(agent) };
         let (first, _first_turns) = member(dialer("first")).await;
-        open(&first, target, false, DIRECT_OPEN).await.unwrap();
+        open(&first, &target(false), DIRECT_OPEN).await.unwrap();
         let (second, _second_turns) = member(dialer("second")).await;
-        let declined = open(&second, target, true, DIRECT_OPEN).await;
+        let declined = open(&second, &target(true), DIRECT_OPEN).await;
         assert!(matches!(declined, Err(OpenError::Declined { .. })), "{:?}", declined.err());
-        open(&second, target, false, DIRECT_OPEN).await.unwrap();
+        open(&second, &target(false), DIRECT_OPEN).await.unwrap();
         assert!(node.stats().inbound_refused.rate > 0, "{:?}", node.stats());
         for mesh in [first, second, node] {
             mesh.shutdown().await;

@@ -38,7 +38,7 @@ pub(crate) fn first_token_wait(least: Duration, prompt_tokens: u32, measured: Op
 
 /// The pace of arriving tokens.
 #[derive(Default)]
-pub(super) struct Pace {
+pub(super) struct TokenPace {
     first: Option<Instant>,
     last: Option<Instant>,
     /// Bytes of text after the first event with text.
@@ -47,7 +47,7 @@ pub(super) struct Pace {
     recent: VecDeque<Duration>,
 }
 
-impl Pace {
+impl TokenPace {
     pub(super) fn arrived(&mut self, now: Instant, tokens: usize, bytes: usize) {
         match self.first {
             Some(_) => self.bytes += bytes,
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_node_stalls_at_three_times_its_pace_but_not_before_the_least() {
         let least = Duration::from_secs(2);
-        let mut pace = Pace::default();
+        let mut pace = TokenPace::default();
         assert_eq!(pace.stalls_after(least), None, "before the first token");
         let mut now = Instant::now();
         pace.arrived(now, 1, 4);
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn speed_is_measured_by_text_and_not_by_what_is_said_of_it() {
         let sent = Instant::now();
-        let (mut pace, mut now) = (Pace::default(), sent + Duration::from_millis(300));
+        let (mut pace, mut now) = (TokenPace::default(), sent + Duration::from_millis(300));
         pace.arrived(sent, 500, 0);
         pace.arrived(now, 500, 4);
         assert_eq!(pace.measured(sent).first_token, Some(Duration::from_millis(300)));

@@ -8,13 +8,15 @@ use baton_keys::{
 use baton_proto::{
     ErrorCode, SignedObject,
     chain::effective_newest_first,
-    ids::{ExchangeKey, PublicKey},
+    check::CheckOrder,
+    ids::{ExchangeKey, PayloadHash, PublicKey},
     limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::BlobRef,
     memory::MemEnvelope,
     record::RecordKind,
-    segment::Segment,
-    turn::{Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, SealedPayload, TurnAuth},
+    turn::{
+        CheckInput, Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, SealedPayload, TurnAuth,
+    },
     wire::{InlineBlob, TurnRequest},
 };
 
@@ -64,6 +66,16 @@ pub(crate) struct PreparedAttempt {
     pub(crate) terms: OrderTerms,
 }
 
+/// The parameters of an attempt.
+struct AttemptOrder<'a> {
+    state: &'a State,
+    turn: &'a PendingTurn,
+    attempt: u32,
+    choice: &'a Choice,
+    options: &'a AttemptOptions<'a>,
+    now_ms: u64,
+}
+
 /// Builds an attempt at a node.
 pub(crate) fn prepare(
     state: &State,
@@ -73,69 +85,20 @@ pub(crate) fn prepare(
     options: &AttemptOptions<'_>,
     now_ms: u64,
 ) -> Result<PreparedAttempt, ErrorCode> {
-    let base = state.base();
-    let head = (!options.with_locator).then(|| head_grant(state, now_ms));
-    let (grant, record_key) = grant(state, turn, attempt, choice, &base, head)?;
+    let order = AttemptOrder { state, turn, attempt, choice, options, now_ms };
+    let (grant, record_key) = order.grant()?;
     let inline = inline_blobs(state, &grant, options.inline)?;
-    let model = choice.offer.model;
     let (checks, inputs) = match options.audits {
-        true => checks::of_last(state, model),
-        false => checks::plan(state, &grant, choice.node, model),
+        true => checks::of_last(state, choice.offer.model),
+        false => checks::plan(state, &grant, choice.node, choice.offer.model),
     };
-    let seq = state.next_seq();
-    let prev_blob = if options.with_locator { head_blob(state)? } else { None };
-    let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);
-    let payload = Payload {
-        version: PAYLOAD_VERSION,
-        grant,
-        kind: turn.kind,
-        supersedes_from: turn.supersedes_from,
-        system: state.system.to_vec(),
-        messages: turn.messages.clone(),
-        sampling: turn.sampling.clone(),
-        json_schema: match &turn.sampling.json_schema {
-            None => None,
-            Some(hash) => Some(state.schema(hash).ok_or(ErrorCode::PayloadRejected)?.to_owned()),
-        },
-        storage: choice.storage,
-        resume_tokens: options.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
-        checks: inputs,
-    };
-    let signing = state.root.signing_key();
-    let mut auth = TurnAuth {
-        version: TURN_AUTH_VERSION,
-        suite: SUITE,
-        session_id: state.session_id,
-        session_key: signing.public_key(),
-        device_id: state.header.device_id,
-        seq,
-        turn_id: turn.turn_id,
-        attempt,
-        prev_link: state.prev_link(),
-        prev_blob,
-        n_shards: state.header.n_shards,
-        branch: state.header.branch,
-        audience: choice.node,
-        audience_key: choice.key.id(),
-        // Set after the payload is sealed, because its key is bound to the fields above.
-        payload_hash: baton_proto::ids::PayloadHash([0; 32]),
-        model: choice.offer.model,
-        sampling: turn.sampling.digest(&record_key),
-        max_output_tokens,
-        max_price: choice.highest_price(max_output_tokens),
-        memory_from: options.memory_from,
-        memory_tokens: options.memory_from.map_or(0, |_| options.memory_tokens),
-        grant_hash: payload.grant.hash(),
-        resume: options.begun.map(|begun| begun.prefix(&record_key)),
-        checks,
-        issued_ms: now_ms,
-        expires_ms: now_ms.saturating_add(MAX_AUTH_LIFETIME_MS),
-    };
+    let payload = order.payload(grant, inputs)?;
+    let mut auth = order.authorisation(&payload, &record_key, checks)?;
     payload.check(&auth)?;
     let (sealed, secret) =
         SealedPayload::seal(&payload, EphemeralSecret::generate(), &choice.key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
-    let auth = SignedObject::sign(auth, &signing);
+    let auth = SignedObject::sign(auth, &state.root.signing_key());
     let memory = match options.memory {
         Some(OwnMemory { signer, items }) => {
             let ephemeral = EphemeralSecret::generate();
@@ -149,67 +112,125 @@ pub(crate) fn prepare(
     Ok(PreparedAttempt { auth, request, node_key: choice.key.clone(), secret, record_key, terms })
 }
 
+impl AttemptOrder<'_> {
+    fn payload(&self, grant: Grant, checks: Vec<CheckInput>) -> Result<Payload, ErrorCode> {
+        let (state, turn) = (self.state, self.turn);
+        Ok(Payload {
+            version: PAYLOAD_VERSION,
+            grant,
+            kind: turn.kind,
+            supersedes_from: turn.supersedes_from,
+            system: state.system.to_vec(),
+            messages: turn.messages.clone(),
+            sampling: turn.sampling.clone(),
+            json_schema: match &turn.sampling.json_schema {
+                None => None,
+                Some(hash) => Some(state.schema(hash).ok_or(ErrorCode::PayloadRejected)?.to_owned()),
+            },
+            storage: self.choice.storage,
+            resume_tokens: self.options.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
+            checks,
+        })
+    }
+
+    /// The authorisation, still without the hash of the sealed payload: the payload's key is bound to all other fields.
+    fn authorisation(
+        &self,
+        payload: &Payload,
+        record_key: &RecordKey,
+        checks: Vec<CheckOrder>,
+    ) -> Result<TurnAuth, ErrorCode> {
+        let Self { state, turn, choice, options, .. } = self;
+        let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);
+        Ok(TurnAuth {
+            version: TURN_AUTH_VERSION,
+            suite: SUITE,
+            session_id: state.session_id,
+            session_key: state.root.signing_key().public_key(),
+            device_id: state.header.device_id,
+            seq: state.next_seq(),
+            turn_id: turn.turn_id,
+            attempt: self.attempt,
+            prev_link: state.prev_link(),
+            prev_blob: if options.with_locator { head_blob(state)? } else { None },
+            n_shards: state.header.n_shards,
+            branch: state.header.branch,
+            audience: choice.node,
+            audience_key: choice.key.id(),
+            payload_hash: PayloadHash([0; 32]),
+            model: choice.offer.model,
+            sampling: turn.sampling.digest(record_key),
+            max_output_tokens,
+            max_price: choice.highest_price(max_output_tokens),
+            memory_from: options.memory_from,
+            memory_tokens: options.memory_from.map_or(0, |_| options.memory_tokens),
+            grant_hash: payload.grant.hash(),
+            resume: options.begun.map(|begun| begun.prefix(record_key)),
+            checks,
+            issued_ms: self.now_ms,
+            expires_ms: self.now_ms.saturating_add(MAX_AUTH_LIFETIME_MS),
+        })
+    }
+
+    /// The keys of the window and of the new turn, and the key of the new record itself.
+    fn grant(&self) -> Result<(Grant, RecordKey), ErrorCode> {
+        let Self { state, turn, choice, .. } = self;
+        let base = state.base();
+        let head = (!self.options.with_locator).then(|| head_grant(state, self.now_ms));
+        let identity = state.identity(&base, turn.turn_id, self.attempt, choice.node);
+        let record_key = state.root.record_key(&identity);
+        let blob_key = state.root.blob_key(base.segment, &record_key.blob_salt());
+        let budget = (choice.offer.context_tokens as usize).saturating_mul(WINDOW_BYTES_PER_TOKEN);
+        // A summary must read the turns that it replaces; an edit must not.
+        let replaced_from = turn.supersedes_from.filter(|_| turn.kind != RecordKind::Summary);
+        let window = window(state, replaced_from, budget);
+        let mut blobs = Vec::new();
+        for end in state.segment_ends(MAX_READ_BLOBS) {
+            let (last, _) = state.turn(end).ok_or(ErrorCode::BadSequence)?;
+            // The head's blob always; an older segment only if the window reaches into it.
+            if !blobs.is_empty() && window.first().is_none_or(|oldest| end < *oldest) {
+                break;
+            }
+            let salt = state.root.record_key(&last.link.record_identity()).blob_salt();
+            let blob = state.blob_ref(end).ok_or(ErrorCode::BlobIdMismatch)?;
+            blobs.push(ReadBlob {
+                segment: last.link.segment,
+                blob: head.is_none().then_some(blob),
+                author: Some(last.link.author),
+                key: GrantedKey::of_blob(&state.root.blob_key(last.link.segment, &salt)),
+            });
+        }
+        let oldest_segment = blobs.last().map_or(0, |blob| blob.segment);
+        let records = window
+            .into_iter()
+            .filter_map(|seq| state.turn(seq))
+            .filter(|(turn, _)| turn.link.segment >= oldest_segment)
+            .map(|(turn, _)| ReadRecord {
+                seq: turn.link.seq,
+                key: GrantedKey::of_record(&state.root.record_key(&turn.link.record_identity())),
+            })
+            .collect();
+        let index = u8::try_from(base.entries.len()).map_err(|_| ErrorCode::BadSequence)?;
+        let grant = Grant {
+            segment: base.segment,
+            index,
+            record_key: GrantedKey::of_record(&record_key),
+            blob_key: GrantedKey::of_blob(&blob_key),
+            // A first turn has no blobs to find.
+            head: head.filter(|_| !blobs.is_empty()),
+            blobs,
+            records,
+        };
+        Ok((grant, record_key))
+    }
+}
+
 /// The blob of the last turn, which the next link names; its ID must be computed by now.
 fn head_blob(state: &State) -> Result<Option<BlobRef>, ErrorCode> {
     match state.next_seq().checked_sub(1) {
         None => Ok(None),
         Some(last) => state.blob_ref(last).map(Some).ok_or(ErrorCode::BlobIdMismatch),
     }
-}
-
-fn grant(
-    state: &State,
-    turn: &PendingTurn,
-    attempt: u32,
-    choice: &Choice,
-    base: &Segment,
-    head: Option<HeadGrant>,
-) -> Result<(Grant, RecordKey), ErrorCode> {
-    let identity = state.identity(base, turn.turn_id, attempt, choice.node);
-    let record_key = state.root.record_key(&identity);
-    let blob_key = state.root.blob_key(base.segment, &record_key.blob_salt());
-    let budget = (choice.offer.context_tokens as usize).saturating_mul(WINDOW_BYTES_PER_TOKEN);
-    // A summary must read the turns that it replaces; an edit must not.
-    let replaced_from = turn.supersedes_from.filter(|_| turn.kind != RecordKind::Summary);
-    let window = window(state, replaced_from, budget);
-    let mut blobs = Vec::new();
-    for end in state.segment_ends(MAX_READ_BLOBS) {
-        let (last, _) = state.turn(end).ok_or(ErrorCode::BadSequence)?;
-        // The head's blob always; an older segment only if the window reaches into it.
-        if !blobs.is_empty() && window.first().is_none_or(|oldest| end < *oldest) {
-            break;
-        }
-        let salt = state.root.record_key(&last.link.record_identity()).blob_salt();
-        let blob = state.blob_ref(end).ok_or(ErrorCode::BlobIdMismatch)?;
-        blobs.push(ReadBlob {
-            segment: last.link.segment,
-            blob: head.is_none().then_some(blob),
-            author: Some(last.link.author),
-            key: GrantedKey::of_blob(&state.root.blob_key(last.link.segment, &salt)),
-        });
-    }
-    let oldest_segment = blobs.last().map_or(0, |blob| blob.segment);
-    let records = window
-        .into_iter()
-        .filter_map(|seq| state.turn(seq))
-        .filter(|(turn, _)| turn.link.segment >= oldest_segment)
-        .map(|(turn, _)| ReadRecord {
-            seq: turn.link.seq,
-            key: GrantedKey::of_record(&state.root.record_key(&turn.link.record_identity())),
-        })
-        .collect();
-    let index = u8::try_from(base.entries.len()).map_err(|_| ErrorCode::BadSequence)?;
-    let grant = Grant {
-        segment: base.segment,
-        index,
-        record_key: GrantedKey::of_record(&record_key),
-        blob_key: GrantedKey::of_blob(&blob_key),
-        // A first turn has no blobs to find.
-        head: head.filter(|_| !blobs.is_empty()),
-        blobs,
-        records,
-    };
-    Ok((grant, record_key))
 }
 
 /// The place and the key of the last turn's head record, for a node that is to find the blobs there. They are

@@ -9,11 +9,9 @@ use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_mesh::{MeshHandle, OpenError};
 use baton_proto::{
     ErrorCode, SignedObject,
-    commit::AcceptedTurn,
     ids::{BlobDigest, FetchProof, NodeId, SessionId},
     limits::MAX_BLOB_BYTES,
     link::{BlobRef, Link, blob_digest},
-    memory::MemoryItem,
     note::{TurnNote, TurnNoteKind},
     receipt::{running_hash_start, running_hashes},
     segment::{Segment, blob_salt},
@@ -22,7 +20,10 @@ use baton_proto::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{ArrivedAnswer, ReceiptTerms, accept};
+use super::{
+    AttemptSuccess,
+    accept::{ArrivedAnswer, AuthorTurn},
+};
 use crate::{
     core::Core,
     network::{
@@ -57,9 +58,6 @@ pub(crate) enum ResolveError {
     Wrong(ErrorCode),
 }
 
-/// An accepted turn and the memory that it used.
-pub(crate) type ResolvedTurn = (AcceptedTurn, Vec<MemoryItem>);
-
 /// Asks the author of an attempt. Returns the turn if the author sealed it, if it rebuilds, and if it goes on from
 /// the part that arrived; after a restart, the journal has that part. After any error a new attempt may be made.
 pub(crate) async fn resolve_attempt(
@@ -68,28 +66,28 @@ pub(crate) async fn resolve_attempt(
     auth: &SignedObject<TurnAuth>,
     arrived: Option<&PartialAnswer>,
     wait: Duration,
-) -> Result<Option<ResolvedTurn>, ResolveError> {
+) -> Result<Option<AttemptSuccess>, ResolveError> {
     let node = auth.audience;
     let mesh = core.identities.of_turns(session.id).await.map_err(|error| {
         tracing::warn!(%error, "a session's network did not start");
         ResolveError::Unknown(OpenError::Busy.to_string())
     })?;
-    let asked = status((&mesh, &core.directory), session, auth, wait).await;
+    let asked = status(&core.directory, &mesh, session, auth, wait).await;
     let (committed, store) = match asked.map_err(ResolveError::Unknown)? {
         TurnStatus::Sealed { committed, store } => (*committed, store),
         TurnStatus::Accepted => return Err(ResolveError::Running),
         TurnStatus::Aborted => return Ok(None),
     };
     let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(ResolveError::Wrong)?;
-    let bytes = match fetch_from(core, session.id, node, (&committed, &fetch)).await {
-        Some(bytes) => bytes,
-        None => {
+    let bytes = match ask(core, session.id, node, &fetch).await {
+        Ok(NodeFrame::Blob(bytes)) if blob_digest(&bytes) == committed.blob_digest => bytes,
+        _ => {
             let stored = fetch_stored(core, &committed, store).await;
             stored.ok_or_else(|| ResolveError::Unknown("the sealed blob was not found".to_owned()))?
         }
     };
     let now_ms = core.now_ms();
-    let resolved = session.read(|state| open_and_accept(state, auth, arrived, (&committed, &bytes), now_ms));
+    let resolved = session.read(|state| open_and_accept(state, auth, arrived, &committed, &bytes, now_ms));
     resolved.map(Some).map_err(|code| {
         // The signed turn differs from the order. If a memory provider added to it, the provider may be
         // at fault.
@@ -107,7 +105,7 @@ pub(crate) async fn resolve_running(
     session: &Arc<Session>,
     auth: &SignedObject<TurnAuth>,
     arrived: Option<&PartialAnswer>,
-) -> Result<Option<ResolvedTurn>, ResolveError> {
+) -> Result<Option<AttemptSuccess>, ResolveError> {
     let deadline = Instant::now() + core.config.timeouts.reply_to(auth.max_output_tokens);
     loop {
         match Box::pin(resolve_attempt(core, session, auth, arrived, STATUS_WAIT)).await {
@@ -119,7 +117,8 @@ pub(crate) async fn resolve_running(
 
 /// The state of an attempt, as its author reports it.
 pub(super) async fn status(
-    (mesh, directory): (&MeshHandle, &Directory),
+    directory: &Directory,
+    mesh: &MeshHandle,
     session: &Session,
     auth: &SignedObject<TurnAuth>,
     wait: Duration,
@@ -154,18 +153,6 @@ pub(crate) async fn ask(
     exchange::ask(&mesh, node, &addrs, frame, core.config.timeouts.open).await
 }
 
-async fn fetch_from(
-    core: &Arc<Core>,
-    session: SessionId,
-    node: NodeId,
-    (committed, frame): (&Committed, &ClientFrame),
-) -> Option<Vec<u8>> {
-    match ask(core, session, node, frame).await {
-        Ok(NodeFrame::Blob(bytes)) if blob_digest(&bytes) == committed.blob_digest => Some(bytes),
-        _ => None,
-    }
-}
-
 async fn fetch_stored(core: &Arc<Core>, committed: &Committed, store: StoreState) -> Option<Vec<u8>> {
     let StoreState::Stored { blob_id, .. } = store else { return None };
     core.config.store.get_checked(blob_id, MAX_BLOB_BYTES, committed.blob_digest).await.ok()
@@ -187,9 +174,10 @@ fn open_and_accept(
     state: &State,
     auth: &SignedObject<TurnAuth>,
     arrived: Option<&PartialAnswer>,
-    (committed, bytes): (&Committed, &[u8]),
+    committed: &Committed,
+    bytes: &[u8],
     now_ms: u64,
-) -> Result<ResolvedTurn, ErrorCode> {
+) -> Result<AttemptSuccess, ErrorCode> {
     let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
     let link = SignedObject::<Link>::verify(committed.link.clone())?;
     let reference = BlobRef {
@@ -207,7 +195,6 @@ fn open_and_accept(
     let answer = record.answer().ok_or(ErrorCode::BlobMismatch)?;
     let known = pending.attempts.iter().find(|attempt| attempt.auth.attempt == auth.attempt);
     let known = known.ok_or(ErrorCode::StatusUnknown)?;
-    let memory = known.memory.clone();
     let start = running_hash_start(&record_key, &auth.auth_hash());
     let hashes = arrived.map(|arrived| running_hashes(start, &arrived.ids));
     let noted = known.note.as_ref().map_or(0, |note| note.token_count);
@@ -217,7 +204,8 @@ fn open_and_accept(
         hashes: hashes.as_deref(),
         lost: true,
     };
-    let held_to = ReceiptTerms { order: known.terms, arrived };
-    let accepted = accept(state, &pending.turn, auth, committed, (answer, &memory), (&held_to, now_ms))?;
-    Ok((accepted, memory))
+    let (turn, memory, terms) = (&pending.turn, &known.memory, known.terms);
+    let sealed = AuthorTurn { turn, auth, committed, answer, memory, terms, arrived };
+    let accepted = sealed.accept(state, now_ms)?;
+    Ok(AttemptSuccess { accepted, memory: memory.clone(), tokens: Vec::new(), tail: None })
 }

@@ -120,17 +120,17 @@ impl HeadIndexes {
     /// for an index and a round. An index that did not answer is not queried again.
     pub(crate) async fn look(&self, places: &[HeadPlace], wait: Duration) -> HeadLookup {
         let wait = wait.min(self.wait);
-        let mut answers: Vec<(String, Vec<ParsedAnswer>)> =
+        let mut answers: Vec<(String, Vec<IndexReply>)> =
             self.members.iter().map(|member| (member.name.clone(), Vec::new())).collect();
         let (newest, older) = places.split_at(places.len().min(FIRST_ROUND));
         for round in std::iter::once(newest).chain(older.chunks(LATER_ROUND)) {
             let asked = self.members.iter().zip(&mut answers).map(|(member, (_, answers))| async move {
-                if answers.iter().all(|answer| matches!(answer, ParsedAnswer::Nothing)) {
+                if answers.iter().all(|answer| matches!(answer, IndexReply::Nothing)) {
                     answers.extend(member.resolve_all(round, wait).await);
                 }
             });
             join_all(asked).await;
-            let is_record = |answer: &ParsedAnswer| matches!(answer, ParsedAnswer::Record(_));
+            let is_record = |answer: &IndexReply| matches!(answer, IndexReply::Record(_));
             if answers.iter().any(|(_, answers)| answers.iter().any(is_record)) {
                 break;
             }
@@ -177,13 +177,13 @@ impl HeadIndexes {
         let Ok(ours) = SignedObject::<HeadRecord>::verify_encoded(record) else { return false };
         let place = HeadPlace { period: ours.period(), key: ours.index_key() };
         let Ok(answer) = timeout(self.wait, member.index.resolve(place.key)).await else { return false };
-        matches!(read(answer, place), ParsedAnswer::Record(theirs) if ranks_above(&theirs, &ours))
+        matches!(read(answer, place), IndexReply::Record(theirs) if ranks_above(&theirs, &ours))
     }
 }
 
 impl NamedIndex {
     /// Its answers about several places.
-    async fn resolve_all(&self, places: &[HeadPlace], wait: Duration) -> Vec<ParsedAnswer> {
+    async fn resolve_all(&self, places: &[HeadPlace], wait: Duration) -> Vec<IndexReply> {
         let asked = places.iter().map(|place| async move {
             let answer = timeout(wait, self.index.resolve(place.key)).await;
             read(answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time"))), *place)
@@ -238,7 +238,7 @@ impl HeadLookup {
 
 /// A parsed answer.
 #[derive(Debug, Clone)]
-pub(crate) enum ParsedAnswer {
+pub(crate) enum IndexReply {
     Record(Box<SignedObject<HeadRecord>>),
     Nothing,
     Wrong(ErrorCode),
@@ -246,27 +246,27 @@ pub(crate) enum ParsedAnswer {
 }
 
 /// Parses an answer: only a signed record of this place counts.
-fn read(answer: Result<Option<Vec<u8>>, StoreError>, place: HeadPlace) -> ParsedAnswer {
+fn read(answer: Result<Option<Vec<u8>>, StoreError>, place: HeadPlace) -> IndexReply {
     let bytes = match answer {
         Ok(Some(bytes)) => bytes,
-        Ok(None) | Err(StoreError::NotFound) => return ParsedAnswer::Nothing,
+        Ok(None) | Err(StoreError::NotFound) => return IndexReply::Nothing,
         Err(StoreError::Unavailable { reason, .. } | StoreError::Refused { reason }) => {
-            return ParsedAnswer::Unavailable(reason);
+            return IndexReply::Unavailable(reason);
         }
-        Err(error) => return ParsedAnswer::Unavailable(error.to_string()),
+        Err(error) => return IndexReply::Unavailable(error.to_string()),
     };
     match SignedObject::<HeadRecord>::verify_encoded(&bytes) {
         Ok(record) if record.index_key() == place.key => {
             // So a higher sequence is never in an earlier place.
             let fits = record.period() == place.period;
             if fits {
-                ParsedAnswer::Record(Box::new(record))
+                IndexReply::Record(Box::new(record))
             } else {
-                ParsedAnswer::Wrong(ErrorCode::BadSequence)
+                IndexReply::Wrong(ErrorCode::BadSequence)
             }
         }
-        Ok(_) => ParsedAnswer::Wrong(ErrorCode::BadSignature),
-        Err(code) => ParsedAnswer::Wrong(code),
+        Ok(_) => IndexReply::Wrong(ErrorCode::BadSignature),
+        Err(code) => IndexReply::Wrong(code),
     }
 }
 
@@ -279,9 +279,9 @@ fn ranks_above(one: &SignedObject<HeadRecord>, other: &SignedObject<HeadRecord>)
 
 /// Evaluates the answers of several indexes, each about its places from the newest on. An index's status is
 /// its first answer other than nothing: what it shows in an older place does not excuse a newer one.
-pub(crate) fn judge(answers: Vec<(String, Vec<ParsedAnswer>)>) -> HeadLookup {
+pub(crate) fn judge(answers: Vec<(String, Vec<IndexReply>)>) -> HeadLookup {
     let records = answers.iter().flat_map(|(_, shown)| shown).filter_map(|shown| match shown {
-        ParsedAnswer::Record(record) => Some((**record).clone()),
+        IndexReply::Record(record) => Some((**record).clone()),
         _ => None,
     });
     let mut older: Vec<SignedObject<HeadRecord>> = records.collect();
@@ -289,10 +289,10 @@ pub(crate) fn judge(answers: Vec<(String, Vec<ParsedAnswer>)>) -> HeadLookup {
     older.dedup_by_key(|record| record.encode());
     let best = (!older.is_empty()).then(|| older.remove(0));
     let newest = best.as_ref().map(SignedObject::encode);
-    let status = |(name, shown): (String, Vec<ParsedAnswer>)| {
-        let first = shown.into_iter().find(|answer| !matches!(answer, ParsedAnswer::Nothing));
-        let shows = match first.unwrap_or(ParsedAnswer::Nothing) {
-            ParsedAnswer::Record(record) => {
+    let status = |(name, shown): (String, Vec<IndexReply>)| {
+        let first = shown.into_iter().find(|answer| !matches!(answer, IndexReply::Nothing));
+        let shows = match first.unwrap_or(IndexReply::Nothing) {
+            IndexReply::Record(record) => {
                 let sequence = record.sequence;
                 if newest.as_ref() == Some(&record.encode()) {
                     IndexAnswer::Newest { sequence }
@@ -300,9 +300,9 @@ pub(crate) fn judge(answers: Vec<(String, Vec<ParsedAnswer>)>) -> HeadLookup {
                     IndexAnswer::Behind { sequence }
                 }
             }
-            ParsedAnswer::Nothing => IndexAnswer::Nothing,
-            ParsedAnswer::Wrong(code) => IndexAnswer::Wrong { code },
-            ParsedAnswer::Unavailable(reason) => IndexAnswer::Unavailable { reason },
+            IndexReply::Nothing => IndexAnswer::Nothing,
+            IndexReply::Wrong(code) => IndexAnswer::Wrong { code },
+            IndexReply::Unavailable(reason) => IndexAnswer::Unavailable { reason },
         };
         IndexStatus { name, shows }
     };

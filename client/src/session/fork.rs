@@ -29,7 +29,7 @@ impl From<&SignedObject<Link>> for ChainLink {
 
 /// The links of a chain from some seq on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Chain {
+pub(crate) struct ForkChain {
     /// Seq of the first link; 0 except in a compacted log.
     pub(crate) first: u64,
     /// The hash that the first link continues.
@@ -38,7 +38,7 @@ pub(crate) struct Chain {
     pub(crate) links: Vec<ChainLink>,
 }
 
-impl Chain {
+impl ForkChain {
     /// The link at a seq; none outside.
     fn at(&self, seq: u64) -> Option<ChainLink> {
         self.links.get(usize::try_from(seq.checked_sub(self.first)?).ok()?).copied()
@@ -82,7 +82,7 @@ pub(crate) enum Merge {
 }
 
 /// Compares our chain with another chain of the same session.
-pub(crate) fn merge(ours: &Chain, theirs: &Chain) -> Merge {
+pub(crate) fn merge(ours: &ForkChain, theirs: &ForkChain) -> Merge {
     let first = ours.first.max(theirs.first);
     // The hash before the first compared turn must be the same; for seq 0 it is the genesis, which the id
     // binds.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     /// A chain whose links hash their predecessor, as real links do.
-    fn chain(turns: &[u32]) -> Chain {
+    fn chain(turns: &[u32]) -> ForkChain {
         let prev = hash(b"genesis");
         let mut last = prev;
         let links = turns.iter().map(|turn| {
@@ -123,13 +123,13 @@ mod tests {
             let auth = AuthHash(hash(&[&last.0[..], b"auth"].concat()).0);
             ChainLink { auth, hash: last }
         });
-        Chain { first: 0, prev, links: links.collect() }
+        ForkChain { first: 0, prev, links: links.collect() }
     }
 
     /// The same chain after log compaction.
-    fn compacted(chain: &Chain, first: u64) -> Chain {
+    fn compacted(chain: &ForkChain, first: u64) -> ForkChain {
         let from = usize::try_from(first).unwrap();
-        Chain { first, prev: chain.links[from - 1].hash, links: chain.links[from..].to_vec() }
+        ForkChain { first, prev: chain.links[from - 1].hash, links: chain.links[from..].to_vec() }
     }
 
     /// A generator that is the same everywhere.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     /// The order that the rule makes of chains: the winner comes first.
-    fn order(one: &Chain, other: &Chain) -> Ordering {
+    fn order(one: &ForkChain, other: &ForkChain) -> Ordering {
         match merge(one, other) {
             Merge::Win { .. } => Ordering::Less,
             Merge::Lose { .. } | Merge::Behind { .. } => Ordering::Greater,

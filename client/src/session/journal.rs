@@ -91,12 +91,24 @@ pub(crate) enum JournalLocation {
     Log(Arc<dyn JournalLog>),
 }
 
-impl JournalLocation {
-    /// The folder, if it is one.
+/// The journals of a client.
+pub(crate) struct Journals {
+    pub(crate) location: JournalLocation,
+    /// Seals the session roots on the disk.
+    pub(crate) secret: FileSecret,
+}
+
+impl Journals {
+    /// Journals without files, which need no lasting secret.
+    pub(crate) fn without_files(location: JournalLocation) -> Self {
+        Self { location, secret: FileSecret::generate() }
+    }
+
+    /// The folder of the files, if there are files.
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
-        match self {
-            Self::Folder(folder) => Some(folder),
-            Self::Memory | Self::Log(_) => None,
+        match &self.location {
+            JournalLocation::Folder(folder) => Some(folder),
+            JournalLocation::Memory | JournalLocation::Log(_) => None,
         }
     }
 }
@@ -168,35 +180,35 @@ impl Journal {
     /// Creates a journal. A file appears whole, with its first entries, or not at all; its random name
     /// reveals nothing about the session. A log is overwritten.
     pub(crate) fn create(
-        location: &JournalLocation,
-        secret: &FileSecret,
+        journals: &Journals,
         root: &SessionRoot,
         first: &[Zeroizing<Vec<u8>>],
     ) -> Result<Self, ClientError> {
-        let mut journal = Self::create_deferred(location, secret, root, first)?;
+        let mut journal = Self::create_deferred(journals, root, first)?;
         journal.make_file()?;
         Ok(journal)
     }
 
     /// As [`Journal::create`], but a file is not made before [`Journal::make_file`].
     pub(crate) fn create_deferred(
-        location: &JournalLocation,
-        secret: &FileSecret,
+        journals: &Journals,
         root: &SessionRoot,
         first: &[Zeroizing<Vec<u8>>],
     ) -> Result<Self, ClientError> {
         let (session, key) = (root.session_id(), root.journal_key());
         let mut journal = Self { sink: JournalSink::Memory, key, session, entries: 0, in_snapshot: 0 };
-        let mut bytes = match location {
+        let mut bytes = match &journals.location {
             JournalLocation::Memory => Vec::new(),
-            JournalLocation::Folder(_) => [&MAGIC[..], &secret.seal(ROOT_PURPOSE, root.expose())].concat(),
+            JournalLocation::Folder(_) => {
+                [&MAGIC[..], &journals.secret.seal(ROOT_PURPOSE, root.expose())].concat()
+            }
             JournalLocation::Log(_) => LOG_MAGIC.to_vec(),
         };
         for entry in first {
             journal.push_frame(&mut bytes, journal.entries, entry);
             journal.entries += 1;
         }
-        let folder = match location {
+        let folder = match &journals.location {
             JournalLocation::Memory => return Ok(journal),
             JournalLocation::Log(log) => {
                 log.write(0, &bytes).map_err(|source| log_error("written", source))?;
@@ -316,7 +328,7 @@ impl Journal {
             .sync_data()
             .and_then(|()| JournalPosition::of(&mut open.file, open.length, self.entries));
         let written = position
-            .and_then(|position| snapshot::write(&open.path, (&self.key, &self.session), position, entries));
+            .and_then(|position| snapshot::write(&open.path, &self.key, &self.session, position, entries));
         written.map_err(|source| file_error("write the snapshot of", &open.path, source))
     }
 
@@ -432,7 +444,7 @@ fn read_contents(
     shortly: bool,
 ) -> Result<Contents, ClientError> {
     let (session, key) = (root.session_id(), root.journal_key());
-    let found = if shortly { snapshot::read(path, file, (&key, &session)) } else { None };
+    let found = if shortly { snapshot::read(path, file, &key, &session) } else { None };
     let (from, mut entries) = found.unwrap_or_default();
     let frames = read_frames(path, file, from)?;
     let damaged = |entry| ClientError::JournalDamaged { path: path.to_owned(), entry };
@@ -487,7 +499,7 @@ fn parse_frames<'a>(frames: &'a [u8], root: &SessionRoot, first: u64) -> Result<
     while !rest.is_empty() {
         let position = first + entries.len() as u64;
         match next_frame(rest, &key, &session, position) {
-            Frame::Whole(sealed, after) => {
+            JournalFrame::Whole(sealed, after) => {
                 match key.open(&associated(&session, position), sealed) {
                     Ok(entry) => entries.push(entry),
                     Err(_) if is_zero_from(rest, HEAD_BYTES + sealed.len()) => break,
@@ -495,15 +507,15 @@ fn parse_frames<'a>(frames: &'a [u8], root: &SessionRoot, first: u64) -> Result<
                 }
                 rest = after;
             }
-            Frame::Torn => break,
-            Frame::Damaged => return Err(position + 1),
+            JournalFrame::Torn => break,
+            JournalFrame::Damaged => return Err(position + 1),
         }
     }
     Ok((entries, rest))
 }
 
 /// The first frame of the rest of a file.
-enum Frame<'a> {
+enum JournalFrame<'a> {
     /// A sealed entry and the bytes after it.
     Whole(&'a [u8], &'a [u8]),
     /// The torn end of a file after a crash.
@@ -512,17 +524,18 @@ enum Frame<'a> {
     Damaged,
 }
 
-fn next_frame<'a>(rest: &'a [u8], key: &JournalKey, session: &SessionId, position: u64) -> Frame<'a> {
-    let Some((head, body)) = rest.split_at_checked(HEAD_BYTES) else { return Frame::Torn };
+fn next_frame<'a>(rest: &'a [u8], key: &JournalKey, session: &SessionId, position: u64) -> JournalFrame<'a> {
+    let Some((head, body)) = rest.split_at_checked(HEAD_BYTES) else { return JournalFrame::Torn };
     let length = key.open(&associated_length(session, position), head).ok();
     let length = length.and_then(|length| Some(u32::from_le_bytes(length.as_slice().try_into().ok()?)));
     let Some(length) = length.map(|length| length as usize) else {
-        return if is_zero_from(rest, HEAD_BYTES) { Frame::Torn } else { Frame::Damaged };
+        return if is_zero_from(rest, HEAD_BYTES) { JournalFrame::Torn } else { JournalFrame::Damaged };
     };
     if length > MAX_ENTRY_BYTES {
-        return Frame::Damaged;
+        return JournalFrame::Damaged;
     }
-    body.split_at_checked(length).map_or(Frame::Torn, |(sealed, after)| Frame::Whole(sealed, after))
+    body.split_at_checked(length)
+        .map_or(JournalFrame::Torn, |(sealed, after)| JournalFrame::Whole(sealed, after))
 }
 
 /// Whether zeros reach from shortly before `end` to the end of the file.

@@ -6,18 +6,19 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
 use baton_proto::ids::{LinkHash, SessionId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{
     error::ClientError,
     session::{
         index_view::IndexView,
-        journal::{self, Journal, JournalLocation, JournalLog, file_error},
+        journal::{self, Journal, JournalLog, Journals, file_error},
         rounds::Rounds,
         snapshot,
         state::{Entry, SessionHeader, State, StorageTerms},
@@ -94,7 +95,7 @@ struct SessionFacts {
 impl Session {
     /// Creates a session with these entries after its opening.
     pub(crate) fn create(
-        (journals, secret): (&JournalLocation, &FileSecret),
+        journals: &Journals,
         root: SessionRoot,
         header: SessionHeader,
         entries: Vec<Entry>,
@@ -106,18 +107,18 @@ impl Session {
         for entry in entries {
             state.apply(entry)?;
         }
-        let journal = Journal::create(journals, secret, &root, &first)?;
+        let journal = Journal::create(journals, &root, &first)?;
         Ok(Self::with(journal, state))
     }
 
     /// Begins a session without entries. Its file is made with the first entry that needs it.
     pub(crate) fn begin_deferred(
-        (journals, secret): (&JournalLocation, &FileSecret),
+        journals: &Journals,
         root: SessionRoot,
         header: SessionHeader,
     ) -> Result<Self, ClientError> {
         let first = [Entry::Opened(header.clone()).encode()];
-        let journal = Journal::create_deferred(journals, secret, &root, &first)?;
+        let journal = Journal::create_deferred(journals, &root, &first)?;
         Ok(Self::with(journal, State::new(root, header)))
     }
 
@@ -319,11 +320,11 @@ impl Session {
 
     fn lock(&self) -> MutexGuard<'_, SessionFacts> {
         // The state changes only after a successful append, in steps that cannot panic midway.
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.facts.lock()
     }
 
     fn lock_journal(&self) -> MutexGuard<'_, Option<Journal>> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.journal.lock()
     }
 
     /// Writes entries, flushes them, and applies them. After an error none of them counts.
@@ -408,11 +409,7 @@ impl Session {
 
     /// Compacts the journal to the entries that the next turn needs. Returns false if that is not worth it.
     /// Blocking.
-    pub(crate) fn compact(
-        &self,
-        journals: &JournalLocation,
-        secret: &FileSecret,
-    ) -> Result<bool, ClientError> {
+    pub(crate) fn compact(&self, journals: &Journals) -> Result<bool, ClientError> {
         let mut journal = self.lock_journal();
         let (entries, root) = {
             let state = &self.lock().state;
@@ -424,7 +421,7 @@ impl Session {
         let compacted = State::replay(root.clone(), &encoded)?;
         // After an error the old journal is not written any more.
         *journal = None;
-        *journal = Some(Journal::create(journals, secret, &root, &encoded)?);
+        *journal = Some(Journal::create(journals, &root, &encoded)?);
         self.replace(compacted);
         Ok(true)
     }

@@ -23,7 +23,7 @@ use baton_proto::{
     SignedObject,
     chain::{HistoryTurn, effective},
     head::{DeviceLease, head_period},
-    ids::{BlobDigest, BlobId, LinkHash, NodeId, SessionId, TurnId},
+    ids::{BlobDigest, BlobId, LinkHash, ModelId, NodeId, SessionId, TurnId},
     limits::{MAX_CLOCK_SKEW_MS, MAX_LINK_LEAD_MS},
     link::{Genesis, Link},
     memory::MemoryItem,
@@ -37,7 +37,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     error::StateError,
-    session::fork::{Chain, ChainLink},
+    session::fork::{ChainLink, ForkChain},
 };
 
 pub(crate) use branches::Branch;
@@ -125,7 +125,7 @@ impl PendingAttempt {
 
 /// A pending turn with its attempts.
 #[derive(Clone)]
-pub(crate) struct Pending {
+pub(crate) struct PendingAttempts {
     pub(crate) turn: PendingTurn,
     pub(crate) attempts: Vec<PendingAttempt>,
 }
@@ -163,7 +163,7 @@ pub(crate) struct State {
     pub(crate) effective_turns: u64,
     /// Tracks when a blob is due for renewal.
     pub(crate) due: DueWatch,
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<PendingAttempts>,
     /// JSON schemas of requested answers, by their hashes.
     schemas: HashMap<[u8; 32], String>,
     pub(crate) head: Option<PublishedHead>,
@@ -256,7 +256,7 @@ impl State {
             Entry::System(system) => self.system = Arc::new(system),
             Entry::Title(title) => self.title = title,
             Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
-            Entry::Pending(turn) => self.pending = Some(Pending { turn, attempts: Vec::new() }),
+            Entry::Pending(turn) => self.pending = Some(PendingAttempts { turn, attempts: Vec::new() }),
             Entry::Attempt(entry) => {
                 let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;
                 pending.attempts.push(PendingAttempt::begin(entry)?);
@@ -475,6 +475,11 @@ impl State {
         Some((self.history.last()?, self.meta.last()?))
     }
 
+    /// The model of the last turn. Another one serves the session only if the caller names it.
+    pub(crate) fn last_model(&self) -> Option<ModelId> {
+        Some(self.meta.last()?.receipt.as_ref()?.model)
+    }
+
     pub(crate) fn genesis(&self) -> Genesis {
         Genesis {
             session_key: self.root.signing_key().public_key(),
@@ -493,10 +498,10 @@ impl State {
     }
 
     /// The links that are here.
-    pub(crate) fn chain(&self) -> Chain {
+    pub(crate) fn chain(&self) -> ForkChain {
         let prev = self.history.first().map_or_else(|| self.prev_link(), |first| first.link.prev_link);
         let links = self.history.iter().map(|turn| ChainLink::from(&turn.link)).collect();
-        Chain { first: self.first_seq(), prev, links }
+        ForkChain { first: self.first_seq(), prev, links }
     }
 
     /// A time before which no head record of the session can be newer than what is known here: that of the

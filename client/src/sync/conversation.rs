@@ -127,7 +127,7 @@ pub(crate) fn each_conversation(
 }
 
 fn peek_conversation(core: &Core, path: &Path) -> Result<Conversation, ClientError> {
-    Ok(Conversation::of(&open_session::peek(path, &core.secret)?))
+    Ok(Conversation::of(&open_session::peek(path, &core.journals.secret)?))
 }
 
 /// The `supersedes_from` of an edit of this record.

@@ -68,7 +68,7 @@ pub(crate) async fn receipts(
         }
         None => {
             let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
-            Ok(all(&open_session::peek(&path, &core.secret)?, verify))
+            Ok(all(&open_session::peek(&path, &core.journals.secret)?, verify))
         }
     })
     .await

@@ -21,10 +21,10 @@ use crate::{
     attempt::{self, Events, delivery},
     core::Core,
     error::ClientError,
-    event::{DeviceEvent, Fork, ResumeOptions, TurnEvent},
+    event::{DeviceEvent, Fork, RouteOptions, TurnEvent},
     index_status::IndexStatus,
     session::{
-        fork::{Chain, ChainLink, Merge, merge},
+        fork::{ChainLink, ForkChain, Merge, merge},
         journal::JournalLocation,
         open_session::Session,
         state::{Branch, Entry, State},
@@ -182,7 +182,7 @@ pub(crate) fn name_of(link: &LinkHash) -> String {
 /// Whether a turn first looks at the head index although no other device is known: the home may be an old
 /// copy. A log client is new with every request; if its head is published, it needs no look.
 fn is_look_due(core: &Arc<Core>, session: &Session, now_ms: u64) -> bool {
-    let is_log_client = matches!(core.journals, JournalLocation::Log(_));
+    let is_log_client = matches!(core.journals.location, JournalLocation::Log(_));
     session.indexes(|view| view.is_look_due(now_ms)) && !(is_log_client && session.read(State::is_published))
 }
 
@@ -191,7 +191,7 @@ fn is_look_due(core: &Arc<Core>, session: &Session, now_ms: u64) -> bool {
 pub(crate) async fn reconcile_before(
     core: &Arc<Core>,
     session: &Arc<Session>,
-    options: &ResumeOptions,
+    route: &RouteOptions,
     events: &mut Events<'_>,
 ) -> Result<(), ClientError> {
     let now = core.now_ms();
@@ -203,7 +203,7 @@ pub(crate) async fn reconcile_before(
         (false, true) => core.config.timeouts.first_look,
         (false, false) => return Ok(()),
     };
-    if !options.reconcile {
+    if !route.reconcile {
         return Ok(());
     }
     match Box::pin(compare_and_merge(core, session, MergeMode::ResolveForks, wait, events)).await {
@@ -452,9 +452,9 @@ async fn record_alone(session: &Arc<Session>, entries: Vec<Entry>) -> Result<(),
 }
 
 /// The links of verified segments, which begin with the genesis, or with the first turn that is here.
-fn chain_of(ours: &Chain, segments: &[VerifiedSegment]) -> Chain {
+fn chain_of(ours: &ForkChain, segments: &[VerifiedSegment]) -> ForkChain {
     let turns = || segments.iter().flat_map(|segment| &segment.turns);
     let prev = turns().next().map_or(ours.prev, |turn| turn.link.prev_link);
     let first = turns().next().map_or(0, |turn| turn.link.seq);
-    Chain { first, prev, links: turns().map(|turn| ChainLink::from(&turn.link)).collect() }
+    ForkChain { first, prev, links: turns().map(|turn| ChainLink::from(&turn.link)).collect() }
 }

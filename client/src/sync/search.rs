@@ -64,7 +64,7 @@ pub(crate) fn search(
         }
     }
     for (_, path) in journals_by_use(core)? {
-        match open_session::peek(&path, &core.secret) {
+        match open_session::peek(&path, &core.journals.secret) {
             Ok(state) if open.iter().any(|session| session.id == state.session_id) => {}
             Ok(state) => {
                 if look(&state).is_break() {

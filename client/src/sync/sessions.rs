@@ -62,7 +62,7 @@ pub(crate) fn list(core: &Core) -> Result<Listing, ClientError> {
         if id.as_ref().is_some_and(is_open) {
             continue;
         }
-        match open_session::peek(&path, &core.secret) {
+        match open_session::peek(&path, &core.journals.secret) {
             Ok(state) => listing.sessions.push(state_info(&state, core.terms(), None)),
             Err(error) if is_missing(&error) => {}
             Err(error) => listing.unreadable.push(UnreadableSession { id, error }),
@@ -93,7 +93,7 @@ pub(crate) fn find_last(core: &Core) -> Result<Option<SessionId>, ClientError> {
         if last.is_some_and(|(used, _)| used > changed.saturating_add(FILE_TIME_SLACK_MS)) {
             break;
         }
-        let found = match open_session::last_used(&path, &core.secret) {
+        let found = match open_session::last_used(&path, &core.journals.secret) {
             // Its opening names the damage.
             Err(ClientError::JournalDamaged { .. }) => core.session_of(&path).map(|id| (changed, id)),
             found => found,
@@ -121,7 +121,7 @@ pub(crate) async fn backup(core: &Arc<Core>, id: SessionId) -> Result<SessionRoo
     }
     core.blocking(move |core| {
         let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
-        journal::read_root(&path, &core.secret)
+        journal::read_root(&path, &core.journals.secret)
     })
     .await
 }
@@ -164,7 +164,7 @@ pub(crate) async fn delete_damaged(
 fn remove_quarantined(core: &Core, id: SessionId) -> Result<(), ClientError> {
     let Some(folder) = core.journals.folder() else { return Ok(()) };
     for path in quarantine::damaged_files(folder).map_err(|source| file_error("list", folder, source))? {
-        if journal::read_root(&path, &core.secret).is_ok_and(|root| root.session_id() == id) {
+        if journal::read_root(&path, &core.journals.secret).is_ok_and(|root| root.session_id() == id) {
             quarantine::remove(&path).map_err(|source| file_error("remove", &path, source))?;
         }
     }

@@ -73,7 +73,7 @@ pub struct Problem {
 }
 
 /// Sources of a session's bytes besides the store.
-pub(crate) struct Sources<'a> {
+pub(crate) struct BlobSources<'a> {
     pub(crate) session: Option<&'a Arc<Session>>,
     /// Whether this client's own copy is as good as the store's: not if the store is being checked.
     pub(crate) own_first: bool,
@@ -103,7 +103,7 @@ pub(crate) async fn verify(
         Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?, state.first_seq()))
     })?;
     let Some(outer) = outer else { return Ok(report) };
-    let sources = Sources { session: Some(session), own_first: false, last: None, from };
+    let sources = BlobSources { session: Some(session), own_first: false, last: None, from };
     let segments = fetch_verified(core, &root, &outer, &sources, &mut report).await?;
     for segment in &segments {
         let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
@@ -141,7 +141,7 @@ pub(crate) async fn fetch_chain(
 ) -> Result<Vec<VerifiedSegment>, ClientError> {
     let last = found.last_identity(root).map(|identity| (root, identity));
     let from = session.map_or(0, |session| session.read(State::first_seq));
-    let sources = Sources { session, own_first: true, last, from };
+    let sources = BlobSources { session, own_first: true, last, from };
     fetch_verified(core, root, &found.outer, &sources, &mut VerifyReport::default()).await
 }
 
@@ -168,7 +168,7 @@ pub(crate) async fn fetch_verified(
     core: &Arc<Core>,
     root: &SessionRoot,
     outer: &HeadOuter,
-    sources: &Sources<'_>,
+    sources: &BlobSources<'_>,
     report: &mut VerifyReport,
 ) -> Result<Vec<VerifiedSegment>, ClientError> {
     match fetch_readable(core, root, outer, sources, report).await? {
@@ -182,7 +182,7 @@ pub(crate) async fn fetch_readable(
     core: &Arc<Core>,
     root: &SessionRoot,
     outer: &HeadOuter,
-    sources: &Sources<'_>,
+    sources: &BlobSources<'_>,
     report: &mut VerifyReport,
 ) -> Result<(Vec<VerifiedSegment>, Option<ClientError>), ClientError> {
     let mut reader = SessionReader::new(root, outer)?;
@@ -243,7 +243,7 @@ pub(crate) fn is_gone(error: &ClientError) -> bool {
 pub(crate) async fn fetch_segment(
     core: &Arc<Core>,
     need: &BlobRef,
-    sources: &Sources<'_>,
+    sources: &BlobSources<'_>,
 ) -> Result<FetchedSegment, ClientError> {
     let own = || {
         let session = sources.session?;

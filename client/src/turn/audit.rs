@@ -17,11 +17,8 @@ use crate::{
     attempt::request::{self, AttemptOptions, PreparedAttempt},
     core::Core,
     error::ClientError,
-    event::InlinePolicy,
-    network::{
-        choose::Wish,
-        exchange::{self, ExchangeError},
-    },
+    event::RouteOptions,
+    network::exchange::{self, ExchangeError},
     session::{
         open_session::Session,
         state::{PendingTurn, State},
@@ -57,17 +54,8 @@ pub(crate) async fn audit(
     let (turn, author, model) = last.ok_or_else(nothing)?;
     storage::ensure_head_id(session).await?;
     let own = core.identities.of_turns(session.id).await?;
-    let model = model.to_string();
-    let wish = Wish {
-        model: Some(&model),
-        node: Some(node),
-        max_price: Some(core.config.max_price),
-        storage: Some(core.config.storage),
-        quota: core.config.quota.as_deref(),
-        now_ms: core.now_ms(),
-        ..Wish::default()
-    };
-    let (choice, _in_flight) = Box::pin(core.directory.choose(&wish)).await?;
+    let route = RouteOptions { model: Some(model.to_string()), node: Some(node), ..RouteOptions::default() };
+    let (choice, _in_flight) = Box::pin(core.directory.choose(&core.wish(&route))).await?;
     let pending = PendingTurn {
         turn_id: session.read(State::draw_turn_id),
         kind: RecordKind::Turn,
@@ -82,8 +70,8 @@ pub(crate) async fn audit(
         memory_from: None,
         memory: None,
         memory_tokens: 0,
-        with_locator: true,
-        inline: InlinePolicy::default(),
+        with_locator: route.with_locator,
+        inline: route.inline,
         begun: None,
         audits: true,
     };

@@ -1,31 +1,38 @@
 //! The state of a turn across its attempts: the nodes tried, their failures, and the part of the answer shown so far.
 
-use baton_mesh::MeshHandle;
+use std::sync::Arc;
+
 use baton_proto::{ErrorCode, ids::NodeId, turn::TurnAuth};
 
 use crate::{
     attempt::{Events, resolve::SHORT_STATUS_WAIT},
-    event::{InlinePolicy, ResumeOptions, TurnEvent},
+    core::Core,
+    error::ClientError,
+    event::{RouteOptions, TurnEvent},
+    identities::SessionMesh,
     network::{
         exchange,
         retry::{AnswerPrefix, AttemptFailure, Carry, carry},
     },
+    session::open_session::Session,
 };
 
 /// Connected nodes that are probed when an answer breaks off.
 const MAX_PROBED: usize = 8;
 
-/// State across the attempts of one turn.
-pub(super) struct Progress {
+/// A pending turn across its attempts.
+pub(super) struct Progress<'a> {
+    pub(super) core: &'a Arc<Core>,
+    pub(super) session: &'a Arc<Session>,
+    /// The network under the session's identity. Held for the whole turn, so that it has one identity.
+    pub(super) session_mesh: SessionMesh,
+    /// The caller's route; failed attempts change how the history gets to the node.
+    pub(super) route: RouteOptions,
     pub(super) tried: Vec<NodeId>,
     /// Number of the tried nodes that would refuse again.
     pub(super) refusals: usize,
     /// Codes that ended attempts, each with whether a peer reported it or the client found it.
     pub(super) codes: Vec<(ErrorCode, bool)>,
-    pub(super) with_locator: bool,
-    /// Whether a newer head ends the attempts, because the caller merges it.
-    pub(super) reconcile: bool,
-    pub(super) inline: InlinePolicy,
     pub(super) last: Option<(NodeId, AttemptFailure)>,
     pub(super) attempts: u32,
     /// The beginning of the answer, for the next node to continue.
@@ -36,22 +43,27 @@ pub(super) struct Progress {
     pub(super) substitute: bool,
 }
 
-impl Progress {
+impl<'a> Progress<'a> {
     /// Before the first attempt.
-    pub(super) fn begin(options: &ResumeOptions) -> Self {
-        Self {
+    pub(super) async fn begin(
+        core: &'a Arc<Core>,
+        session: &'a Arc<Session>,
+        route: RouteOptions,
+    ) -> Result<Self, ClientError> {
+        Ok(Self {
+            core,
+            session,
+            session_mesh: core.identities.of_turns(session.id).await?,
+            route,
             tried: Vec::new(),
             refusals: 0,
             codes: Vec::new(),
-            with_locator: options.with_locator,
-            reconcile: options.reconcile,
-            inline: options.inline,
             last: None,
             attempts: 0,
             begun: None,
             silent: Vec::new(),
             substitute: false,
-        }
+        })
     }
 
     /// Whether every tried node would refuse again.
@@ -61,8 +73,9 @@ impl Progress {
 
     /// Nodes to try last after a failed attempt: those that failed, and those without a connection or a probe
     /// answer. Detecting a dead node takes seconds, while the reader waits.
-    pub(super) fn last_resorts(&self, mesh: &MeshHandle) -> Vec<NodeId> {
-        let unconnected = mesh.peers().into_iter().filter(|peer| !peer.connected).map(|peer| peer.node);
+    pub(super) fn last_resorts(&self) -> Vec<NodeId> {
+        let peers = self.core.directory.mesh().peers();
+        let unconnected = peers.into_iter().filter(|peer| !peer.connected).map(|peer| peer.node);
         let unconnected = unconnected.filter(|_| self.last.is_some());
         let mut last = self.tried.clone();
         // A node listed twice would count as failed twice.
@@ -75,7 +88,8 @@ impl Progress {
     }
 
     /// Probes the connected nodes: over QUIC, a dead node stays connected until its silence is long enough.
-    pub(super) async fn probe_others(&mut self, mesh: &MeshHandle, failed: NodeId) {
+    pub(super) async fn probe_others(&mut self, failed: NodeId) {
+        let mesh = self.core.directory.mesh();
         let connected = mesh.peers().into_iter().filter(|peer| peer.connected && peer.serves_turns);
         let others = connected.map(|peer| peer.node).filter(|node| *node != failed);
         let (asked, rest): (Vec<_>, Vec<_>) = others.enumerate().partition(|(index, _)| *index < MAX_PROBED);

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use baton_client::{Client, DeviceEvent, ReconcileReport, ResumeOptions, SessionRoot, TurnEvent, TurnInput};
+use baton_client::{Client, DeviceEvent, ReconcileReport, RouteOptions, SessionRoot, TurnEvent, TurnInput};
 use baton_proto::ids::{AuthHash, LinkHash, SessionId};
 use tempfile::TempDir;
 
@@ -66,13 +66,13 @@ pub async fn open(world: &World, home: &Path, gate: &Arc<Gate>) -> Client {
     client
 }
 
-pub fn options() -> ResumeOptions {
-    ResumeOptions { reconcile: true, ..ResumeOptions::default() }
+pub fn options() -> RouteOptions {
+    RouteOptions { reconcile: true, ..RouteOptions::default() }
 }
 
 /// A turn that first merges the other devices' turns.
 pub fn input(text: &str) -> TurnInput {
-    TurnInput { reconcile: true, ..TurnInput::user(text) }
+    TurnInput::user(text).with_route(|route| route.reconcile = true)
 }
 
 pub fn device_events(events: &[TurnEvent]) -> Vec<DeviceEvent> {

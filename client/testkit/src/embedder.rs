@@ -1,10 +1,6 @@
 //! Nodes that embed texts and serve no turns, honest or byzantine.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use baton_client::{Client, Multiaddr};
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
@@ -18,6 +14,7 @@ use baton_proto::{
     receipt::EngineKind,
     wire::{ClientFrame, NodeFrame},
 };
+use parking_lot::Mutex;
 
 use crate::{
     World,
@@ -118,7 +115,7 @@ async fn tell(shared: &EmbedderInner, mut stream: TurnStream) {
     let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(shared).bytes().clone()),
         _ => {
-            *shared.script.turns.lock().unwrap() += 1;
+            *shared.script.turns.lock() += 1;
             NodeFrame::Refused { code: ErrorCode::ModelUnavailable, retry_after_ms: 0 }
         }
     };
@@ -138,8 +135,8 @@ async fn embed(shared: &EmbedderInner, mut stream: TurnStream) {
     assert_eq!((auth.audience, auth.check_time(now_ms())), (shared.signing.node_id(), Ok(())));
     let (texts, secret) = request.texts.open(&shared.exchange, &auth).unwrap();
     let seen = (auth.audience, EmbedAuth::clone(&auth), texts.texts.len());
-    shared.script.asked.lock().unwrap().push(seen);
-    let act = shared.script.acts.lock().unwrap().pop_front().unwrap_or(EmbedderAct::Serve);
+    shared.script.asked.lock().push(seen);
+    let act = shared.script.acts.lock().pop_front().unwrap_or(EmbedderAct::Serve);
     let mut reply = EmbedReply {
         version: VERSION,
         node: shared.signing.node_id(),

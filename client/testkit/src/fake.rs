@@ -7,7 +7,7 @@ mod turn;
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
 };
@@ -26,6 +26,7 @@ use baton_proto::{
     turn::{StoragePolicy, TurnAuth},
     wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::store::Stores;
@@ -179,7 +180,7 @@ impl FakeNode {
     }
 
     pub fn script(&self, acts: impl IntoIterator<Item = Act>) {
-        self.shared.state.lock().unwrap().script.extend(acts);
+        self.shared.state.lock().script.extend(acts);
     }
 
     /// Sets the node's clock ahead, or behind.
@@ -189,25 +190,25 @@ impl FakeNode {
 
     /// Loses all blobs that it serves to others.
     pub fn forget_blobs(&self) {
-        self.shared.state.lock().unwrap().blobs.clear();
+        self.shared.state.lock().blobs.clear();
     }
 
     /// Sets the terms of storage in its record.
     pub fn offer_storage(&self, storage: StorageOffer) {
-        self.shared.state.lock().unwrap().storage = storage;
+        self.shared.state.lock().storage = storage;
     }
 
     /// Offers another model than the other nodes.
     pub fn offer_model(&self, name: &'static str, id: u8) {
-        self.shared.state.lock().unwrap().model = (name, id);
+        self.shared.state.lock().model = (name, id);
     }
 
     pub fn clear_script(&self) {
-        self.shared.state.lock().unwrap().script.clear();
+        self.shared.state.lock().script.clear();
     }
 
     pub fn seen<T>(&self, look: impl FnOnce(&mut NodeLog) -> T) -> T {
-        look(&mut self.shared.state.lock().unwrap().seen)
+        look(&mut self.shared.state.lock().seen)
     }
 
     /// Waits until a turn hangs.
@@ -245,14 +246,14 @@ async fn accept(shared: Arc<FakeNodeInner>, mut incoming: Incoming) {
 
 async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
-    if shared.state.lock().unwrap().seen.deaf {
+    if shared.state.lock().seen.deaf {
         // Waits until the other side gives up.
         let _ = stream.recv(16).await;
         return;
     }
     let frame = codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap();
     let seen = SeenFrame { peer: stream.remote(), frame: frame.clone(), bytes };
-    shared.state.lock().unwrap().seen.frames.push(seen);
+    shared.state.lock().seen.frames.push(seen);
     let answer = match frame {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
         ClientFrame::Turn(request) => return turn::serve(&shared, stream, request).await,
@@ -265,7 +266,7 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
             answer
         }
         ClientFrame::FetchBlob { digest, .. } => {
-            let found = shared.state.lock().unwrap().blobs.get(&digest).cloned();
+            let found = shared.state.lock().blobs.get(&digest).cloned();
             found.map_or(
                 NodeFrame::Refused { code: ErrorCode::BlobUnavailable, retry_after_ms: 0 },
                 NodeFrame::Blob,
@@ -278,7 +279,7 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
 
 fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
     let mut key = *shared.exchange.public_key().as_bytes();
-    let state = shared.state.lock().unwrap();
+    let state = shared.state.lock();
     if state.seen.unusable_key {
         key[ExchangeKey::LEN - 32..].fill(0);
     }
@@ -336,11 +337,11 @@ fn note_answer(shared: &FakeNodeInner, note: TurnNote) -> Option<NodeFrame> {
     match note.kind {
         TurnNoteKind::Status => Some(status(shared, &note)),
         TurnNoteKind::Abort => {
-            shared.state.lock().unwrap().seen.aborts.push((note.turn_id, note.attempt));
+            shared.state.lock().seen.aborts.push((note.turn_id, note.attempt));
             Some(NodeFrame::Done)
         }
         TurnNoteKind::Ack(_) => {
-            let mut state = shared.state.lock().unwrap();
+            let mut state = shared.state.lock();
             state.seen.ack_requests += 1;
             if state.seen.lose_acks > 0 {
                 state.seen.lose_acks -= 1;
@@ -356,7 +357,7 @@ fn note_answer(shared: &FakeNodeInner, note: TurnNote) -> Option<NodeFrame> {
 }
 
 fn status(shared: &FakeNodeInner, note: &TurnNote) -> NodeFrame {
-    let mut state = shared.state.lock().unwrap();
+    let mut state = shared.state.lock();
     state.seen.statuses += 1;
     shared.asked.send_replace(state.seen.statuses);
     if state.running == Some((note.turn_id, note.attempt)) {

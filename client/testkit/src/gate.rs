@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -14,6 +14,7 @@ use baton_proto::{
     ids::HeadIndexKey,
     store::{HeadIndex, StoreFuture},
 };
+use parking_lot::Mutex;
 
 use tokio::sync::watch;
 
@@ -49,19 +50,19 @@ impl Gate {
     }
 
     pub fn open(&self) {
-        *self.mode.lock().unwrap() = GateMode::Open;
+        *self.mode.lock() = GateMode::Open;
     }
 
     pub fn away(&self) {
-        *self.mode.lock().unwrap() = GateMode::Away;
+        *self.mode.lock() = GateMode::Away;
     }
 
     pub fn silence(&self) {
-        *self.mode.lock().unwrap() = GateMode::Silent;
+        *self.mode.lock() = GateMode::Silent;
     }
 
     pub fn read_only(&self) {
-        *self.mode.lock().unwrap() = GateMode::ReadOnly;
+        *self.mode.lock() = GateMode::ReadOnly;
     }
 
     /// Waits until the index has exactly these heads.
@@ -73,7 +74,7 @@ impl Gate {
     }
 
     pub fn stick(&self) {
-        *self.mode.lock().unwrap() = GateMode::Stuck(self.index.heads());
+        *self.mode.lock() = GateMode::Stuck(self.index.heads());
     }
 
     pub fn resolves(&self) -> usize {
@@ -83,7 +84,7 @@ impl Gate {
 
 impl HeadIndex for Gate {
     fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
-        match &*self.mode.lock().unwrap() {
+        match &*self.mode.lock() {
             GateMode::Open => Box::pin(async move {
                 self.index.publish(record).await?;
                 self.taken.send_replace(());
@@ -97,7 +98,7 @@ impl HeadIndex for Gate {
 
     fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
         self.resolves.fetch_add(1, Ordering::Relaxed);
-        match &*self.mode.lock().unwrap() {
+        match &*self.mode.lock() {
             GateMode::Open | GateMode::ReadOnly => self.index.resolve(key),
             GateMode::Away => Box::pin(async { Err(down()) }),
             GateMode::Silent => Box::pin(std::future::pending()),

@@ -14,7 +14,7 @@ pub mod store;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
+use baton_client::{Client, ClientConfig, NewSession, RouteOptions, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{ids::SessionId, receipt::EngineKind};
 use baton_walrus_client::ShardCount;
 use tempfile::TempDir;
@@ -54,6 +54,20 @@ impl World {
         Self { store, nodes: started, home: tempfile::tempdir().unwrap() }
     }
 
+    /// A world of some nodes, and its client.
+    pub async fn with_client(nodes: usize) -> (Self, Client) {
+        let world = Self::new(nodes).await;
+        let client = world.client().await;
+        (world, client)
+    }
+
+    /// A world of some nodes, its client, and a session.
+    pub async fn with_session(nodes: usize) -> (Self, Client, SessionId) {
+        let (world, client) = Self::with_client(nodes).await;
+        let session = session(&client).await;
+        (world, client, session)
+    }
+
     pub fn config(&self, home: &Path) -> ClientConfig {
         let store = Arc::new(self.store.clone());
         let mut config = ClientConfig::new(Some(home), store.clone(), store, ShardCount::TESTBED);
@@ -67,6 +81,13 @@ impl World {
 
     pub async fn client(&self) -> Client {
         self.client_at(self.home.path()).await
+    }
+
+    /// The client with a changed configuration.
+    pub async fn client_with(&self, change: impl FnOnce(&mut ClientConfig)) -> Client {
+        let mut config = self.config(self.home.path());
+        change(&mut config);
+        Client::open(config).await.unwrap()
     }
 
     pub async fn client_at(&self, home: &Path) -> Client {
@@ -95,6 +116,11 @@ pub async fn session(client: &Client) -> SessionId {
 /// A turn that must succeed.
 pub async fn say(client: &Client, session: SessionId, text: &str) -> TurnOutcome {
     client.session(session).turn(TurnInput::user(text), |_| {}).await.unwrap()
+}
+
+/// Finishes a pending turn, which must succeed.
+pub async fn resume(client: &Client, session: SessionId) -> TurnOutcome {
+    client.session(session).resume(RouteOptions::default(), |_| {}).await.unwrap().unwrap()
 }
 
 /// A turn with its events.

@@ -1,6 +1,6 @@
 //! A relayer that adds memory to sealed turns, honest or byzantine.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use baton_client::Relayer;
 use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
@@ -14,6 +14,7 @@ use baton_proto::{
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame},
 };
+use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use crate::fake::{FakeNode, now_ms, spawn_mesh};
@@ -86,7 +87,7 @@ async fn relay(
     if let Some(hint) = hint {
         let hint = SignedObject::<RecallHint>::verify(hint).unwrap();
         hint.check_for(&auth, &signing.public_key()).unwrap();
-        hints.lock().unwrap().push(hint);
+        hints.lock().push(hint);
     }
     let ephemeral = EphemeralSecret::generate();
     let envelope = MemEnvelope::seal(&items(), &auth, &signing, &node_key, ephemeral, now_ms()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use baton_client::Clock;
@@ -13,6 +13,7 @@ use baton_proto::{
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture, StoreTime},
 };
 use baton_walrus_client::{ShardCount, blob_id};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 #[derive(Default)]
@@ -40,26 +41,26 @@ pub fn down() -> StoreError {
 impl MemoryStore {
     /// Sets the clock that it reports.
     pub fn set_clock(&self, clock: Clock) {
-        self.0.lock().unwrap().clock = Some(clock);
+        self.0.lock().clock = Some(clock);
     }
 
     pub fn set_down(&self, down: bool) {
-        self.0.lock().unwrap().down = down;
+        self.0.lock().down = down;
     }
 
     /// Whether PUT outcomes lack the end epoch, as when the blob of a lost answer was found.
     pub fn set_silent_about_epochs(&self, silent: bool) {
-        self.0.lock().unwrap().silent_about_epochs = silent;
+        self.0.lock().silent_about_epochs = silent;
     }
 
     /// Makes the next reads fail, one error each.
     pub fn fail_reads(&self, errors: impl IntoIterator<Item = StoreError>) {
-        self.0.lock().unwrap().reads.extend(errors);
+        self.0.lock().reads.extend(errors);
     }
 
     /// Makes the next questions whether a blob exists fail, one error each.
     pub fn fail_exists(&self, errors: impl IntoIterator<Item = StoreError>) {
-        self.0.lock().unwrap().exists.extend(errors);
+        self.0.lock().exists.extend(errors);
     }
 
     /// Waits until this many blobs were put.
@@ -68,24 +69,24 @@ impl MemoryStore {
     }
 
     pub fn puts(&self) -> usize {
-        self.0.lock().unwrap().puts
+        self.0.lock().puts
     }
 
     pub fn blobs(&self) -> Vec<(BlobId, Vec<u8>)> {
-        self.0.lock().unwrap().blobs.iter().map(|(id, bytes)| (*id, bytes.clone())).collect()
+        self.0.lock().blobs.iter().map(|(id, bytes)| (*id, bytes.clone())).collect()
     }
 
     pub fn forget_blobs(&self) {
-        self.0.lock().unwrap().blobs.clear();
+        self.0.lock().blobs.clear();
     }
 
     /// Restores these blobs, without a PUT.
     pub fn put_again(&self, blobs: Vec<(BlobId, Vec<u8>)>) {
-        self.0.lock().unwrap().blobs.extend(blobs);
+        self.0.lock().blobs.extend(blobs);
     }
 
     pub fn corrupt_blobs(&self) {
-        for bytes in self.0.lock().unwrap().blobs.values_mut() {
+        for bytes in self.0.lock().blobs.values_mut() {
             if let Some(last) = bytes.last_mut() {
                 *last ^= 1;
             }
@@ -93,19 +94,19 @@ impl MemoryStore {
     }
 
     pub fn heads(&self) -> HashMap<HeadIndexKey, Vec<u8>> {
-        self.0.lock().unwrap().heads.clone()
+        self.0.lock().heads.clone()
     }
 
     /// From now on shows these heads, whatever was published.
     pub fn set_heads(&self, heads: HashMap<HeadIndexKey, Vec<u8>>) {
-        self.0.lock().unwrap().heads = heads;
+        self.0.lock().heads = heads;
     }
 }
 
 impl BlobStore for MemoryStore {
     fn put<'a>(&'a self, bytes: Vec<u8>, _: PutOptions) -> StoreFuture<'a, PutOutcome> {
         Box::pin(async move {
-            let mut inner = self.0.lock().unwrap();
+            let mut inner = self.0.lock();
             if inner.down {
                 return Err(down());
             }
@@ -120,7 +121,7 @@ impl BlobStore for MemoryStore {
 
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
         Box::pin(async move {
-            let mut inner = self.0.lock().unwrap();
+            let mut inner = self.0.lock();
             if inner.down {
                 return Err(down());
             }
@@ -135,7 +136,7 @@ impl BlobStore for MemoryStore {
 
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let mut inner = self.0.lock().unwrap();
+            let mut inner = self.0.lock();
             if inner.down {
                 return Err(down());
             }
@@ -144,7 +145,7 @@ impl BlobStore for MemoryStore {
     }
 
     fn times<'a>(&'a self) -> StoreFuture<'a, Vec<StoreTime>> {
-        let clock = self.0.lock().unwrap().clock.clone();
+        let clock = self.0.lock().clock.clone();
         let time = |clock: Clock| StoreTime {
             name: "the test's store".to_owned(),
             unix_ms: clock(),
@@ -157,7 +158,7 @@ impl BlobStore for MemoryStore {
 impl HeadIndex for MemoryStore {
     fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let mut inner = self.0.lock().unwrap();
+            let mut inner = self.0.lock();
             if inner.down {
                 return Err(down());
             }
@@ -176,7 +177,7 @@ impl HeadIndex for MemoryStore {
 
     fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
         Box::pin(async move {
-            let inner = self.0.lock().unwrap();
+            let inner = self.0.lock();
             if inner.down { Err(down()) } else { Ok(inner.heads.get(&key).cloned()) }
         })
     }

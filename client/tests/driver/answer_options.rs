@@ -1,6 +1,6 @@
 //! Turns with special requests: an answer under a schema, and token probabilities.
 
-use baton_client::{ResumeOptions, TokenReport, TurnEvent, TurnInput};
+use baton_client::{RouteOptions, TokenReport, TurnEvent, TurnInput};
 use baton_proto::{ErrorCode, turn::Sampling};
 
 use baton_testkit::{GRACE, World, events_of, fake::Act, say, session};
@@ -32,9 +32,7 @@ fn schemas(world: &World) -> Vec<Option<String>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_and_what_is_said_of_tokens_go_with_the_answer_to_another_node() {
-    let world = World::new(2).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(2).await;
     client.nodes().await;
     for node in &world.nodes {
         node.script([Act::Truncate]);
@@ -76,17 +74,15 @@ async fn nodes_that_cannot_do_it_are_passed_over_however_many_there_are() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_is_finished_after_a_restart_keeps_its_schema() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     world.nodes[0].script([Act::Fail(ErrorCode::Internal)]);
-    let once = TurnInput { max_attempts: 1, ..input("hello") };
+    let once = input("hello").with_route(|route| route.max_attempts = 1);
     let (result, _) = events_of(&client, session, once).await;
     assert!(result.is_err());
     client.shutdown(GRACE).await;
     let client = world.client().await;
     let mut events = Vec::new();
-    let resumed = client.session(session).resume(ResumeOptions::default(), |event| events.push(event)).await;
+    let resumed = client.session(session).resume(RouteOptions::default(), |event| events.push(event)).await;
     assert_eq!(resumed.unwrap().unwrap().text, ANSWER);
     assert_eq!(reports(&events).len(), 2);
     assert_eq!(schemas(&world), [Some(SCHEMA.to_owned()), Some(SCHEMA.to_owned())]);
@@ -95,15 +91,14 @@ async fn a_turn_that_is_finished_after_a_restart_keeps_its_schema() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_keeps_what_was_asked_of_its_tokens_is_not_believed() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(1).await;
     world.nodes[0].script([Act::KeepLogprobs]);
-    let once = TurnInput { max_attempts: 1, ..input("hello") };
+    let once = input("hello").with_route(|route| route.max_attempts = 1);
     let (result, events) = events_of(&client, session(&client).await, once).await;
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::NonCanonical));
     assert!(reports(&events).is_empty());
     world.nodes[0].script([Act::IgnoreSchema]);
-    let once = TurnInput { max_attempts: 1, ..input("hello") };
+    let once = input("hello").with_route(|route| route.max_attempts = 1);
     let (result, _) = events_of(&client, session(&client).await, once).await;
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ReceiptMismatch), "words are no JSON");
     let long = TurnInput { json_schema: Some("x".repeat(64 * 1024 + 1)), ..TurnInput::user("hello") };

@@ -9,9 +9,7 @@ use baton_testkit::{GRACE, World, fake::Act, say, session, store::down};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_outage_of_the_store_ends_without_a_turn_or_a_restart() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     world.store.set_down(true);
     world.nodes[0].script([Act::NeverStore]);
     say(&client, session, "hello").await;
@@ -29,9 +27,7 @@ async fn a_long_outage_of_the_store_ends_without_a_turn_or_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_does_not_wait_for_a_store_that_stays_away() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     world.store.set_down(true);
     world.nodes[0].script([Act::NeverStore]);
     say(&client, session, "hello").await;
@@ -52,16 +48,14 @@ async fn a_blob_is_bought_again_only_when_the_store_says_twice_that_it_is_gone()
         (StoreError::NotFound, StoreError::NotFound, 1),
     ];
     for (node_sees, client_sees, again) in cases {
-        let world = World::new(1).await;
-        let client = world.client().await;
-        let session = session(&client).await;
+        let (world, client, session) = World::with_session(1).await;
         say(&client, session, "one").await;
         assert!(client.session(session).wait_settled(GRACE).await.unwrap());
         world.store.fail_reads([node_sees, client_sees.clone()]);
         if again > 0 {
             world.store.fail_reads([client_sees.clone()]);
         }
-        let input = TurnInput { inline: InlinePolicy::Never, ..TurnInput::user("two") };
+        let input = TurnInput::user("two").with_route(|route| route.inline = InlinePolicy::Never);
         let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
         assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"), "{client_sees:?}");
         client.shutdown(GRACE).await;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use baton_client::{
-    Client, ClientError, NodeExplanation, ResumeOptions, TurnInput,
+    Client, ClientError, NodeExplanation, RouteOptions, TurnInput,
     choose::{Behind, Verdict},
 };
 use baton_proto::{
@@ -28,7 +28,11 @@ async fn client(world: &World) -> Client {
 /// A turn at one node; returns its statements on earlier answers.
 async fn turn(client: &Client, id: SessionId, node: &FakeNode) -> Vec<AnswerCheck> {
     let sampling = Sampling { temperature: 0.5, seed: 3, ..Sampling::default() };
-    let input = TurnInput { node: Some(node.id()), sampling, ..TurnInput::user("and more of it") };
+    let input = TurnInput {
+        sampling,
+        route: RouteOptions { node: Some(node.id()), ..RouteOptions::default() },
+        ..TurnInput::user("and more of it")
+    };
     let outcome = events_of(client, id, input).await.0.unwrap();
     assert_eq!(outcome.node, node.id());
     outcome.receipt.checks.clone()
@@ -39,7 +43,7 @@ fn are_same(checks: &[AnswerCheck]) -> bool {
 }
 
 async fn avoided(client: &Client) -> BTreeSet<NodeId> {
-    let rows = client.explain(None, &ResumeOptions::default()).await.unwrap().into_iter();
+    let rows = client.explain(None, &RouteOptions::default()).await.unwrap().into_iter();
     let is_avoided = |row: &NodeExplanation| matches!(&row.verdict, Verdict::Ranked(ranked) if matches!(ranked.behind, Some(Behind::Lied { .. })));
     rows.filter(is_avoided).map(|row| row.node).collect()
 }

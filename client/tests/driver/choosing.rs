@@ -11,7 +11,7 @@ use std::{
 };
 
 use baton_client::{
-    Client, ClientConfig, ClientError, CountersignatureStatus, NodeExplanation, ResumeOptions, TurnInput,
+    Client, ClientConfig, ClientError, CountersignatureStatus, NodeExplanation, RouteOptions, TurnInput,
     choose::{Behind, MAX_SHARE, NoChoice, OfferRank, Verdict},
 };
 use baton_proto::{ErrorCode, ids::NodeId};
@@ -40,7 +40,7 @@ fn explained(rows: &[NodeExplanation], node: NodeId) -> (&NodeExplanation, Offer
 }
 
 async fn explain(client: &Client) -> Vec<NodeExplanation> {
-    client.explain(None, &ResumeOptions::default()).await.unwrap()
+    client.explain(None, &RouteOptions::default()).await.unwrap()
 }
 
 /// Looks repeatedly until the list has `count` nodes.
@@ -57,7 +57,8 @@ async fn until_listed(client: &Client, count: usize) {
 async fn fail_at(client: &Client, node: &FakeNode, act: Act) {
     let session = session(client).await;
     node.script([act]);
-    let input = TurnInput { node: Some(node.id()), max_attempts: 1, ..TurnInput::user("hello") };
+    let input =
+        TurnInput::user("hello").with_route(|route| (route.node, route.max_attempts) = (Some(node.id()), 1));
     client.session(session).turn(input, |_| {}).await.unwrap_err();
     client.session(session).abandon().await.unwrap();
 }
@@ -80,8 +81,7 @@ async fn a_node_with_an_unusable_exchange_key_is_not_asked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_liar_is_left_for_honest_nodes_also_after_a_restart() {
     for act in [Act::WrongReceipt, Act::WrongText, Act::WrongDigest, Act::WrongNote, Act::RepeatToken] {
-        let world = World::new(2).await;
-        let client = world.client().await;
+        let (world, client) = World::with_client(2).await;
         client.nodes().await;
         fail_at(&client, &world.nodes[0], act).await;
         let all = explain(&client).await;
@@ -103,12 +103,11 @@ async fn a_liar_is_left_for_honest_nodes_also_after_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_receipts_contradict_its_record_is_a_liar() {
-    let world = World::new(2).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(2).await;
     client.nodes().await;
     world.nodes[0].script([Act::OtherEngine]);
     let session = session(&client).await;
-    let input = TurnInput { node: Some(world.nodes[0].id()), ..TurnInput::user("hello") };
+    let input = TurnInput::user("hello").with_route(|route| route.node = Some(world.nodes[0].id()));
     client.session(session).turn(input, |_| {}).await.unwrap();
     let all = explain(&client).await;
     assert!(matches!(explained(&all, world.nodes[0].id()).1.behind, Some(Behind::Lied { .. })));
@@ -143,19 +142,17 @@ async fn a_hiccup_bans_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relayer_cannot_give_a_node_a_bad_name() {
-    let world = World::new(2).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(2).await;
     client.nodes().await;
     for trick in [Trick::Lie, Trick::Refuse, Trick::Repeat] {
         let relayer = FakeRelayer::start(&world.nodes[0], trick).await;
         let session = session(&client).await;
-        let input = TurnInput {
-            node: Some(world.nodes[0].id()),
-            relayer: Some(relayer.named()),
-            memory_tokens: 100,
-            max_attempts: 1,
-            ..TurnInput::user("hello")
-        };
+        let input = TurnInput::user("hello").with_route(|route| {
+            route.node = Some(world.nodes[0].id());
+            route.relayer = Some(relayer.named());
+            route.memory_tokens = 100;
+            route.max_attempts = 1;
+        });
         let (result, _) = events_of(&client, session, input).await;
         assert!(result.is_err(), "{trick:?}");
         let all = explain(&client).await;
@@ -185,22 +182,21 @@ async fn every_good_node_gets_turns_and_the_one_that_served_last_is_preferred() 
     }
     assert_eq!(served.len(), 3, "{served:?}");
     let last = client.session(session).last_turn().await.unwrap().unwrap().turn.link.author;
-    let warm = client.explain(Some(session), &ResumeOptions::default()).await.unwrap();
+    let warm = client.explain(Some(session), &RouteOptions::default()).await.unwrap();
     let (_, ranked) = explained(&warm, last);
     assert!(ranked.factors.warm > 1.0 && ranked.share <= MAX_SHARE + 1e-9, "{ranked:?}");
     assert!(warm.iter().all(|row| explained(&warm, row.node).1.share > 0.0), "nobody is driven out");
     let cold = explain(&client).await;
     assert!(ranked.share > explained(&cold, last).1.share);
     offset.store(11 * 60_000, Ordering::SeqCst);
-    let later = client.explain(Some(session), &ResumeOptions::default()).await.unwrap();
+    let later = client.explain(Some(session), &RouteOptions::default()).await.unwrap();
     assert!(explained(&later, last).1.factors.warm <= 1.0, "not for ever");
     client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_died_leaves_the_list_and_is_back_when_it_answers() {
-    let mut world = World::new(2).await;
-    let client = world.client().await;
+    let (mut world, client) = World::with_client(2).await;
     until_listed(&client, 2).await;
     let died = std::time::Instant::now();
     world.nodes[0].stop().await;
@@ -237,9 +233,7 @@ async fn a_connected_node_that_is_silent_for_half_a_minute_leaves_the_list() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_seen_is_kept_sealed_and_a_damaged_file_costs_only_itself() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     say(&client, session, "hello").await;
     client.shutdown(GRACE).await;
     let path = world.home.path().join("reputation");
@@ -266,9 +260,7 @@ async fn what_was_seen_is_kept_sealed_and_a_damaged_file_costs_only_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn receipts_are_listed_and_checked_again_beside_a_running_client() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     let outcome = say(&client, session, "hello").await;
     client.shutdown(GRACE).await;
     let client = world.client().await;
@@ -291,9 +283,8 @@ async fn a_conversation_keeps_its_model_until_another_is_named() {
     let client = world.client().await;
     client.nodes().await;
     let begun = session(&client).await;
-    let input = |text: &str, model: Option<&str>| TurnInput {
-        model: model.map(str::to_owned),
-        ..TurnInput::user(text)
+    let input = |text: &str, model: Option<&str>| {
+        TurnInput::user(text).with_route(|route| route.model = model.map(str::to_owned))
     };
     client.session(begun).turn(input("one", Some("parrot")), |_| {}).await.unwrap();
     for _ in 0..6 {
@@ -306,7 +297,7 @@ async fn a_conversation_keeps_its_model_until_another_is_named() {
     assert!(error.to_string().contains("this conversation's model parrot; served are: other"), "{error}");
     assert!(error.hint().unwrap().contains("--model"), "{error}");
     assert_eq!(world.nodes[1].seen(|seen| seen.turns.len()), 0, "it was not asked");
-    let options = ResumeOptions { model: Some("other".to_owned()), ..ResumeOptions::default() };
+    let options = RouteOptions { model: Some("other".to_owned()), ..RouteOptions::default() };
     let outcome = client.session(begun).resume(options, |_| {}).await.unwrap().unwrap();
     assert_eq!(outcome.node, world.nodes[1].id());
     assert_eq!(say(&client, begun, "three").await.node, world.nodes[1].id(), "the named one stays");
@@ -317,10 +308,12 @@ async fn a_conversation_keeps_its_model_until_another_is_named() {
 async fn named_nodes_are_the_set_unless_others_are_wanted_too() {
     for discover in [false, true] {
         let world = World::new(2).await;
-        let mut config = world.config(world.home.path());
-        config.bootstrap = world.nodes[0].addrs();
-        config.discover = discover;
-        let client = Client::open(config).await.unwrap();
+        let client = world
+            .client_with(|config| {
+                config.bootstrap = world.nodes[0].addrs();
+                config.discover = discover;
+            })
+            .await;
         // The other node is known too, as if the named one had introduced it.
         let other = &world.nodes[1];
         let until = tokio::time::Instant::now() + GRACE;
@@ -330,7 +323,7 @@ async fn named_nodes_are_the_set_unless_others_are_wanted_too() {
         client.mesh().wait_for_peers(until, both).await.unwrap();
         until_listed(&client, if discover { 2 } else { 1 }).await;
         let session = session(&client).await;
-        let named = TurnInput { node: Some(other.id()), ..TurnInput::user("hello") };
+        let named = TurnInput::user("hello").with_route(|route| route.node = Some(other.id()));
         assert_eq!(client.session(session).turn(named, |_| {}).await.is_ok(), discover);
         client.shutdown(Duration::ZERO).await;
     }
@@ -339,10 +332,12 @@ async fn named_nodes_are_the_set_unless_others_are_wanted_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_at_an_address_that_this_client_does_not_dial_is_named_and_never_chosen() {
     let world = World::new(0).await;
-    let mut config = world.config(world.home.path());
-    config.listen = vec!["/ip4/0.0.0.0/tcp/0".parse().unwrap()];
-    config.timeouts.discovery = Duration::from_millis(200);
-    let client = Client::open(config).await.unwrap();
+    let client = world
+        .client_with(|config| {
+            config.listen = vec!["/ip4/0.0.0.0/tcp/0".parse().unwrap()];
+            config.timeouts.discovery = Duration::from_millis(200);
+        })
+        .await;
     // A node of this machine found the client, and announces loopback addresses alone.
     let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
     let seed = zeroize::Zeroizing::new(*baton_keys::SecretSigningKey::generate().expose_seed());

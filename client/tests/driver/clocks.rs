@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_client::{
-    Client, ClientError, TurnInput, WrongClock,
+    Client, ClientError, RouteOptions, TurnInput, WrongClock,
     choose::{Exclusion, NoChoice, Verdict},
     system_clock,
 };
@@ -90,7 +90,7 @@ async fn a_nodes_wrong_clock_is_named_where_the_store_agrees_with_this_machine()
         assert!(error.to_string().contains(&world.nodes[0].id().to_string()), "{error}");
         assert!(error.to_string().contains("the test's store"), "{error}");
         // Turns are served if another node has the right clock.
-        let explained = client.explain(None, &baton_client::ResumeOptions::default()).await.unwrap();
+        let explained = client.explain(None, &RouteOptions::default()).await.unwrap();
         let [row] = &explained[..] else { panic!("{explained:?}") };
         let expected = |exclusion: &Exclusion| match exclusion {
             Exclusion::NotBegun { by_ms } => ahead > 0 && *by_ms <= ahead.unsigned_abs(),

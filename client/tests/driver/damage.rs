@@ -31,9 +31,7 @@ fn damage(home: &Path) {
 
 /// A world with a session of two turns whose journal is then damaged, and an export with its root.
 async fn damaged() -> (World, SessionId, String) {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     say(&client, session, "one").await;
     say(&client, session, "two").await;
     let export = client.session(session).export(true).await.unwrap().to_string();
@@ -116,9 +114,7 @@ async fn a_damaged_session_is_deleted_and_its_tombstone_published() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_that_the_index_did_not_hear_of_says_so() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     say(&client, session, "one").await;
     client.shutdown(GRACE).await;
     let client = world.client().await;
@@ -171,9 +167,7 @@ async fn the_last_session_is_the_one_with_the_last_turn_whatever_was_opened_sinc
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_store_lost_or_changed_is_named_and_put_back() {
     for corrupt in [false, true] {
-        let world = World::new(1).await;
-        let client = world.client().await;
-        let session = session(&client).await;
+        let (world, client, session) = World::with_session(1).await;
         for turn in 0..17 {
             say(&client, session, &format!("turn {turn}")).await;
         }

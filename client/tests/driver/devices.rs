@@ -3,7 +3,9 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientError, DeviceEvent, Fork, HeadStatus, InlinePolicy, TurnEvent, TurnInput};
+use baton_client::{
+    Client, ClientError, DeviceEvent, Fork, HeadStatus, InlinePolicy, RouteOptions, TurnEvent, TurnInput,
+};
 use baton_proto::{
     ErrorCode,
     ids::{LinkHash, SessionId},
@@ -286,8 +288,7 @@ async fn a_message_that_was_not_answered_follows_what_another_device_wrote() {
     let edit = TurnInput {
         kind: RecordKind::Edit,
         supersedes_from: Some(0),
-        max_attempts: 1,
-        reconcile: true,
+        route: RouteOptions { max_attempts: 1, reconcile: true, ..RouteOptions::default() },
         ..TurnInput::new(vec![Message::new(Role::User, "first")])
     };
     world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
@@ -315,7 +316,7 @@ async fn a_node_that_knows_a_newer_head_makes_the_client_look_and_go_on_from_the
     say(&second.client, id, "second").await;
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     // The first has not looked since, so it sends its old head without a locator.
-    let stale = TurnInput { with_locator: false, ..input("first") };
+    let stale = input("first").with_route(|route| route.with_locator = false);
     let (result, events) = events_of(&first.client, id, stale).await;
     assert_eq!(result.unwrap().text, "first (2)");
     assert!(device_events(&events).contains(&DeviceEvent::CaughtUp { turns: 1, own: 0 }), "{events:?}");
@@ -396,7 +397,7 @@ async fn unreadable_turns_of_another_device_block_neither_turns_nor_the_head_for
     let world = World::new(2).await;
     let (first, second, id) = apart(&world).await;
     second.gate.open();
-    let there = TurnInput { node: Some(world.nodes[1].id()), ..TurnInput::user("second") };
+    let there = TurnInput::user("second").with_route(|route| route.node = Some(world.nodes[1].id()));
     second.client.session(id).turn(there, |_| {}).await.unwrap();
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     let theirs = world.store.heads();
@@ -406,7 +407,8 @@ async fn unreadable_turns_of_another_device_block_neither_turns_nor_the_head_for
 
     first.gate.open();
     assert!(first.client.session(id).check_head().await.is_err_and(|error| error.is_divergence()));
-    let here = TurnInput { node: Some(world.nodes[0].id()), inline: InlinePolicy::Always, ..input("first") };
+    let mut here = input("first");
+    (here.route.node, here.route.inline) = (Some(world.nodes[0].id()), InlinePolicy::Always);
     let (result, events) = events_of(&first.client, id, here).await;
     assert_eq!(result.unwrap().text, "first (1)");
     assert!(matches!(device_events(&events)[..], [DeviceEvent::NotCompared { .. }]), "{events:?}");

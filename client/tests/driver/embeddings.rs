@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_client::{Client, ClientError, choose::NoChoice};
+use baton_client::{Client, ClientError, RouteOptions, choose::NoChoice};
 use baton_proto::{ErrorCode, ids::NodeId};
 use baton_testkit::{
     GRACE, World,
@@ -26,7 +26,7 @@ async fn texts_are_embedded_in_batches_of_one_model_and_turns_go_elsewhere() {
     for (text, embedded) in texts.iter().zip(&embedded.texts) {
         assert_eq!((&embedded.vector[..], embedded.tokens), (&vector(text)[..], 4));
     }
-    let asked = script.asked.lock().unwrap().clone();
+    let asked = script.asked.lock().clone();
     assert_eq!(asked.iter().map(|(_, _, texts)| *texts).collect::<Vec<_>>(), [64, 64, 22]);
     let mut keys: Vec<_> = asked.iter().map(|(_, auth, _)| auth.client_key).collect();
     keys.sort_unstable();
@@ -35,8 +35,8 @@ async fn texts_are_embedded_in_batches_of_one_model_and_turns_go_elsewhere() {
     // A node that only embeds gets no turn, whatever model is wanted.
     let id = session(&client).await;
     assert_eq!(say(&client, id, "hello").await.receipt.node, world.nodes[0].id());
-    assert_eq!(*script.turns.lock().unwrap(), 0);
-    let rows = client.explain(None, &baton_client::ResumeOptions::default()).await.unwrap();
+    assert_eq!(*script.turns.lock(), 0);
+    let rows = client.explain(None, &RouteOptions::default()).await.unwrap();
     let excluded = rows.iter().filter(|row| {
         matches!(
             row.verdict,
@@ -71,13 +71,13 @@ async fn whatever_a_node_does_wrong_another_one_is_asked() {
         config.bootstrap.extend(embedders.iter().flat_map(Embedder::addrs));
         config.timeouts.embed = Duration::from_millis(500);
         let client = Client::open(config).await.unwrap();
-        script.asked.lock().unwrap().clear();
-        script.acts.lock().unwrap().push_back(act);
+        script.asked.lock().clear();
+        script.acts.lock().push_back(act);
         let both = async { while client.nodes().await.len() < 3 {} };
         tokio::time::timeout(GRACE, both).await.unwrap();
         let embedded = client.embed(&texts(2), None).await.unwrap_or_else(|error| panic!("{act:?}: {error}"));
         assert_eq!(embedded.texts[1].vector, vector("xx"), "{act:?}");
-        let asked: Vec<NodeId> = script.asked.lock().unwrap().iter().map(|(node, ..)| *node).collect();
+        let asked: Vec<NodeId> = script.asked.lock().iter().map(|(node, ..)| *node).collect();
         assert_eq!(asked.len(), 2, "{act:?}");
         assert_ne!(asked[0], asked[1], "{act:?}: the other one");
         assert_eq!(embedded.texts[0].node, asked[1], "{act:?}");
@@ -96,13 +96,13 @@ async fn a_failure_that_stays_is_told_by_its_name() {
         (EmbedderAct::Refuse(ErrorCode::PayloadRejected), ErrorCode::PayloadRejected, 2),
         (EmbedderAct::Forge, ErrorCode::BadNodeSignature, 4),
     ] {
-        script.asked.lock().unwrap().clear();
-        script.acts.lock().unwrap().extend([act; 4]);
+        script.asked.lock().clear();
+        script.acts.lock().extend([act; 4]);
         let error = client.embed(&texts(1), None).await.unwrap_err();
         assert!(matches!(error, ClientError::EmbedFailed { attempts, .. } if attempts == tries), "{error}");
         assert_eq!(error.code(), Some(expected));
-        assert_eq!(script.asked.lock().unwrap().len(), tries as usize);
-        script.acts.lock().unwrap().clear();
+        assert_eq!(script.asked.lock().len(), tries as usize);
+        script.acts.lock().clear();
     }
     let too_long = vec!["x".repeat(8193)];
     assert!(matches!(client.embed(&too_long, None).await, Err(ClientError::MessageTooLong { .. })));

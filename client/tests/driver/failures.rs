@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use baton_client::{ClientError, ResumeOptions, TurnEvent, TurnInput};
+use baton_client::{ClientError, RouteOptions, TurnEvent, TurnInput};
 use baton_proto::{ErrorCode, node_record::StorageOffer, note::TurnNoteKind};
 
-use baton_testkit::{GRACE, World, events_of, fake::Act, say, session};
+use baton_testkit::{GRACE, World, events_of, fake::Act, resume, say, session};
 
 /// Codes with which attempts failed.
 fn codes(events: &[TurnEvent]) -> Vec<Option<ErrorCode>> {
@@ -64,7 +64,7 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
     for (act, code) in cases {
         let session = session(&client).await;
         world.nodes[0].script([act]);
-        let input = TurnInput { max_attempts: 1, ..TurnInput::user("hello") };
+        let input = TurnInput::user("hello").with_route(|route| route.max_attempts = 1);
         let (result, events) = events_of(&client, session, input).await;
         let error = result.unwrap_err();
         assert_eq!(error.code(), Some(code), "{act:?}");
@@ -77,7 +77,7 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
         let info = client.session(session).info().await.unwrap();
         assert!(info.pending, "{act:?}: the message is kept");
 
-        let again = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+        let again = resume(&client, session).await;
         assert_eq!(again.text, "hello (0)", "{act:?}");
         assert_eq!(again.attempt, 1, "{act:?}");
     }
@@ -86,13 +86,11 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_links_for_one_turn_the_first_stands_and_their_author_is_avoided() {
-    let world = World::new(2).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(2).await;
     client.nodes().await;
     world.nodes[0].script([Act::CommitTwice]);
     let mut found = client.watch_equivocations();
-    let input = TurnInput { node: Some(world.nodes[0].id()), ..TurnInput::user("one") };
+    let input = TurnInput::user("one").with_route(|route| route.node = Some(world.nodes[0].id()));
     let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
     // The client stores the blob itself, once it has seen the second link.
     assert!(client.session(session).wait_settled(GRACE).await.unwrap());
@@ -113,7 +111,7 @@ async fn of_two_links_for_one_turn_the_first_stands_and_their_author_is_avoided(
     assert_eq!(kept, [told]);
     let written = baton_client::evidence::export(&kept).to_string();
     assert_eq!(baton_client::evidence::import(&written).unwrap(), kept);
-    let explained = client.explain(None, &ResumeOptions::default()).await.unwrap();
+    let explained = client.explain(None, &RouteOptions::default()).await.unwrap();
     let liar = explained.iter().find(|row| row.node == world.nodes[0].id()).unwrap();
     assert_eq!(liar.last_fault, Some("equivocated"));
     assert!(liar.evidence.lied_until_ms > baton_testkit::fake::now_ms() + 29 * 24 * 3_600_000);
@@ -153,7 +151,7 @@ async fn a_code_that_forbids_retry_ends_the_attempts_once_two_nodes_say_it() {
     ));
     assert!(error.hint().unwrap().contains("shorten"));
     assert!(client.session(session).info().await.unwrap().pending, "the message is kept");
-    let again = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+    let again = resume(&client, session).await;
     assert_eq!((again.attempt, again.text.as_str()), (2, "hello (0)"));
     client.shutdown(GRACE).await;
 }
@@ -173,8 +171,7 @@ async fn a_refusal_that_stays_is_heard_once_from_each_node_with_its_reason() {
         (ErrorCode::Internal, 0, 2),
     ];
     for nodes in [1, 2] {
-        let world = World::new(nodes).await;
-        let client = world.client().await;
+        let (world, client) = World::with_client(nodes).await;
         client.nodes().await;
         for (code, pause, times) in cases {
             let session = session(&client).await;
@@ -182,8 +179,8 @@ async fn a_refusal_that_stays_is_heard_once_from_each_node_with_its_reason() {
             world.nodes.iter().for_each(|node| node.script([act; 2]));
             let asked = || world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum::<usize>();
             let before = asked();
-            let input =
-                TurnInput { max_attempts: 2 * u32::try_from(nodes).unwrap(), ..TurnInput::user("hello") };
+            let input = TurnInput::user("hello")
+                .with_route(|route| route.max_attempts = 2 * u32::try_from(nodes).unwrap());
             let error = client.session(session).turn(input, |_| {}).await.unwrap_err();
             assert_eq!(error.code(), Some(code), "{error}");
             assert!(error.to_string().ends_with(": not at /properties/v"), "{error}");
@@ -197,17 +194,15 @@ async fn a_refusal_that_stays_is_heard_once_from_each_node_with_its_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_node_alone_cannot_talk_the_client_out_of_a_turn() {
-    let world = World::new(2).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(2).await;
     for code in [ErrorCode::BadSignature, ErrorCode::PayloadRejected, ErrorCode::MemUnauthorized] {
         let session = session(&client).await;
         world.nodes[0].script([Act::Refuse(code)]);
-        let input =
-            TurnInput { node: Some(world.nodes[0].id()), max_attempts: 1, ..TurnInput::user("hello") };
+        let input = TurnInput::user("hello")
+            .with_route(|route| (route.node, route.max_attempts) = (Some(world.nodes[0].id()), 1));
         let error = client.session(session).turn(input, |_| {}).await.unwrap_err();
         assert_eq!(error.code(), Some(code));
-        let outcome =
-            client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+        let outcome = resume(&client, session).await;
         assert_eq!((outcome.node, outcome.text.as_str()), (world.nodes[1].id(), "hello (0)"), "{code}");
     }
     client.shutdown(GRACE).await;
@@ -215,9 +210,7 @@ async fn one_node_alone_cannot_talk_the_client_out_of_a_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_was_sealed_but_not_delivered_is_taken_from_its_author() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     say(&client, session, "one").await;
     world.nodes[0].script([Act::SealAndVanish]);
     let outcome = say(&client, session, "two").await;
@@ -230,9 +223,7 @@ async fn a_turn_that_was_sealed_but_not_delivered_is_taken_from_its_author() {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_crash_the_sealed_turn_is_found_and_the_unsealed_one_asked_again() {
     for (act, attempt, asked) in [(Act::SealAndVanish, 0, 1), (Act::Hang, 1, 2)] {
-        let world = World::new(1).await;
-        let client = world.client().await;
-        let session = session(&client).await;
+        let (world, client, session) = World::with_session(1).await;
         world.nodes[0].script([act]);
         if act == Act::Hang {
             // The future is dropped while the node is silent: for the journal that is a crash.
@@ -253,7 +244,7 @@ async fn after_a_crash_the_sealed_turn_is_found_and_the_unsealed_one_asked_again
             let refused = client.session(session).turn(TurnInput::user("other"), |_| {}).await.unwrap_err();
             assert!(matches!(refused, ClientError::PendingTurn));
         }
-        let resumed = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap();
+        let resumed = client.session(session).resume(RouteOptions::default(), |_| {}).await.unwrap();
         assert_eq!(resumed.is_some(), act == Act::Hang);
         let history = client.session(session).history().await.unwrap();
         assert_eq!(history.len(), 1);
@@ -265,9 +256,7 @@ async fn after_a_crash_the_sealed_turn_is_found_and_the_unsealed_one_asked_again
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pending_turn_sealed_while_the_client_was_away_is_taken_at_its_return() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     world.nodes[0].script([Act::SealAndVanish]);
     // Only the journal's attempt survives: the turn is dropped at its first event after sending.
     let (tell, told) = tokio::sync::oneshot::channel();
@@ -288,7 +277,7 @@ async fn a_pending_turn_sealed_while_the_client_was_away_is_taken_at_its_return(
     client.shutdown(GRACE).await;
     let client = world.client().await;
     let before = client.session(session).info().await.unwrap();
-    let resumed = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap();
+    let resumed = client.session(session).resume(RouteOptions::default(), |_| {}).await.unwrap();
     assert_eq!(resumed.is_some(), before.pending);
     let history = client.session(session).history().await.unwrap();
     assert_eq!(history.len(), 1);
@@ -317,9 +306,7 @@ async fn a_lost_acknowledgement_is_sent_again_at_the_next_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_any_node_the_error_says_how_to_give_one() {
     let world = World::new(0).await;
-    let mut config = world.config(world.home.path());
-    config.timeouts.discovery = Duration::from_millis(50);
-    let client = baton_client::Client::open(config).await.unwrap();
+    let client = world.client_with(|config| config.timeouts.discovery = Duration::from_millis(50)).await;
     let session = session(&client).await;
     let error = client.session(session).turn(TurnInput::user("hello"), |_| {}).await.unwrap_err();
     assert_eq!((error.name(), error.exit_code()), ("NoNode", 3));
@@ -329,9 +316,7 @@ async fn without_any_node_the_error_says_how_to_give_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_messages_that_are_empty_or_too_long_before_anything_is_sent() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     let empty = client.session(session).turn(TurnInput::user(" \n\t"), |_| {}).await.unwrap_err();
     assert!(matches!(empty, ClientError::EmptyMessage));
     let long =
@@ -363,9 +348,7 @@ async fn a_second_turn_at_once_is_refused_as_busy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_went_away_costs_an_attempt() {
-    let world = World::new(2).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(2).await;
     assert_eq!(client.nodes().await.len(), 2);
     world.nodes[0].stop().await;
     for turn in 0..4 {
@@ -377,8 +360,7 @@ async fn a_node_that_went_away_costs_an_attempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_kept_unless_nodes_refuse_it_as_it_is_or_its_sender_can_repeat_it() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(1).await;
     let refused = session(&client).await;
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 6]);
     let error = events_of(&client, refused, TurnInput::user("too long")).await.0.unwrap_err();
@@ -386,7 +368,7 @@ async fn a_message_is_kept_unless_nodes_refuse_it_as_it_is_or_its_sender_can_rep
     world.nodes[0].clear_script();
 
     let kept = session(&client).await;
-    let input = TurnInput { model: Some("nosuch".to_owned()), ..TurnInput::user("keep me") };
+    let input = TurnInput::user("keep me").with_route(|route| route.model = Some("nosuch".to_owned()));
     let error = events_of(&client, kept, input).await.0.unwrap_err();
     assert!(matches!(error, ClientError::NoNode(_)), "{error}");
     assert!(client.session(kept).keeps_message(&error, false).await.unwrap());

@@ -16,9 +16,7 @@ use baton_testkit::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_head_is_a_rollback_and_a_vanished_one_too() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     assert_eq!(client.session(session).check_head().await.unwrap(), HeadStatus::None);
     say(&client, session, "one").await;
     client.shutdown(GRACE).await;
@@ -45,9 +43,7 @@ async fn an_older_head_is_a_rollback_and_a_vanished_one_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_turn_at_our_position_is_a_fork() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     say(&client, session, "one").await;
     let root = client.session(session).backup().await.unwrap();
     client.shutdown(GRACE).await;
@@ -76,9 +72,7 @@ async fn another_turn_at_our_position_is_a_fork() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_comes_back_from_its_words_and_goes_on() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     for turn in 0..17 {
         say(&client, session, &format!("turn {turn}")).await;
     }
@@ -116,8 +110,7 @@ async fn a_session_comes_back_from_its_words_and_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_to_recover_what_never_was_or_was_deleted() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (_world, client) = World::with_client(1).await;
     assert!(matches!(client.recover(&SessionRoot::generate()).await, Err(ClientError::HeadMissing)));
     let session = session(&client).await;
     say(&client, session, "one").await;
@@ -130,8 +123,7 @@ async fn refuses_to_recover_what_never_was_or_was_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_refuses_a_store_that_changed_a_blob() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(1).await;
     let session = client.new_session(NewSession::default()).await.unwrap();
     say(&client, session, "one").await;
     let root = client.session(session).backup().await.unwrap();
@@ -164,7 +156,8 @@ async fn a_node_with_a_granted_place_finds_and_recognises_no_head_of_the_next_we
     say(&client, id, "one").await;
     assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     // Without the locations of the blobs, the node gets the place of the head; otherwise it gets nothing.
-    let input = TurnInput { with_locator: false, inline: InlinePolicy::Never, ..TurnInput::user("two") };
+    let input = TurnInput::user("two")
+        .with_route(|route| (route.with_locator, route.inline) = (false, InlinePolicy::Never));
     client.session(id).turn(input, |_| {}).await.unwrap();
     assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     let root = client.session(id).backup().await.unwrap();

@@ -121,7 +121,7 @@ async fn a_fork_over_two_indexes_loses_and_doubles_no_turn() {
             all.gates[1 - away].open();
             all.gates[away].away();
             let client = all.client(&home).await;
-            let input = TurnInput { reconcile: true, ..TurnInput::user(text) };
+            let input = TurnInput::user(text).with_route(|route| route.reconcile = true);
             client.session(id).turn(input, |_| {}).await.unwrap();
             assert!(client.session(id).wait_settled(GRACE).await.unwrap());
             client.shutdown(GRACE).await;
@@ -284,7 +284,7 @@ async fn a_chain_on_another_index_is_merged_before_anything_is_published_over_it
         first.gates[1].open();
         first.restart(&all).await;
         assert!(first.client.session(id).check_head().await.unwrap_err().is_divergence());
-        let turn = TurnInput { reconcile: false, ..TurnInput::user("more") };
+        let turn = TurnInput::user("more").with_route(|route| route.reconcile = false);
         first.client.session(id).turn(turn, |_| {}).await.unwrap();
         assert!(first.client.session(id).wait_compared(GRACE).await.unwrap());
         assert_eq!(all.stores[1].heads(), theirs, "an unmerged chain stays in its index");
@@ -313,7 +313,7 @@ async fn a_deletion_on_one_index_outlasts_a_later_turn_on_another() {
 
     second.gates[0].open();
     assert!(matches!(second.client.session(id).check_head().await, Err(ClientError::Deleted)));
-    let turn = TurnInput { reconcile: true, ..TurnInput::user("more") };
+    let turn = TurnInput::user("more").with_route(|route| route.reconcile = true);
     assert!(matches!(second.client.session(id).turn(turn, |_| {}).await, Err(ClientError::Deleted)));
     let third = Writer::new(&all).await;
     assert!(matches!(third.client.recover(&root).await, Err(ClientError::Deleted)));
@@ -367,7 +367,7 @@ async fn a_silent_index_delays_no_turn_of_a_session_that_another_device_writes()
 
     all.gates[1].silence();
     for text in ["three", "four"] {
-        let input = TurnInput { reconcile: true, ..TurnInput::user(text) };
+        let input = TurnInput::user(text).with_route(|route| route.reconcile = true);
         let session = client.session(id);
         let turn = tokio::time::timeout(GRACE, session.turn(input, |_| {})).await;
         turn.expect("the turn waits for the silent index").unwrap();

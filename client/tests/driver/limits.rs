@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_client::{Client, ResumeOptions, TurnInput};
+use baton_client::{Client, RouteOptions, TurnInput};
 use baton_keys::SecretSigningKey;
 use baton_mesh::{Mesh, MeshConfig};
 use baton_proto::ErrorCode;
@@ -16,7 +16,7 @@ use baton_proto::ErrorCode;
 use baton_testkit::{
     GRACE, World, events_of,
     fake::{Act, now_ms},
-    say, session,
+    resume, say, session,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,15 +28,14 @@ async fn a_reply_that_goes_beyond_its_limits_is_left() {
         (Act::RepeatNote, ErrorCode::NonCanonical),
         (Act::OfferMemory, ErrorCode::NonCanonical),
     ];
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(1).await;
     for (act, code) in cases {
         let session = session(&client).await;
         world.nodes[0].script([act]);
-        let input = TurnInput { max_attempts: 1, ..TurnInput::user("hello") };
+        let input = TurnInput::user("hello").with_route(|route| route.max_attempts = 1);
         let (result, _) = events_of(&client, session, input).await;
         assert_eq!(result.unwrap_err().code(), Some(code), "{act:?}");
-        let again = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+        let again = resume(&client, session).await;
         assert_eq!((again.attempt, again.text.as_str()), (1, "hello (0)"), "{act:?}");
     }
     client.shutdown(GRACE).await;
@@ -45,13 +44,19 @@ async fn a_reply_that_goes_beyond_its_limits_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_has_a_time_limit_of_its_own() {
     let world = World::new(1).await;
-    let mut config = world.config(world.home.path());
-    config.timeouts.idle = GRACE * 10;
-    config.timeouts.reply = Duration::from_millis(200);
-    let client = Client::open(config).await.unwrap();
+    let client = world
+        .client_with(|config| {
+            config.timeouts.idle = GRACE * 10;
+            config.timeouts.reply = Duration::from_millis(200);
+        })
+        .await;
     let session = session(&client).await;
     world.nodes[0].script([Act::Hang]);
-    let input = TurnInput { max_attempts: 1, max_output_tokens: 2, ..TurnInput::user("hello") };
+    let input = TurnInput {
+        max_output_tokens: 2,
+        route: RouteOptions { max_attempts: 1, ..RouteOptions::default() },
+        ..TurnInput::user("hello")
+    };
     let begun = Instant::now();
     let error = client.session(session).turn(input, |_| {}).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::StreamTruncated));
@@ -61,9 +66,7 @@ async fn a_reply_has_a_time_limit_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_that_is_not_sealed_does_not_hide_a_sealed_turn() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     world.nodes[0].script([Act::SealAndRefuse]);
     let outcome = client.session(session).turn(TurnInput::user("hello"), |_| {}).await.unwrap();
     assert_eq!((outcome.attempt, outcome.text.as_str()), (0, "hello (0)"));

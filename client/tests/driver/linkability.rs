@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use baton_client::{Client, ResumeOptions, TurnInput};
+use baton_client::{Client, TurnInput};
 use baton_proto::{
     SignedObject,
     ids::{NodeId, SessionId},
@@ -17,7 +17,7 @@ use baton_proto::{
 use baton_testkit::{
     GRACE, World,
     fake::{Act, FakeNode, SeenFrame},
-    say, session,
+    resume, say, session,
 };
 
 /// Length of the compared pieces: the shortest identifier of the protocol.
@@ -53,7 +53,7 @@ fn identifiers(mut bytes: Vec<u8>, nodes: &[FakeNode]) -> HashSet<[u8; PIECE]> {
 }
 
 fn at(node: &FakeNode, text: &str) -> TurnInput {
-    TurnInput { node: Some(node.id()), ..TurnInput::user(text) }
+    TurnInput::user(text).with_route(|route| route.node = Some(node.id()))
 }
 
 /// One turn of a session at every node.
@@ -67,9 +67,7 @@ async fn everywhere(client: &Client, session: SessionId, world: &World, text: &s
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_see_nothing_that_two_sessions_of_a_client_share() {
     let world = World::new(3).await;
-    let mut config = world.config(world.home.path());
-    config.heads_in_dht = true;
-    let client = Client::open(config).await.unwrap();
+    let client = world.client_with(|config| config.heads_in_dht = true).await;
     let (one, two) = (session(&client).await, session(&client).await);
     // Both sessions at the same time, so that their connections are open together.
     tokio::join!(
@@ -135,7 +133,7 @@ async fn a_turn_goes_on_under_another_identity_after_a_restart() {
         (id, of_session(id))
     };
     let client = world.client().await;
-    let outcome = client.session(id).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+    let outcome = resume(&client, id).await;
     assert_eq!(outcome.text, "two (1)");
     assert!(world.nodes[0].seen(|seen| seen.statuses) > 0, "the new identity asks for the old one's turn");
     assert!(client.session(id).wait_settled(GRACE).await.unwrap());

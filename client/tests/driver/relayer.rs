@@ -16,7 +16,7 @@ async fn memory_comes_through_a_relayer_and_is_checked_against_the_receipt() {
     let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
     let client = world.client().await;
     let session = session(&client).await;
-    let input = TurnInput { relayer: Some(relayer.named()), ..TurnInput::user("hello") };
+    let input = TurnInput::user("hello").with_route(|route| route.relayer = Some(relayer.named()));
     let (result, events) = events_of(&client, session, input).await;
     let outcome = result.unwrap();
     assert!(events.contains(&TurnEvent::Memory(items())));
@@ -33,7 +33,8 @@ async fn a_relayer_that_names_other_memory_than_it_sent_is_found_out() {
     let relayer = FakeRelayer::start(&world.nodes[0], Trick::Lie).await;
     let client = world.client().await;
     let session = session(&client).await;
-    let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
+    let input = TurnInput::user("hello")
+        .with_route(|route| (route.relayer, route.max_attempts) = (Some(relayer.named()), 1));
     let (result, events) = events_of(&client, session, input).await;
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ReceiptMismatch));
     assert!(!events.contains(&TurnEvent::Accepted));
@@ -47,7 +48,8 @@ async fn a_relayer_must_name_its_memory_first_and_once() {
         let relayer = FakeRelayer::start(&world.nodes[0], trick).await;
         let client = world.client().await;
         let session = session(&client).await;
-        let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
+        let input = TurnInput::user("hello")
+            .with_route(|route| (route.relayer, route.max_attempts) = (Some(relayer.named()), 1));
         let (result, _) = events_of(&client, session, input).await;
         assert_eq!(result.unwrap_err().code(), Some(ErrorCode::NonCanonical), "{trick:?}");
         client.shutdown(GRACE).await;
@@ -60,7 +62,8 @@ async fn an_attempt_that_only_a_relayer_says_was_refused_is_aborted() {
     let relayer = FakeRelayer::start(&world.nodes[0], Trick::Refuse).await;
     let client = world.client().await;
     let session = session(&client).await;
-    let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
+    let input = TurnInput::user("hello")
+        .with_route(|route| (route.relayer, route.max_attempts) = (Some(relayer.named()), 1));
     let (result, _) = events_of(&client, session, input).await;
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ModelUnavailable));
     client.session(session).abandon().await.unwrap();
@@ -76,14 +79,15 @@ async fn a_relayer_that_cannot_hand_a_turn_on_is_named_with_its_fix() {
     let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
     let client = world.client().await;
     let session = session(&client).await;
-    let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
+    let input = TurnInput::user("hello")
+        .with_route(|route| (route.relayer, route.max_attempts) = (Some(relayer.named()), 1));
     let error = events_of(&client, session, input).await.0.unwrap_err();
     assert!(error.to_string().contains("the relayer cannot reach the node"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("--bootstrap")), "{:?}", error.hint());
     client.session(session).abandon().await.unwrap();
     // A node's own word is its own.
     world.nodes[0].script([Act::Refuse(ErrorCode::Busy)]);
-    let direct = TurnInput { max_attempts: 1, ..TurnInput::user("hello") };
+    let direct = TurnInput::user("hello").with_route(|route| route.max_attempts = 1);
     let error = events_of(&client, session, direct).await.0.unwrap_err();
     assert!(error.to_string().contains("no free slot") && !error.hint().unwrap().contains("--bootstrap"));
     client.shutdown(GRACE).await;
@@ -100,11 +104,11 @@ async fn a_hint_is_for_its_own_attempt_and_carries_only_the_words_chosen_for_it(
         MemoryHint { project: Some("boats".to_owned()), ..MemoryHint::new(account.clone(), "harbour") };
     // The first attempt fails at the node, so that there are two.
     world.nodes[0].script([baton_testkit::fake::Act::Truncate]);
-    let input =
-        TurnInput { relayer: Some(relayer.named()), hint: Some(hint), ..TurnInput::user("the prompt") };
+    let input = TurnInput::user("the prompt")
+        .with_route(|route| (route.relayer, route.hint) = (Some(relayer.named()), Some(hint)));
     let (result, _) = events_of(&client, session, input).await;
     assert_eq!(result.unwrap().memory, items());
-    let hints = relayer.hints.lock().unwrap().clone();
+    let hints = relayer.hints.lock().clone();
     let [first, second] = &hints[..] else { panic!("{hints:?}") };
     assert_ne!(first.auth_hash, second.auth_hash);
     for hint in &hints {
@@ -122,8 +126,11 @@ async fn recalled_items_that_the_relayer_changed_are_a_receipt_mismatch() {
     let client = world.client().await;
     let session = session(&client).await;
     let hint = Some(MemoryHint::new(AccountKey::generate(), "tea"));
-    let input =
-        TurnInput { relayer: Some(relayer.named()), hint, max_attempts: 1, ..TurnInput::user("hello") };
+    let input = TurnInput::user("hello").with_route(|route| {
+        route.relayer = Some(relayer.named());
+        route.hint = hint;
+        route.max_attempts = 1;
+    });
     let (result, events) = events_of(&client, session, input).await;
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ReceiptMismatch));
     assert!(!events.contains(&TurnEvent::Accepted));

@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_client::{
-    Client, ClientError, DeviceEvent, HeadStatus, ResumeOptions, SessionRoot, TurnEvent, TurnInput,
+    Client, ClientError, DeviceEvent, HeadStatus, RouteOptions, SessionRoot, TurnEvent, TurnInput,
 };
 use baton_proto::{ids::SessionId, receipt::EngineKind, store::StoreError};
 use tempfile::TempDir;
@@ -66,7 +66,7 @@ fn backup(home: &Path) -> (PathBuf, Vec<u8>) {
 
 /// Sends a message as programs do that first merge missing turns; it must succeed.
 async fn say_next(client: &Client, id: SessionId, text: &str) -> Vec<DeviceEvent> {
-    let input = TurnInput { reconcile: true, ..TurnInput::user(text) };
+    let input = TurnInput::user(text).with_route(|route| route.reconcile = true);
     let (result, events) = events_of(client, id, input).await;
     result.unwrap();
     let told = events.into_iter().filter_map(|event| match event {
@@ -129,7 +129,7 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     // It is complete now, and does not look again.
     let looked = gate.resolves();
     let mut asked = 0;
-    let input = TurnInput { reconcile: true, ..TurnInput::user("again") };
+    let input = TurnInput::user("again").with_route(|route| route.reconcile = true);
     let count = |event| {
         if event == TurnEvent::Accepted {
             asked = gate.resolves() - looked;
@@ -215,7 +215,7 @@ impl Trial {
             found => drop(found.unwrap()),
         }
         // An unfinished message is finished first, as the programs do.
-        let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+        let options = RouteOptions { reconcile: true, ..RouteOptions::default() };
         client.session(self.id).resume(options, |_| {}).await.unwrap();
         say_next(&client, self.id, &text).await;
         self.acknowledged.push(text);
@@ -269,7 +269,7 @@ async fn repeated_cuts_without_an_index_double_no_turn() {
                 gate.open();
                 assert_eq!(client.recover(&root).await.unwrap(), id, "{what}");
             }
-            let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+            let options = RouteOptions { reconcile: true, ..RouteOptions::default() };
             client.session(id).resume(options, |_| {}).await.unwrap();
             say_next(&client, id, &format!("message {round}")).await;
             if !is_dark {
@@ -413,7 +413,7 @@ async fn a_node_that_calls_a_blob_stored_without_storing_it_is_found_out() {
     say(&client, id, "one").await;
     assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     assert!(is_stored(&world, &client, id).await, "the client stored it");
-    let explained = client.explain(None, &ResumeOptions::default()).await.unwrap();
+    let explained = client.explain(None, &RouteOptions::default()).await.unwrap();
     assert_eq!(explained[0].last_fault, Some("lied"));
     let root = client.session(id).backup().await.unwrap();
     client.shutdown(GRACE).await;
@@ -429,8 +429,7 @@ async fn a_node_that_calls_a_blob_stored_without_storing_it_is_found_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_that_the_store_does_not_confirm_yet_is_no_lie() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(1).await;
     let id = session(&client).await;
     // The store is away when the client looks.
     world.store.fail_exists([baton_testkit::store::down()]);
@@ -438,15 +437,14 @@ async fn a_report_that_the_store_does_not_confirm_yet_is_no_lie() {
     assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     assert!(is_stored(&world, &client, id).await);
     assert_eq!(world.store.puts(), 1, "the node's own PUT");
-    assert_eq!(client.explain(None, &ResumeOptions::default()).await.unwrap()[0].last_fault, None);
+    assert_eq!(client.explain(None, &RouteOptions::default()).await.unwrap()[0].last_fault, None);
     client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn renewal_and_first_use_after_an_epoch_restore_a_blob_that_went_missing() {
     for rests in [false, true] {
-        let world = World::new(1).await;
-        let client = world.client().await;
+        let (world, client) = World::with_client(1).await;
         let id = session(&client).await;
         for text in ["one", "two", "three"] {
             say(&client, id, text).await;
@@ -486,9 +484,7 @@ async fn renewal_and_first_use_after_an_epoch_restore_a_blob_that_went_missing()
 async fn what_a_verification_finds_in_the_store_is_stored_from_then_on() {
     let world = World::new(1).await;
     world.nodes[0].script([baton_testkit::fake::Act::NeverStore]);
-    let mut config = world.config(world.home.path());
-    config.timeouts.author_stores = Duration::from_secs(3600);
-    let client = Client::open(config).await.unwrap();
+    let client = world.client_with(|config| config.timeouts.author_stores = Duration::from_secs(3600)).await;
     let id = session(&client).await;
     say(&client, id, "one").await;
     assert_eq!(client.session(id).info().await.unwrap().unstored, 1);
@@ -508,8 +504,7 @@ async fn what_a_verification_finds_in_the_store_is_stored_from_then_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_without_the_newest_blob_restores_earlier_turns_and_names_the_lost() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(1).await;
     let id = session(&client).await;
     for turn in 0..16 {
         say(&client, id, &format!("turn {turn}")).await;

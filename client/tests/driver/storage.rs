@@ -32,9 +32,9 @@ async fn the_client_stores_what_its_author_does_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unstored_blob_travels_with_the_next_turn_and_is_stored_later() {
     let world = World::new(1).await;
-    let mut config = world.config(world.home.path());
-    config.timeouts.author_stores = std::time::Duration::from_secs(3600);
-    let client = Client::open(config).await.unwrap();
+    let client = world
+        .client_with(|config| config.timeouts.author_stores = std::time::Duration::from_secs(3600))
+        .await;
     let session = session(&client).await;
     world.store.set_down(true);
     world.nodes[0].script([Act::NeverStore, Act::NeverStore]);
@@ -56,9 +56,7 @@ async fn an_unstored_blob_travels_with_the_next_turn_and_is_stored_later() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blob_that_the_store_lost_or_changed_is_put_back() {
     for corrupt in [false, true] {
-        let world = World::new(1).await;
-        let client = world.client().await;
-        let session = session(&client).await;
+        let (world, client, session) = World::with_session(1).await;
         say(&client, session, "one").await;
         client.shutdown(GRACE).await;
         let before = world.store.blobs();
@@ -69,7 +67,7 @@ async fn a_blob_that_the_store_lost_or_changed_is_put_back() {
         }
         let client = world.client().await;
         let mut input = TurnInput::user("two");
-        input.inline = InlinePolicy::Never;
+        input.route.inline = InlinePolicy::Never;
         let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
         assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"));
         client.shutdown(GRACE).await;
@@ -79,9 +77,7 @@ async fn a_blob_that_the_store_lost_or_changed_is_put_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn verify_reports_what_the_store_changed_and_checks_own_copies() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     for turn in 0..17 {
         say(&client, session, &format!("turn {turn}")).await;
     }
@@ -104,8 +100,7 @@ async fn verify_reports_what_the_store_changed_and_checks_own_copies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_with_its_root_moves_a_session_with_its_receipts() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(1).await;
     let session = client.new_session(NewSession::with_system("sys ")).await.unwrap();
     for turn in 0..17 {
         say(&client, session, &format!("turn {turn}")).await;
@@ -218,15 +213,14 @@ async fn a_session_open_in_another_client_can_be_read_and_not_changed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_has_a_file_from_its_first_message_on() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(1).await;
     let files = || {
         let listing = fs::read_dir(world.home.path().join("sessions")).unwrap();
         listing.filter(|entry| entry.as_ref().unwrap().path().extension().is_some()).count()
     };
     let session = session(&client).await;
     assert_eq!(files(), 0);
-    let nobody = TurnInput { model: Some("no such model".to_owned()), ..TurnInput::user("lost") };
+    let nobody = TurnInput::user("lost").with_route(|route| route.model = Some("no such model".to_owned()));
     let refused = client.session(session).turn(nobody, |_| ()).await;
     assert!(matches!(refused, Err(ClientError::NoNode(_))), "{refused:?}");
     assert_eq!(files(), 1, "no node was asked, and the message is kept");
@@ -243,8 +237,7 @@ async fn a_session_has_a_file_from_its_first_message_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_keeps_its_project_and_a_search_may_be_held_to_it() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (_world, client) = World::with_client(1).await;
     let of_anna = NewSession { project: Some("anna".to_owned()), ..NewSession::default() };
     let (hers, mine) = (client.new_session(of_anna).await.unwrap(), session(&client).await);
     say(&client, hers, "the harbour").await;
@@ -265,8 +258,7 @@ async fn a_session_keeps_its_project_and_a_search_may_be_held_to_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_found_by_title_and_text() {
-    let world = World::new(1).await;
-    let client = world.client().await;
+    let (_world, client) = World::with_client(1).await;
     let (first, second) = (session(&client).await, session(&client).await);
     say(&client, first, "where is the Harbour of my town").await;
     say(&client, second, "something else").await;
@@ -303,9 +295,7 @@ async fn a_client_without_a_home_keeps_nothing_but_can_go_on_from_the_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_with_other_shards_is_paid_for_nothing_and_the_session_says_why() {
     let world = World::new(1).await;
-    let mut config = world.config(world.home.path());
-    config.announced_shards = Some(ShardCount::MAINNET);
-    let client = Client::open(config).await.unwrap();
+    let client = world.client_with(|config| config.announced_shards = Some(ShardCount::MAINNET)).await;
     let session = session(&client).await;
     world.nodes[0].script([Act::NeverStore]);
     say(&client, session, "one").await;

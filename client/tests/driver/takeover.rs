@@ -32,9 +32,7 @@ fn continued(events: &[TurnEvent]) -> Vec<u32> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_is_continued_by_another_node_with_no_token_twice_and_none_missing() {
     for act in [Act::Truncate, Act::NoteAndTruncate, Act::Fail(ErrorCode::Internal)] {
-        let world = World::new(2).await;
-        let client = world.client().await;
-        let session = session(&client).await;
+        let (world, client, session) = World::with_session(2).await;
         // The first node asked breaks off; the other serves.
         client.nodes().await;
         for node in &world.nodes {
@@ -66,9 +64,7 @@ async fn an_answer_is_continued_by_another_node_with_no_token_twice_and_none_mis
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stalls_in_the_middle_of_an_answer_is_replaced() {
     let world = World::new(2).await;
-    let mut config = world.config(world.home.path());
-    config.timeouts.stall = Duration::from_millis(200);
-    let client = Client::open(config).await.unwrap();
+    let client = world.client_with(|config| config.timeouts.stall = Duration::from_millis(200)).await;
     client.nodes().await;
     let hung = session(&client).await;
     world.nodes[0].script([Act::Hang]);
@@ -88,9 +84,7 @@ async fn a_node_that_stalls_in_the_middle_of_an_answer_is_replaced() {
 
 /// A client that waits at most this long for a first token.
 async fn hasty(world: &World, first_token: Duration) -> Client {
-    let mut config = world.config(world.home.path());
-    config.timeouts.first_token = first_token;
-    let client = Client::open(config).await.unwrap();
+    let client = world.client_with(|config| config.timeouts.first_token = first_token).await;
     client.nodes().await;
     client
 }
@@ -195,10 +189,12 @@ async fn the_only_node_is_waited_for_as_long_as_it_says_that_it_works_on_the_tur
         (Act::AdmitAndHang, 2),
     ] {
         let world = World::new(1).await;
-        let mut config = world.config(world.home.path());
-        config.timeouts.first_token = Duration::from_millis(40);
-        config.timeouts.admit = Duration::from_millis(300);
-        let client = Client::open(config).await.unwrap();
+        let client = world
+            .client_with(|config| {
+                config.timeouts.first_token = Duration::from_millis(40);
+                config.timeouts.admit = Duration::from_millis(300);
+            })
+            .await;
         let session = session(&client).await;
         world.nodes[0].script([act]);
         let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
@@ -243,9 +239,7 @@ async fn a_node_that_works_on_the_turn_is_left_only_for_one_that_is_likely_faste
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_author_whose_connection_is_closed_is_not_asked_before_another_goes_on() {
-    let world = World::new(3).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(3).await;
     assert_eq!(client.nodes().await.len(), 3);
     for node in &world.nodes {
         node.script([Act::Hang]);
@@ -272,9 +266,7 @@ async fn an_author_whose_connection_is_closed_is_not_asked_before_another_goes_o
 #[tokio::test(flavor = "multi_thread")]
 async fn the_words_of_a_node_that_was_caught_are_not_continued() {
     for act in [Act::RepeatToken, Act::WrongNote, Act::WrongText] {
-        let world = World::new(2).await;
-        let client = world.client().await;
-        let session = session(&client).await;
+        let (world, client, session) = World::with_session(2).await;
         client.nodes().await;
         for node in &world.nodes {
             node.script([act]);
@@ -290,16 +282,15 @@ async fn the_words_of_a_node_that_was_caught_are_not_continued() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_liar_added_to_an_honest_beginning_is_taken_back_alone() {
-    let world = World::new(2).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(2).await;
     client.nodes().await;
     // Each node's script: the first one asked truncates, the next one lies.
     for node in &world.nodes {
         node.script([Act::Truncate, Act::WrongText]);
     }
     let (result, events) =
-        events_of(&client, session, TurnInput { max_attempts: 6, ..TurnInput::user("hello") }).await;
+        events_of(&client, session, TurnInput::user("hello").with_route(|route| route.max_attempts = 6))
+            .await;
     assert_eq!(result.unwrap().text, "hello (0)");
     let last = events.iter().rposition(|event| *event == TurnEvent::Restarted);
     assert_eq!(shown(&events[last.map_or(0, |last| last)..]), "hello (0)", "the display ends whole");
@@ -308,9 +299,7 @@ async fn what_a_liar_added_to_an_honest_beginning_is_taken_back_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_beginning_that_nodes_reject_is_given_up_and_not_the_turn() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     let rejected = Act::Refuse(ErrorCode::PayloadRejected);
     world.nodes[0].script([Act::Truncate, rejected, Act::Truncate, rejected]);
     let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
@@ -322,9 +311,7 @@ async fn a_beginning_that_nodes_reject_is_given_up_and_not_the_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_connection_is_the_last_to_continue_an_answer() {
     for _ in 0..4 {
-        let world = World::new(3).await;
-        let client = world.client().await;
-        let session = session(&client).await;
+        let (world, client, session) = World::with_session(3).await;
         assert_eq!(client.nodes().await.len(), 3);
         let gone = world.nodes[2].id();
         world.nodes[2].stop().await;

@@ -7,12 +7,11 @@ use baton_testkit::{GRACE, World, events_of, fake::FakeNode, say, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_node_continues_what_another_began_over_segments_and_restarts() {
-    let world = World::new(2).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(2).await;
     let session = client.new_session(NewSession::with_system("be brief: ")).await.unwrap();
     for (turn, node) in (0..18u64).zip(world.nodes.iter().cycle()) {
         let mut input = TurnInput::user(format!("turn {turn}"));
-        input.node = Some(node.id());
+        input.route.node = Some(node.id());
         let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
         assert_eq!(outcome.text, format!("be brief: turn {turn} ({turn})"));
         assert_eq!((outcome.seq, outcome.node), (turn, node.id()));
@@ -36,9 +35,7 @@ async fn any_node_continues_what_another_began_over_segments_and_restarts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_come_in_order_and_accepted_is_last() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
     let outcome = result.unwrap();
     let text: String = events
@@ -57,9 +54,7 @@ async fn events_come_in_order_and_accepted_is_last() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edit_hides_what_it_replaces_from_the_node() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (_world, client, session) = World::with_session(1).await;
     for text in ["one", "two", "three"] {
         say(&client, session, text).await;
     }
@@ -83,14 +78,12 @@ async fn an_edit_hides_what_it_replaces_from_the_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_node_finds_the_history_by_session_id_alone() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     say(&client, session, "one").await;
     client.shutdown(GRACE).await;
     let client = world.client().await;
     let mut input = TurnInput::user("two");
-    (input.with_locator, input.inline) = (false, InlinePolicy::Never);
+    (input.route.with_locator, input.route.inline) = (false, InlinePolicy::Never);
     let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
     assert_eq!(outcome.text, "two (1)");
     assert_eq!(world.nodes[0].seen(|seen| seen.turns[1].prev_blob), None);
@@ -99,15 +92,13 @@ async fn the_node_finds_the_history_by_session_id_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_head_index_costs_an_attempt_and_not_the_turn() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     say(&client, session, "one").await;
     client.shutdown(GRACE).await;
     world.store.set_heads(Default::default());
     let client = world.client().await;
     let mut input = TurnInput::user("two");
-    (input.with_locator, input.inline) = (false, InlinePolicy::Never);
+    (input.route.with_locator, input.route.inline) = (false, InlinePolicy::Never);
     let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
     assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"));
     client.shutdown(GRACE).await;
@@ -122,7 +113,7 @@ async fn echo_engines_serve_only_where_allowed() {
     let refused = client.session(session).turn(TurnInput::user("hi"), |_| {}).await.unwrap_err();
     assert_eq!((refused.name(), refused.exit_code()), ("NoNode", 3));
     client.session(session).abandon().await.unwrap();
-    let input = TurnInput { allow_echo: true, ..TurnInput::user("hi") };
+    let input = TurnInput::user("hi").with_route(|route| route.allow_echo = true);
     let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
     assert_eq!(outcome.receipt.engine, EngineKind::Echo);
     client.shutdown(GRACE).await;
@@ -130,8 +121,7 @@ async fn echo_engines_serve_only_where_allowed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_are_listed_with_verified_records() {
-    let world = World::new(2).await;
-    let client = world.client().await;
+    let (world, client) = World::with_client(2).await;
     let nodes = client.nodes().await;
     let mut expected: Vec<_> = world.nodes.iter().map(FakeNode::id).collect();
     expected.sort();
@@ -142,9 +132,7 @@ async fn nodes_are_listed_with_verified_records() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_of_a_long_session_reads_no_more_turns_than_one_of_a_short() {
     let world = World::new(1).await;
-    let mut config = world.config(world.home.path());
-    config.renew = true;
-    let client = baton_client::Client::open(config).await.unwrap();
+    let client = world.client_with(|config| config.renew = true).await;
     let session = session(&client).await;
     let mut reads = Vec::new();
     for segment in 0..32u64 {
@@ -197,9 +185,7 @@ async fn check_restarts(world: &World, session: SessionId, turns: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turns_omitted_from_a_prompt_are_counted() {
-    let world = World::new(1).await;
-    let client = world.client().await;
-    let session = session(&client).await;
+    let (_world, client, session) = World::with_session(1).await;
     // Two of them fill the window of the node's model.
     let long = "word ".repeat(900);
     for (turn, omitted) in [0, 0, 0, 1, 2].into_iter().enumerate() {

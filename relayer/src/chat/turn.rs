@@ -8,9 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_client::{
-    Client, OwnMemory, ResumeOptions, SessionRoot, TurnEvent, TurnInput, TurnOutcome, TurnView,
-};
+use baton_client::{Client, OwnMemory, SessionRoot, TurnEvent, TurnInput, TurnOutcome, TurnView};
 use baton_memory::{
     api::{Place, RecallMode},
     ids::OwnerId,
@@ -229,7 +227,7 @@ impl TurnContext<'_> {
         observer: &mut TurnObserver,
     ) -> Result<TurnOutcome, ChatError> {
         self.set_system(id).await?;
-        let (session, input) = (self.client.session(id), TurnInput { memory, ..self.input() });
+        let (session, input) = (self.client.session(id), self.input(memory));
         let turn = Box::pin(session.turn(input, |event| observer.take(event, self, true)));
         tokio::select! {
             biased;
@@ -255,7 +253,7 @@ impl TurnContext<'_> {
             session.abandon().await?;
             return Ok((None, None));
         }
-        let options = ResumeOptions { memory, ..self.options() };
+        let options = self.input(memory).route;
         let on_event = |event| observer.take(event, self, resumes);
         match Box::pin(session.resume(options, on_event)).await? {
             Some(resumed) if !resumes => {
@@ -311,11 +309,13 @@ impl TurnContext<'_> {
         })
     }
 
-    fn input(&self) -> TurnInput {
-        let mut input = TurnInput::new(self.request.messages.clone());
-        input.model.clone_from(&self.request.model);
-        input.allow_echo = self.chat.inner.config.allow_echo;
-        input.memory_tokens = self.request.memory_tokens;
+    fn input(&self, memory: Option<OwnMemory>) -> TurnInput {
+        let mut input = TurnInput::new(self.request.messages.clone()).with_route(|route| {
+            route.model = self.request.model.clone();
+            route.allow_echo = self.chat.inner.config.allow_echo;
+            route.memory = memory;
+            route.memory_tokens = self.request.memory_tokens;
+        });
         if let Some(tokens) = self.request.max_tokens {
             input.max_output_tokens = tokens;
         }
@@ -336,12 +336,8 @@ impl TurnContext<'_> {
         let pending = session.pending_settings().await?;
         let sets_seed = self.request.seed.is_some();
         let system = session.system().await?;
-        Ok(pending.is_some_and(|pending| pending.serve(self.input().settings(), sets_seed))
+        Ok(pending.is_some_and(|pending| pending.serve(self.input(None).settings(), sets_seed))
             && self.request.system.as_ref().is_none_or(|wanted| *wanted == system))
-    }
-
-    fn options(&self) -> ResumeOptions {
-        ResumeOptions::of(&self.input())
     }
 
     async fn set_system(&self, id: SessionId) -> Result<(), ChatError> {

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{Client, NewSession, TurnInput};
+use baton_client::{Client, NewSession, RouteOptions, TurnInput};
 use baton_walrus_client::http_client;
 use futures::StreamExt as _;
 use serde::Serialize;
@@ -123,8 +123,8 @@ fn message(number: usize) -> String {
 
 async fn bare_first_token(client: &Client, engine: EngineChoice, number: usize) -> anyhow::Result<f64> {
     let input = TurnInput {
-        allow_echo: engine == EngineChoice::Echo,
         max_output_tokens: ANSWER_TOKENS,
+        route: RouteOptions { allow_echo: engine == EngineChoice::Echo, ..RouteOptions::default() },
         ..TurnInput::user(message(number))
     };
     let begun = Instant::now();

@@ -241,7 +241,8 @@ impl GrowingSession {
             format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
         let [even, odd] = self.nodes;
         let node = if turn.is_multiple_of(2) { even } else { odd };
-        let input = TurnInput { node: Some(node), allow_echo: true, ..TurnInput::user(text) };
+        let input =
+            TurnInput::user(text).with_route(|route| (route.node, route.allow_echo) = (Some(node), true));
         let begun = Instant::now();
         let on_event = |event: TurnEvent| {
             if let TurnEvent::AttemptFailed { reason, .. } = event {

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use anyhow::{Context as _, bail};
-use baton_client::{NewSession, TurnInput};
+use baton_client::{NewSession, RouteOptions, TurnInput};
 use baton_node::{
     engine::{
         Engine, EngineEvent, GenerateJob, Sampling,
@@ -70,9 +70,12 @@ pub(super) async fn measure(
         let text = format!("This is message {turn}. Please answer with one word.");
         messages.push(ChatMessage::new(Role::User, text.clone()));
         let input = TurnInput {
-            node: nodes.get(turn % nodes.len()).copied(),
-            allow_echo: choice == EngineChoice::Echo,
             max_output_tokens: ANSWER_TOKENS,
+            route: RouteOptions {
+                node: nodes.get(turn % nodes.len()).copied(),
+                allow_echo: choice == EngineChoice::Echo,
+                ..RouteOptions::default()
+            },
             ..TurnInput::user(text)
         };
         let timed = timed_turn(&client, session.context("a session was begun")?, input).await?;

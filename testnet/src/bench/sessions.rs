@@ -86,7 +86,7 @@ async fn per_turn(client: &Client, sessions: &[SessionId], turns: u32) -> anyhow
 
 /// One turn with its background work.
 async fn say(client: &Client, session: SessionId) -> anyhow::Result<()> {
-    let input = TurnInput { allow_echo: true, ..TurnInput::user("a few words") };
+    let input = TurnInput::user("a few words").with_route(|route| route.allow_echo = true);
     client.session(session).turn(input, |_| {}).await?;
     ensure!(client.session(session).wait_settled(SETTLE_TIMEOUT).await?, "background work did not end");
     Ok(())

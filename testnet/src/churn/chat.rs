@@ -1,7 +1,7 @@
 //! One client's conversation, without pauses: it sends a message, compares the answer, and sends the next.
 
 use anyhow::Context as _;
-use baton_client::{Client, ClientError, ResumeOptions, TurnInput, TurnOutcome};
+use baton_client::{Client, ClientError, RouteOptions, TurnInput, TurnOutcome};
 use baton_proto::ids::{NodeId, SessionId};
 use tokio_util::sync::CancellationToken;
 
@@ -82,7 +82,7 @@ impl ChurnClient {
         self.results.ledger.say(0, &said);
         let known = self.known.clone();
         let mut watch = TurnWatch::new(self.session, seq, &known);
-        let input = TurnInput { allow_echo: true, ..TurnInput::user(said.as_str()) };
+        let input = TurnInput::user(said.as_str()).with_route(|route| route.allow_echo = true);
         let session = self.client.session(self.session);
         let mut result = session.turn(input, |event| watch.take(event)).await.map(Some);
         let mut resumes = 0;
@@ -105,7 +105,7 @@ impl ChurnClient {
             // A new call does not repeat the text shown before.
             self.collect(&mut watch);
             watch = TurnWatch::new(self.session, seq, &known);
-            let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
+            let options = RouteOptions { allow_echo: true, ..RouteOptions::default() };
             result = self.client.session(self.session).resume(options, |event| watch.take(event)).await;
         };
         watch.accepted(&outcome);
@@ -117,7 +117,7 @@ impl ChurnClient {
 
     /// Counts the turns with unstored blobs whose nodes this client found to lie.
     pub(super) async fn note_detected_claims(&mut self) -> anyhow::Result<()> {
-        let explained = self.client.explain(None, &ResumeOptions::default()).await?;
+        let explained = self.client.explain(None, &RouteOptions::default()).await?;
         let lied =
             |node: &&NodeId| explained.iter().any(|one| one.node == **node && one.last_fault == Some("lied"));
         self.results.claims_detected = self.results.claimed_stored.iter().filter(lied).count() as u64;

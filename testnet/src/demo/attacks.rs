@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{
-    ClientError, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent, TurnInput, system_clock,
-};
+use baton_client::{ClientError, HeadStatus, InlinePolicy, RouteOptions, TurnEvent, system_clock};
 use baton_mesh::Multiaddr;
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -65,13 +63,12 @@ impl Demo {
     }
 
     async fn refused_then_fixed(&mut self, node: NodeId, attack: &str) -> anyhow::Result<()> {
-        let input = TurnInput {
-            node: Some(node),
-            inline: InlinePolicy::Never,
-            max_attempts: 1,
-            allow_echo: self.engine == EngineChoice::Echo,
-            ..Self::ask("Tell me something about dogs.")
-        };
+        let input = Self::ask("Tell me something about dogs.").with_route(|route| {
+            route.node = Some(node);
+            route.inline = InlinePolicy::Never;
+            route.max_attempts = 1;
+            route.allow_echo = self.engine == EngineChoice::Echo;
+        });
         match self.client.session(self.session).turn(input, |_: TurnEvent| {}).await {
             Err(ClientError::TurnFailed { code: Some(ErrorCode::BlobHashMismatch), .. }) => {
                 output::note(&format!("  {attack}: refused as BlobHashMismatch"));
@@ -79,10 +76,10 @@ impl Demo {
             Err(other) => bail!("{attack}: refused as something else: {other}"),
             Ok(_) => bail!("{attack}: the node accepted it"),
         }
-        let options = ResumeOptions {
+        let options = RouteOptions {
             node: Some(node),
             allow_echo: self.engine == EngineChoice::Echo,
-            ..ResumeOptions::default()
+            ..RouteOptions::default()
         };
         let outcome = self.client.session(self.session).resume(options, |_: TurnEvent| {}).await?;
         let outcome = outcome.context("the refused turn was pending")?;

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{Client, NewSession, ResumeOptions, TurnEvent, TurnInput, TurnOutcome};
+use baton_client::{Client, NewSession, RouteOptions, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{
     check::CheckVerdict,
     ids::{NodeId, SessionId},
@@ -62,7 +62,7 @@ impl Demo {
                 other => bail!("the false answer was called {other:?}"),
             }
         }
-        let rows = client.explain(None, &ResumeOptions::default()).await?;
+        let rows = client.explain(None, &RouteOptions::default()).await?;
         let avoided: Vec<NodeId> = rows
             .iter()
             .filter(|row| row.evidence.lied_until_ms > client.now_ms())
@@ -78,6 +78,7 @@ impl Demo {
 
 async fn say(client: &Client, session: SessionId, node: NodeId, text: &str) -> anyhow::Result<TurnOutcome> {
     let sampling = Sampling { temperature: 0.8, seed: 7, ..Sampling::default() };
-    let input = TurnInput { node: Some(node), max_output_tokens: 24, sampling, ..TurnInput::user(text) };
+    let route = RouteOptions { node: Some(node), ..RouteOptions::default() };
+    let input = TurnInput { route, max_output_tokens: 24, sampling, ..TurnInput::user(text) };
     Ok(client.session(session).turn(input, |_: TurnEvent| {}).await?)
 }

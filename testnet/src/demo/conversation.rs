@@ -1,10 +1,11 @@
 //! The demo's conversation: turns on three nodes, a killed node, and a turn without a locator.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use baton_client::{InlinePolicy, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{SignedObject, export::Export, ids::NodeId, turn::TurnAuth};
+use parking_lot::Mutex;
 
 use super::{Demo, short};
 use crate::{network::EngineChoice, output, raw};
@@ -42,7 +43,7 @@ impl Demo {
 
     async fn say_on(&mut self, index: usize, question: &str) -> anyhow::Result<TurnOutcome> {
         let node = self.node_at(index)?;
-        let outcome = self.say(TurnInput { node: Some(node), ..Self::ask(question) }).await?;
+        let outcome = self.say(Self::ask(question).with_route(|route| route.node = Some(node))).await?;
         ensure!(outcome.node == node, "turn {} was served by another node than asked", outcome.seq + 1);
         Ok(outcome)
     }
@@ -73,17 +74,15 @@ impl Demo {
     /// Kills the serving node with `kill -9` after its first words; another node must complete the turn.
     pub(super) async fn kill_mid_answer(&mut self) -> anyhow::Result<()> {
         output::note("kill -9 of the serving node in the middle of its answer");
-        let input = TurnInput {
-            max_output_tokens: 120,
-            allow_echo: self.engine == EngineChoice::Echo,
-            ..Self::ask(&format!("Tell me a long story about the sea{}.", " and the wind".repeat(20)))
-        };
+        let story = format!("Tell me a long story about the sea{}.", " and the wind".repeat(20));
+        let input = TurnInput { max_output_tokens: 120, ..Self::ask(&story) }
+            .with_route(|route| route.allow_echo = self.engine == EngineChoice::Echo);
         let serving: Arc<Mutex<Option<NodeId>>> = Arc::default();
         let (sender, mut first_words) = tokio::sync::mpsc::channel(1);
         let shared = serving.clone();
         let on_event = move |event: TurnEvent| match event {
             TurnEvent::Attempt { node, .. } => {
-                *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
+                *shared.lock() = Some(node);
             }
             // Only the first words matter; a full channel means that they are already reported.
             TurnEvent::Text(_) => drop(sender.try_send(())),
@@ -93,7 +92,7 @@ impl Demo {
         let session = self.session;
         let turn = tokio::spawn(async move { client.session(session).turn(input, on_event).await });
         first_words.recv().await.context("the turn ended before its first words")?;
-        let victim = *serving.lock().unwrap_or_else(PoisonError::into_inner);
+        let victim = *serving.lock();
         let victim = victim.context("an attempt has a node")?;
         let index = self.network.index_of(victim).context("the serving node is ours")?;
         self.network.kill_node(victim).await?;
@@ -115,14 +114,12 @@ impl Demo {
         let node = self.network.add_node(&[]).await?;
         self.reopen_client().await?;
         let outcome = self
-            .say(TurnInput {
-                node: Some(node),
-                with_locator: false,
-                inline: InlinePolicy::Never,
+            .say(Self::ask("What did I tell you about my dog?").with_route(|route| {
+                route.node = Some(node);
+                (route.with_locator, route.inline) = (false, InlinePolicy::Never);
                 // A second attempt would include the locator.
-                max_attempts: 1,
-                ..Self::ask("What did I tell you about my dog?")
-            })
+                route.max_attempts = 1;
+            }))
             .await?;
         ensure!(outcome.node == node, "another node served");
         let auth = self.auth_of(outcome.seq).await?;

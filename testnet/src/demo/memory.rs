@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{MemoryHint, TurnInput};
+use baton_client::MemoryHint;
 use baton_keys::account::AccountKey;
 use baton_proto::record::Role;
 use baton_walrus_client::http_client;
@@ -64,11 +64,12 @@ impl Demo {
         output::note(&format!("  told in session {}", short(&told["session_id"])));
         self.recall_elsewhere(&memories, &node).await?;
         let outcome = self
-            .say(TurnInput {
-                relayer: Some(memories.running.relayer.clone()),
-                hint: Some(MemoryHint::new(memories.account.clone(), "favourite fruit")),
-                ..Self::ask(&format!("Which fruit do I like best? {PROMPT_MARK}"))
-            })
+            .say(Self::ask(&format!("Which fruit do I like best? {PROMPT_MARK}")).with_route(|route| {
+                (route.relayer, route.hint) = (
+                    Some(memories.running.relayer.clone()),
+                    Some(MemoryHint::new(memories.account.clone(), "favourite fruit")),
+                )
+            }))
             .await?;
         ensure!(outcome.receipt.memory_items > 0, "no item was used in sealed mode");
         ensure!(outcome.receipt.commitments.memory.is_some(), "the receipt does not commit to the memory");

@@ -52,7 +52,7 @@ impl Demo {
     /// Nobody continues or restores the old session.
     async fn thief_is_refused(&self, thief: &Client, root: &SessionRoot) -> anyhow::Result<()> {
         let allow_echo = self.engine == EngineChoice::Echo;
-        let input = TurnInput { allow_echo, ..TurnInput::user("This is mine now.") };
+        let input = TurnInput::user("This is mine now.").with_route(|route| route.allow_echo = allow_echo);
         let old = root.session_id();
         match thief.session(old).turn(input, |_: TurnEvent| {}).await {
             Err(ClientError::Deleted) => output::note("  the thief's next message: refused as Deleted"),

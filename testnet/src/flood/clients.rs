@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, NewSession, QuotaHolder, TurnEvent, TurnInput};
+use baton_client::{Client, NewSession, QuotaHolder, RouteOptions, TurnEvent, TurnInput};
 use baton_keys::{SecretSigningKey, secret::random_bytes};
 use baton_proto::{SignedObject, ids::QuotaSerial, limits::VERSION, quota::QuotaGrant};
 use serde::Serialize;
@@ -177,7 +177,11 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
             None => client.new_session(NewSession::default()).await?,
         };
         let text = format!("honest words of turn {number}");
-        let input = TurnInput { allow_echo: true, max_output_tokens: 16, ..TurnInput::user(text) };
+        let input = TurnInput {
+            max_output_tokens: 16,
+            route: RouteOptions { allow_echo: true, ..RouteOptions::default() },
+            ..TurnInput::user(text)
+        };
         let on_event = |event: TurnEvent| {
             if let TurnEvent::AttemptFailed { code, reason, .. } = event {
                 again.push(code.map_or(reason, |code| code.name().to_owned()));

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, NewSession, TurnInput};
+use baton_client::{Client, NewSession, RouteOptions, TurnInput};
 use baton_keys::account::AccountKey;
 use reqwest::Method;
 use serde::Serialize;
@@ -213,9 +213,12 @@ impl<'a> FloodedRelayer<'a> {
             let turn = async {
                 let session = client.new_session(NewSession::default()).await?;
                 let input = TurnInput {
-                    allow_echo: true,
                     max_output_tokens: 8,
-                    relayer: Some(self.running.relayer.clone()),
+                    route: RouteOptions {
+                        allow_echo: true,
+                        relayer: Some(self.running.relayer.clone()),
+                        ..RouteOptions::default()
+                    },
                     ..TurnInput::user("honest words")
                 };
                 client.session(session).turn(input, |_| {}).await?;

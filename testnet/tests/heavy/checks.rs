@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{Client, ClientConfig, NewSession, ResumeOptions, TurnInput, TurnOutcome};
+use baton_client::{Client, ClientConfig, NewSession, RouteOptions, TurnInput, TurnOutcome};
 use baton_engine::kernels::Isa;
 use baton_node::engine::{
     Engine,
@@ -162,7 +162,7 @@ impl Owner {
         let input = TurnInput {
             sampling,
             max_output_tokens: 40,
-            model: Some(MODEL.to_owned()),
+            route: RouteOptions { model: Some(MODEL.to_owned()), ..RouteOptions::default() },
             ..TurnInput::user(text.join(" "))
         };
         let session = self.client.session(self.session.unwrap());
@@ -173,7 +173,7 @@ impl Owner {
 
     /// The nodes that are avoided for a lie.
     async fn avoided(&self) -> BTreeSet<NodeId> {
-        let rows = self.client.explain(None, &ResumeOptions::default()).await.unwrap();
+        let rows = self.client.explain(None, &RouteOptions::default()).await.unwrap();
         let now_ms = self.client.now_ms();
         let avoided = rows.into_iter().filter(|row| row.evidence.lied_until_ms > now_ms);
         avoided.map(|row| row.node).collect()
@@ -228,9 +228,9 @@ async fn clients_find_liars_within_60_turns_and_accuse_no_honest_node() {
         let client = world.client(&format!("client-{number}"), &nodes).await;
         let owner = Owner::new(client, 100 + number);
         // Churn: one of the honest nodes leaves after some turns, and another joins before the next client.
-        let leaving = std::sync::Mutex::new(honest.pop());
+        let leaving = parking_lot::Mutex::new(honest.pop());
         let leave = async |turns: u64| {
-            let node = if turns == 10 { leaving.lock().unwrap().take() } else { None };
+            let node = if turns == 10 { leaving.lock().take() } else { None };
             if let Some(node) = node {
                 node.stop().await.unwrap();
             }
@@ -240,7 +240,7 @@ async fn clients_find_liars_within_60_turns_and_accuse_no_honest_node() {
         eprintln!(
             "client {number}: found {found:?} in {turns} turns by {checks} checks; honest nodes accused: {honest_accused}"
         );
-        if let Some(node) = leaving.into_inner().unwrap() {
+        if let Some(node) = leaving.into_inner() {
             node.stop().await.unwrap();
         }
         honest.extend(world.honest(1).await);

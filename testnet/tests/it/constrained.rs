@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, NewSession, TurnEvent, TurnInput, TurnOutcome};
+use baton_client::{Client, NewSession, RouteOptions, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{
     ErrorCode,
     ids::NodeId,
@@ -39,10 +39,10 @@ async fn ask(
 ) -> (Result<TurnOutcome, baton_client::ClientError>, Vec<TurnEvent>) {
     let session = client.new_session(NewSession::default()).await.unwrap();
     let input = TurnInput {
-        node,
         json_schema: Some(schema.to_owned()),
         sampling: Sampling { temperature: 0.8, seed: 11, logprobs: 2, ..Sampling::default() },
         max_output_tokens: 120,
+        route: RouteOptions { node, ..RouteOptions::default() },
         ..TurnInput::user("Name a city with its rivers, as JSON.")
     };
     let mut events = Vec::new();

@@ -7,13 +7,14 @@
 use std::{
     collections::VecDeque,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use baton_client::{Client, NewSession, OtherNodes, ResumeOptions, TurnEvent, TurnInput};
+use baton_client::{Client, NewSession, OtherNodes, RouteOptions, TurnEvent, TurnInput};
 use baton_proto::ids::NodeId;
 use baton_testnet::network::{Network, NodeOptions};
+use parking_lot::Mutex;
 
 /// Steps of a turn at which a node can pause to be killed.
 const STEPS: [&str; 8] =
@@ -34,7 +35,7 @@ async fn open_client(network: &Network, home: &Path) -> Client {
 }
 
 fn say(text: &str, node: Option<NodeId>) -> TurnInput {
-    TurnInput { node, allow_echo: true, ..TurnInput::user(text) }
+    TurnInput::user(text).with_route(|route| (route.node, route.allow_echo) = (node, true))
 }
 
 /// One cell: the node dies at `step`, and restarts or not.
@@ -47,7 +48,8 @@ async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
     client.session(session).turn(say("before", steady), |_: TurnEvent| {}).await.unwrap();
 
     let text = format!("the turn that dies when {step} {}", "and goes on for a while ".repeat(4));
-    let input = TurnInput { max_attempts: 1, ..say(&text, Some(victim)) };
+    let mut input = say(&text, Some(victim));
+    input.route.max_attempts = 1;
     let running = client.clone();
     let turn = tokio::spawn(async move { running.session(session).turn(input, |_: TurnEvent| {}).await });
     let process = &mut network.nodes[index].as_mut().unwrap().process;
@@ -64,7 +66,7 @@ async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
     client.shutdown(Duration::from_secs(2)).await;
     let client = open_client(network, home).await;
     if !accepted {
-        let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
+        let options = RouteOptions { allow_echo: true, ..RouteOptions::default() };
         let resumed = client.session(session).resume(options, |_: TurnEvent| {}).await.unwrap();
         assert!(resumed.is_some(), "{step}: the turn was neither accepted nor pending");
     }
@@ -107,7 +109,7 @@ async fn a_node_killed_at_any_step_loses_no_turn_and_repeats_none() {
         lanes.spawn(async move {
             std::fs::create_dir(&folder).unwrap();
             let mut network = Network::start(&folder, 1, options()).await.unwrap();
-            let next = || left.lock().unwrap().pop_front();
+            let next = || left.lock().pop_front();
             while let Some((step, restart)) = next() {
                 let home = folder.join(format!("client-{step}-{restart}"));
                 check(&mut network, &home, step, restart).await;
@@ -118,7 +120,7 @@ async fn a_node_killed_at_any_step_loses_no_turn_and_repeats_none() {
     while let Some(ended) = lanes.join_next().await {
         ended.unwrap();
     }
-    assert!(left.lock().unwrap().is_empty(), "every cell ran");
+    assert!(left.lock().is_empty(), "every cell ran");
 }
 
 /// All nodes die while the client has connections to them: nothing tells it so, and it asks none in vain for long.
@@ -140,7 +142,7 @@ async fn when_every_node_is_dead_a_turn_ends_within_seconds_and_names_each() {
     }
 
     // The first time, all were there a moment ago; then all count as gone.
-    let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
+    let options = RouteOptions { allow_echo: true, ..RouteOptions::default() };
     for time in ["first", "second"] {
         let begun = Instant::now();
         let mut silences = Vec::new();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use baton_client::{Client, NewSession, ResumeOptions, TurnInput};
+use baton_client::{Client, NewSession, RouteOptions, TurnInput};
 use baton_testnet::{
     byzantine::{Behaviour, ByzantineNode, ByzantineOptions, Misbehaviour, MisbehaviourLog},
     network::{Network, NodeOptions, SHARDS},
@@ -36,13 +36,13 @@ async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_it
     let client = Client::open(config).await.unwrap();
     let session = client.new_session(NewSession::default()).await.unwrap();
     let handle = client.session(session);
-    let input = TurnInput { allow_echo: true, ..TurnInput::user("hello") };
+    let input = TurnInput::user("hello").with_route(|route| route.allow_echo = true);
     assert_eq!(handle.turn(input, |_| {}).await.unwrap().text, "echo: hello");
     assert!(handle.wait_settled(TIMEOUT).await.unwrap());
     assert_eq!(log.counts().get(&Misbehaviour::ClaimsStored), Some(&1));
     let lied = async {
         loop {
-            let explained = client.explain(None, &ResumeOptions::default()).await.unwrap();
+            let explained = client.explain(None, &RouteOptions::default()).await.unwrap();
             if explained.iter().any(|one| one.node == node.node && one.last_fault == Some("lied")) {
                 return;
             }

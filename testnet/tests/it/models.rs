@@ -7,7 +7,7 @@ mod small;
 
 use std::{env, fs, path::PathBuf, time::Duration};
 
-use baton_client::{Client, NewSession, TurnInput, TurnOutcome};
+use baton_client::{Client, NewSession, RouteOptions, TurnInput, TurnOutcome};
 use baton_node::models::{Catalogue, DEFAULT_MODEL};
 use baton_proto::{receipt::EngineKind, turn::Sampling};
 use baton_testnet::network::{EngineChoice, Network, NodeOptions};
@@ -29,9 +29,9 @@ fn real_model() -> PathBuf {
 async fn ask(client: &Client, model: &str) -> TurnOutcome {
     let session = client.new_session(NewSession::default()).await.unwrap();
     let input = TurnInput {
-        model: Some(model.to_owned()),
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
         max_output_tokens: 16,
+        route: RouteOptions { model: Some(model.to_owned()), ..RouteOptions::default() },
         ..TurnInput::user("Say something about rivers.")
     };
     client.session(session).turn(input, |_| {}).await.unwrap()

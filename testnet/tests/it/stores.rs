@@ -41,12 +41,11 @@ async fn conversations_survive_a_dead_store_and_a_failing_one() {
     let session = client.new_session(NewSession::default()).await.unwrap();
     let nodes: Vec<_> = network.running().map(|node| node.node).collect();
     for turn in 0..TURNS {
-        let input = TurnInput {
-            node: Some(nodes[turn % nodes.len()]),
-            inline: baton_client::InlinePolicy::Never,
-            allow_echo: true,
-            ..TurnInput::user(format!("turn {turn}"))
-        };
+        let input = TurnInput::user(format!("turn {turn}")).with_route(|route| {
+            route.node = Some(nodes[turn % nodes.len()]);
+            route.inline = baton_client::InlinePolicy::Never;
+            route.allow_echo = true;
+        });
         let outcome = client.session(session).turn(input, |_: TurnEvent| {}).await.unwrap();
         assert!(outcome.text.contains(&format!("turn {turn}")), "{}", outcome.text);
         assert!(

@@ -41,7 +41,7 @@ impl TurnOptions {
 
     /// Names the node of all turns, as `--only` does.
     pub(crate) async fn name_node(&mut self, client: &Client, named: Option<&str>) -> Result<(), Failure> {
-        self.template.node = named_node(client, named).await?;
+        self.template.route.node = named_node(client, named).await?;
         Ok(())
     }
 

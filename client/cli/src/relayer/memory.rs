@@ -65,7 +65,7 @@ impl RelayerMemory {
         if !arguments.memory {
             return Ok(None);
         }
-        if turns.relayer.is_none() {
+        if turns.route.relayer.is_none() {
             return Err(Failure::Usage(
                 "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
             ));

@@ -49,7 +49,7 @@ async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
     assert_eq!(told.matches("2 memories added").count(), 2, "for both messages: {told}");
     assert!(!told.contains("without"), "{told}");
     assert_eq!(out(&answered), "where is my harbour (0)\nand the boat (1)\n");
-    let words: Vec<String> = relayer.hints.lock().unwrap().iter().map(|hint| hint.hint.clone()).collect();
+    let words: Vec<String> = relayer.hints.lock().iter().map(|hint| hint.hint.clone()).collect();
     assert_eq!(words, ["harbour", "harbour", "boat"]);
     let turns = fixture.node.seen(|seen| seen.turns.clone());
     assert_eq!(turns[0].turn_id, turns[1].turn_id, "one turn, two attempts");

@@ -49,7 +49,7 @@ pub(crate) fn routes() -> Router<GatewayState> {
 async fn defaults(gateway: Gateway) -> Json<Value> {
     let config = gateway.config();
     let mut fields = json!({
-        "model": config.template.model,
+        "model": config.template.route.model,
         "temperature": config.template.sampling.temperature,
         // Null where the model decides.
         "max_tokens": Some(config.template.max_output_tokens).filter(|tokens| *tokens != MODEL_OUTPUT_TOKENS),

@@ -212,7 +212,7 @@ impl Charge {
     pub(crate) fn settle(mut self, used: TokenEstimate, now_s: u64) {
         self.note_asked();
         let asked_s = self.asked_s.unwrap_or(now_s);
-        self.change(|usage, charge| usage.correct(&charge.name, (charge.held, asked_s), (used, now_s)));
+        self.change(|usage, charge| usage.correct(&charge.name, charge.held, asked_s, used, now_s));
     }
 
     fn change(&self, change: impl FnOnce(&mut UsageTable, &Self)) {

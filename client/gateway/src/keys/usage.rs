@@ -192,8 +192,10 @@ impl UsageTable {
     pub(crate) fn correct(
         &mut self,
         name: &str,
-        (counted, counted_s): (TokenEstimate, u64),
-        (used, now_s): (TokenEstimate, u64),
+        counted: TokenEstimate,
+        counted_s: u64,
+        used: TokenEstimate,
+        now_s: u64,
     ) {
         let Some(usage) = self.0.get_mut(name) else { return };
         let day = usage.day_mut(counted_s);

@@ -12,7 +12,8 @@ use crate::{form::completion::CompletionRequest, state::Gateway};
 pub(crate) async fn forget_failed(
     gateway: &Gateway,
     request: &CompletionRequest,
-    (session, is_resumed): (SessionId, bool),
+    session: SessionId,
+    is_resumed: bool,
     error: &ClientError,
 ) -> bool {
     let is_repeatable = !is_named(request) && !is_resumed;

@@ -28,8 +28,8 @@ use crate::{
     },
 };
 use baton_client::{
-    Client, ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MemoryHint, ResumeOptions,
-    SessionHandle, TokenReport, TurnEvent, TurnInput, TurnOutcome,
+    Client, ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MemoryHint, RouteOptions, SessionHandle,
+    TokenReport, TurnEvent, TurnInput, TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
@@ -116,7 +116,7 @@ pub(crate) async fn start(
     request: CompletionRequest,
 ) -> Result<RunningTurn, ApiError> {
     let mut template = gateway.config().template.clone();
-    template.model = request.model.clone().or(template.model);
+    template.route.model = request.model.clone().or(template.route.model);
     template.max_output_tokens = request.max_tokens.unwrap_or(template.max_output_tokens);
     // Below 2^53: programs whose numbers are floats send it back unchanged.
     let seed = u64::from_le_bytes(baton_keys::secret::random_bytes()) >> 11;
@@ -137,31 +137,39 @@ pub(crate) async fn start(
     }
     // An answer has at most `MAX_OUTPUT_TOKENS` tokens, and a step at least one of them: this bounds the queue.
     let (sender, steps) = mpsc::unbounded_channel();
+    let writer = StepWriter::new(sender, template.route.model.clone(), charge);
     if request.is_ephemeral() {
-        return start_ephemeral(gateway, (slot, charge), template, request, (sender, steps)).await;
+        let (session, seq) = start_ephemeral(gateway, slot, template, request, writer).await?;
+        return Ok(RunningTurn { session, seq, steps });
     }
-    let (prepared, session_slot) = prepare_session(gateway, &request, &template, &sender).await?;
+    let (prepared, session_slot) = prepare_session(gateway, &request, &template, &writer.steps).await?;
     let session = prepared.session;
     let seq = gateway.client().session(session).info().await?.turns;
     let gateway = gateway.clone();
     gateway.clone().spawn(async move {
-        run(&gateway, prepared, template, &request, (sender, charge)).await;
+        run(&gateway, prepared, template, &request, writer).await;
         drop((slot, session_slot));
         settle_devices(&gateway, session).await;
     });
     Ok(RunningTurn { session, seq, steps })
 }
 
-/// Starts an ephemeral turn: in the idle session that has the messages before the new ones, or in a new one.
-async fn start_ephemeral(
+/// An ephemeral session, and the messages that it gets.
+struct EphemeralChoice {
+    history: History,
+    session: EphemeralSession,
+    messages: Vec<Message>,
+    messages_left_out: usize,
+}
+
+/// Takes the idle session that has the messages before the new ones, or begins a new one.
+async fn choose_ephemeral(
     gateway: &Gateway,
-    (slot, charge): (RequestSlot, Option<Charge>),
-    template: TurnInput,
-    request: CompletionRequest,
-    (sender, steps): (mpsc::UnboundedSender<Step>, mpsc::UnboundedReceiver<Step>),
-) -> Result<RunningTurn, ApiError> {
+    template: &TurnInput,
+    request: &CompletionRequest,
+) -> Result<EphemeralChoice, ApiError> {
     let (before, new) = split(&request.messages);
-    let (project, pinned) = (gateway.caller.project(), pinned(&request));
+    let (project, pinned) = (gateway.caller.project(), pinned(request));
     let check = |messages: &[Message]| TurnInput { messages: messages.to_vec(), ..template.clone() }.check();
     let mut continued = None;
     if !new.is_empty() {
@@ -171,26 +179,40 @@ async fn start_ephemeral(
             Some((start, gateway.inner.idle_sessions.take(project, &pinned, before.get(start..)?)?))
         });
     }
-    let (mut history, session, messages, left_out) = match continued {
-        Some((start, (history, session))) => (history, session, new.to_vec(), start),
-        None => {
-            let mut messages = request.messages.clone();
-            let left_out = fit(&mut messages, before.len());
-            check(&messages)?;
-            let session = EphemeralSession::begin(gateway.client(), pinned.clone()).await?;
-            let project = project.map(str::to_owned);
-            let history = History { project, pinned, messages: Vec::new(), turns: 0 };
-            (history, session, messages, left_out)
-        }
-    };
+    if let Some((messages_left_out, (history, session))) = continued {
+        return Ok(EphemeralChoice { history, session, messages: new.to_vec(), messages_left_out });
+    }
+    let mut messages = request.messages.clone();
+    let messages_left_out = fit(&mut messages, before.len());
+    check(&messages)?;
+    let session = EphemeralSession::begin(gateway.client(), pinned.clone()).await?;
+    let project = project.map(str::to_owned);
+    let history = History { project, pinned, messages: Vec::new(), turns: 0 };
+    Ok(EphemeralChoice { history, session, messages, messages_left_out })
+}
+
+/// Starts an ephemeral turn. Returns its session and its position there.
+async fn start_ephemeral(
+    gateway: &Gateway,
+    slot: RequestSlot,
+    template: TurnInput,
+    request: CompletionRequest,
+    mut writer: StepWriter,
+) -> Result<(SessionId, u64), ApiError> {
+    let chosen = choose_ephemeral(gateway, &template, &request).await?;
+    let EphemeralChoice { mut history, session, messages, messages_left_out } = chosen;
+    writer.messages_left_out = messages_left_out;
     let (id, seq) = (session.id, history.turns);
     let gateway = gateway.clone();
     gateway.clone().spawn(async move {
         let project = gateway.caller.project();
         let hint = memory_of(&gateway, &request).map(|memory| memory.hint(project, id, &messages));
-        let input = TurnInput { messages: messages.clone(), hint, reconcile: false, ..template };
-        let mut writer = StepWriter::new(input.model.clone(), left_out, sender.clone(), charge);
-        let handle = session.client.session(id);
+        let input = TurnInput {
+            messages: messages.clone(),
+            route: RouteOptions { hint, reconcile: false, ..template.route },
+            ..template
+        };
+        let (sender, handle) = (writer.steps.clone(), session.client.session(id));
         let result = tokio::select! {
             biased;
             result = Box::pin(handle.turn(input, |event| writer.event(event))) => Some(result),
@@ -217,7 +239,7 @@ async fn start_ephemeral(
         drop(slot);
         join_all(ending.into_iter().map(EphemeralSession::end)).await;
     });
-    Ok(RunningTurn { session: id, seq, steps })
+    Ok((id, seq))
 }
 
 /// Turns the events of a turn into steps for the program.
@@ -234,12 +256,7 @@ struct StepWriter {
 }
 
 impl StepWriter {
-    fn new(
-        model: Option<String>,
-        messages_left_out: usize,
-        steps: mpsc::UnboundedSender<Step>,
-        charge: Option<Charge>,
-    ) -> Self {
+    fn new(steps: mpsc::UnboundedSender<Step>, model: Option<String>, charge: Option<Charge>) -> Self {
         Self {
             charge,
             is_admitted: false,
@@ -248,7 +265,7 @@ impl StepWriter {
             sent_reports: SentReports::default(),
             model,
             devices: Vec::new(),
-            messages_left_out,
+            messages_left_out: 0,
         }
     }
 
@@ -356,13 +373,13 @@ async fn run(
     prepared: PreparedSession,
     template: TurnInput,
     request: &CompletionRequest,
-    (steps, charge): (mpsc::UnboundedSender<Step>, Option<Charge>),
+    mut writer: StepWriter,
 ) {
     let session = prepared.session;
     let is_resumed = matches!(prepared.work, SessionWork::Resume);
     let memory = memory_of(gateway, request);
-    let left_out = prepared.messages_left_out;
-    let mut writer = StepWriter::new(template.model.clone(), left_out, steps.clone(), charge);
+    let steps = writer.steps.clone();
+    writer.messages_left_out = prepared.messages_left_out;
     let result = tokio::select! {
         biased;
         result = Box::pin(turn(gateway, prepared, template, memory, |event| writer.event(event))) => Some(result),
@@ -380,7 +397,7 @@ async fn run(
                 tracing::debug!(%error, "a session's words cannot be read");
             }
         }
-        Some(Err(error)) if forget_failed(gateway, request, (session, is_resumed), error).await => {}
+        Some(Err(error)) if forget_failed(gateway, request, session, is_resumed, error).await => {}
         Some(Err(_)) | None => {
             gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session)
         }
@@ -441,11 +458,16 @@ async fn turn(
     let project = gateway.caller.project();
     let hint = memory.map(|memory| memory.hint(project, session, &messages));
     let outcome = if resumes {
-        resume(client, session, &template, hint, on_event).await?
+        resume(client, session, template.route, hint, on_event).await?
     } else {
         let kind = record_kind(replaces);
-        let input =
-            TurnInput { messages: messages.clone(), kind, supersedes_from: replaces, hint, ..template };
+        let input = TurnInput {
+            messages: messages.clone(),
+            kind,
+            supersedes_from: replaces,
+            route: RouteOptions { hint, ..template.route },
+            ..template
+        };
         client.session(session).turn(input, on_event).await?
     };
     Ok((outcome, messages))
@@ -455,19 +477,19 @@ async fn turn(
 async fn resume(
     client: &Client,
     session: SessionId,
-    template: &TurnInput,
+    route: RouteOptions,
     hint: Option<MemoryHint>,
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<TurnOutcome, ClientError> {
     let hinted = hint.is_some();
-    let options = ResumeOptions { hint, ..ResumeOptions::of(template) };
-    let mut resumed = client.session(session).resume(options, &mut on_event).await;
+    let hinted_route = RouteOptions { hint, ..route.clone() };
+    let mut resumed = client.session(session).resume(hinted_route, &mut on_event).await;
     if hinted && matches!(resumed, Err(ClientError::TurnFailed { .. })) {
         tracing::warn!(
             "the relayer gave no memory for a message; it is finished without, by a node directly"
         );
-        let options = ResumeOptions { relayer: None, ..ResumeOptions::of(template) };
-        resumed = client.session(session).resume(options, &mut on_event).await;
+        let direct = RouteOptions { relayer: None, ..route };
+        resumed = client.session(session).resume(direct, &mut on_event).await;
     }
     // Another process finished it since. The caller retries, and the messages then find the answer.
     resumed?.ok_or(ClientError::Busy)

@@ -13,7 +13,7 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     say(&second.client, id, "second").await;
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     let ask = async |text: &str| {
-        let template = TurnInput { reconcile: true, ..TurnInput::new(Vec::new()) };
+        let template = TurnInput::new(Vec::new()).with_route(|route| route.reconcile = true);
         let config = GatewayConfig {
             key: None,
             origins: Vec::new(),

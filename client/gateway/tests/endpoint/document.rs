@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use baton_testkit::World;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -34,8 +33,7 @@ fn documented() -> BTreeSet<(Method, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_names_the_routes_that_are_served_and_described() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let document = endpoint.without_key(Method::GET, "/openapi.json").send().await.unwrap();
     let document: Value = document.json().await.unwrap();
     let mut named = BTreeSet::new();

@@ -45,12 +45,11 @@ async fn the_endpoint_speaks_openai_s_embeddings() {
         let (found, error) = post(&endpoint, &body).await;
         assert_eq!((found, error["error"]["code"].as_str()), (status, Some(code)), "{body}");
     }
-    script.acts.lock().unwrap().extend([EmbedderAct::Refuse(ErrorCode::Busy); 4]);
+    script.acts.lock().extend([EmbedderAct::Refuse(ErrorCode::Busy); 4]);
     let (status, error) = post(&endpoint, &json!({ "model": EMBEDDER, "input": "a" })).await;
     assert_eq!((status, &error["error"]["code"]), (429, &json!("rate_limit_exceeded")));
     // The list has both kinds of models, and names their engines.
-    let models = endpoint.request(Method::GET, "/v1/models").send().await.unwrap();
-    let models: Value = models.json().await.unwrap();
+    let models = endpoint.get("/v1/models").await;
     let listed: Vec<_> = models["data"]
         .as_array()
         .unwrap()

@@ -17,7 +17,7 @@ use baton_testkit::{
     relayer::{FakeRelayer, Trick},
 };
 
-use crate::serve::{Endpoint, events, said};
+use crate::serve::{CHAT, Endpoint, events, said};
 
 fn hello(more: Value) -> Value {
     let mut body = json!({ "messages": said(&[("user", "hello")]) });
@@ -33,8 +33,7 @@ fn schema_of(world: &World) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_format_becomes_the_schema_that_a_node_is_given() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let schema = json!({ "type": "object", "properties": { "z": { "type": "string" }, "a": {} } });
     let named = json!({ "name": "thing", "strict": true, "schema": schema });
     for (format, expected) in [
@@ -66,10 +65,9 @@ async fn a_response_format_becomes_the_schema_that_a_node_is_given() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_probabilities_come_in_both_shapes_whole_and_in_streams() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(2).await;
     let body = hello(json!({ "logprobs": true, "top_logprobs": 1 }));
-    let whole: Value = endpoint.chat(&body).send().await.unwrap().json().await.unwrap();
+    let whole = endpoint.post(CHAT, &body).await;
     let content = whole["choices"][0]["logprobs"]["content"].clone();
     assert_eq!(content[0]["token"], "hell");
     assert_eq!((&content[1]["logprob"], &content[1]["bytes"][0]), (&json!(-0.125), &json!(111)));
@@ -89,11 +87,10 @@ async fn log_probabilities_come_in_both_shapes_whole_and_in_streams() {
         .flatten()
         .collect();
     assert_eq!(Value::Array(told), content);
-    let plain: Value = endpoint.chat(&hello(json!({}))).send().await.unwrap().json().await.unwrap();
+    let plain = endpoint.post(CHAT, &hello(json!({}))).await;
     assert_eq!(plain["choices"][0]["logprobs"], Value::Null);
     let body = json!({ "prompt": "hello", "logprobs": 2 });
-    let old = endpoint.request(Method::POST, "/v1/completions").json(&body).send().await.unwrap();
-    let old: Value = old.json().await.unwrap();
+    let old = endpoint.post("/v1/completions", &body).await;
     let logprobs = &old["choices"][0]["logprobs"];
     assert_eq!((&logprobs["tokens"], &logprobs["text_offset"]), (&json!(["hell", "o (0)"]), &json!([0, 4])));
     assert_eq!(logprobs["top_logprobs"][0], json!({ "other 1": -0.818, "other 2": -1.511, "hell": -0.125 }));
@@ -108,8 +105,7 @@ async fn log_probabilities_come_in_both_shapes_whole_and_in_streams() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_kept_of_a_completion_and_its_blob_is_bought_for_the_shortest_time() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let ask = |body: Value| endpoint.request(Method::POST, "/v1/completions").json(&body).send();
     for turn in 0..3 {
         let answered = ask(json!({ "prompt": format!("hello {turn}") })).await.unwrap();
@@ -221,7 +217,7 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
     let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
     let (remembered, mut exchanges) = mpsc::unbounded_channel();
     let memory: Arc<dyn GatewayMemory> = Arc::new(Memory(AccountKey::generate(), remembered));
-    let template = TurnInput { relayer: Some(relayer.named()), ..TurnInput::new(Vec::new()) };
+    let template = TurnInput::new(Vec::new()).with_route(|route| route.relayer = Some(relayer.named()));
     let endpoint = Endpoint::with(&world, template, Some(memory)).await;
     let first = endpoint.say(&said(&[("user", "a")])).await;
     let second = endpoint.say(&said(&[("user", "a"), ("assistant", "a (0)"), ("user", "b")])).await;
@@ -229,9 +225,9 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
     let memories = first["baton"]["memories"].as_array().unwrap();
     assert!(!memories.is_empty() && memories.iter().all(|one| one["text"].is_string()), "{first}");
     let at = format!("/api/sessions/{}", first["baton"]["session"].as_str().unwrap());
-    let shown: Value = endpoint.request(Method::GET, &at).send().await.unwrap().json().await.unwrap();
+    let shown = endpoint.get(&at).await;
     assert_eq!(shown["turns"][0]["memories"], first["baton"]["memories"], "the page has them after a reload");
-    let words: Vec<String> = relayer.hints.lock().unwrap().iter().map(|hint| hint.hint.clone()).collect();
+    let words: Vec<String> = relayer.hints.lock().iter().map(|hint| hint.hint.clone()).collect();
     assert_eq!(words, ["1 new", "1 new"]);
     for expected in [("a", "a (0)"), ("b", "b (1)")] {
         let (said, answered) = exchanges.recv().await.unwrap();
@@ -240,15 +236,14 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
     // A completion uses the same relayer, and is not remembered.
     let passing = endpoint.request(Method::POST, "/v1/completions").json(&json!({ "prompt": "c" }));
     assert_eq!(passing.send().await.unwrap().status(), 200);
-    assert_eq!(relayer.hints.lock().unwrap().len(), 3);
+    assert_eq!(relayer.hints.lock().len(), 3);
     endpoint.close().await;
     assert!(exchanges.recv().await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(2).await;
     let messages = json!([{ "role": "user", "content": "a" }]);
     let ask = async |body: &Value| -> Value {
         let response = endpoint.chat(body).send().await.unwrap();
@@ -321,8 +316,7 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_without_a_turn_has_nothing_to_export_and_says_so() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let begun = endpoint.request(Method::POST, "/api/sessions").send().await.unwrap();
     let begun: Value = begun.json().await.unwrap();
     let path = format!("/api/sessions/{}/export", begun["id"].as_str().unwrap());

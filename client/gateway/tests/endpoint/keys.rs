@@ -97,8 +97,7 @@ async fn a_key_sees_the_conversations_of_its_project_and_the_owner_sees_all() {
     assert_eq!(ids(&listed), [session]);
     let (_, listed) = ben.get("/api/sessions").await;
     assert_eq!(ids(&listed), [his["baton"]["session"].as_str().unwrap()]);
-    let owner = endpoint.request(Method::GET, "/api/sessions").send().await.unwrap();
-    let owner: Value = owner.json().await.unwrap();
+    let owner = endpoint.get("/api/sessions").await;
     assert_eq!(owner["sessions"].as_array().unwrap().len(), 2);
     let (_, found) = anna.get("/api/sessions/search?q=harbour").await;
     assert_eq!(ids(&found), [session]);
@@ -192,8 +191,7 @@ async fn quotas_cut_and_refuse_with_the_time_to_wait_and_usage_is_told() {
     let day = &shown[0]["days"][0];
     let used = day["input_tokens"].as_u64().unwrap() + day["output_tokens"].as_u64().unwrap();
     assert!(used > 0 && used <= 40, "{usage}");
-    let all =
-        endpoint.request(Method::GET, "/api/usage").send().await.unwrap().json::<Value>().await.unwrap();
+    let all = endpoint.get("/api/usage").await;
     assert_eq!(all["keys"].as_array().unwrap().len(), 2);
     endpoint.close().await;
 
@@ -239,13 +237,13 @@ async fn memory_is_of_the_key_s_project_and_only_where_the_key_has_it() {
     let on = KeyChange { memory: Some(true), ..KeyChange::default() };
     let with = Program::add(&world, "with", &on);
     let without = Program::add(&world, "without", &KeyChange::default());
-    let template = TurnInput { relayer: Some(relayer.named()), ..TurnInput::new(Vec::new()) };
+    let template = TurnInput::new(Vec::new()).with_route(|route| route.relayer = Some(relayer.named()));
     let endpoint = Endpoint::with_keys(&world, template, Some(memory)).await;
     let [with, without] = [with, without].map(|key| Program::of(&endpoint, key));
     without.say(&said(&[("user", "quiet")])).await;
-    assert!(relayer.hints.lock().unwrap().is_empty(), "the relayer hears nothing of it");
+    assert!(relayer.hints.lock().is_empty(), "the relayer hears nothing of it");
     with.say(&said(&[("user", "a")])).await;
-    let projects: Vec<_> = relayer.hints.lock().unwrap().iter().map(|hint| hint.project.clone()).collect();
+    let projects: Vec<_> = relayer.hints.lock().iter().map(|hint| hint.project.clone()).collect();
     assert_eq!(projects, [Some("with".to_owned())]);
     assert_eq!(exchanges.recv().await.unwrap().0, "a");
     endpoint.close().await;
@@ -265,7 +263,7 @@ async fn the_sentences_about_privacy_say_what_a_turn_does_with_the_words_of_a_pe
     let on = KeyChange { memory: Some(true), ..KeyChange::default() };
     let with = Program::add(&world, "with", &on);
     let without = Program::add(&world, "without", &KeyChange::default());
-    let template = TurnInput { relayer: Some(relayer.named()), ..TurnInput::new(Vec::new()) };
+    let template = TurnInput::new(Vec::new()).with_route(|route| route.relayer = Some(relayer.named()));
     let endpoint = Endpoint::with_keys(&world, template, Some(memory)).await;
     let owner = Zeroizing::new(KEY.to_owned());
     // The key, whether its person left memory on, and whether words of it reach a relayer.
@@ -287,14 +285,14 @@ async fn the_sentences_about_privacy_say_what_a_turn_does_with_the_words_of_a_pe
         let summary = said["summary"].as_str().unwrap();
         assert_eq!(summary.contains(exchange), gives_words, "{summary}");
         assert_eq!((summary.contains(owner_reads), defaults["owner"] == true), (!is_owner, is_owner));
-        let before = relayer.hints.lock().unwrap().len();
+        let before = relayer.hints.lock().len();
         let question = said_by_user(number);
         let body = json!({ "model": MODEL, "messages": question, "memory": is_on });
         let answered =
             program.request(Method::POST, "/v1/chat/completions").json(&body).send().await.unwrap();
         assert_eq!(answered.status(), StatusCode::OK);
         drop(answered.bytes().await.unwrap());
-        assert_eq!(relayer.hints.lock().unwrap().len() - before, usize::from(gives_words), "{number}");
+        assert_eq!(relayer.hints.lock().len() - before, usize::from(gives_words), "{number}");
         if gives_words {
             assert_eq!(exchanges.recv().await.unwrap().0, format!("question {number}"));
         }
@@ -423,7 +421,7 @@ async fn however_a_request_ends_its_node_s_tokens_are_counted() {
     ] {
         let world = World::new(1).await;
         let key = Program::add(&world, "anna", &KeyChange::default());
-        let template = TurnInput { max_attempts: 2, ..TurnInput::new(Vec::new()) };
+        let template = TurnInput::new(Vec::new()).with_route(|route| route.max_attempts = 2);
         let endpoint = Endpoint::with_keys(&world, template, None).await;
         let anna = Program::of(&endpoint, key);
         world.nodes[0].script([act; 8]);

@@ -1,7 +1,7 @@
 //! Anthropic's Messages API over sessions.
 
 use baton_proto::ErrorCode;
-use baton_testkit::{World, fake::Act};
+use baton_testkit::fake::Act;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -44,8 +44,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_a_turn_of_a_session_that_any_api_continues() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(2).await;
     let system = json!({ "system": "be brief" });
     let first = create(&endpoint, json!([user("a")]), system.clone()).await;
     assert_eq!(first["content"], json!([{ "type": "text", "text": "be briefa (0)" }]));
@@ -81,8 +80,7 @@ async fn a_message_is_a_turn_of_a_session_that_any_api_continues() {
     );
     history.extend([said("assistant", "be briefc (2)"), said("user", "d")]);
     let body = json!({ "model": "auto", "messages": history, "stream": false });
-    let fourth: Value =
-        endpoint.request(Method::POST, "/api/chat").json(&body).send().await.unwrap().json().await.unwrap();
+    let fourth = endpoint.post("/api/chat", &body).await;
     assert_eq!(
         (&fourth["baton"]["session"], &fourth["baton"]["turn"]),
         (&first["baton"]["session"], &json!(4))
@@ -92,8 +90,7 @@ async fn a_message_is_a_turn_of_a_session_that_any_api_continues() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_has_the_events_of_the_api_in_their_order() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let body = json!({ "model": "auto", "max_tokens": 100, "stream": true, "messages": [user("a")] });
     let events = events(&endpoint, &body).await;
     let mut order = kinds(&events);
@@ -120,8 +117,7 @@ async fn a_stream_has_the_events_of_the_api_in_their_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_blocks_and_their_results_are_answered_in_the_same_session() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let tools = json!({ "tools": [{ "name": "get_weather", "description": "d", "input_schema": { "type": "object" } }] });
     world.nodes[0].script([Act::Say(CALL), Act::Serve, Act::Say(CALL)]);
     let first = create(&endpoint, json!([user("weather?")]), tools.clone()).await;
@@ -157,8 +153,7 @@ async fn calls_are_blocks_and_their_results_are_answered_in_the_same_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_have_the_form_of_the_api_also_those_of_the_guard() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let (status, body) =
         send(&endpoint, "/v1/messages", &json!({ "model": "auto", "max_tokens": 5, "messages": [] })).await;
     assert_eq!(
@@ -197,8 +192,7 @@ async fn errors_have_the_form_of_the_api_also_those_of_the_guard() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thread_goes_on_in_its_session_with_its_tools_and_an_unknown_one_is_refused_as_clients_understand()
 {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let begin = json!({ "thread": { "type": "create" }, "system": "be brief",
         "tools": [{ "name": "get_weather", "input_schema": { "type": "object" } }] });
     world.nodes[0].script([Act::Say(CALL)]);

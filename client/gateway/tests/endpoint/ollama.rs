@@ -1,10 +1,7 @@
 //! Ollama's API over sessions.
 
 use baton_proto::ErrorCode;
-use baton_testkit::{
-    World,
-    fake::{Act, MODEL},
-};
+use baton_testkit::fake::{Act, MODEL};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -40,8 +37,7 @@ fn user(text: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_streams_lines_and_goes_on_in_its_session() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(2).await;
     let first = lines(
         &endpoint,
         "/api/chat",
@@ -71,8 +67,7 @@ async fn a_chat_streams_lines_and_goes_on_in_its_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_have_objects_as_arguments_and_results_need_no_id() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let tools = json!([{ "type": "function", "function": { "name": "get_weather", "parameters": { "type": "object" } } }]);
     world.nodes[0].script([Act::Say(CALL), Act::Serve]);
     let asked = json!({ "model": MODEL, "messages": [user("weather?")], "tools": tools });
@@ -93,8 +88,7 @@ async fn calls_have_objects_as_arguments_and_results_need_no_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_generated_text_belongs_to_no_session_and_keeps_its_system_text() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let body = json!({ "model": MODEL, "prompt": "a", "system": "be brief", "stream": false });
     let answer = one(&endpoint, "/api/generate", &body).await;
     assert_eq!((&answer["response"], &answer["done"]), (&json!("be briefa (0)"), &json!(true)));
@@ -106,8 +100,7 @@ async fn a_generated_text_belongs_to_no_session_and_keeps_its_system_text() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn models_are_those_of_the_nodes_and_none_is_pulled() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     assert_eq!(get(&endpoint, "/api/tags").await["models"][0]["name"], MODEL);
     assert!(get(&endpoint, "/api/ps").await["models"][0]["context_length"].as_u64().unwrap() > 0);
     assert!(get(&endpoint, "/api/version").await["version"].as_str().unwrap().split('.').count() == 3);
@@ -129,8 +122,7 @@ async fn models_are_those_of_the_nodes_and_none_is_pulled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_have_the_form_of_the_api() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
     let (status, text) =
         post(&endpoint, "/api/chat", &json!({ "model": MODEL, "messages": [user("long")] })).await;

@@ -43,16 +43,14 @@ fn text(events: &[Value]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_goes_on_without_its_tab_and_another_tab_sees_all_of_it() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(2).await;
     let id = session(&endpoint).await;
     let (same, first) = hung(&world, turn(&endpoint, &id, "a")).await;
     assert_eq!(same, id);
     drop(first);
     let running = shown(&endpoint, &id).await;
     assert_eq!((&running["running"], &running["pending"][0]["content"]), (&json!("page"), &json!("a")));
-    let listed: Value =
-        endpoint.request(Method::GET, "/api/sessions").send().await.unwrap().json().await.unwrap();
+    let listed = endpoint.get("/api/sessions").await;
     let entry = listed["sessions"].as_array().unwrap().iter().find(|one| one["id"] == *id);
     assert!(entry.is_none_or(|entry| entry["running"] == "page"), "{listed}");
     // The same question once more, as from a tab that does not know: it is not asked twice.
@@ -73,8 +71,7 @@ async fn a_turn_goes_on_without_its_tab_and_another_tab_sees_all_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_tab_stops_a_turn_and_its_message_is_answered_once() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let id = session(&endpoint).await;
     let (_, first) = hung(&world, turn(&endpoint, &id, "a")).await;
     // The node sent a part of the answer. Another tab sees when it has arrived.
@@ -127,8 +124,7 @@ async fn a_message_that_no_node_was_asked_for_is_given_back_and_leaves_nothing()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_too_long_for_the_model_is_given_back() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let id = session(&endpoint).await;
     followed(turn(&endpoint, &id, "a").send().await.unwrap()).await;
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
@@ -145,8 +141,7 @@ async fn a_message_that_is_too_long_for_the_model_is_given_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_begins_after_a_replaced_turn_with_all_that_led_to_it() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let id = session(&endpoint).await;
     for text in ["a", "b", "c"] {
         followed(turn(&endpoint, &id, text).send().await.unwrap()).await;
@@ -168,8 +163,7 @@ async fn a_branch_begins_after_a_replaced_turn_with_all_that_led_to_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_says_how_many_earlier_turns_its_prompt_omitted() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let id = session(&endpoint).await;
     // Two of them fill the window of the node's model.
     for _ in 0..4 {

@@ -42,8 +42,7 @@ fn ordered_tokens(world: &World) -> u32 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_answered_with_its_own_settings_and_not_with_those_of_one_that_failed() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     for api in APIS {
         let messages = said(&[("user", &format!("settings over {api}"))]);
         world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
@@ -67,8 +66,7 @@ async fn a_request_is_answered_with_its_own_settings_and_not_with_those_of_one_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn seeds_and_stops_of_a_failed_request_are_not_those_of_the_next() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     for (name, failed, next) in [
         ("seed", json!(1), json!(5)),
         ("temperature", json!(0.5), json!(1)),
@@ -112,8 +110,7 @@ fn history(turns: usize, bytes: usize) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_history_of_any_length_that_no_session_has_is_answered_over_each_api() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     for api in APIS {
         for (turns, bytes, is_cut) in [(36, 1, false), (2_100, 1, true), (150, 4_000, true)] {
             let mut messages = history(turns, bytes);
@@ -149,8 +146,7 @@ async fn a_history_of_any_length_that_no_session_has_is_answered_over_each_api()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_printed_nothing_is_answered_over_each_api_and_a_user_who_says_nothing_is_refused() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let function = json!({ "name": "run", "parameters": { "type": "object" } });
     for (number, result) in [json!(""), json!("\n"), json!(null)].into_iter().enumerate() {
         for api in APIS {
@@ -209,8 +205,7 @@ async fn a_tool_that_printed_nothing_is_answered_over_each_api_and_a_user_who_sa
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_query_of_the_wrong_kind_is_an_error_of_the_api_that_names_it() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let first = answered(&endpoint, "/v1/responses", &json!({ "input": "a" })).await;
     let id = first["id"].as_str().unwrap();
     let session = first["baton"]["session"].as_str().unwrap();
@@ -235,8 +230,7 @@ async fn a_query_of_the_wrong_kind_is_an_error_of_the_api_that_names_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preflight_of_an_allowed_page_allows_the_headers_that_it_asks_for() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let preflight = |origin: &str, names: &str| {
         endpoint
             .without_key(Method::OPTIONS, "/v1/chat/completions")

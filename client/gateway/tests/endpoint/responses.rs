@@ -1,7 +1,7 @@
 //! OpenAI's Responses API over sessions.
 
 use baton_proto::ErrorCode;
-use baton_testkit::{World, fake::Act};
+use baton_testkit::fake::Act;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -38,8 +38,7 @@ async fn events(endpoint: &Endpoint, body: &Value) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_is_a_turn_and_the_next_one_follows_it_or_branches_off() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(2).await;
     let first = create(&endpoint, &json!({ "input": "a", "metadata": { "k": "v" } })).await;
     assert_eq!((text(&first), &first["status"]), ("a (0)", &json!("completed")));
     assert_eq!((&first["object"], &first["metadata"]["k"]), (&json!("response"), &json!("v")));
@@ -84,8 +83,7 @@ async fn a_response_is_a_turn_and_the_next_one_follows_it_or_branches_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_of_one_response_at_once_branch_and_one_that_hung_up_is_resumed() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(2).await;
     let first = create(&endpoint, &json!({ "input": "a" })).await;
     let follow = json!({ "input": "b", "previous_response_id": first["id"] });
     let mut streamed = follow.clone();
@@ -112,8 +110,7 @@ async fn followers_of_one_response_at_once_branch_and_one_that_hung_up_is_resume
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_of_the_turn_name_the_parameters_of_this_api() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let refused = async |body: Value| {
         let request = endpoint.request(Method::POST, "/v1/responses").json(&body);
         let error: Value = request.send().await.unwrap().json().await.unwrap();
@@ -131,8 +128,7 @@ async fn errors_of_the_turn_name_the_parameters_of_this_api() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_has_the_events_of_the_api_in_their_order_and_ends_with_the_whole_response() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let events = events(&endpoint, &json!({ "input": "hello there", "stream": true })).await;
     let mut names: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     names.dedup();
@@ -166,8 +162,7 @@ async fn a_stream_has_the_events_of_the_api_in_their_order_and_ends_with_the_who
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_items_and_their_outputs_go_on() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let tools = json!([{ "type": "function", "name": "get_weather", "parameters": { "type": "object" } }]);
     world.will_say(CALL);
     let asked = json!({ "input": "Weather?", "tools": tools });
@@ -218,8 +213,7 @@ async fn calls_are_items_and_their_outputs_go_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not_kept() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let input = json!([{ "role": "user", "content": "a" }, { "role": "user", "content": "b" }]);
     let first = create(&endpoint, &json!({ "input": input })).await;
     let id = first["id"].as_str().unwrap();
@@ -257,8 +251,7 @@ async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_that_is_not_stored_goes_on_in_one_session_in_memory() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let body = |words: &[&str]| {
         let roles = ["user", "assistant"].into_iter().cycle();
         let input: Vec<Value> =

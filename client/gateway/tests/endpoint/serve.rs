@@ -24,6 +24,8 @@ use baton_testkit::{
 
 /// The owner's key.
 pub(crate) const KEY: &str = "sk-test";
+/// The path of chat completions.
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 /// The events of a stream whose events have names, which must be the types of their data.
 pub(crate) async fn named_events(endpoint: &Endpoint, path: &str, body: &Value) -> Vec<Value> {
@@ -52,6 +54,13 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) async fn open(world: &World) -> Self {
         Self::over(world.client().await).await
+    }
+
+    /// An endpoint in a world of some nodes.
+    pub(crate) async fn with_nodes(nodes: usize) -> (World, Self) {
+        let world = World::new(nodes).await;
+        let endpoint = Self::open(&world).await;
+        (world, endpoint)
     }
 
     pub(crate) async fn over(client: Client) -> Self {
@@ -129,7 +138,15 @@ impl Endpoint {
     }
 
     pub(crate) fn chat(&self, body: &Value) -> RequestBuilder {
-        self.request(Method::POST, "/v1/chat/completions").json(body)
+        self.request(Method::POST, CHAT).json(body)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        self.request(Method::GET, path).send().await.unwrap().json().await.unwrap()
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
+        self.request(Method::POST, path).json(body).send().await.unwrap().json().await.unwrap()
     }
 
     /// A chat completion that must succeed.
@@ -180,8 +197,7 @@ fn streamed(text: &str) -> (String, Option<String>, Vec<Value>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_sends_everything_each_time_keeps_one_session() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(2).await;
     let first = endpoint.say(&said(&[("user", "a")])).await;
     assert_eq!((answer(&first), &first["object"]), ("a (0)", &json!("chat.completion")));
     assert_eq!(first["model"], MODEL);
@@ -209,8 +225,7 @@ async fn a_program_that_sends_everything_each_time_keeps_one_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_said_differently_becomes_an_edit_or_a_branch_and_nothing_is_lost() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let first = endpoint.say(&said(&[("user", "a")])).await;
     let session = &first["baton"]["session"];
     let base = [("user", "a"), ("assistant", "a (0)")];
@@ -237,8 +252,7 @@ async fn what_is_said_differently_becomes_an_edit_or_a_branch_and_nothing_is_los
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_named_session_is_used_whatever_the_words() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let first = endpoint.say(&said(&[("system", "S:"), ("user", "a")])).await;
     assert_eq!(answer(&first), "S:a (0)");
     let named = |session: &str, messages: Value| {
@@ -265,8 +279,7 @@ async fn a_named_session_is_used_whatever_the_words() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_has_the_shape_that_programs_expect() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let body = json!({
         "model": MODEL, "messages": said(&[("user", "hello there")]), "stream": true,
         "stream_options": { "include_usage": true },
@@ -311,8 +324,7 @@ async fn an_answer_begun_by_a_node_that_dies_is_finished_by_another_without_a_wo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_and_asks_again_gets_the_same_turn() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     world.nodes[0].script([Act::Hang]);
     let body = json!({ "messages": said(&[("user", "a")]), "stream": true });
     let mut response = endpoint.chat(&body).send().await.unwrap();
@@ -365,8 +377,7 @@ async fn branch_of(endpoint: &Endpoint, parent: &str, beside: reqwest::Response,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn continuations_beside_a_running_one_branch_whether_they_say_the_same_or_not() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(2).await;
     let first = endpoint.say(&said(&[("user", "a")])).await;
     let history = |last: &str| said(&[("user", "a"), ("assistant", "a (0)"), ("user", last)]);
     let body = json!({ "messages": history("b"), "stream": true });
@@ -387,8 +398,7 @@ async fn continuations_beside_a_running_one_branch_whether_they_say_the_same_or_
 /// not know.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_continuations_at_once_never_follow_each_other() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(2).await;
     let first = endpoint.say(&said(&[("user", "a")])).await;
     let session = first["baton"]["session"].as_str().unwrap().parse().unwrap();
     let asked = (0..12).map(|number| {
@@ -411,8 +421,7 @@ async fn many_continuations_at_once_never_follow_each_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let hi = json!({ "messages": said(&[("user", "hi")]) });
     let with = |name: &str, value: Value| {
         let mut body = hi.clone();
@@ -435,8 +444,7 @@ async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     assert_eq!(endpoint.refused(endpoint.request(Method::GET, "/v1/chat/completions")).await.0, 405);
     let embeddings = endpoint.request(Method::POST, "/v1/embeddings").json(&json!({ "input": "a" }));
     assert_eq!(endpoint.refused(embeddings).await, code(404, "model_not_found"));
-    let models: Value =
-        endpoint.request(Method::GET, "/v1/models").send().await.unwrap().json().await.unwrap();
+    let models = endpoint.get("/v1/models").await;
     let model = &models["data"][0];
     assert_eq!((&model["id"], &model["object"]), (&json!(MODEL), &json!("model")));
     assert!(
@@ -450,8 +458,7 @@ async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_is_announced_too_large_is_refused_before_it_comes() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let mut stream = endpoint.begin_chat(KEY, 10_000_000_000).await;
     let mut answer = [0; 12];
     let read = tokio::time::timeout(GRACE, stream.read_exact(&mut answer)).await;
@@ -463,8 +470,7 @@ async fn a_body_that_is_announced_too_large_is_refused_before_it_comes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn background_prompts_and_chats_with_store_false_are_in_no_list() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let titles = "### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: a\n</chat_history>";
     for body in [
         json!({ "messages": said(&[("user", "a")]), "store": false }),
@@ -490,8 +496,7 @@ async fn background_prompts_and_chats_with_store_false_are_in_no_list() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_and_errors_have_names_and_say_which_model_and_engine_answered() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let hi = json!({ "messages": said(&[("user", "hi")]) });
     let mut names = Vec::new();
     let system = json!({ "messages": said(&[("system", "be brief")]) });
@@ -532,8 +537,7 @@ async fn answers_and_errors_have_names_and_say_which_model_and_engine_answered()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_those_with_the_key_are_served_and_only_pages_that_were_allowed() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let url = format!("{}/v1/models", endpoint.url);
     let without = endpoint.http.get(&url);
     assert_eq!(endpoint.refused(without).await, (401, "invalid_api_key".to_owned()));

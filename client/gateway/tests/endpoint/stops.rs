@@ -12,8 +12,7 @@ use crate::serve::{Endpoint, events, said};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_text_of_a_stopped_answer_is_there_after_a_reload_and_a_restart() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     world.nodes[0].script([Act::Hang]);
     let body = json!({ "messages": said(&[("user", "tell me")]), "stream": true });
     let mut response = endpoint.chat(&body).send().await.unwrap();
@@ -39,8 +38,7 @@ async fn the_text_of_a_stopped_answer_is_there_after_a_reload_and_a_restart() {
 /// The session once its turn has ended with a part of the answer.
 async fn pending_of(endpoint: &Endpoint, id: &str) -> Value {
     for _ in 0..100 {
-        let shown = endpoint.request(Method::GET, &format!("/api/sessions/{id}")).send().await.unwrap();
-        let shown: Value = shown.json().await.unwrap();
+        let shown = endpoint.get(&format!("/api/sessions/{id}")).await;
         if shown["pending_text"].as_str().is_some_and(|text| !text.is_empty()) {
             return shown;
         }
@@ -100,8 +98,7 @@ async fn a_message_of_a_named_session_is_kept_without_a_node_and_found_after_a_r
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_no_node_takes_as_it_is_does_not_stay_in_a_named_session() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let begun = endpoint.request(Method::POST, "/api/sessions").send().await.unwrap();
     let id = begun.json::<Value>().await.unwrap()["id"].as_str().unwrap().to_owned();
     world.nodes[0].script([Act::Explain(ErrorCode::ContextOverflow, 0, "it needs 5000 tokens"); 6]);

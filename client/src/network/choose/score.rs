@@ -1,7 +1,7 @@
 //! Scores a node for a turn by measurements and price. Every factor has bounds, so that none of them decides
 //! alone.
 
-use super::{BELIEVED_SLOTS, Evidence, Speed};
+use super::{BELIEVED_SLOTS, Candidate, Speed};
 
 /// A node that was never asked counts as having served this many turns...
 const PRIOR_SERVED: f64 = 8.0;
@@ -85,18 +85,14 @@ impl Reference {
         }
     }
 
-    /// The factors of one offer; `slots` is its node's claim.
-    pub(super) fn factors(
-        &self,
-        evidence: &Evidence,
-        (in_flight, slots): (u32, u32),
-        price: u64,
-        warm: bool,
-    ) -> Factors {
+    /// The factors of one offer.
+    pub(super) fn factors(&self, candidate: &Candidate<'_>, price: u64, warm: bool) -> Factors {
+        let evidence = &candidate.evidence;
         let rate = (evidence.served + PRIOR_SERVED)
             / (evidence.served + evidence.failed + PRIOR_SERVED + PRIOR_FAILED);
-        let slots = f64::from(slots.clamp(1, BELIEVED_SLOTS));
-        let load = 1.0 / ((1.0 + f64::from(in_flight) / slots) * (1.0 + evidence.busy));
+        // The number of slots is the node's claim.
+        let slots = f64::from(candidate.record.limits.slots.clamp(1, BELIEVED_SLOTS));
+        let load = 1.0 / ((1.0 + f64::from(candidate.in_flight) / slots) * (1.0 + evidence.busy));
         Factors {
             success: rate * rate * rate,
             speed: self.speed(evidence.speed.as_ref()),

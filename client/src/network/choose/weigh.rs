@@ -107,7 +107,7 @@ pub enum Behind {
 
 /// The class of an offer; the lowest is tried first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Class {
+struct OfferClass {
     trouble: u8,
     paused_until_ms: u64,
     engine: u8,
@@ -117,7 +117,7 @@ struct Class {
 struct Fit {
     /// Position of its row.
     row: usize,
-    class: Class,
+    class: OfferClass,
     proven: bool,
 }
 
@@ -154,9 +154,8 @@ pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<OfferAsse
             let verdict = match suits(candidate, offer, wish) {
                 Err(exclusion) => Verdict::Excluded(exclusion),
                 Ok(price) => {
-                    let load = (candidate.in_flight, record.limits.slots);
                     let warm = wish.warm == Some(record.node);
-                    let factors = reference.factors(&candidate.evidence, load, price, warm);
+                    let factors = reference.factors(candidate, price, warm);
                     let proven = candidate.evidence.served >= PROVEN;
                     fitting.push(Fit { row: rows.len(), class: class(candidate, offer, wish), proven });
                     let key = key.clone();
@@ -205,7 +204,7 @@ fn lied(candidate: &Candidate<'_>, wish: &Wish<'_>) -> bool {
     candidate.evidence.lied_until_ms > wish.now_ms
 }
 
-fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Class {
+fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> OfferClass {
     let failures = wish.tried.iter().filter(|node| **node == candidate.record.node).count();
     // A node that lied is asked only once every honest node that answers failed twice in this turn. Then it
     // is better than none: its claims are checked like all others, so at worst it costs time.
@@ -218,7 +217,7 @@ fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Clas
         (true, _, _) => 5,
     };
     let paused_until_ms = candidate.evidence.paused_until_ms;
-    Class {
+    OfferClass {
         trouble,
         paused_until_ms: if paused_until_ms > wish.now_ms { paused_until_ms } else { 0 },
         engine: match offer.engine {
@@ -233,7 +232,7 @@ fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Clas
 }
 
 /// Why an offer is not in the best class.
-fn behind(candidate: &Candidate<'_>, own: &Class, best: &Class, wish: &Wish<'_>) -> Option<Behind> {
+fn behind(candidate: &Candidate<'_>, own: &OfferClass, best: &OfferClass, wish: &Wish<'_>) -> Option<Behind> {
     let evidence = &candidate.evidence;
     if own == best {
         None

@@ -1,6 +1,6 @@
 //! Evaluation of several indexes' answers.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::collections::HashMap;
 
 use baton_keys::session::SessionRoot;
 use baton_proto::{
@@ -9,6 +9,7 @@ use baton_proto::{
     limits::{HEAD_PERIOD_MS, MAX_HEAD_PERIODS},
     link::BlobRef,
 };
+use parking_lot::Mutex;
 
 use super::*;
 
@@ -32,11 +33,11 @@ fn record(root: &SessionRoot, sequence: u64, seq: u64) -> SignedObject<HeadRecor
     HeadRecord::seal(root, &outer, &inner, sequence, 1, 2)
 }
 
-fn shown(record: &SignedObject<HeadRecord>) -> ParsedAnswer {
-    ParsedAnswer::Record(Box::new(record.clone()))
+fn shown(record: &SignedObject<HeadRecord>) -> IndexReply {
+    IndexReply::Record(Box::new(record.clone()))
 }
 
-fn look(answers: &[ParsedAnswer]) -> HeadLookup {
+fn look(answers: &[IndexReply]) -> HeadLookup {
     judge(answers.iter().enumerate().map(|(place, shown)| (place.to_string(), vec![shown.clone()])).collect())
 }
 
@@ -44,14 +45,9 @@ fn look(answers: &[ParsedAnswer]) -> HeadLookup {
 fn the_highest_sequence_is_taken_and_who_shows_less_is_named() {
     let root = SessionRoot::generate();
     let (old, new) = (record(&root, 5, 9), record(&root, 8, 3));
-    let away = ParsedAnswer::Unavailable("away".to_owned());
-    let found = look(&[
-        shown(&old),
-        away,
-        shown(&new),
-        ParsedAnswer::Nothing,
-        ParsedAnswer::Wrong(ErrorCode::Expired),
-    ]);
+    let away = IndexReply::Unavailable("away".to_owned());
+    let found =
+        look(&[shown(&old), away, shown(&new), IndexReply::Nothing, IndexReply::Wrong(ErrorCode::Expired)]);
     assert_eq!(found.best, Some(new.clone()));
     let shows: Vec<IndexAnswer> = found.statuses.iter().map(|one| one.shows.clone()).collect();
     let expected = [
@@ -80,20 +76,20 @@ fn two_records_of_one_number_are_ranked_alike_whoever_is_asked_first() {
 fn only_a_signed_record_of_the_session_is_one() {
     let (root, other_root) = (SessionRoot::generate(), SessionRoot::generate());
     let key = HeadPlace { period: 0, key: record(&root, 1, 1).index_key() };
-    assert!(matches!(read(Ok(Some(record(&root, 1, 1).encode())), key), ParsedAnswer::Record(_)));
+    assert!(matches!(read(Ok(Some(record(&root, 1, 1).encode())), key), IndexReply::Record(_)));
     let other = read(Ok(Some(record(&other_root, 9, 9).encode())), key);
-    assert!(matches!(other, ParsedAnswer::Wrong(ErrorCode::BadSignature)));
+    assert!(matches!(other, IndexReply::Wrong(ErrorCode::BadSignature)));
     let mut forged = record(&root, 1, 1).encode();
     if let Some(byte) = forged.get_mut(60) {
         *byte ^= 1;
     }
-    assert!(matches!(read(Ok(Some(forged)), key), ParsedAnswer::Wrong(_)));
-    assert!(matches!(read(Err(StoreError::NotFound), key), ParsedAnswer::Nothing));
-    assert!(matches!(read(Err(StoreError::WrongContent), key), ParsedAnswer::Unavailable(_)));
+    assert!(matches!(read(Ok(Some(forged)), key), IndexReply::Wrong(_)));
+    assert!(matches!(read(Err(StoreError::NotFound), key), IndexReply::Nothing));
+    assert!(matches!(read(Err(StoreError::WrongContent), key), IndexReply::Unavailable(_)));
     // A sequence of another period in this place would rank above all records of the next periods.
     let late = HeadPlace { period: 1, ..key };
     let misplaced = read(Ok(Some(record(&root, 1, 1).encode())), late);
-    assert!(matches!(misplaced, ParsedAnswer::Wrong(ErrorCode::BadSequence)));
+    assert!(matches!(misplaced, IndexReply::Wrong(ErrorCode::BadSequence)));
 }
 
 /// An index in memory that counts its look-ups.
@@ -109,7 +105,7 @@ impl HeadIndex for CountingIndex {
         Box::pin(async { Ok(()) })
     }
     fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
-        self.asked.lock().unwrap().push(key);
+        self.asked.lock().push(key);
         let found = if self.is_down { Err(unavailable("down")) } else { Ok(self.heads.get(&key).cloned()) };
         Box::pin(async { found })
     }
@@ -122,7 +118,7 @@ async fn look_at(root: &SessionRoot, now_ms: u64, indexes: Vec<CountingIndex>) -
     let named = named.map(|(place, index)| NamedIndex { name: place.to_string(), index: index.clone() });
     let heads = HeadIndexes::new(named.collect(), Duration::from_secs(1)).unwrap();
     let look = heads.look(&head_places(root, 0, now_ms), Duration::MAX).await;
-    (look, indexes.iter().map(|index| index.asked.lock().unwrap().len()).collect())
+    (look, indexes.iter().map(|index| index.asked.lock().len()).collect())
 }
 
 fn index_of(records: &[&SignedObject<HeadRecord>]) -> CountingIndex {

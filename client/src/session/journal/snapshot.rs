@@ -46,7 +46,8 @@ impl JournalPosition {
 pub(super) fn read(
     path: &Path,
     journal: &mut File,
-    (key, session): (&JournalKey, &SessionId),
+    key: &JournalKey,
+    session: &SessionId,
 ) -> Option<(JournalPosition, Entries)> {
     let sealed = fs::read(path_of(path)).ok()?;
     let opened = key.open(&associated(session), &sealed).ok()?;
@@ -60,7 +61,8 @@ pub(super) fn read(
 /// Replaces the snapshot of a journal. The entries before the position must be on the disk.
 pub(super) fn write(
     path: &Path,
-    (key, session): (&JournalKey, &SessionId),
+    key: &JournalKey,
+    session: &SessionId,
     position: JournalPosition,
     entries: &[Zeroizing<Vec<u8>>],
 ) -> io::Result<()> {

@@ -12,12 +12,14 @@ fn texts(contents: &Contents) -> Vec<String> {
     contents.entries.iter().map(|entry| String::from_utf8(entry.to_vec()).unwrap()).collect()
 }
 
+fn in_folder(folder: &Path, secret: &FileSecret) -> Journals {
+    Journals { location: JournalLocation::Folder(folder.to_owned()), secret: secret.clone() }
+}
+
 /// A journal with three entries: its bytes and the offset of the last entry.
 fn written(folder: &Path, secret: &FileSecret) -> (PathBuf, Vec<u8>, usize) {
     let root = SessionRoot::generate();
-    let mut journal =
-        Journal::create(&JournalLocation::Folder(folder.to_owned()), secret, &root, &[entry("opened")])
-            .unwrap();
+    let mut journal = Journal::create(&in_folder(folder, secret), &root, &[entry("opened")]).unwrap();
     journal.append(&[entry("second")], true).unwrap();
     let path = path_of(&journal);
     let before = fs::read(&path).unwrap().len();
@@ -154,8 +156,7 @@ fn nothing_of_an_entry_or_the_root_is_on_the_disk_in_the_clear() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let root = SessionRoot::generate();
-    let mut journal =
-        Journal::create(&JournalLocation::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
+    let mut journal = Journal::create(&in_folder(folder.path(), &secret), &root, &[]).unwrap();
     journal.append(&[entry("a very private sentence")], true).unwrap();
     let path = path_of(&journal);
     let bytes = fs::read(&path).unwrap();
@@ -171,8 +172,7 @@ fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let root = SessionRoot::generate();
-    let journal =
-        Journal::create(&JournalLocation::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
+    let journal = Journal::create(&in_folder(folder.path(), &secret), &root, &[]).unwrap();
     let path = path_of(&journal);
     assert!(matches!(Journal::open(&path, &secret, true), Err(ClientError::InUse(_))));
     drop(journal);
@@ -202,17 +202,17 @@ fn path_of(journal: &Journal) -> PathBuf {
 
 #[derive(Default)]
 struct Bytes {
-    bytes: std::sync::Mutex<Vec<u8>>,
+    bytes: parking_lot::Mutex<Vec<u8>>,
     fail: std::sync::atomic::AtomicBool,
 }
 
 impl JournalLog for Bytes {
     fn read(&self) -> io::Result<Vec<u8>> {
-        Ok(self.bytes.lock().unwrap().clone())
+        Ok(self.bytes.lock().clone())
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut kept = self.bytes.lock().unwrap();
+        let mut kept = self.bytes.lock();
         kept.truncate(usize::try_from(offset).unwrap());
         if self.fail.load(std::sync::atomic::Ordering::SeqCst) {
             // As a log that fails midway.
@@ -228,10 +228,10 @@ impl JournalLog for Bytes {
 fn a_log_holds_what_was_flushed_and_is_cut_where_it_was_torn() {
     let kept = Arc::new(Bytes::default());
     let log: Arc<dyn JournalLog> = kept.clone();
-    let (root, secret) = (SessionRoot::generate(), FileSecret::generate());
+    let root = SessionRoot::generate();
+    let journals = Journals::without_files(JournalLocation::Log(log.clone()));
     assert!(Journal::open_log(&log, &root).unwrap().is_none());
-    let mut journal =
-        Journal::create(&JournalLocation::Log(log.clone()), &secret, &root, &[entry("opened")]).unwrap();
+    let mut journal = Journal::create(&journals, &root, &[entry("opened")]).unwrap();
     journal.append(&[entry("noted")], false).unwrap();
     let read = || {
         let (_, contents) = Journal::open_log(&log, &root).unwrap().unwrap();
@@ -248,15 +248,15 @@ fn a_log_holds_what_was_flushed_and_is_cut_where_it_was_torn() {
     assert_eq!(read(), ["opened", "noted", "recorded", "again"]);
 
     // Torn when its writer ended; then of another session, or changed.
-    let whole = kept.bytes.lock().unwrap().len();
-    kept.bytes.lock().unwrap().truncate(whole - 1);
+    let whole = kept.bytes.lock().len();
+    kept.bytes.lock().truncate(whole - 1);
     assert_eq!(read().len(), 3);
-    assert!(kept.bytes.lock().unwrap().len() < whole - 1, "the torn end is gone");
+    assert!(kept.bytes.lock().len() < whole - 1, "the torn end is gone");
     assert!(matches!(
         Journal::open_log(&log, &SessionRoot::generate()),
         Err(ClientError::JournalDamaged { .. })
     ));
-    *kept.bytes.lock().unwrap().last_mut().unwrap() ^= 1;
+    *kept.bytes.lock().last_mut().unwrap() ^= 1;
     assert!(matches!(Journal::open_log(&log, &root), Err(ClientError::JournalDamaged { entry: 3, .. })));
 }
 
@@ -281,8 +281,8 @@ fn a_session_whose_file_cannot_be_written_is_read_and_refuses_changes_with_that_
             system: Vec::new(),
             project: None,
         };
-        let location = JournalLocation::Folder(folder.path().to_owned());
-        drop(Session::create((&location, &secret), root, header, Vec::new()).unwrap());
+        let journals = in_folder(folder.path(), &secret);
+        drop(Session::create(&journals, root, header, Vec::new()).unwrap());
         let path = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
         let session = Session::open_to_read(&path, &secret, ReadOnly::of(&denied(kind)).unwrap()).unwrap();
         assert!(session.is_read_only());

@@ -21,7 +21,7 @@ use crate::{
     event::{DEFAULT_OUTPUT_TOKENS, InlinePolicy},
     network::choose::Choice,
     session::{
-        journal::JournalLocation,
+        journal::{JournalLocation, Journals},
         open_session::{Session, last_used, peek},
         state::StorageTerms,
     },
@@ -303,15 +303,16 @@ impl State {
 #[tokio::test]
 async fn a_turn_with_a_wrong_signature_is_never_in_the_journal() {
     let folder = tempfile::tempdir().unwrap();
-    let (location, secret) = (JournalLocation::Folder(folder.path().to_owned()), FileSecret::generate());
+    let location = JournalLocation::Folder(folder.path().to_owned());
+    let journals = Journals { location, secret: FileSecret::generate() };
     let state = empty();
     let (link, sealed, _) = next_turn(&state, &SecretSigningKey::generate());
     let mut turn = turn_entry(&link, sealed);
     turn.entry.link.signature.0[0] ^= 1;
-    let session = Session::create((&location, &secret), root(), state.header, Vec::new()).unwrap();
+    let session = Session::create(&journals, root(), state.header, Vec::new()).unwrap();
     let session = Arc::new(session);
     session.record(vec![Entry::Turn(Box::new(turn))]).await.unwrap_err();
     drop(session);
     let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
-    assert_eq!(peek(&file, &secret).unwrap().next_seq(), 0);
+    assert_eq!(peek(&file, &journals.secret).unwrap().next_seq(), 0);
 }

@@ -134,7 +134,7 @@ impl<'a> ServedTurn<'a> {
     ) -> Option<Self> {
         let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
         let act = {
-            let mut state = shared.state.lock().unwrap();
+            let mut state = shared.state.lock();
             state.seen.turns.push((*auth).clone());
             state.seen.inlined.push(request.inline.len());
             state.script.pop_front().unwrap_or(Act::Serve)
@@ -146,7 +146,7 @@ impl<'a> ServedTurn<'a> {
         assert_eq!(auth.check_time(shared.now_ms()), Ok(()));
         let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
         {
-            let mut state = shared.state.lock().unwrap();
+            let mut state = shared.state.lock();
             state.seen.asked.push((payload.json_schema.clone(), payload.storage));
             state.seen.payloads.push((auth.session_id, codec::encode(&payload)));
         }
@@ -173,12 +173,12 @@ impl<'a> ServedTurn<'a> {
     async fn run_until_asked(&mut self, times: usize) {
         let mut asked = self.shared.asked.subscribe();
         let enough = *asked.borrow() + times;
-        self.shared.state.lock().unwrap().running = Some((self.auth.turn_id, self.auth.attempt));
+        self.shared.state.lock().running = Some((self.auth.turn_id, self.auth.attempt));
         if matches!(self.act, Act::SealOnceAsked(_)) {
             drop(self.stream.close().await);
         }
         asked.wait_for(|count| *count >= enough).await.unwrap();
-        self.shared.state.lock().unwrap().running = None;
+        self.shared.state.lock().running = None;
     }
 
     /// Sends nothing more until the client goes away.
@@ -301,7 +301,7 @@ impl<'a> ServedTurn<'a> {
     async fn commit(&mut self, answer: &str) {
         let sealed = self.seal(answer, self.act);
         {
-            let mut state = self.shared.state.lock().unwrap();
+            let mut state = self.shared.state.lock();
             state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
             state.sealed.insert((self.auth.turn_id, self.auth.attempt), sealed.clone());
         }
@@ -364,7 +364,7 @@ impl<'a> ServedTurn<'a> {
     fn seal(&self, answer: &str, act: Act) -> SealedTurn {
         // Ten tokens in and two out, rounded up, and an open blob.
         let storage =
-            self.shared.state.lock().unwrap().storage.price * storage_units(0, self.payload.storage.open_epochs);
+            self.shared.state.lock().storage.price * storage_units(0, self.payload.storage.open_epochs);
         let price = match act {
             Act::Charge => 1 + storage,
             Act::Overcharge => 2 + storage,

@@ -29,12 +29,11 @@ async fn captured(
     let relayer = baton_client::Relayer { node: mesh.node_id(), addrs: mesh.listen_addrs() };
     let client = Client::open(world.client_config(None)).await.unwrap();
     let session = client.new_session(NewSession::default()).await.unwrap();
-    let input = TurnInput {
-        relayer: Some(relayer),
-        hint: Some(hint),
-        max_attempts: 1,
-        ..TurnInput::user("what shall I paint")
-    };
+    let input = TurnInput::user("what shall I paint").with_route(|route| {
+        route.relayer = Some(relayer);
+        route.hint = Some(hint);
+        route.max_attempts = 1;
+    });
     let handle = client.session(session);
     let tap = async {
         let (_, mut stream) = incoming.next().await.unwrap();

@@ -27,8 +27,11 @@ async fn turn(
     let home = tempfile::tempdir().unwrap();
     let client = Client::open(world.client_config(Some(home.path()))).await.unwrap();
     let session = client.new_session(NewSession::default()).await.unwrap();
-    let input =
-        TurnInput { relayer: Some(relayer.named()), hint, max_attempts: 1, ..TurnInput::user(PROMPT) };
+    let input = TurnInput::user(PROMPT).with_route(|route| {
+        route.relayer = Some(relayer.named());
+        route.hint = hint;
+        route.max_attempts = 1;
+    });
     let outcome = client.session(session).turn(input, |_| {}).await;
     client.shutdown(std::time::Duration::from_secs(10)).await;
     outcome

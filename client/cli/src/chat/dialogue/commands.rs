@@ -116,11 +116,11 @@ impl Dialogue {
         names.dedup();
         match name {
             "" => {
-                let used = self.options.template.model.as_deref().unwrap_or("any");
+                let used = self.options.template.route.model.as_deref().unwrap_or("any");
                 self.out.line(&format!("model: {used}; served: {}", names.join(", ")))?;
             }
-            "any" => self.options.template.model = None,
-            name if names.contains(&name) => self.options.template.model = Some(name.to_owned()),
+            "any" => self.options.template.route.model = None,
+            name if names.contains(&name) => self.options.template.route.model = Some(name.to_owned()),
             name => {
                 let near = nearest(name, names.iter().copied());
                 let near = near.map(|near| format!(" Did you mean {near}?")).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Turns of a conversation: a new message, the same again, another in its place, and the end of an unfinished one.
 
-use baton_client::{ClientError, ResumeOptions, TurnInput, TurnOutcome};
+use baton_client::{ClientError, RouteOptions, TurnInput, TurnOutcome};
 use baton_proto::record::{Message, RecordKind, Role};
 
 use super::{Dialogue, UnansweredTurn};
@@ -24,7 +24,7 @@ impl Dialogue {
         let hint = options.memory.as_ref().map(|memory| memory.hint(self.session, messages, &self.out));
         let mut input = TurnInput {
             messages: [self.history.as_slice(), messages].concat(),
-            hint,
+            route: RouteOptions { hint, ..options.template.route.clone() },
             ..options.template.clone()
         };
         input.sampling.seed = options.seed_of_turn();
@@ -55,7 +55,7 @@ impl Dialogue {
         let memory = self.options.memory.as_ref();
         let hint = memory.map(|memory| memory.hint(self.session, &messages, &self.out));
         let hinted = hint.is_some();
-        let options = ResumeOptions { hint, ..ResumeOptions::of(&self.options.template) };
+        let options = RouteOptions { hint, ..self.options.template.route.clone() };
         view.begin(&messages);
         let started = view.started();
         let resumed = Box::pin(handle.resume(options, |event| view.show(event)));
@@ -64,7 +64,7 @@ impl Dialogue {
         if hinted && matches!(result, Err(Failure::Client(ClientError::TurnFailed { .. }))) {
             view.end_line();
             self.out.warn("The relayer did not answer. A node answers directly, without memory.");
-            let options = ResumeOptions { relayer: None, ..ResumeOptions::of(&self.options.template) };
+            let options = RouteOptions { relayer: None, ..self.options.template.route.clone() };
             result = cancellable_at(&self.out, handle.resume(options, |event| view.show(event))).await;
         }
         if let Ok(Some(outcome)) = &result {

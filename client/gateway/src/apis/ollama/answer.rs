@@ -59,7 +59,7 @@ impl AnswerWriter {
         let answer = &whole.accepted;
         let ended = EndedAnswer::read(&whole.text, self.parser.take(), answer.outcome.finish);
         self.model.clone_from(&answer.model);
-        Value::Object(self.ended(&ended.text, &ended.calls, (ended.finish, answer)))
+        Value::Object(self.ended(&ended.text, &ended.calls, ended.finish, answer))
     }
 
     /// The lines of a step.
@@ -91,7 +91,7 @@ impl AnswerWriter {
                     finish = parser.finish_reason(finish);
                 }
                 rest.into_iter().filter_map(|part| self.part(part)).for_each(&mut put);
-                put(self.ended("", &[], (finish, &answer)));
+                put(self.ended("", &[], finish, &answer));
             }
         }
         out
@@ -130,7 +130,8 @@ impl AnswerWriter {
         &self,
         text: &str,
         calls: &[ModelCall],
-        (finish, answer): (FinishReason, &AcceptedAnswer),
+        finish: FinishReason,
+        answer: &AcceptedAnswer,
     ) -> Map<String, Value> {
         let mut line = self.line(text, calls, true);
         let (tokens, timings) = (&answer.outcome.receipt.tokens, &answer.outcome.receipt.timings);

@@ -24,8 +24,7 @@ async fn answered(endpoint: &Endpoint, body: &Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back_in() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(2).await;
     let tools = [tool("get_weather"), tool("now")];
     let mut messages = said(&[("user", "Weather?")]);
     world.will_say(HERMES);
@@ -86,8 +85,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_has_calls_as_deltas_and_nothing_of_their_syntax() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(2).await;
     let tools = [tool("get_weather"), tool("now")];
     let mut messages = said(&[("user", "Weather?")]);
     let mut session = None;
@@ -145,8 +143,7 @@ async fn a_stream_has_calls_as_deltas_and_nothing_of_their_syntax() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_no_node_takes_tools_that_is_said_and_the_same_without_them_is_answered() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(2).await;
     world.nodes.iter().for_each(|node| node.script([Act::Refuse(ErrorCode::ModelUnavailable); 8]));
     let messages = said(&[("user", "Weather?")]);
     let response = endpoint.chat(&ask(&messages, &[tool("now")])).send().await.unwrap();
@@ -173,8 +170,7 @@ async fn where_no_node_takes_tools_that_is_said_and_the_same_without_them_is_ans
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_named_session_keeps_its_system_text_and_has_the_tools_of_each_request() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let first = endpoint.say(&said(&[("system", "S:"), ("user", "a")])).await;
     let id = first["baton"]["session"].as_str().unwrap();
     let named = |body: Value| endpoint.chat(&body).header("x-baton-session", id).send();
@@ -190,8 +186,7 @@ async fn a_named_session_keeps_its_system_text_and_has_the_tools_of_each_request
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let messages = said(&[("user", "Weather?")]);
     let mut body = ask(&messages, &[tool("get_weather"), tool("now")]);
     body["tool_choice"] = json!({ "type": "function", "function": { "name": "now" } });
@@ -218,8 +213,7 @@ async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
         "tool_choice": { "type": "tool", "name": "now", "disable_parallel_tool_use": true },
     });
     world.will_say(call);
-    let response = endpoint.request(Method::POST, "/v1/messages").json(&anthropic).send().await.unwrap();
-    let message: Value = response.json().await.unwrap();
+    let message = endpoint.post("/v1/messages", &anthropic).await;
     assert_eq!(
         (&message["stop_reason"], &message["content"][0]["name"]),
         (&json!("tool_use"), &json!("now"))
@@ -229,16 +223,14 @@ async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
         "tool_choice": { "type": "function", "name": "now" },
     });
     world.will_say(call);
-    let response = endpoint.request(Method::POST, "/v1/responses").json(&responses).send().await.unwrap();
-    let response: Value = response.json().await.unwrap();
+    let response = endpoint.post("/v1/responses", &responses).await;
     assert_eq!(response["output"][0]["type"], "function_call", "{response}");
     endpoint.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_with_one_call_has_it_alone_when_it_is_fetched_again() {
-    let world = World::new(1).await;
-    let endpoint = Endpoint::open(&world).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     let calls = "<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>\
                  <tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>";
     let names = |response: &Value| {
@@ -251,11 +243,10 @@ async fn a_response_with_one_call_has_it_alone_when_it_is_fetched_again() {
             "tools": [{ "type": "function", "name": "now" }],
         });
         world.will_say(calls);
-        let made = endpoint.request(Method::POST, "/v1/responses").json(&body).send().await.unwrap();
-        let made: Value = made.json().await.unwrap();
+        let made = endpoint.post("/v1/responses", &body).await;
         assert_eq!(names(&made), vec!["now"; expected], "{made}");
         let path = format!("/v1/responses/{}", made["id"].as_str().unwrap());
-        let fetched: Value = endpoint.request(Method::GET, &path).send().await.unwrap().json().await.unwrap();
+        let fetched = endpoint.get(&path).await;
         assert_eq!((&fetched["id"], names(&fetched)), (&made["id"], names(&made)), "{fetched}");
     }
     endpoint.close().await;

@@ -101,10 +101,11 @@ fn entries_about_turns_that_a_snapshot_leaves_out_need_the_whole_journal() {
 #[tokio::test]
 async fn a_session_is_opened_from_its_snapshot_and_loads_the_rest() {
     let folder = tempfile::tempdir().unwrap();
-    let (location, secret) = (JournalLocation::Folder(folder.path().to_owned()), FileSecret::generate());
+    let location = JournalLocation::Folder(folder.path().to_owned());
+    let journals = Journals { location, secret: FileSecret::generate() };
     let node = SecretSigningKey::from_seed(&[2; 32]);
     let (entries, whole) = long_session(&node);
-    let session = Session::create((&location, &secret), root(), empty().header, entries).unwrap();
+    let session = Session::create(&journals, root(), empty().header, entries).unwrap();
     session.close(TERMS, NOW_MS);
     let with = |extension: &str| {
         let mut files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
@@ -113,16 +114,16 @@ async fn a_session_is_opened_from_its_snapshot_and_loads_the_rest() {
     let (journal, first) = (with("journal"), |session: &Session| session.read(State::first_seq));
     assert!(with("snapshot").metadata().unwrap().len() < journal.metadata().unwrap().len());
 
-    let session = Arc::new(Session::open(&journal, &secret, true).unwrap());
+    let session = Arc::new(Session::open(&journal, &journals.secret, true).unwrap());
     assert!(first(&session) > 0);
     session.record(next_entries(&whole, &node)).await.unwrap();
-    assert_eq!(last_used(&journal, &secret).unwrap(), (TURNS, session.id));
+    assert_eq!(last_used(&journal, &journals.secret).unwrap(), (TURNS, session.id));
     session.load_all().await.unwrap();
     assert_eq!((first(&session), session.read(State::next_seq)), (0, TURNS + 1));
     // A later entry needs an early turn: the session is opened whole.
     session.record(vec![Entry::OfTurn(3, TurnChange::Lost)]).await.unwrap();
     drop(session);
-    let session = Session::open(&journal, &secret, true).unwrap();
+    let session = Session::open(&journal, &journals.secret, true).unwrap();
     assert_eq!((first(&session), session.read(State::next_seq)), (0, TURNS + 1));
     drop(session);
 
@@ -132,11 +133,13 @@ async fn a_session_is_opened_from_its_snapshot_and_loads_the_rest() {
     bytes[300] ^= 1;
     bytes.truncate(before_the_last);
     std::fs::write(&journal, bytes).unwrap();
-    let session = Arc::new(Session::open(&journal, &secret, true).unwrap());
+    let session = Arc::new(Session::open(&journal, &journals.secret, true).unwrap());
     assert!(first(&session) > 0);
     let loaded = session.load_all().await;
     session.close(TERMS, NOW_MS);
-    for refused in [loaded, Session::open(&journal, &secret, false).map(drop)].map(Result::unwrap_err) {
+    for refused in
+        [loaded, Session::open(&journal, &journals.secret, false).map(drop)].map(Result::unwrap_err)
+    {
         assert!(
             matches!(&refused, ClientError::JournalDamaged { path, .. } if *path == journal),
             "{refused}"
