@@ -63,9 +63,9 @@ pub use quilts::{QuiltPatchInfo, ReadPatch, StoredPatch, StoredQuilt};
 use reads::head_plan;
 use recent_blobs::RecentBlobs;
 pub use shards::{SHARDS_HEADER, differing_shards};
-use sources::Sources;
+use sources::StoreSources;
 pub use times::http_date;
-use verify::Check;
+use verify::ContentCheck;
 
 /// Publishers and aggregators (often one daemon) over HTTP. Clones share connections and health.
 #[derive(Debug, Clone)]
@@ -76,8 +76,8 @@ pub struct HttpStore {
 #[derive(Debug)]
 struct HttpStoreInner {
     clients: Clients,
-    publishers: Sources,
-    aggregators: Sources,
+    publishers: StoreSources,
+    aggregators: StoreSources,
     token: Option<PublisherToken>,
     heads: Option<Url>,
     shards: ShardCount,
@@ -156,7 +156,7 @@ impl BlobStore for HttpStore {
 
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            match self.inner.read(&head_plan(id, Check::Off)).await {
+            match self.inner.read(&head_plan(id, ContentCheck::Off)).await {
                 Ok(_) => Ok(true),
                 Err(StoreError::NotFound) => Ok(false),
                 Err(error) => Err(error),

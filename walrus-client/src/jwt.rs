@@ -33,10 +33,10 @@ pub enum TokenError {
 
 /// A publisher's bearer token: given, or minted for each PUT.
 #[derive(Clone)]
-pub struct PublisherToken(Kind);
+pub struct PublisherToken(TokenKind);
 
 #[derive(Clone)]
-enum Kind {
+enum TokenKind {
     Bearer(Arc<Zeroizing<String>>),
     Minted(Arc<EncodingKey>),
 }
@@ -53,7 +53,7 @@ pub(crate) struct TokenPurpose {
 }
 
 #[derive(Serialize)]
-struct Claims<'a> {
+struct TokenClaims<'a> {
     iat: u64,
     exp: u64,
     jti: String,
@@ -75,7 +75,7 @@ impl PublisherToken {
         if !fits || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(TokenError::Form);
         }
-        Ok(Self(Kind::Bearer(Arc::new(token))))
+        Ok(Self(TokenKind::Bearer(Arc::new(token))))
     }
 
     /// A JSON web token (HS256) for each PUT, minted from the secret of at least 32 bytes that is shared with the
@@ -87,19 +87,19 @@ impl PublisherToken {
         if secret.len() < MIN_JWT_SECRET_BYTES {
             return Err(TokenError::ShortSecret);
         }
-        Ok(Self(Kind::Minted(Arc::new(EncodingKey::from_secret(secret)))))
+        Ok(Self(TokenKind::Minted(Arc::new(EncodingKey::from_secret(secret)))))
     }
 
     /// Whether each PUT gets its own token.
     pub(crate) fn is_fresh(&self) -> bool {
-        matches!(self.0, Kind::Minted(_))
+        matches!(self.0, TokenKind::Minted(_))
     }
 
     /// The value of the `Authorization` header for one PUT. `now` is Unix time in seconds.
     pub(crate) fn header(&self, purpose: &TokenPurpose, now: u64) -> Result<HeaderValue, TokenError> {
         let token = match &self.0 {
-            Kind::Bearer(token) => Zeroizing::new(format!("Bearer {}", token.as_str())),
-            Kind::Minted(key) => Zeroizing::new(format!("Bearer {}", mint(key, purpose, now)?.as_str())),
+            TokenKind::Bearer(token) => Zeroizing::new(format!("Bearer {}", token.as_str())),
+            TokenKind::Minted(key) => Zeroizing::new(format!("Bearer {}", mint(key, purpose, now)?.as_str())),
         };
         let mut value = HeaderValue::from_str(&token).map_err(|_| TokenError::Form)?;
         value.set_sensitive(true);
@@ -110,14 +110,14 @@ impl PublisherToken {
 impl std::fmt::Debug for PublisherToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match &self.0 {
-            Kind::Bearer(_) => "PublisherToken(bearer)",
-            Kind::Minted(_) => "PublisherToken(minted)",
+            TokenKind::Bearer(_) => "PublisherToken(bearer)",
+            TokenKind::Minted(_) => "PublisherToken(minted)",
         })
     }
 }
 
 fn mint(key: &EncodingKey, purpose: &TokenPurpose, now: u64) -> Result<Zeroizing<String>, TokenError> {
-    let claims = Claims {
+    let claims = TokenClaims {
         iat: now,
         exp: now.saturating_add(VALID_FOR.as_secs()),
         jti: hex::encode(rand::random::<[u8; 16]>()),

@@ -72,7 +72,7 @@ pub use keys::{
 pub use memory::{
     GatewayMemory, HintExtent, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture, MemorySharing,
 };
-pub use privacy::{PrivacySettings, Reader};
+pub use privacy::{Addressee, PrivacySettings};
 #[cfg(not(target_family = "wasm"))]
 pub use serve::{
     acme::AcmeSettings,

@@ -11,7 +11,7 @@ use crate::{
 
 /// The person whose conversations the sentences are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reader {
+pub enum Addressee {
     /// The owner of the endpoint, by the owner's key.
     Owner,
     /// Every program of the endpoint's machine: it asks for no key.
@@ -26,7 +26,7 @@ pub enum Reader {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrivacySettings {
     /// The reader.
-    pub reader: Reader,
+    pub reader: Addressee,
     /// The host of the relayer through which turns pass, if any.
     pub relayer: Option<String>,
     /// What memory gives away; `None` without memory.
@@ -79,13 +79,13 @@ impl PrivacySettings {
     fn summary(&self) -> String {
         let mut sentences = vec!["The node that answers reads your message.".to_owned()];
         match self.reader {
-            Reader::KeyHolder => {
+            Addressee::KeyHolder => {
                 sentences.push("The owner of this endpoint can read your conversations.".to_owned());
             }
-            Reader::Anybody => {
+            Addressee::Anybody => {
                 sentences.push("Everybody who reaches this endpoint can read your conversations.".to_owned());
             }
-            Reader::Owner | Reader::PageUser => {}
+            Addressee::Owner | Addressee::PageUser => {}
         }
         if let Some(memory) = &self.memory {
             // A relayer that gets the exchange gets its words with it.
@@ -101,7 +101,7 @@ impl PrivacySettings {
     /// The node's knowledge, the store's and the keys' place.
     fn details(&self) -> Vec<String> {
         let device =
-            if self.reader == Reader::PageUser { "your device" } else { "the device of this endpoint" };
+            if self.reader == Addressee::PageUser { "your device" } else { "the device of this endpoint" };
         let address = match (&self.relayer, &self.memory) {
             (None, _) => format!("It sees the network address of {device}, and no name."),
             (Some(_), None) => {
@@ -113,7 +113,7 @@ impl PrivacySettings {
             ),
         };
         let keys = match self.reader {
-            Reader::PageUser => {
+            Addressee::PageUser => {
                 "Your device has the only key to this history. Its 24 recovery words are the other way in."
             }
             _ => "The keys to this history are on the device of this endpoint.",
@@ -144,7 +144,7 @@ impl PrivacySettings {
         [
             ("memory", json!(self.mode())),
             ("relayer", json!(self.relayer)),
-            ("owner", json!(self.reader != Reader::KeyHolder)),
+            ("owner", json!(self.reader != Addressee::KeyHolder)),
             ("privacy", self.describe()),
             ("privacy_without_memory", self.without_memory().describe()),
         ]
@@ -157,10 +157,10 @@ impl Gateway {
     pub fn privacy(&self) -> PrivacySettings {
         let config = self.config();
         let reader = match &self.caller {
-            Caller::Key(_) => Reader::KeyHolder,
-            Caller::Owner if cfg!(target_family = "wasm") => Reader::PageUser,
-            Caller::Owner if config.key.is_none() => Reader::Anybody,
-            Caller::Owner => Reader::Owner,
+            Caller::Key(_) => Addressee::KeyHolder,
+            Caller::Owner if cfg!(target_family = "wasm") => Addressee::PageUser,
+            Caller::Owner if config.key.is_none() => Addressee::Anybody,
+            Caller::Owner => Addressee::Owner,
         };
         let memory = config.memory.as_ref().filter(|_| self.caller.may_use_memory());
         PrivacySettings {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn settings(
-        reader: Reader,
+        reader: Addressee,
         relayer: Option<&str>,
         memory: Option<(HintExtent, Option<&str>)>,
     ) -> PrivacySettings {
@@ -222,7 +222,7 @@ mod tests {
             ),
             (relayer, Some((Message, relayer)), all, vec![SEALED, MESSAGE, same], vec![same]),
         ];
-        for reader in [Reader::Owner, Reader::Anybody, Reader::KeyHolder, Reader::PageUser] {
+        for reader in [Addressee::Owner, Addressee::Anybody, Addressee::KeyHolder, Addressee::PageUser] {
             for (relayer, memory, mode, lines, in_summary) in &cases {
                 let settings = settings(reader, *relayer, *memory);
                 assert_eq!(
@@ -245,14 +245,18 @@ mod tests {
     fn the_readers_of_a_conversation_are_those_of_the_endpoint() {
         let node = "The node that answers reads your message.";
         for (reader, said, keys) in [
-            (Reader::Owner, None, "on the device of this endpoint"),
-            (Reader::Anybody, Some("Everybody who reaches this endpoint can read"), "on the device of this"),
+            (Addressee::Owner, None, "on the device of this endpoint"),
             (
-                Reader::KeyHolder,
+                Addressee::Anybody,
+                Some("Everybody who reaches this endpoint can read"),
+                "on the device of this",
+            ),
+            (
+                Addressee::KeyHolder,
                 Some("The owner of this endpoint can read"),
                 "on the device of this endpoint",
             ),
-            (Reader::PageUser, None, "Your device has the only key"),
+            (Addressee::PageUser, None, "Your device has the only key"),
         ] {
             let settings = settings(reader, None, None);
             let summary = settings.summary();
@@ -261,13 +265,13 @@ mod tests {
             assert!(said.is_none_or(|said| summary.contains(said)), "{summary}");
             let details = settings.details().join(" ");
             assert!(details.contains(keys) && details.contains("the network address of"), "{details}");
-            let device = if reader == Reader::PageUser { "your device" } else { "the device of this" };
+            let device = if reader == Addressee::PageUser { "your device" } else { "the device of this" };
             assert!(details.contains(device), "{details}");
         }
         let memory = Some((HintExtent::Keywords, None));
-        let falls_back = settings(Reader::Owner, Some("r.example"), memory).details().join(" ");
+        let falls_back = settings(Addressee::Owner, Some("r.example"), memory).details().join(" ");
         assert!(falls_back.contains("where the relayer fails"), "{falls_back}");
-        let through = settings(Reader::Owner, Some("r.example"), None).details().join(" ");
+        let through = settings(Addressee::Owner, Some("r.example"), None).details().join(" ");
         assert!(
             through.contains("sees the relayer") && !through.contains("It sees the network"),
             "{through}"

@@ -35,13 +35,13 @@ impl std::fmt::Debug for Piece {
 
 /// The marker that begins a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Marker {
+enum CallMarker {
     Hermes,
     Mistral,
     Llama,
 }
 
-impl Marker {
+impl CallMarker {
     const ALL: [Self; 3] = [Self::Hermes, Self::Mistral, Self::Llama];
 
     const fn text(self) -> &'static str {
@@ -75,7 +75,7 @@ enum State {
     /// In text.
     Text,
     /// After a marker.
-    Marked(Marker),
+    Marked(CallMarker),
     /// After a call; its end marker may follow.
     After,
 }
@@ -97,7 +97,7 @@ pub struct AnswerReader<K> {
     at: usize,
     /// The space before a marker; dropped if the marker begins a call.
     gap: Zeroizing<String>,
-    scan: Scan,
+    scan: BracketScan,
     calls: usize,
     /// Markers without a call after them.
     failed: usize,
@@ -107,7 +107,16 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     /// A reader of one answer; `known` as in [`super::read_answer`].
     pub fn new(known: K) -> Self {
         let (came, gap) = Default::default();
-        Self { known, state: State::Begin, came, at: 0, gap, scan: Scan::default(), calls: 0, failed: 0 }
+        Self {
+            known,
+            state: State::Begin,
+            came,
+            at: 0,
+            gap,
+            scan: BracketScan::default(),
+            calls: 0,
+            failed: 0,
+        }
     }
 
     fn held(&self) -> &str {
@@ -135,7 +144,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     /// `bare`, also a call without a marker that the whole answer is. A call in another form is none before its end.
     pub fn open_call(&self, bare: bool) -> Option<(&str, &str)> {
         match self.state {
-            State::Marked(Marker::Hermes) => {}
+            State::Marked(CallMarker::Hermes) => {}
             State::Bare if bare => {}
             _ => return None,
         }
@@ -147,7 +156,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         let mut pieces = Vec::new();
         loop {
             match self.state {
-                State::Bare | State::Marked(Marker::Llama) => self.finish_sequence(&mut pieces),
+                State::Bare | State::Marked(CallMarker::Llama) => self.finish_sequence(&mut pieces),
                 State::Marked(marker) => self.unmark(marker, &mut pieces),
                 State::After => {
                     if !self.held().trim_ascii().is_empty() {
@@ -190,7 +199,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
                 self.state = State::Text;
             }
             _ if bare => self.state = State::Text,
-            _ => self.unmark(Marker::Llama, pieces),
+            _ => self.unmark(CallMarker::Llama, pieces),
         }
     }
 
@@ -201,7 +210,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
                 self.state = State::Text;
                 Step::Again
             }
-            State::Bare | State::Marked(Marker::Llama) => Step::Wait,
+            State::Bare | State::Marked(CallMarker::Llama) => Step::Wait,
             State::Text => self.step_in_text(pieces),
             State::Marked(marker) => self.step_in_call(marker, pieces),
             State::After => self.step_after_call(),
@@ -210,8 +219,8 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
 
     fn step_at_begin(&mut self) -> Step {
         let begun = self.held().trim_ascii_start();
-        let bracket = begun.starts_with('[') && !Marker::Mistral.text().starts_with(begun);
-        let marked = begun.starts_with(Marker::Mistral.text());
+        let bracket = begun.starts_with('[') && !CallMarker::Mistral.text().starts_with(begun);
+        let marked = begun.starts_with(CallMarker::Mistral.text());
         self.state = match begun {
             "" => return Step::Wait,
             // It may become the marker.
@@ -245,7 +254,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
             Some(marker) => {
                 self.at += end + marker.text().len();
                 self.gap = gap;
-                (self.state, self.scan) = (State::Marked(marker), Scan::default());
+                (self.state, self.scan) = (State::Marked(marker), BracketScan::default());
                 Step::Again
             }
             None => {
@@ -255,9 +264,9 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         }
     }
 
-    fn step_in_call(&mut self, marker: Marker, pieces: &mut Vec<Piece>) -> Step {
+    fn step_in_call(&mut self, marker: CallMarker, pieces: &mut Vec<Piece>) -> Step {
         let held = self.came.get(self.at..).unwrap_or_default();
-        let end = match self.scan.end(held, marker == Marker::Mistral) {
+        let end = match self.scan.end(held, marker == CallMarker::Mistral) {
             ScanOutcome::Open => return Step::Wait,
             ScanOutcome::Wrong => {
                 self.unmark(marker, pieces);
@@ -270,7 +279,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
             Some(calls) if self.has_room(calls.len()) => {
                 self.take_calls(calls, pieces);
                 self.at += end;
-                self.state = if marker == Marker::Hermes { State::After } else { State::Text };
+                self.state = if marker == CallMarker::Hermes { State::After } else { State::Text };
             }
             _ => self.unmark(marker, pieces),
         }
@@ -289,7 +298,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     }
 
     /// Emits a marker without a call as text.
-    fn unmark(&mut self, marker: Marker, pieces: &mut Vec<Piece>) {
+    fn unmark(&mut self, marker: CallMarker, pieces: &mut Vec<Piece>) {
         self.failed += 1;
         let mut text = std::mem::take(&mut self.gap);
         text.push_str(marker.text());
@@ -325,21 +334,21 @@ fn skip<'a>(text: &'a str, tokens: &[&str]) -> Option<&'a str> {
 }
 
 /// The first marker in a text, with its position.
-fn first_marker(text: &str) -> Option<(usize, Marker)> {
+fn first_marker(text: &str) -> Option<(usize, CallMarker)> {
     text.match_indices(['<', '[']).find_map(|(at, _)| {
         let rest = text.get(at..)?;
-        let marker = Marker::ALL.into_iter().find(|marker| rest.starts_with(marker.text()))?;
+        let marker = CallMarker::ALL.into_iter().find(|marker| rest.starts_with(marker.text()))?;
         Some((at, marker))
     })
 }
 
 /// Length of the longest suffix of `text` that is the start of a marker.
 fn begun_marker(text: &str) -> usize {
-    let longest = |marker: Marker| {
+    let longest = |marker: CallMarker| {
         let marker = marker.text();
         (1..marker.len()).rev().find(|&length| text.ends_with(&marker[..length])).unwrap_or(0)
     };
-    Marker::ALL.into_iter().map(longest).max().unwrap_or(0)
+    CallMarker::ALL.into_iter().map(longest).max().unwrap_or(0)
 }
 
 /// The calls of a code block after its fence: maps of a name and then arguments, with space between them. None for
@@ -442,7 +451,7 @@ fn call_of(value: &Json) -> Option<(Call, bool)> {
 
 /// Finds the end of a JSON map or list; reads each byte once.
 #[derive(Default)]
-struct Scan {
+struct BracketScan {
     at: usize,
     depth: usize,
     in_text: bool,
@@ -458,7 +467,7 @@ enum ScanOutcome {
     End(usize),
 }
 
-impl Scan {
+impl BracketScan {
     fn end(&mut self, text: &str, or_list: bool) -> ScanOutcome {
         for byte in text.bytes().skip(self.at) {
             self.at += 1;

@@ -6,8 +6,11 @@
 use std::{io, ops::Range, sync::OnceLock};
 
 use super::{
-    kernel::{BLOCK_BYTES, Block, HashState, Kernel, LANES, Nodes, Position, START, Words, ZERO, ZERO_NODES},
-    rows::{ENCODES, Encoder, Extension, Rows, Shape},
+    kernel::{
+        BLOCK_BYTES, HashBlock, HashKernel, HashState, HashWords, LANES, Nodes, Position, START, ZERO,
+        ZERO_NODES,
+    },
+    rows::{ENCODES, Encoder, Extension, MatrixShape, SymbolRows},
     strip::{CHUNK, Lanes, SLACK, Strip},
     tree::{ColumnTrees, TreeHash, lane, reduce},
 };
@@ -17,8 +20,8 @@ const TABLE_FROM_SYMBOLS: usize = 65_536;
 
 /// The settings that all batches of a blob share.
 pub(super) struct EncodingJob {
-    pub(super) shape: Shape,
-    pub(super) kernel: Kernel,
+    pub(super) shape: MatrixShape,
+    pub(super) kernel: HashKernel,
     /// Columns of a batch: a power of two, and a multiple of eight. The last batch may have fewer.
     pub(super) width: usize,
     /// Strip size for one encoder call, in bytes; a multiple of 128.
@@ -32,7 +35,13 @@ pub(super) struct EncodingJob {
 }
 
 impl EncodingJob {
-    pub(super) fn new(shape: Shape, kernel: Kernel, width: usize, strip: usize, stage: usize) -> Self {
+    pub(super) fn new(
+        shape: MatrixShape,
+        kernel: HashKernel,
+        width: usize,
+        strip: usize,
+        stage: usize,
+    ) -> Self {
         let zero_leaf = zero_leaf(kernel, shape.symbol);
         let table =
             (shape.symbol == 2 && shape.n * shape.n >= TABLE_FROM_SYMBOLS).then(|| leaf_table(kernel));
@@ -60,7 +69,7 @@ impl EncodingJob {
 }
 
 /// The leaf of a symbol of zeros, in every lane.
-fn zero_leaf(kernel: Kernel, symbol: usize) -> Nodes {
+fn zero_leaf(kernel: HashKernel, symbol: usize) -> Nodes {
     let mut state = START;
     let message = symbol + 1;
     for end in (0..message).step_by(BLOCK_BYTES).map(|start| message.min(start + BLOCK_BYTES)) {
@@ -72,13 +81,13 @@ fn zero_leaf(kernel: Kernel, symbol: usize) -> Nodes {
 
 /// Leaves of every 2-byte symbol, by little-endian index. Computed once per process (2 MiB).
 #[expect(clippy::indexing_slicing, reason = "a hot loop over arrays of this many lanes")]
-fn leaf_table(kernel: Kernel) -> &'static [[u64; 4]] {
+fn leaf_table(kernel: HashKernel) -> &'static [[u64; 4]] {
     static TABLE: OnceLock<Vec<[u64; 4]>> = OnceLock::new();
     TABLE.get_or_init(|| {
         let mut table = Vec::with_capacity(1 << 16);
         for first in (0..1 << 16).step_by(LANES) {
             let mut block = [ZERO; 16];
-            block[0] = Words(std::array::from_fn(|lane| (first + lane as u64) << 8));
+            block[0] = HashWords(std::array::from_fn(|lane| (first + lane as u64) << 8));
             let mut state = START;
             kernel.compress(&mut state, &block, Position { counter: 3, last: true, words: 1 });
             table.extend(
@@ -103,7 +112,7 @@ pub(super) struct BatchRoots {
 }
 
 /// Hash states of one batch between strips.
-pub(super) struct Batch {
+pub(super) struct ColumnBatch {
     columns: Range<usize>,
     /// For each active row and eight columns; empty when a single strip holds the symbols.
     states: Vec<HashState>,
@@ -112,7 +121,7 @@ pub(super) struct Batch {
 }
 
 /// Buffers for batches; one for each thread.
-pub(super) struct Scratch {
+pub(super) struct ColumnScratch {
     encoder: Encoder,
     /// A strip of the batch's symbols in every filled row.
     stage: Vec<u8>,
@@ -126,7 +135,7 @@ pub(super) struct Scratch {
     turned: Vec<Nodes>,
 }
 
-impl Scratch {
+impl ColumnScratch {
     pub(super) fn new(job: &EncodingJob) -> Self {
         Self {
             encoder: Encoder::new(job.shape.k1, job.shape.n - job.shape.k1, CHUNK),
@@ -140,7 +149,7 @@ impl Scratch {
     }
 }
 
-impl Batch {
+impl ColumnBatch {
     pub(super) fn new(job: &EncodingJob, number: usize) -> Self {
         let columns = job.columns(number);
         let states =
@@ -154,8 +163,8 @@ impl Batch {
     pub(super) fn absorb(
         &mut self,
         job: &EncodingJob,
-        scratch: &mut Scratch,
-        rows: Rows<'_>,
+        scratch: &mut ColumnScratch,
+        rows: SymbolRows<'_>,
         extension: &Extension,
         strip: Strip,
     ) -> io::Result<Option<BatchRoots>> {
@@ -188,12 +197,12 @@ impl Batch {
     fn encode(
         &mut self,
         job: &EncodingJob,
-        scratch: &mut Scratch,
+        scratch: &mut ColumnScratch,
         stage: Strip,
         part: Strip,
     ) -> Option<BatchRoots> {
-        let Scratch { encoder, stage: staged, packed, zeros, hasher, leaves, turned } = scratch;
-        let Shape { k1, filled, symbol, .. } = job.shape;
+        let ColumnScratch { encoder, stage: staged, packed, zeros, hasher, leaves, turned } = scratch;
+        let MatrixShape { k1, filled, symbol, .. } = job.shape;
         let (width, groups) = (self.columns.len(), self.columns.len().div_ceil(LANES));
         let lanes = Lanes::new(width, part.len());
         let shard_bytes = lanes.bytes();
@@ -219,7 +228,7 @@ impl Batch {
         hasher.prepare(part, symbol);
         leaves.resize(LANES * groups, ZERO_NODES);
         let last = part.end == symbol;
-        let mut trees = Trees::new(job, groups, width);
+        let mut trees = BatchTrees::new(job, groups, width);
         for first in (0..job.active_rows()).step_by(LANES) {
             let eight = first..job.active_rows().min(first + LANES);
             for (active, leaves) in eight.clone().zip(leaves.chunks_exact_mut(groups)) {
@@ -269,14 +278,14 @@ fn look_up(table: &[[u64; 4]], symbols: [u16; LANES]) -> Nodes {
 }
 
 /// The trees of a batch in its last strip.
-struct Trees {
+struct BatchTrees {
     columns: ColumnTrees,
     rows: Vec<Nodes>,
     groups: usize,
     width: usize,
 }
 
-impl Trees {
+impl BatchTrees {
     fn new(job: &EncodingJob, groups: usize, width: usize) -> Self {
         Self { columns: ColumnTrees::new(job.kernel), rows: Vec::new(), groups, width }
     }
@@ -294,7 +303,7 @@ impl Trees {
         for column in 0..self.width {
             let (group, place) = (column / LANES, column % LANES);
             turned.push(std::array::from_fn(|word| {
-                Words(std::array::from_fn(|row| leaves[row * self.groups + group][word].0[place]))
+                HashWords(std::array::from_fn(|row| leaves[row * self.groups + group][word].0[place]))
             }));
         }
         self.rows.push(reduce(job.kernel, turned, job.levels()));
@@ -343,7 +352,7 @@ impl LeafHasher {
     #[expect(clippy::indexing_slicing, reason = "the messages were prepared for these symbols")]
     fn take(
         &mut self,
-        kernel: Kernel,
+        kernel: HashKernel,
         lanes: &Lanes,
         shard: &[u8],
         symbols: Range<usize>,
@@ -361,7 +370,7 @@ impl LeafHasher {
         for start in (0..length).step_by(BLOCK_BYTES) {
             let end = length.min(start + BLOCK_BYTES);
             let words = (end - start).div_ceil(8);
-            let mut block: Block = [ZERO; 16];
+            let mut block: HashBlock = [ZERO; 16];
             self.load(start, words, &mut block);
             let position =
                 Position { counter: (self.before + end) as u64, last: self.last && end == length, words };
@@ -371,7 +380,7 @@ impl LeafHasher {
 
     /// Loads a block of each message, so that equal words lie side by side.
     #[expect(clippy::indexing_slicing, reason = "the messages were prepared for these symbols")]
-    fn load(&self, start: usize, words: usize, block: &mut Block) {
+    fn load(&self, start: usize, words: usize, block: &mut HashBlock) {
         for place in 0..LANES {
             let bytes = &self.messages[place * self.stride + start..][..BLOCK_BYTES];
             for (word, bytes) in block.iter_mut().zip(bytes.chunks_exact(8)).take(words) {

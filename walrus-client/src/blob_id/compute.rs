@@ -14,16 +14,16 @@ use parking_lot::Mutex;
 
 use super::{
     BlobSource,
-    columns::{Batch, BatchRoots, EncodingJob, Scratch},
-    kernel::{BLOCK_BYTES, Kernel, LANES, Nodes},
-    rows::{Extension, RowEncoder, Rows, Shape},
+    columns::{BatchRoots, ColumnBatch, ColumnScratch, EncodingJob},
+    kernel::{BLOCK_BYTES, HashKernel, LANES, Nodes},
+    rows::{Extension, MatrixShape, RowEncoder, SymbolRows},
     strip::{CHUNK, Strip},
     tree::{ColumnTrees, TreeHash, lane, pair_root, reduce},
 };
 
 /// Limits on the work in progress.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct ComputeLimits {
     /// Bytes of work space of one encoder call.
     encoder: usize,
     /// Most bytes of extended rows in memory.
@@ -32,7 +32,7 @@ pub(super) struct Limits {
     stage: usize,
 }
 
-impl Limits {
+impl ComputeLimits {
     /// An encoder's work fits the cache of a core. The other limits suit a machine's memory for a large blob.
     pub(super) const DEFAULT: Self = Self { encoder: 2 << 20, extension: 64 << 20, stage: 16 << 20 };
 }
@@ -69,8 +69,8 @@ struct EncodingPlan {
 }
 
 impl EncodingPlan {
-    fn new(shape: Shape, threads: usize, limits: Limits) -> Self {
-        let Shape { n, k1, k2, symbol, .. } = shape;
+    fn new(shape: MatrixShape, threads: usize, limits: ComputeLimits) -> Self {
+        let MatrixShape { n, k1, k2, symbol, .. } = shape;
         let shard = (limits.encoder / n.next_power_of_two()).max(MIN_SHARD_BYTES);
         // Several strips are multiples of the hash's block, so that each leaves exactly one byte.
         let strip = (shard / LANES) / BLOCK_BYTES * BLOCK_BYTES;
@@ -81,7 +81,7 @@ impl EncodingPlan {
         let width = 1 << width.ilog2();
         let stage = (limits.stage / (k1 * LANES) / strip).max(1) * strip;
         let extension = (limits.extension / (k1 * (n - k2)) / strip).max(1) * strip;
-        let job = EncodingJob::new(shape, Kernel::fastest(), width, strip, stage);
+        let job = EncodingJob::new(shape, HashKernel::fastest(), width, strip, stage);
         let row_strip = shard / CHUNK * CHUNK;
         let rows_at_once = (shard / symbol.min(row_strip)).max(1);
         Self { job, rows_at_once, row_strip, extension }
@@ -91,15 +91,15 @@ impl EncodingPlan {
 /// Computes the roots on this many threads, including the caller's; on fewer when the system refuses some.
 pub(super) fn roots(
     blob: &dyn BlobSource,
-    shape: Shape,
+    shape: MatrixShape,
     threads: NonZeroUsize,
-    limits: Limits,
+    limits: ComputeLimits,
 ) -> io::Result<Roots> {
     let threads = threads.get().min(MAX_THREADS);
     let plan = EncodingPlan::new(shape, threads, limits);
     let job = &plan.job;
-    let rows = Rows { shape, blob };
-    let mut workers: Vec<Worker> = (0..threads).map(|_| Worker::default()).collect();
+    let rows = SymbolRows { shape, blob };
+    let mut workers: Vec<EncodingWorker> = (0..threads).map(|_| EncodingWorker::default()).collect();
     let mut done: Vec<Option<BatchRoots>> = (0..job.batches()).map(|_| None).collect();
 
     let strips: Vec<_> = shape.whole().split(plan.extension).collect();
@@ -112,13 +112,13 @@ pub(super) fn roots(
     }
     let (early, late) = done.split_at_mut(lasting);
     for_each(&mut workers, early.iter_mut().enumerate(), |worker, (number, done)| {
-        let mut batch = Batch::new(job, number);
+        let mut batch = ColumnBatch::new(job, number);
         *done = batch.absorb(job, worker.scratch(job), rows, &extension, shape.whole())?;
         Ok(())
     })?;
     if !late.is_empty() {
-        let mut batches: Vec<Batch> =
-            (lasting..job.batches()).map(|number| Batch::new(job, number)).collect();
+        let mut batches: Vec<ColumnBatch> =
+            (lasting..job.batches()).map(|number| ColumnBatch::new(job, number)).collect();
         for strip in strips {
             extend(&plan, &mut workers, rows, &mut extension, strip)?;
             for_each(&mut workers, batches.iter_mut().zip(late.iter_mut()), |worker, (batch, done)| {
@@ -135,8 +135,8 @@ pub(super) fn roots(
 /// Extends a strip of all filled rows.
 fn extend(
     plan: &EncodingPlan,
-    workers: &mut [Worker],
-    rows: Rows<'_>,
+    workers: &mut [EncodingWorker],
+    rows: SymbolRows<'_>,
     extension: &mut Extension,
     strip: Strip,
 ) -> io::Result<()> {
@@ -153,7 +153,7 @@ fn extend(
     reason = "each batch has nodes for all active rows, and a tree has a root"
 )]
 fn complete(job: &EncodingJob, batches: &[BatchRoots]) -> Roots {
-    let Shape { n, k1, filled, .. } = job.shape;
+    let MatrixShape { n, k1, filled, .. } = job.shape;
     let secondary = batches.iter().flat_map(|batch| batch.columns.iter().copied()).collect();
     let mut active = Vec::with_capacity(job.active_rows() + LANES);
     for eight in 0..job.active_rows().div_ceil(LANES) {
@@ -174,29 +174,29 @@ fn complete(job: &EncodingJob, batches: &[BatchRoots]) -> Roots {
 
 /// Buffers of a thread, made at first use.
 #[derive(Default)]
-struct Worker {
+struct EncodingWorker {
     rows: Option<RowEncoder>,
-    columns: Option<Scratch>,
+    columns: Option<ColumnScratch>,
 }
 
-impl Worker {
-    fn scratch(&mut self, job: &EncodingJob) -> &mut Scratch {
-        self.columns.get_or_insert_with(|| Scratch::new(job))
+impl EncodingWorker {
+    fn scratch(&mut self, job: &EncodingJob) -> &mut ColumnScratch {
+        self.columns.get_or_insert_with(|| ColumnScratch::new(job))
     }
 }
 
 /// Runs the tasks, each on the next free worker, and stops at the first error.
 fn for_each<T: Send>(
-    workers: &mut [Worker],
+    workers: &mut [EncodingWorker],
     tasks: impl Iterator<Item = T> + Send,
-    work: impl Fn(&mut Worker, T) -> io::Result<()> + Sync,
+    work: impl Fn(&mut EncodingWorker, T) -> io::Result<()> + Sync,
 ) -> io::Result<()> {
     if let [worker] = workers {
         return tasks.into_iter().try_for_each(|task| work(worker, task));
     }
     let tasks = Mutex::new(tasks);
     let next = || tasks.lock().next();
-    let run = |worker: &mut Worker| -> io::Result<()> {
+    let run = |worker: &mut EncodingWorker| -> io::Result<()> {
         while let Some(task) = next() {
             work(worker, task)?;
         }
@@ -222,20 +222,20 @@ mod tests {
     use super::*;
     use crate::blob_id::{ShardCount, symbol_size};
 
-    fn roots_of(length: usize, shards: u16, threads: usize, limits: Limits) -> Roots {
+    fn roots_of(length: usize, shards: u16, threads: usize, limits: ComputeLimits) -> Roots {
         let mut blob = vec![0; length];
         blake3::Hasher::new().update(&length.to_le_bytes()).finalize_xof().fill(&mut blob);
         let shards = ShardCount::new(shards).unwrap();
         let symbol = symbol_size(length as u64, shards).unwrap();
-        let shape = Shape::new(length as u64, shards, symbol);
+        let shape = MatrixShape::new(length as u64, shards, symbol);
         roots(&&blob[..], shape, NonZeroUsize::new(threads).unwrap(), limits).unwrap()
     }
 
     #[test]
     fn strips_batches_and_threads_do_not_change_the_roots() {
         // The default limits give these blobs one strip; the least limits give strips of 128 bytes.
-        let least = Limits { encoder: 0, extension: 0, stage: 0 };
-        let some = Limits { encoder: 1 << 16, extension: 100_000, stage: 40_000 };
+        let least = ComputeLimits { encoder: 0, extension: 0, stage: 0 };
+        let some = ComputeLimits { encoder: 1 << 16, extension: 100_000, stage: 40_000 };
         for (shards, symbols) in [
             (4, 500),
             (7, 300),
@@ -250,10 +250,15 @@ mod tests {
             let count = ShardCount::new(shards).unwrap();
             let full = count.rows() * count.columns() * symbols;
             for length in [full, full - 1, full / 2 + full / 5] {
-                let expected = roots_of(length, shards, 1, Limits::DEFAULT);
-                for (threads, limits) in
-                    [(1, least), (3, least), (1, some), (2, some), (5, Limits::DEFAULT), (usize::MAX, some)]
-                {
+                let expected = roots_of(length, shards, 1, ComputeLimits::DEFAULT);
+                for (threads, limits) in [
+                    (1, least),
+                    (3, least),
+                    (1, some),
+                    (2, some),
+                    (5, ComputeLimits::DEFAULT),
+                    (usize::MAX, some),
+                ] {
                     let case = format!("{length} bytes, {shards} shards, {threads} threads, {limits:?}");
                     assert_eq!(roots_of(length, shards, threads, limits), expected, "{case}");
                 }

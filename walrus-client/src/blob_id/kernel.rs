@@ -1,7 +1,7 @@
 //! BLAKE2b with a 32-byte output, eight hashes in step.
 //!
 //! Owns the compression function (RFC 7693) and nothing else. Word i of all eight hashes lies side by side
-//! ([`Words`]). So the compiler turns the loop over the lanes, whose body has no branches, into vector
+//! ([`HashWords`]). So the compiler turns the loop over the lanes, whose body has no branches, into vector
 //! instructions. The same code is compiled for AVX-512, for AVX2 and for any machine; tests compare the first
 //! two with the last. Nothing here is secret or needs to be constant-time.
 
@@ -15,17 +15,17 @@ pub(super) const BLOCK_BYTES: usize = 128;
 /// One 64-bit word of each of eight hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(64))]
-pub(super) struct Words(pub(super) [u64; LANES]);
+pub(super) struct HashWords(pub(super) [u64; LANES]);
 
 /// Eight finished hashes, word by word.
-pub(super) type Nodes = [Words; 4];
+pub(super) type Nodes = [HashWords; 4];
 /// The chaining values of eight hashes.
-pub(super) type HashState = [Words; 8];
+pub(super) type HashState = [HashWords; 8];
 /// A message block of each of eight hashes, in little-endian words.
-pub(super) type Block = [Words; 16];
+pub(super) type HashBlock = [HashWords; 16];
 
 /// Zeros in every lane.
-pub(super) const ZERO: Words = Words([0; LANES]);
+pub(super) const ZERO: HashWords = HashWords([0; LANES]);
 /// Eight nodes of 32 zero bytes.
 pub(super) const ZERO_NODES: Nodes = [ZERO; 4];
 
@@ -51,14 +51,14 @@ const IV: [u64; 8] = [
 const FIRST: u64 = IV[0] ^ 0x0101_0020;
 /// The chaining values before the first block.
 pub(super) const START: HashState = [
-    Words([FIRST; LANES]),
-    Words([IV[1]; LANES]),
-    Words([IV[2]; LANES]),
-    Words([IV[3]; LANES]),
-    Words([IV[4]; LANES]),
-    Words([IV[5]; LANES]),
-    Words([IV[6]; LANES]),
-    Words([IV[7]; LANES]),
+    HashWords([FIRST; LANES]),
+    HashWords([IV[1]; LANES]),
+    HashWords([IV[2]; LANES]),
+    HashWords([IV[3]; LANES]),
+    HashWords([IV[4]; LANES]),
+    HashWords([IV[5]; LANES]),
+    HashWords([IV[6]; LANES]),
+    HashWords([IV[7]; LANES]),
 ];
 
 /// The position of a block in its message.
@@ -143,7 +143,7 @@ fn rounds(h: [u64; 8], m: [u64; 16], counter: u64, last: u64) -> [u64; 16] {
 /// Compresses one block of each lane; words from `WORDS` on are zero.
 #[expect(clippy::indexing_slicing, reason = "loops over arrays of these lengths, which a kernel unrolls")]
 #[inline(always)]
-fn compress_lanes<const WORDS: usize>(state: &mut HashState, block: &Block, position: Position) {
+fn compress_lanes<const WORDS: usize>(state: &mut HashState, block: &HashBlock, position: Position) {
     let last = if position.last { u64::MAX } else { 0 };
     for lane in 0..LANES {
         let h: [u64; 8] = std::array::from_fn(|word| state[word].0[lane]);
@@ -196,12 +196,12 @@ macro_rules! kernels {
             use super::*;
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn short(state: &mut HashState, block: &Block, position: Position) {
+            pub(super) fn short(state: &mut HashState, block: &HashBlock, position: Position) {
                 compress_lanes::<SHORT_WORDS>(state, block, position);
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn full(state: &mut HashState, block: &Block, position: Position) {
+            pub(super) fn full(state: &mut HashState, block: &HashBlock, position: Position) {
                 compress_lanes::<ALL_WORDS>(state, block, position);
             }
 
@@ -221,7 +221,7 @@ kernels!(avx512, "avx512f,avx512vl");
 
 /// The instruction set that the kernels use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kernel {
+pub(super) enum HashKernel {
     /// The target of the build, used to check the others.
     Any,
     #[cfg(target_arch = "x86_64")]
@@ -244,21 +244,21 @@ pub(super) struct HasAvx512(());
 macro_rules! dispatch {
     ($kernel:expr, $function:ident($($argument:expr),+)) => {
         match $kernel {
-            Kernel::Any => any::$function($($argument),+),
+            HashKernel::Any => any::$function($($argument),+),
             // SAFETY: the function needs AVX2 and nothing else; the variant holds the proof that the machine
             // has it.
             #[cfg(target_arch = "x86_64")]
             #[expect(unsafe_code, reason = "a call into code for an instruction set found at run time")]
-            Kernel::Avx2(HasAvx2(())) => unsafe { avx2::$function($($argument),+) },
+            HashKernel::Avx2(HasAvx2(())) => unsafe { avx2::$function($($argument),+) },
             // SAFETY: as above, for AVX-512F and VL.
             #[cfg(target_arch = "x86_64")]
             #[expect(unsafe_code, reason = "a call into code for an instruction set found at run time")]
-            Kernel::Avx512(HasAvx512(())) => unsafe { avx512::$function($($argument),+) },
+            HashKernel::Avx512(HasAvx512(())) => unsafe { avx512::$function($($argument),+) },
         }
     };
 }
 
-impl Kernel {
+impl HashKernel {
     /// All kernels that this machine can run, the fastest last.
     pub(super) fn all() -> Vec<Self> {
         #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one kernel"))]
@@ -277,12 +277,12 @@ impl Kernel {
 
     /// The fastest kernel that this machine can run.
     pub(super) fn fastest() -> Self {
-        static FASTEST: OnceLock<Kernel> = OnceLock::new();
+        static FASTEST: OnceLock<HashKernel> = OnceLock::new();
         *FASTEST.get_or_init(|| Self::all().pop().unwrap_or(Self::Any))
     }
 
     /// Compresses one block of each lane into the chaining values.
-    pub(super) fn compress(self, state: &mut HashState, block: &Block, position: Position) {
+    pub(super) fn compress(self, state: &mut HashState, block: &HashBlock, position: Position) {
         if position.words <= SHORT_WORDS {
             dispatch!(self, short(state, block, position));
         } else {
@@ -314,7 +314,7 @@ mod tests {
         hash.as_bytes().try_into().unwrap()
     }
 
-    fn lane(nodes: &[Words], lane: usize) -> [u8; 32] {
+    fn lane(nodes: &[HashWords], lane: usize) -> [u8; 32] {
         let mut out = [0; 32];
         for (word, bytes) in nodes.iter().zip(out.chunks_exact_mut(8)) {
             bytes.copy_from_slice(&word.0[lane].to_le_bytes());
@@ -322,7 +322,7 @@ mod tests {
         out
     }
 
-    fn hash(kernel: Kernel, messages: &[Vec<u8>]) -> HashState {
+    fn hash(kernel: HashKernel, messages: &[Vec<u8>]) -> HashState {
         let length = messages[0].len();
         let mut state = START;
         for at in (0..length.max(1)).step_by(BLOCK_BYTES) {
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn every_kernel_hashes_as_blake2b_at_every_length() {
-        for kernel in Kernel::all() {
+        for kernel in HashKernel::all() {
             for length in 0..=300 {
                 let messages: Vec<_> = (0..LANES).map(|lane| message(lane, length)).collect();
                 let state = hash(kernel, &messages);
@@ -359,14 +359,14 @@ mod tests {
     fn every_kernel_joins_nodes_as_blake2b() {
         let nodes = |salt: usize| -> Nodes {
             std::array::from_fn(|word| {
-                Words(std::array::from_fn(|lane| {
+                HashWords(std::array::from_fn(|lane| {
                     let bytes = message(salt + lane, 32);
                     u64::from_le_bytes(bytes[word * 8..][..8].try_into().unwrap())
                 }))
             })
         };
         let (left, right) = (nodes(0), nodes(100));
-        for kernel in Kernel::all() {
+        for kernel in HashKernel::all() {
             let out = kernel.inner(&left, &right);
             for number in 0..LANES {
                 let joined = [&[1][..], &message(number, 32), &message(100 + number, 32)].concat();

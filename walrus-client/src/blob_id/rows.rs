@@ -11,7 +11,7 @@ use super::{
 
 /// Sizes of the matrix.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct MatrixShape {
     /// n.
     pub(super) n: usize,
     /// k1: source rows.
@@ -25,7 +25,7 @@ pub(super) struct Shape {
     pub(super) filled: usize,
 }
 
-impl Shape {
+impl MatrixShape {
     /// The shape for a blob of this length and symbol size.
     pub(super) fn new(length: u64, shards: ShardCount, symbol: usize) -> Self {
         let (n, k1, k2) = (shards.n(), shards.rows(), shards.columns());
@@ -69,12 +69,12 @@ impl Encoder {
 
 /// The filled source rows: a blob, then zeros.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    pub(super) shape: Shape,
+pub(super) struct SymbolRows<'a> {
+    pub(super) shape: MatrixShape,
     pub(super) blob: &'a dyn BlobSource,
 }
 
-impl Rows<'_> {
+impl SymbolRows<'_> {
     /// Reads the strip of some symbols of a row, in order.
     pub(super) fn read(
         &self,
@@ -117,7 +117,7 @@ pub(super) struct Extension {
 
 impl Extension {
     /// Allocates for strips of up to this many bytes.
-    pub(super) fn new(shape: &Shape, most: usize) -> Self {
+    pub(super) fn new(shape: &MatrixShape, most: usize) -> Self {
         let row_bytes = (shape.n - shape.k2) * most;
         Self { strip: Strip { start: 0, end: 0 }, row_bytes, data: vec![0; row_bytes * shape.filled] }
     }
@@ -137,7 +137,7 @@ impl Extension {
     #[expect(clippy::indexing_slicing, reason = "the strip is at most as long as those allocated for")]
     pub(super) fn batches(
         &mut self,
-        shape: &Shape,
+        shape: &MatrixShape,
         strip: Strip,
         rows: usize,
     ) -> impl Iterator<Item = (usize, &mut [u8])> {
@@ -158,7 +158,7 @@ pub(super) struct RowEncoder {
 }
 
 impl RowEncoder {
-    pub(super) fn new(shape: &Shape) -> Self {
+    pub(super) fn new(shape: &MatrixShape) -> Self {
         let encoder = Encoder::new(shape.k2, shape.n - shape.k2, super::strip::CHUNK);
         Self { encoder, source: Vec::new(), shard: Vec::new() }
     }
@@ -168,13 +168,13 @@ impl RowEncoder {
     #[expect(clippy::indexing_slicing, reason = "a hot loop within the shape of the matrix")]
     pub(super) fn extend(
         &mut self,
-        rows: Rows<'_>,
+        rows: SymbolRows<'_>,
         first: usize,
         strip: Strip,
         most: usize,
         batch: &mut [u8],
     ) -> io::Result<()> {
-        let Shape { n, k2, .. } = rows.shape;
+        let MatrixShape { n, k2, .. } = rows.shape;
         let row_bytes = (n - k2) * strip.len();
         let count = batch.len() / row_bytes;
         for part in strip.split(most) {

@@ -4,9 +4,9 @@ use std::num::NonZeroUsize;
 
 use super::{
     BlobId, BlobIdError, BlobSource, ShardCount,
-    compute::{self, Limits, Roots},
+    compute::{self, ComputeLimits, Roots},
     id_from_root,
-    rows::{ENCODES, Encoder, Extension, RowEncoder, Rows, Shape},
+    rows::{ENCODES, Encoder, Extension, MatrixShape, RowEncoder, SymbolRows},
     strip::{CHUNK, Lanes, SLACK},
     symbol_size,
 };
@@ -42,7 +42,7 @@ pub struct SliverPair {
 /// A sliver's hash is the root over all n symbols of its row or column. The sliver itself holds only as many
 /// symbols as the others can be computed from.
 pub struct Encoding {
-    shape: Shape,
+    shape: MatrixShape,
     blob_id: BlobId,
     root: TreeRoot,
     roots: Roots,
@@ -63,11 +63,11 @@ impl Encoding {
     #[expect(clippy::indexing_slicing, reason = "the rows hold every blob of this shape")]
     pub fn new(bytes: &[u8], shards: ShardCount) -> Result<Self, BlobIdError> {
         let length = bytes.len() as u64;
-        let shape = Shape::new(length, shards, symbol_size(length, shards)?);
+        let shape = MatrixShape::new(length, shards, symbol_size(length, shards)?);
         let blob: &dyn BlobSource = &bytes;
         let readable = "a slice is read within its bounds";
-        let roots = compute::roots(blob, shape, NonZeroUsize::MIN, Limits::DEFAULT).expect(readable);
-        let source = Rows { shape, blob };
+        let roots = compute::roots(blob, shape, NonZeroUsize::MIN, ComputeLimits::DEFAULT).expect(readable);
+        let source = SymbolRows { shape, blob };
         let mut extension = Extension::new(&shape, shape.symbol);
         let mut encoder = RowEncoder::new(&shape);
         for (first, batch) in extension.batches(&shape, shape.whole(), 1) {
@@ -86,7 +86,7 @@ impl Encoding {
     /// Fills the rows from k1 on, eight columns at a time.
     #[expect(clippy::indexing_slicing, reason = "a hot loop within the shape of the matrix")]
     fn extend_columns(&mut self) {
-        let Shape { n, k1, k2, symbol, .. } = self.shape;
+        let MatrixShape { n, k1, k2, symbol, .. } = self.shape;
         let row_bytes = k2 * symbol;
         let (source, recovery) = self.rows.split_at_mut(k1 * row_bytes);
         let mut encoder = Encoder::new(k1, n - k1, CHUNK);
@@ -142,7 +142,7 @@ impl Encoding {
     #[expect(clippy::indexing_slicing, reason = "a source row has k2 symbols")]
     #[must_use]
     pub fn secondary_sliver(&self, j: usize) -> Option<Vec<u8>> {
-        let Shape { n, k1, k2, symbol, filled } = self.shape;
+        let MatrixShape { n, k1, k2, symbol, filled } = self.shape;
         if j >= n {
             return None;
         }

@@ -4,9 +4,9 @@ use std::{io, num::NonZeroUsize};
 
 use super::{
     BlobId, BlobIdError, ShardCount,
-    compute::{self, Limits},
+    compute::{self, ComputeLimits},
     id_from_root,
-    rows::Shape,
+    rows::MatrixShape,
     symbol_size,
 };
 
@@ -78,8 +78,8 @@ pub fn blob_id_of_threads(
     threads: NonZeroUsize,
 ) -> Result<BlobId, BlobSourceError> {
     let length = source.len();
-    let shape = Shape::new(length, shards, symbol_size(length, shards)?);
-    let roots = compute::roots(source, shape, threads, Limits::DEFAULT)?;
+    let shape = MatrixShape::new(length, shards, symbol_size(length, shards)?);
+    let roots = compute::roots(source, shape, threads, ComputeLimits::DEFAULT)?;
     Ok(id_from_root(length, &roots.pairs()))
 }
 

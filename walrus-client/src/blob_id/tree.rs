@@ -3,7 +3,7 @@
 //! leaf(x) = H(0x00 ‖ x), inner(l, r) = H(0x01 ‖ l ‖ r). H is BLAKE2b with a 32-byte output. A level with an
 //! odd count of more than one node gets a node of 32 zero bytes appended.
 
-use super::kernel::{Kernel, Nodes, ZERO_NODES};
+use super::kernel::{HashKernel, Nodes, ZERO_NODES};
 
 /// A node of a tree.
 pub(super) type TreeHash = [u8; 32];
@@ -33,7 +33,7 @@ pub(super) fn lane(nodes: &Nodes, lane: usize) -> TreeHash {
 /// Reduces eight trees of one size, one in each lane, level by level in place. Stops after `levels`, or when
 /// each tree has a single node. Returns the first nodes.
 #[expect(clippy::indexing_slicing, reason = "parents are fewer than nodes, and callers give a node at least")]
-pub(super) fn reduce(kernel: Kernel, nodes: &mut [Nodes], levels: Option<u32>) -> Nodes {
+pub(super) fn reduce(kernel: HashKernel, nodes: &mut [Nodes], levels: Option<u32>) -> Nodes {
     let mut count = nodes.len();
     let mut level = 0;
     while levels.map_or(count > 1, |levels| level < levels) {
@@ -51,7 +51,7 @@ pub(super) fn reduce(kernel: Kernel, nodes: &mut [Nodes], levels: Option<u32>) -
 /// Trees over columns that arrive row by row, eight columns in a group. Holds one pending node for each
 /// level, so its memory grows only with the logarithm of the rows.
 pub(super) struct ColumnTrees {
-    kernel: Kernel,
+    kernel: HashKernel,
     /// Rows taken so far: bit i means that level i has a pending node.
     count: usize,
     /// For each level, the pending node of each group.
@@ -59,7 +59,7 @@ pub(super) struct ColumnTrees {
 }
 
 impl ColumnTrees {
-    pub(super) fn new(kernel: Kernel) -> Self {
+    pub(super) fn new(kernel: HashKernel) -> Self {
         Self { kernel, count: 0, pending: Vec::new() }
     }
 
@@ -147,7 +147,7 @@ pub(super) fn pair_root(primary: &[TreeHash], secondary: &[TreeHash]) -> TreeHas
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blob_id::kernel::{LANES, Words};
+    use crate::blob_id::kernel::{HashWords, LANES};
 
     fn plain_root(mut level: Vec<TreeHash>) -> TreeHash {
         while level.len() > 1 {
@@ -163,7 +163,7 @@ mod tests {
     fn in_every_lane(digest: &TreeHash) -> Nodes {
         std::array::from_fn(|word| {
             let bytes = digest[word * 8..][..8].try_into().expect("eight bytes");
-            Words([u64::from_le_bytes(bytes); LANES])
+            HashWords([u64::from_le_bytes(bytes); LANES])
         })
     }
 
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn trees_of_every_size_have_the_root_of_the_plain_rules() {
-        let kernel = Kernel::fastest();
+        let kernel = HashKernel::fastest();
         for rows in 1..70 {
             let expected = plain_root((0..rows).map(leaf).collect());
             let mut nodes: Vec<Nodes> = (0..rows).map(|row| in_every_lane(&leaf(row))).collect();
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn equal_rows_count_as_if_each_were_pushed() {
-        let kernel = Kernel::fastest();
+        let kernel = HashKernel::fastest();
         for (before, equal, after) in [(0, 1, 0), (0, 37, 0), (1, 30, 5), (8, 8, 16), (5, 300, 1), (3, 1, 2)]
         {
             let rows = (0..before).chain(std::iter::repeat_n(999, equal)).chain(before..before + after);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use reqwest::{ClientBuilder, Url, retry};
 
-use super::{Clients, HttpStore, HttpStoreInner, recent_blobs::RecentBlobs, sources::Sources};
+use super::{Clients, HttpStore, HttpStoreInner, recent_blobs::RecentBlobs, sources::StoreSources};
 use crate::{
     ShardCount,
     http_client::{self, redirects},
@@ -174,8 +174,8 @@ impl HttpStoreBuilder {
         Ok(HttpStore {
             inner: Arc::new(HttpStoreInner {
                 clients,
-                publishers: Sources::new(publishers),
-                aggregators: Sources::new(aggregators),
+                publishers: StoreSources::new(publishers),
+                aggregators: StoreSources::new(aggregators),
                 token: self.token,
                 heads,
                 shards: self.shards,

@@ -19,10 +19,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     HttpStoreInner,
     answer::{self, Failure, ReadFault},
-    health::Offence,
+    health::SourceOffence,
     join,
     read::{ReadPlan, ReadState, Verb},
-    verify::{Check, IdError, compute_id},
+    verify::{ContentCheck, OwnIdError, compute_id},
 };
 use crate::http_client::{describe, proxy_of};
 
@@ -81,11 +81,11 @@ impl HttpStoreInner {
                 sources.note_answer(index, latency.unwrap_or_else(|| asked.elapsed()));
             }
             Err(ReadFault::Busy { retry_after, .. }) => {
-                sources.note_offence(index, Offence::Failed(*retry_after))
+                sources.note_offence(index, SourceOffence::Failed(*retry_after))
             }
-            Err(ReadFault::Unreachable { .. }) => sources.note_offence(index, Offence::Failed(None)),
-            Err(ReadFault::Refused { .. }) => sources.note_offence(index, Offence::Refused),
-            Err(ReadFault::Wrong) => sources.note_offence(index, Offence::WrongContent),
+            Err(ReadFault::Unreachable { .. }) => sources.note_offence(index, SourceOffence::Failed(None)),
+            Err(ReadFault::Refused { .. }) => sources.note_offence(index, SourceOffence::Refused),
+            Err(ReadFault::Wrong) => sources.note_offence(index, SourceOffence::WrongContent),
             // The blob may really be that large.
             Err(ReadFault::TooLarge { .. }) => {}
         }
@@ -114,7 +114,7 @@ impl HttpStoreInner {
         let headers = response.headers().clone();
         if matches!(plan.verb, Verb::Head) {
             return match (plan.check, announced_length(&headers)) {
-                (Check::Length(expected), Some(length)) if length != expected => Err(ReadFault::Wrong),
+                (ContentCheck::Length(expected), Some(length)) if length != expected => Err(ReadFault::Wrong),
                 _ => Ok(AggregatorAnswer { bytes: Vec::new(), headers }),
             };
         }
@@ -156,7 +156,7 @@ impl HttpStoreInner {
         };
         let bytes = bounded(earned, take(plan, response, run, motion)).await;
         let bytes = bytes.unwrap_or_else(|| Err(ReadFault::busy("timed out")))?;
-        let Check::BlobId(expected) = plan.check else { return Ok(bytes) };
+        let ContentCheck::BlobId(expected) = plan.check else { return Ok(bytes) };
         let bytes = Bytes::from(bytes);
         motion.verifying.store(true, Ordering::Relaxed);
         let computed = compute_id(bytes.clone(), self.shards).await;
@@ -164,7 +164,7 @@ impl HttpStoreInner {
         // Content that is too large for any ID is wrong content.
         match computed {
             Ok(found) if found == expected => Ok(bytes.into()),
-            Ok(_) | Err(IdError::Encoding(_)) => Err(ReadFault::Wrong),
+            Ok(_) | Err(OwnIdError::Encoding(_)) => Err(ReadFault::Wrong),
             Err(error) => Err(ReadFault::busy(error.to_string())),
         }
     }

@@ -26,7 +26,7 @@ const UNMEASURED: Duration = Duration::from_millis(100);
 
 /// A mark against a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offence {
+pub(super) enum SourceOffence {
     /// It was unreachable or failed on its side, and may have asked to wait.
     Failed(Option<Duration>),
     /// It refused.
@@ -80,17 +80,17 @@ impl SourceHealth {
         self.note_latency(index, waited.max(known), now);
     }
 
-    pub(super) fn note_offence(&mut self, index: usize, offence: Offence, now: Instant) {
+    pub(super) fn note_offence(&mut self, index: usize, offence: SourceOffence, now: Instant) {
         let Some(state) = self.sources.get_mut(index) else { return };
         state.failures = state.failures.saturating_add(1);
         let cool_down = match offence {
-            Offence::Failed(asked) => {
+            SourceOffence::Failed(asked) => {
                 let doublings = (state.failures - 1).min(16);
                 let own = FIRST_COOL_DOWN.saturating_mul(1 << doublings).min(MAX_COOL_DOWN);
                 own.max(asked.unwrap_or_default().min(MAX_ASKED_COOL_DOWN))
             }
-            Offence::Refused => REFUSED_COOL_DOWN,
-            Offence::WrongContent => WRONG_COOL_DOWN,
+            SourceOffence::Refused => REFUSED_COOL_DOWN,
+            SourceOffence::WrongContent => WRONG_COOL_DOWN,
         };
         // A later timeout does not shorten the cool-down after wrong content.
         state.back_at = state.back_at.max(Some(now + cool_down));
@@ -143,16 +143,16 @@ mod tests {
     fn a_failed_source_goes_last_and_comes_back() {
         let now = Instant::now();
         let mut health = SourceHealth::new(2);
-        health.note_offence(0, Offence::Failed(None), now);
+        health.note_offence(0, SourceOffence::Failed(None), now);
         assert_eq!(health.order(now), [1, 0]);
         assert_eq!(cooling(&health, 0, now), FIRST_COOL_DOWN);
         assert_eq!(health.order(now + FIRST_COOL_DOWN), [0, 1], "it is tried again");
-        health.note_offence(0, Offence::Failed(None), now);
+        health.note_offence(0, SourceOffence::Failed(None), now);
         assert_eq!(cooling(&health, 0, now), FIRST_COOL_DOWN * 2, "the second failure counts double");
         health.note_answer(0, MS, now);
         assert_eq!(health.order(now), [0, 1]);
         for _ in 0..100 {
-            health.note_offence(0, Offence::Failed(None), now);
+            health.note_offence(0, SourceOffence::Failed(None), now);
         }
         assert_eq!(cooling(&health, 0, now), MAX_COOL_DOWN);
     }
@@ -161,9 +161,9 @@ mod tests {
     fn a_retry_after_is_kept_within_reason() {
         let now = Instant::now();
         let mut health = SourceHealth::new(2);
-        health.note_offence(0, Offence::Failed(Some(Duration::from_secs(60))), now);
+        health.note_offence(0, SourceOffence::Failed(Some(Duration::from_secs(60))), now);
         assert_eq!(cooling(&health, 0, now), Duration::from_secs(60));
-        health.note_offence(1, Offence::Failed(Some(Duration::from_secs(1 << 40))), now);
+        health.note_offence(1, SourceOffence::Failed(Some(Duration::from_secs(1 << 40))), now);
         assert_eq!(cooling(&health, 1, now), MAX_ASKED_COOL_DOWN);
     }
 
@@ -171,10 +171,10 @@ mod tests {
     fn wrong_content_outlasts_failures_and_refusals() {
         let now = Instant::now();
         let mut health = SourceHealth::new(3);
-        health.note_offence(0, Offence::WrongContent, now);
-        health.note_offence(0, Offence::Failed(None), now);
-        health.note_offence(1, Offence::Refused, now);
-        health.note_offence(2, Offence::Failed(None), now);
+        health.note_offence(0, SourceOffence::WrongContent, now);
+        health.note_offence(0, SourceOffence::Failed(None), now);
+        health.note_offence(1, SourceOffence::Refused, now);
+        health.note_offence(2, SourceOffence::Failed(None), now);
         assert_eq!(health.order(now), [2, 1, 0]);
         assert_eq!(health.order(now + REFUSED_COOL_DOWN), [1, 2, 0]);
     }

@@ -16,7 +16,7 @@ use super::{
     read::{ReadPlan, ReadState},
     reads::head_plan,
     retry::{ProbeAnswer, ProbeOutcome, ProbeStep, after_probe_pass},
-    verify::Check,
+    verify::ContentCheck,
 };
 
 /// Longest wait for one aggregator in one pass: the others' answers may suffice.
@@ -25,7 +25,7 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 impl HttpStoreInner {
     /// Searches for a blob of this length at all aggregators.
     pub(super) async fn probe(&self, id: BlobId, length: u64) -> ProbeOutcome {
-        let plan = head_plan(id, Check::Length(length));
+        let plan = head_plan(id, ContentCheck::Length(length));
         let until = after(Instant::now(), self.policy.probe_window);
         let mut pass: u32 = 0;
         loop {

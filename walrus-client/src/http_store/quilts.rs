@@ -17,7 +17,7 @@ use super::{
     payload::{MultipartForm, Payload},
     read::ReadPlan,
     reads::refused,
-    verify::Check,
+    verify::ContentCheck,
     write::{OwnId, PutJob},
 };
 use crate::{
@@ -189,7 +189,7 @@ impl HttpStore {
             Verification::Off => {}
         }
         let path = format!("v1/quilts/{quilt}/patches");
-        let mut plan = ReadPlan::get(path, Check::Off, options.limit);
+        let mut plan = ReadPlan::get(path, ContentCheck::Off, options.limit);
         plan.id = Some(quilt);
         plan.well_formed = |bytes| read_list(bytes).is_some();
         let bytes = self.inner.read(&plan).await?.bytes;
@@ -255,8 +255,8 @@ impl HttpStore {
         options: &ReadOptions,
     ) -> Result<ReadPatch, StoreError> {
         let check = match options.verification {
-            Verification::Digest(digest) => Check::Digest(digest),
-            Verification::BlobId | Verification::Off => Check::Off,
+            Verification::Digest(digest) => ContentCheck::Digest(digest),
+            Verification::BlobId | Verification::Off => ContentCheck::Off,
         };
         let plan = ReadPlan { id: Some(quilt), ..ReadPlan::get(path, check, options.limit) };
         let fetched = self.inner.read(&plan).await?;

@@ -21,7 +21,7 @@ use super::{
     answer::ReadFault,
     fetch::{AggregatorAnswer, Motion, after, bounded},
     retry::{ReadSituation, ReadStep, after_reads},
-    verify::Check,
+    verify::ContentCheck,
 };
 
 /// Most parallel requests for one object: each may send all of it.
@@ -40,7 +40,7 @@ pub(super) struct ReadPlan {
     pub(super) verb: Verb,
     pub(super) path: String,
     pub(super) limit: u64,
-    pub(super) check: Check,
+    pub(super) check: ContentCheck,
     /// Whether an answer has the required form.
     pub(super) well_formed: fn(&[u8]) -> bool,
     /// The blob that a 404 refers to.
@@ -49,7 +49,7 @@ pub(super) struct ReadPlan {
 
 impl ReadPlan {
     /// A GET of a whole object.
-    pub(super) fn get(path: String, check: Check, limit: u64) -> Self {
+    pub(super) fn get(path: String, check: ContentCheck, limit: u64) -> Self {
         Self { verb: Verb::Get, path, limit, check, well_formed: |_| true, id: None }
     }
 }

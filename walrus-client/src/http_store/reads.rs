@@ -5,7 +5,7 @@ use baton_proto::{ids::BlobId, store::StoreError};
 use super::{
     HttpStore, ReadOptions,
     read::{ReadPlan, Verb},
-    verify::Check,
+    verify::ContentCheck,
 };
 
 impl HttpStore {
@@ -21,14 +21,14 @@ impl HttpStore {
     /// - [`StoreError::Refused`] with the reason.
     /// - [`StoreError::Unavailable`] when a later try may help.
     pub async fn read(&self, id: BlobId, options: &ReadOptions) -> Result<Vec<u8>, StoreError> {
-        let check = Check::of(options.verification, id);
+        let check = ContentCheck::of(options.verification, id);
         let plan = ReadPlan { id: Some(id), ..ReadPlan::get(blob_path(id), check, options.limit) };
         Ok(self.inner.read(&plan).await?.bytes)
     }
 }
 
 /// A HEAD of a blob.
-pub(super) fn head_plan(id: BlobId, check: Check) -> ReadPlan {
+pub(super) fn head_plan(id: BlobId, check: ContentCheck) -> ReadPlan {
     ReadPlan { verb: Verb::Head, id: Some(id), ..ReadPlan::get(blob_path(id), check, 0) }
 }
 

@@ -6,16 +6,16 @@ use parking_lot::{Mutex, MutexGuard};
 use reqwest::Url;
 use tokio::time::Instant;
 
-use super::health::{Offence, SourceHealth};
+use super::health::{SourceHealth, SourceOffence};
 
 /// All sources of one role, in configured order.
 #[derive(Debug)]
-pub(super) struct Sources {
+pub(super) struct StoreSources {
     urls: Vec<Url>,
     health: Mutex<SourceHealth>,
 }
 
-impl Sources {
+impl StoreSources {
     pub(super) fn new(urls: Vec<Url>) -> Self {
         let health = Mutex::new(SourceHealth::new(urls.len()));
         Self { urls, health }
@@ -47,8 +47,8 @@ impl Sources {
         self.health().note_overtaken(index, waited, Instant::now());
     }
 
-    pub(super) fn note_offence(&self, index: usize, offence: Offence) {
-        if offence == Offence::WrongContent {
+    pub(super) fn note_offence(&self, index: usize, offence: SourceOffence) {
+        if offence == SourceOffence::WrongContent {
             let source = origin(self.url(index));
             tracing::warn!(%source, "a store gave other content than asked for");
         }

@@ -13,7 +13,7 @@ use crate::{BlobIdError, ShardCount, blob_id};
 
 /// The condition on an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Check {
+pub(super) enum ContentCheck {
     /// Anything.
     Off,
     /// This many bytes.
@@ -24,7 +24,7 @@ pub(super) enum Check {
     BlobId(BlobId),
 }
 
-impl Check {
+impl ContentCheck {
     pub(super) fn of(verification: Verification, id: BlobId) -> Self {
         match verification {
             Verification::Digest(digest) => Self::Digest(digest),
@@ -73,7 +73,7 @@ impl Running {
 
 /// The reason why there is no ID.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum IdError {
+pub(super) enum OwnIdError {
     #[error(transparent)]
     Encoding(#[from] BlobIdError),
     /// The runtime is shutting down.
@@ -81,25 +81,25 @@ pub(super) enum IdError {
     Stopping,
 }
 
-impl From<IdError> for StoreError {
-    fn from(error: IdError) -> Self {
+impl From<OwnIdError> for StoreError {
+    fn from(error: OwnIdError) -> Self {
         match error {
-            IdError::Encoding(BlobIdError::TooLarge { length, limit, .. }) => {
+            OwnIdError::Encoding(BlobIdError::TooLarge { length, limit, .. }) => {
                 Self::TooLarge { length, limit }
             }
-            IdError::Stopping => Self::Unavailable { reason: error.to_string(), retry_after: None },
+            OwnIdError::Stopping => Self::Unavailable { reason: error.to_string(), retry_after: None },
         }
     }
 }
 
 /// Computes the ID off the reactor. If the caller is dropped, a started computation runs to its end unused,
 /// for at most a second per 10 MiB.
-pub(super) async fn compute_id(bytes: Bytes, shards: ShardCount) -> Result<BlobId, IdError> {
+pub(super) async fn compute_id(bytes: Bytes, shards: ShardCount) -> Result<BlobId, OwnIdError> {
     match tokio::task::spawn_blocking(move || blob_id(&bytes, shards)).await {
         Ok(computed) => Ok(computed?),
         Err(stopped) => match stopped.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(IdError::Stopping),
+            Err(_) => Err(OwnIdError::Stopping),
         },
     }
 }
@@ -111,14 +111,14 @@ mod tests {
     #[test]
     fn digests_and_lengths_are_checked_in_pieces() {
         let digest = BlobDigest(blake3::hash(b"sealed bytes").into());
-        for check in [Check::Off, Check::Length(12), Check::Digest(digest)] {
+        for check in [ContentCheck::Off, ContentCheck::Length(12), ContentCheck::Digest(digest)] {
             let mut running = check.begin();
             running.update(b"sealed ");
             running.update(b"bytes");
             assert!(running.matches(), "{check:?}");
             let mut other = check.begin();
             other.update(b"sealed byte");
-            assert_eq!(other.matches(), check == Check::Off, "{check:?}");
+            assert_eq!(other.matches(), check == ContentCheck::Off, "{check:?}");
         }
     }
 }

@@ -24,11 +24,11 @@ use super::{
     HttpStoreInner, StoredBlob, StoredHow,
     answer::{PublisherStatement, PutFault, blob_stored, quilt_stored},
     fetch::{MAX_ANSWER_BYTES, after, failure, read_bounded},
-    health::Offence,
+    health::SourceOffence,
     join,
     payload::Payload,
     retry::{PutCourse, PutStep},
-    verify::{IdError, compute_id},
+    verify::{OwnIdError, compute_id},
 };
 use crate::{
     http_client::{describe, next_location},
@@ -158,7 +158,7 @@ impl HttpStoreInner {
         }
     }
 
-    async fn own_id(&self, own: &OwnId) -> Result<BlobId, IdError> {
+    async fn own_id(&self, own: &OwnId) -> Result<BlobId, OwnIdError> {
         match own {
             OwnId::Known(id) => Ok(*id),
             OwnId::Of(bytes) => compute_id(bytes.clone(), self.shards).await,
@@ -234,10 +234,10 @@ impl HttpStoreInner {
 
     fn note_fault(&self, publisher: usize, fault: &PutFault) {
         let offence = match fault {
-            PutFault::Busy { retry_after, .. } => Offence::Failed(*retry_after),
-            PutFault::Ambiguous { .. } => Offence::Failed(None),
-            PutFault::Refused { .. } | PutFault::TooLarge => Offence::Refused,
-            PutFault::WrongId => Offence::WrongContent,
+            PutFault::Busy { retry_after, .. } => SourceOffence::Failed(*retry_after),
+            PutFault::Ambiguous { .. } => SourceOffence::Failed(None),
+            PutFault::Refused { .. } | PutFault::TooLarge => SourceOffence::Refused,
+            PutFault::WrongId => SourceOffence::WrongContent,
             PutFault::Invalid => return,
         };
         self.publishers.note_offence(publisher, offence);

@@ -45,11 +45,11 @@ pub(super) fn put_map(out: &mut Vec<u8>, map: &BTreeMap<String, String>) {
 }
 
 /// Reads from the front of a slice. Every error describes the expected content.
-pub(super) struct Reader<'a> {
+pub(super) struct BcsReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BcsReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -140,11 +140,11 @@ mod tests {
     fn lengths_are_uleb128_in_their_shortest_form() {
         for (length, bytes) in [(0, vec![0]), (127, vec![127]), (128, vec![0x80, 1]), (300, vec![0xac, 2])] {
             assert_eq!(encoded(length), bytes);
-            assert_eq!(Reader::new(&bytes).length(), Ok(u32::try_from(length).unwrap()));
+            assert_eq!(BcsReader::new(&bytes).length(), Ok(u32::try_from(length).unwrap()));
         }
-        assert_eq!(Reader::new(&[0xff, 0xff, 0xff, 0xff, 0x0f]).length(), Ok(u32::MAX));
+        assert_eq!(BcsReader::new(&[0xff, 0xff, 0xff, 0xff, 0x0f]).length(), Ok(u32::MAX));
         for bytes in [&[0x80, 0][..], &[0xff, 0xff, 0xff, 0xff, 0x1f], &[0x80; 6], &[0x80], &[]] {
-            assert!(Reader::new(bytes).length().is_err(), "{bytes:?}");
+            assert!(BcsReader::new(bytes).length().is_err(), "{bytes:?}");
         }
     }
 
@@ -155,9 +155,9 @@ mod tests {
         let mut bytes = Vec::new();
         put_map(&mut bytes, &map);
         assert_eq!(bytes, b"\x03\x00\x013\x01c\x012\x02bb\x011");
-        assert_eq!(Reader::new(&bytes).map(), Ok(map));
-        assert!(Reader::new(b"\x02\x02bb\x011\x01c\x012").map().is_err(), "longer key first");
-        assert!(Reader::new(b"\x02\x01c\x012\x01c\x012").map().is_err(), "one key twice");
-        assert!(Reader::new(b"\xff\xff\xff\xff\x0f").map().is_err(), "a count without entries");
+        assert_eq!(BcsReader::new(&bytes).map(), Ok(map));
+        assert!(BcsReader::new(b"\x02\x02bb\x011\x01c\x012").map().is_err(), "longer key first");
+        assert!(BcsReader::new(b"\x02\x01c\x012\x01c\x012").map().is_err(), "one key twice");
+        assert!(BcsReader::new(b"\xff\xff\xff\xff\x0f").map().is_err(), "a count without entries");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     MAX_TAGS_BYTES, PatchEntry, QuiltError, QuiltPatch, VERSION,
-    bcs::{self, Reader},
+    bcs::{self, BcsReader},
     layout::Layout,
 };
 
@@ -100,7 +100,7 @@ impl Columns<'_> {
 
     /// A field: a 16-bit length and that many bytes, which must end at or before `whole`.
     fn field(&self, at: &mut usize, whole: usize) -> Result<Vec<u8>, &'static str> {
-        let length = Reader::new(&self.read(*at, 2)?).u16()?;
+        let length = BcsReader::new(&self.read(*at, 2)?).u16()?;
         let from = *at + 2;
         *at = from + usize::from(length);
         if *at > whole {
@@ -111,7 +111,7 @@ impl Columns<'_> {
 }
 
 fn parse_header(header: &[u8]) -> Result<(u32, u8), &'static str> {
-    let mut reader = Reader::new(header);
+    let mut reader = BcsReader::new(header);
     if reader.byte()? != VERSION {
         return Err("its version is not known");
     }
@@ -124,14 +124,14 @@ fn parse_header(header: &[u8]) -> Result<(u32, u8), &'static str> {
 }
 
 fn parse_identifier(bytes: &[u8]) -> Result<String, &'static str> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = BcsReader::new(bytes);
     let identifier = reader.text()?.to_owned();
     reader.finish()?;
     Ok(identifier)
 }
 
 fn parse_tags(bytes: &[u8]) -> Result<BTreeMap<String, String>, &'static str> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = BcsReader::new(bytes);
     let tags = reader.map()?;
     reader.finish()?;
     Ok(tags)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     INDEX_PREFIX_BYTES, QuiltError, QuiltPatchId, VERSION,
-    bcs::{self, Reader},
+    bcs::{self, BcsReader},
     body, check_identifier,
     layout::{Layout, max_patches},
 };
@@ -52,7 +52,7 @@ impl QuiltIndex {
         let prefix = layout
             .read(quilt, 0, 1, 0, INDEX_PREFIX_BYTES)
             .ok_or(malformed("a column is too small for its length"))?;
-        let mut reader = Reader::new(&prefix);
+        let mut reader = BcsReader::new(&prefix);
         let version = reader.byte().map_err(malformed)?;
         if version != VERSION {
             return Err(QuiltError::Version { found: version });
@@ -68,7 +68,7 @@ impl QuiltIndex {
     /// Reads the entries, whose columns start at `first` and end at or before `columns`.
     fn parse(bytes: &[u8], first: usize, columns: usize, limit: usize) -> Result<Self, QuiltError> {
         let malformed = |what| QuiltError::MalformedIndex { what };
-        let mut reader = Reader::new(bytes);
+        let mut reader = BcsReader::new(bytes);
         let count = reader.length().map_err(malformed)?;
         if usize::try_from(count).map_or(true, |count| count > limit) {
             return Err(QuiltError::TooManyPatches { given: u64::from(count), limit });

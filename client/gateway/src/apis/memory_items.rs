@@ -8,7 +8,7 @@ use baton_proto::text::is_same_name;
 use serde_json::{Value, json};
 
 use crate::{
-    form::fields::Fields,
+    form::fields::BodyFields,
     http::api_error::ApiError,
     memory::{GatewayMemory, MemoryFailure, MemoryFilter},
     state::Gateway,
@@ -18,7 +18,7 @@ use crate::{
 const MAX_QUERY_BYTES: usize = 4096;
 
 /// The memories that a filter leaves, newest first.
-pub(crate) async fn list(gateway: Gateway, input: Fields) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn list(gateway: Gateway, input: BodyFields) -> Result<Json<Value>, ApiError> {
     let items = memory_of(&gateway)?.list(&filter(&gateway, input)?).await?;
     Ok(Json(json!({ "items": items })))
 }
@@ -30,7 +30,7 @@ pub(crate) async fn edit(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let (_slot, body) = gateway.read(body).await?;
-    let text = Fields::of_body(&body)?.some_text("text")?;
+    let text = BodyFields::of_body(&body)?.some_text("text")?;
     if text.trim().is_empty() {
         return Err(ApiError::value("text", "a memory needs words"));
     }
@@ -45,7 +45,7 @@ pub(crate) async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<J
 }
 
 /// Deletes all memories of a kind or project for good. A key with a name may name neither: it means its project.
-pub(crate) async fn delete_all(gateway: Gateway, input: Fields) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn delete_all(gateway: Gateway, input: BodyFields) -> Result<Json<Value>, ApiError> {
     let memory = memory_of(&gateway)?;
     let filter = filter(&gateway, input)?;
     if filter.query.is_some() {
@@ -66,7 +66,7 @@ fn memory_of(gateway: &Gateway) -> Result<Arc<dyn GatewayMemory>, ApiError> {
     memory.ok_or_else(|| ApiError::missing("no_memory", "this endpoint, or this key, has no memory"))
 }
 
-fn filter(gateway: &Gateway, mut input: Fields) -> Result<MemoryFilter, ApiError> {
+fn filter(gateway: &Gateway, mut input: BodyFields) -> Result<MemoryFilter, ApiError> {
     let (query, kind) = (input.text("query")?, input.text("kind")?);
     if query.as_ref().is_some_and(|query| query.len() > MAX_QUERY_BYTES) {
         return Err(ApiError::value("query", format!("query has at most {MAX_QUERY_BYTES} bytes")));

@@ -22,7 +22,7 @@ use baton_proto::{
 use serde_json::{Value, json};
 
 use crate::{
-    form::fields::Fields,
+    form::fields::BodyFields,
     http::api_error::ApiError,
     state::{Gateway, GatewayState},
 };
@@ -110,7 +110,7 @@ const MAX_QUERY_CHARS: usize = 200;
 
 /// The sessions that have all words, in any of their messages or in their title; last used first. It reads
 /// every journal, so one search runs at a time.
-async fn search(gateway: Gateway, mut input: Fields) -> Result<Json<Value>, ApiError> {
+async fn search(gateway: Gateway, mut input: BodyFields) -> Result<Json<Value>, ApiError> {
     let words = input.text("q")?.unwrap_or_default();
     if words.chars().count() > MAX_QUERY_CHARS {
         return Err(ApiError::value("q", format!("q has at most {MAX_QUERY_CHARS} characters")));
@@ -137,7 +137,7 @@ async fn search(gateway: Gateway, mut input: Fields) -> Result<Json<Value>, ApiE
 async fn rename(gateway: Gateway, Path(id): Path<String>, body: Body) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
     let (_slot, body) = gateway.read(body).await?;
-    let title = Fields::of_body(&body)?.text("title")?;
+    let title = BodyFields::of_body(&body)?.text("title")?;
     gateway.session(id).await?.rename(title.as_deref()).await?;
     gateway.note_use(id);
     gateway.learn(id).await?;
@@ -145,7 +145,11 @@ async fn rename(gateway: Gateway, Path(id): Path<String>, body: Body) -> Result<
 }
 
 /// A conversation, with the node and verification state of each turn; with `replaced`, of replaced turns too.
-async fn show(gateway: Gateway, Path(id): Path<String>, mut input: Fields) -> Result<Json<Value>, ApiError> {
+async fn show(
+    gateway: Gateway,
+    Path(id): Path<String>,
+    mut input: BodyFields,
+) -> Result<Json<Value>, ApiError> {
     let replaced = input.flag("replaced")?.unwrap_or(false);
     let id = id_of(&id)?;
     let session = gateway.session(id).await?;
@@ -210,7 +214,7 @@ async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>,
 async fn verify(
     gateway: Gateway,
     Path(id): Path<String>,
-    mut input: Fields,
+    mut input: BodyFields,
 ) -> Result<Json<Value>, ApiError> {
     let full = input.flag("full")?.unwrap_or(false);
     let id = id_of(&id)?;

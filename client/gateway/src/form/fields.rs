@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::http::api_error::ApiError;
 
 /// The fields of an object that are not read yet.
-pub(crate) struct Fields {
+pub(crate) struct BodyFields {
     fields: Map<String, Value>,
     /// The object's own path; empty for a body.
     path: String,
@@ -19,7 +19,7 @@ pub(crate) struct Fields {
     is_query: bool,
 }
 
-impl Fields {
+impl BodyFields {
     /// The fields of a body.
     pub(crate) fn of_body(body: &[u8]) -> Result<Self, ApiError> {
         let unreadable = |reason: String| {
@@ -221,7 +221,7 @@ impl Fields {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Fields {
+impl<S: Send + Sync> FromRequestParts<S> for BodyFields {
     type Rejection = ApiError;
 
     /// The fields of a query.
@@ -292,8 +292,8 @@ mod tests {
 
     use super::*;
 
-    fn fields(value: Value) -> Fields {
-        Fields::of(value, "a".to_owned()).unwrap()
+    fn fields(value: Value) -> BodyFields {
+        BodyFields::of(value, "a".to_owned()).unwrap()
     }
 
     fn refused<T>(read: Result<T, ApiError>) -> (String, String) {

@@ -4,7 +4,7 @@ use baton_proto::limits::MAX_SCHEMA_BYTES;
 use serde_json::{Value, json};
 
 use crate::{
-    form::fields::{Fields, without_nulls},
+    form::fields::{BodyFields, without_nulls},
     http::api_error::ApiError,
 };
 
@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "response_format";
 const MAX_NAME_BYTES: usize = 64;
 
 /// Takes the parameter out of a request: the schema that the answer must satisfy, if any.
-pub(crate) fn take(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+pub(crate) fn take(fields: &mut BodyFields) -> Result<Option<String>, ApiError> {
     let Some(mut format) = fields.object(NAME)? else { return Ok(None) };
     let schema = match format.text("type")?.as_deref() {
         Some("text") => None,
@@ -30,7 +30,7 @@ pub(crate) fn take(fields: &mut Fields) -> Result<Option<String>, ApiError> {
 }
 
 /// Takes a schema with its name. The answer satisfies it, strict or not.
-fn take_schema(format: &mut Fields) -> Result<String, ApiError> {
+fn take_schema(format: &mut BodyFields) -> Result<String, ApiError> {
     let missing =
         || ApiError::value(&format!("{NAME}.json_schema"), "json_schema is the schema with its name");
     let mut named = format.object("json_schema")?.ok_or_else(missing)?;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     fn read(value: Value) -> Result<Option<String>, ApiError> {
-        let mut fields = Fields::of(json!({ NAME: value }), String::new())?;
+        let mut fields = BodyFields::of(json!({ NAME: value }), String::new())?;
         let taken = take(&mut fields);
         assert!(fields.rest().is_empty());
         taken

@@ -3,7 +3,7 @@
 use baton_proto::limits::MAX_LOGPROBS;
 use serde_json::{Value, json};
 
-use crate::{form::fields::Fields, http::api_error::ApiError};
+use crate::{form::fields::BodyFields, http::api_error::ApiError};
 use baton_client::{LikelyToken, TokenReport};
 
 /// The requested number of alternatives for each token; may be zero.
@@ -14,7 +14,7 @@ pub(crate) struct LogprobsRequest {
 
 impl LogprobsRequest {
     /// From a chat request: `logprobs` enables them, `top_logprobs` counts alternatives.
-    pub(crate) fn of_chat(fields: &mut Fields) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn of_chat(fields: &mut BodyFields) -> Result<Option<Self>, ApiError> {
         let logprobs = fields.flag("logprobs")?.unwrap_or(false);
         let alternatives = fields.whole("top_logprobs", 0..=MAX_LOGPROBS)?;
         match (logprobs, alternatives) {
@@ -27,7 +27,7 @@ impl LogprobsRequest {
     }
 
     /// From a text request: `logprobs` counts alternatives.
-    pub(crate) fn of_text(fields: &mut Fields) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn of_text(fields: &mut BodyFields) -> Result<Option<Self>, ApiError> {
         if fields.peek("logprobs") == Some(&Value::Bool(false)) {
             // The older chat form of `logprobs`.
             fields.take("logprobs");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn read(chat: bool, body: Value) -> Result<Option<u8>, ApiError> {
-        let mut fields = Fields::of(body, String::new())?;
+        let mut fields = BodyFields::of(body, String::new())?;
         let wanted =
             if chat { LogprobsRequest::of_chat(&mut fields) } else { LogprobsRequest::of_text(&mut fields) };
         assert!(wanted.is_err() || fields.rest().is_empty());

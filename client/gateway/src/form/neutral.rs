@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    form::fields::{Fields, is_empty},
+    form::fields::{BodyFields, is_empty},
     http::api_error::ApiError,
 };
 
@@ -22,7 +22,7 @@ const LABELS: [&str; 10] = [
 ];
 
 /// Checks that all fields that are left change nothing.
-pub(crate) fn check_rest(fields: &Fields) -> Result<(), ApiError> {
+pub(crate) fn check_rest(fields: &BodyFields) -> Result<(), ApiError> {
     fields.iter().try_for_each(|(name, value)| check(name, value))
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn check(name: &str, value: &Value) -> Result<(), ApiError> {
 
 /// With `adaptive` the model decides whether it thinks, and no model here does.
 fn check_thinking(value: &Value) -> Result<(), ApiError> {
-    let kind = Fields::of(value.clone(), "thinking".to_owned())?.text("type")?;
+    let kind = BodyFields::of(value.clone(), "thinking".to_owned())?.text("type")?;
     if kind.is_none_or(|kind| matches!(kind.as_str(), "disabled" | "adaptive")) {
         return Ok(());
     }
@@ -82,7 +82,7 @@ fn check_thinking(value: &Value) -> Result<(), ApiError> {
 
 /// No model here reasons apart from its answer. So an effort is refused, and a summary of nothing is not.
 fn check_reasoning(value: &Value) -> Result<(), ApiError> {
-    let wishes = Fields::of(value.clone(), "reasoning".to_owned())?;
+    let wishes = BodyFields::of(value.clone(), "reasoning".to_owned())?;
     for (name, value) in wishes.iter() {
         let served = match name {
             "effort" => json!(["none"]),
@@ -100,7 +100,7 @@ fn check_reasoning(value: &Value) -> Result<(), ApiError> {
 
 /// Whether the edits of a context change nothing: there are no thinking blocks that could be cleared.
 fn check_context_edits(value: &Value) -> Result<(), ApiError> {
-    let mut context = Fields::of(value.clone(), "context_management".to_owned())?;
+    let mut context = BodyFields::of(value.clone(), "context_management".to_owned())?;
     for mut edit in context.objects("edits")?.unwrap_or_default() {
         if !edit.text("type")?.is_some_and(|kind| kind.starts_with("clear_thinking_")) {
             let message = "the gateway sends a conversation whole";

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     form::{
         completion::{CompletionRequest, RequestPlace, Retention, SamplingRequest, is_any},
-        fields::{Fields, whole},
+        fields::{BodyFields, whole},
         format,
         logprobs::LogprobsRequest,
         neutral,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The place that a request names.
-fn read_place(fields: &mut Fields, session: Option<&str>) -> Result<RequestPlace, ApiError> {
+fn read_place(fields: &mut BodyFields, session: Option<&str>) -> Result<RequestPlace, ApiError> {
     let replaces = fields.whole("replaces", 0..=u64::MAX)?;
     let branch_after = fields.whole("branch_after", 0..=u64::MAX)?;
     let (place, name) = match (replaces, branch_after) {
@@ -69,7 +69,7 @@ fn retention(
 /// # Parameters
 /// `session` is the header's session, which takes precedence over the body's.
 pub(crate) fn read_chat(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
-    let mut fields = Fields::of_body(body)?;
+    let mut fields = BodyFields::of_body(body)?;
     let session = session.or(fields.text("session")?);
     let place = read_place(&mut fields, session.as_deref())?;
     let memory = fields.flag("memory")?.unwrap_or(true);
@@ -105,7 +105,7 @@ pub(crate) fn read_chat(body: &[u8], session: Option<String>) -> Result<Completi
 /// Reads the body of a text completion. The text becomes one message of its own conversation: nodes render every
 /// prompt by the model's chat template.
 pub(crate) fn read_text(body: &[u8]) -> Result<CompletionRequest, ApiError> {
-    let mut fields = Fields::of_body(body)?;
+    let mut fields = BodyFields::of_body(body)?;
     let logprobs = LogprobsRequest::of_text(&mut fields)?;
     let not_text = |_| ApiError::unsupported("prompt", "prompt must be a text, not tokens");
     let missing = || ApiError::value("prompt", "prompt is a text, and missing");
@@ -117,7 +117,7 @@ pub(crate) fn read_text(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     Ok(CompletionRequest { logprobs, retention: Retention::Single, ..completion })
 }
 
-fn read_message(mut fields: Fields, ids: &mut CallIds) -> Result<Message, ApiError> {
+fn read_message(mut fields: BodyFields, ids: &mut CallIds) -> Result<Message, ApiError> {
     let role = match fields.some_text("role")?.as_str() {
         "system" | "developer" => Role::System,
         "user" => Role::User,
@@ -152,7 +152,7 @@ fn read_message(mut fields: Fields, ids: &mut CallIds) -> Result<Message, ApiErr
 }
 
 /// A call as a program sends it back.
-fn read_call(mut fields: Fields) -> Result<PastCall, ApiError> {
+fn read_call(mut fields: BodyFields) -> Result<PastCall, ApiError> {
     if fields.text("type")?.is_some_and(|kind| kind != "function") {
         return Err(ApiError::unsupported(&fields.at("type"), "only calls of type function are served"));
     }
@@ -192,7 +192,7 @@ pub(crate) fn read_choice(choice: Option<&Value>, name: &str) -> Result<ToolChoi
 }
 
 /// The biases by token id, which is written as text, in ascending order of tokens.
-fn read_biases(fields: &mut Fields) -> Result<Vec<TokenBias>, ApiError> {
+fn read_biases(fields: &mut BodyFields) -> Result<Vec<TokenBias>, ApiError> {
     let Some(mut biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
     let tokens: Vec<String> = biases.iter().map(|(token, _)| token.to_owned()).collect();
     let mut read = Vec::with_capacity(tokens.len());
@@ -209,7 +209,7 @@ fn read_biases(fields: &mut Fields) -> Result<Vec<TokenBias>, ApiError> {
 }
 
 /// Reads the seed; any number of 64 bits is one, with or without a sign.
-pub(crate) fn read_seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+pub(crate) fn read_seed(fields: &mut BodyFields) -> Result<Option<u64>, ApiError> {
     let seed = fields.whole("seed", i128::from(i64::MIN)..=i128::from(u64::MAX))?;
     let bits = |seed| u64::try_from(seed).ok().or_else(|| i64::try_from(seed).ok().map(i64::cast_unsigned));
     Ok(seed.and_then(bits))
@@ -217,7 +217,7 @@ pub(crate) fn read_seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
 
 /// Reads the parameters that all kinds of requests share. Those that are left must be neutral.
 pub(crate) fn read_common(
-    mut fields: Fields,
+    mut fields: BodyFields,
     system: Vec<Message>,
     messages: Vec<Message>,
 ) -> Result<CompletionRequest, ApiError> {
@@ -254,7 +254,7 @@ pub(crate) fn read_common(
 }
 
 /// Reads `top_k`; -1 stands for no limit, as servers of open models have it.
-pub(crate) fn read_top_k(fields: &mut Fields) -> Result<u32, ApiError> {
+pub(crate) fn read_top_k(fields: &mut BodyFields) -> Result<u32, ApiError> {
     if fields.peek("top_k").and_then(whole) == Some(-1) {
         fields.take("top_k");
     }
@@ -262,7 +262,7 @@ pub(crate) fn read_top_k(fields: &mut Fields) -> Result<u32, ApiError> {
 }
 
 /// Reads whether a stream ends with the token counts.
-fn read_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+fn read_stream_options(fields: &mut BodyFields, stream: bool) -> Result<bool, ApiError> {
     let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
     if !stream {
         return Err(ApiError::value("stream_options", "stream_options needs stream to be true"));

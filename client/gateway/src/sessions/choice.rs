@@ -25,7 +25,7 @@ use crate::{
     state::{
         Gateway,
         session_index::{agreement, same_messages},
-        session_slots::{Holder, SessionSlot},
+        session_slots::{SessionSlot, SlotHolder},
     },
 };
 use baton_client::{Client, ClientError, Conversation, ConversationTurn, NewSession, TurnInput};
@@ -152,7 +152,7 @@ impl Seeker<'_> {
         }
     }
 
-    fn take(&self, session: SessionId) -> Result<SessionSlot, Holder> {
+    fn take(&self, session: SessionId) -> Result<SessionSlot, SlotHolder> {
         self.gateway.inner.session_slots.take(session, self.steps.downgrade())
     }
 
@@ -339,7 +339,7 @@ async fn conversation_until(
 
 /// Waits for the end of a turn whose program has hung up, as before a retry, or after a stop. Other turns are
 /// not waited for.
-async fn wait_if_hung_up(holder: Holder) -> Result<(), ClientError> {
+async fn wait_if_hung_up(holder: SlotHolder) -> Result<(), ClientError> {
     if !holder.has_hung_up() {
         return Err(ClientError::Busy);
     }

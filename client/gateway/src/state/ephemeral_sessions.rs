@@ -47,7 +47,7 @@ impl EphemeralSession {
 
 /// The messages of a session.
 #[derive(Clone, PartialEq)]
-pub(crate) struct History {
+pub(crate) struct EphemeralHistory {
     /// The project of the program's key; none for the owner's programs.
     pub(crate) project: Option<String>,
     /// System texts and tools.
@@ -58,7 +58,7 @@ pub(crate) struct History {
     pub(crate) turns: u64,
 }
 
-impl History {
+impl EphemeralHistory {
     /// Whether a request of the project with these messages continues the session.
     fn is_of(&self, project: Option<&str>, pinned: &[Message], messages: &[Message]) -> bool {
         is_same_place(self.project.as_deref(), project)
@@ -82,7 +82,7 @@ impl History {
 pub(crate) struct IdleSessions<T = EphemeralSession>(Mutex<Vec<IdleSession<T>>>);
 
 struct IdleSession<T> {
-    history: History,
+    history: EphemeralHistory,
     session: T,
     used: Instant,
 }
@@ -107,7 +107,7 @@ impl<T> IdleSessions<T> {
         project: Option<&str>,
         pinned: &[Message],
         messages: &[Message],
-    ) -> Option<(History, T)> {
+    ) -> Option<(EphemeralHistory, T)> {
         let mut idle = self.0.lock();
         let position = idle.iter().rposition(|one| one.history.is_of(project, pinned, messages))?;
         let taken = idle.remove(position);
@@ -116,7 +116,7 @@ impl<T> IdleSessions<T> {
 
     /// Keeps a session for a next request. The caller ends the returned sessions, for which there is no room.
     #[must_use]
-    pub(crate) fn keep(&self, history: History, session: T, now: Instant) -> Vec<T> {
+    pub(crate) fn keep(&self, history: EphemeralHistory, session: T, now: Instant) -> Vec<T> {
         let mut idle = self.0.lock();
         idle.push(IdleSession { history, session, used: now });
         let (mut count, mut bytes) = (0, 0);
@@ -142,9 +142,14 @@ impl<T> IdleSessions<T> {
 mod tests {
     use super::*;
 
-    fn history(text: &str) -> History {
+    fn history(text: &str) -> EphemeralHistory {
         let messages = vec![Message::new(Role::User, text), Message::new(Role::Assistant, "yes")];
-        History { project: None, pinned: vec![Message::new(Role::System, "brief")], messages, turns: 1 }
+        EphemeralHistory {
+            project: None,
+            pinned: vec![Message::new(Role::System, "brief")],
+            messages,
+            turns: 1,
+        }
     }
 
     #[test]

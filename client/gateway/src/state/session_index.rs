@@ -30,12 +30,12 @@ pub(crate) const MAX_PROPOSALS: usize = 8;
 
 /// Hash of the messages up to a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Mark(u64);
+struct WordsMark(u64);
 
 /// A session's marks and list entry.
 #[derive(Debug)]
 struct IndexedSession {
-    marks: Vec<Mark>,
+    marks: Vec<WordsMark>,
     used_ms: u64,
     title: String,
     project: Option<String>,
@@ -62,15 +62,15 @@ pub(crate) struct SessionIndex {
     hasher: RandomState,
     sessions: HashMap<SessionId, IndexedSession>,
     /// Sessions in which a mark occurs, each with the number of turns before it.
-    at: HashMap<Mark, Vec<(SessionId, usize)>>,
+    at: HashMap<WordsMark, Vec<(SessionId, usize)>>,
     /// Sessions with an unanswered turn, by the mark of all messages, the new ones included.
-    unanswered: HashMap<Mark, SessionId>,
+    unanswered: HashMap<WordsMark, SessionId>,
     marks: usize,
 }
 
 impl SessionIndex {
-    fn extend(&self, Mark(before): Mark, messages: &[Message]) -> Mark {
-        Mark(messages.iter().fold(before, |before, message| {
+    fn extend(&self, WordsMark(before): WordsMark, messages: &[Message]) -> WordsMark {
+        WordsMark(messages.iter().fold(before, |before, message| {
             self.hasher.hash_one((before, message.role as u8, canonical(message)))
         }))
     }
@@ -78,7 +78,7 @@ impl SessionIndex {
     /// Indexes a session's present messages, in place of earlier ones.
     pub(crate) fn learn(&mut self, conversation: &Conversation) {
         self.forget(conversation.session);
-        let mut mark = Mark(0);
+        let mut mark = WordsMark(0);
         let mut marks = Vec::with_capacity(conversation.turns.len());
         for (index, turn) in conversation.turns.iter().enumerate() {
             mark = self.extend(mark, &turn.messages);
@@ -143,7 +143,7 @@ impl SessionIndex {
     /// Sessions of a project that begin with these messages, as whole turns: first the sessions that end there,
     /// then the last used.
     pub(crate) fn propose(&self, messages: &[Message], project: Option<&str>) -> Vec<SessionId> {
-        let mark = self.extend(Mark(0), messages);
+        let mark = self.extend(WordsMark(0), messages);
         let occurrences = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
         let mut found: Vec<_> = occurrences
             .iter()
@@ -182,8 +182,8 @@ impl SessionIndex {
     }
 
     /// The mark before the messages of a project.
-    fn beginning(&self, project: Option<&str>) -> Mark {
-        Mark(self.hasher.hash_one(project))
+    fn beginning(&self, project: Option<&str>) -> WordsMark {
+        WordsMark(self.hasher.hash_one(project))
     }
 }
 

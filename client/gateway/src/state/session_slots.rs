@@ -11,11 +11,11 @@ use crate::form::steps::Step;
 
 /// The sessions in which requests take turns; as many as there are requests.
 #[derive(Clone, Default)]
-pub(crate) struct SessionSlots(Arc<Mutex<HashMap<SessionId, Holder>>>);
+pub(crate) struct SessionSlots(Arc<Mutex<HashMap<SessionId, SlotHolder>>>);
 
 /// The request that holds a session.
 #[derive(Clone)]
-pub(crate) struct Holder {
+pub(crate) struct SlotHolder {
     steps: WeakUnboundedSender<Step>,
     held: watch::Receiver<()>,
 }
@@ -37,19 +37,19 @@ impl SessionSlots {
         &self,
         session: SessionId,
         steps: WeakUnboundedSender<Step>,
-    ) -> Result<SessionSlot, Holder> {
+    ) -> Result<SessionSlot, SlotHolder> {
         let (sender, held) = watch::channel(());
         // Each change is one call of the map, so a panic leaves it whole.
         let mut holders = self.0.lock();
         if let Some(holder) = holders.get(&session) {
             return Err(holder.clone());
         }
-        holders.insert(session, Holder { steps, held });
+        holders.insert(session, SlotHolder { steps, held });
         Ok(SessionSlot { slots: self.clone(), session, _held: sender })
     }
 
     /// The request that holds a session.
-    pub(crate) fn holder(&self, session: SessionId) -> Option<Holder> {
+    pub(crate) fn holder(&self, session: SessionId) -> Option<SlotHolder> {
         self.0.lock().get(&session).cloned()
     }
 
@@ -59,7 +59,7 @@ impl SessionSlots {
     }
 }
 
-impl Holder {
+impl SlotHolder {
     /// Whether the program that sent this request is gone: its turn ends soon.
     pub(crate) fn has_hung_up(&self) -> bool {
         self.steps.upgrade().is_none_or(|steps| steps.is_closed())

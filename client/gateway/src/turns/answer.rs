@@ -23,7 +23,7 @@ use crate::{
     },
     state::{
         Gateway,
-        ephemeral_sessions::{EphemeralSession, History, IDLE_TIME},
+        ephemeral_sessions::{EphemeralHistory, EphemeralSession, IDLE_TIME},
         request_slots::RequestSlot,
     },
 };
@@ -156,7 +156,7 @@ pub(crate) async fn start(
 
 /// An ephemeral session, and the messages that it gets.
 struct EphemeralChoice {
-    history: History,
+    history: EphemeralHistory,
     session: EphemeralSession,
     messages: Vec<Message>,
     messages_left_out: usize,
@@ -187,7 +187,7 @@ async fn choose_ephemeral(
     check(&messages)?;
     let session = EphemeralSession::begin(gateway.client(), pinned.clone()).await?;
     let project = project.map(str::to_owned);
-    let history = History { project, pinned, messages: Vec::new(), turns: 0 };
+    let history = EphemeralHistory { project, pinned, messages: Vec::new(), turns: 0 };
     Ok(EphemeralChoice { history, session, messages, messages_left_out })
 }
 

@@ -10,7 +10,7 @@ use crate::{
     apis::openai::responses::ResponseId,
     form::{
         completion::{CompletionRequest, RequestPlace, SamplingRequest, is_any},
-        fields::{Fields, is_empty, without_nulls},
+        fields::{BodyFields, is_empty, without_nulls},
         format, neutral,
         tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
         wire::read_top_k,
@@ -28,14 +28,14 @@ pub(super) const MESSAGE_ID: &str = "msg_";
 /// # Parameters
 /// `session` is the session that the header names.
 pub(super) fn read_request(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
-    let fields = Fields::of_body(body)?;
+    let fields = BodyFields::of_body(body)?;
     if fields.peek("max_tokens").is_none() {
         return Err(ApiError::value("max_tokens", "max_tokens is missing: a request limits its answer"));
     }
     read(fields, session)
 }
 
-fn read(mut fields: Fields, session: Option<String>) -> Result<CompletionRequest, ApiError> {
+fn read(mut fields: BodyFields, session: Option<String>) -> Result<CompletionRequest, ApiError> {
     let max_tokens = fields.whole("max_tokens", 1..=MAX_OUTPUT_TOKENS)?;
     let (temperature, top_p) = (fields.number("temperature")?, fields.number("top_p")?);
     let sampling = SamplingRequest {
@@ -83,7 +83,7 @@ fn read(mut fields: Fields, session: Option<String>) -> Result<CompletionRequest
 
 /// Reads `thread`: the message that the request follows, in the session of its turn. Each message begins or continues
 /// a session here, so a thread that begins asks for nothing more.
-fn read_thread(fields: &mut Fields) -> Result<Option<ResponseId>, ApiError> {
+fn read_thread(fields: &mut BodyFields) -> Result<Option<ResponseId>, ApiError> {
     let Some(mut thread) = fields.object("thread")? else { return Ok(None) };
     let kind = thread.text("type")?;
     let previous = match kind.as_deref() {
@@ -120,7 +120,7 @@ pub(super) fn own_param(param: &str) -> String {
 }
 
 /// Reads `output_config`: the schema that the answer must satisfy, if any.
-fn read_format(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+fn read_format(fields: &mut BodyFields) -> Result<Option<String>, ApiError> {
     let Some(mut config) = fields.object("output_config")? else { return Ok(None) };
     // `high` is the API's default.
     if let Some(effort) = config.take("effort").filter(|effort| effort != "high") {
@@ -143,7 +143,7 @@ fn read_format(fields: &mut Fields) -> Result<Option<String>, ApiError> {
 }
 
 /// Reads the tools, in the form that the session holds, and the choice.
-fn read_tools(fields: &mut Fields) -> Result<ToolRequest, ApiError> {
+fn read_tools(fields: &mut BodyFields) -> Result<ToolRequest, ApiError> {
     let mut tools = Vec::new();
     for mut tool in fields.objects("tools")?.unwrap_or_default() {
         if tool.text("type")?.is_some_and(|kind| kind != "custom") {
@@ -166,7 +166,7 @@ fn read_tools(fields: &mut Fields) -> Result<ToolRequest, ApiError> {
         tool.refuse_rest("a tool")?;
         tools.push(json!({ "type": "function", "function": function }));
     }
-    let mut choice = fields.object("tool_choice")?.unwrap_or_else(Fields::none);
+    let mut choice = fields.object("tool_choice")?.unwrap_or_else(BodyFields::none);
     let parallel_tool_calls = choice.flag("disable_parallel_tool_use")?.map(|disable| !disable);
     let kind = choice.text("type")?;
     let choice = match kind.as_deref() {
@@ -186,7 +186,7 @@ fn read_tools(fields: &mut Fields) -> Result<ToolRequest, ApiError> {
 /// Reads a message. A user's message with results of tools becomes several: each result is a message here.
 fn read_message(
     index: usize,
-    mut message: Fields,
+    mut message: BodyFields,
     ids: &mut CallIds,
     messages: &mut Vec<Message>,
 ) -> Result<(), ApiError> {
@@ -248,7 +248,7 @@ fn read_message(
     Ok(())
 }
 
-fn read_call(block: &mut Fields) -> Result<PastCall, ApiError> {
+fn read_call(block: &mut BodyFields) -> Result<PastCall, ApiError> {
     let missing = ApiError::value(&block.at("id"), "a call has an id");
     let id = block.text("id")?.ok_or(missing)?;
     let name = block.text("name")?.unwrap_or_default();
@@ -259,7 +259,7 @@ fn read_call(block: &mut Fields) -> Result<PastCall, ApiError> {
     })
 }
 
-fn read_result(block: &mut Fields, ids: &CallIds) -> Result<Message, ApiError> {
+fn read_result(block: &mut BodyFields, ids: &CallIds) -> Result<Message, ApiError> {
     let missing = ApiError::value(&block.at("tool_use_id"), "a result has the tool_use_id of its call");
     let id = block.text("tool_use_id")?.ok_or(missing)?;
     let content = block.content("content", &["text"], BETWEEN_BLOCKS)?;
@@ -271,7 +271,7 @@ fn read_result(block: &mut Fields, ids: &CallIds) -> Result<Message, ApiError> {
 /// Tokens of a request's texts and tools, by their bytes: more than a model's vocabulary makes of English. The API
 /// counts without a limit of the answer.
 pub(super) fn token_estimate(body: &[u8]) -> Result<u64, ApiError> {
-    Ok(read(Fields::of_body(body)?, None)?.input_estimate())
+    Ok(read(BodyFields::of_body(body)?, None)?.input_estimate())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::{
     apis::openai::embeddings::TextsToEmbed,
     form::{
         completion::{CompletionRequest, Retention, SamplingRequest, is_any},
-        fields::{Fields, is_empty, whole, without_nulls},
+        fields::{BodyFields, is_empty, whole, without_nulls},
         format, neutral,
         tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
         wire::{read_seed, read_top_k},
@@ -46,7 +46,7 @@ pub(super) struct ModelName;
 impl ModelName {
     /// Reads it out of a body, where it is `model`, or `name` in older clients.
     pub(super) fn read(body: &[u8]) -> Result<String, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = BodyFields::of_body(body)?;
         let (model, name) = (fields.text("model")?, fields.text("name")?);
         let name = model.or(name).filter(|name| !name.is_empty());
         let missing = || ApiError::value("model", "model is the name of a model");
@@ -72,7 +72,7 @@ pub(super) fn own_param(param: &str) -> String {
 /// # Parameters
 /// `session` is the session that the header names.
 pub(super) fn read_chat(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
-    let mut fields = Fields::of_body(body)?;
+    let mut fields = BodyFields::of_body(body)?;
     let mut reader = MessageReader::default();
     for message in fields.objects("messages")?.unwrap_or_default() {
         reader.push(message)?;
@@ -88,7 +88,7 @@ pub(super) fn read_chat(body: &[u8], session: Option<String>) -> Result<Completi
 
 /// Reads the body of a request without a conversation.
 pub(super) fn read_generate(body: &[u8]) -> Result<CompletionRequest, ApiError> {
-    let mut fields = Fields::of_body(body)?;
+    let mut fields = BodyFields::of_body(body)?;
     let message = |role: Role, text: Option<String>| {
         text.filter(|text| !text.is_empty()).map(|text| Message::new(role, text)).into_iter().collect()
     };
@@ -99,7 +99,7 @@ pub(super) fn read_generate(body: &[u8]) -> Result<CompletionRequest, ApiError> 
 
 /// Reads the body of a request for vectors: of the texts in this field. Also returns the skipped fields.
 pub(super) fn read_embed(body: &[u8], name: &str) -> Result<(TextsToEmbed, Vec<String>), ApiError> {
-    let mut fields = Fields::of_body(body)?;
+    let mut fields = BodyFields::of_body(body)?;
     let texts = TextsToEmbed::take(&mut fields, name)?;
     // A text beyond the limit is refused, cut or not.
     for known in ["truncate", "options", "keep_alive"] {
@@ -127,7 +127,7 @@ struct MessageReader {
 }
 
 impl MessageReader {
-    fn push(&mut self, mut message: Fields) -> Result<(), ApiError> {
+    fn push(&mut self, mut message: BodyFields) -> Result<(), ApiError> {
         let role = match message.some_text("role")?.as_str() {
             "system" => Role::System,
             "user" => Role::User,
@@ -162,13 +162,13 @@ impl MessageReader {
         Ok(())
     }
 
-    fn write_calls(&mut self, text: &str, calls: Vec<Fields>) -> Result<String, ApiError> {
+    fn write_calls(&mut self, text: &str, calls: Vec<BodyFields>) -> Result<String, ApiError> {
         self.waiting.clear();
         let mut past = Vec::with_capacity(calls.len());
         for mut call in calls {
             // Its path is a name of its own.
             let id = call.text("id")?.unwrap_or_else(|| call.path().to_owned());
-            let mut function = call.object("function")?.unwrap_or_else(Fields::none);
+            let mut function = call.object("function")?.unwrap_or_else(BodyFields::none);
             let name = function.text("name")?.unwrap_or_default();
             self.waiting.push_back((id.clone(), name.clone()));
             let arguments = function.take("arguments").unwrap_or_else(|| json!({})).to_string();
@@ -195,7 +195,7 @@ impl MessageReader {
 
 /// Reads the parameters that a chat and a text share.
 fn read_common(
-    mut fields: Fields,
+    mut fields: BodyFields,
     system: Vec<Message>,
     messages: Vec<Message>,
 ) -> Result<CompletionRequest, ApiError> {
@@ -210,7 +210,7 @@ fn read_common(
     };
     let stream = fields.flag("stream")?.unwrap_or(true);
     let model = fields.text("model")?.map(|name| bare_name(&name).to_owned());
-    let mut options = fields.object("options")?.unwrap_or_else(Fields::none);
+    let mut options = fields.object("options")?.unwrap_or_else(BodyFields::none);
     let (sampling, max_tokens) = read_options(&mut options)?;
     let mut ignored = Vec::new();
     let mut unknown = Vec::new();
@@ -239,7 +239,7 @@ fn read_common(
 const REFUSED: [&str; 7] = ["think", "images", "template", "raw", "suffix", "context", "logprobs"];
 
 /// Takes the options that are served: the sampling, and the most tokens.
-fn read_options(options: &mut Fields) -> Result<(SamplingRequest, Option<u32>), ApiError> {
+fn read_options(options: &mut BodyFields) -> Result<(SamplingRequest, Option<u32>), ApiError> {
     let (temperature, top_p) = (options.number("temperature")?, options.number("top_p")?);
     let sampling = SamplingRequest {
         top_k: read_top_k(options)?,

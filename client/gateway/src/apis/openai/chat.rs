@@ -33,7 +33,7 @@ use baton_client::TokenReport;
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum CompletionForm {
     Chat,
     Text,
 }
@@ -42,25 +42,25 @@ enum Form {
 pub(crate) async fn complete(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
     let request = read_chat(&body, named_session(&headers)?)?;
-    respond(gateway, slot, request, Form::Chat).await
+    respond(gateway, slot, request, CompletionForm::Chat).await
 }
 
 /// A text completion.
 pub(crate) async fn complete_text(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
     let request = read_text(&body)?;
-    respond(gateway, slot, request, Form::Text).await
+    respond(gateway, slot, request, CompletionForm::Text).await
 }
 
 async fn respond(
     gateway: Gateway,
     slot: RequestSlot,
     request: CompletionRequest,
-    form: Form,
+    form: CompletionForm,
 ) -> Result<Response, ApiError> {
     let (stream, include_usage, ephemeral) = (request.stream, request.include_usage, request.is_ephemeral());
     let parser = request.answer_parser();
-    let mut frame = Frame {
+    let mut frame = ChunkFrame {
         form,
         index: 0,
         logprobs: request.logprobs,
@@ -85,7 +85,7 @@ async fn respond(
         let mut choices = vec![frame.clone().steps(first, running, parser).boxed()];
         for (mut running, parser) in more {
             let first = running.first_step(&mut frame.model, stream).await?;
-            let frame = Frame { index: choices.len(), ..frame.clone() };
+            let frame = ChunkFrame { index: choices.len(), ..frame.clone() };
             choices.push(frame.steps(first, running, parser).boxed());
         }
         let events = frame.events(choices, include_usage);
@@ -134,8 +134,8 @@ enum ChoiceStep {
 
 /// The fields that all parts of a response share.
 #[derive(Clone)]
-struct Frame {
-    form: Form,
+struct ChunkFrame {
+    form: CompletionForm,
     /// The choice's position.
     index: usize,
     logprobs: Option<LogprobsRequest>,
@@ -145,7 +145,7 @@ struct Frame {
     created_s: u64,
 }
 
-impl Form {
+impl CompletionForm {
     fn prefix(self) -> &'static str {
         match self {
             Self::Chat => "chatcmpl",
@@ -154,7 +154,7 @@ impl Form {
     }
 }
 
-impl Frame {
+impl ChunkFrame {
     fn response(&self, whole: &WholeAnswer, parser: Option<AnswerParser>) -> Value {
         let WholeAnswer { text, reports, accepted: answer } = whole;
         let ended = EndedAnswer::read(text, parser, answer.outcome.finish);
@@ -163,7 +163,7 @@ impl Frame {
         let whole = reports.len() == answer.outcome.receipt.tokens.output as usize;
         let logprobs = if whole { self.logprobs(reports, &mut 0) } else { Value::Null };
         let (object, choice) = match self.form {
-            Form::Chat => (
+            CompletionForm::Chat => (
                 "chat.completion",
                 json!({
                     "index": 0,
@@ -172,7 +172,7 @@ impl Frame {
                     "finish_reason": finish,
                 }),
             ),
-            Form::Text => (
+            CompletionForm::Text => (
                 "text_completion",
                 json!({ "index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish }),
             ),
@@ -193,8 +193,8 @@ impl Frame {
     fn logprobs(&self, reports: &[TokenReport], offset: &mut usize) -> Value {
         match (self.logprobs, self.form) {
             (None, _) => Value::Null,
-            (Some(request), Form::Chat) => request.chat(reports),
-            (Some(request), Form::Text) => request.text(reports, offset),
+            (Some(request), CompletionForm::Chat) => request.chat(reports),
+            (Some(request), CompletionForm::Text) => request.text(reports, offset),
         }
     }
 
@@ -229,7 +229,7 @@ impl Frame {
         running: RunningTurn,
         mut parser: Option<AnswerParser>,
     ) -> impl Stream<Item = ChoiceStep> {
-        let head = (self.form == Form::Chat)
+        let head = (self.form == CompletionForm::Chat)
             .then(|| self.chunk(&json!({ "role": "assistant", "content": "" }), Value::Null, None, None));
         // Reports whose text comes next, and the number of characters before it.
         let (mut waiting, mut offset) = (Vec::new(), 0);
@@ -292,9 +292,9 @@ impl Frame {
 
     fn delta(&self, text: &str) -> Value {
         match self.form {
-            Form::Chat if text.is_empty() => json!({}),
-            Form::Chat => json!({ "content": text }),
-            Form::Text => Value::from(text),
+            CompletionForm::Chat if text.is_empty() => json!({}),
+            CompletionForm::Chat => json!({ "content": text }),
+            CompletionForm::Text => Value::from(text),
         }
     }
 
@@ -305,7 +305,7 @@ impl Frame {
         finish: Option<&str>,
         answer: Option<&AcceptedAnswer>,
     ) -> ServerEvent {
-        let field = if self.form == Form::Chat { "delta" } else { "text" };
+        let field = if self.form == CompletionForm::Chat { "delta" } else { "text" };
         let choice =
             json!({ "index": self.index, field: delta, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = self.base(&[choice]);
@@ -325,7 +325,8 @@ impl Frame {
     }
 
     fn base(&self, choices: &[Value]) -> Value {
-        let object = if self.form == Form::Chat { "chat.completion.chunk" } else { "text_completion" };
+        let object =
+            if self.form == CompletionForm::Chat { "chat.completion.chunk" } else { "text_completion" };
         json!({
             "id": self.id,
             "object": object,

@@ -9,7 +9,7 @@ use zeroize::Zeroize as _;
 use crate::{
     form::{
         completion::{estimate_tokens, is_any},
-        fields::Fields,
+        fields::BodyFields,
         neutral,
     },
     http::api_error::ApiError,
@@ -46,7 +46,7 @@ impl Drop for TextsToEmbed {
 
 impl TextsToEmbed {
     /// Takes the texts of this field, and the parameters of their vectors.
-    pub(crate) fn take(fields: &mut Fields, name: &str) -> Result<Self, ApiError> {
+    pub(crate) fn take(fields: &mut BodyFields, name: &str) -> Result<Self, ApiError> {
         let not_texts =
             |_| ApiError::unsupported(name, format!("{name} must be a text or a list of texts, not tokens"));
         let texts = fields.texts(name).map_err(not_texts)?.unwrap_or_default();
@@ -108,7 +108,7 @@ struct EmbeddingsRequest {
 
 impl EmbeddingsRequest {
     fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = BodyFields::of_body(body)?;
         let input = TextsToEmbed::take(&mut fields, "input")?;
         let format = match fields.text("encoding_format")?.as_deref() {
             None | Some("float") => VectorEncoding::Float,

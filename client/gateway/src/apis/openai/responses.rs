@@ -23,7 +23,7 @@ use baton_proto::{ids::SessionId, record::Role, tools::Definitions};
 use serde_json::{Value, json};
 
 use crate::{
-    form::{completion::RequestPlace, fields::Fields, tools::AnswerParser},
+    form::{completion::RequestPlace, fields::BodyFields, tools::AnswerParser},
     http::{
         api_error::ApiError,
         event_stream::{self, ServerEvent},
@@ -180,7 +180,7 @@ async fn find(gateway: &Gateway, text: &str) -> Result<(ResponseId, TurnView), A
 async fn retrieve(
     gateway: Gateway,
     Path(id): Path<String>,
-    mut options: Fields,
+    mut options: BodyFields,
 ) -> Result<Json<Value>, ApiError> {
     if options.flag("stream")? == Some(true) {
         let message = "a kept response is read whole: leave stream out";
@@ -207,7 +207,7 @@ async fn retrieve(
 async fn input_items(
     gateway: Gateway,
     Path(id): Path<String>,
-    mut options: Fields,
+    mut options: BodyFields,
 ) -> Result<Json<Value>, ApiError> {
     let limit = options.whole("limit", 1..=MAX_LISTED)?.map_or(LISTED, usize::from);
     let order = options.text("order")?;

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     apis::page::turns::{id_of, messages},
-    form::{completion::RequestPlace, fields::Fields, steps::Step, wire::read_chat},
+    form::{completion::RequestPlace, fields::BodyFields, steps::Step, wire::read_chat},
     http::{api_error::ApiError, session_header::name_session},
     state::{Gateway, live_turns::LiveTurn},
     turns::answer::{RunningTurn, start},
@@ -20,7 +20,7 @@ use baton_client::ClientError;
 pub(crate) async fn begin(
     gateway: Gateway,
     Path(id): Path<String>,
-    mut input: Fields,
+    mut input: BodyFields,
     body: Body,
 ) -> Result<Response, ApiError> {
     let id = id_of(&id)?;

@@ -4,7 +4,7 @@ use baton_proto::record::{Message, Role};
 
 use crate::{
     form::{
-        fields::Fields,
+        fields::BodyFields,
         tools::{CallFault, CallIds, PastCall, check_call_count},
     },
     http::api_error::ApiError,
@@ -30,7 +30,7 @@ pub(super) struct InputItems {
 }
 
 impl InputItems {
-    pub(super) fn read(&mut self, items: Vec<Fields>) -> Result<(), ApiError> {
+    pub(super) fn read(&mut self, items: Vec<BodyFields>) -> Result<(), ApiError> {
         for item in items {
             self.item(item)?;
         }
@@ -38,7 +38,7 @@ impl InputItems {
         Ok(())
     }
 
-    fn item(&mut self, mut item: Fields) -> Result<(), ApiError> {
+    fn item(&mut self, mut item: BodyFields) -> Result<(), ApiError> {
         let kind = item.text("type")?.unwrap_or_else(|| "message".to_owned());
         match kind.as_str() {
             "message" => {
@@ -74,7 +74,7 @@ impl InputItems {
         item.refuse_rest("an item")
     }
 
-    fn call(&mut self, item: &Fields, id: String, name: String, arguments: &str) -> Result<(), ApiError> {
+    fn call(&mut self, item: &BodyFields, id: String, name: String, arguments: &str) -> Result<(), ApiError> {
         let call = PastCall::new(Some(id), name, arguments).map_err(|fault| {
             let field = if fault == CallFault::Name { "name" } else { "arguments" };
             ApiError::value(&item.at(field), fault.message())
@@ -98,7 +98,7 @@ impl InputItems {
     }
 }
 
-fn role_of(item: &mut Fields) -> Result<Role, ApiError> {
+fn role_of(item: &mut BodyFields) -> Result<Role, ApiError> {
     match item.text("role")?.as_deref() {
         Some("system" | "developer") => Ok(Role::System),
         Some("user") => Ok(Role::User),

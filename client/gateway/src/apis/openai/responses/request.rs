@@ -10,7 +10,7 @@ use super::{RESPONSE_ID, ResponseId, input_items::InputItems};
 use crate::{
     form::{
         completion::{CompletionRequest, Retention},
-        fields::Fields,
+        fields::BodyFields,
         neutral,
         tools::ToolRequest,
         wire::{read_choice, read_common},
@@ -33,7 +33,7 @@ pub(super) struct ResponseRequest {
 impl ResponseRequest {
     /// Reads a body.
     pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = BodyFields::of_body(body)?;
         let echo = echo(&fields);
         for name in ["messages", "prompt", "max_tokens", "max_completion_tokens", "n", "response_format"] {
             if fields.has(name) && !(name == "prompt" && fields.peek(name).is_none()) {
@@ -85,7 +85,7 @@ impl ResponseRequest {
 }
 
 /// The parameters that the response object repeats, with the API's defaults.
-fn echo(fields: &Fields) -> Map<String, Value> {
+fn echo(fields: &BodyFields) -> Map<String, Value> {
     let field = |name: &str, default: Value| fields.peek(name).cloned().unwrap_or(default);
     let format = fields.peek("text").and_then(|text| text.get("format")).filter(|format| !format.is_null());
     let echo = json!({
@@ -111,7 +111,7 @@ fn echo(fields: &Fields) -> Map<String, Value> {
 }
 
 /// The tools, in the form of chat completions: the fields of a function are a map of their own.
-fn tool_request(fields: &mut Fields) -> Result<ToolRequest, ApiError> {
+fn tool_request(fields: &mut BodyFields) -> Result<ToolRequest, ApiError> {
     let mut tools = Vec::new();
     for mut tool in fields.objects("tools")?.unwrap_or_default() {
         match tool.text("type")?.as_deref() {
@@ -128,7 +128,7 @@ fn tool_request(fields: &mut Fields) -> Result<ToolRequest, ApiError> {
 }
 
 /// Writes the parameters that all APIs share under their names there.
-fn rename_shared(fields: &mut Fields) -> Result<(), ApiError> {
+fn rename_shared(fields: &mut BodyFields) -> Result<(), ApiError> {
     if let Some(tokens) = fields.whole("max_output_tokens", LEAST_OUTPUT_TOKENS..=MAX_OUTPUT_TOKENS)? {
         fields.put("max_completion_tokens", tokens);
     }
