@@ -434,17 +434,7 @@ impl Ticket {
 
     async fn wait(&self, follows: bool, is_enough: impl Fn(u32) -> bool) -> Result<u32, DisplacedError> {
         poll_fn(|context| {
-            let mut queue = self.slots.lock();
-            let Some(own) = queue.find(self.number) else { return Poll::Ready(Err(DisplacedError)) };
-            (own.waker, own.follows) = (Some(context.waker().clone()), follows);
-            // Only a caller that follows its place has to know it.
-            let ahead = if own.runs {
-                Ok(0)
-            } else if follows {
-                queue.ahead(self.number)
-            } else {
-                Ok(u32::MAX)
-            };
+            let (ahead, _replaced) = self.look(context.waker().clone(), follows);
             match ahead {
                 Ok(ahead) if !is_enough(ahead) => Poll::Pending,
                 enough => Poll::Ready(enough),
@@ -452,11 +442,27 @@ impl Ticket {
         })
         .await
     }
+
+    /// The number ahead, at which `waker` is to be woken when it changes; with the waker that it replaces.
+    fn look(&self, waker: Waker, follows: bool) -> (Result<u32, DisplacedError>, Option<Waker>) {
+        let mut queue = self.slots.lock();
+        let Some(own) = queue.find(self.number) else { return (Err(DisplacedError), None) };
+        own.follows = follows;
+        let (runs, replaced) = (own.runs, own.waker.replace(waker));
+        let ahead = match runs {
+            true => Ok(0),
+            false if follows => queue.ahead(self.number),
+            // Only a caller that follows its place has to know it.
+            false => Ok(u32::MAX),
+        };
+        (ahead, replaced)
+    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.slots.change(|queue| drop(queue.remove(self.number)));
+        // Not under the lock: the end of a waker may be the end of a task with another ticket.
+        drop(self.slots.change(|queue| queue.remove(self.number)));
     }
 }
 
