@@ -31,8 +31,12 @@ pub const MAX_IDEMPOTENCY_BYTES: usize = 256;
 pub const MAX_RECORDS: usize = 1_024;
 /// Time limit of a recall, unless the service sets another; after it, the recall returns its partial result (F5).
 pub const RECALL_DEADLINE: Duration = Duration::from_millis(300);
-/// Most owners open at once; opening another closes and wipes the least recently used one.
+/// Most small owners open at once; opening another closes and wipes the least recently used one.
 pub const MAX_OPEN_OWNERS: usize = 1_000;
+/// The same with a database that searches: an open owner saves reading its log, which takes milliseconds for a small one.
+pub const MAX_OPEN_OWNERS_WITH_ROWS: usize = 128;
+/// Approximate bytes of an open owner from which it counts as large: about 4,000 facts, which open in 50 milliseconds.
+pub const LARGE_OWNER_BYTES: u64 = 8 << 20;
 /// Approximate bytes of open owners; beyond it, the least recently used ones are closed.
 pub const MAX_OPEN_BYTES: u64 = 2 << 30;
 /// Time without a request after which an owner is closed.

@@ -18,7 +18,8 @@ pub(crate) use features::embedded_text;
 use features::features_of;
 pub(crate) use holders::{Holders, RemovalQuery};
 use index::ItemIndex;
-pub(crate) use index::Search;
+pub(crate) use index::ItemSearch;
+pub(crate) use load::joined;
 
 use crate::{
     api::{MemoryError, Result},
@@ -148,7 +149,7 @@ impl Owner {
     }
 
     /// The candidates of a search; `None` if another relayer wrote meanwhile.
-    pub(crate) async fn search(&self, search: &Search<'_>) -> Result<Option<Candidates>> {
+    pub(crate) async fn search(&self, search: &ItemSearch<'_>) -> Result<Option<Candidates>> {
         self.index.search(&self.vault, search).await
     }
 

@@ -29,8 +29,11 @@ use crate::{
     content::ContentStore,
     extraction::Writer,
     ids::OwnerId,
-    limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, RECALL_DEADLINE},
-    owner::{COMMIT_TRIES, CommitOutcome, Job, Owner, Plan, VectorKind, busy},
+    limits::{
+        LARGE_OWNER_BYTES, MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, MAX_OPEN_OWNERS_WITH_ROWS,
+        RECALL_DEADLINE,
+    },
+    owner::{COMMIT_TRIES, CommitOutcome, Job, Owner, Plan, VectorKind, busy, joined},
     retry::Retries,
     search::Background,
     storage::StorageError,
@@ -235,16 +238,22 @@ impl Memory {
     fn slot(&self, owner: OwnerId) -> Arc<OwnerSlot> {
         let now_ms = self.now_ms();
         let mut slots = self.slots();
-        let mut bytes: u64 = slots.values().map(|slot| slot.bytes.load(Ordering::Relaxed)).sum();
-        while (slots.len() >= MAX_OPEN_OWNERS && !slots.contains_key(&owner)) || bytes > MAX_OPEN_BYTES {
+        let most = if self.is_shared() { MAX_OPEN_OWNERS_WITH_ROWS } else { MAX_OPEN_OWNERS };
+        let bytes_of = |slot: &OwnerSlot| slot.bytes.load(Ordering::Relaxed);
+        let is_small = |slot: &OwnerSlot| bytes_of(slot) < LARGE_OWNER_BYTES;
+        let mut bytes: u64 = slots.values().map(|slot| bytes_of(slot)).sum();
+        let mut small = slots.iter().filter(|(id, slot)| **id != owner && is_small(slot)).count();
+        while small >= most || bytes > MAX_OPEN_BYTES {
             // An owner without holders; if all are held, the limit is exceeded for a while.
             let idle = slots
                 .iter()
                 .filter(|(id, slot)| **id != owner && Arc::strong_count(slot) == 1)
+                .filter(|(_, slot)| is_small(slot) || bytes > MAX_OPEN_BYTES)
                 .min_by_key(|(_, slot)| slot.used_ms.load(Ordering::Relaxed))
                 .map(|(owner, _)| *owner);
             let Some(closed) = idle.and_then(|idle| slots.remove(&idle)) else { break };
-            bytes = bytes.saturating_sub(closed.bytes.load(Ordering::Relaxed));
+            bytes = bytes.saturating_sub(bytes_of(&closed));
+            small -= usize::from(is_small(&closed));
             self.note_closed(&closed);
         }
         let slot = slots.entry(owner).or_insert_with(|| {
@@ -294,9 +303,14 @@ impl Memory {
                 return Ok(OwnerReadGuard { guard, _slot: slot });
             }
         }
-        let mut guard = slot.owner.clone().write_owned().await;
-        self.fill(&slot, owner, &mut guard).await?;
-        Ok(OwnerReadGuard { guard: guard.downgrade(), _slot: slot })
+        // A task of its own: a caller with a deadline may give up, and the next one finds a large owner open.
+        let memory = self.clone();
+        let opening = tokio::spawn(async move {
+            let mut guard = slot.owner.clone().write_owned().await;
+            memory.fill(&slot, owner, &mut guard).await?;
+            Ok(OwnerReadGuard { guard: guard.downgrade(), _slot: slot })
+        });
+        joined(opening.await)?
     }
 
     /// Runs `read` on an owner's state; opens the owner if needed.
@@ -449,3 +463,6 @@ pub(crate) fn propagate_panic(ended: std::result::Result<(), tokio::task::JoinEr
         std::panic::resume_unwind(error.into_panic());
     }
 }
+
+#[cfg(test)]
+mod tests;

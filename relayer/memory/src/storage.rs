@@ -170,10 +170,12 @@ impl RowScan {
         let sets = self.sets.len() / self.rows.len().max(1);
         let of_row = self.sets.iter().skip(row * sets).take(sets).enumerate();
         of_row.flat_map(|(set, bits)| {
-            let has = move |term: &usize| bits >> term & 1 == 1;
-            // Most rows have none.
-            let places = if *bits == 0 { 0..0 } else { 0..TERMS_OF_A_SET };
-            places.filter(has).map(move |term| set * TERMS_OF_A_SET + term)
+            let mut rest = *bits;
+            std::iter::from_fn(move || {
+                let term = (rest != 0).then(|| set * TERMS_OF_A_SET + rest.trailing_zeros() as usize);
+                rest &= rest.wrapping_sub(1);
+                term
+            })
         })
     }
 }

@@ -26,7 +26,7 @@ const ALL_UP_TO: usize = 400;
 const OPENED: usize = 256;
 
 /// A search of an owner's items.
-pub(crate) struct Search<'a> {
+pub(crate) struct ItemSearch<'a> {
     pub(crate) question: &'a Question,
     /// The items that the caller may see, ascending.
     pub(crate) visible: &'a [u64],
@@ -71,7 +71,7 @@ pub(crate) trait ItemIndex: Send + Sync {
     fn search<'a>(
         &'a self,
         vault: &'a OwnerVault,
-        search: &'a Search<'a>,
+        search: &'a ItemSearch<'a>,
     ) -> LocalBoxFuture<'a, Result<Option<Candidates>>>;
 }
 
@@ -178,7 +178,7 @@ impl ItemIndex for MemoryIndex {
     fn search<'a>(
         &'a self,
         _vault: &'a OwnerVault,
-        search: &'a Search<'a>,
+        search: &'a ItemSearch<'a>,
     ) -> LocalBoxFuture<'a, Result<Option<Candidates>>> {
         let is_visible = |number: u64| search.visible.binary_search(&number).is_ok();
         Box::pin(std::future::ready(Ok(Some(self.index.scan(search.question, &is_visible)))))
@@ -241,10 +241,10 @@ impl ItemIndex for RowIndex {
     fn search<'a>(
         &'a self,
         vault: &'a OwnerVault,
-        search: &'a Search<'a>,
+        search: &'a ItemSearch<'a>,
     ) -> LocalBoxFuture<'a, Result<Option<Candidates>>> {
         Box::pin(async move {
-            let Search { question, visible, documents } = search;
+            let ItemSearch { question, visible, documents } = search;
             if visible.len() <= ALL_UP_TO {
                 let index = self.opened(vault, visible.to_vec()).await?;
                 return Ok(Some(index.scan(question, &|_| true)));

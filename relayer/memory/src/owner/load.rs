@@ -1,6 +1,7 @@
 //! Opening an owner. It reads the snapshot, the log behind it and the features, and decodes them in parallel.
 
 use baton_proto::codec;
+use tokio::task::JoinError;
 
 use super::{MAX_EVENT_BYTES, Owner, damaged, encode, features::features_of, index::StoredFeatures};
 use crate::{
@@ -32,7 +33,12 @@ struct FoldedLog {
 
 /// Runs a computation of milliseconds off the reactor.
 pub(super) async fn off_reactor<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|stopped| {
+    joined(tokio::task::spawn_blocking(work).await)
+}
+
+/// The result of a task; passes on its panic.
+pub(crate) fn joined<T>(ended: std::result::Result<T, JoinError>) -> Result<T> {
+    ended.map_err(|stopped| {
         if stopped.is_panic() {
             std::panic::resume_unwind(stopped.into_panic());
         }

@@ -19,7 +19,7 @@ use crate::{
     ids::{OwnerId, SessionId},
     limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES},
     model::{Kind, MemoryScope},
-    owner::{Owner, Search},
+    owner::{ItemSearch, Owner, joined},
     scope::{Class, View},
     search::{Candidates, DEFAULT_THRESHOLD, Documents, Question, RankedItem, rank_weighted},
     state::{
@@ -44,7 +44,7 @@ const TOO_LATE: &str = "memory did not answer in time";
 const UNEMBEDDED_PERCENT: usize = 10;
 
 /// A request with the parts that the embedder gave.
-struct Query {
+struct RecallQuery {
     request: RecallRequest,
     /// The embedding, or why there is none.
     vector: Result<Vec<f32>, String>,
@@ -167,7 +167,7 @@ impl Memory {
             self.open_to_read(owner)
         );
         let mut open = opened?;
-        let query = Query { request, vector, words, related };
+        let query = RecallQuery { request, vector, words, related };
         for _ in 1..SEARCH_TRIES {
             match self.search_open(open, &query).await? {
                 Some(answer) => return Ok(answer),
@@ -181,7 +181,7 @@ impl Memory {
     }
 
     /// Searches an open owner; `None` if another relayer wrote meanwhile.
-    async fn search_open(&self, open: OwnerReadGuard, query: &Query) -> Result<Option<Recall>> {
+    async fn search_open(&self, open: OwnerReadGuard, query: &RecallQuery) -> Result<Option<Recall>> {
         let request = query.request.clone();
         let mut question = Question::parse(&request.query, open.hasher(), self.now_ms()).with_related(
             &query.words,
@@ -207,17 +207,16 @@ impl Memory {
         };
         // A search of a large owner takes milliseconds: too long for the reactor, which serves the storage meanwhile.
         let (reactor, deadline) = (Handle::current(), self.inner.parts.recall_deadline);
-        let searched = tokio::task::spawn_blocking(move || {
+        let searching = tokio::task::spawn_blocking(move || {
             let sight = VisibleItems::new(&open, &view, &request.filters);
             let visible = sight.numbers();
-            let search = Search { question: &question, visible: &visible, documents: &sight };
+            let search = ItemSearch { question: &question, visible: &visible, documents: &sight };
             let found =
                 reactor.block_on(async { tokio::time::timeout(deadline, open.search(&search)).await });
             let found = found.map_err(|_| MemoryError::Unavailable(TOO_LATE.into()))??;
             Ok::<_, MemoryError>(found.map(|candidates| choose(&sight, &question, &candidates, &request)))
         });
-        let answer = searched.await.map_err(|_| MemoryError::Unavailable("the search was stopped".into()))?;
-        Ok(answer?.map(|answer| Recall { mode, degraded, ..answer }))
+        Ok(joined(searching.await)??.map(|answer| Recall { mode, degraded, ..answer }))
     }
 
     /// The words of a question, each with its related words; no related words after the time limit.

@@ -12,7 +12,7 @@ use crate::{
 
 /// Keyed hashes of an idempotency key and of its call.
 #[derive(Clone, Copy)]
-pub(super) struct Call {
+pub(super) struct IdempotentCall {
     key: [u8; 32],
     /// Of the key, the place and the text.
     call: [u8; 32],
@@ -20,7 +20,7 @@ pub(super) struct Call {
 
 impl Draft<'_> {
     /// The earlier answer to this very call with its idempotency key.
-    pub(super) fn known_answer(&self, asked: Call) -> Result<Option<ItemId>> {
+    pub(super) fn known_answer(&self, asked: IdempotentCall) -> Result<Option<ItemId>> {
         let here = self.events.iter().find_map(|event| match event {
             Event::Answered { key: known, call, item } if *known == asked.key => Some((*call, *item)),
             _ => None,
@@ -36,9 +36,9 @@ impl Draft<'_> {
     }
 
     /// Records the answer to a call.
-    pub(super) fn answer(&mut self, answered: Call, item: ItemId) {
+    pub(super) fn answer(&mut self, answered: IdempotentCall, item: ItemId) {
         if self.known_answer(answered).is_ok_and(|known| known.is_none()) {
-            let Call { key, call } = answered;
+            let IdempotentCall { key, call } = answered;
             self.events.push(Event::Answered { key, call, item });
         }
     }
@@ -46,7 +46,7 @@ impl Draft<'_> {
 
 impl Owner {
     /// Keyed hashes of an idempotency key and of its call.
-    pub(super) fn call(&self, key: &str, fact: &RememberRequest) -> Call {
+    pub(super) fn call(&self, key: &str, fact: &RememberRequest) -> IdempotentCall {
         let hash = |parts: &[&str]| {
             // No other input of this keyed hash begins with this byte.
             let mut bytes = Zeroizing::new(vec![u8::MAX]);
@@ -60,6 +60,6 @@ impl Owner {
         let part = |name: &Option<String>| name.clone().unwrap_or_default();
         let (session, project, persona) = (part(&place.session), part(&place.project), part(&place.persona));
         let call = hash(&[key, &fact.text, fact.layer.name(), &session, &project, &persona]);
-        Call { key: hash(&[key]), call }
+        IdempotentCall { key: hash(&[key]), call }
     }
 }

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use baton_memory::api::{Filters, Place, RecallMode, RecallRequest};
+use baton_memory::{
+    api::{Filters, Place, RecallMode, RecallRequest},
+    ids::OwnerId,
+    limits::MAX_OPEN_OWNERS_WITH_ROWS,
+};
 
 use crate::rows::world::{ANA, BEN, Store, World, fact, pool, project, request, session, session_in, texts};
 
@@ -124,5 +128,23 @@ fn both_stores_recall_the_same_of_a_large_owner_and_hide_and_delete_alike() {
             assert_eq!(&*found.hits[0].view.text, told(419));
             assert!(!texts(&other.recall(ANA, request(&pool(), &told(77))).await).contains(&told(77)));
         }
+    });
+}
+
+#[test]
+fn a_relayer_on_postgres_holds_only_the_latest_small_owners() {
+    let Ok(url) = std::env::var("BATON_TEST_POSTGRES") else {
+        println!("skipped: no BATON_TEST_POSTGRES");
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let world = World::new(Store::Postgres(url)).await;
+        let owner = |number: u8| OwnerId([number; 32]);
+        for number in 1..=137_u8 {
+            world.remember(owner(number), &pool(), &told(usize::from(number))).await;
+        }
+        assert_eq!(world.memory.open_owners(), MAX_OPEN_OWNERS_WITH_ROWS, "the latest of them");
+        assert_eq!(world.recalls(owner(1), &pool(), &told(1)).await, [told(1)]);
     });
 }
