@@ -10,7 +10,7 @@ use baton_proto::{
 use serde_json::Value;
 
 use crate::service::network::{
-    client::{self, Changes, PreparedTurn, Reply, ReplyReader, Served, Session, next_frame},
+    client::{self, Changes, PreparedTurn, Recipient, Reply, ReplyReader, Session, next_frame},
     now_ms,
 };
 
@@ -29,7 +29,7 @@ struct RecordedNode {
     address: Multiaddr,
 }
 
-impl Served for RecordedNode {
+impl Recipient for RecordedNode {
     fn node(&self) -> NodeId {
         self.node
     }

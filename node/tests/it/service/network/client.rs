@@ -34,7 +34,7 @@ use super::{
 };
 
 /// A node as its clients see it.
-pub(crate) trait Served: Sync {
+pub(crate) trait Recipient: Sync {
     fn node(&self) -> NodeId;
     fn model(&self) -> ModelId;
     fn exchange(&self) -> &ExchangeKey;
@@ -197,7 +197,7 @@ impl Session {
     }
 
     /// Builds the next turn's request.
-    pub(crate) fn prepare(&self, node: &dyn Served, text: &str, changes: Changes<'_>) -> PreparedTurn {
+    pub(crate) fn prepare(&self, node: &dyn Recipient, text: &str, changes: Changes<'_>) -> PreparedTurn {
         let turn_id = changes.turn_id.unwrap_or_else(|| TurnId(random_bytes()));
         let identity = RecordIdentity {
             session_id: self.root.session_id(),
@@ -326,7 +326,7 @@ impl Session {
         HeadRecord::seal(&self.root, &outer, &inner, self.head_sequence, now, now + 60_000).encode()
     }
 
-    pub(crate) fn status_request(&self, node: &dyn Served, prepared: &PreparedTurn) -> SignedBytes {
+    pub(crate) fn status_request(&self, node: &dyn Recipient, prepared: &PreparedTurn) -> SignedBytes {
         self.sign(TurnNote {
             session_id: self.root.session_id(),
             session_key: self.root.signing_key().public_key(),
@@ -376,11 +376,11 @@ impl Client {
         Self { mesh }
     }
 
-    pub(crate) async fn open(&self, node: &dyn Served, frame: &ClientFrame) -> TurnStream {
+    pub(crate) async fn open(&self, node: &dyn Recipient, frame: &ClientFrame) -> TurnStream {
         self.open_raw(node, &codec::encode(frame)).await
     }
 
-    pub(crate) async fn open_raw(&self, node: &dyn Served, frame: &[u8]) -> TurnStream {
+    pub(crate) async fn open_raw(&self, node: &dyn Recipient, frame: &[u8]) -> TurnStream {
         self.open_at(node.node(), &node.addresses(), frame).await
     }
 
@@ -391,14 +391,14 @@ impl Client {
         stream
     }
 
-    pub(crate) async fn ask(&self, node: &dyn Served, frame: &ClientFrame) -> NodeFrame {
+    pub(crate) async fn ask(&self, node: &dyn Recipient, frame: &ClientFrame) -> NodeFrame {
         let mut stream = self.open(node, frame).await;
         next_frame(&mut stream).await.expect("an answer")
     }
 
     /// As [`Client::ask`], but sends a node record request behind the frame; the node may close without an
     /// answer.
-    pub(crate) async fn ask_after(&self, node: &dyn Served, frame: &ClientFrame) -> Option<NodeFrame> {
+    pub(crate) async fn ask_after(&self, node: &dyn Recipient, frame: &ClientFrame) -> Option<NodeFrame> {
         let mut stream = self.open(node, frame).await;
         let deadline = Instant::now() + Duration::from_secs(20);
         stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.unwrap();
@@ -407,7 +407,7 @@ impl Client {
 
     pub(crate) async fn status(
         &self,
-        node: &dyn Served,
+        node: &dyn Recipient,
         session: &Session,
         prepared: &PreparedTurn,
     ) -> Result<TurnStatus, ErrorCode> {
@@ -419,7 +419,7 @@ impl Client {
     }
 
     /// Sends a request and reads its reply to the end.
-    pub(crate) async fn run(&self, node: &dyn Served, prepared: &PreparedTurn) -> Reply {
+    pub(crate) async fn run(&self, node: &dyn Recipient, prepared: &PreparedTurn) -> Reply {
         let stream = self.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
         read_reply(stream, prepared).await
     }
@@ -427,7 +427,7 @@ impl Client {
     /// A whole turn: sent, verified, accepted.
     pub(crate) async fn turn(
         &self,
-        node: &dyn Served,
+        node: &dyn Recipient,
         session: &mut Session,
         text: &str,
     ) -> (Reply, AcceptedTurn) {

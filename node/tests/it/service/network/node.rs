@@ -35,7 +35,7 @@ use baton_proto::{
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::{client::Served, now_ms, store::MemoryStore};
+use super::{client::Recipient, now_ms, store::MemoryStore};
 
 pub(crate) struct TestIdentity {
     signing: SecretSigningKey,
@@ -207,7 +207,7 @@ pub(crate) struct TestNode {
     task: JoinHandle<Result<(), ServiceError>>,
 }
 
-impl Served for TestNode {
+impl Recipient for TestNode {
     fn node(&self) -> NodeId {
         self.node
     }
