@@ -17,7 +17,6 @@ mod columns;
 mod compute;
 mod kernel;
 mod rows;
-mod slivers;
 mod source;
 mod strip;
 mod tree;
@@ -25,7 +24,6 @@ mod tree;
 use std::num::NonZeroUsize;
 
 pub use baton_proto::ids::BlobId;
-pub use slivers::{Encoding, SliverPair, TreeRoot};
 pub use source::{
     BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, blob_id_of, blob_id_of_threads,
 };

@@ -55,9 +55,8 @@ pub mod token_file;
 pub mod wire;
 
 pub use blob_id::{
-    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, Encoding, ShardCount,
-    ShardCountError, SliverPair, TreeRoot, blob_id, blob_id_of, blob_id_of_threads, blob_id_threads,
-    encoded_length,
+    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, ShardCount, ShardCountError,
+    blob_id, blob_id_of, blob_id_of_threads, blob_id_threads, encoded_length,
 };
 #[cfg(feature = "http")]
 pub use http_store::{

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use baton_walrus_client::{BlobIdError, Encoding, ShardCount, blob_id, blob_id_threads};
+use baton_walrus_client::{BlobIdError, ShardCount, blob_id, blob_id_threads};
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -19,7 +19,6 @@ struct Vector {
     generator: String,
     length: usize,
     blob_id: Option<String>,
-    root_hash_hex: Option<String>,
     error: Option<String>,
 }
 
@@ -39,19 +38,7 @@ struct DebugSlivers {
 struct DebugCase {
     n_shards: u16,
     length: usize,
-    symbol_size: usize,
     blob_id: String,
-    root_hash_hex: String,
-    sliver_pairs: Vec<DebugPair>,
-}
-
-#[derive(Deserialize)]
-struct DebugPair {
-    pair: usize,
-    primary_hash_hex: String,
-    secondary_hash_hex: String,
-    primary_sliver_hex: String,
-    secondary_sliver_hex: String,
 }
 
 fn vectors() -> Vectors {
@@ -116,47 +103,13 @@ fn matches_walrus_own_golden_test() {
 }
 
 #[test]
-fn matches_every_sliver_and_its_hash() {
+fn matches_the_blobs_whose_slivers_are_listed() {
     let cases = vectors().debug_slivers.cases;
     assert_eq!(cases.len(), 3);
     for case in cases {
-        let encoding = Encoding::new(&pattern(case.length), shards(case.n_shards)).unwrap();
-        assert_eq!(encoding.blob_id().to_string(), case.blob_id);
-        assert_eq!(encoding.root().to_string(), case.root_hash_hex);
-        assert_eq!(encoding.symbol_size(), case.symbol_size);
-        let n = usize::from(case.n_shards);
-        assert_eq!(case.sliver_pairs.len(), n);
-        for expected in &case.sliver_pairs {
-            let i = expected.pair;
-            let pair = encoding.sliver_pair(i).unwrap();
-            assert_eq!(pair.primary.to_string(), expected.primary_hash_hex);
-            assert_eq!(pair.secondary.to_string(), expected.secondary_hash_hex);
-            assert_eq!(hex::encode(encoding.primary_sliver(i).unwrap()), expected.primary_sliver_hex);
-            assert_eq!(
-                hex::encode(encoding.secondary_sliver(n - 1 - i).unwrap()),
-                expected.secondary_sliver_hex
-            );
-        }
-        assert!(encoding.sliver_pair(n).is_none() && encoding.sliver_pair(usize::MAX).is_none());
-        assert!(encoding.primary_sliver(n).is_none() && encoding.secondary_sliver(n).is_none());
+        let id = blob_id(&pattern(case.length), shards(case.n_shards)).unwrap();
+        assert_eq!(id.to_string(), case.blob_id);
     }
-}
-
-#[test]
-fn every_vector_has_its_root() {
-    let mut checked = 0;
-    for vector in vectors().vectors {
-        let Some(root) = vector.root_hash_hex.filter(|_| vector.n_shards < 1000 || vector.length < 1 << 20)
-        else {
-            continue;
-        };
-        let bytes = generate(&vector.generator, vector.length);
-        let encoding = Encoding::new(&bytes, shards(vector.n_shards)).unwrap();
-        assert_eq!(encoding.root().to_string(), root);
-        assert_eq!(Some(encoding.blob_id().to_string()), vector.blob_id);
-        checked += 1;
-    }
-    assert_eq!(checked, 41);
 }
 
 #[test]
@@ -242,21 +195,6 @@ proptest! {
     fn agrees_with_the_plain_transcription(bytes in blob(), n in 4u16..40) {
         let id = blob_id(&bytes, shards(n)).unwrap();
         prop_assert_eq!(id.0.to_vec(), plain::blob_id(&bytes, usize::from(n)));
-    }
-
-    #[test]
-    fn slivers_are_the_rows_and_columns_of_the_plain_transcription(bytes in blob(), n in 4u16..40) {
-        let encoding = Encoding::new(&bytes, shards(n)).unwrap();
-        let n = usize::from(n);
-        let (k1, k2) = (n - 2 * ((n - 1) / 3), n - (n - 1) / 3);
-        let grid = plain::grid(&bytes, n);
-        for i in 0..n {
-            prop_assert_eq!(encoding.primary_sliver(i).unwrap(), grid[i][..k2].concat());
-            let column: Vec<u8> = grid[..k1].iter().flat_map(|row| row[i].clone()).collect();
-            prop_assert_eq!(encoding.secondary_sliver(i).unwrap(), column);
-            prop_assert_eq!(encoding.sliver_pair(i).unwrap().primary.0.to_vec(), plain::tree(&grid[i]));
-        }
-        prop_assert_eq!(encoding.blob_id(), blob_id(&bytes, shards(u16::try_from(n).unwrap())).unwrap());
     }
 }
 
