@@ -10,7 +10,6 @@ use baton_proto::{
     record::Message,
     turn::StoragePolicy,
 };
-use tokio::sync::broadcast;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -21,7 +20,6 @@ use crate::{
     core::{Core, DHT_INDEX, new_device},
     error::ClientError,
     event::{DEFAULT_OUTPUT_TOKENS, RouteOptions},
-    evidence::Equivocation,
     home,
     identities::Identities,
     network::{
@@ -351,13 +349,6 @@ impl Client {
     /// than 8 KiB, [`ClientError::NoNode`] when no node offers the model, [`ClientError::EmbedFailed`].
     pub async fn embed(&self, texts: &[String], model: Option<&str>) -> Result<Embeddings, ClientError> {
         embed::embed(&self.core, texts, model).await
-    }
-
-    /// Subscribes to nodes found from now on to have signed two different links for one turn. Earlier
-    /// findings are in [`SessionHandle::equivocations`].
-    #[must_use]
-    pub fn watch_equivocations(&self) -> broadcast::Receiver<Equivocation> {
-        self.core.found.subscribe()
     }
 
     /// The proofs of contradictions in this home, oldest first.

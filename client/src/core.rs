@@ -12,14 +12,13 @@ use std::{
 use baton_keys::session::SessionRoot;
 use baton_proto::ids::{DeviceId, NodeId, SessionId};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::{sync::broadcast, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     config::ClientConfig,
     error::ClientError,
     event::RouteOptions,
-    evidence::{Equivocation, FOUND_QUEUE},
     identities::{self, Identities, SessionDht},
     network::{
         choose::Wish,
@@ -54,8 +53,6 @@ pub(crate) struct Core {
     pub(crate) identities: Arc<Identities>,
     tasks: TaskTracker,
     pub(crate) cancel: CancellationToken,
-    /// Announces each node found to have signed two links for one turn.
-    pub(crate) found: broadcast::Sender<Equivocation>,
     /// Whether the network ends with this client.
     owns_network: bool,
 }
@@ -84,48 +81,45 @@ impl Core {
         identities: Arc<Identities>,
         heads: Arc<HeadIndexes>,
     ) -> Self {
-        let cancel = CancellationToken::new();
         let (nodes, meshes) = (Arc::downgrade(&directory), Arc::downgrade(&identities));
-        let ended = cancel.clone();
+        let core = Self::without_maintenance(config, journals, directory, identities, heads);
+        let ended = core.cancel.clone();
         let maintenance = tokio::spawn(async move {
             tokio::join!(maintenance::run(nodes, ended.clone()), identities::sweep(meshes, ended));
         });
-        Self {
-            config,
-            journals,
-            open: Mutex::default(),
-            journal_ids: Mutex::default(),
-            directory,
-            endless: Mutex::new(vec![maintenance]),
-            shared_heads: heads,
-            identities,
-            tasks: TaskTracker::new(),
-            cancel,
-            found: broadcast::channel(FOUND_QUEUE).0,
-            owns_network: true,
-        }
+        Self { endless: Mutex::new(vec![maintenance]), owns_network: true, ..core }
     }
 
-    /// The core of a separate client with this client's network and knowledge of nodes.
+    /// The core of a separate client with this client's network and knowledge of nodes, which this client maintains.
     pub(crate) fn sharing_network(
         &self,
         config: ClientConfig,
         journals: Journals,
         heads: Option<Arc<HeadIndexes>>,
     ) -> Self {
+        let (directory, identities) = (self.directory.clone(), self.identities.clone());
+        let heads = heads.unwrap_or_else(|| self.shared_heads.clone());
+        Self::without_maintenance(config, journals, directory, identities, heads)
+    }
+
+    fn without_maintenance(
+        config: ClientConfig,
+        journals: Journals,
+        directory: Arc<Directory>,
+        identities: Arc<Identities>,
+        shared_heads: Arc<HeadIndexes>,
+    ) -> Self {
         Self {
             config,
             journals,
             open: Mutex::default(),
             journal_ids: Mutex::default(),
-            directory: self.directory.clone(),
-            // The client that opened the directory maintains it.
+            directory,
             endless: Mutex::default(),
-            shared_heads: heads.unwrap_or_else(|| self.shared_heads.clone()),
-            identities: self.identities.clone(),
+            shared_heads,
+            identities,
             tasks: TaskTracker::new(),
             cancel: CancellationToken::new(),
-            found: self.found.clone(),
             owns_network: false,
         }
     }

@@ -11,8 +11,6 @@ use baton_proto::{
 };
 use serde_json::{Value, json};
 
-/// Length of the queue of findings; a slower listener misses some, but the journals have all.
-pub(crate) const FOUND_QUEUE: usize = 64;
 /// Most pairs of links read from an export.
 const MAX_PAIRS: usize = 4096;
 

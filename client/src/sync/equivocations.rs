@@ -33,6 +33,4 @@ pub(crate) async fn committed_again(core: &Arc<Core>, session: &Arc<Session>, se
     if let Err(error) = session.record_of((seq, accepted.link_hash()), vec![entry]).await {
         tracing::warn!(%error, "evidence could not be kept");
     }
-    // There may be no listener.
-    let _ = core.found.send(found);
 }
