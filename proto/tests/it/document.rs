@@ -321,7 +321,7 @@ fn figures_in_the_text_are_the_code() {
         "longer than 120 s".to_owned(),
         "at most 400 days".to_owned(),
         "`period = sequence / 604,800,000`".to_owned(),
-        format!("at most {MAX_HEAD_PERIODS} |"),
+        format!("at most {MAX_HEAD_PERIODS} places"),
     ] {
         assert!(PAGE.contains(&text), "{text}");
     }
