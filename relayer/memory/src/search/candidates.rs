@@ -34,7 +34,7 @@ pub struct CandidateRow {
     pub(super) words: u64,
     /// Words in the text.
     pub(super) length: u32,
-    /// Set of [`Cue`]s.
+    /// Set of [`Cue`](super::features::Cue)s.
     pub(super) cues: u8,
     /// Whether its speaker is named in the question.
     pub(super) speaker_named: bool,
