@@ -58,7 +58,7 @@ const FENCE: &str = "```";
 /// The language of a code block that may hold calls; it may be missing.
 const FENCE_LANGUAGE: &str = "json";
 
-/// Ends a call that [`Marker::Hermes`] began.
+/// Ends a call that [`CallMarker::Hermes`] began.
 const HERMES_END: &str = "</tool_call>";
 
 /// Most markers in one answer without a call after them; all further input is text. Such a marker can take a

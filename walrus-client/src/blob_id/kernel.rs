@@ -230,12 +230,12 @@ pub(super) enum HashKernel {
     Avx512(HasAvx512),
 }
 
-/// Proof that this machine has AVX2: only [`Kernel::all`] makes it.
+/// Proof that this machine has AVX2: only [`HashKernel::all`] makes it.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HasAvx2(());
 
-/// Proof that this machine has AVX-512F and VL: only [`Kernel::all`] makes it.
+/// Proof that this machine has AVX-512F and VL: only [`HashKernel::all`] makes it.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HasAvx512(());
