@@ -1,7 +1,7 @@
 //! `baton-testnet flood --relayer`: the service that honest clients get while a relayer is attacked.
 //!
-//! Store, node, relayer and attacker are processes. Over HTTP, honest clients come from ::1, and the attacks from
-//! 127.0.0.0/8, which is one subnet. Limits are the defaults.
+//! Store, node, relayer and attacker are processes. Honest clients come from ::1, and the attacks from 127.0.0.0/8, which
+//! is one subnet. Limits are the defaults.
 
 use std::{
     collections::BTreeMap,
@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, NewSession, RouteOptions, TurnInput};
 use baton_keys::account::AccountKey;
+use baton_mesh::Multiaddr;
 use reqwest::Method;
 use serde::Serialize;
 use serde_json::json;
@@ -138,7 +139,10 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<Relaye
 /// The relayer, and its honest clients.
 struct FloodedRelayer<'a> {
     network: &'a Network,
+    /// With the addresses for honest clients.
     running: RelayerProcess,
+    /// Addresses for the attacker.
+    attacked: Vec<Multiaddr>,
     http: SocketAddr,
     requests: reqwest::Client,
     accounts: Vec<AccountKey>,
@@ -146,11 +150,16 @@ struct FloodedRelayer<'a> {
 
 impl<'a> FloodedRelayer<'a> {
     async fn start(network: &'a Network, clients: usize) -> anyhow::Result<Self> {
-        let running = network.start_relayer(&["--http", "[::]:0", "--owners", "open"]).await?;
+        let places = ["--http", "[::]:0", "--listen", "/ip6/::1/tcp/0"];
+        let mut running = network.start_relayer(&[&places[..], &["--owners", "open"]].concat()).await?;
+        let (honest, attacked) = std::mem::take(&mut running.relayer.addrs)
+            .into_iter()
+            .partition(|address| address.to_string().starts_with("/ip6/"));
+        running.relayer.addrs = honest;
         let http = running.url.strip_prefix("http://").context("the relayer has a URL")?.parse()?;
         let requests = reqwest::Client::builder().no_proxy().build()?;
         let accounts = (0..clients).map(|_| AccountKey::generate()).collect();
-        Ok(Self { network, running, http, requests, accounts })
+        Ok(Self { network, running, attacked, http, requests, accounts })
     }
 
     /// Runs the honest clients for a time, and an attack beside them.
@@ -168,7 +177,7 @@ impl<'a> FloodedRelayer<'a> {
                     kind,
                     http: SocketAddr::from((Ipv4Addr::LOCALHOST, self.http.port())),
                     relayer: self.running.relayer.node,
-                    sealed: self.running.relayer.addrs.clone(),
+                    sealed: self.attacked.clone(),
                     network,
                     seconds: span.as_secs(),
                 });
