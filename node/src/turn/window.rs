@@ -52,7 +52,7 @@ pub(crate) async fn build_prompt(
     let (engine, opened, turns) = (admitted.engine.clone(), opened.clone(), turns.clone());
     let auth = TurnAuth::clone(&admitted.auth);
     let price = core.limits.price(&auth.model);
-    let is_charged = opened.has_answer(&auth) || opened.payload.is_check_only(&auth);
+    let is_charged = opened.has_answer(&auth) || !auth.checks.is_empty();
     // Another node wrote this part: this node only reads it.
     let resumed = u32::try_from(opened.payload.resume_tokens.len()).unwrap_or(u32::MAX);
     let storage = &opened.payload.storage;

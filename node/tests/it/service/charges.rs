@@ -252,6 +252,13 @@ async fn a_prompt_counts_for_a_sixteenth_of_its_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_prompt_of_a_turn_counts_before_its_first_check() {
+    // A turn without an answer may have checks too.
+    for most_tokens in [1, 0] {
+        refuses_the_second_turn_with_checks(most_tokens).await;
+    }
+}
+
+async fn refuses_the_second_turn_with_checks(most_tokens: u32) {
     let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let node = TestNode::start(folder.path(), &store, counting(limited(100))).await;
     let (client, mut session) = (Client::start().await, Session::new());
@@ -271,7 +278,7 @@ async fn the_prompt_of_a_turn_counts_before_its_first_check() {
             tokens: reply.ids(),
         };
         let asks = |auth: &mut TurnAuth| {
-            auth.max_output_tokens = 1;
+            auth.max_output_tokens = most_tokens;
             auth.checks = vec![order];
         };
         let changes = Changes {
@@ -281,6 +288,6 @@ async fn the_prompt_of_a_turn_counts_before_its_first_check() {
         };
         codes.push(client.run(&node, &session.prepare(&node, &words(800), changes)).await.code());
     }
-    assert_eq!(codes, [ErrorCode::PayloadRejected, ErrorCode::QuotaExceeded].map(Some));
+    assert_eq!(codes, [ErrorCode::PayloadRejected, ErrorCode::QuotaExceeded].map(Some), "{most_tokens}");
     node.stop().await;
 }
