@@ -136,11 +136,9 @@ impl RelayerClient {
     ) -> Result<Value, Failure> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let text = self.text(method, path, body).await?;
-        serde_json::from_str(&text).map_err(|_| Failure::Relayer {
-            name: "Answer".to_owned(),
-            message: "the relayer answered something that is not JSON".to_owned(),
-            hint: Some("check that --relayer names a Baton relayer".to_owned()),
-        })
+        let hint = Some("check that --relayer names a Baton relayer");
+        serde_json::from_str(&text)
+            .map_err(|_| refused("Answer", "the relayer answered something that is not JSON", hint))
     }
 
     /// Sends a request, and reads the answer as text.

@@ -100,7 +100,7 @@ impl RelayerMemory {
         match self.mode {
             HintMode::None => String::new(),
             HintMode::Keywords => keywords(text),
-            HintMode::Message => cut(text, MAX_HINT_BYTES).to_owned(),
+            HintMode::Message => cut(text),
         }
     }
 
@@ -195,8 +195,7 @@ impl GatewayMemory for RelayerMemory {
                     body[name] = value.as_str().into();
                 }
             }
-            let answer = self.relayer()?.json(Method::POST, "/api/list", Some(&body)).await;
-            let answer = answer.map_err(|failure| MemoryFailure::Refused(reason(&failure)))?;
+            let answer = self.relayer()?.json(Method::POST, "/api/list", Some(&body)).await?;
             let entries = items_of(&answer).iter().map(entry);
             Ok(entries.filter(|entry| is_of(entry, filter.project.as_deref())).collect())
         })
@@ -211,16 +210,15 @@ impl GatewayMemory for RelayerMemory {
         Box::pin(async move {
             let (relayer, id) = (self.relayer()?, self.id_in(project, id).await?);
             let path = format!("/api/items/{id}");
-            let edited = relayer.json(Method::PATCH, &path, Some(&json!({ "text": text }))).await;
-            Ok(entry(&edited.map_err(|failure| refused(&failure))?))
+            Ok(entry(&relayer.json(Method::PATCH, &path, Some(&json!({ "text": text }))).await?))
         })
     }
 
     fn delete<'a>(&'a self, project: Option<&'a str>, id: &'a str) -> MemoryFuture<'a, ()> {
         Box::pin(async move {
             let (relayer, id) = (self.relayer()?, self.id_in(project, id).await?);
-            let deleted = relayer.json(Method::POST, "/api/delete", Some(&json!({ "ids": [id] }))).await;
-            deleted.map(drop).map_err(|failure| refused(&failure))
+            relayer.json(Method::POST, "/api/delete", Some(&json!({ "ids": [id] }))).await?;
+            Ok(())
         })
     }
 
@@ -231,8 +229,7 @@ impl GatewayMemory for RelayerMemory {
                 kind: filter.kind.as_deref(),
                 everything: true,
             };
-            let deleted = self.relayer()?.delete_items(&selection, None).await;
-            deleted.map_err(|failure| MemoryFailure::Refused(reason(&failure)))
+            Ok(self.relayer()?.delete_items(&selection, None).await?)
         })
     }
 }
@@ -247,10 +244,9 @@ impl RelayerMemory {
     /// The id of an item, which is of the project if one is given.
     async fn id_in(&self, project: Option<&str>, id: &str) -> Result<String, MemoryFailure> {
         let relayer = self.relayer()?;
-        let id = relayer.item_id(id).await.map_err(|failure| refused(&failure))?;
-        let item = relayer.json(Method::GET, &format!("/api/items/{id}"), None).await;
-        let item = entry(&item.map_err(|failure| refused(&failure))?);
-        if is_of(&item, project) { Ok(id) } else { Err(MemoryFailure::Unknown) }
+        let id = relayer.item_id(id).await?;
+        let item = relayer.json(Method::GET, &format!("/api/items/{id}"), None).await?;
+        if is_of(&entry(&item), project) { Ok(id) } else { Err(MemoryFailure::Unknown) }
     }
 }
 
@@ -258,12 +254,13 @@ fn is_of(item: &MemoryEntry, project: Option<&str>) -> bool {
     project.is_none() || is_same_place(item.project.as_deref(), project)
 }
 
-/// The answer of an operation on the gateway's memories.
-fn refused(failure: &Failure) -> MemoryFailure {
-    // A usage error is about an id that no memory has.
-    match is_missing(failure) || matches!(failure, Failure::Usage(_) | Failure::Advice { .. }) {
-        true => MemoryFailure::Unknown,
-        false => MemoryFailure::Refused(reason(failure)),
+impl From<Failure> for MemoryFailure {
+    fn from(failure: Failure) -> Self {
+        // A usage error is about an id that no memory has.
+        match is_missing(&failure) || matches!(failure, Failure::Usage(_) | Failure::Advice { .. }) {
+            true => Self::Unknown,
+            false => Self::Refused(reason(&failure)),
+        }
     }
 }
 
@@ -310,17 +307,12 @@ fn keywords(text: &str) -> String {
             chosen.push(word);
         }
     }
-    let words = chosen.join(" ");
-    cut(&words, MAX_HINT_BYTES).to_owned()
+    cut(&chosen.join(" "))
 }
 
-/// The beginning of a text, of at most `most` bytes.
-fn cut(text: &str, most: usize) -> &str {
-    let mut end = most.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or_default()
+/// The beginning of a text, as long as a hint may be.
+fn cut(text: &str) -> String {
+    text.get(..text.floor_char_boundary(MAX_HINT_BYTES)).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -334,11 +326,5 @@ mod tests {
         assert_eq!(keywords(&"abcd efgh ".repeat(50)), "abcd efgh");
         let many: Vec<String> = (0..40).map(|n| format!("word{n}")).collect();
         assert_eq!(keywords(&many.join(" ")).split(' ').count(), MAX_KEYWORDS);
-    }
-
-    #[test]
-    fn a_hint_is_cut_between_characters() {
-        assert_eq!(cut("aé", 2), "a");
-        assert_eq!(cut("aé", 3), "aé");
     }
 }
