@@ -56,7 +56,7 @@ pub struct Candidate<'a> {
 }
 
 /// A client's own experience with a node, decayed to now; the default is a node that it never asked.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct Evidence {
     /// Turns that it served, by verified receipts.
     pub served: f64,
@@ -73,7 +73,7 @@ pub struct Evidence {
 }
 
 /// Speed of a node's answers, averaged over turns.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Speed {
     /// Measured turns, decayed.
     pub turns: f64,

@@ -3,11 +3,7 @@
 use std::path::Path;
 
 use baton_client::{ClientError, read_proof};
-use baton_proto::{
-    check::CheckVerdict,
-    contradiction::{Contradiction, ContradictionReport},
-    ids::NodeId,
-};
+use baton_proto::{contradiction::ContradictionReport, ids::NodeId};
 use serde_json::{Value, json};
 
 use crate::{
@@ -19,89 +15,68 @@ use crate::{
 
 /// Checks a proof, and shows its content.
 pub(crate) fn check(file: &Path, out: &Out) -> Result<(), Failure> {
-    let proof = read(file)?;
-    let report = proof.check().map_err(ClientError::from)?;
-    if out.json() {
-        out.value(&describe(&report))?;
-        return Ok(());
-    }
-    show(&report, out)?;
-    Ok(())
+    let report = read(file)?;
+    Ok(out.answer(&describe(&report), &words(&report))?)
 }
 
 /// Lists the proofs of this home.
 pub(crate) async fn list(settings: &Settings, out: &Out) -> Result<(), Failure> {
     let paths = with_client(settings, false, async |client| Ok(client.proofs().await?)).await?;
-    let (mut listed, mut found) = (Vec::new(), 0);
+    let mut listed = Vec::new();
     for path in paths {
+        let file = path.display().to_string();
         // One damaged file must not hide the others.
-        match read(&path).and_then(|proof| Ok(proof.check().map_err(ClientError::from)?)) {
-            Ok(report) if out.json() => {
-                found += 1;
-                let mut value = describe(&report);
-                value["file"] = json!(path.display().to_string());
-                listed.push(value);
-            }
-            Ok(report) => {
-                found += 1;
-                out.line(&path.display().to_string())?;
-                show(&report, out)?;
-            }
-            Err(_) => out.warn(&format!("{} is no valid proof", path.display())),
+        let Ok(report) = read(&path) else {
+            out.warn(&format!("{file} is no valid proof"));
+            continue;
+        };
+        if !out.json() {
+            out.line(&format!("{file}\n  {}", words(&report)))?;
         }
+        let mut value = describe(&report);
+        value["file"] = file.into();
+        listed.push(value);
     }
     if out.json() {
         out.value(&json!({ "proofs": listed }))?;
-    } else if found == 0 {
+    } else if listed.is_empty() {
         out.note("no node was found to contradict others");
     }
     Ok(())
 }
 
-fn read(file: &Path) -> Result<Contradiction, Failure> {
-    Ok(read_proof(file).map_err(|source| ClientError::File {
-        action: "read",
-        path: file.to_owned(),
-        source,
-    })?)
+/// Reads and checks a proof.
+fn read(file: &Path) -> Result<ContradictionReport, Failure> {
+    let failed = |source| ClientError::File { action: "read", path: file.to_owned(), source };
+    Ok(read_proof(file).map_err(failed)?.check().map_err(ClientError::from)?)
 }
 
 fn describe(report: &ContradictionReport) -> Value {
     let ids = |nodes: &[NodeId]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let verdict = |(node, verdict): &(NodeId, CheckVerdict)| {
-        let differs_at = match verdict {
-            CheckVerdict::Different { token, .. } => Some(*token),
-            _ => None,
-        };
-        json!({ "node": node.to_string(), "differs_at": differs_at })
-    };
     json!({
         "author": report.author.to_string(),
         "accused": ids(&report.accused),
         "witnesses": ids(&report.witnesses),
-        "verdicts": report.verdicts.iter().map(verdict).collect::<Vec<_>>(),
         "model": report.model.to_string(),
-        "seq": report.seq,
         "turn": turn_number(report.seq),
         "decided": !report.accused.is_empty(),
     })
 }
 
-fn show(report: &ContradictionReport, out: &Out) -> Result<(), Failure> {
+fn words(report: &ContradictionReport) -> String {
     let list = |nodes: &[NodeId]| nodes.iter().map(short).collect::<Vec<_>>().join(", ");
     let (author, turn) = (short(&report.author), turn_number(report.seq));
     if report.accused.is_empty() {
         let others: Vec<NodeId> = report.verdicts.iter().map(|(node, _)| *node).collect();
-        let others = list(&others);
-        out.line(&format!(
-            "  nodes {author}, {others} contradict each other about the answer of turn {turn}"
-        ))?;
-        out.note("  some of them lied; a holder of the model can tell which: baton-node replay");
-    } else {
-        let (accused, witnesses) = (list(&report.accused), list(&report.witnesses));
-        out.line(&format!(
-            "  node {accused} contradicts nodes {witnesses}, which agree, about the answer of node {author} in turn {turn}"
-        ))?;
+        return format!(
+            "nodes {author}, {} contradict each other about the answer of turn {turn}; some of them lied, and a holder \
+             of the model can tell which: baton-node replay",
+            list(&others)
+        );
     }
-    Ok(())
+    format!(
+        "node {} contradicts nodes {}, which agree, about the answer of node {author} in turn {turn}",
+        list(&report.accused),
+        list(&report.witnesses)
+    )
 }

@@ -31,7 +31,7 @@ const ASSUMED_MAX_PRICE: u64 = super::DEFAULT_MAX_PRICE;
 const WARM_BONUS: f64 = 2.0;
 
 /// The factors of a score. A factor of 1 makes no difference; `success` is always below 1.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Factors {
     /// Expected success rate to the power of three: a failed attempt costs more than its own time.
     pub success: f64,
