@@ -54,7 +54,7 @@ running+=($pebble)
 # serve HOME NAME: sets `serving`.
 serve() {
   BATON_LOG=info "$bin/baton" serve --home "$1" --listen "127.0.0.1:$port" --no-key --allow-echo --json \
-    --acme "$2" --acme-contact owner@example.test --acme-directory "https://localhost:$directory/dir" --acme-root "$work/root.pem" \
+    --acme "$2" --acme-directory "https://localhost:$directory/dir" --acme-root "$work/root.pem" \
     >"$work/serve.out" 2>>"$work/serve.log" </dev/null &
   serving=$!
   running+=($serving)

@@ -138,7 +138,6 @@ fn acme(settings: &Settings, arguments: &ServeArguments) -> Option<AcmeSettings>
     let directory = arguments.acme_directory.clone().unwrap_or_else(|| LETS_ENCRYPT.to_owned());
     (!arguments.acme.is_empty()).then(|| AcmeSettings {
         domains: arguments.acme.iter().map(|name| name.to_ascii_lowercase()).collect(),
-        contact: arguments.acme_contact.clone(),
         directory,
         root: arguments.acme_root.clone(),
         home: settings.home().to_owned(),

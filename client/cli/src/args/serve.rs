@@ -58,32 +58,11 @@ pub(crate) struct ServeArguments {
         conflicts_with = "tls_cert"
     )]
     pub acme: Vec<String>,
-    /// The address to which the authority may write about the certificate.
-    #[arg(
-        long,
-        value_name = "EMAIL",
-        env = "BATON_SERVE_ACME_CONTACT",
-        requires = "acme",
-        hide_short_help = true
-    )]
-    pub acme_contact: Option<String>,
     /// Another authority: the URL of its ACME directory.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "BATON_SERVE_ACME_DIRECTORY",
-        requires = "acme",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "URL", requires = "acme", hide_short_help = true)]
     pub acme_directory: Option<String>,
     /// A PEM file with the certificate of that authority's own server, if this system does not trust it.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "BATON_SERVE_ACME_ROOT",
-        requires = "acme",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE", requires = "acme", hide_short_help = true)]
     pub acme_root: Option<PathBuf>,
     /// Allow web pages of this origin, such as `https://chat.example`; may be repeated.
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "BATON_SERVE_ALLOW_ORIGIN")]

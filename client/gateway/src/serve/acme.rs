@@ -47,8 +47,6 @@ const MAX_ACCOUNT_BYTES: u64 = 64 * 1024;
 pub struct AcmeSettings {
     /// The names of the certificate.
     pub domains: Vec<String>,
-    /// The address to which the authority may write about the certificate.
-    pub contact: Option<String>,
     /// URL of the authority's directory.
     pub directory: String,
     /// A PEM file with the certificate of the authority's own server; `None` for one that this system trusts.
@@ -247,9 +245,7 @@ async fn account(settings: &AcmeSettings) -> Result<Account, AcmeError> {
             .map_err(|error| AcmeError::File(format!("{}: {error}", path.display())))?;
         return Ok(builder()?.from_credentials(credentials).await?);
     }
-    let contact = settings.contact.as_ref().map(|address| format!("mailto:{address}"));
-    let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-    let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+    let new = NewAccount { contact: &[], terms_of_service_agreed: true, only_return_existing: false };
     let (account, credentials) = builder()?.create(&new, settings.directory.clone(), None).await?;
     let text = serde_json::to_string(&credentials).map(Zeroizing::new);
     let text = text.map_err(|error| AcmeError::File(error.to_string()))?;
