@@ -44,7 +44,7 @@ LAYERS = {
         "chat",
         "tui",
         "views",
-        "account audit complete configuration doctor grants memory nodes passphrase receipts serve",
+        "account audit configuration doctor grants memory nodes passphrase receipts serve",
         "private_network",
     ],
     "baton-client": [

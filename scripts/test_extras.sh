@@ -25,19 +25,8 @@ listed() {
   fi | awk '/^  [a-z]/ { print $1 }' | grep -vx help
 }
 
-# The words that `baton` offers after others: it completes itself.
-offered_by_baton() {
-  BATON_COMPLETE=bash _CLAP_COMPLETE_INDEX=$# _CLAP_IFS=$'\n' "$bin/baton" -- baton "${@:2}" ''
-}
-
-# Completions of a command of `baton` come from the program, those of the others from their scripts.
 check_completion() {
   local whole=$1 below=$2 name=$3
-  shift 3
-  if [ "$whole" = baton ]; then
-    offered_by_baton "$@" | grep -qx -- "$below" || fail "$name: $below is not completed"
-    return
-  fi
   grep -q -- "$below" "$share/bash-completion/completions/$whole" || fail "$name: $below is not completed in bash"
   grep -q -- "$below" "$share/zsh/site-functions/_$whole" || fail "$name: $below is not completed in zsh"
   grep -q -- "$below" "$share/fish/vendor_completions.d/$whole.fish" || fail "$name: $below is not completed in fish"
@@ -50,7 +39,7 @@ check() {
   whole=$(basename "$1")
   [ -s "$page" ] || fail "there is no manual page of $*"
   for below in $(listed "$@" || true); do
-    check_completion "$whole" "$below" "$name" "$@"
+    check_completion "$whole" "$below" "$name"
     check "$name-$below" "$@" "$below"
   done
   pages=$((pages + 1))

@@ -8,7 +8,6 @@ mod args;
 mod audit;
 mod chat;
 mod clock;
-mod complete;
 mod configuration;
 mod doctor;
 mod failure;
@@ -55,7 +54,6 @@ use settings::{Environment, Settings};
 /// Runs the program with the arguments of its process; returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    complete::answer_shell();
     crash::forbid_memory_dumps();
     let (arguments, matches) = parse(std::env::args_os().collect());
     let environment = Environment::read();
@@ -141,7 +139,7 @@ async fn run(
 ) -> Result<(), Failure> {
     match &arguments.command {
         Some(Command::Completions(shell)) => {
-            return Ok(complete::print_script(shell)?);
+            return Ok(manual::print_completions(args::command(), shell)?);
         }
         Some(Command::Man(pages)) => return Ok(manual::print_or_write_pages(args::command(), pages)?),
         Some(Command::Config { init: true }) => return configuration::init(&arguments, environment, out),

@@ -1,13 +1,13 @@
 //! The `baton` command on a home folder: its passphrase, its damaged journals, and a session that was left
 //! midway.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use baton_proto::ErrorCode;
 
 use baton_testkit::fake::Act;
 
-use crate::command::{Fixture, code, ends, err, last, out, program, says, shows};
+use crate::command::{Fixture, code, ends, err, last, out, says, shows};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
@@ -56,46 +56,6 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     assert_eq!(code(&fixture.baton(&fresh, &["session", "list"], "").await), 8);
     let list = ["session", "list", "--passphrase-file", &one];
     fixture.ok(&fresh, &list).await;
-}
-
-/// The values that a shell is offered after these words.
-fn offered(home: &Path, words: &[&str]) -> Vec<String> {
-    let completed = program()
-        .envs([("BATON_COMPLETE", "bash"), ("_CLAP_IFS", "\n")])
-        .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
-        .env("BATON_HOME", home)
-        .arg("--")
-        .args(words)
-        .output()
-        .unwrap();
-    assert!(completed.status.success() && completed.stderr.is_empty(), "{}", err(&completed));
-    out(&completed).lines().map(str::to_owned).collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_shell_is_offered_sessions_and_nothing_of_a_home_under_a_passphrase() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
-    let show = |begun| offered(&home, &["baton", "session", "show", begun]);
-    assert_eq!(show("l"), ["last"], "before the first session");
-    assert!(!home.exists(), "completion makes no home");
-    let mut ids = Vec::new();
-    for text in ["hello", "another"] {
-        let said = fixture.json(&home, &["chat", text]).await;
-        ids.insert(0, said["session"].as_str().unwrap()[..8].to_owned());
-    }
-    assert_eq!(show(&ids[1][..7]), ids[1..]);
-    let all = show("");
-    assert_eq!(all[..3], ["last", &ids[0], &ids[1]], "last used first");
-    assert!(offered(&home, &["baton", "session", "delete", &ids[0], &ids[1][..6]]).contains(&ids[1]));
-    assert!(offered(&home, &["baton", "chat", "--session", &ids[0][..4]]).contains(&ids[0]));
-    assert!(offered(&home, &["baton", "ses"]).contains(&"session".to_owned()));
-
-    let file = fixture.folder.path().join("pass");
-    fs::write(&file, "correct horse\n").unwrap();
-    let set = ["passphrase", "--new-file", &file.display().to_string()];
-    fixture.ok(&home, &set).await;
-    assert_eq!(show(&ids[0]), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
