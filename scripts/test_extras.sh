@@ -14,15 +14,9 @@ trap 'rm -rf "$work"' EXIT
 PATH=$bin:$PATH scripts/install_extras.sh --prefix "$work" >"$work/said"
 share=$work/share
 
-# The commands that a help text lists, one a line: below the heading Commands, or in groups between the usage and the options.
+# The commands that a help text lists, one a line.
 listed() {
-  local help
-  help=$("$@" --help)
-  if grep -q '^Commands:' <<<"$help"; then
-    sed -n '/^Commands:/,/^$/p' <<<"$help"
-  elif grep -q '^Chat:' <<<"$help"; then
-    sed -n '/^Chat:/,/^  *-/p' <<<"$help"
-  fi | awk '/^  [a-z]/ { print $1 }' | grep -vx help
+  "$@" --help | sed -n '/^Commands:/,/^$/p' | awk '/^  [a-z]/ { print $1 }' | grep -vx help
 }
 
 check_completion() {

@@ -11,14 +11,8 @@ use clap::{
 use crate::{nearest::nearest, variables::name_variable};
 
 /// Completes an error of clap: names the variable of a refused value, and the one command that a mistyped word may mean.
-/// `elsewhere` has a hint for words that people know from other programs.
 #[must_use]
-pub fn completed(
-    command: &Command,
-    given: &[OsString],
-    error: Error,
-    elsewhere: impl Fn(&str) -> Option<&'static str>,
-) -> Error {
+pub fn completed(command: &Command, given: &[OsString], error: Error) -> Error {
     let mut error = name_variable(command, given, error);
     if error.get(ContextKind::Usage).is_some() {
         error.insert(ContextKind::Usage, ContextValue::StyledStr(usage_of(command.clone(), given)));
@@ -29,11 +23,6 @@ pub fn completed(
     };
     // The command whose subcommand is wrong.
     let above = innermost(command, given);
-    if let Some(hint) = elsewhere(&word).filter(|_| std::ptr::eq(above, command)) {
-        error.remove(ContextKind::SuggestedSubcommand);
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.to_owned().into()]));
-        return error;
-    }
     let names = above.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name);
     if let Some(near) = nearest(&word, names) {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(near.to_owned()));
@@ -88,7 +77,7 @@ mod tests {
             .subcommand(Command::new("version").hide(true));
         let error = command.clone().try_get_matches_from(given).unwrap_err();
         let given: Vec<OsString> = given.iter().map(OsString::from).collect();
-        completed(&command, &given, error, |word| (word == "run").then_some("kites fly: kite session"))
+        completed(&command, &given, error)
     }
 
     // A test cannot set a variable of its own process: an option of the call stands for it, which clap shows as well.
@@ -99,20 +88,15 @@ mod tests {
             .subcommand(Command::new("fly").arg(Arg::new("wind").required(true)));
         let given = ["kite", "--config", "f", "fly"].map(OsString::from);
         let error = command.clone().try_get_matches_from(&given).unwrap_err();
-        let text = completed(&command, &given, error, |_| None).render().to_string();
+        let text = completed(&command, &given, error).render().to_string();
         assert!(text.contains("Usage: kite fly [OPTIONS] <wind>"), "{text}");
     }
 
     #[test]
-    fn a_mistyped_command_has_one_suggestion_and_a_known_word_its_own() {
+    fn a_mistyped_command_has_one_suggestion() {
         let (message, hint) = message_and_hint(&refused(&["kite", "sesion"]));
         assert_eq!(message, "unrecognized subcommand 'sesion'");
         assert_eq!(hint.as_deref(), Some("a similar subcommand exists: 'session'"));
-        let (message, hint) = message_and_hint(&refused(&["kite", "run"]));
-        assert_eq!(
-            (message.as_str(), hint.as_deref()),
-            ("unrecognized subcommand 'run'", Some("kites fly: kite session"))
-        );
         assert_eq!(
             message_and_hint(&refused(&["kite", "--nosuch"])).0,
             "unexpected argument '--nosuch' found"

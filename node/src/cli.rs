@@ -361,8 +361,7 @@ fn innermost(matches: &ArgMatches) -> &ArgMatches {
 pub fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
     let matches = command().try_get_matches_from(&given);
-    let matches =
-        matches.unwrap_or_else(|error| usage::exit(&usage::completed(&command(), &given, error, |_| None)));
+    let matches = matches.unwrap_or_else(|error| usage::exit(&usage::completed(&command(), &given, error)));
     refuse_empty(&command(), &matches).unwrap_or_else(|error| usage::exit(&error));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| usage::exit(&error));
     let inner = innermost(&matches);

@@ -45,8 +45,8 @@ impl Cli {
     pub(crate) fn read() -> Self {
         let given: Vec<_> = std::env::args_os().collect();
         let matches = Self::whole().try_get_matches_from(&given);
-        let matches = matches
-            .unwrap_or_else(|error| usage::exit(&usage::completed(&Self::whole(), &given, error, |_| None)));
+        let matches =
+            matches.unwrap_or_else(|error| usage::exit(&usage::completed(&Self::whole(), &given, error)));
         let read = refuse_empty(&Self::whole(), &matches).and_then(|()| Self::from_arg_matches(&matches));
         read.unwrap_or_else(|error| usage::exit(&error))
     }

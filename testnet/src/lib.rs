@@ -45,8 +45,7 @@ use crate::cli::{Cli, Command};
 pub fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
     let cli = Cli::try_parse_from(&given);
-    let cli =
-        cli.unwrap_or_else(|error| usage::exit(&usage::completed(&Cli::command(), &given, error, |_| None)));
+    let cli = cli.unwrap_or_else(|error| usage::exit(&usage::completed(&Cli::command(), &given, error)));
     if matches!(cli.command, Command::Warden) {
         // Before anything else starts: the warden must outlive the process that started it.
         return process::warden::run();

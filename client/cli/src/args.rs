@@ -19,31 +19,6 @@ pub(crate) use memory::{ContextArguments, ItemKind, MemoryCommand, MemoryCommand
 pub(crate) use serve::{KeyOptions, KeysArguments, KeysCommand, ServeArguments, ServeCommand, Term};
 pub(crate) use session::{RekeyArguments, SessionCommand, TurnChoice};
 
-/// The commands in groups, in the order of a newcomer's needs.
-const GROUPS: &str = "\
-Chat:
-  chat         Chat in a full-screen view, at a prompt, or with one message (the default)
-  try          Chat at once, on a private network that this command starts and removes
-  serve        Serve the OpenAI API and a chat page on this machine
-
-Conversations:
-  session      List, show, rename, verify, back up and delete conversations
-  receipts     List nodes' receipts for your turns, with totals
-  audit        Have a node check the last answer
-
-Memory:
-  memory       Show and change what a relayer remembers of you
-  account      Manage the account key, which owns memories
-
-Network:
-  nodes        List the nodes found and their models
-  doctor       Check the nodes, the stores, the clock and your sessions
-  grants       Use, show and narrow a quota of a node's operator
-
-More:
-  config       Show every setting with its origin, and the problems of the settings file
-  passphrase   Set, change or remove the passphrase of the device key";
-
 const EXAMPLES: &str = "\
 Examples:
   baton try                          chat on a private network of this machine
@@ -72,26 +47,6 @@ Examples:
 
 /// What `--help` and the manual page add.
 const DETAILS: &str = "\
-Examples:
-  baton try                                        chat on a private network of this machine
-  baton chat --node /ip4/127.0.0.1/tcp/4001/p2p/12D3KooW...
-  baton chat 'Hello' --json                        one turn; the last line is JSON
-  baton chat -c                                    continue the last conversation
-  baton chat -c --branch=3 'And in Rome?'          another way on from its turn 3, as a new conversation
-  echo 'Summarise this' | baton chat -             the message from standard input
-  baton chat --plain                               line by line, as for a screen reader
-  baton serve                                      the OpenAI API for other programs
-  baton session list
-  baton session verify last --full --fix           restore the copies that the store lost
-  baton session backup last --out words.txt        24 words that are the session
-  baton session restore --words-file words.txt     restore it on another machine
-  baton session renew                              renew the blobs that expire soon, of all sessions
-  baton session sync last                          merge changes from your other devices
-  baton nodes --explain                            why each node would be chosen, or not
-  baton receipts last --verify                     who served what, as both sides signed
-  baton account new --passphrase-file p.txt        the key that owns memories
-  baton memory add 'I am allergic to peanuts'
-
 Settings come from options, then the environment (BATON_*), then the settings file ~/.config/baton/config.toml. `baton
 config` lists all of them, and `baton config --init` writes a commented settings file.
 
@@ -105,7 +60,6 @@ unfinished; 8 the home folder, its key or a damaged journal; 9 the relayer refus
 #[command(
     name = "baton",
     version,
-    before_help = GROUPS,
     after_help = EXAMPLES,
     after_long_help = DETAILS,
     next_help_heading = "Settings of every command"
@@ -130,10 +84,9 @@ pub(crate) struct Arguments {
     pub clock_offset: Option<i64>,
 }
 
-/// The program's command line. The help of the program lists the commands in groups.
+/// The program's command line.
 pub(crate) fn command() -> clap::Command {
-    let template = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Settings of every command:\n{options}{after-help}";
-    Arguments::command().help_template(template).mut_subcommands(|command| command.next_help_heading(None))
+    Arguments::command().mut_subcommands(|command| command.next_help_heading(None))
 }
 
 /// The commands.
@@ -357,13 +310,13 @@ pub(crate) struct TryArguments {
 pub(crate) struct MemoryArguments {
     /// Let the relayer (--relayer URL) recall memories of your account. It gets a search hint, but cannot read
     /// the turn.
-    #[arg(long, env = "BATON_MEMORY")]
+    #[arg(long)]
     pub memory: bool,
     /// Search hint for the relayer.
-    #[arg(long, value_enum, default_value = "keywords", value_name = "WHAT", env = "BATON_MEMORY_HINT")]
+    #[arg(long, value_enum, default_value = "keywords", value_name = "WHAT")]
     pub memory_hint: HintMode,
     /// Send each exchange to the relayer to remember, which can then read it.
-    #[arg(long, requires = "memory", env = "BATON_MEMORY_WRITE")]
+    #[arg(long, requires = "memory")]
     pub memory_write: bool,
     /// Project whose memories to use.
     #[arg(long, value_name = "NAME")]
@@ -392,26 +345,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
-    }
-
-    #[test]
-    fn words_of_other_programs_lead_somewhere() {
-        for words in [&["models"][..], &["status"], &["login"]] {
-            let given = ["baton"].iter().chain(words);
-            assert!(command().try_get_matches_from(given).is_ok(), "{words:?}");
-        }
-    }
-
-    #[test]
-    fn the_groups_list_every_command() {
-        let shown = command();
-        let shown = shown.get_subcommands().filter(|command| !command.is_hide_set());
-        let mut names: Vec<&str> = shown.map(clap::Command::get_name).collect();
-        let listed = GROUPS.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
-        let mut listed: Vec<&str> = listed.collect();
-        names.sort_unstable();
-        listed.sort_unstable();
-        assert_eq!(names, listed);
     }
 
     #[test]

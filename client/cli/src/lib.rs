@@ -92,7 +92,7 @@ fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
     let read = |given: &[OsString]| {
         let matches = args::command().try_get_matches_from(given);
         let matches =
-            matches.map_err(|error| usage::completed(&args::command(), given, error, command_elsewhere))?;
+            matches.map_err(|error| usage::completed(&args::command(), given, error))?;
         refuse_empty(&args::command(), &matches)?;
         Ok((Arguments::from_arg_matches(&matches)?, matches))
     };
@@ -111,22 +111,6 @@ fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
             process::exit(error.exit_code());
         }
         usage::exit(&error)
-    })
-}
-
-/// The commands for words that people know from other programs.
-fn command_elsewhere(word: &str) -> Option<&'static str> {
-    Some(match word {
-        "list" | "ls" => "conversations: baton session list; nodes and models: baton nodes",
-        "run" => "baton chat, or on this machine alone: baton try; to serve a model: baton-node run",
-        "pull" => "models are fetched where they are served: baton-node models pull",
-        "ps" => "what runs on the network: baton nodes; a node of this machine: baton-node status",
-        "version" => "baton --version",
-        "init" => "a settings file: baton config --init; an account key: baton account new",
-        "show" | "rm" | "delete" | "search" | "verify" | "export" => {
-            "conversations have their own commands: baton session --help"
-        }
-        _ => return None,
     })
 }
 

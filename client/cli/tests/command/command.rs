@@ -295,24 +295,8 @@ fn without_a_node_the_command_says_how_to_give_one() {
 fn help_lists_commands_settings_and_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let help = out(&run(folder.path(), &["--help".to_owned()], ""));
-    for part in
-        ["chat", "session", "nodes", "BATON_HOME", "Exit codes", "config.toml", "baton session restore"]
-    {
+    for part in ["chat", "session", "nodes", "BATON_HOME", "Exit codes", "config.toml"] {
         assert!(help.contains(part), "{part} in {help}");
-    }
-    let chat = out(&run(folder.path(), &["chat".to_owned(), "--help".to_owned()], ""));
-    for flag in [
-        "--session",
-        "--continue",
-        "--allow-echo",
-        "--model",
-        "--system",
-        "--relayer",
-        "--temperature",
-        "--seed",
-        "--max-tokens",
-    ] {
-        assert!(chat.contains(flag), "{flag}");
     }
 }
 

@@ -89,45 +89,17 @@ async fn mistyped_names_get_a_suggestion_and_a_mistyped_model_is_refused_soon() 
     says(&prompt, &["There is no /verfy. Did you mean /verify?"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_empty_value_is_refused_by_its_name() {
-    let fixture = Fixture::new().await;
-    for (arguments, name) in [
-        (&["chat", "hi", "--node", ""][..], "--node"),
-        (&["chat", "hi", "--model", " "], "--model is empty"),
-        (&["chat", "hi", "--only="], "--only is empty"),
-        (&["session", "list", "--home", "", "--json"], "--home"),
-        (&["memory", "list", "--relayer", ""], "--relayer"),
+#[test]
+fn an_empty_or_wrong_value_is_refused_with_the_name_of_its_option_or_variable() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, variables, name) in [
+        (&["chat", "hi", "--model", " "][..], &[][..], "--model is empty"),
+        (&["chat", "hi"], &[("BATON_MODEL", "")], "--model"),
+        (&["chat", "hi"], &[("BATON_NODE", "nowhere")], "environment variable BATON_NODE"),
+        (&["chat", "hi"], &[("BATON_PLAIN", "maybe")], "environment variable BATON_PLAIN"),
     ] {
         let given: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        let refused = crate::command::run(fixture.folder.path(), &given, "");
-        assert_eq!(code(&refused), 2, "{arguments:?}: {}", err(&refused));
-        assert!(err(&refused).contains(name), "{arguments:?}: {}", err(&refused));
-    }
-    let by_variable = program()
-        .envs([("HOME", fixture.folder.path().as_os_str()), ("BATON_MODEL", "".as_ref())])
-        .args(["chat", "hi"])
-        .output()
-        .unwrap();
-    ends(&by_variable, 2, &["--model"]);
-}
-
-#[test]
-fn a_wrong_value_of_a_variable_is_refused_with_the_variables_name() {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, value) in [
-        ("BATON_PLAIN", "maybe"),
-        ("BATON_NODE", "nowhere"),
-        ("BATON_MEMORY_HINT", "some"),
-        ("BATON_MAX_PRICE", "much"),
-    ] {
-        let refused = program()
-            .envs([("HOME", folder.path().as_os_str()), (name, value.as_ref())])
-            .args(["chat", "hi"])
-            .output()
-            .unwrap();
-        let said = err(&refused);
-        assert!(code(&refused) == 2 && said.contains(&format!("environment variable {name}")), "{said}");
+        ends(&run_in(folder.path(), &given, "", variables), 2, &[name]);
     }
 }
 
@@ -417,10 +389,6 @@ fn refused_words_are_answered_in_json_with_one_hint() {
     };
     for (words, message, hint) in [
         (&["sesion"][..], "unrecognized subcommand 'sesion'", "a similar subcommand exists: 'session'"),
-        (&["list"], "unrecognized subcommand 'list'", "baton session list"),
-        (&["run"], "unrecognized subcommand 'run'", "baton try"),
-        (&["pull"], "unrecognized subcommand 'pull'", "baton-node models pull"),
-        (&["ps"], "unrecognized subcommand 'ps'", "baton nodes"),
         (&[], "Not running at a terminal", "baton chat TEXT"),
     ] {
         let refused = call(&[words, &["--json"]].concat());
