@@ -1,10 +1,11 @@
 //! `baton doctor`: checks everything that a chat needs, and names problems with their fixes. It changes nothing.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use baton_client::{Client, Listing, NodeInfo};
-use baton_kit::doctor::{
-    Check, Code, Finding, Report, Severity, StoreCodes, StoreServers, check_permission, check_stores,
+use baton_kit::{
+    doctor::{Check, Code, Report, StoreCodes, StoreServers, check_permission, check_stores},
+    terminal::Style,
 };
 use baton_proto::{ids::NodeId, receipt::EngineKind, store::BlobStore as _};
 use baton_walrus_client::{http_client, http_store::RetryPolicy};
@@ -14,8 +15,8 @@ use crate::{
     args::Arguments,
     clock,
     failure::Failure,
-    out::{Out, count, short, short_session},
-    search,
+    out::{Out, clean, count, short, short_session},
+    search::{self, served},
     settings::{Environment, Settings, settings_file},
 };
 
@@ -74,7 +75,10 @@ pub(crate) async fn run(
     let mut first = Check::new("settings");
     match settings {
         Ok(settings) => {
-            first.saw(settings_seen(arguments.config.as_deref(), environment));
+            let file =
+                settings_file(arguments.config.as_deref(), environment).filter(|(path, _)| path.exists());
+            let defaults = || "the defaults: there is no settings file".to_owned();
+            first.saw(file.map_or_else(defaults, |(path, _)| path.display().to_string()));
             checks.push(first);
             Box::pin(check(&settings, &mut checks, out)).await?;
         }
@@ -84,13 +88,6 @@ pub(crate) async fn run(
         }
     }
     show(&Report::new(checks), out)
-}
-
-fn settings_seen(named: Option<&Path>, environment: &Environment) -> String {
-    match settings_file(named, environment) {
-        Some((path, _)) if path.exists() => path.display().to_string(),
-        _ => "the defaults: there is no settings file".to_owned(),
-    }
 }
 
 async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Result<(), Failure> {
@@ -167,21 +164,19 @@ async fn nodes(client: &Client) -> Check {
     }
     let ids: Vec<NodeId> = nodes.iter().map(|node| node.record.node).collect();
     let answering = client.answering(&ids).await;
-    let silent: Vec<&NodeInfo> = nodes.iter().filter(|node| !answering.contains(&node.record.node)).collect();
+    let (nodes, silent): (Vec<&NodeInfo>, Vec<&NodeInfo>) =
+        nodes.iter().partition(|node| answering.contains(&node.record.node));
     for node in &silent {
         check.found(codes::NODE_SILENT, format!("node {} does not answer", short(&node.record.node)));
     }
-    if answering.is_empty() {
+    if nodes.is_empty() {
         check.found(codes::NO_NODE, "no node answers");
         return check;
     }
-    let nodes: Vec<&NodeInfo> = nodes.iter().filter(|node| answering.contains(&node.record.node)).collect();
     let offers = || nodes.iter().flat_map(|node| &node.record.models);
-    let mut models: Vec<&str> = offers().map(|offer| offer.name.as_str()).collect();
-    models.sort_unstable();
-    models.dedup();
+    let models = served(offers()).join(", ");
     let answer = if nodes.len() == 1 { "answers" } else { "answer" };
-    check.saw(format!("{} {answer}, with {}", count(nodes.len() as u64, "node"), models.join(", ")));
+    check.saw(format!("{} {answer}, with {models}", count(nodes.len() as u64, "node")));
     if offers().all(|offer| offer.engine == EngineKind::Echo) {
         check.found(codes::ONLY_ECHO, "only test engines were found, which repeat the message");
     }
@@ -191,8 +186,8 @@ async fn nodes(client: &Client) -> Check {
 async fn stores(settings: &Settings) -> Check {
     let mut check = Check::new("store");
     let servers = StoreServers {
-        publishers: settings.publishers(),
-        aggregators: settings.aggregators(),
+        publishers: &settings.options.publisher(),
+        aggregators: &settings.options.aggregator(),
         heads: &settings.indexes(),
         // By default, the first server with an index is the index.
         one_index: !settings.names_indexes(),
@@ -248,25 +243,7 @@ fn sessions_check(listing: &Listing, shards: u16, home: &mut Check, check: &mut 
 }
 
 fn show(report: &Report, out: &Out) -> Result<(), Failure> {
-    if out.json() {
-        out.value(&json!(report))?;
-    } else {
-        for check in &report.checks {
-            for fact in &check.seen {
-                out.good(&format!("✓ {:<11} {fact}", check.name));
-            }
-            for Finding { code, severity, detail, fix, .. } in &check.findings {
-                match severity {
-                    Severity::Problem => out.problem_line(&format!("✗ {:<11} {code} {detail}", check.name)),
-                    Severity::Warning => out.warn(&format!("! {:<11} {code} {detail}", check.name)),
-                }
-                out.note(&format!("              fix: {}", fix.replace('`', "")));
-            }
-        }
-        if report.problems == 0 {
-            out.good("No problem was found.");
-        }
-    }
+    out.answer(&json!(report), &clean(&report.describe(Style::new(false))))?;
     if report.problems == 0 { Ok(()) } else { Err(Failure::Found) }
 }
 

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use baton_client::Client;
-use baton_proto::ids::NodeId;
+use baton_client::{Client, ClientError};
+use baton_proto::{ids::NodeId, node_record::ModelOffer};
 
 use crate::{
     failure::Failure,
@@ -49,9 +49,6 @@ pub(crate) async fn while_waiting<T>(
     }
 }
 
-/// Said of a client that can find no node.
-const NOWHERE: &str = "no node is named, and mdns is off";
-
 /// The places where nodes are looked for.
 fn searching(client: &Client) -> String {
     search_line(client.mesh().network().bootstrap.len(), client.uses_multicast())
@@ -62,25 +59,27 @@ fn searching(client: &Client) -> String {
 pub(crate) fn search_line(named: usize, multicast: bool) -> String {
     match (named, multicast) {
         (0, true) => "Looking for nodes on the local network …".to_owned(),
-        (0, false) => format!("Looking for nodes: {NOWHERE} …"),
+        (0, false) => "Looking for nodes: no node is named, and mdns is off …".to_owned(),
         (named, _) => format!("Looking for nodes: {} …", count(named as u64, "named node")),
     }
 }
 
-/// Every place where nodes were looked for, each with the result so far.
-pub(crate) fn tried_places(client: &Client) -> Vec<String> {
-    let network = client.mesh().network();
-    let named = network.bootstrap.iter().map(|node| match (&node.failure, node.connected) {
-        (_, true) => format!("{}: connected, and serves no turns", node.address),
-        (Some(failure), false) => format!("{}: {failure}", node.address),
-        (None, false) => format!("{}: no answer yet", node.address),
-    });
-    let places: Vec<String> = named.collect();
-    match (places.is_empty(), client.uses_multicast()) {
-        (false, _) => places,
-        (true, true) => vec!["the local network, by multicast: no node answered".to_owned()],
-        (true, false) => vec![NOWHERE.to_owned()],
+/// Says why there is no node, and what to do.
+pub(crate) async fn explain_lack_of_nodes(client: &Client, out: &Out) {
+    let error = ClientError::NoNode(client.why_no_node().await);
+    out.warn(&format!("0 nodes: {error}"));
+    unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+    if let Some(hint) = error.hint() {
+        out.note(&format!("  try: {hint}"));
     }
+}
+
+/// The names of offered models, each once.
+pub(crate) fn served<'a>(offers: impl Iterator<Item = &'a ModelOffer>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = offers.map(|offer| offer.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// The named nodes that cannot be reached, each with the reason.

@@ -5,7 +5,7 @@ mod link;
 
 use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, NodeInfo, RouteOptions, TurnInput};
+use baton_client::{Client, RouteOptions, TurnInput};
 use baton_gateway::{
     AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
 };
@@ -22,7 +22,7 @@ use crate::{
     interrupt::leave_at_second_interrupt,
     out::{Out, count},
     relayer::memory::RelayerMemory,
-    search::{named_node, search_line, tried_places},
+    search::{explain_lack_of_nodes, named_node, search_line, served},
     serve::link::{Listening, PageAddress, link_to, read_key},
     settings::{Settings, relayer_name},
 };
@@ -83,7 +83,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         let listening = Listening { address: listener.local_addr()?, has_tls, names: &arguments.allow_host };
         let page = PageAddress::of(&listening, arguments.acme.first(), key_file);
         page.save(settings.home())?;
-        announce(&listening, &page, config.key.as_ref(), out)?;
+        announce(&page, config.key.as_ref(), out)?;
         let stop = async move {
             signals.next().await;
             leave_at_second_interrupt();
@@ -98,7 +98,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         tokio::select! {
             biased;
             served = serving => Ok(served?),
-            () = watch_nodes(client, settings.named_nodes(), out) => unreachable!("the watch does not end"),
+            () = watch_nodes(client, settings.options.node().len(), out) => unreachable!("the watch does not end"),
         }
     }))
     .await
@@ -152,7 +152,13 @@ async fn watch_nodes(client: &Client, named: usize, out: &Out) {
     loop {
         if were_there != Some(!nodes.is_empty()) {
             were_there = Some(!nodes.is_empty());
-            say_nodes(client, &nodes, out);
+            if nodes.is_empty() {
+                out.warn("No node was found, so requests are answered with 503 no_node until one is there.");
+                explain_lack_of_nodes(client, out).await;
+            } else {
+                let models = served(nodes.iter().flat_map(|node| &node.record.models)).join(", ");
+                out.note(&format!("{} with {models}", count(nodes.len() as u64, "node")));
+            }
         }
         tokio::time::sleep(NODES_CHECK).await;
         // The table of peers costs nothing; the nodes are asked only after a change.
@@ -161,22 +167,6 @@ async fn watch_nodes(client: &Client, named: usize, out: &Out) {
             nodes = client.nodes().await;
         }
     }
-}
-
-fn say_nodes(client: &Client, nodes: &[NodeInfo], out: &Out) {
-    if nodes.is_empty() {
-        out.warn("No node was found, so requests are answered with 503 no_node until one is there. Tried:");
-        for line in tried_places(client) {
-            out.note(&format!("  {line}"));
-        }
-        out.note("  try: is the node running? Name one with --node ADDRESS, or see why: baton doctor");
-        return;
-    }
-    let mut models: Vec<&str> =
-        nodes.iter().flat_map(|node| &node.record.models).map(|offer| offer.name.as_str()).collect();
-    models.sort_unstable();
-    models.dedup();
-    out.note(&format!("{} with {}", count(nodes.len() as u64, "node"), models.join(", ")));
 }
 
 /// The bearer key in a file; a missing file is created.
@@ -191,12 +181,7 @@ fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
 
 /// Shows the endpoint's address; programs read the JSON line. A person gets the page's link with the key in
 /// its fragment, which browsers do not send.
-fn announce(
-    Listening { address, has_tls, .. }: &Listening<'_>,
-    page: &PageAddress,
-    key: Option<&Zeroizing<String>>,
-    out: &Out,
-) -> Result<(), Failure> {
+fn announce(page: &PageAddress, key: Option<&Zeroizing<String>>, out: &Out) -> Result<(), Failure> {
     let url = format!("{}v1", page.local);
     let key_file = page.key_file.as_ref().map(|path| path.display().to_string());
     if out.json() {
@@ -206,11 +191,6 @@ fn announce(
     match key_file {
         Some(path) => out.line(&format!("export OPENAI_API_KEY=\"$(cat {})\"", quoted(&path)))?,
         None => out.line("export OPENAI_API_KEY=none")?,
-    }
-    if !is_loopback(address) && !has_tls {
-        out.warn(&format!(
-            "Other machines reach {address} over plain HTTP: others on the way can read the conversations. Serve HTTPS with --tls-cert and --tls-key, or put a proxy with TLS in front."
-        ));
     }
     if std::io::stderr().is_terminal() {
         let key = key.map(|key| key.as_str());

@@ -40,7 +40,7 @@ async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
     let prompt = fixture.baton(&one, &["chat", "-s", &id, "--dht=false"], "/quit\n").await;
     says(&prompt, &["Another device deleted this conversation"]);
     let doctor = fixture.baton(&one, &["doctor", "--dht=false"], "").await;
-    says(&doctor, &["C804"]);
+    shows(&doctor, &["C804"]);
     fixture.ok(&one, &["session", "delete", &id, "--yes", "--dht=false"]).await;
     assert_eq!(fixture.json(&one, &["session", "list"]).await["sessions"][0], serde_json::Value::Null);
 }
@@ -241,7 +241,7 @@ fn a_server_without_nodes_says_what_it_tried_and_what_to_do() {
     let lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
     let mut said = Vec::new();
     for line in lines {
-        let done = line.contains("try: is the node running?");
+        let done = line.contains("  try: ");
         said.push(line);
         if done {
             break;
@@ -250,8 +250,7 @@ fn a_server_without_nodes_says_what_it_tried_and_what_to_do() {
     server.kill().unwrap();
     server.wait().unwrap();
     let said = said.join("\n");
-    for part in ["Looking for nodes: 1 named node", "No node was found", "503 no_node", node, "baton doctor"]
-    {
+    for part in ["Looking for nodes: 1 named node", "503 no_node", "Could not reach", "baton doctor"] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
 }
@@ -339,11 +338,11 @@ async fn a_proxy_is_for_other_machines_and_is_named_when_it_fails() {
     assert_eq!((code(&stored), &last(&stored)["stored"]), (0, &true.into()), "{}", err(&stored));
 
     let doctor = ["doctor", "--dht=false", "--shards", "10", "--publisher", "http://store.invalid:31415"];
-    let text = err(&alone(&fixture, &doctor, proxy).await);
+    let text = out(&alone(&fixture, &doctor, proxy).await);
     assert!(text.contains("http://store.invalid:31415 through the proxy http://127.0.0.1:9 "), "{text}");
     assert!(!text.contains("word"), "{text}");
     let direct: &[(&str, &str)] = &[("http_proxy", "http://127.0.0.1:9"), ("NO_PROXY", "store.invalid")];
-    let text = err(&alone(&fixture, &doctor, direct).await);
+    let text = out(&alone(&fixture, &doctor, direct).await);
     assert!(
         text.contains("could not connect to http://store.invalid:31415") && !text.contains("proxy"),
         "{text}"

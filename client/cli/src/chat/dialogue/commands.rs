@@ -18,6 +18,7 @@ use crate::{
     home::find_session,
     interrupt::cancellable_at,
     out::{CopyOutcome, MAX_COPY_BYTES, role, short, turn_number},
+    search::served,
     session::{note_replaced, show_list, show_report},
     turn_display::{joined_text, show_memory},
 };
@@ -111,9 +112,7 @@ impl Dialogue {
         let nodes = self.client.nodes().await;
         let offers = nodes.iter().flat_map(|node| &node.record.models);
         let offers = offers.filter(|offer| offer.engine != EngineKind::Embedding);
-        let mut names: Vec<&str> = offers.map(|offer| offer.name.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names = served(offers);
         match name {
             "" => {
                 let used = self.options.template.route.model.as_deref().unwrap_or("any");
