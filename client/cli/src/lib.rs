@@ -63,7 +63,7 @@ pub fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            out.problem(&format!("the runtime cannot be started: {error}"), None);
+            out.error("Io", &format!("the runtime cannot be started: {error}"), None);
             return ExitCode::FAILURE;
         }
     };

@@ -3,6 +3,7 @@
 //!
 //! It goes to standard output and error, line by line, or to the full-screen view, if there is one.
 
+pub(crate) mod inbox;
 pub(crate) mod printable;
 pub(crate) mod wrap;
 
@@ -12,32 +13,14 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{TurnEvent, TurnOutcome};
 use baton_kit::{output::kept, terminal::can_redraw};
 use baton_proto::{
     ids::{NodeId, SessionId},
     record::{FinishReason, Role},
 };
-use futures::future::BoxFuture;
-
+use inbox::{Inbox, ViewMessage};
 use printable::acts;
 pub(crate) use printable::clean;
-
-/// A full-screen view, which takes the output of commands in place of the terminal's lines.
-pub(crate) trait FullScreen: std::fmt::Debug + Send + Sync {
-    /// Shows a remark beside the conversation.
-    fn remark(&self, tone: Tone, text: &str);
-    /// Shows that a turn begins, with this text of the user.
-    fn turn_started(&self, text: String);
-    /// Shows an event of the running turn.
-    fn turn_event(&self, event: TurnEvent);
-    /// Shows that the turn was verified and accepted.
-    fn turn_finished(&self, outcome: &TurnOutcome);
-    /// Writes bytes to the terminal between two frames: an escape sequence that shows nothing.
-    fn write_raw(&self, sequence: String);
-    /// Waits until the user ends the running work. Cancel safe.
-    fn stopped(&self) -> BoxFuture<'_, ()>;
-}
 
 /// A number of things: `1 turn`, `2 turns`.
 pub(crate) fn count(number: u64, thing: &str) -> String {
@@ -47,6 +30,15 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
 /// A number of memories.
 pub(crate) fn memories(number: u64) -> String {
     if number == 1 { "1 memory".to_owned() } else { format!("{number} memories") }
+}
+
+/// The first characters of a text; a cut is marked.
+pub(crate) fn beginning(text: &str, most_chars: usize) -> String {
+    let mut shown: String = text.chars().take(most_chars).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// The reason for an answer's end, for programs.
@@ -77,22 +69,9 @@ pub(crate) enum Tone {
 
 /// After this long, a wait is mentioned.
 const SLOW: Duration = Duration::from_millis(700);
-/// The narrowest terminal for which remarks are broken between words.
-const LEAST_CELLS: usize = 20;
 
 /// Longest text for a terminal's clipboard: many terminals ignore a sequence of more than 100,000 bytes.
 pub(crate) const MAX_COPY_BYTES: usize = 72 * 1024;
-
-/// The result of copying a text to the clipboard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CopyOutcome {
-    /// The terminal has it, and may ignore it.
-    Sent,
-    /// There is no terminal.
-    NoTerminal,
-    /// It is longer than [`MAX_COPY_BYTES`].
-    TooLong,
-}
 
 /// The output.
 #[derive(Debug, Clone)]
@@ -101,7 +80,7 @@ pub(crate) struct Out {
     no_color: bool,
     color: bool,
     /// The full-screen view, which then receives everything but JSON.
-    screen: Option<Arc<dyn FullScreen>>,
+    screen: Option<Arc<Inbox>>,
     /// The beginning of a command for the same home; none if the home is about to be removed.
     command: Option<String>,
 }
@@ -114,7 +93,7 @@ impl Out {
     }
 
     /// The same user, at a full-screen view.
-    pub(crate) fn on_screen(&self, screen: Arc<dyn FullScreen>) -> Self {
+    pub(crate) fn on_screen(&self, screen: Arc<Inbox>) -> Self {
         Self { json: false, screen: Some(screen), ..self.clone() }
     }
 
@@ -130,7 +109,7 @@ impl Out {
     }
 
     /// The full-screen view.
-    pub(crate) fn screen(&self) -> Option<&dyn FullScreen> {
+    pub(crate) fn screen(&self) -> Option<&Inbox> {
         self.screen.as_deref()
     }
 
@@ -163,7 +142,7 @@ impl Out {
     /// A line.
     pub(crate) fn line(&self, text: &str) -> io::Result<()> {
         if let Some(screen) = self.screen() {
-            screen.remark(Tone::Plain, text);
+            screen.push(ViewMessage::Remark(Tone::Plain, text.to_owned()));
             return Ok(());
         }
         kept(writeln!(io::stdout().lock(), "{text}"))
@@ -190,24 +169,21 @@ impl Out {
         kept(out.write_all(clean(text).as_bytes()).and_then(|()| out.flush()))
     }
 
-    /// Copies a text to the clipboard of the terminal by its escape sequence OSC 52.
-    pub(crate) fn copy(&self, text: &str) -> io::Result<CopyOutcome> {
+    /// Copies a text to the clipboard of the terminal by its escape sequence OSC 52; false without a terminal.
+    pub(crate) fn copy(&self, text: &str) -> io::Result<bool> {
         use base64::Engine as _;
         if !can_redraw(&io::stdout()) {
-            return Ok(CopyOutcome::NoTerminal);
-        }
-        if text.len() > MAX_COPY_BYTES {
-            return Ok(CopyOutcome::TooLong);
+            return Ok(false);
         }
         let sequence = format!("\x1b]52;c;{}\x07", base64::engine::general_purpose::STANDARD.encode(text));
         if let Some(screen) = self.screen() {
-            screen.write_raw(sequence);
+            screen.push(ViewMessage::Raw(sequence));
         } else {
             let mut out = io::stdout().lock();
             out.write_all(sequence.as_bytes())?;
             out.flush()?;
         }
-        Ok(CopyOutcome::Sent)
+        Ok(true)
     }
 
     /// A remark beside the conversation, to standard error.
@@ -253,7 +229,10 @@ impl Out {
 
     /// An error with its next step; with JSON also as an object on standard output.
     pub(crate) fn error(&self, name: &str, message: &str, hint: Option<&str>) {
-        self.problem(message, hint);
+        self.say(Tone::Bad, &format!("error: {message}"));
+        if let Some(hint) = hint {
+            self.say(Tone::Note, &format!("  try: {hint}"));
+        }
         if self.json {
             let value = serde_json::json!({ "error": { "name": name, "message": message, "hint": hint } });
             // Without an output there is no reader to report to.
@@ -261,18 +240,10 @@ impl Out {
         }
     }
 
-    /// An error on standard error.
-    pub(crate) fn problem(&self, message: &str, hint: Option<&str>) {
-        self.say(Tone::Bad, &format!("error: {message}"));
-        if let Some(hint) = hint {
-            self.say(Tone::Note, &format!("  try: {hint}"));
-        }
-    }
-
     /// A remark, to standard error.
     pub(crate) fn say(&self, tone: Tone, text: &str) {
         if let Some(screen) = self.screen() {
-            screen.remark(tone, text);
+            screen.push(ViewMessage::Remark(tone, text.to_owned()));
             return;
         }
         let text = clean(text);
@@ -283,19 +254,9 @@ impl Out {
             Tone::Warn => "33",
             Tone::Bad => "31",
         };
-        let text = match stderr_width() {
-            Some(cells) => wrap::remark_rows(&text, cells).join("\n"),
-            None => text,
-        };
         let line = if self.color { format!("\x1b[{code}m{text}\x1b[0m\n") } else { format!("{text}\n") };
         let _ = io::stderr().lock().write_all(line.as_bytes());
     }
-}
-
-/// The width of the terminal that shows standard error, if there is one.
-fn stderr_width() -> Option<usize> {
-    let size = can_redraw(&io::stderr()).then(crossterm::terminal::size)?.ok()?;
-    Some(usize::from(size.0)).filter(|cells| *cells >= LEAST_CELLS)
 }
 
 /// Rows as lines of columns, without control characters.

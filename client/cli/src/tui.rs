@@ -2,23 +2,20 @@
 //!
 //! - [`state`] and its parts are pure: keys and messages from tasks change it, and [`draw`] shows it.
 //! - This module is the loop around it, which awaits only events.
-//! - A task runs each line with the same [`Dialogue`] as the line prompt, and reports through the [`inbox`].
+//! - A task runs each line with the same [`Dialogue`] as the line prompt, and reports through the [`Inbox`].
 //! - The view must never write uncleaned text to the terminal ([`wrap`]).
 //! - It must always give the terminal back ([`terminal`]).
 
 mod block;
-pub(crate) mod conversation;
+mod conversation;
 mod draw;
 mod editor;
-mod help;
-pub(crate) mod inbox;
 mod keys;
 mod markdown;
 mod menu;
 mod palette;
 mod pane;
-mod question;
-pub(crate) mod sidebar;
+mod sidebar;
 mod state;
 mod terminal;
 
@@ -26,20 +23,20 @@ mod terminal;
 mod tests;
 
 use std::{
-    io,
+    io::{self, Write as _},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use baton_client::{Client, ClientError};
+use baton_kit::signals::StopSignals;
 use baton_proto::ids::SessionId;
-use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::EventStream;
 use futures::StreamExt as _;
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 
 use self::{
-    conversation::load,
-    inbox::{Inbox, ViewMessage},
+    conversation::{ConversationSnapshot, load},
     palette::Palette,
     sidebar::SessionEntry,
     state::{Effect, State},
@@ -55,7 +52,13 @@ use crate::{
     clock,
     failure::Failure,
     interrupt::leave_at_second_interrupt,
-    out::{Out, Tone, short_session, wrap},
+    out::{
+        Out,
+        inbox::{Inbox, ViewMessage},
+        short_session, wrap,
+    },
+    search::{FAILURE_REMARK, explain_lack_of_nodes},
+    session::delete_all,
 };
 
 /// Shortest time between two frames.
@@ -65,9 +68,6 @@ const TICK: Duration = Duration::from_millis(120);
 /// Ticks between two updates while idle: nodes come and go.
 const IDLE_TICKS: u32 = 8;
 
-/// A view without a node for this long says why.
-const NODES_REMARK: Duration = Duration::from_secs(3);
-
 /// The result of a task.
 enum TaskOutcome {
     /// A line was run.
@@ -76,13 +76,15 @@ enum TaskOutcome {
         dialogue: Box<Dialogue>,
         /// The next step; `None` if the line failed.
         then: Option<DialogueStep>,
+        /// The session after it.
+        loaded: Option<ConversationSnapshot>,
     },
-    /// The list of sessions was read.
-    SessionList,
+    /// The sessions were read.
+    Sessions(Vec<SessionEntry>),
     /// A session has another title, or is gone.
     SessionsChanged,
-    /// The lack of nodes was explained, if there is one.
-    NodesExplained,
+    /// Only remarks came of it.
+    Remarks,
 }
 
 /// The view, from opening to leaving.
@@ -95,23 +97,28 @@ pub(crate) async fn run(
     let inbox = Arc::new(Inbox::default());
     // Errors in the call appear on the plain screen.
     let dialogue = Dialogue::open(client, options, arguments, out.on_screen(inbox.clone())).await?;
-    let session = dialogue.session();
-    let screen = Screen::open()?;
+    let loaded = load(client, dialogue.session()).await?;
     let mut view = FullScreenView {
         client: client.clone(),
+        out: out.on_screen(inbox.clone()),
         inbox,
         state: State::new(Palette::new(!out.no_color())),
-        screen,
+        screen: Screen::open()?,
         dialogue: None,
-        session,
+        session: loaded.session,
         tasks: JoinSet::new(),
-        listed: Vec::new(),
-        listing: false,
-        list_again: false,
         began: Instant::now(),
     };
+    view.state.set_session(&loaded);
     view.start(Box::new(dialogue), None);
-    view.tasks.spawn(explain_lack_of_nodes(client.clone(), view.inbox.clone()));
+    let (looking, looker) = (client.clone(), view.out.clone());
+    view.tasks.spawn(async move {
+        tokio::time::sleep(FAILURE_REMARK).await;
+        if looking.reported_nodes() == 0 {
+            explain_lack_of_nodes(&looking, &looker).await;
+        }
+        TaskOutcome::Remarks
+    });
     let result = Box::pin(view.follow()).await;
     if let Some(dialogue) = &mut view.dialogue {
         dialogue.close().await;
@@ -121,8 +128,7 @@ pub(crate) async fn run(
     let session = view.session;
     drop(view);
     leave_at_second_interrupt();
-    let id = short_session(&session);
-    if let Some(command) = out.continuation(&id)
+    if let Some(command) = out.continuation(&short_session(&session))
         && let Ok(info) = client.session(session).info().await
         && (info.turns > 0 || info.pending)
     {
@@ -135,6 +141,8 @@ pub(crate) async fn run(
 /// The view with the parts that it drives.
 struct FullScreenView {
     client: Client,
+    /// The output of its tasks, which goes into the inbox.
+    out: Out,
     inbox: Arc<Inbox>,
     state: State,
     screen: Screen,
@@ -142,10 +150,6 @@ struct FullScreenView {
     dialogue: Option<Box<Dialogue>>,
     session: SessionId,
     tasks: JoinSet<TaskOutcome>,
-    listed: Vec<SessionEntry>,
-    /// Whether the list is being read, and whether it is already stale.
-    listing: bool,
-    list_again: bool,
     began: Instant,
 }
 
@@ -153,7 +157,7 @@ impl FullScreenView {
     /// Handles events until the user leaves.
     async fn follow(&mut self) -> Result<(), Failure> {
         let mut events = EventStream::new();
-        let mut signals = Signals::new()?;
+        let mut signals = StopSignals::listen()?;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut idle = 0;
@@ -162,11 +166,8 @@ impl FullScreenView {
         loop {
             let effect = tokio::select! {
                 biased;
-                signal = signals.next() => match signal {
-                    Signal::End => return Err(Failure::Interrupted),
-                    // A signal from outside: the terminal sends Ctrl-C as a key.
-                    Signal::Interrupt => self.state.input(control_c()),
-                },
+                // A signal from outside: the terminal sends Ctrl-C as a key.
+                () = signals.next() => return Err(Failure::Interrupted),
                 () = tokio::time::sleep_until(next), if stale => {
                     // A slow terminal, or a huge conversation, gets fewer frames.
                     let (began, state) = (Instant::now(), &mut self.state);
@@ -229,11 +230,8 @@ impl FullScreenView {
     fn take_all(&mut self) -> io::Result<()> {
         let now = self.now();
         for message in self.inbox.take() {
-            match &message {
-                ViewMessage::Session(loaded) => self.session = loaded.session,
-                ViewMessage::Sessions(listed) => self.listed.clone_from(listed),
-                ViewMessage::Raw(sequence) => self.screen.write_raw(sequence)?,
-                _ => {}
+            if let ViewMessage::Raw(sequence) = &message {
+                io::stdout().write_all(sequence.as_bytes())?;
             }
             self.state.take(message, now);
         }
@@ -243,39 +241,33 @@ impl FullScreenView {
     /// Takes a task's result.
     fn finish_task(&mut self, outcome: TaskOutcome) -> Option<Effect> {
         match outcome {
-            TaskOutcome::Line { mut dialogue, then } => {
-                let given_back = dialogue.take_given_back();
-                self.dialogue = Some(dialogue);
-                self.list();
-                if given_back.is_some() {
-                    self.state.pane.end(false, false);
+            TaskOutcome::Line { mut dialogue, then, loaded } => {
+                if let Some(loaded) = loaded {
+                    self.session = loaded.session;
+                    self.state.set_session(&loaded);
                 }
-                let effect = self.state.end(then.is_some());
+                self.list();
+                let given_back = dialogue.take_given_back();
+                self.state.end(given_back.is_none());
                 if let Some(text) = given_back {
                     self.state.give_back(text);
                 }
                 match then {
-                    Some(DialogueStep::Leave) => Some(Effect::Leave),
-                    Some(DialogueStep::Prefill(text)) => {
-                        self.state.prefill(text);
-                        effect
+                    Some(DialogueStep::Leave) => return Some(Effect::Leave),
+                    Some(DialogueStep::Greet) => {
+                        self.start(dialogue, None);
+                        return None;
                     }
-                    _ => effect,
+                    Some(DialogueStep::Prefill(text)) => self.state.prefill(text),
+                    Some(DialogueStep::On) | None => {}
                 }
+                self.dialogue = Some(dialogue);
             }
-            TaskOutcome::SessionList => {
-                self.listing = false;
-                if std::mem::take(&mut self.list_again) {
-                    self.list();
-                }
-                None
-            }
-            TaskOutcome::SessionsChanged => {
-                self.list();
-                None
-            }
-            TaskOutcome::NodesExplained => None,
+            TaskOutcome::Sessions(listed) => self.state.sidebar.set(listed),
+            TaskOutcome::SessionsChanged => self.list(),
+            TaskOutcome::Remarks => {}
         }
+        None
     }
 
     /// Performs an effect of the state; true to leave.
@@ -290,7 +282,6 @@ impl FullScreenView {
             Effect::Rename(session, title) => self.change(session, Some(title)),
             Effect::Delete(session) => self.change(session, None),
             Effect::Stop => self.inbox.stop(),
-            Effect::Mouse(take) => self.screen.take_mouse(take)?,
             Effect::Redraw => self.screen.clear()?,
             Effect::Leave => return Ok(true),
         }
@@ -301,31 +292,21 @@ impl FullScreenView {
     fn start(&mut self, dialogue: Box<Dialogue>, line: Option<String>) {
         self.inbox.renew();
         self.state.begin(line.as_deref().unwrap_or_default(), self.now());
-        let (client, inbox) = (self.client.clone(), self.inbox.clone());
-        self.tasks.spawn(Box::pin(step(client, inbox, dialogue, line)));
+        self.tasks.spawn(Box::pin(step(self.client.clone(), dialogue, line)));
     }
 
     /// Gives a session a title, or deletes it without one, and then lists the sessions again.
     fn change(&mut self, session: SessionId, title: Option<String>) {
-        let (client, inbox) = (self.client.clone(), self.inbox.clone());
+        let (client, out) = (self.client.clone(), self.out.clone());
         let is_here = session == self.session;
         self.tasks.spawn(async move {
             let handle = client.session(session);
             let changed = match &title {
-                Some(title) => handle.rename(Some(title.as_str())).await.map(|()| None),
-                None => handle.delete().await.map(|deletion| deletion.unpublished),
+                Some(title) => handle.rename(Some(title.as_str())).await.map_err(Failure::from),
+                None => delete_all(&client, &[session], &out).await,
             };
-            let remark = match changed {
-                Ok(None) if title.is_some() => None,
-                Ok(None) => Some((Tone::Note, "The conversation is deleted.".to_owned())),
-                Ok(Some(error)) => Some((
-                    Tone::Warn,
-                    format!("Deleted on this device. The head index was not informed: {error}"),
-                )),
-                Err(error) => Some((Tone::Bad, format!("error: {error}"))),
-            };
-            if let Some((tone, text)) = remark {
-                inbox.push(ViewMessage::Remark(tone, text));
+            if let Err(failure) = changed {
+                failure.report(&out);
             }
             if !is_here {
                 handle.release();
@@ -336,47 +317,30 @@ impl FullScreenView {
 
     /// Reads the list of sessions.
     fn list(&mut self) {
-        if self.listing {
-            self.list_again = true;
-            return;
-        }
-        self.listing = true;
-        let (client, inbox, known) = (self.client.clone(), self.inbox.clone(), self.listed.clone());
+        let (client, out) = (self.client.clone(), self.out.clone());
+        let known = self.state.sidebar.listed().to_vec();
         self.tasks.spawn(async move {
-            inbox.push(match sidebar::list(&client, &known).await {
-                Ok(listed) => ViewMessage::Sessions(listed),
+            match sidebar::list(&client, &known).await {
+                Ok(listed) => TaskOutcome::Sessions(listed),
                 Err(error) => {
-                    ViewMessage::Remark(Tone::Warn, format!("the conversations cannot be listed: {error}"))
+                    out.warn(&format!("the conversations cannot be listed: {error}"));
+                    TaskOutcome::Remarks
                 }
-            });
-            TaskOutcome::SessionList
+            }
         });
     }
 }
 
-/// Runs a line, and then sends the session's state to the view.
-async fn step(
-    client: Client,
-    inbox: Arc<Inbox>,
-    mut dialogue: Box<Dialogue>,
-    line: Option<String>,
-) -> TaskOutcome {
+/// Runs a line, or else greets; then reads the session for the view.
+async fn step(client: Client, mut dialogue: Box<Dialogue>, line: Option<String>) -> TaskOutcome {
     let done = match &line {
         Some(line) => Box::pin(dialogue.act(parse(line))).await,
-        None => Ok(DialogueStep::Greet),
-    };
-    let done = match done {
-        Ok(DialogueStep::Greet) => {
-            // The view must show the conversation before the greeting adds to it.
-            send_session(&client, &inbox, dialogue.session()).await;
-            Box::pin(dialogue.greet()).await.map(|()| DialogueStep::On)
-        }
-        other => other,
+        None => Box::pin(dialogue.greet()).await.map(|()| DialogueStep::On),
     };
     let then = match done {
         Ok(then) => Some(then),
         Err(Failure::Interrupted) => {
-            inbox.push(ViewMessage::Remark(Tone::Note, "cancelled".to_owned()));
+            dialogue.out().note("cancelled");
             None
         }
         Err(failure) => {
@@ -384,87 +348,10 @@ async fn step(
             None
         }
     };
-    send_session(&client, &inbox, dialogue.session()).await;
-    TaskOutcome::Line { dialogue, then }
-}
-
-/// Says why there is no node, if there is none after a while.
-async fn explain_lack_of_nodes(client: Client, inbox: Arc<Inbox>) -> TaskOutcome {
-    tokio::time::sleep(NODES_REMARK).await;
-    if client.reported_nodes() == 0 {
-        let error = ClientError::NoNode(client.why_no_node().await);
-        inbox.push(ViewMessage::Remark(Tone::Warn, format!("0 nodes: {error}")));
-        if let Some(hint) = error.hint() {
-            inbox.push(ViewMessage::Remark(Tone::Note, format!("  try: {hint}")));
-        }
-    }
-    TaskOutcome::NodesExplained
-}
-
-/// Sends a session's present state to the view.
-async fn send_session(client: &Client, inbox: &Inbox, session: SessionId) {
-    inbox.push(match load(client, session).await {
-        Ok(loaded) => ViewMessage::Session(Box::new(loaded)),
-        Err(error) => ViewMessage::Remark(Tone::Bad, format!("the conversation cannot be read: {error}")),
-    });
-}
-
-fn control_c() -> Event {
-    Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))
-}
-
-/// The effect of a signal.
-enum Signal {
-    /// End the running task.
-    Interrupt,
-    /// Leave at once.
-    End,
-}
-
-/// Signals from outside.
-#[cfg(unix)]
-struct Signals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-    hangup: tokio::signal::unix::Signal,
-}
-
-#[cfg(unix)]
-impl Signals {
-    fn new() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// The next signal. Cancel safe.
-    async fn next(&mut self) -> Signal {
-        tokio::select! {
-            _ = self.interrupt.recv() => Signal::Interrupt,
-            _ = self.terminate.recv() => Signal::End,
-            // The terminal is gone.
-            _ = self.hangup.recv() => Signal::End,
-        }
-    }
-}
-
-/// Signals from outside.
-#[cfg(not(unix))]
-struct Signals;
-
-#[cfg(not(unix))]
-impl Signals {
-    #[expect(clippy::unnecessary_wraps, reason = "as where there are signals")]
-    fn new() -> io::Result<Self> {
-        Ok(Self)
-    }
-
-    /// The next signal. Cancel safe.
-    async fn next(&mut self) -> Signal {
-        let _ = tokio::signal::ctrl_c().await;
-        Signal::Interrupt
-    }
+    let loaded = load(&client, dialogue.session()).await;
+    let unread = |error: &ClientError| {
+        dialogue.out().problem_line(&format!("the conversation cannot be read: {error}"));
+    };
+    let loaded = loaded.inspect_err(unread).ok();
+    TaskOutcome::Line { dialogue, then, loaded }
 }

@@ -16,7 +16,11 @@ use baton_proto::{
 
 use serde_json::{Value, json};
 
-use crate::out::{Out, Tone, count, memories, role, short, short_session, turn_number};
+use crate::out::{
+    Out, Tone, beginning, count,
+    inbox::{FinishedTurn, ViewMessage},
+    memories, role, short, short_session, turn_number,
+};
 
 /// Most characters shown of a recalled item.
 const SHOWN_CHARS: usize = 120;
@@ -27,7 +31,6 @@ pub(crate) struct TurnDisplay<'a> {
     /// The model's name, as offered.
     pub model: String,
     shown: bool,
-    text: String,
     /// The way on after an answer that the limit cut.
     after_cut: String,
     /// Whether any event arrived.
@@ -37,14 +40,7 @@ pub(crate) struct TurnDisplay<'a> {
 impl<'a> TurnDisplay<'a> {
     pub(crate) fn new(out: &'a Out) -> Self {
         let after_cut = "/continue, or /params max_tokens=N".to_owned();
-        Self {
-            out,
-            model: String::new(),
-            shown: false,
-            text: String::new(),
-            after_cut,
-            started: Arc::default(),
-        }
+        Self { out, model: String::new(), shown: false, after_cut, started: Arc::default() }
     }
 
     /// For a single message, after which the program ends: no line can follow.
@@ -60,7 +56,7 @@ impl<'a> TurnDisplay<'a> {
         if let Some(screen) = self.out.screen()
             && !messages.is_empty()
         {
-            screen.turn_started(joined_text(messages));
+            screen.push(ViewMessage::TurnStarted(joined_text(messages)));
         }
     }
 
@@ -70,32 +66,24 @@ impl<'a> TurnDisplay<'a> {
         if let TurnEvent::Attempt { model, .. } = &event {
             self.model.clone_from(model);
         }
-        match &event {
-            TurnEvent::Text(text) => self.text.push_str(text),
-            TurnEvent::Restarted => self.text.clear(),
-            _ => {}
-        }
-        match event {
-            TurnEvent::Devices(event) => {
+        let out = self.out;
+        match (event, out.screen()) {
+            (TurnEvent::Devices(event), _) => {
                 self.end_line();
-                show_device_event(&event, self.out);
+                show_device_event(&event, out);
             }
-            event if self.out.screen().is_some() => {
-                if let Some(screen) = self.out.screen() {
-                    screen.turn_event(event);
-                }
-            }
-            TurnEvent::Memory(items) => show_memory(&items, self.out),
-            TurnEvent::Text(text) if !self.out.json() => {
+            (event, Some(screen)) => screen.push(ViewMessage::Turn(event)),
+            (TurnEvent::Memory(items), None) => show_memory(&items, out),
+            (TurnEvent::Text(text), None) if !out.json() => {
                 self.shown = true;
-                let _ = self.out.text(&text);
+                let _ = out.text(&text);
             }
-            event => {
+            (event, None) => {
                 if matches!(event, TurnEvent::AttemptFailed { .. }) {
                     self.end_line();
                 }
                 if let Some((tone, text)) = remark(&event) {
-                    self.out.say(tone, &text);
+                    out.say(tone, &text);
                 }
             }
         }
@@ -105,7 +93,12 @@ impl<'a> TurnDisplay<'a> {
     pub(crate) fn finish(&mut self, outcome: &TurnOutcome) {
         self.end_line();
         match self.out.screen() {
-            Some(screen) => screen.turn_finished(outcome),
+            Some(screen) => screen.push(ViewMessage::TurnFinished(FinishedTurn {
+                link: outcome.link_hash,
+                text: outcome.text.clone(),
+                verified: verified_line(outcome),
+                tokens: outcome.receipt.tokens.output,
+            })),
             None => self.out.good(&verified_line(outcome)),
         }
         if !outcome.omitted.is_nothing() {
@@ -179,7 +172,7 @@ fn no_answer_yet(node: NodeId, others: OtherNodes) -> Option<String> {
 }
 
 /// States that a turn was verified, and by which node it was served.
-pub(crate) fn verified_line(outcome: &TurnOutcome) -> String {
+fn verified_line(outcome: &TurnOutcome) -> String {
     let tokens = count(outcome.receipt.tokens.output.into(), "token");
     format!("✓ verified · turn {} · node {} · {tokens}", turn_number(outcome.seq), short(&outcome.node))
 }
@@ -210,11 +203,7 @@ pub(crate) fn show_memory(items: &[MemoryItem], out: &Out) {
 /// The recalled items: their number, then the beginning of each.
 pub(crate) fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
     let lines = items.iter().map(|item| {
-        let mut text: String = item.text.chars().take(SHOWN_CHARS).collect();
-        if text.len() < item.text.len() {
-            text.push('…');
-        }
-        format!("  · {} ({})", text.replace('\n', " "), item.source)
+        format!("  · {} ({})", beginning(&item.text, SHOWN_CHARS).replace('\n', " "), item.source)
     });
     std::iter::once(format!("{} added", memories(items.len() as u64))).chain(lines).collect()
 }

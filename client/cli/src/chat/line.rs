@@ -86,17 +86,28 @@ pub(crate) fn parse(line: &str) -> Line<'_> {
     }
 }
 
-/// The names of the commands, each with its slash.
-pub(crate) fn command_names() -> impl Iterator<Item = &'static str> {
-    HELP.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| name.starts_with('/'))
+/// A command with its arguments, and its description.
+pub(crate) type CommandHelp = (&'static str, &'static str);
+
+/// The commands, from the help.
+pub(crate) fn commands() -> impl Iterator<Item = CommandHelp> {
+    HELP.lines().filter_map(|line| line.split_once("  ")).map(|(name, what)| (name, what.trim()))
 }
 
-/// States that there is no such command, with the one that it may mean.
+/// A command's name, without its argument.
+pub(crate) fn name_of(command: &str) -> &str {
+    command.split_whitespace().next().unwrap_or_default()
+}
+
+/// States that there is no such command, with the one that it may mean, or the form of the named one.
 pub(crate) fn unknown_command(line: &str) -> String {
-    let name = line.split_whitespace().next().unwrap_or_default();
-    let near =
-        nearest(name, command_names()).map(|near| format!(" Did you mean {near}?")).unwrap_or_default();
-    format!("There is no {line}.{near} /help lists the commands.")
+    let name = name_of(line);
+    if let Some((full, _)) = commands().find(|(full, _)| name_of(full) == name) {
+        return format!("This command is: {full}");
+    }
+    let near = nearest(name, commands().map(|(full, _)| name_of(full)));
+    let near = near.map(|near| format!(" Did you mean {near}?")).unwrap_or_default();
+    format!("There is no {name}.{near} /help lists the commands; // begins a message with /")
 }
 
 #[cfg(test)]
@@ -132,7 +143,8 @@ mod tests {
 
     #[test]
     fn a_mistyped_command_names_the_nearest() {
-        assert!(unknown_command("/verfy full").contains("There is no /verfy full. Did you mean /verify?"));
+        assert!(unknown_command("/verfy full").contains("There is no /verfy. Did you mean /verify?"));
+        assert_eq!(unknown_command("/switch"), "This command is: /switch ID");
         assert!(!unknown_command("/weather").contains("Did you mean"));
     }
 }

@@ -13,9 +13,6 @@ const TAB: &str = "    ";
 /// with every frame.
 const MAX_GRAPHEME_BYTES: usize = 64;
 
-/// A character of private use, in place of a space inside a command while rows are broken.
-const SPACE_OF_COMMAND: &str = "\u{e000}";
-
 /// Text without characters that act on a terminal, and with spaces for tabs.
 pub(crate) fn clean(text: &str) -> String {
     printable::clean(text).replace('\t', TAB)
@@ -109,38 +106,6 @@ pub(crate) fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
     set_in
 }
 
-/// A remark for a terminal: its rows, broken between words. A command of Baton stays on one row if it fits there, so
-/// that a person can copy it.
-pub(crate) fn remark_rows(text: &str, cells: usize) -> Vec<String> {
-    let rows = text.split('\n').flat_map(|line| {
-        let room = cells - indent_of(line, cells);
-        hanging_rows(&with_whole_commands(line, room), cells)
-    });
-    rows.map(|row| row.replace(SPACE_OF_COMMAND, " ")).collect()
-}
-
-/// The line with other spaces in the commands that fit, at which no row ends.
-fn with_whole_commands(line: &str, cells: usize) -> String {
-    let mut words = line.split_inclusive(' ');
-    let mut whole = String::new();
-    while let Some(word) = words.next() {
-        let mut run = word.to_owned();
-        let begins = word.trim_end() == "baton" || word.starts_with("baton-");
-        while begins && !run.trim_end().ends_with([';', ':', ',', '.', ')']) {
-            let Some(next) = words.next() else { break };
-            run.push_str(next);
-        }
-        let (command, rest) = run.split_at(run.trim_end().len());
-        if width(command) <= cells {
-            whole.push_str(&command.replace(' ', SPACE_OF_COMMAND));
-        } else {
-            whole.push_str(command);
-        }
-        whole.push_str(rest);
-    }
-    whole
-}
-
 /// The leading spaces of a line that its rows keep.
 fn indent_of(line: &str, cells: usize) -> usize {
     (line.len() - line.trim_start_matches(' ').len()).min(cells / 2)
@@ -224,21 +189,6 @@ mod tests {
         assert_eq!(fit("日本語", 4), "日…");
         assert_eq!(fit("hello", 1), "…");
         assert_eq!(fit("hello", 0), "");
-    }
-
-    #[test]
-    fn a_command_is_broken_only_where_it_fits_no_row() {
-        let text = "⚠ Not stored yet. Why: baton doctor. Try again: baton session renew 1a2b3c4d";
-        assert_eq!(
-            remark_rows(text, 40),
-            ["⚠ Not stored yet. Why: baton doctor. Try", "again: baton session renew 1a2b3c4d"]
-        );
-        assert_eq!(remark_rows("  try: baton chat -c", 15), ["  try:", "  baton chat -c"]);
-        assert_eq!(remark_rows("baton chat\n-c baton", 7), ["baton", "chat", "-c", "baton"]);
-        assert_eq!(
-            remark_rows("see baton-node status; or wait", 18),
-            ["see", "baton-node status;", "or wait"]
-        );
     }
 
     proptest! {

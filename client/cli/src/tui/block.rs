@@ -6,11 +6,11 @@ use baton_client::TurnEvent;
 use baton_proto::ids::LinkHash;
 
 use super::{
-    conversation::{FinishedTurn, JournalTurn, MAX_BYTES, speed},
+    conversation::{JournalTurn, MAX_BYTES, speed},
     markdown, wrap,
 };
 use crate::{
-    out::{Tone, short},
+    out::{Tone, inbox::FinishedTurn, short},
     turn_display,
 };
 
@@ -77,7 +77,7 @@ pub(super) enum AnswerStatus {
     /// The answer is streaming.
     Running,
     /// It was verified.
-    Verified(Tick),
+    Verified(String),
     /// The answer is missing or incomplete.
     Failed {
         /// Whether the message is in the journal; otherwise it is in the input again.
@@ -85,30 +85,6 @@ pub(super) enum AnswerStatus {
     },
     /// The user ended it, or gave it up.
     Cancelled,
-}
-
-/// The line below a verified answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Tick {
-    /// With the model.
-    long: String,
-    /// Without it.
-    short: String,
-}
-
-impl Tick {
-    /// `verified` names the node and the tokens; `model` and `speed` begin with their separator, or are empty.
-    fn new(verified: &str, model: &str, speed: &str) -> Self {
-        Self {
-            long: wrap::clean_line(&format!("{verified}{model}{speed}")),
-            short: wrap::clean_line(&format!("{verified}{speed}")),
-        }
-    }
-
-    /// The longest text that fits one row of `cells`.
-    fn text(&self, cells: usize) -> &str {
-        if wrap::width(&self.long) <= cells { &self.long } else { &self.short }
-    }
 }
 
 /// A turn.
@@ -120,8 +96,8 @@ pub(super) struct Turn {
     parts: Vec<Part>,
     /// Its state.
     pub status: AnswerStatus,
-    /// Turns ahead of it at the node.
-    turns_ahead: Option<u32>,
+    /// The remark while it waits in the node's queue.
+    waiting: Option<String>,
     /// The node asked, and its model.
     server: Option<(String, String)>,
     /// When the first and the last text arrived.
@@ -136,7 +112,7 @@ impl Turn {
             message: wrap::clean(message),
             parts: Vec::new(),
             status: AnswerStatus::Running,
-            turns_ahead: None,
+            waiting: None,
             server: None,
             text_times: None,
         }
@@ -146,7 +122,7 @@ impl Turn {
     pub(super) fn from_journal(turn: &JournalTurn) -> Self {
         let notes = turn.notes.iter().map(|note| Part::Remark(Tone::Note, wrap::clean(note)));
         let parts = notes.chain([Part::Text(wrap::clean(&turn.answer))]).collect();
-        let status = AnswerStatus::Verified(Tick::new(&turn.verified, "", ""));
+        let status = AnswerStatus::Verified(wrap::clean_line(&turn.verified));
         Self { link: Some(turn.link), parts, status, ..Self::begin(&turn.message) }
     }
 
@@ -170,8 +146,8 @@ impl Turn {
         let remark = turn_display::remark(event);
         match event {
             TurnEvent::Text(text) => return self.take_text(text, now),
-            TurnEvent::Waiting(ahead) => {
-                self.turns_ahead = Some(*ahead);
+            TurnEvent::Waiting(_) => {
+                self.waiting = remark.map(|(_, text)| text);
                 return;
             }
             TurnEvent::Restarted => self.parts.retain(|part| !matches!(part, Part::Text(_))),
@@ -185,7 +161,7 @@ impl Turn {
             }
             _ => {}
         }
-        self.turns_ahead = None;
+        self.waiting = None;
         let Some((tone, text)) = remark else { return };
         if matches!(event, TurnEvent::Attempt { .. }) && self.parts.len() < MAX_PARTS {
             self.parts.push(Part::Attempt(wrap::clean_line(&text)));
@@ -195,7 +171,7 @@ impl Turn {
     }
 
     fn take_text(&mut self, text: &str, now: Duration) {
-        self.turns_ahead = None;
+        self.waiting = None;
         self.text_times = Some((self.text_times.map_or(now, |(first, _)| first), now));
         let text = wrap::clean(text);
         let held: usize = self.parts.iter().map(Part::text_len).sum();
@@ -229,9 +205,9 @@ impl Turn {
         let (first, last) = self.text_times.unwrap_or_default();
         let measured = speed(finished.tokens, last.saturating_sub(first).as_secs_f64());
         let model = self.server.as_ref().map_or_else(String::new, |(_, model)| format!(" · {model}"));
-        self.status = AnswerStatus::Verified(Tick::new(&finished.verified, &model, &measured));
+        let line = format!("{}{model}{measured}", finished.verified);
+        self.status = AnswerStatus::Verified(wrap::clean_line(&line));
         self.link = Some(finished.link);
-        self.turns_ahead = None;
     }
 
     /// The rows for a width of `cells`.
@@ -239,63 +215,60 @@ impl Turn {
         let indent = if cells >= WIDE_ENOUGH { INDENT } else { 0 };
         let inner = cells.saturating_sub(indent).max(1);
         let mut rows = Vec::new();
-        let message = if self.message.is_empty() {
-            Vec::new()
-        } else {
-            wrap::rows(&self.message, cells.saturating_sub(INDENT).max(1))
-        };
-        for (index, text) in message.into_iter().enumerate() {
-            let mark = if index == 0 { "› " } else { "  " };
-            rows.push(vec![(Ink::Mark, mark.to_owned()), (Ink::Message, text)]);
+        if !self.message.is_empty() {
+            let texts = wrap::rows(&self.message, cells.saturating_sub(INDENT).max(1));
+            rows.extend(texts.into_iter().enumerate().map(|(index, text)| {
+                let mark = if index == 0 { "› " } else { "  " };
+                vec![(Ink::Mark, mark.to_owned()), (Ink::Message, text)]
+            }));
         }
-        let put = |ink: Ink, text: &str, rows: &mut Vec<Row>| {
-            for text in wrap::hanging_rows(text, inner) {
-                rows.push(vec![(ink, " ".repeat(indent)), (ink, text)]);
-            }
-        };
-        let put_answer = |ink: Ink, text: &str, rows: &mut Vec<Row>| {
-            for row in markdown::rows(text, inner) {
-                // All of an answer that does not count looks alike.
-                let pieces = row.into_iter();
-                let pieces = pieces.map(|(look, text)| (if ink == Ink::Void { ink } else { look }, text));
-                rows.push([(ink, " ".repeat(indent))].into_iter().chain(pieces).collect());
-            }
-        };
-        let answer = if matches!(self.status, AnswerStatus::Running | AnswerStatus::Verified(_)) {
-            Ink::Answer
-        } else {
-            Ink::Void
-        };
+        let is_void = !matches!(self.status, AnswerStatus::Running | AnswerStatus::Verified(_));
+        let mut answer = Vec::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => put_answer(answer, text.trim_matches('\n'), &mut rows),
-                Part::Attempt(text) => put(Ink::Remark(Tone::Note), text, &mut rows),
-                Part::Remark(tone, text) => put(Ink::Remark(*tone), text, &mut rows),
+                Part::Text(text) => answer.extend(markdown::rows(text.trim_matches('\n'), inner)),
+                Part::Attempt(text) => answer.extend(remark_rows(Tone::Note, text, inner)),
+                Part::Remark(tone, text) => answer.extend(remark_rows(*tone, text, inner)),
             }
         }
-        match &self.status {
-            AnswerStatus::Running => {
-                if let Some(ahead) = self.turns_ahead {
-                    put(Ink::Remark(Tone::Note), &format!("waiting; {ahead} ahead"), &mut rows);
-                }
+        for (ink, _) in answer.iter_mut().flatten() {
+            // All of an answer that does not count looks alike.
+            if is_void && !matches!(ink, Ink::Remark(_)) {
+                *ink = Ink::Void;
             }
-            AnswerStatus::Verified(tick) => put(Ink::Remark(Tone::Good), tick.text(inner), &mut rows),
-            AnswerStatus::Failed { is_kept: true } => {
-                put(Ink::Remark(Tone::Warn), "No answer. The message is kept: /retry or /drop", &mut rows)
-            }
-            AnswerStatus::Failed { is_kept: false } => put(
-                Ink::Remark(Tone::Warn),
-                "No answer. The message is not kept: it is in the line again.",
-                &mut rows,
-            ),
-            AnswerStatus::Cancelled => put(
-                Ink::Remark(Tone::Note),
-                "Stopped: this is not part of the conversation. /continue takes it up, /edit changes the message.",
-                &mut rows,
-            ),
+        }
+        if let Some((tone, text)) = self.last_line() {
+            answer.extend(remark_rows(tone, text, inner));
+        }
+        for mut row in answer {
+            row.insert(0, (Ink::Answer, " ".repeat(indent)));
+            rows.push(row);
         }
         rows
     }
+
+    /// The line below the answer.
+    fn last_line(&self) -> Option<(Tone, &str)> {
+        Some(match &self.status {
+            AnswerStatus::Running => (Tone::Note, self.waiting.as_deref()?),
+            AnswerStatus::Verified(line) => (Tone::Good, line),
+            AnswerStatus::Failed { is_kept: true } => {
+                (Tone::Warn, "No answer. The message is kept: /retry or /drop")
+            }
+            AnswerStatus::Failed { is_kept: false } => {
+                (Tone::Warn, "No answer. The message is not kept: it is in the line again.")
+            }
+            AnswerStatus::Cancelled => (
+                Tone::Note,
+                "Stopped: this is not part of the conversation. /continue takes it up, /edit changes the message.",
+            ),
+        })
+    }
+}
+
+/// The rows of a remark.
+fn remark_rows(tone: Tone, text: &str, cells: usize) -> impl Iterator<Item = Row> {
+    wrap::hanging_rows(text, cells).into_iter().map(move |text| vec![(Ink::Remark(tone), text)])
 }
 
 /// An entry of the conversation.
@@ -326,14 +299,8 @@ impl Content {
                 rows.extend(turn.rows(cells));
                 rows
             }
-            Self::Remark(tone, text) => {
-                let rows = wrap::hanging_rows(text, cells).into_iter();
-                rows.map(|text| vec![(Ink::Remark(*tone), text)]).collect()
-            }
-            Self::Earlier(text) => {
-                let rows = wrap::rows(text, cells).into_iter();
-                rows.map(|text| vec![(Ink::Remark(Tone::Note), text)]).collect()
-            }
+            Self::Remark(tone, text) => remark_rows(*tone, text, cells).collect(),
+            Self::Earlier(text) => remark_rows(Tone::Note, text, cells).collect(),
         }
     }
 }

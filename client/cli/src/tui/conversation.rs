@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use baton_client::{Client, ClientError, TurnOutcome, TurnView};
+use baton_client::{Client, ClientError, TurnView};
 use baton_proto::{
     ids::{LinkHash, SessionId},
     record::Role,
@@ -14,13 +14,13 @@ use crate::{
 };
 
 /// Most turns shown of a session, the newest: some hours of chat. `baton session show` has all.
-pub(crate) const MAX_TURNS: usize = 200;
+pub(super) const MAX_TURNS: usize = 200;
 /// Most bytes of text shown of a session, so that a few huge turns do not fill the memory with rows.
-pub(crate) const MAX_BYTES: usize = 2 * 1024 * 1024;
+pub(super) const MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// The shown part of a session.
 #[derive(Debug, Clone)]
-pub(crate) struct ConversationSnapshot {
+pub(super) struct ConversationSnapshot {
     /// The session.
     pub session: SessionId,
     /// The turns that count, oldest first; at most [`MAX_TURNS`].
@@ -39,7 +39,7 @@ pub(crate) struct ConversationSnapshot {
 
 /// A turn of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JournalTurn {
+pub(super) struct JournalTurn {
     /// Its link, which identifies it.
     pub link: LinkHash,
     /// The user's text.
@@ -52,32 +52,8 @@ pub(crate) struct JournalTurn {
     pub verified: String,
 }
 
-/// A turn that was just accepted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FinishedTurn {
-    /// Its link.
-    pub link: LinkHash,
-    /// The answer.
-    pub text: String,
-    /// Its node and verification.
-    pub verified: String,
-    /// Tokens of the answer.
-    pub tokens: u32,
-}
-
-impl From<&TurnOutcome> for FinishedTurn {
-    fn from(outcome: &TurnOutcome) -> Self {
-        Self {
-            link: outcome.link_hash,
-            text: outcome.text.clone(),
-            verified: turn_display::verified_line(outcome),
-            tokens: outcome.receipt.tokens.output,
-        }
-    }
-}
-
 /// Reads a session's conversation.
-pub(crate) async fn load(client: &Client, session: SessionId) -> Result<ConversationSnapshot, ClientError> {
+pub(super) async fn load(client: &Client, session: SessionId) -> Result<ConversationSnapshot, ClientError> {
     let counting: HashSet<u64> =
         client.session(session).conversation().await?.turns.iter().map(|turn| turn.seq).collect();
     let views = client.session(session).history().await?;
@@ -135,7 +111,7 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
 }
 
 /// Tokens a second without the first one, as a part of a line; empty if not meaningful.
-pub(crate) fn speed(tokens: u32, seconds: f64) -> String {
+pub(super) fn speed(tokens: u32, seconds: f64) -> String {
     if tokens < 2 || seconds < 0.001 {
         return String::new();
     }

@@ -3,17 +3,19 @@
 use ratatui::{
     Frame,
     buffer::Buffer,
-    layout::{Position, Rect, Size},
+    layout::{Position, Rect},
     style::Style,
 };
 
 use super::{
     block::Turn,
-    help, question,
-    state::State,
+    state::{Question, State},
     wrap::{fit, show, width},
 };
-use crate::{clock::age, out::count};
+use crate::{
+    clock::age,
+    out::{count, short_session},
+};
 
 /// Smallest width with the sessions beside the conversation; below it they replace the conversation while
 /// focused.
@@ -30,22 +32,14 @@ const INPUT_SHARE: u16 = 3;
 const MENU_NAME_CELLS: usize = 16;
 /// A menu of fewer cells than this does not align the descriptions.
 const NARROW_MENU: usize = 48;
-/// The smallest box with a frame.
-const FRAMED: Size = Size { width: 6, height: 4 };
 /// The frames that show running work.
 const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⢰", "⣠", "⣄", "⡆", "⠇"];
 /// Milliseconds for which each frame shows.
 const SPIN_MS: u128 = 120;
-/// The keys in the last line, from the longest list to the shortest.
-const KEYS: [&str; 3] = [
-    "Enter send · Alt-Enter new line · Tab conversations · / commands · F1 help",
-    "Enter send · / commands · F1 help",
-    "F1 help",
-];
+/// The keys in the last line.
+const KEYS: &str = "Enter send · / commands · F1 help";
 /// The same while an answer streams.
-const BUSY_KEYS: [&str; 2] = ["Esc stop · PgUp scroll · F1 help", "Esc stop"];
-/// The text before the input.
-const PROMPT: &str = "› ";
+const BUSY_KEYS: &str = "Esc stop · PgUp scroll · F1 help";
 
 /// Draws the whole view.
 pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
@@ -71,13 +65,7 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
     let conversation = Rect { x: conversation.x + margin, width: column, ..conversation };
     let cursor = draw_conversation(state, frame.buffer_mut(), conversation);
     draw_status(state, frame.buffer_mut(), status);
-    if state.help.is_some() {
-        help::draw(state, frame.buffer_mut(), body);
-    } else if state.question.is_some() {
-        if let Some(cursor) = question::draw(state, frame.buffer_mut(), body) {
-            frame.set_cursor_position(cursor);
-        }
-    } else if let Some(cursor) = cursor.filter(|_| !state.sidebar.focused) {
+    if let Some(cursor) = cursor.filter(|_| !state.sidebar.focused) {
         frame.set_cursor_position(cursor);
     }
 }
@@ -90,7 +78,7 @@ fn split_bottom(area: Rect, rows: u16) -> [Rect; 2] {
 }
 
 /// Puts a line into a row of an area, from this column on; returns the column after it.
-pub(super) fn put(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) -> u16 {
+fn put(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) -> u16 {
     if x >= area.width || y >= area.height {
         return x;
     }
@@ -99,48 +87,19 @@ pub(super) fn put(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, s
     end.saturating_sub(area.x)
 }
 
-/// Clears a box in the middle of an area, with a frame if there is room; returns the area inside.
-pub(super) fn draw_box(buffer: &mut Buffer, area: Rect, size: Size, heading: &str, style: Style) -> Rect {
-    let (width, height) = (size.width.min(area.width), size.height.min(area.height));
-    let frame =
-        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
-    let is_framed = width >= FRAMED.width && height >= FRAMED.height;
-    for y in 0..height {
-        put(buffer, frame, 0, y, &" ".repeat(width.into()), Style::reset());
-        if is_framed {
-            put(buffer, frame, 0, y, "│", style);
-            put(buffer, frame, width - 1, y, "│", style);
-        }
-    }
-    if !is_framed {
-        return frame;
-    }
-    let bar = "─".repeat(usize::from(width) - 2);
-    put(buffer, frame, 0, 0, &format!("┌{bar}┐"), style);
-    put(buffer, frame, 0, height - 1, &format!("└{bar}┘"), style);
-    put(buffer, frame, 2, 0, heading, style);
-    Rect { x: frame.x + 2, y: frame.y + 1, width: width - 4, height: height - 2 }
-}
-
 fn draw_conversation(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Position> {
     if area.is_empty() {
         return None;
     }
-    let cells = usize::from(area.width).saturating_sub(width(PROMPT) + 1).max(1);
+    let cells = usize::from(area.width).saturating_sub(width(prompt(state)) + 1).max(1);
     state.input_cells = cells;
     let most = if area.height < TALL { 1 } else { (area.height / INPUT_SHARE).max(1) };
     let wanted = u16::try_from(state.editor.rows(cells).len()).unwrap_or(u16::MAX);
     let [above, input] = split_bottom(area, wanted.min(most));
-    let queue = u16::from(state.queued.is_some() && area.height > TALL);
-    let [above, queued] = split_bottom(above, queue);
     let [above, rule] = split_bottom(above, u16::from(area.height + 1 >= TALL));
     let below = draw_pane(state, buffer, above);
     draw_menu(state, buffer, above);
     draw_rule(state, buffer, rule, below);
-    if let Some(text) = &state.queued {
-        let text = fit(&format!("next: {}", text.replace('\n', " ")), queued.width.into());
-        put(buffer, queued, 0, 0, &text, state.palette.dim());
-    }
     draw_input(state, buffer, input, cells)
 }
 
@@ -163,32 +122,22 @@ fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
     below
 }
 
-/// The menu of commands, at the bottom of the conversation.
+/// The menu of commands, at the bottom of the conversation; it scrolls with the selected one.
 fn draw_menu(state: &State, buffer: &mut Buffer, area: Rect) {
     let Some((commands, selected)) = state.menu() else { return };
     let most = usize::from((area.height / 2).max(1).min(area.height));
     let rows = commands.len().min(most);
     let [_, menu] = split_bottom(area, u16::try_from(rows).unwrap_or(0));
-    let (cells, palette) = (usize::from(menu.width), state.palette);
+    let cells = usize::from(menu.width);
     let first = (selected + 1).saturating_sub(rows);
-    let below = commands.len().saturating_sub(first + rows);
     let name_cells = if cells < NARROW_MENU { 0 } else { MENU_NAME_CELLS };
     for (y, (index, (name, what))) in (0..).zip(commands.iter().enumerate().skip(first).take(rows)) {
+        let line = fit(&format!(" {name:<name_cells$} {what}"), cells);
         // The conversation below must not shine through.
         put(buffer, menu, 0, y, &" ".repeat(cells), Style::reset());
-        let more = match usize::from(y) + 1 {
-            row if row == rows && below > 0 => format!(" ↓ {below} more "),
-            1 if first > 0 => format!(" ↑ {first} more "),
-            _ => String::new(),
-        };
-        let room = cells.saturating_sub(width(&more));
-        let line = fit(&format!(" {name:<name_cells$} {what}"), room);
-        let gap = " ".repeat(room.saturating_sub(width(&line)));
-        let style = if index == selected { palette.marked() } else { Style::new() };
-        let end = put(buffer, menu, 0, y, &format!("{line}{gap}"), style);
-        if !more.is_empty() {
-            put(buffer, menu, end, y, &more, if index == selected { style } else { palette.dim() });
-        }
+        let gap = " ".repeat(cells.saturating_sub(width(&line)));
+        let style = if index == selected { state.palette.marked() } else { Style::new() };
+        put(buffer, menu, 0, y, &format!("{line}{gap}"), style);
     }
 }
 
@@ -205,10 +154,7 @@ fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
         let server = state.pane.running_turn().filter(|_| !busy.stopping).and_then(Turn::server);
         let usual = if busy.stopping { "stopping" } else { busy.what };
         let what = server.unwrap_or_else(|| usual.to_owned());
-        let mut text = format!(" {spinner} {what} · {} s · Esc stops it ", spent.as_secs());
-        if width(&text) > room {
-            text = format!(" {spinner} {what} · {} s ", spent.as_secs());
-        }
+        let text = format!(" {spinner} {what} · {} s · Esc stops it ", spent.as_secs());
         put(buffer, area, 1, 0, &fit(&text, room), palette.accent());
     }
     let x = usize::from(area.width).saturating_sub(width(&more) + 1);
@@ -217,14 +163,20 @@ fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
     }
 }
 
+/// The text before the input.
+fn prompt(state: &State) -> &'static str {
+    if matches!(state.question, Some(Question::Title { .. })) { "title › " } else { "› " }
+}
+
 /// Draws the input, with its end or its cursor in sight; returns the cursor's position.
 fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) -> Option<Position> {
     if area.is_empty() {
         return None;
     }
-    let indent = u16::try_from(width(PROMPT)).unwrap_or(0).min(area.width - 1);
-    put(buffer, area, 0, 0, PROMPT, state.palette.accent());
-    if state.editor.is_empty() {
+    let prompt = prompt(state);
+    let indent = u16::try_from(width(prompt)).unwrap_or(0).min(area.width - 1);
+    put(buffer, area, 0, 0, prompt, state.palette.accent());
+    if state.editor.is_empty() && state.question.is_none() {
         let hint = if state.status.pending && state.busy.is_none() {
             "A message has no answer: /retry or /drop"
         } else {
@@ -259,17 +211,10 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
             put(buffer, area, area.width - 2, y, "│", palette.dim());
         }
     }
-    let heading = match sidebar.filter() {
-        Some((text, true)) => format!("/{text}▏"),
-        Some((text, false)) => format!("/{text} · Esc all"),
-        None if sidebar.focused => "/ find · n new · r name · d del".to_owned(),
-        None => "Conversations · Tab".to_owned(),
-    };
+    let heading = if sidebar.focused { "n new · r name · d delete" } else { "Conversations · Tab" };
     let style = if sidebar.focused { palette.accent() } else { palette.dim() };
-    put(buffer, inner, 0, 0, &fit(&heading, inner.width.into()), style);
-    if sidebar.listed().is_empty() && sidebar.filter().is_some() {
-        put(buffer, inner, 0, 1, "  nothing matches", palette.dim());
-    } else if sidebar.is_empty() {
+    put(buffer, inner, 0, 0, &fit(heading, inner.width.into()), style);
+    if sidebar.listed().is_empty() {
         put(buffer, inner, 0, 1, "  none yet", palette.dim());
     }
     let rows = usize::from(inner.height).saturating_sub(1);
@@ -278,13 +223,9 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
     for (y, (index, one)) in (1..).zip(listed) {
         let here = state.status.session == Some(one.session);
         let mark = if here { "• " } else { "  " };
-        let turns = format!(" {}", age(one.used_ms, state.wall_ms));
-        let name = if one.title.is_empty() {
-            one.session.to_string().chars().take(8).collect()
-        } else {
-            one.title.clone()
-        };
-        let room = usize::from(inner.width).saturating_sub(width(mark) + width(&turns));
+        let used = format!(" {}", age(one.used_ms, state.wall_ms));
+        let name = if one.title.is_empty() { short_session(&one.session) } else { one.title.clone() };
+        let room = usize::from(inner.width).saturating_sub(width(mark) + width(&used));
         let name = fit(&name, room);
         let gap = " ".repeat(room.saturating_sub(width(&name)));
         let style = match (sidebar.focused && index == sidebar.selected(), here) {
@@ -292,7 +233,7 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
             (false, true) => palette.accent(),
             (false, false) => Style::new(),
         };
-        put(buffer, inner, 0, y, &format!("{mark}{name}{gap}{turns}"), style);
+        put(buffer, inner, 0, y, &format!("{mark}{name}{gap}{used}"), style);
     }
 }
 
@@ -305,7 +246,7 @@ fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
         return;
     }
     let status = &state.status;
-    let id: String = status.session.map(|id| id.to_string().chars().take(8).collect()).unwrap_or_default();
+    let id = status.session.as_ref().map(short_session).unwrap_or_default();
     let mut parts = vec![(id, palette.accent())];
     if status.turns > 0 {
         parts.push((format!("✓ {} verified", count(status.turns, "turn")), palette.good()));
@@ -329,10 +270,8 @@ fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
         x = put(buffer, area, x, 0, gap, palette.dim());
         x = put(buffer, area, x, 0, text, *style);
     }
-    let keys = if state.busy.is_some() { &BUSY_KEYS[..] } else { &KEYS[..] };
-    // The longest list of keys for which there is room.
-    let fits = |keys: &&&str| usize::from(x) + 2 + width(keys) <= cells;
-    if let Some(keys) = keys.iter().find(fits) {
+    let keys = if state.busy.is_some() { BUSY_KEYS } else { KEYS };
+    if usize::from(x) + 2 + width(keys) <= cells {
         let at = u16::try_from(cells.saturating_sub(width(keys))).unwrap_or(0);
         put(buffer, area, at, 0, keys, palette.dim());
     }

@@ -4,7 +4,8 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, Mou
 
 use super::{
     editor::{self, Move},
-    state::{BUSY_HINT, Effect, State},
+    state::{Effect, Question, State},
+    wrap,
 };
 
 /// Rows that one step of the mouse wheel moves.
@@ -15,29 +16,20 @@ impl State {
     pub(super) fn input(&mut self, event: Event) -> Option<Effect> {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(key),
-            Event::Paste(text) if self.paste_into_question(&text) => None,
             Event::Paste(text) => {
-                self.sidebar.unfocus();
-                self.help = None;
+                self.sidebar.focused = false;
                 self.type_in(&text);
                 None
             }
             Event::Mouse(mouse) => {
                 match mouse.kind {
-                    MouseEventKind::ScrollUp => self.wheel(-WHEEL_ROWS),
-                    MouseEventKind::ScrollDown => self.wheel(WHEEL_ROWS),
+                    MouseEventKind::ScrollUp => self.pane.scroll(-WHEEL_ROWS),
+                    MouseEventKind::ScrollDown => self.pane.scroll(WHEEL_ROWS),
                     _ => {}
                 }
                 None
             }
             _ => None,
-        }
-    }
-
-    fn wheel(&mut self, by: isize) {
-        match &mut self.help {
-            Some(first) => *first = first.saturating_add_signed(by),
-            None => self.pane.scroll(by),
         }
     }
 
@@ -50,29 +42,37 @@ impl State {
     fn key(&mut self, key: KeyEvent) -> Option<Effect> {
         self.hint = None;
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
-        let leaving = std::mem::take(&mut self.leaving);
         // Keys with the same effect everywhere.
         match key.code {
             KeyCode::Char('c') if control => return self.interrupt(),
             KeyCode::Char('l') if control => return Some(Effect::Redraw),
             KeyCode::F(1) => {
-                self.help = if self.help.is_some() { None } else { Some(0) };
+                self.show_help();
                 return None;
-            }
-            KeyCode::F(2) => {
-                self.mouse = !self.mouse;
-                let whose = if self.mouse { "scrolls" } else { "selects text; F2 lets it scroll again" };
-                self.hint = Some(format!("the mouse {whose}"));
-                return Some(Effect::Mouse(self.mouse));
             }
             _ => {}
         }
-        if self.help.is_some() {
-            self.help_key(key);
-            return None;
-        }
-        if self.question.is_some() {
-            return self.question_key(key);
+        match (&self.question, key.code) {
+            (Some(Question::Deletion(session)), code) => {
+                let session = *session;
+                self.question = None;
+                let here = self.status.session == Some(session);
+                return matches!(code, KeyCode::Char('y' | 'Y')).then(|| match here {
+                    true => Effect::Act("/delete yes".to_owned()),
+                    false => Effect::Delete(session),
+                });
+            }
+            (Some(Question::Title { session, .. }), KeyCode::Enter) => {
+                let (session, title) = (*session, wrap::clean_line(self.editor.text()));
+                self.close_question();
+                return (!title.trim().is_empty()).then_some(Effect::Rename(session, title));
+            }
+            (Some(_), KeyCode::Esc) => {
+                self.close_question();
+                return None;
+            }
+            (Some(_), KeyCode::Tab) => return None,
+            _ => {}
         }
         if self.sidebar.focused {
             return self.sidebar_key(key);
@@ -81,22 +81,20 @@ impl State {
             return None;
         }
         if control && key.code == KeyCode::Char('d') && self.editor.is_empty() {
-            self.leaving = leaving;
-            return self.leave();
+            return Some(Effect::Leave);
         }
         self.editor_key(key, control)
     }
 
     /// Ctrl-C: closes a question, or else ends the running work, or else empties the input, or else leaves.
     fn interrupt(&mut self) -> Option<Effect> {
-        if self.question.take().is_some() {
+        if self.close_question() {
             return None;
         }
         if self.busy.is_some() {
             return self.stop();
         }
-        self.help = None;
-        self.sidebar.unfocus();
+        self.sidebar.focused = false;
         if self.editor.is_empty() {
             return Some(Effect::Leave);
         }
@@ -105,21 +103,7 @@ impl State {
         None
     }
 
-    fn help_key(&mut self, key: KeyEvent) {
-        let Some(first) = &mut self.help else { return };
-        match key.code {
-            KeyCode::Up => *first = first.saturating_sub(1),
-            KeyCode::Down => *first += 1,
-            KeyCode::PageUp => *first = first.saturating_sub(10),
-            KeyCode::PageDown => *first += 10,
-            _ => self.help = None,
-        }
-    }
-
     fn sidebar_key(&mut self, key: KeyEvent) -> Option<Effect> {
-        if self.sidebar.filter().is_some_and(|(_, typing)| typing) && self.filter_key(key) {
-            return None;
-        }
         match key.code {
             KeyCode::Up | KeyCode::Char('k') => self.sidebar.step(-1),
             KeyCode::Down | KeyCode::Char('j') => self.sidebar.step(1),
@@ -127,16 +111,14 @@ impl State {
             KeyCode::PageDown => self.sidebar.step(10),
             KeyCode::Home => self.sidebar.step(isize::MIN),
             KeyCode::End => self.sidebar.step(isize::MAX),
-            KeyCode::Esc if self.sidebar.clear_filter() => {}
-            KeyCode::Esc | KeyCode::Tab => self.sidebar.unfocus(),
-            KeyCode::Char('/') => self.sidebar.type_filter(true),
+            KeyCode::Esc | KeyCode::Tab => self.sidebar.focused = false,
             KeyCode::Char('b') if key.modifiers.contains(KeyModifiers::CONTROL) => self.toggle_sidebar(),
             KeyCode::Char('n') => return self.open("/new".to_owned()),
             KeyCode::Char(c @ ('r' | 'd')) => self.ask_about_choice(c == 'r'),
             KeyCode::Enter => {
                 let session = self.sidebar.choice()?;
                 if Some(session) == self.status.session {
-                    self.sidebar.unfocus();
+                    self.sidebar.focused = false;
                     return None;
                 }
                 return self.open(format!("/switch {session}"));
@@ -146,43 +128,28 @@ impl State {
         None
     }
 
-    /// Changes the filter of the list; returns whether the key does that.
-    fn filter_key(&mut self, key: KeyEvent) -> bool {
-        let control = key.modifiers.contains(KeyModifiers::CONTROL);
-        match key.code {
-            KeyCode::Char(c) if !control => self.sidebar.edit_filter(Some(c)),
-            KeyCode::Backspace => self.sidebar.edit_filter(None),
-            KeyCode::Enter => self.sidebar.type_filter(false),
-            _ => return false,
-        }
-        true
-    }
-
     /// Asks for a title of the selected session, or whether to delete it.
     fn ask_about_choice(&mut self, title: bool) {
         let Some(session) = self.sidebar.choice() else { return };
-        if self.busy.is_some() {
-            self.hint = Some(BUSY_HINT.to_owned());
-        } else if title {
-            self.ask_title(session);
-        } else {
-            self.ask_deletion(session);
+        match title {
+            _ if self.is_busy() => {}
+            true => self.ask_title(session),
+            false => self.ask_deletion(session),
         }
     }
 
     /// Opens another session, unless something runs in this one.
     fn open(&mut self, line: String) -> Option<Effect> {
-        if self.busy.is_some() {
-            self.hint = Some(BUSY_HINT.to_owned());
+        if self.is_busy() {
             return None;
         }
-        self.sidebar.unfocus();
+        self.sidebar.focused = false;
         Some(Effect::Act(line))
     }
 
     fn toggle_sidebar(&mut self) {
         self.sidebar.hidden = !self.sidebar.hidden;
-        self.sidebar.unfocus();
+        self.sidebar.focused = false;
     }
 
     /// Scrolls the conversation or focuses the area beside it; returns whether the key does that.
@@ -216,7 +183,6 @@ impl State {
             KeyCode::Char(c) if control => self.control_key(c),
             KeyCode::Char('b') if alt => self.editor.go(Move::WordLeft),
             KeyCode::Char('f') if alt => self.editor.go(Move::WordRight),
-            KeyCode::Char('d') if alt => self.editor.delete(Move::WordRight),
             KeyCode::Char(_) if alt => {}
             KeyCode::Char(c) => self.type_in(c.encode_utf8(&mut [0; 4])),
             KeyCode::Backspace => self.editor.delete(by(Move::WordLeft, Move::Left)),
@@ -239,24 +205,18 @@ impl State {
         match c {
             'a' => self.editor.go(Move::Home),
             'e' => self.editor.go(Move::End),
-            'f' => self.editor.go(Move::Right),
             'd' => self.editor.delete(Move::Right),
-            'h' => self.editor.delete(Move::Left),
             'w' => self.editor.delete(Move::WordLeft),
             'u' => self.editor.delete(Move::Home),
             'k' => self.editor.delete(Move::End),
             'y' => self.editor.put_back(),
-            'p' => self.up(),
-            'n' => self.down(),
             _ => {}
         }
     }
 
-    /// A row up; from the first one, to the queued text or the history.
+    /// A row up; from the first one, to the history.
     fn up(&mut self) {
-        let moved = self.step_menu(false)
-            || self.editor.go_row(false, self.input_cells)
-            || (self.editor.is_empty() && self.take_back());
+        let moved = self.step_menu(false) || self.editor.go_row(false, self.input_cells);
         if !moved {
             self.recall(true);
         }

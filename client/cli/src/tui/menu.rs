@@ -1,7 +1,7 @@
 //! The menu of commands, while the input is the beginning of a command. Pure.
 
 use super::state::{Effect, State};
-use crate::chat::line::HELP;
+use crate::chat::line::{CommandHelp, commands, name_of};
 
 /// The user's choice in the menu.
 #[derive(Debug, Default)]
@@ -12,26 +12,13 @@ pub(super) struct Menu {
     closed: bool,
 }
 
-/// A command, with its description.
-type CommandHelp = (&'static str, &'static str);
-
-/// The commands of `/`, from the help.
-pub(super) fn commands() -> impl Iterator<Item = CommandHelp> {
-    HELP.lines().filter_map(|line| line.split_once("  ")).map(|(name, what)| (name, what.trim()))
-}
-
-/// A command's name, without its argument.
-fn name_of(command: &str) -> &str {
-    command.split_whitespace().next().unwrap_or_default()
-}
-
 impl State {
     /// The open menu: the commands that begin as the input does, and the selected row.
     pub(super) fn menu(&self) -> Option<(Vec<CommandHelp>, usize)> {
         let text = self.editor.text();
         let is_name = text.starts_with('/') && !text.starts_with("//") && !text.contains(char::is_whitespace);
         let same = self.menu.input == text;
-        if !is_name || (same && self.menu.closed) {
+        if !is_name || self.question.is_some() || (same && self.menu.closed) {
             return None;
         }
         let found: Vec<_> = commands().filter(|(name, _)| name.starts_with(text)).collect();
@@ -53,18 +40,10 @@ impl State {
         self.menu = Menu { input: self.editor.text().to_owned(), selected: 0, closed: true };
     }
 
-    /// Completes the name of a command as far as it is certain, or else to the selected one.
+    /// Completes the name of the selected command.
     pub(super) fn complete(&mut self) {
         let Some((found, selected)) = self.menu() else { return };
-        let mut names = found.iter().map(|(command, _)| name_of(command));
-        let Some(first) = names.next() else { return };
-        let common = names.fold(first.len(), |common, other| {
-            first.bytes().zip(other.bytes()).take(common).take_while(|(a, b)| a == b).count()
-        });
-        let certain = first.get(..common).unwrap_or_default();
-        if certain.len() > self.editor.text().len() && found.len() > 1 {
-            self.editor.set(certain.to_owned());
-        } else if let Some((command, _)) = found.get(selected) {
+        if let Some((command, _)) = found.get(selected) {
             let gap = if command.contains(' ') { " " } else { "" };
             self.editor.set(format!("{}{gap}", name_of(command)));
         }

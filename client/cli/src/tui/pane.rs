@@ -6,10 +6,10 @@ use baton_client::TurnEvent;
 
 use super::{
     block::{AnswerStatus, Content, Row, Turn},
-    conversation::{ConversationSnapshot, FinishedTurn, MAX_TURNS},
+    conversation::{ConversationSnapshot, MAX_TURNS},
     wrap,
 };
-use crate::out::{Tone, count};
+use crate::out::{Tone, count, inbox::FinishedTurn, short_session};
 
 /// Most blocks: the turns, and remarks between them. The oldest are dropped first.
 const MAX_BLOCKS: usize = 4 * MAX_TURNS;
@@ -66,9 +66,8 @@ impl Pane {
             Content::Earlier(_) => false,
         };
         if loaded.earlier > 0 {
-            let id: String = loaded.session.to_string().chars().take(8).collect();
-            let note =
-                format!("{} before this: baton session show {id}", count(loaded.earlier as u64, "turn"));
+            let (turns, id) = (count(loaded.earlier as u64, "turn"), short_session(&loaded.session));
+            let note = format!("{turns} before this: baton session show {id}");
             self.push(Content::Earlier(note));
         }
         let mut rest = old.drain(..).map(Some).collect::<Vec<_>>();
@@ -133,11 +132,11 @@ impl Pane {
         }
     }
 
-    /// Marks unanswered messages as given up.
+    /// Marks kept messages without an answer as given up: nothing is pending any more.
     pub(super) fn give_up(&mut self) {
         for block in &mut self.blocks {
             if let Content::Turn(turn) = &mut block.content
-                && matches!(turn.status, AnswerStatus::Failed { .. })
+                && turn.status == (AnswerStatus::Failed { is_kept: true })
             {
                 turn.status = AnswerStatus::Cancelled;
                 block.laid = None;

@@ -3,24 +3,36 @@
 
 use std::time::Duration;
 
-use baton_kit::nearest::nearest;
 use baton_proto::ids::SessionId;
 
 use super::{
-    conversation::ConversationSnapshot,
-    editor::Editor,
-    inbox::ViewMessage,
-    menu::{Menu, commands},
-    palette::Palette,
-    pane::Pane,
-    question::Question,
-    sidebar::Sidebar,
-    wrap,
+    conversation::ConversationSnapshot, editor::Editor, menu::Menu, palette::Palette, pane::Pane,
+    sidebar::Sidebar, wrap,
 };
-use crate::chat::line::{Line, command_names, parse};
+use crate::{
+    chat::line::{HELP, Line, parse, unknown_command},
+    out::{Tone, inbox::ViewMessage},
+};
 
 /// A key that needs an idle session.
-pub(super) const BUSY_HINT: &str = "An answer is running. Esc here, then Esc stops it.";
+const BUSY_HINT: &str = "An answer is running: send this after it, or end it with Esc.";
+/// Most cells of a title in the question before a deletion.
+const TITLE_CELLS: usize = 40;
+/// The keys, for the help.
+const KEYS: &str = "\
+Enter           sends; Alt-Enter or Ctrl-J begins a new line
+Esc, Ctrl-C     end a running answer; its text stays on the screen
+Ctrl-C, Ctrl-D  on an empty line leave
+PgUp, PgDn      scroll, and so does the mouse, which selects text with Shift; End follows again
+Tab             goes to the list of conversations; Ctrl-B hides it
+in the list     Enter opens, n new, r renames, d deletes
+in the / menu   Up, Down choose, Tab or Enter takes, Esc closes
+Up, Down        earlier lines
+Ctrl-A E W U K  to the beginning, the end; cut a word, a line
+Ctrl-Y          puts the cut text back
+Alt-B, Alt-F    a word back, a word forward
+Ctrl-L          redraws the screen
+F1              shows this help";
 
 /// A request to the loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +45,6 @@ pub(super) enum Effect {
     Delete(SessionId),
     /// End the running work.
     Stop,
-    /// Take the mouse, or leave it to the terminal.
-    Mouse(bool),
     /// Redraw everything.
     Redraw,
     /// Leave.
@@ -50,8 +60,6 @@ pub(super) struct RunningWork {
     pub since: Duration,
     /// Whether the user ended it, and it still runs.
     pub stopping: bool,
-    /// Whether it gives up a message.
-    gives_up: bool,
 }
 
 /// The session's state for the status line.
@@ -71,6 +79,19 @@ pub(super) struct Status {
     pub nodes: usize,
 }
 
+/// A question about a session, which the next keys answer. Its text is never a message: no node gets a title.
+pub(super) enum Question {
+    /// For a title, which is in the input.
+    Title {
+        /// The session.
+        session: SessionId,
+        /// The input of before.
+        message: Box<Editor>,
+    },
+    /// Whether to delete it.
+    Deletion(SessionId),
+}
+
 /// The whole state.
 pub(super) struct State {
     /// The conversation.
@@ -87,18 +108,10 @@ pub(super) struct State {
     pub status: Status,
     /// The running work.
     pub busy: Option<RunningWork>,
-    /// The text to send as soon as nothing runs.
-    pub queued: Option<String>,
     /// The open question about a session.
     pub question: Option<Question>,
-    /// The first visible row of the help, while it is open.
-    pub help: Option<usize>,
-    /// Whether the view has the mouse.
-    pub mouse: bool,
     /// A hint about the last key, until the next.
     pub hint: Option<String>,
-    /// Whether the user asked to leave while an answer streams.
-    pub(super) leaving: bool,
     /// Cells of the input, at the last draw.
     pub input_cells: usize,
     /// Time of the last event.
@@ -118,12 +131,8 @@ impl State {
             palette,
             status: Status::default(),
             busy: None,
-            queued: None,
             question: None,
-            help: None,
-            mouse: true,
             hint: None,
-            leaving: false,
             input_cells: 1,
             now: Duration::ZERO,
             wall_ms: 0,
@@ -139,17 +148,16 @@ impl State {
 
     /// Work begins.
     pub(super) fn begin(&mut self, line: &str, now: Duration) {
-        let (what, gives_up) = match parse(line) {
-            Line::Edit("") => ("working", false),
+        let what = match parse(line) {
+            Line::Edit("") => "working",
             Line::Say(_) | Line::Edit(_) | Line::Regenerate | Line::Retry | Line::Continue => {
-                ("looking for a node", false)
+                "looking for a node"
             }
-            Line::Verify { .. } => ("verifying", false),
-            Line::Switch(_) | Line::New | Line::Nothing => ("opening the conversation", false),
-            Line::Drop => ("discarding", true),
-            _ => ("working", false),
+            Line::Verify { .. } => "verifying",
+            Line::Switch(_) | Line::New | Line::Nothing => "opening the conversation",
+            _ => "working",
         };
-        self.busy = Some(RunningWork { what, since: now, stopping: false, gives_up });
+        self.busy = Some(RunningWork { what, since: now, stopping: false });
         self.now = now;
     }
 
@@ -161,16 +169,18 @@ impl State {
             ViewMessage::TurnStarted(text) => self.pane.begin(&text),
             ViewMessage::Turn(event) => self.pane.turn(&event, now),
             ViewMessage::TurnFinished(finished) => self.pane.finish(&finished),
-            ViewMessage::Session(loaded) => self.set_session(&loaded),
-            ViewMessage::Sessions(listed) => self.sidebar.set(listed),
             // For the terminal, not for the view.
             ViewMessage::Raw(_) => {}
         }
     }
 
-    fn set_session(&mut self, loaded: &ConversationSnapshot) {
+    /// Takes a session as its journal has it.
+    pub(super) fn set_session(&mut self, loaded: &ConversationSnapshot) {
         let same = self.status.session == Some(loaded.session);
         self.pane.set(loaded, same);
+        if !loaded.pending {
+            self.pane.give_up();
+        }
         self.status = Status {
             session: Some(loaded.session),
             turns: loaded.total,
@@ -181,22 +191,10 @@ impl State {
         };
     }
 
-    /// The running work is over, well or not. A queued text is sent after success; otherwise it returns to
-    /// the input.
-    pub(super) fn end(&mut self, good: bool) -> Option<Effect> {
-        let busy = self.busy.take();
-        let stopped = busy.as_ref().is_some_and(|busy| busy.stopping);
-        self.pane.end(stopped, self.status.pending);
-        if good && busy.is_some_and(|busy| busy.gives_up) {
-            self.pane.give_up();
-        }
-        self.leaving = false;
-        let queued = self.queued.take()?;
-        if good && !stopped {
-            return self.send(queued);
-        }
-        self.give_back(queued);
-        None
+    /// The running work is over, well or not. `may_be_kept` is false for a message that is in the input again.
+    pub(super) fn end(&mut self, may_be_kept: bool) {
+        let stopped = self.busy.take().is_some_and(|busy| busy.stopping);
+        self.pane.end(stopped, may_be_kept && self.status.pending);
     }
 
     /// Puts a text into the input, where the user changes it; a text that the user wrote meanwhile stays.
@@ -213,94 +211,75 @@ impl State {
         self.editor.set(format!("{text}{gap}{written}"));
     }
 
-    /// Sends the input.
+    /// Sends the input. A line that cannot be sent now stays there.
     pub(super) fn submit(&mut self) -> Option<Effect> {
-        let text = self.editor.take();
         self.pane.follow();
-        if text.trim().is_empty() {
-            return None;
-        }
-        self.editor.remember(&text);
-        self.send(text)
-    }
-
-    fn send(&mut self, text: String) -> Option<Effect> {
+        let text = self.editor.text().to_owned();
         match parse(&text) {
-            Line::Nothing => None,
-            Line::Help => {
-                self.help = Some(0);
-                None
+            Line::Unknown(line) if line != "/rename" => {
+                self.hint = Some(unknown_command(line));
+                return None;
             }
-            Line::Sessions => {
-                self.sidebar.focus(self.status.session);
-                None
-            }
-            Line::Delete { sure: false } => {
-                match self.session_to_change() {
-                    Some(session) => self.ask_deletion(session),
-                    None => self.give_back(text),
-                }
-                None
-            }
-            Line::Unknown("/rename") => {
-                match self.session_to_change() {
-                    Some(session) => self.ask_title(session),
-                    None => self.give_back(text),
-                }
-                None
-            }
-            Line::Quit if self.busy.is_none() => Some(Effect::Leave),
-            Line::Unknown(_) => {
-                let name = text.split_whitespace().next().unwrap_or_default();
-                let known = commands().find(|(full, _)| full.split_whitespace().next() == Some(name));
-                let near = nearest(name, command_names());
-                let name = wrap::fit(&wrap::clean_line(name), 20);
-                self.hint = Some(match (known, near) {
-                    (Some((full, _)), _) => format!("{name} needs more: {full}"),
-                    (None, Some(near)) => {
-                        format!("There is no {name}. Did you mean {near}? /help lists the commands")
-                    }
-                    (None, None) => {
-                        format!("There is no {name}. /help lists the commands; // begins a message with /")
-                    }
-                });
-                self.editor.set(text);
-                None
-            }
+            Line::Nothing | Line::Help | Line::Sessions | Line::Quit => {}
             _ if self.busy.is_some() => {
-                match self.queued.take() {
-                    // One text is queued. A later one joins it, unless either is a command.
-                    Some(before) if is_message(&before) && is_message(&text) => {
-                        self.queued = Some(format!("{before}\n{text}"));
-                    }
-                    Some(before) => {
-                        self.queued = Some(before);
-                        self.editor.set(text);
-                        self.hint =
-                            Some("One line waits already. Send this one after the answer.".to_owned());
-                    }
-                    None => self.queued = Some(text),
-                }
-                None
+                self.hint = Some(BUSY_HINT.to_owned());
+                return None;
             }
-            _ => Some(Effect::Act(text)),
+            _ => {}
         }
+        self.editor.take();
+        self.editor.remember(&text);
+        match (parse(&text), self.status.session) {
+            (Line::Nothing, _) => {}
+            (Line::Help, _) => self.show_help(),
+            (Line::Sessions, session) => self.sidebar.focus(session),
+            (Line::Quit, _) => return Some(Effect::Leave),
+            (Line::Delete { sure: false }, Some(session)) => self.ask_deletion(session),
+            (Line::Unknown(_), Some(session)) => self.ask_title(session),
+            _ => return Some(Effect::Act(text)),
+        }
+        None
     }
 
-    /// The present session, unless something runs in it.
-    fn session_to_change(&mut self) -> Option<SessionId> {
+    /// Shows the keys and the commands.
+    pub(super) fn show_help(&mut self) {
+        self.pane.remark(Tone::Plain, &format!("{KEYS}\n\n{HELP}"));
+        self.pane.follow();
+    }
+
+    /// Whether something runs; then a hint says so.
+    pub(super) fn is_busy(&mut self) -> bool {
         if self.busy.is_some() {
             self.hint = Some(BUSY_HINT.to_owned());
-            return None;
         }
-        self.status.session
+        self.busy.is_some()
     }
 
-    /// Takes the queued text back; returns whether there was one.
-    pub(super) fn take_back(&mut self) -> bool {
-        let Some(text) = self.queued.take() else { return false };
-        self.give_back(text);
-        true
+    /// Asks for a title of a session, in the input.
+    pub(super) fn ask_title(&mut self, session: SessionId) {
+        let mut title = Editor::default();
+        title.set(self.sidebar.title_of(session));
+        let message = Box::new(std::mem::replace(&mut self.editor, title));
+        self.question = Some(Question::Title { session, message });
+        self.sidebar.focused = false;
+        self.hint = Some("Enter saves the title · Esc leaves it".to_owned());
+    }
+
+    /// Asks whether to delete a session.
+    pub(super) fn ask_deletion(&mut self, session: SessionId) {
+        let title = wrap::fit(&self.sidebar.title_of(session), TITLE_CELLS);
+        self.question = Some(Question::Deletion(session));
+        self.hint = Some(format!("Delete \"{title}\"? y deletes · any other key keeps it"));
+    }
+
+    /// Closes the open question; returns whether there was one.
+    pub(super) fn close_question(&mut self) -> bool {
+        let question = self.question.take();
+        let was_open = question.is_some();
+        if let Some(Question::Title { message, .. }) = question {
+            self.editor = *message;
+        }
+        was_open
     }
 
     /// Ends the running work, if any.
@@ -309,21 +288,4 @@ impl State {
         busy.stopping = true;
         Some(Effect::Stop)
     }
-
-    /// Leaves; while an answer streams, only at the second call. Other work does not delay it.
-    pub(super) fn leave(&mut self) -> Option<Effect> {
-        if self.pane.running_turn().is_some() && !self.leaving {
-            self.leaving = true;
-            self.hint = Some(
-                "An answer is running: Esc stops it; the same key again leaves, and keeps the message."
-                    .to_owned(),
-            );
-            return None;
-        }
-        Some(Effect::Leave)
-    }
-}
-
-fn is_message(text: &str) -> bool {
-    matches!(parse(text), Line::Say(_))
 }

@@ -1,114 +1,67 @@
 //! The terminal of the full-screen view: taken on opening, and always given back.
 
 use std::{
-    io::{self, BufWriter, Stdout, Write as _},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    io,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use crossterm::{
     cursor::Show,
     event::{DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture},
     execute,
-    terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode},
 };
-use ratatui::{Frame, Terminal, backend::CrosstermBackend};
+use ratatui::{DefaultTerminal, Frame};
 
-/// Whether the terminal is taken. A process has one, and the panic hook, which has no other state, gives it
-/// back.
-static TAKEN: AtomicBool = AtomicBool::new(false);
-
-type Hook = Box<dyn Fn(&std::panic::PanicHookInfo<'_>) + Send + Sync>;
+/// Whether a panic gave the terminal back: its hook has no other state.
+static LOST: AtomicBool = AtomicBool::new(false);
 
 /// The terminal. It is given back when this is dropped, and before the message of any panic in the process.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
-    /// The previous panic hook.
-    hook: Arc<Hook>,
+    terminal: DefaultTerminal,
 }
 
 impl Screen {
     /// Takes the terminal.
     pub(super) fn open() -> io::Result<Self> {
-        let hook: Arc<Hook> = Arc::new(std::panic::take_hook());
-        let before = hook.clone();
+        let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
+            LOST.store(true, Ordering::SeqCst);
             give_back();
             before(panic);
         }));
-        let opened = Self::take();
-        let terminal = opened.inspect_err(|_| {
-            give_back();
-            put_back(hook.clone());
-        })?;
-        Ok(Self { terminal, hook })
-    }
-
-    fn take() -> io::Result<Terminal<CrosstermBackend<BufWriter<Stdout>>>> {
-        TAKEN.store(true, Ordering::SeqCst);
-        enable_raw_mode()?;
-        execute!(io::stdout(), EnterAlternateScreen, EnableBracketedPaste, EnableMouseCapture)?;
-        Terminal::new(CrosstermBackend::new(BufWriter::new(io::stdout())))
+        let opened = ratatui::try_init().and_then(|terminal| {
+            execute!(io::stdout(), EnableBracketedPaste, EnableMouseCapture)?;
+            Ok(Self { terminal })
+        });
+        opened.inspect_err(|_| give_back())
     }
 
     /// Whether a panic in the process already gave it back.
     pub(super) fn is_lost(&self) -> bool {
-        !TAKEN.load(Ordering::SeqCst)
+        LOST.load(Ordering::SeqCst)
     }
 
     /// Draws a frame; only changes are written.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
-        self.terminal.draw(draw)?;
-        Ok(())
+        self.terminal.draw(draw).map(drop)
     }
 
     /// Forgets the screen's content, so that the next frame is written whole.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         self.terminal.clear()
     }
-
-    /// Writes an escape sequence that shows nothing, between two frames.
-    pub(super) fn write_raw(&mut self, sequence: &str) -> io::Result<()> {
-        let writer = self.terminal.backend_mut();
-        writer.write_all(sequence.as_bytes())?;
-        io::Write::flush(writer)
-    }
-
-    /// Takes the mouse, or leaves it to the terminal.
-    pub(super) fn take_mouse(&mut self, take: bool) -> io::Result<()> {
-        if take {
-            execute!(io::stdout(), EnableMouseCapture)
-        } else {
-            execute!(io::stdout(), DisableMouseCapture)
-        }
-    }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
-        // Within a panic the hook may not be changed, and is no longer needed.
-        if !std::thread::panicking() {
-            put_back(self.hook.clone());
-        }
     }
 }
 
-fn put_back(hook: Arc<Hook>) {
-    std::panic::set_hook(Box::new(move |panic| hook(panic)));
-}
-
-/// Gives the terminal back, once. A terminal that is gone is no error.
+/// Gives the terminal back. A terminal that is gone is no error.
 fn give_back() {
-    if !TAKEN.swap(false, Ordering::SeqCst) {
-        return;
-    }
-    let mut out = io::stdout();
-    let _ = execute!(out, DisableMouseCapture, DisableBracketedPaste, LeaveAlternateScreen, Show);
-    let _ = disable_raw_mode();
-    let _ = out.flush();
+    let _ = execute!(io::stdout(), DisableMouseCapture, DisableBracketedPaste, Show);
+    let _ = ratatui::try_restore();
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The view as a user meets it: typed keys and events in, the screen out.
 
 mod chaos;
-mod editing;
 mod rendering;
 mod turns;
 mod typing;
@@ -17,12 +16,13 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
 
 use super::{
-    conversation::{ConversationSnapshot, FinishedTurn, JournalTurn},
+    conversation::{ConversationSnapshot, JournalTurn},
     draw::draw,
-    inbox::ViewMessage,
     palette::Palette,
+    sidebar::SessionEntry,
     state::{Effect, State},
 };
+use crate::out::inbox::{FinishedTurn, ViewMessage};
 
 /// A view without a terminal.
 struct Stage {
@@ -33,7 +33,7 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let mut stage = Self { state: State::new(Palette::new(true)), now: Duration::ZERO };
-        stage.say(ViewMessage::Session(Box::new(loaded(1, &[]))));
+        stage.open(1, &[]);
         stage.screen(80, 40);
         stage
     }
@@ -42,6 +42,11 @@ impl Stage {
     fn wait(&mut self, ms: u64) {
         self.now += Duration::from_millis(ms);
         self.state.tick(self.now, 3, None);
+    }
+
+    /// Opens a session with these turns.
+    fn open(&mut self, session: u8, turns: &[JournalTurn]) {
+        self.state.set_session(&loaded(session, turns));
     }
 
     fn say(&mut self, message: ViewMessage) {
@@ -141,6 +146,10 @@ fn journal_turn(byte: u8, message: &str, answer: &str) -> JournalTurn {
         notes: Vec::new(),
         verified: format!("✓ verified · turn {byte}"),
     }
+}
+
+fn listed(session: u8, title: &str) -> SessionEntry {
+    SessionEntry { session: SessionId([session; 32]), title: title.to_owned(), used_ms: 0 }
 }
 
 fn loaded(session: u8, turns: &[JournalTurn]) -> ConversationSnapshot {

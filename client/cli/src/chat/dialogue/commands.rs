@@ -14,12 +14,11 @@ use super::{Dialogue, DialogueStep};
 use crate::{
     chat::line::{HELP, Line, unknown_command},
     failure::Failure,
-    files::write_private,
     home::find_session,
     interrupt::cancellable_at,
-    out::{CopyOutcome, MAX_COPY_BYTES, role, short, turn_number},
+    out::{MAX_COPY_BYTES, role, short, turn_number},
     search::served,
-    session::{note_replaced, show_list, show_report},
+    session::{note_replaced, show_list, show_report, write},
     turn_display::{joined_text, show_memory},
 };
 
@@ -156,22 +155,18 @@ impl Dialogue {
 
     /// Copies the last answer to the terminal's clipboard.
     async fn copy(&self) -> Result<(), Failure> {
-        let conversation = self.handle().conversation().await?;
-        let answers = conversation.turns.iter().rev().flat_map(|turn| turn.messages.iter().rev());
-        let answer = answers.into_iter().find(|message| message.role == Role::Assistant);
-        let Some(answer) = answer else {
-            self.out.warn("There is no answer yet.");
-            return Ok(());
-        };
-        match self.out.copy(&answer.text)? {
-            CopyOutcome::Sent => {
-                self.out.note("The last answer is in the clipboard, if the terminal permits it (OSC 52).");
-            }
-            CopyOutcome::NoTerminal => self.out.warn("There is no terminal to copy to."),
-            CopyOutcome::TooLong => self.out.warn(&format!(
+        let turns = self.handle().conversation().await?.turns;
+        let mut messages = turns.iter().rev().flat_map(|turn| turn.messages.iter().rev());
+        match messages.find(|message| message.role == Role::Assistant) {
+            None => self.out.warn("There is no answer yet."),
+            Some(answer) if answer.text.len() > MAX_COPY_BYTES => self.out.warn(&format!(
                 "The answer is longer than {} KiB, the most for a terminal's clipboard: /export writes it to a file.",
                 MAX_COPY_BYTES / 1024
             )),
+            Some(answer) if self.out.copy(&answer.text)? => {
+                self.out.note("The last answer is in the clipboard, if the terminal permits it (OSC 52).");
+            }
+            Some(_) => self.out.warn("There is no terminal to copy to."),
         }
         Ok(())
     }
@@ -191,9 +186,7 @@ impl Dialogue {
             true => markdown_of(&self.handle().conversation().await?).into(),
             false => self.handle().export(false).await?,
         };
-        write_private(file, text.as_bytes())?;
-        self.out.note(&format!("Written to {}. The file is as secret as the conversation.", file.display()));
-        Ok(())
+        write(&text, file, &self.out)
     }
 
     /// Puts the last message into the line: the one that was stopped, or that has no answer, or else that of the
@@ -220,18 +213,14 @@ impl Dialogue {
 
 /// A conversation to read, in Markdown: its messages as quotations, then each answer with its node.
 fn markdown_of(conversation: &Conversation) -> String {
-    let mut parts = vec![format!("# {}", conversation.title)];
-    for turn in &conversation.turns {
-        for message in &turn.messages {
-            if message.role == Role::Assistant {
-                parts.push(message.text.clone());
-                continue;
-            }
-            let author = if message.role == Role::User { "You" } else { role(message.role) };
-            let quoted: Vec<String> = message.text.lines().map(|line| format!("> {line}")).collect();
-            parts.push(format!("**{author}:**\n\n{}", quoted.join("\n")));
-        }
-        parts.push(format!("<sub>Turn {}: node {}</sub>", turn_number(turn.seq), short(&turn.node)));
-    }
-    format!("{}\n", parts.join("\n\n"))
+    let turns = conversation.turns.iter().flat_map(|turn| {
+        let node = format!("<sub>Turn {}: node {}</sub>", turn_number(turn.seq), short(&turn.node));
+        let messages = turn.messages.iter().map(|message| match message.role {
+            Role::Assistant => message.text.clone(),
+            other => format!("**{}:**\n\n> {}", role(other), message.text.replace('\n', "\n> ")),
+        });
+        messages.chain([node])
+    });
+    let parts = std::iter::once(format!("# {}", conversation.title)).chain(turns);
+    format!("{}\n", parts.collect::<Vec<_>>().join("\n\n"))
 }

@@ -7,10 +7,7 @@ use crossterm::event::{MouseEvent, MouseEventKind};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    out::{Tone, printable},
-    tui::sidebar::SessionEntry,
-};
+use crate::out::{Tone, printable};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -18,6 +15,8 @@ enum Step {
     Paste(String),
     Wheel(bool),
     Message(ViewMessage),
+    Session(ConversationSnapshot),
+    Sessions(Vec<SessionEntry>),
     Begin(String),
     End(bool),
     Draw(u16, u16),
@@ -40,24 +39,12 @@ fn key() -> impl Strategy<Value = KeyCode> {
         4 => prop::sample::select("abcdefhjklnpuwy".chars().collect::<Vec<_>>()).prop_map(KeyCode::Char),
         8 => prop::sample::select(vec![
             KeyCode::Enter, KeyCode::Esc, KeyCode::Tab, KeyCode::Backspace, KeyCode::Delete, KeyCode::Left, KeyCode::Right,
-            KeyCode::Up, KeyCode::Down, KeyCode::Home, KeyCode::End, KeyCode::PageUp, KeyCode::PageDown, KeyCode::F(1), KeyCode::F(2),
+            KeyCode::Up, KeyCode::Down, KeyCode::Home, KeyCode::End, KeyCode::PageUp, KeyCode::PageDown, KeyCode::F(1),
         ]),
     ]
 }
 
 fn message() -> impl Strategy<Value = ViewMessage> {
-    let turn =
-        (0u8..5, text(), text()).prop_map(|(byte, message, answer)| journal_turn(byte, &message, &answer));
-    let session =
-        (0u8..3, prop::collection::vec(turn, 0..4), 0usize..3).prop_map(|(session, turns, earlier)| {
-            ViewMessage::Session(Box::new(ConversationSnapshot { earlier, ..loaded(session, &turns) }))
-        });
-    let listed = (0u8..5, text()).prop_map(|(byte, title)| SessionEntry {
-        session: SessionId([byte; 32]),
-        title,
-        turns: 7,
-        used_ms: 0,
-    });
     let failed = text().prop_map(|reason| TurnEvent::AttemptFailed {
         attempt: 0,
         node: node(1),
@@ -78,8 +65,6 @@ fn message() -> impl Strategy<Value = ViewMessage> {
         2 => text().prop_map(ViewMessage::TurnStarted),
         2 => text().prop_map(|text| ViewMessage::Remark(Tone::Note, text)),
         1 => (0u8..5, text()).prop_map(|(byte, text)| finished(byte, &text, 9)),
-        1 => session,
-        1 => prop::collection::vec(listed, 0..6).prop_map(ViewMessage::Sessions),
     ]
 }
 
@@ -91,11 +76,18 @@ fn step() -> impl Strategy<Value = Step> {
         KeyModifiers::ALT,
         KeyModifiers::SHIFT,
     ]);
+    let turn =
+        (0u8..5, text(), text()).prop_map(|(byte, message, answer)| journal_turn(byte, &message, &answer));
+    let session = (0u8..3, prop::collection::vec(turn, 0..4), 0usize..3)
+        .prop_map(|(session, turns, earlier)| ConversationSnapshot { earlier, ..loaded(session, &turns) });
+    let listed = (0u8..5, text()).prop_map(|(byte, title)| listed(byte, &title));
     prop_oneof![
         8 => (key(), modifiers).prop_map(|(code, modifiers)| Step::Key(code, modifiers)),
         2 => text().prop_map(Step::Paste),
         1 => any::<bool>().prop_map(Step::Wheel),
         6 => message().prop_map(Step::Message),
+        1 => session.prop_map(Step::Session),
+        1 => prop::collection::vec(listed, 0..6).prop_map(Step::Sessions),
         1 => text().prop_map(Step::Begin),
         1 => any::<bool>().prop_map(Step::End),
         3 => (0u16..130, 0u16..40).prop_map(|(width, height)| Step::Draw(width, height)),
@@ -112,8 +104,10 @@ fn take(stage: &mut Stage, step: Step) {
             stage.state.input(Event::Mouse(mouse));
         }
         Step::Message(message) => stage.say(message),
+        Step::Session(loaded) => stage.state.set_session(&loaded),
+        Step::Sessions(listed) => stage.state.sidebar.set(listed),
         Step::Begin(line) => stage.state.begin(&line, stage.now),
-        Step::End(good) => drop(stage.state.end(good)),
+        Step::End(may_be_kept) => stage.state.end(may_be_kept),
         Step::Draw(width, height) => check(stage, width, height),
     }
     stage.wait(7);

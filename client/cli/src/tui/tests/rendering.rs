@@ -4,18 +4,12 @@ use baton_client::TurnEvent;
 use ratatui::style::Color;
 
 use super::*;
-use crate::{
-    out::{Tone, printable},
-    tui::sidebar::SessionEntry,
-};
+use crate::out::{Tone, printable};
 
 #[test]
 fn a_conversation_of_wide_characters_keeps_its_columns() {
     let mut stage = Stage::new();
-    stage.say(ViewMessage::Session(Box::new(loaded(
-        1,
-        &[journal_turn(1, "日本語で", "はい、日本語です。ok")],
-    ))));
+    stage.open(1, &[journal_turn(1, "日本語で", "はい、日本語です。ok")]);
     let screen = stage.screen(25, 12);
     assert_eq!(
         screen.iter().filter(|row| !row.is_empty()).take(4).collect::<Vec<_>>(),
@@ -26,17 +20,11 @@ fn a_conversation_of_wide_characters_keeps_its_columns() {
 #[test]
 fn the_smallest_terminal_shows_the_end_of_the_conversation_and_the_input() {
     let mut stage = Stage::new();
-    stage.say(ViewMessage::Session(Box::new(loaded(1, &[journal_turn(1, "hello", "there you are")]))));
+    stage.open(1, &[journal_turn(1, "hello", "there you are")]);
     stage.types("what I type");
     assert_eq!(
         stage.screen(20, 5),
-        [
-            "there you are",
-            "✓ verified · turn 1",
-            "────────────────────",
-            "› what I type",
-            "01010101     F1 help"
-        ],
+        ["there you are", "✓ verified · turn 1", "────────────────────", "› what I type", "01010101"],
     );
     assert_eq!(stage.screen(6, 1), [""], "no room for the id");
 }
@@ -45,7 +33,7 @@ fn the_smallest_terminal_shows_the_end_of_the_conversation_and_the_input() {
 fn what_was_scrolled_to_stays_while_an_answer_comes_and_end_follows() {
     let mut stage = Stage::new();
     let turns: Vec<_> = (0..50).map(|n| journal_turn(n, &format!("question {n}"), "answer")).collect();
-    stage.say(ViewMessage::Session(Box::new(loaded(1, &turns))));
+    stage.open(1, &turns);
     assert!(stage.screen(60, 20).join("\n").contains("question 49"));
     stage.press(KeyCode::PageUp);
     let before = stage.screen(60, 20);
@@ -67,7 +55,7 @@ fn whoever_wants_no_colour_gets_none() {
     for color in [true, false] {
         let mut stage = Stage::new();
         stage.state.palette = Palette::new(color);
-        stage.say(ViewMessage::Session(Box::new(loaded(1, &[journal_turn(1, "hello", "there")]))));
+        stage.open(1, &[journal_turn(1, "hello", "there")]);
         stage.say(ViewMessage::Remark(Tone::Bad, "error".to_owned()));
         let buffer = stage.buffer(100, 20);
         let colored = buffer.content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
@@ -85,14 +73,8 @@ fn nothing_that_came_from_elsewhere_drives_the_terminal() {
         turn.notes.push(HOSTILE.to_owned());
         turn.verified.push_str(HOSTILE);
     }
-    stage.say(ViewMessage::Session(Box::new(session)));
-    let title = HOSTILE.to_owned();
-    stage.say(ViewMessage::Sessions(vec![SessionEntry {
-        session: SessionId([1; 32]),
-        title,
-        turns: 1,
-        used_ms: 0,
-    }]));
+    stage.state.set_session(&session);
+    stage.state.sidebar.set(vec![listed(1, HOSTILE)]);
     stage.say(ViewMessage::Remark(Tone::Warn, HOSTILE.to_owned()));
     stage.state.input(Event::Paste(HOSTILE.to_owned()));
     stage.press(KeyCode::Enter);
@@ -114,18 +96,6 @@ fn nothing_that_came_from_elsewhere_drives_the_terminal() {
     }
     let shown = stage.screen(110, 60).join("\n");
     assert!(shown.contains("a]0;ownedb[2J31mcde    fgh"), "{shown}");
-}
-
-#[test]
-fn the_line_below_an_answer_leaves_the_model_out_where_it_would_take_a_second_row() {
-    let mut stage = Stage::new();
-    stage.ask("hello");
-    stage.event(attempt(1, 0));
-    stage.text("there");
-    stage.say(finished(1, "there", 5));
-    assert!(stage.screen(80, 20).join("\n").contains("✓ verified · turn 0 · 9 + 5 tokens · small"));
-    let narrow = stage.screen(44, 20).join("\n");
-    assert!(narrow.contains("✓ verified · turn 0 · 9 + 5 tokens\n") && !narrow.contains("small"), "{narrow}");
 }
 
 #[test]
@@ -151,7 +121,6 @@ fn the_first_conversation_in_the_list_does_not_move_the_text() {
         rows.map(|row| row.chars().skip(34).collect::<String>()).collect()
     };
     let before = text(&mut stage);
-    let one = SessionEntry { session: SessionId([1; 32]), title: "words".to_owned(), turns: 1, used_ms: 0 };
-    stage.say(ViewMessage::Sessions(vec![one]));
+    stage.state.sidebar.set(vec![listed(1, "words")]);
     assert_eq!(text(&mut stage), before);
 }

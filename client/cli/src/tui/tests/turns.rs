@@ -37,7 +37,7 @@ fn an_answer_is_seen_as_it_comes_and_is_verified_at_the_end() {
     stage.text("well");
     assert!(stage.shown().contains("  I am well\n"));
     stage.say(finished(1, "I am well", 4));
-    assert_eq!(stage.state.end(true), None);
+    stage.state.end(true);
     let shown = stage.shown();
     assert!(in_order(
         &shown,
@@ -100,8 +100,8 @@ fn a_message_that_was_not_answered_is_kept_and_a_new_attempt_takes_its_place() {
     stage.say(ViewMessage::Remark(Tone::Note, "  try: another node".to_owned()));
     let mut session = loaded(1, &[]);
     session.pending = true;
-    stage.say(ViewMessage::Session(Box::new(session)));
-    stage.state.end(false);
+    stage.state.set_session(&session);
+    stage.state.end(true);
     let shown = stage.shown();
     assert!(in_order(
         &shown,
@@ -112,44 +112,28 @@ fn a_message_that_was_not_answered_is_kept_and_a_new_attempt_takes_its_place() {
     stage.say(ViewMessage::TurnStarted("hello".to_owned()));
     stage.text("there you are");
     assert_eq!(stage.shown().matches("› hello").count(), 1);
-    stage.state.end(false);
+    stage.state.end(true);
     stage.state.begin("/drop", stage.now);
+    stage.open(1, &[]);
     stage.state.end(true);
     assert!(stage.shown().contains("not part of the conversation"));
 }
 
 #[test]
-fn escape_ends_an_answer_and_what_waited_is_the_users_again() {
+fn escape_ends_an_answer_and_a_message_meanwhile_stays_in_the_line() {
     let mut stage = Stage::new();
     stage.ask("go on");
     stage.text("and on and on");
     stage.types("next");
     assert_eq!(stage.press(KeyCode::Enter), None);
-    assert!(stage.shown().contains("next: next"));
+    assert!(stage.shown().contains("send this after it, or end it with Esc"));
     assert_eq!(stage.press(KeyCode::Esc), Some(Effect::Stop));
     assert!(stage.shown().contains("stopping"));
     stage.say(ViewMessage::Remark(Tone::Note, "cancelled".to_owned()));
-    assert_eq!(stage.state.end(true), None, "what waited is not sent");
-    assert!(in_order(
-        &stage.shown(),
-        &["and on and on", "cancelled", "not part of the conversation", "› next"]
-    ));
-    assert_eq!(stage.state.editor.text(), "next");
-}
-
-#[test]
-fn what_is_said_meanwhile_is_sent_after_a_good_answer_alone() {
-    let mut stage = Stage::new();
-    for (good, effect) in [(true, Some(Effect::Act("second\nthird".to_owned()))), (false, None)] {
-        stage.state.editor.take();
-        stage.ask("first");
-        for text in ["second", "third"] {
-            stage.types(text);
-            assert_eq!(stage.press(KeyCode::Enter), None);
-        }
-        assert_eq!(stage.state.end(good), effect);
-    }
-    assert_eq!(stage.state.editor.text(), "second\nthird");
+    stage.state.end(true);
+    let parts = ["and on and on", "cancelled", "not part of the conversation", "› next"];
+    assert!(in_order(&stage.shown(), &parts));
+    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act("next".to_owned())));
 }
 
 #[test]
@@ -173,10 +157,7 @@ fn memories_and_other_devices_are_told_of() {
 #[test]
 fn the_journal_decides_what_counts_and_remarks_stay_where_they_were() {
     let mut stage = Stage::new();
-    stage.say(ViewMessage::Session(Box::new(loaded(
-        1,
-        &[journal_turn(1, "one", "first"), journal_turn(2, "two", "second")],
-    ))));
+    stage.open(1, &[journal_turn(1, "one", "first"), journal_turn(2, "two", "second")]);
     stage.say(ViewMessage::Remark(Tone::Note, "a remark".to_owned()));
     stage.ask("three");
     stage.say(finished(3, "third", 2));
@@ -186,7 +167,7 @@ fn the_journal_decides_what_counts_and_remarks_stay_where_they_were() {
         journal_turn(9, "nine", "ninth"),
         journal_turn(3, "three", "of the journal"),
     ];
-    stage.say(ViewMessage::Session(Box::new(loaded(1, &turns))));
+    stage.open(1, &turns);
     stage.state.end(true);
     let shown = stage.shown();
     assert!(
@@ -195,7 +176,7 @@ fn the_journal_decides_what_counts_and_remarks_stay_where_they_were() {
     );
     assert!(!shown.contains("› two") && !shown.contains("of the journal"));
     // Another session shows nothing of it.
-    stage.say(ViewMessage::Session(Box::new(loaded(2, &[]))));
+    stage.open(2, &[]);
     assert!(!stage.shown().contains("› one"));
 }
 
@@ -204,8 +185,8 @@ fn turns_before_those_that_are_shown_are_told_of_once() {
     let mut stage = Stage::new();
     let mut session = loaded(1, &[journal_turn(1, "one", "first")]);
     session.earlier = 7;
-    stage.say(ViewMessage::Session(Box::new(session.clone())));
-    stage.say(ViewMessage::Session(Box::new(session)));
+    stage.state.set_session(&session);
+    stage.state.set_session(&session);
     let shown = stage.shown();
     assert!(in_order(&shown, &["7 turns before this: baton session show 01010101", "› one"]));
     assert_eq!(shown.matches("before this").count(), 1);
@@ -216,7 +197,7 @@ fn a_message_that_is_not_kept_says_so() {
     let mut stage = Stage::new();
     stage.ask("hello");
     stage.say(ViewMessage::Remark(Tone::Bad, "error: it needs 5000 tokens".to_owned()));
-    stage.say(ViewMessage::Session(Box::new(loaded(1, &[]))));
+    stage.open(1, &[]);
     stage.state.end(false);
     stage.state.give_back("hello".to_owned());
     let shown = stage.shown();

@@ -5,7 +5,7 @@ use crossterm::event::{MouseEvent, MouseEventKind};
 use ratatui::style::{Color, Modifier};
 
 use super::*;
-use crate::tui::sidebar::SessionEntry;
+use crate::out::inbox::Inbox;
 
 #[test]
 fn the_input_is_edited_by_characters_as_a_reader_sees_them() {
@@ -78,29 +78,20 @@ fn up_and_down_go_through_what_was_sent_and_back_to_what_is_written() {
 }
 
 #[test]
-fn up_takes_back_what_waits() {
-    let mut stage = Stage::new();
-    stage.ask("first");
-    stage.types("second");
-    stage.press(KeyCode::Enter);
-    stage.press(KeyCode::Up);
-    assert_eq!(stage.state.editor.text(), "second");
-    assert_eq!(stage.state.end(true), None);
-}
-
-#[test]
 fn commands_open_what_they_name_and_an_unknown_one_is_not_sent() {
     let mut stage = Stage::new();
     stage.types("/help");
     assert_eq!(stage.press(KeyCode::Enter), None);
     let shown = stage.shown();
-    assert!(shown.contains("help") && shown.contains("/regenerate") && shown.contains("Alt-Enter"));
-    stage.press(KeyCode::Esc);
-    assert!(!stage.shown().contains("/regenerate"));
+    assert!(shown.contains("Ctrl-Y") && shown.contains("/regenerate"), "{shown}");
     stage.types("/nosuch x");
     assert_eq!(stage.press(KeyCode::Enter), None);
     assert!(stage.shown().contains("There is no /nosuch."));
     assert_eq!(stage.state.editor.text(), "/nosuch x", "to be fixed");
+    stage.control('u');
+    stage.types("/verfy");
+    assert_eq!(stage.press(KeyCode::Enter), None);
+    assert!(stage.shown().contains("There is no /verfy. Did you mean /verify?"));
     stage.control('u');
     stage.types("/quit");
     assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Leave));
@@ -119,36 +110,20 @@ fn control_c_ends_what_runs_then_empties_the_input_then_leaves() {
 }
 
 #[test]
-fn control_d_deletes_leaves_and_asks_again_while_an_answer_comes() {
+fn control_d_deletes_and_leaves_on_an_empty_line() {
     let mut stage = Stage::new();
     stage.types("ab");
     stage.control('a');
     assert_eq!(stage.control('d'), None);
     assert_eq!(stage.state.editor.text(), "b");
-    stage.control('u');
     stage.control('k');
-    stage.ask("hello");
-    assert_eq!(stage.control('d'), None);
-    assert!(stage.shown().contains("the same key again leaves"));
-    stage.types("x");
-    stage.press(KeyCode::Backspace);
-    assert_eq!(stage.control('d'), None, "not the second one in a row");
     assert_eq!(stage.control('d'), Some(Effect::Leave));
-    stage.state.end(false);
-    stage.state.begin("/verify", stage.now);
-    assert_eq!(stage.control('d'), Some(Effect::Leave), "nothing is lost");
 }
 
 #[test]
 fn the_list_of_sessions_opens_one_and_not_while_an_answer_comes() {
     let mut stage = Stage::new();
-    let listed = |byte: u8| SessionEntry {
-        session: SessionId([byte; 32]),
-        title: format!("title {byte}"),
-        turns: 2,
-        used_ms: 0,
-    };
-    stage.say(ViewMessage::Sessions(vec![listed(1), listed(2)]));
+    stage.state.sidebar.set(vec![listed(1, "title 1"), listed(2, "title 2")]);
     assert!(stage.screen(100, 20).join("\n").contains("• title 1"));
     assert!(!stage.shown().contains("title 1"), "a narrow one is not shared");
     stage.press(KeyCode::Tab);
@@ -167,64 +142,22 @@ fn the_list_of_sessions_opens_one_and_not_while_an_answer_comes() {
 }
 
 #[test]
-fn the_list_of_sessions_is_filtered_by_words_and_shown_whole_again() {
+fn a_title_and_a_deletion_are_questions_and_never_messages() {
     let mut stage = Stage::new();
-    let listed = |byte: u8, title: &str| SessionEntry {
-        session: SessionId([byte; 32]),
-        title: title.to_owned(),
-        turns: 1,
-        used_ms: 0,
-    };
-    let all = vec![listed(1, "A poem about the Sea"), listed(2, "Taxes"), listed(3, "The sea in winter")];
-    stage.say(ViewMessage::Sessions(all));
-    stage.press(KeyCode::Tab);
-    stage.press(KeyCode::Down);
-    stage.press(KeyCode::Char('/'));
-    stage.types("sea nn");
-    assert_eq!(stage.state.sidebar.listed().len(), 0);
-    assert!(stage.shown().contains("/sea nn"));
-    for _ in 0..3 {
-        stage.press(KeyCode::Backspace);
-    }
-    let shown = stage.shown();
-    assert!(shown.contains("A poem") && shown.contains("winter") && !shown.contains("Taxes"), "{shown}");
-    // The first Enter takes the words; keys are commands again.
-    assert_eq!(stage.press(KeyCode::Enter), None);
-    stage.press(KeyCode::Down);
-    let switch = format!("/switch {}", SessionId([3; 32]));
-    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act(switch)));
-    stage.press(KeyCode::Tab);
-    assert_eq!(stage.state.sidebar.listed().len(), 3, "another look begins with all");
-    stage.press(KeyCode::Char('/'));
-    stage.types("03");
-    assert_eq!(stage.state.sidebar.choice(), Some(SessionId([3; 32])), "by its id");
-    stage.press(KeyCode::Esc);
-    assert!(stage.state.sidebar.focused && stage.state.sidebar.listed().len() == 3);
-    stage.press(KeyCode::Esc);
-    assert!(!stage.state.sidebar.focused);
-}
-
-#[test]
-fn a_title_and_a_deletion_are_asked_for_in_a_box_and_never_in_the_message_line() {
-    let mut stage = Stage::new();
-    let listed = |byte: u8| SessionEntry {
-        session: SessionId([byte; 32]),
-        title: format!("title {byte}"),
-        turns: 2,
-        used_ms: 0,
-    };
-    stage.say(ViewMessage::Sessions(vec![listed(1), listed(2)]));
+    stage.state.sidebar.set(vec![listed(1, "title 1"), listed(2, "title 2")]);
     stage.types("a draft");
     stage.press(KeyCode::Tab);
     stage.press(KeyCode::Down);
     assert_eq!(stage.press(KeyCode::Char('r')), None, "no other session is opened");
-    assert!(in_order(&stage.shown(), &["┌─ title", "│ title 2", "Enter saves · Esc leaves it"]));
+    assert!(in_order(&stage.shown(), &["title › title 2", "Enter saves the title"]));
     stage.control('u');
-    stage.types("My /secret plan");
+    stage.types("/secret plan");
     assert_eq!(stage.state.input(Event::Paste("\nB".to_owned())), None);
-    let renamed = Effect::Rename(SessionId([2; 32]), "My /secret plan B".to_owned());
+    let renamed = Effect::Rename(SessionId([2; 32]), "/secret plan B".to_owned());
     assert_eq!(stage.press(KeyCode::Enter), Some(renamed));
     assert_eq!(stage.state.editor.text(), "a draft");
+    stage.press(KeyCode::Tab);
+    stage.press(KeyCode::Down);
     for (key, effect) in [
         (KeyCode::Char('n'), None),
         (KeyCode::Esc, None),
@@ -238,35 +171,40 @@ fn a_title_and_a_deletion_are_asked_for_in_a_box_and_never_in_the_message_line()
     }
     stage.press(KeyCode::Up);
     stage.press(KeyCode::Char('d'));
-    assert_eq!(
-        stage.press(KeyCode::Char('y')),
-        Some(Effect::Act("/delete yes".to_owned())),
-        "the one on the screen"
-    );
+    let here = Some(Effect::Act("/delete yes".to_owned()));
+    assert_eq!(stage.press(KeyCode::Char('y')), here, "the one on the screen");
     stage.press(KeyCode::Tab);
-    stage.control('u');
-    stage.control('k');
-    for (command, box_of) in [("/delete", "┌─ delete"), ("/rename", "┌─ title")] {
+    for (command, shown) in [("/delete", "Delete \"title 1\"?"), ("/rename", "title › title 1")] {
         stage.state.editor.set(command.to_owned());
         stage.state.close_menu();
         assert_eq!(stage.press(KeyCode::Enter), None, "{command}");
-        assert!(stage.shown().contains(box_of), "{command}");
+        assert!(stage.shown().contains(shown), "{command}");
         assert_eq!(stage.control('c'), None);
     }
-    for (width, height) in [(20, 5), (4, 2), (1, 1), (40, 10), (120, 40)] {
+    for (width, height) in [(20, 5), (4, 2), (1, 1), (120, 40)] {
         stage.state.ask_title(SessionId([1; 32]));
-        stage.screen(width, height);
-        stage.state.ask_deletion(SessionId([1; 32]));
         stage.screen(width, height);
     }
 }
 
 #[test]
+fn edit_alone_puts_the_message_into_an_empty_line_and_keeps_what_was_typed() {
+    let mut stage = Stage::new();
+    stage.state.prefill("/edit tell me\na story".to_owned());
+    let shown = stage.shown();
+    assert!(in_order(&shown, &["› /edit tell me", "a story"]), "{shown}");
+    stage.types("!");
+    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act("/edit tell me\na story!".to_owned())));
+    stage.types("a new thought");
+    stage.state.prefill("/edit tell me".to_owned());
+    assert_eq!(stage.state.editor.text(), "a new thought");
+}
+
+#[test]
 fn a_text_for_the_clipboard_waits_for_the_loop_and_changes_nothing_on_the_screen() {
-    use crate::{out::FullScreen as _, tui::inbox::Inbox};
     let (inbox, mut stage) = (Inbox::default(), Stage::new());
     let before = stage.shown();
-    inbox.write_raw("\x1b]52;c;aGk=\x07".to_owned());
+    inbox.push(ViewMessage::Raw("\x1b]52;c;aGk=\x07".to_owned()));
     let taken = inbox.take();
     assert!(matches!(&taken[..], [ViewMessage::Raw(sequence)] if sequence.ends_with('\x07')));
     taken.into_iter().for_each(|message| stage.say(message));
@@ -274,18 +212,16 @@ fn a_text_for_the_clipboard_waits_for_the_loop_and_changes_nothing_on_the_screen
 }
 
 #[test]
-fn the_mouse_scrolls_and_can_be_left_to_the_terminal() {
+fn the_mouse_scrolls() {
     let mut stage = Stage::new();
     let turns: Vec<_> = (0..30).map(|n| journal_turn(n, &format!("question {n}"), "answer")).collect();
-    stage.say(ViewMessage::Session(Box::new(loaded(1, &turns))));
+    stage.open(1, &turns);
     let wheel = |kind| Event::Mouse(MouseEvent { kind, column: 0, row: 0, modifiers: KeyModifiers::NONE });
     stage.shown();
     stage.state.input(wheel(MouseEventKind::ScrollUp));
     assert!(stage.shown().contains("↓ 3 more · End"));
     stage.state.input(wheel(MouseEventKind::ScrollDown));
     assert!(!stage.shown().contains("more · End"));
-    assert_eq!(stage.press(KeyCode::F(2)), Some(Effect::Mouse(false)));
-    assert_eq!(stage.press(KeyCode::F(2)), Some(Effect::Mouse(true)));
     assert_eq!(stage.control('l'), Some(Effect::Redraw));
 }
 
@@ -309,7 +245,7 @@ fn rows_of_one_line_are_gone_through_before_what_was_sent() {
 #[test]
 fn the_menu_of_commands_is_gone_through_taken_and_closed() {
     let mut stage = Stage::new();
-    stage.say(ViewMessage::Session(Box::new(loaded(1, &[journal_turn(1, "hello", "there")]))));
+    stage.open(1, &[journal_turn(1, "hello", "there")]);
     stage.types("/re");
     let selected = |stage: &mut Stage| {
         let buffer = stage.buffer(80, 40);
@@ -353,31 +289,28 @@ fn the_menu_of_commands_is_gone_through_taken_and_closed() {
 }
 
 #[test]
-fn tab_completes_what_is_certain_and_then_takes_the_selected_command() {
+fn tab_takes_the_selected_command() {
     let mut stage = Stage::new();
     stage.types("/se");
     stage.press(KeyCode::Tab);
     assert_eq!(stage.state.editor.text(), "/sessions");
     stage.control('u');
     stage.types("/r");
-    stage.press(KeyCode::Tab);
-    assert_eq!(stage.state.editor.text(), "/re", "of three");
     stage.press(KeyCode::Down);
     stage.press(KeyCode::Tab);
     assert_eq!(stage.state.editor.text(), "/regenerate");
 }
 
 #[test]
-fn the_menu_hides_the_conversation_below_it_and_says_how_much_more_there_is() {
+fn the_menu_hides_the_conversation_below_it_and_scrolls() {
     let mut stage = Stage::new();
     let turns: Vec<_> = (0..30).map(|n| journal_turn(n, &format!("question {n}"), "answer")).collect();
-    stage.say(ViewMessage::Session(Box::new(loaded(1, &turns))));
+    stage.open(1, &turns);
     stage.types("/");
     let buffer = stage.buffer(60, 20);
     let row = |y: u16| (0..60).filter_map(|x| Some(buffer.cell((x, y))?.symbol())).collect::<String>();
-    let last = (0..20).rev().find(|y| row(*y).contains("more")).unwrap();
-    assert!(row(last).contains("↓ 11 more"), "{}", row(last));
-    for y in last - 6..last {
+    let first = (0..20).find(|y| row(*y).contains("/new")).unwrap();
+    for y in first + 1..first + 7 {
         let of_text = (0..60).filter_map(|x| buffer.cell((x, y))).filter(|cell| cell.symbol() != " ");
         assert!(
             of_text.into_iter().all(|cell| cell.fg == Color::Reset && cell.modifier.is_empty()),
@@ -389,17 +322,5 @@ fn the_menu_hides_the_conversation_below_it_and_says_how_much_more_there_is() {
         stage.press(KeyCode::Down);
     }
     let shown = stage.screen(60, 20).join("\n");
-    assert!(shown.contains("/quit") && shown.contains("↑ 11 more") && !shown.contains("/new"), "{shown}");
-}
-
-#[test]
-fn a_second_command_stays_in_the_line_while_one_waits() {
-    let mut stage = Stage::new();
-    stage.ask("first");
-    stage.types("/verify");
-    stage.press(KeyCode::Enter);
-    stage.types("/copy");
-    stage.press(KeyCode::Enter);
-    assert_eq!(stage.state.editor.text(), "/copy");
-    assert!(stage.shown().contains("One line waits already. Send this one after the answer."));
+    assert!(shown.contains("/quit") && !shown.contains("/new"), "{shown}");
 }

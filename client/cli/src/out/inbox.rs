@@ -3,16 +3,12 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use baton_client::{TurnEvent, TurnOutcome};
-use futures::future::BoxFuture;
+use baton_client::TurnEvent;
+use baton_proto::ids::LinkHash;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    conversation::{ConversationSnapshot, FinishedTurn},
-    sidebar::SessionEntry,
-};
-use crate::out::{FullScreen, Tone};
+use super::Tone;
 
 /// Most queued messages; the view takes all of them many times a second. Beyond it remarks are dropped. Text
 /// joins the queued text, and other messages are a few for each turn.
@@ -29,12 +25,21 @@ pub(crate) enum ViewMessage {
     Turn(TurnEvent),
     /// The turn was verified and accepted.
     TurnFinished(FinishedTurn),
-    /// A session, read from its journal.
-    Session(Box<ConversationSnapshot>),
-    /// The sessions of the home, last used first.
-    Sessions(Vec<SessionEntry>),
     /// An escape sequence for the terminal, such as a text for its clipboard.
     Raw(String),
+}
+
+/// A turn that was just accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FinishedTurn {
+    /// Its link.
+    pub link: LinkHash,
+    /// The answer.
+    pub text: String,
+    /// Its node and verification.
+    pub verified: String,
+    /// Tokens of the answer.
+    pub tokens: u32,
 }
 
 /// The queue from tasks to the view, and the view's stop signal to running tasks.
@@ -85,32 +90,6 @@ impl Inbox {
     pub(crate) async fn stopped(&self) {
         let stop = lock(&self.stop).clone();
         stop.cancelled().await;
-    }
-}
-
-impl FullScreen for Inbox {
-    fn remark(&self, tone: Tone, text: &str) {
-        self.push(ViewMessage::Remark(tone, text.to_owned()));
-    }
-
-    fn turn_started(&self, text: String) {
-        self.push(ViewMessage::TurnStarted(text));
-    }
-
-    fn turn_event(&self, event: TurnEvent) {
-        self.push(ViewMessage::Turn(event));
-    }
-
-    fn turn_finished(&self, outcome: &TurnOutcome) {
-        self.push(ViewMessage::TurnFinished(outcome.into()));
-    }
-
-    fn write_raw(&self, sequence: String) {
-        self.push(ViewMessage::Raw(sequence));
-    }
-
-    fn stopped(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.stopped())
     }
 }
 
