@@ -72,14 +72,6 @@ mux new-session -d -x "$columns" -y "$rows" -s t "env BATON_CONFIG='$config' PAT
 see '\$ *$'
 say clear
 sleep 1
-say 'baton session list'
-see 'STORED UNTIL'
-say 'baton session show last --graph'
-see 'node [0-9a-f]{8}'
-sleep 1
-picture sessions
-say clear
-sleep 1
 say 'baton doctor'
 see 'clock'
 sleep 3

@@ -41,7 +41,7 @@ const SESSION_EXAMPLES: &str = "\
 Examples:
   baton session                                all conversations
   baton session list French                    those with this word
-  baton session show last --graph              the chain: turns, nodes, and the ends of storage
+  baton session show last                      its turns with their nodes, and the ends of storage
   baton session backup last --out words.txt    24 words that are the session
   baton session verify last --full --fix       restores the copies that the store lost";
 

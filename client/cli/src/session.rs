@@ -2,7 +2,6 @@
 
 mod backup;
 pub(crate) mod devices;
-mod graph;
 mod list;
 mod restore;
 mod show;
@@ -70,10 +69,7 @@ async fn run_with(
         SessionCommand::Rekey(_) => Ok(()),
         SessionCommand::List { words } if words.is_empty() => show_list(client, out).await,
         SessionCommand::List { words } => list::search(client, &words.join(" "), out).await,
-        SessionCommand::Show { session, graph: true, .. } if !out.json() => {
-            show::show_graph(client, &session, out).await
-        }
-        SessionCommand::Show { session, all, .. } => show::show(client, &session, all, out).await,
+        SessionCommand::Show { session, all } => show::show(client, &session, all, out).await,
         SessionCommand::Rename { session, title } => {
             let id = find_session(client, &session).await?;
             client.session(id).rename(title.as_deref()).await?;

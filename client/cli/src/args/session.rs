@@ -56,16 +56,13 @@ pub(crate) enum SessionCommand {
         /// The words, in any case.
         words: Vec<String>,
     },
-    /// Show a conversation.
+    /// Show a conversation: each turn with its node, each blob with the end of its storage.
     Show {
         /// Session id, a prefix of it, or `last`.
         session: String,
         /// Show also the turns that an edit replaced.
         #[arg(long)]
         all: bool,
-        /// Show the chain as a picture: each turn with its node, each blob with the end of its storage.
-        #[arg(long, conflicts_with = "all")]
-        graph: bool,
     },
     /// Give a session a title, which only this device shows.
     Rename {

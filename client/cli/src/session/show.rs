@@ -1,31 +1,16 @@
-//! `baton session show`: a conversation, or its chain as a picture.
+//! `baton session show`: a conversation, with the node of each turn and the end of storage of each blob.
 
 use std::collections::HashSet;
 
 use baton_client::{Client, TurnView};
 use serde_json::{Value, json};
 
-use super::{devices, graph, storage};
+use super::{devices, storage};
 use crate::{
     failure::Failure,
     home::find_session,
-    out::{Out, clean, count, replaces, role, short, short_session, turn_number},
+    out::{Out, count, replaces, role, short, short_session, turn_number},
 };
-
-/// Shows the chain of a session as a picture.
-pub(super) async fn show_graph(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
-    let handle = client.session(find_session(client, named).await?);
-    let (history, blobs) = (handle.history().await?, handle.lifetimes().await?);
-    let due = blobs.iter().any(|blob| blob.due);
-    let effective = handle.conversation().await?.turns.iter().map(|turn| turn.seq).collect();
-    for line in graph::lines(&history, &effective, &blobs) {
-        out.line(&clean(&line))?;
-    }
-    if due {
-        out.note(&format!("  try: baton session renew {}", short_session(&handle.id())));
-    }
-    Ok(())
-}
 
 /// Shows a conversation; with `all`, also the turns that an edit replaced.
 pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), Failure> {
@@ -34,6 +19,7 @@ pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> 
     let (history, branches) = (handle.history().await?, handle.branches().await?);
     let info = handle.info().await?;
     let effective: HashSet<u64> = handle.conversation().await?.turns.iter().map(|turn| turn.seq).collect();
+    let blobs = handle.lifetimes().await?;
     let is_replaced = |view: &TurnView| !effective.contains(&view.turn.link.seq);
     if out.json() {
         let turns = history.iter().filter_map(|view| describe_turn(view, is_replaced(view)));
@@ -43,12 +29,13 @@ pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> 
             "turns": turns.chain(branched).collect::<Vec<_>>(),
             "torn_end_bytes": info.torn_end_bytes,
             "devices": devices::describe_devices(&info),
-            "blobs": handle.lifetimes().await?.iter().map(storage::describe).collect::<Vec<_>>(),
+            "blobs": blobs.iter().map(storage::describe).collect::<Vec<_>>(),
         }))?);
     }
     for view in history.iter().filter(|view| all || !is_replaced(view)) {
         show_turn(view, is_replaced(view), out)?;
     }
+    storage::note_lifetimes(&blobs, out);
     let hidden = info.turns.saturating_sub(info.effective_turns);
     if hidden > 0 && !all {
         out.note(&format!("{} replaced by an edit; --all shows them too", count(hidden, "turn")));
@@ -68,10 +55,16 @@ pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> 
 fn show_turn(view: &TurnView, replaced: bool, out: &Out) -> Result<(), Failure> {
     let link = &view.turn.link;
     let Some(record) = &view.turn.record else { return Ok(()) };
-    let replaced = if replaced { " · replaced by a later turn" } else { "" };
-    let (number, node) = (turn_number(link.seq), short(&link.author));
-    let replaces = replaces(link.seq, record.supersedes_from);
-    out.note(&format!("turn {number} · node {node}{replaces}{replaced}"));
+    let mut notes = replaces(link.seq, record.supersedes_from);
+    if let Some(begun) = &view.resumed {
+        notes.push_str(&format!(" · took over from node {}", short(&begun.author)));
+    }
+    notes.push_str(match (replaced, view.stored) {
+        (true, _) => " · replaced by a later turn",
+        (false, false) => " · not stored yet",
+        (false, true) => "",
+    });
+    out.note(&format!("turn {} · node {}{notes}", turn_number(link.seq), short(&link.author)));
     for message in &record.messages {
         out.text(&format!("{}: {}\n", role(message.role), message.text))?;
     }

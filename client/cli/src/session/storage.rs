@@ -7,7 +7,7 @@ use baton_proto::ids::SessionId;
 use serde_json::{Value, json};
 
 use crate::{
-    clock::now_ms,
+    clock::{day, now_ms},
     failure::Failure,
     home::find_session,
     interrupt::cancellable,
@@ -116,6 +116,16 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
     let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| remaining_time(first, now_ms()));
     out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?;
     Ok(())
+}
+
+/// Until when the blobs of a session are stored, a line each.
+pub(super) fn note_lifetimes(blobs: &[BlobLifetime], out: &Out) {
+    for blob in blobs.iter().filter(|blob| blob.stored) {
+        let id = blob.blob_id.map(|id| format!(", blob {id}")).unwrap_or_default();
+        let due = if blob.due { "; it is due for baton session renew" } else { "" };
+        let (turn, until) = (turn_number(blob.seq), day(blob.kept_until_ms));
+        out.note(&format!("up to turn {turn}: stored until {until}, {} bytes{id}{due}", blob.length));
+    }
 }
 
 /// A blob, for programs.

@@ -52,8 +52,8 @@ async fn a_session_tells_until_when_it_is_kept_and_is_renewed_on_request() {
     fixture.ok(&home, &["chat", "--message", "hello"]).await;
     let list = fixture.json(&home, &["session", "list"]).await;
     let until = list["sessions"][0]["kept_until_ms"].as_u64().unwrap();
-    let shown = fixture.baton(&home, &["session", "show", "last", "--graph"], "").await;
-    shows(&shown, &["segment 1, stored until 20", ", blob "]);
+    let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
+    says(&shown, &["up to turn 1: stored until 20", ", blob "]);
     let not_due = fixture.json(&home, &["session", "renew"]).await;
     assert_eq!(
         (&not_due["renewed"], not_due["kept_until_ms"].as_u64()),
