@@ -231,7 +231,7 @@ pub(crate) struct AuditArguments {
 }
 
 /// Arguments of `baton chat`.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ChatArguments {
     /// Message to send: the answer is printed, and the program exits; `-` reads it from standard input.
     pub text: Option<String>,
@@ -306,7 +306,7 @@ pub(crate) struct TryArguments {
 }
 
 /// The relayer of a conversation, and its memory.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct MemoryArguments {
     /// Let the relayer (--relayer URL) recall memories of your account. It gets a search hint, but cannot read
     /// the turn.

@@ -1,9 +1,7 @@
 //! `baton config`: all settings with their values and origins, and the problems of the settings file.
 
-use std::path::Path;
-
 use baton_client::ClientError;
-use baton_kit::config::{self, ConfigError, OptionTable as _, OptionValue, Origins};
+use baton_kit::config::{self, OptionTable as _, OptionValue, Origins};
 use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 
@@ -12,8 +10,8 @@ use crate::{
     failure::Failure,
     files::write_private,
     options::ClientOptions,
-    out::{Out, count},
-    settings::{Environment, settings_file},
+    out::Out,
+    settings::{Environment, read_file, settings_file},
 };
 
 const INTRODUCTION: &str = "\
@@ -30,17 +28,14 @@ pub(crate) fn show(
 ) -> Result<(), Failure> {
     let (mut options, mut origins) =
         (arguments.options.clone(), Origins::of_matches::<ClientOptions>(matches));
-    let file = settings_file(arguments.config.as_deref(), environment);
     let mut read = None;
-    if let Some((path, required)) = &file
-        && let Some(text) = config::read_text(path, *required).map_err(unreadable)?
-    {
-        let report = config::examine::<ClientOptions>(path, &text);
+    if let Some((path, report)) = read_file(arguments.config.as_deref(), environment)? {
         if !report.problems.is_empty() {
-            return Err(wrong_file(path, &report.problems, out)?);
+            let problems: Vec<_> = report.problems.iter().map(ToString::to_string).collect();
+            return Err(Failure::usage(problems.join("\n"), "correct the named lines"));
         }
-        origins = origins.or(Origins::of_file(path, &report.lines));
-        options = options.or(report.into_options().map_err(unreadable)?);
+        origins = origins.or(Origins::of_file(&path, &report.lines));
+        options = options.or(report.options);
         read = Some(path);
     }
     let shown = config::shown(&options.or(ClientOptions::defaults()));
@@ -64,29 +59,11 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// Shows all problems of the settings file; returns the failure that they are.
-fn wrong_file(path: &Path, problems: &[ConfigError], out: &Out) -> Result<Failure, Failure> {
-    if out.json() {
-        let listed = problems.iter().map(ConfigError::as_json);
-        out.value(&json!({ "file": path, "problems": listed.collect::<Vec<_>>() }))?;
-    } else {
-        for problem in problems {
-            out.line(&problem.to_string())?;
-        }
-    }
-    let message = format!("the settings file has {}", count(problems.len() as u64, "problem"));
-    Ok(Failure::usage(message, "correct the named lines"))
-}
-
 /// Writes a settings file.
 pub(crate) fn init(arguments: &Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
     let (path, _) = settings_file(arguments.config.as_deref(), environment).ok_or_else(|| {
         Failure::usage("There is no home folder for the settings file.", "name one: --config FILE")
     })?;
-    if path.exists() {
-        let message = format!("the settings file {} exists", path.display());
-        return Err(Failure::usage(message, "edit it, or see it in force: baton config"));
-    }
     if let Some(folder) = path.parent() {
         let failed = |source| ClientError::File { action: "create", path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(failed)?;
@@ -95,11 +72,4 @@ pub(crate) fn init(arguments: &Arguments, environment: &Environment, out: &Out) 
     write_private(&path, text.as_bytes())?;
     out.good(&format!("✓ written: {}", path.display()));
     Ok(())
-}
-
-fn unreadable(error: ConfigError) -> Failure {
-    match error {
-        ConfigError::Read { path, source } => ClientError::File { action: "read", path, source }.into(),
-        error => Failure::Usage(error.to_string()),
-    }
 }

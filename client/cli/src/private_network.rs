@@ -7,7 +7,6 @@ use std::{
 };
 
 use baton_kit::progress;
-use clap::FromArgMatches as _;
 use serde::Deserialize;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -15,8 +14,9 @@ use tokio::{
 };
 
 use crate::{
-    args::{self, Arguments, DEFAULT_MODEL, TryArguments},
+    args::{self, Arguments, ChatArguments, DEFAULT_MODEL, TryArguments},
     failure::Failure,
+    options::ClientOptions,
     out::{Out, count},
     settings::{Environment, Settings},
     views,
@@ -39,7 +39,6 @@ struct Ready {
 struct PrivateNetwork {
     process: Child,
     input: Option<ChildStdin>,
-    ready: Ready,
 }
 
 /// Runs a chat on a network of its own; `is_plain` wants it line by line.
@@ -58,20 +57,25 @@ pub(crate) async fn run(
     let nodes = count(arguments.nodes as u64, "node");
     out.note(&format!("Starting a store and {nodes} on this machine …"));
     let spinner = progress::spinner("nodes load their model");
-    let network = PrivateNetwork::start(arguments, folder.path()).await;
+    let mut network = PrivateNetwork::start(arguments, folder.path())?;
+    let ready = network.ready().await;
     spinner.finish_and_clear();
-    let network = network?;
-    let about_model = match arguments.model.as_str() {
-        DEFAULT_MODEL => "The model is small: it shows how Baton works, and often errs. ",
-        _ => "",
+    let talked = match ready {
+        Ok(ready) => {
+            let about_model = match arguments.model.as_str() {
+                DEFAULT_MODEL => "The model is small: it shows how Baton works, and often errs. ",
+                _ => "",
+            };
+            out.note(&format!(
+                "Ready after {:.1} s. {about_model}All is removed when you leave.",
+                began.elapsed().as_secs_f64()
+            ));
+            let options = ClientOptions { plain: Some(is_plain), ..options(&ready, folder.path()) };
+            let chat = ChatArguments { text: arguments.text.clone(), ..ChatArguments::default() };
+            Box::pin(talk(options, chat, environment, out)).await
+        }
+        Err(failure) => Err(failure),
     };
-    out.note(&format!(
-        "Ready after {:.1} s. {about_model}All is removed when you leave.",
-        began.elapsed().as_secs_f64()
-    ));
-    let plain = is_plain.then(|| "--plain".to_owned());
-    let chat = [Some("chat".to_owned()), plain, arguments.text.clone()].into_iter().flatten().collect();
-    let talked = Box::pin(talk(&network.ready, chat, folder.path(), environment, out)).await;
     network.stop().await;
     out.note("The private network is removed.");
     talked
@@ -91,88 +95,81 @@ async fn fetch_model(model: &str) -> Result<(), Failure> {
     ))
 }
 
-/// Chats with the network's nodes, in a home of its own.
+/// The settings of a client of the network, in a home of its own.
+fn options(ready: &Ready, folder: &Path) -> ClientOptions {
+    let store = || Some(vec![ready.store.clone()]);
+    ClientOptions {
+        home: Some(folder.join("home")),
+        node: Some(ready.nodes.iter().filter_map(|node| node.parse().ok()).collect()),
+        publisher: store(),
+        aggregator: store(),
+        heads: store(),
+        shards: Some(ready.shards),
+        mdns: Some(false),
+        ..ClientOptions::default()
+    }
+}
+
+/// Chats with these settings alone: those of the environment and the file are for other networks.
 async fn talk(
-    ready: &Ready,
-    chat: Vec<String>,
-    folder: &Path,
+    options: ClientOptions,
+    chat: ChatArguments,
     environment: &Environment,
     out: &Out,
 ) -> Result<(), Failure> {
-    let mut given: Vec<String> = vec!["baton".into(), "--config".into(), "/dev/null".into()];
-    let mut flag = |name: &str, value: &str| given.extend([format!("--{name}"), value.to_owned()]);
-    flag("home", &folder.join("home").display().to_string());
-    flag("publisher", &ready.store);
-    flag("aggregator", &ready.store);
-    flag("heads", &ready.store);
-    flag("shards", &ready.shards.to_string());
-    ready.nodes.iter().for_each(|node| flag("node", node));
-    given.extend(chat);
-    let matches = args::command().try_get_matches_from(given);
-    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
-    let mut parsed = parsed.map_err(|error| Failure::Usage(error.to_string()))?;
-    let settings = Settings::gather(&parsed, environment)?;
-    let Some(args::Command::Chat(mut chat)) = parsed.command.take() else { return Ok(()) };
-    // Settings of the environment are for other networks.
-    (chat.answering.model.model, chat.memory.memory) = (None, false);
-    let out = out.clone().with_command(None);
-    Box::pin(views::run(&settings.on_private_network(), chat, &out)).await
+    let arguments = Arguments {
+        command: Some(args::Command::Chat(chat.clone())),
+        options,
+        config: Some("/dev/null".into()),
+        passphrase_file: None,
+        json: out.json(),
+        clock_offset: None,
+    };
+    let settings = Settings::gather(&arguments, environment)?;
+    Box::pin(views::run(&settings, chat, &out.clone().with_command(None))).await
 }
 
 impl PrivateNetwork {
-    async fn start(arguments: &TryArguments, folder: &Path) -> Result<Self, Failure> {
+    fn start(arguments: &TryArguments, folder: &Path) -> Result<Self, Failure> {
         let mut up = Command::new(sibling("baton-testnet")?);
         let nodes = arguments.nodes.to_string();
         up.args(["up", "--json", "--while-stdin-open", "--nodes", &nodes, "--model", &arguments.model]);
-        up.arg("--data-dir")
-            .arg(folder.join("network"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+        up.arg("--data-dir").arg(folder.join("network"));
+        up.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Ctrl-C is for the chat alone.
         #[cfg(unix)]
         up.process_group(0);
         let mut process = up.kill_on_drop(true).spawn()?;
+        Ok(Self { input: process.stdin.take(), process })
+    }
+
+    /// Waits until the network is ready.
+    async fn ready(&mut self) -> Result<Ready, Failure> {
         let failed =
             || Failure::usage("The private network did not start.", "see why: baton-testnet up --nodes 2");
-        let output = process.stdout.take().ok_or_else(failed)?;
-        let input = process.stdin.take();
+        let output = self.process.stdout.take().ok_or_else(failed)?;
         let mut lines = BufReader::new(output).lines();
         let ready = async {
             while let Some(line) = lines.next_line().await? {
                 if let Ok(ready) = serde_json::from_str::<Ready>(&line) {
-                    return Ok::<_, std::io::Error>(Some(ready));
+                    return Ok(ready);
                 }
             }
-            Ok(None)
+            Err(failed())
         };
-        let started = tokio::select! {
-            ready = tokio::time::timeout(START_WAIT, ready) => match ready {
-                Ok(ready) => ready.map_err(Failure::from).and_then(|ready| ready.ok_or_else(failed)),
-                Err(_) => Err(failed()),
-            },
+        tokio::select! {
+            ready = tokio::time::timeout(START_WAIT, ready) => ready.unwrap_or_else(|_| Err(failed())),
             _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
-        };
-        match started {
-            Ok(ready) => Ok(Self { process, input, ready }),
-            Err(failure) => {
-                stop(process, input).await;
-                Err(failure)
-            }
         }
     }
 
-    async fn stop(self) {
-        stop(self.process, self.input).await;
-    }
-}
-
-/// Ends a network, and waits until its nodes have ended.
-async fn stop(mut process: Child, input: Option<ChildStdin>) {
-    drop(input);
-    if tokio::time::timeout(STOP_WAIT, process.wait()).await.is_err() {
-        // Dropping it kills it.
-        tracing::warn!("the private network did not stop by itself");
+    /// Ends the network, and waits until its nodes have ended.
+    async fn stop(mut self) {
+        drop(self.input);
+        if tokio::time::timeout(STOP_WAIT, self.process.wait()).await.is_err() {
+            // Dropping it kills it.
+            tracing::warn!("the private network did not stop by itself");
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use baton_client::{ClientConfig, ClientError, NamedIndex, QuotaHolder, TurnInput, home_needs_passphrase};
 use baton_kit::{
-    config::{self, ConfigError, OptionTable as _},
+    config::{self, ConfigError, ConfigReport, OptionTable as _},
     prompt,
 };
 use baton_proto::turn::Sampling;
@@ -122,7 +122,13 @@ impl Settings {
 
     /// Merges the three sources.
     pub(crate) fn gather(arguments: &Arguments, environment: &Environment) -> Result<Self, Failure> {
-        let file = read_file(arguments.config.as_deref(), environment)?;
+        let hint = "see all problems of the file: baton config";
+        let file = match read_file(arguments.config.as_deref(), environment)? {
+            Some((_, report)) => {
+                report.into_options().map_err(|error| Failure::usage(error.to_string(), hint))?
+            }
+            None => ClientOptions::default(),
+        };
         let given = arguments.options.clone();
         // A flag for either of the two overrides the file's setting for the other.
         let token = match token_file(&given.publisher_token_file, &given.publisher_secret_file)? {
@@ -180,16 +186,6 @@ impl Settings {
         self.passphrase.as_deref().map(String::as_str)
     }
 
-    /// The number of named nodes.
-    pub(crate) fn named_nodes(&self) -> usize {
-        self.options.node.as_ref().map_or(0, Vec::len)
-    }
-
-    /// The publishers' URLs.
-    pub(crate) fn publishers(&self) -> &[String] {
-        self.options.publisher.as_deref().unwrap_or_default()
-    }
-
     /// Whether the settings name head indexes.
     pub(crate) fn names_indexes(&self) -> bool {
         !self.heads().is_empty()
@@ -205,25 +201,11 @@ impl Settings {
         self.options.heads.as_deref().unwrap_or_default()
     }
 
-    /// The same for a private network: without a relayer, and without the device key's passphrase.
-    pub(crate) fn on_private_network(mut self) -> Self {
-        self.passphrase = None;
-        let (relayer, relayer_url, model, system) = (None, None, None, None);
-        self.options =
-            ClientOptions { relayer, relayer_url, model, system, mdns: Some(false), ..self.options };
-        self
-    }
-
-    /// The aggregators' URLs.
-    pub(crate) fn aggregators(&self) -> &[String] {
-        self.options.aggregator.as_deref().unwrap_or_default()
-    }
-
     /// The stores over HTTP.
     pub(crate) fn store(&self, policy: RetryPolicy) -> Result<HttpStore, Failure> {
-        let publishers: Vec<&str> = self.publishers().iter().map(String::as_str).collect();
-        let aggregators: Vec<&str> = self.aggregators().iter().map(String::as_str).collect();
-        let mut builder = HttpStore::endpoints(&publishers, &aggregators, self.shards()).policy(policy);
+        let (publishers, aggregators) = (self.options.publisher(), self.options.aggregator());
+        let builder = HttpStore::endpoints(&texts(&publishers), &texts(&aggregators), self.shards());
+        let mut builder = builder.policy(policy);
         if let Some(heads) = self.heads().first() {
             builder = builder.heads(heads);
         }
@@ -271,6 +253,10 @@ impl Settings {
     }
 }
 
+fn texts(urls: &[String]) -> Vec<&str> {
+    urls.iter().map(String::as_str).collect()
+}
+
 /// Each URL once, in their order.
 fn unique(urls: Vec<String>) -> Vec<String> {
     let mut unique: Vec<String> = Vec::new();
@@ -290,19 +276,21 @@ pub(crate) fn settings_file(named: Option<&Path>, environment: &Environment) -> 
     }
 }
 
-fn read_file(named: Option<&Path>, environment: &Environment) -> Result<ClientOptions, Failure> {
-    let Some((path, required)) = settings_file(named, environment) else {
-        return Ok(ClientOptions::default());
-    };
-    let hint = "see all problems of the file: baton config";
-    let usage = |error: ConfigError| Failure::usage(error.to_string(), hint);
+/// The settings file and its options, with all problems; none if there is no file.
+pub(crate) fn read_file(
+    named: Option<&Path>,
+    environment: &Environment,
+) -> Result<Option<(PathBuf, ConfigReport<ClientOptions>)>, Failure> {
+    let Some((path, required)) = settings_file(named, environment) else { return Ok(None) };
     match config::read_text(&path, required) {
-        Ok(None) => Ok(ClientOptions::default()),
-        Ok(Some(text)) => config::examine(&path, &text).into_options().map_err(usage),
+        Ok(text) => Ok(text.map(|text| {
+            let report = config::examine(&path, &text);
+            (path, report)
+        })),
         Err(ConfigError::Read { path, source }) => {
             Err(ClientError::File { action: "read", path, source }.into())
         }
-        Err(error) => Err(usage(error)),
+        Err(error) => Err(Failure::Usage(error.to_string())),
     }
 }
 
@@ -344,7 +332,6 @@ fn shards(count: u16) -> Result<ShardCount, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use baton_client::DEFAULT_MAX_PRICE;
     use clap::Parser as _;
 
     use super::*;
@@ -360,59 +347,99 @@ mod tests {
         Settings::gather(&arguments, &environment)
     }
 
+    type SettingsText = fn(&Settings, &ClientConfig) -> String;
+
+    /// What a client with these settings has of them; an error of usage is empty.
+    fn seen(file: &str, flags: &[&str], of: SettingsText) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let configured = gather(folder.path(), file, flags).and_then(|settings| {
+            let config = settings.client(true)?;
+            Ok(of(&settings, &config))
+        });
+        configured.unwrap_or_else(|error| {
+            assert!(error.is_usage(), "{file} {flags:?}: {error:?}");
+            String::new()
+        })
+    }
+
+    fn stores(settings: &Settings, _: &ClientConfig) -> String {
+        let (publishers, aggregators) = (settings.options.publisher(), settings.options.aggregator());
+        format!("{} | {} | {}", publishers.join(" "), aggregators.join(" "), settings.shards().get())
+    }
+
+    fn indexes(_: &Settings, config: &ClientConfig) -> String {
+        let more = config.more_heads.iter().map(|more| more.name.clone());
+        std::iter::once(config.heads_name.clone()).chain(more).collect::<Vec<_>>().join(" ")
+    }
+
+    fn storage(_: &Settings, config: &ClientConfig) -> String {
+        let (open, closed) = (config.storage.open_epochs, config.storage.closed_epochs);
+        format!("{open} {closed} {} {}", config.epoch.as_secs() / 3600, config.renew)
+    }
+
+    fn plain_and_price(settings: &Settings, config: &ClientConfig) -> String {
+        format!("{} {}", settings.options.plain(), config.max_price)
+    }
+
     #[test]
     fn flags_go_before_the_file_and_the_file_before_defaults() {
-        let folder = tempfile::tempdir().unwrap();
-        let settings =
-            gather(folder.path(), "publisher = 'http://file'\nshards = 10", &["--shards", "20"]).unwrap();
-        assert_eq!((settings.publishers(), settings.shards().get()), (&["http://file".to_owned()][..], 20));
-        assert_eq!(settings.aggregators(), ["http://file"]);
-        assert_eq!(settings.home, folder.path().join(".local/share/baton"));
-        let defaults = gather(folder.path(), "", &[]).unwrap();
-        assert_eq!(
-            (defaults.publishers()[0].as_str(), defaults.shards().get()),
-            ("http://127.0.0.1:31415", 1000)
-        );
-    }
-
-    #[test]
-    fn several_stores_come_from_a_list_or_repeated_flags() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = "publisher = ['http://a', 'http://b']\naggregator = 'http://c'";
-        let settings = gather(folder.path(), file, &[]).unwrap();
-        assert_eq!((settings.publishers().len(), settings.aggregators()), (2, &["http://c".to_owned()][..]));
-        let flags = ["--publisher", "http://d", "--publisher", "http://e,http://f"];
-        let settings = gather(folder.path(), file, &flags).unwrap();
-        assert_eq!(settings.publishers(), ["http://d", "http://e", "http://f"]);
-        assert!(settings.client(false).is_ok());
-        let refused = gather(folder.path(), "publisher = 'ftp://a'", &[]).unwrap().client(false);
-        assert!(refused.is_err_and(|error| error.is_usage()));
-    }
-
-    #[test]
-    fn several_head_indexes_come_from_a_list_or_repeated_flags() {
-        let folder = tempfile::tempdir().unwrap();
-        let names = |file: &str, flags: &[&str]| {
-            let config = gather(folder.path(), file, flags)?.client(false)?;
-            let more = config.more_heads.into_iter().map(|more| more.name);
-            Ok::<Vec<String>, Failure>(std::iter::once(config.heads_name).chain(more).collect())
-        };
-        assert_eq!(names("publisher = 'http://a'", &[]).unwrap(), ["http://a"]);
-        // Another operator than the publisher's comes first, if one is named.
-        let two = "publisher = ['http://a', 'http://a:2', 'http://b']";
-        assert_eq!(names(two, &[]).unwrap(), ["http://b, or else http://a"]);
-        let reads = "publisher = 'http://a'\naggregator = ['http://a/x', 'http://c']";
-        assert_eq!(names(reads, &[]).unwrap(), ["http://c, or else http://a"]);
-        assert_eq!(names("heads = 'http://b'", &[]).unwrap(), ["http://b"]);
-        let file = "heads = ['http://b', 'http://c', 'http://b']";
-        assert_eq!(names(file, &[]).unwrap(), ["http://b", "http://c"]);
-        let flags = ["--heads", "http://d", "--heads", "http://e,http://f"];
-        assert_eq!(names(file, &flags).unwrap(), ["http://d", "http://e", "http://f"]);
         let nine = (0..9).map(|number| format!("'http://{number}'")).collect::<Vec<_>>().join(",");
-        assert!(names(&format!("heads = [{nine}]"), &[]).is_err_and(|error| error.is_usage()));
-        assert!(
-            names("", &["--heads", "http://a", "--heads", "ftp://b"]).is_err_and(|error| error.is_usage())
-        );
+        let too_many = format!("heads = [{nine}]");
+        let cases: [(&str, &[&str], SettingsText, &str); 25] = [
+            ("", &[], stores, "http://127.0.0.1:31415 | http://127.0.0.1:31415 | 1000"),
+            (
+                "publisher = 'http://file'\nshards = 10",
+                &["--shards", "20"],
+                stores,
+                "http://file | http://file | 20",
+            ),
+            (
+                "publisher = ['http://a', 'http://b']\naggregator = 'http://c'",
+                &["--publisher", "http://d", "--publisher", "http://e,http://f"],
+                stores,
+                "http://d http://e http://f | http://c | 1000",
+            ),
+            ("publisher = 'ftp://a'", &[], stores, ""),
+            ("pubisher = 'x'", &[], stores, ""),
+            ("", &["--node", "localhost:4001"], stores, ""),
+            ("publisher_token_file = 'a'\npublisher_secret_file = 'b'", &[], stores, ""),
+            ("publisher = 'http://a'", &[], indexes, "http://a"),
+            // Another operator than the publisher's comes first, if one is named.
+            (
+                "publisher = ['http://a', 'http://a:2', 'http://b']",
+                &[],
+                indexes,
+                "http://b, or else http://a",
+            ),
+            (
+                "publisher = 'http://a'\naggregator = ['http://a/x', 'http://c']",
+                &[],
+                indexes,
+                "http://c, or else http://a",
+            ),
+            ("heads = 'http://b'", &[], indexes, "http://b"),
+            ("heads = ['http://b', 'http://c', 'http://b']", &[], indexes, "http://b http://c"),
+            ("heads = 'http://b'", &["--heads", "http://d,http://e"], indexes, "http://d http://e"),
+            (&too_many, &[], indexes, ""),
+            ("", &["--heads", "http://a", "--heads", "ftp://b"], indexes, ""),
+            ("", &[], storage, "5 53 336 true"),
+            ("open_epochs = 2\nclosed_epochs = 3", &["--open-epochs", "7"], storage, "7 3 336 true"),
+            ("renew = true", &["--renew=false", "--epoch-hours", "1"], storage, "5 53 1 false"),
+            ("open_epochs = 0", &[], storage, ""),
+            ("", &["--closed-epochs", "54"], storage, ""),
+            ("epoch_hours = 0", &[], storage, ""),
+            ("", &[], plain_and_price, "false 10000000"),
+            ("plain = true\nmax_price = 7", &[], plain_and_price, "true 7"),
+            ("max_price = 7", &["--max-price", "0"], plain_and_price, "false 0"),
+            ("", &["--max-price", "much"], plain_and_price, ""),
+        ];
+        for (file, flags, of, expected) in cases {
+            assert_eq!(seen(file, flags, of), expected, "{file} {flags:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let settings = gather(folder.path(), "", &[]).unwrap();
+        assert_eq!(settings.home, folder.path().join(".local/share/baton"));
+        assert!(!settings.client(false).unwrap().renew, "renewal needs the network");
     }
 
     #[test]
@@ -427,47 +454,6 @@ mod tests {
         assert!(matches!(client(), Err(Failure::Usage(text)) if text.contains("chmod 600")));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert!(client().is_ok());
-        let both = "publisher_token_file = 'a'\npublisher_secret_file = 'b'";
-        assert!(gather(folder.path(), both, &[]).is_err_and(|error| error.is_usage()));
-    }
-
-    #[test]
-    fn renewal_is_for_those_who_use_the_network_and_can_be_switched_off() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |file: &str, flags: &[&str], network: bool| {
-            let config = gather(folder.path(), file, flags).unwrap().client(network).unwrap();
-            (config.renew, config.epoch.as_secs() / 3600)
-        };
-        assert_eq!(of("", &[], true), (true, 336));
-        assert_eq!(of("", &[], false), (false, 336));
-        assert_eq!(of("renew = false\nepoch_hours = 24", &[], true), (false, 24));
-        assert_eq!(of("renew = true", &["--renew=false", "--epoch-hours", "1"], true), (false, 1));
-        assert!(gather(folder.path(), "epoch_hours = 0", &[]).is_err_and(|error| error.is_usage()));
-    }
-
-    #[test]
-    fn epochs_come_from_flags_or_the_file_and_are_what_walrus_sells() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |file: &str, flags: &[&str]| {
-            let storage = gather(folder.path(), file, flags)?.client(false)?.storage;
-            Ok::<_, Failure>((storage.open_epochs, storage.closed_epochs))
-        };
-        assert_eq!(of("", &[]).unwrap(), (5, 53));
-        let both = of("open_epochs = 2\nclosed_epochs = 3", &["--open-epochs", "7"]);
-        assert_eq!(both.unwrap(), (7, 3));
-        assert!(of("open_epochs = 0", &[]).is_err_and(|error| error.is_usage()));
-        assert!(of("", &["--closed-epochs", "54"]).is_err_and(|error| error.is_usage()));
-    }
-
-    #[test]
-    fn the_price_limit_comes_from_the_flag_or_the_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |file: &str, flags: &[&str]| {
-            gather(folder.path(), file, flags).unwrap().client(false).unwrap().max_price
-        };
-        assert_eq!(of("", &[]), DEFAULT_MAX_PRICE);
-        assert_eq!(of("max_price = 7", &[]), 7);
-        assert_eq!(of("max_price = 7", &["--max-price", "0"]), 0);
     }
 
     #[test]
@@ -485,30 +471,17 @@ mod tests {
 
     #[test]
     fn multicast_is_for_a_client_without_named_nodes_unless_it_is_set() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |file: &str, flags: &[&str]| {
-            gather(folder.path(), file, flags).unwrap().client(true).unwrap().mdns
-        };
+        let mdns = |_: &Settings, config: &ClientConfig| config.mdns.to_string();
         let node = "node = ['/ip4/127.0.0.1/tcp/9']";
         // The environment of the tests may switch it off; flags go before it.
-        assert_eq!(of("", &[]), std::env::var_os("BATON_MDNS").is_none_or(|value| value == "true"));
-        assert!(of(node, &["--mdns"]) && !of(node, &["--mdns=false"]));
-        assert!(!of("mdns = false", &[]) && !of("", &["--mdns=false"]), "off is off");
-    }
-
-    #[test]
-    fn the_full_screen_view_can_be_switched_off() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(!gather(folder.path(), "", &[]).unwrap().options.plain());
-        assert!(gather(folder.path(), "plain = true", &[]).unwrap().options.plain());
-    }
-
-    #[test]
-    fn refuses_unknown_settings_and_bad_addresses() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(gather(folder.path(), "pubisher = 'x'", &[]).is_err_and(|error| error.is_usage()));
-        assert!(
-            gather(folder.path(), "", &["--node", "localhost:4001"]).is_err_and(|error| error.is_usage())
-        );
+        let usual = std::env::var_os("BATON_MDNS").is_none_or(|value| value == "true");
+        assert_eq!(seen("", &[], mdns), usual.to_string());
+        for (file, flag, expected) in [
+            (node, "--mdns", "true"),
+            (node, "--mdns=false", "false"),
+            ("mdns = true", "--mdns=false", "false"),
+        ] {
+            assert_eq!(seen(file, &[flag], mdns), expected, "{file} {flag}");
+        }
     }
 }

@@ -126,10 +126,10 @@ impl Dialogue {
             self.warn_deleted();
             return Ok(());
         }
-        self.options.nodes.announce(&self.out);
         if info.turns > 0 {
             self.compare().await?;
         } else {
+            self.options.nodes.announce(&self.out);
             self.out.note("A node reads the turn that it serves. Your history stays encrypted, and yours.");
         }
         if self.handle().info().await?.pending {

@@ -45,7 +45,10 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let text = read(message)?;
     let mut dialogue = Dialogue::open(client, options, arguments, out.clone()).await?;
-    dialogue.options.nodes.announce(out);
+    let is_new = arguments.session.is_none() || arguments.branch.is_some();
+    if is_new {
+        dialogue.options.nodes.announce(out);
+    }
     if dialogue.has_kept_message().await {
         out.note("Finishing an earlier message first.");
         let mut view = TurnDisplay::of_single_message(out, dialogue.session());
@@ -59,7 +62,6 @@ pub(crate) async fn run(
             return Err(failure);
         }
     }
-    let is_new = arguments.session.is_none() || arguments.branch.is_some();
     let answered = send(&mut dialogue, text, is_new).await?;
     client.shutdown(left(answered.until)).await;
     Ok(())

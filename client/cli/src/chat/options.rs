@@ -1,14 +1,14 @@
 //! Options of a conversation's turns: from settings and arguments, and from `/params`.
 
-use std::{io::Read as _, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use baton_client::{Client, MODEL_OUTPUT_TOKENS, TurnInput};
 use baton_proto::{limits::MAX_SCHEMA_BYTES, turn::Sampling};
 
-use super::announcement::NodesAnnouncement;
+use super::announcement::AnsweringNodes;
 use crate::{
-    args::ChatArguments, failure::Failure, relayer::memory::RelayerMemory, search::named_node,
-    settings::Settings,
+    args::ChatArguments, failure::Failure, files::read_bounded, relayer::memory::RelayerMemory,
+    search::named_node, settings::Settings,
 };
 
 /// Options of a conversation's turns.
@@ -22,7 +22,7 @@ pub(crate) struct TurnOptions {
     /// System text of new sessions.
     pub system: Option<String>,
     /// The nodes that may answer.
-    pub nodes: NodesAnnouncement,
+    pub nodes: AnsweringNodes,
 }
 
 impl TurnOptions {
@@ -35,7 +35,7 @@ impl TurnOptions {
             template,
             seed: arguments.seed,
             system: arguments.system.clone().or_else(|| settings.options.system.clone()),
-            nodes: NodesAnnouncement::of(settings),
+            nodes: AnsweringNodes::of(settings),
         })
     }
 
@@ -87,14 +87,7 @@ impl TurnOptions {
 /// The JSON schema in a file.
 fn schema(path: &Path) -> Result<String, Failure> {
     let wrong = |what: String| Failure::Usage(format!("--schema {}: {what}", path.display()));
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
-    file.take(MAX_SCHEMA_BYTES as u64 + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| wrong(error.to_string()))?;
-    if text.len() > MAX_SCHEMA_BYTES {
-        return Err(wrong(format!("it is longer than {MAX_SCHEMA_BYTES} bytes")));
-    }
+    let text = read_bounded(path, MAX_SCHEMA_BYTES as u64).map_err(|error| wrong(error.to_string()))?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    if value.is_object() { Ok(text) } else { Err(wrong("a schema is a JSON object".to_owned())) }
+    if value.is_object() { Ok(text.to_string()) } else { Err(wrong("a schema is a JSON object".to_owned())) }
 }

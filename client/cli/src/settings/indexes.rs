@@ -14,9 +14,10 @@ impl Settings {
     pub(super) fn default_indexes(&self) -> Vec<String> {
         let host =
             |url: &String| reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
-        let first = self.publishers().first();
+        let (publishers, aggregators) = (self.options.publisher(), self.options.aggregator());
+        let first = publishers.first();
         let stores = first.and_then(host);
-        let servers = self.publishers().iter().chain(self.aggregators());
+        let servers = publishers.iter().chain(&aggregators);
         let others = servers.filter(|url| host(url).is_some_and(|host| Some(host) != stores));
         unique(others.chain(first).cloned().collect())
     }

@@ -96,7 +96,11 @@ pub(crate) async fn ask_identity(http: &reqwest::Client, url: &str) -> Result<Re
 
 /// A relayer from its address, which must contain its identity.
 fn relayer(text: &str) -> Result<Relayer, Failure> {
-    let mut addr = address("--relayer", text)?;
+    let mut addr: Multiaddr = text.parse().map_err(|error| {
+        Failure::Usage(format!(
+            "--relayer {text}: {error}; an address looks like /ip4/192.0.2.1/tcp/4001/p2p/ID"
+        ))
+    })?;
     let peer = addr.to_string().rsplit_once("/p2p/").map(|(_, id)| id.to_owned());
     let node = peer
         .and_then(|id| id.parse::<baton_mesh::PeerId>().ok())
@@ -104,14 +108,6 @@ fn relayer(text: &str) -> Result<Relayer, Failure> {
         .ok_or_else(|| Failure::Usage("--relayer needs an address that ends with /p2p/ID".to_owned()))?;
     addr.pop();
     Ok(Relayer { node, addrs: vec![addr] })
-}
-
-fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
-    text.parse().map_err(|error| {
-        Failure::Usage(format!(
-            "{flag} {text}: {error}; an address looks like /ip4/192.0.2.1/tcp/4001/p2p/ID"
-        ))
-    })
 }
 
 #[cfg(test)]

@@ -77,7 +77,6 @@ impl Dialogue {
     /// warning.
     async fn finish(&self, messages: &[Message], outcome: &TurnOutcome, view: &mut TurnDisplay<'_>) {
         view.finish(outcome);
-        self.options.nodes.note_answer();
         let Some(memory) = &self.options.memory else { return };
         if let Some(relayer) = &memory.write
             && let Err(failure) = memory.send(relayer, None, messages, outcome).await
