@@ -54,14 +54,9 @@ fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure>
 
 fn show(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure> {
     let path = settings.account_file();
-    if out.json() {
-        return Ok(out.value(&json!({
-            "account": key.account_id(), "public_key": key.public_key().to_string(), "file": path,
-        }))?);
-    }
-    out.line(&format!("account     {}", key.account_id()))?;
-    out.line(&format!("public key  {}", key.public_key()))?;
-    Ok(out.line(&format!("file        {}", path.display()))?)
+    let (account, key) = (key.account_id(), key.public_key().to_string());
+    let text = format!("account     {account}\npublic key  {key}\nfile        {}", path.display());
+    Ok(out.answer(&json!({ "account": account, "public_key": key, "file": path }), &text)?)
 }
 
 fn backup(settings: &Settings, file: Option<&Path>, out: &Out) -> Result<(), Failure> {

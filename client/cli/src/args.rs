@@ -230,6 +230,9 @@ pub(crate) struct AuditArguments {
     pub only: String,
 }
 
+/// The value of `--branch` for all turns.
+pub(crate) const WHOLE: &str = "end";
+
 /// Arguments of `baton chat`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ChatArguments {
@@ -263,30 +266,8 @@ pub(crate) struct ChatArguments {
     /// Begin a new session with the turns of the continued one, up to turn NUMBER or all; that one stays as it is.
     ///
     /// NAME is a branch that a fork left, as `baton session show` names it.
-    #[arg(long, value_name = "NUMBER|NAME", num_args = 0..=1, require_equals = true, default_missing_value = "end")]
-    pub branch: Option<BranchStart>,
-}
-
-/// The last turn that a branch shares with its parent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BranchStart {
-    /// The last turn of the conversation.
-    End,
-    /// The turn with this number, counted from 1.
-    Turn(u64),
-    /// The last turn of a branch that a fork left.
-    Fork(String),
-}
-
-impl From<String> for BranchStart {
-    /// A branch's name has eight hexadecimal digits; no conversation has that many turns.
-    fn from(text: String) -> Self {
-        match text.parse() {
-            _ if text == "end" => Self::End,
-            Ok(number) if text.len() < 8 => Self::Turn(number),
-            _ => Self::Fork(text),
-        }
-    }
+    #[arg(long, value_name = "NUMBER|NAME", num_args = 0..=1, require_equals = true, default_missing_value = WHOLE)]
+    pub branch: Option<String>,
 }
 
 /// The default model of a node.

@@ -19,43 +19,36 @@ pub(crate) async fn run(settings: &Settings, arguments: &AuditArguments, out: &O
         let id = find_session(client, &arguments.session).await?;
         let named = named_node(client, Some(&arguments.only)).await?;
         let node = named.ok_or_else(|| Failure::Usage("--only names a node".to_owned()))?;
-        cancellable(client.session(id).audit(node)).await
+        cancellable(out, client.session(id).audit(node)).await
     });
     let AuditOutcome { turn, author, verdict, receipt } = audited.await?;
-    let (result, token) = match verdict {
-        CheckVerdict::Same { .. } => ("same", None),
-        CheckVerdict::Different { token, .. } => ("different", Some(token)),
-        CheckVerdict::NotComparable(_) => ("not-comparable", None),
+    let (number, by) = (turn_number(turn), format!("says and signs node {}", short(&receipt.node)));
+    let answer = format!("turn {number} of node {}", short(&author));
+    let (result, differs_at, words, ended) = match verdict {
+        CheckVerdict::Same { .. } => {
+            ("same", None, format!("✓ {answer}: the model gives this answer, {by}"), Ok(()))
+        }
+        CheckVerdict::Different { token, .. } => {
+            let words = format!("{answer}: the model gives another answer from token {token} on, {by}");
+            ("different", Some(token), words, Err(Failure::Unverified))
+        }
+        CheckVerdict::NotComparable(_) => {
+            ("not-comparable", None, format!("{answer} cannot be compared, {by}"), Err(Failure::NotCompared))
+        }
     };
-    if out.json() {
-        out.value(&json!({
+    match &ended {
+        _ if out.json() => out.value(&json!({
             "seq": turn,
-            "turn": turn_number(turn),
+            "turn": number,
             "author": author.to_string(),
             "node": receipt.node.to_string(),
             "model": receipt.model.to_string(),
             "result": result,
-            "different_at": token,
+            "different_at": differs_at,
             "receipt": hex::encode(receipt.encode()),
-        }))?;
-    } else {
-        let by = format!("says and signs node {}", short(&receipt.node));
-        let (turn, author) = (turn_number(turn), short(&author));
-        match verdict {
-            CheckVerdict::Same { .. } => {
-                out.good(&format!("✓ turn {turn} of node {author}: the model gives this answer, {by}"));
-            }
-            CheckVerdict::Different { token, .. } => out.warn(&format!(
-                "turn {turn} of node {author}: the model gives another answer from token {token} on, {by}"
-            )),
-            CheckVerdict::NotComparable(_) => {
-                out.warn(&format!("turn {turn} of node {author} cannot be compared, {by}"));
-            }
-        }
+        }))?,
+        Ok(()) => out.good(&words),
+        Err(_) => out.warn(&words),
     }
-    match verdict {
-        CheckVerdict::Same { .. } => Ok(()),
-        CheckVerdict::Different { .. } => Err(Failure::Unverified),
-        CheckVerdict::NotComparable(_) => Err(Failure::NotCompared),
-    }
+    ended
 }

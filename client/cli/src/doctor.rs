@@ -83,7 +83,7 @@ pub(crate) async fn run(
             Box::pin(check(&settings, &mut checks, out)).await?;
         }
         Err(failure) => {
-            first.found(codes::SETTINGS_BROKEN, failure.message());
+            first.found(codes::SETTINGS_BROKEN, failure.message().unwrap_or_default());
             checks.push(first);
         }
     }
@@ -102,7 +102,7 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
     let client = match opened {
         Ok(client) => client,
         Err(failure) => {
-            home.found(codes::HOME_LOCKED, failure.message());
+            home.found(codes::HOME_LOCKED, failure.message().unwrap_or_default());
             checks.push(home);
             return Ok(());
         }

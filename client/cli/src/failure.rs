@@ -2,8 +2,9 @@
 
 use baton_client::{ClientError, choose::NoChoice};
 use baton_kit::nearest::nearest;
+use baton_proto::ids::SessionId;
 
-use crate::out::Out;
+use crate::out::{Out, short_session};
 
 /// The reason for an early end.
 #[derive(Debug)]
@@ -62,6 +63,14 @@ impl From<std::io::Error> for Failure {
 }
 
 impl Failure {
+    /// The client's own error about a session, whose id stands in the next step.
+    pub(crate) fn of_session(error: ClientError, session: &SessionId) -> Self {
+        match error.hint().filter(|hint| hint.contains("SESSION")) {
+            Some(hint) => Self::Hinted { error, hint: hint.replace("SESSION", &short_session(session)) },
+            None => error.into(),
+        }
+    }
+
     /// An error in the call itself, with the next step.
     pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Advice { message: message.into(), hint: hint.into() }
@@ -73,55 +82,56 @@ impl Failure {
         matches!(self, Self::Usage(_) | Self::Advice { .. })
     }
 
-    /// The text of the failure.
-    pub(crate) fn message(&self) -> String {
+    /// A stable name.
+    pub(crate) fn name(&self) -> &str {
         match self {
+            Self::Client(error) | Self::Hinted { error, .. } => error.name(),
+            Self::Usage(_) | Self::Advice { .. } => "Usage",
+            Self::Relayer { name, .. } => name,
+            _ => "Io",
+        }
+    }
+
+    /// The text of the failure; none if its reason is shown already.
+    pub(crate) fn message(&self) -> Option<String> {
+        Some(match self {
             Self::Client(error) | Self::Hinted { error, .. } => error.to_string(),
             Self::Usage(text) | Self::Advice { message: text, .. } | Self::Relayer { message: text, .. } => {
                 text.clone()
             }
+            // The reader of the output has closed it.
+            Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return None,
             Self::Io(error) => error.to_string(),
             Self::Unverified | Self::NotStored | Self::NotCompared | Self::Interrupted | Self::Found => {
-                ClientError::TaskEnded.to_string()
+                return None;
             }
+        })
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Client(error) => likely_model(error).or_else(|| error.hint().map(str::to_owned)),
+            Self::Hinted { hint, .. } | Self::Advice { hint, .. } => Some(hint.clone()),
+            Self::Relayer { hint, .. } => hint.clone(),
+            _ => None,
         }
     }
 
     /// Shows the failure; returns the exit code.
     pub(crate) fn report(&self, out: &Out) -> u8 {
+        if let Some(message) = self.message() {
+            out.error(self.name(), &message, self.hint().as_deref());
+        }
         match self {
-            Self::Client(error) => {
-                let near = likely_model(error);
-                out.error(error.name(), &error.to_string(), near.as_deref().or(error.hint()));
-                error.exit_code()
-            }
-            Self::Hinted { error, hint } => {
-                out.error(error.name(), &error.to_string(), Some(hint));
-                error.exit_code()
-            }
-            Self::Usage(text) => {
-                out.error("Usage", text, None);
-                2
-            }
-            Self::Advice { message, hint } => {
-                out.error("Usage", message, Some(hint));
-                2
-            }
-            Self::Relayer { name, message, hint } => {
-                out.error(name, message, hint.as_deref());
-                9
-            }
+            Self::Client(error) | Self::Hinted { error, .. } => error.exit_code(),
+            Self::Usage(_) | Self::Advice { .. } => 2,
+            Self::Relayer { .. } => 9,
             Self::Unverified => 5,
             Self::NotStored => 6,
             Self::NotCompared => 10,
             Self::Found => 1,
             Self::Interrupted => 130,
-            // The reader of the output has closed it.
-            Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
-            Self::Io(error) => {
-                out.error("Io", &error.to_string(), None);
-                1
-            }
+            Self::Io(_) => u8::from(self.message().is_some()),
         }
     }
 }

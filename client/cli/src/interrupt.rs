@@ -1,22 +1,14 @@
-//! Work that Ctrl-C ends.
+//! The user's word: work that Ctrl-C ends, and questions before a step that cannot be undone.
 
 use std::process;
 
 use baton_client::ClientError;
+use baton_kit::prompt;
 
 use crate::{failure::Failure, out::Out};
 
-/// A turn that Ctrl-C ends; the message stays in the journal.
-pub(crate) async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
-    tokio::select! {
-        biased;
-        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
-        result = turn => Ok(result?),
-    }
-}
-
-/// The same at a full-screen view, which reads Ctrl-C as a key.
-pub(crate) async fn cancellable_at<T>(
+/// Work that the user may end: by Ctrl-C, or by a key of the full-screen view. A message stays in the journal.
+pub(crate) async fn cancellable<T>(
     out: &Out,
     turn: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, Failure> {
@@ -34,4 +26,16 @@ pub(crate) fn leave_at_second_interrupt() {
             process::exit(130);
         }
     });
+}
+
+/// Asks for a confirmation, unless `yes` gives it already.
+///
+/// # Errors
+/// A usage error where nobody can be asked.
+pub(crate) fn confirmed(question: &str, yes: bool) -> Result<bool, Failure> {
+    if yes {
+        return Ok(true);
+    }
+    let answer = prompt::confirm_at_terminal(question)?;
+    answer.ok_or_else(|| Failure::usage("Not running at a terminal.", "pass --yes, in place of the answer"))
 }

@@ -91,8 +91,7 @@ fn command_of(arguments: &Arguments) -> String {
 fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
     let read = |given: &[OsString]| {
         let matches = args::command().try_get_matches_from(given);
-        let matches =
-            matches.map_err(|error| usage::completed(&args::command(), given, error))?;
+        let matches = matches.map_err(|error| usage::completed(&args::command(), given, error))?;
         refuse_empty(&args::command(), &matches)?;
         Ok((Arguments::from_arg_matches(&matches)?, matches))
     };
@@ -121,51 +120,36 @@ async fn run(
     environment: &Environment,
     out: &Out,
 ) -> Result<(), Failure> {
-    match &arguments.command {
-        Some(Command::Completions(shell)) => {
-            return Ok(manual::print_completions(args::command(), shell)?);
-        }
-        Some(Command::Man(pages)) => return Ok(manual::print_or_write_pages(args::command(), pages)?),
-        Some(Command::Config { init: true }) => return configuration::init(&arguments, environment, out),
-        Some(Command::Config { init: false }) => {
-            return configuration::show(&arguments, matches, environment, out);
-        }
-        _ => {}
-    }
-    let settings = Settings::gather(&arguments, environment);
-    if let Some(Command::Doctor) = arguments.command {
-        return Box::pin(doctor::run(settings, &arguments, environment, out)).await;
-    }
-    if let Some(Command::Try(given)) = &arguments.command {
-        let is_plain = arguments.options.plain == Some(true);
-        return Box::pin(private_network::run(given, is_plain, environment, out)).await;
-    }
-    let settings = settings?;
-    let Some(command) = arguments.command else { return Ok(()) };
+    let settings = || Settings::gather(&arguments, environment);
+    let Some(command) = &arguments.command else { return Ok(()) };
     match command {
-        Command::Chat(arguments) => Box::pin(views::run(&settings, arguments, out)).await,
-        Command::Serve(arguments) => Box::pin(serve::run(&settings, &arguments, out)).await,
-        Command::Session { command: Some(SessionCommand::Rekey(arguments)) } => {
-            chat::rekey::run(&settings, &arguments, out).await
+        Command::Completions(shell) => Ok(manual::print_completions(args::command(), shell)?),
+        Command::Man(pages) => Ok(manual::print_or_write_pages(args::command(), pages)?),
+        Command::Config { init: true } => configuration::init(&arguments, environment, out),
+        Command::Config { init: false } => configuration::show(&arguments, matches, environment, out),
+        Command::Doctor => Box::pin(doctor::run(settings(), &arguments, environment, out)).await,
+        Command::Try(given) => {
+            let is_plain = arguments.options.plain == Some(true);
+            Box::pin(private_network::run(given, is_plain, environment, out)).await
+        }
+        Command::Chat(given) => Box::pin(views::run(&settings()?, given.clone(), out)).await,
+        Command::Serve(given) => Box::pin(serve::run(&settings()?, given, out)).await,
+        Command::Session { command: Some(SessionCommand::Rekey(given)) } => {
+            chat::rekey::run(&settings()?, given, out).await
         }
         Command::Session { command } => {
-            let command = command.unwrap_or(SessionCommand::List { words: Vec::new() });
-            Box::pin(session::run(&settings, command, out)).await
+            let list = SessionCommand::List { words: Vec::new() };
+            let command = command.as_ref().unwrap_or(&list);
+            Box::pin(session::run(&settings()?, command, out)).await
         }
-        Command::Account { command } => account::run(&settings, command.as_ref(), out).await,
-        Command::Memory(commands) => memory::run(&settings, &commands, out).await,
-        Command::Nodes(arguments) => nodes::run(&settings, &arguments, out).await,
-        Command::Receipts(arguments) => receipts::run(&settings, &arguments, out).await,
-        Command::Audit(arguments) => audit::run(&settings, &arguments, out).await,
-        Command::Grants(arguments) => grants::run(&settings, &arguments, out),
+        Command::Account { command } => account::run(&settings()?, command.as_ref(), out).await,
+        Command::Memory(commands) => memory::run(&settings()?, commands, out).await,
+        Command::Nodes(given) => nodes::run(&settings()?, given, out).await,
+        Command::Receipts(given) => receipts::run(&settings()?, given, out).await,
+        Command::Audit(given) => audit::run(&settings()?, given, out).await,
+        Command::Grants(given) => grants::run(&settings()?, given, out),
         Command::Passphrase { new_file, remove } => {
-            passphrase::run(&settings, new_file.as_deref(), remove, out).await
+            passphrase::run(&settings()?, new_file.as_deref(), *remove, out).await
         }
-        // They ran above.
-        Command::Completions(_)
-        | Command::Man(_)
-        | Command::Config { .. }
-        | Command::Doctor
-        | Command::Try(_) => Ok(()),
     }
 }

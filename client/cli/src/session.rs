@@ -10,8 +10,7 @@ mod verify;
 
 use std::path::Path;
 
-use baton_client::{Client, ClientError, SessionRoot, transfer};
-use baton_kit::prompt;
+use baton_client::{Client, ClientError, SessionHandle, SessionRoot, transfer};
 use baton_proto::{export::ExportMemory, ids::SessionId};
 use zeroize::Zeroizing;
 
@@ -23,6 +22,7 @@ use crate::{
     failure::Failure,
     files::{read_bounded, write_private},
     home::{find_session, with_client},
+    interrupt::confirmed,
     out::{Out, count, short_session, turn_number},
     settings::Settings,
     words,
@@ -31,12 +31,10 @@ use crate::{
 /// Said while stores or head indexes do not answer at once.
 const ASKING: &str = "Asking the stores …";
 
-pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, command: &SessionCommand, out: &Out) -> Result<(), Failure> {
     use SessionCommand as C;
     let mut root = None;
-    match &command {
-        // It begins a chat.
-        C::Rekey(_) => return Ok(()),
+    match command {
         C::Verify { file: Some(file), full, .. } => return verify::verify_file(file, *full, out).await,
         C::Renew { .. } => settings.ask_shards().await?,
         C::Restore { session: None, words_file } => {
@@ -61,53 +59,52 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
 /// Runs a command that needs a client. `root` is that of the words of a restoration.
 async fn run_with(
     client: &Client,
-    command: SessionCommand,
+    command: &SessionCommand,
     root: Option<SessionRoot>,
     out: &Out,
 ) -> Result<(), Failure> {
     match command {
+        // It begins a chat, which runs it.
         SessionCommand::Rekey(_) => Ok(()),
         SessionCommand::List { words } if words.is_empty() => show_list(client, out).await,
         SessionCommand::List { words } => list::search(client, &words.join(" "), out).await,
-        SessionCommand::Show { session, all } => show::show(client, &session, all, out).await,
+        SessionCommand::Show { session, all } => show::show(client, session, *all, out).await,
         SessionCommand::Rename { session, title } => {
-            let id = find_session(client, &session).await?;
-            client.session(id).rename(title.as_deref()).await?;
-            let title = client.session(id).info().await?.title;
-            out.note(&format!("{}  {title}", short_session(&id)));
+            let handle = client.session(find_session(client, session).await?);
+            handle.rename(title.as_deref()).await?;
+            out.note(&format!("{}  {}", short_session(&handle.id()), handle.info().await?.title));
             Ok(())
         }
         SessionCommand::Verify { session, full, fix, .. } => {
-            let named = session.ok_or_else(|| {
-                Failure::usage("No session is named.", "name one, or last: baton session list shows them")
-            })?;
-            verify::verify(client, &named, full, fix, out).await
+            // Without a file, a session is required.
+            verify::verify(client, session.as_deref().unwrap_or_default(), *full, *fix, out).await
         }
-        SessionCommand::Export { session, out: file, memory: Some(turn), .. } => {
-            write(&memory(client, &session, turn).await?, &file, out)
-        }
-        SessionCommand::Export { session, out: file, with_root, .. } => {
-            let id = find_session(client, &session).await?;
-            write(&client.session(id).export(with_root).await?, &file, out)
+        SessionCommand::Export { session, out: file, with_root, memory: turn } => {
+            let handle = client.session(find_session(client, session).await?);
+            let text = match turn {
+                Some(TurnChoice(turn)) => memory(&handle, *turn).await?,
+                None => handle.export(*with_root).await?,
+            };
+            write(&text, file, out)
         }
         SessionCommand::Import { file } => {
-            let text = read(&file, transfer::MAX_EXPORT_BYTES as u64)?;
-            restore::show_ready(client, client.import(&text).await?, out).await
+            let text = read(file, transfer::MAX_EXPORT_BYTES as u64)?;
+            restore::show_ready(client, client.import(&text).await?, &[], out).await
         }
         SessionCommand::Renew { session, within_days } => {
-            storage::renew(client, session.as_deref(), within_days, out).await
+            storage::renew(client, session.as_deref(), *within_days, out).await
         }
-        SessionCommand::Sync { session, over } => devices::sync(client, &session, over, out).await,
-        SessionCommand::Delete { sessions, yes } => delete(client, &sessions, yes, out).await,
+        SessionCommand::Sync { session, over } => devices::sync(client, session, *over, out).await,
+        SessionCommand::Delete { sessions, yes } => delete(client, sessions, *yes, out).await,
         SessionCommand::Backup { session, out: file } => {
-            backup::run(client, &session, file.as_deref(), out).await
+            backup::run(client, session, file.as_deref(), out).await
         }
         SessionCommand::Restore { session, .. } => {
             let root = match (root, session) {
                 (Some(root), _) => root,
                 (None, session) => {
-                    let named = session.unwrap_or_default();
-                    client.session(find_session(client, &named).await?).backup().await?
+                    let named = session.as_deref().unwrap_or_default();
+                    client.session(find_session(client, named).await?).backup().await?
                 }
             };
             restore::restore(client, &root, out).await
@@ -125,14 +122,9 @@ pub(crate) fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The memory of the answered turns, in the form that `baton-node replay` reads.
-async fn memory(
-    client: &Client,
-    named: &str,
-    TurnChoice(turn): TurnChoice,
-) -> Result<Zeroizing<String>, Failure> {
-    let id = find_session(client, named).await?;
-    let turns = client.session(id).history().await?.into_iter();
+/// The memory of the answered turns, or of the turn with this number, in the form that `baton-node replay` reads.
+async fn memory(handle: &SessionHandle, turn: Option<u64>) -> Result<Zeroizing<String>, Failure> {
+    let turns = handle.history().await?.into_iter();
     let kept: Vec<ExportMemory> = turns
         .map(|view| ExportMemory { seq: view.turn.link.seq, items: view.memory })
         .filter(|one| !one.items.is_empty() && turn.is_none_or(|turn| turn == turn_number(one.seq)))
@@ -154,22 +146,16 @@ async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Resu
         ids.push(find_session(client, named).await?);
     }
     if !yes {
-        if !prompt::is_interactive() {
-            return Err(Failure::usage("Not running at a terminal.", "pass --yes to delete"));
-        }
         let sessions = client.sessions().await?;
         for session in sessions.iter().filter(|session| ids.contains(&session.id)) {
             let turns = count(session.effective_turns, "turn");
-            out.line(&format!("{}  {}  ({turns})", short_session(&session.id), session.title))?;
+            out.note(&format!("{}  {}  ({turns})", short_session(&session.id), session.title));
         }
-        let question = format!(
-            "Delete {} on all devices? Its 24 words open it no more.",
-            count(ids.len() as u64, "conversation")
-        );
-        if prompt::confirm_at_terminal(&question)? != Some(true) {
-            out.note("Nothing is deleted.");
-            return Ok(());
-        }
+    }
+    let conversations = count(ids.len() as u64, "conversation");
+    if !confirmed(&format!("Delete {conversations} on all devices? Its 24 words open it no more."), yes)? {
+        out.note("Nothing is deleted.");
+        return Ok(());
     }
     delete_all(client, &ids, out).await
 }

@@ -26,7 +26,7 @@ use crate::{
 
 /// The result of [`SessionHandle::verify`](crate::SessionHandle::verify). Without problems, every turn's link, node signature, record and position
 /// was checked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct VerifyReport {
     /// Turns checked.
     pub turns: u64,
@@ -45,6 +45,7 @@ pub struct VerifyReport {
     /// Turns without a receipt, as after a recovery from the root.
     pub receipts_missing: u64,
     /// The problems found.
+    #[serde(skip)]
     pub problems: Vec<Problem>,
     /// Last turns of the segments that the store lacks or has wrong, oldest first; the input of
     /// [`SessionHandle::put_back_blobs`](crate::SessionHandle::put_back_blobs).

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{AnsweringArguments, BranchStart, ChatArguments};
+use super::{AnsweringArguments, ChatArguments, WHOLE};
 
 /// Arguments of `baton session rekey`.
 #[derive(Debug, Args)]
@@ -13,9 +13,6 @@ pub(crate) struct RekeyArguments {
     pub session: String,
     /// First message of the new session; `-` reads it from standard input [default: asked for at a terminal].
     pub text: Option<String>,
-    /// Write the old session with its receipts to this file first (created with mode 0600).
-    #[arg(long, value_name = "FILE")]
-    pub export: Option<PathBuf>,
     #[command(flatten)]
     pub answering: AnsweringArguments,
     /// Do not ask for confirmation.
@@ -28,7 +25,7 @@ impl RekeyArguments {
     pub(crate) fn chat(&self) -> ChatArguments {
         ChatArguments {
             session: Some(self.session.clone()),
-            branch: Some(BranchStart::End),
+            branch: Some(WHOLE.to_owned()),
             answering: self.answering.clone(),
             ..ChatArguments::default()
         }

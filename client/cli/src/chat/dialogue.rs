@@ -14,7 +14,7 @@ use super::{
 use crate::{
     args::ChatArguments,
     failure::Failure,
-    interrupt::cancellable_at,
+    interrupt::cancellable,
     out::{Out, count, short_session},
     session::devices,
     turn_display::TurnDisplay,
@@ -165,7 +165,7 @@ impl Dialogue {
     /// Merges other devices' turns, and says so.
     pub(super) async fn reconcile(&self) -> Result<ReconcileReport, Failure> {
         let mut view = TurnDisplay::new(&self.out);
-        cancellable_at(&self.out, self.handle().reconcile(|event| view.show(event))).await
+        cancellable(&self.out, self.handle().reconcile(|event| view.show(event))).await
     }
 
     /// Begins a session.

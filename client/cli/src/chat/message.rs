@@ -6,10 +6,7 @@ use std::{
 };
 
 use baton_client::{Client, ClientError, SessionInfo, TurnOutcome};
-use baton_proto::{
-    ids::SessionId,
-    record::{Message, Role},
-};
+use baton_proto::record::{Message, Role};
 use serde_json::json;
 
 use super::{dialogue::Dialogue, note_saved, options::TurnOptions};
@@ -101,7 +98,10 @@ pub(super) async fn send(
             note_saved(session, &out);
         }
     }
-    let outcome = result.map_err(|failure| hint_at(failure, session))?;
+    let outcome = result.map_err(|failure| match failure {
+        Failure::Client(error) => Failure::of_session(error, &session),
+        failure => failure,
+    })?;
     let until = Instant::now() + GRACE;
     // The program is about to end: a blob that no store has yet waits on this device.
     let is_stored = out.while_slow("Storing …", handle.wait_settled(left(until))).await?;
@@ -144,21 +144,6 @@ fn storage_remark(info: &SessionInfo) -> Option<(Tone, String)> {
         let lacking = info.lacking_indexes.join(" and ");
         (Tone::Note, format!("Stored. Not yet in {lacking}; another head index has the turn."))
     })
-}
-
-/// The failure, with the session's id in the next step where it names the session.
-fn hint_at(failure: Failure, session: SessionId) -> Failure {
-    match failure {
-        Failure::Client(error @ ClientError::Deleted) => {
-            let id = short_session(&session);
-            let hint = format!(
-                "begin another: baton chat; read its turns here: baton session show {id}; remove it here: baton session \
-                 delete {id}"
-            );
-            Failure::Hinted { error, hint }
-        }
-        failure => failure,
-    }
 }
 
 /// The JSON of a finished turn.

@@ -1,7 +1,7 @@
 //! Opens the session of a chat: the named one, a new one, or a branch. A branch is a new session that begins
 //! with the turns of another up to one of them; the other session stays as it is.
 
-use baton_client::{Client, Conversation, NewSession};
+use baton_client::{Client, Conversation, ConversationTurn, NewSession};
 use baton_proto::{
     ids::SessionId,
     link::BranchPoint,
@@ -10,7 +10,7 @@ use baton_proto::{
 };
 
 use crate::{
-    args::{BranchStart, ChatArguments},
+    args::{ChatArguments, WHOLE},
     chat::{dialogue::with_system, options::TurnOptions},
     failure::Failure,
     home::find_session,
@@ -53,59 +53,50 @@ pub(super) async fn open_session(
 pub(super) async fn branch(
     client: &Client,
     parent: SessionId,
-    start: &BranchStart,
+    start: &str,
     own_system: Option<&str>,
 ) -> Result<(OpenedSession, u64), Failure> {
     let handle = client.session(parent);
-    let (conversation, after_turn) = match start {
-        BranchStart::End => (handle.conversation().await?, None),
-        BranchStart::Turn(number) => (handle.conversation().await?, Some(*number)),
-        BranchStart::Fork(name) => (handle.branch_conversation(name).await?, None),
+    // The name of a branch that a fork left has eight hexadecimal digits; no conversation has that many turns.
+    let (conversation, after_turn) = match start.parse() {
+        _ if start == WHOLE => (handle.conversation().await?, None),
+        Ok(number) if start.len() < 8 => (handle.conversation().await?, Some(number)),
+        _ => (handle.branch_conversation(start).await?, None),
     };
-    let (point, history) = shared_part(&conversation, after_turn)?;
+    let shared = shared_turns(&conversation, after_turn);
+    let Some(last) = shared.last() else {
+        let missing = after_turn.map_or_else(
+            || "There is no turn to branch after.".to_owned(),
+            |number| format!("The conversation has no turn {number}."),
+        );
+        let hint = format!("see its turns: baton session show {}", short_session(&parent));
+        return Err(Failure::usage(missing, hint));
+    };
     let mut system = handle.system().await?;
     system.retain(|message| !is_definitions(message));
     if let Some(text) = own_system {
         system = vec![Message::new(Role::System, text)];
     }
-    let project = conversation.project.clone();
-    let new = NewSession { system, branch: Some(point.1), project, root: None };
+    let branch = Some(BranchPoint { session_id: parent, link_hash: last.link_hash });
+    let new = NewSession { system, branch, project: conversation.project.clone(), root: None };
     let session = client.new_session(new).await?;
-    Ok((OpenedSession { session, history }, point.0))
+    let history = shared.iter().flat_map(|turn| turn.messages.clone()).collect();
+    Ok((OpenedSession { session, history }, last.seq))
 }
 
-/// The position and the point of the branch, and the messages up to it.
-fn shared_part(
-    conversation: &Conversation,
-    after_turn: Option<u64>,
-) -> Result<((u64, BranchPoint), Vec<Message>), Failure> {
+/// The turns up to the one with this number, or all; none if there is no such turn.
+fn shared_turns(conversation: &Conversation, after_turn: Option<u64>) -> &[ConversationTurn] {
     let turns = &conversation.turns;
-    let found = match after_turn {
-        None => turns.len().checked_sub(1),
-        Some(number) => turns.iter().position(|turn| turn_number(turn.seq) == number),
+    let position = |number| turns.iter().position(|turn| turn_number(turn.seq) == number);
+    let count = match after_turn {
+        None => turns.len(),
+        Some(number) => position(number).map_or(0, |position| position + 1),
     };
-    let Some((index, turn)) = found.and_then(|index| Some((index, turns.get(index)?))) else {
-        let session = short_session(&conversation.session);
-        return Err(match after_turn {
-            None => Failure::usage(
-                "There is no turn to branch after.",
-                "send a message first: baton chat -s SESSION",
-            ),
-            Some(number) => Failure::usage(
-                format!("The conversation has no turn {number}."),
-                format!("see its turns: baton session show {session}"),
-            ),
-        });
-    };
-    let shared = turns.iter().take(index + 1);
-    let history = shared.flat_map(|turn| turn.messages.clone()).collect();
-    let point = BranchPoint { session_id: conversation.session, link_hash: turn.link_hash };
-    Ok(((turn.seq, point), history))
+    turns.get(..count).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use baton_client::ConversationTurn;
     use baton_proto::ids::{LinkHash, NodeId};
 
     use super::*;
@@ -118,10 +109,7 @@ mod tests {
             replaced_from: seq,
             link_hash: LinkHash([u8::try_from(seq).unwrap(); 32]),
             node: NodeId([0; 32]),
-            messages: vec![
-                Message::new(Role::User, format!("q{seq}")),
-                Message::new(Role::Assistant, format!("a{seq}")),
-            ],
+            messages: Vec::new(),
         };
         let conversation = Conversation {
             session: SessionId([1; 32]),
@@ -131,14 +119,12 @@ mod tests {
             branch: None,
             turns: vec![turn(0), turn(2)],
         };
-        let at = |after_turn| shared_part(&conversation, after_turn);
-        for (after_turn, seq, messages) in [(None, 2, 4), (Some(3), 2, 4), (Some(1), 0, 2)] {
-            let ((found, point), history) = at(after_turn).unwrap();
-            assert_eq!((found, history.len()), (seq, messages));
-            assert_eq!(point.link_hash, LinkHash([u8::try_from(seq).unwrap(); 32]));
+        // The number 2 is a replaced turn's.
+        for (after_turn, shared) in [(None, &[0, 2][..]), (Some(3), &[0, 2]), (Some(1), &[0]), (Some(2), &[])]
+        {
+            let seqs: Vec<u64> =
+                shared_turns(&conversation, after_turn).iter().map(|turn| turn.seq).collect();
+            assert_eq!(seqs, shared);
         }
-        assert!(at(Some(2)).is_err_and(|failure| failure.is_usage()), "a replaced turn");
-        let empty = Conversation { turns: Vec::new(), ..conversation };
-        assert!(shared_part(&empty, None).is_err());
     }
 }

@@ -7,13 +7,14 @@ use baton_client::{Client, ClientError, SessionHandle, SessionInfo};
 use baton_kit::prompt;
 
 use crate::{
-    args::{BranchStart, RekeyArguments},
+    args::{RekeyArguments, WHOLE},
     chat::{dialogue::Dialogue, message, opening::branch, options::TurnOptions},
     clock,
     failure::Failure,
     home::{find_session, with_client},
+    interrupt::confirmed,
     out::{Out, count, short_session},
-    session::{delete_all, write},
+    session::delete_all,
     settings::Settings,
 };
 
@@ -49,14 +50,13 @@ async fn rekey(
         }
     };
     let text = message::read(&text)?;
-    if !arguments.yes && !confirm(&info, out)? {
+    out.note(&format!("{}  {}  ({})", short_session(&old), info.title, count(info.effective_turns, "turn")));
+    let question = "Continue it under new keys, and delete the old session on all devices?";
+    if !confirmed(question, arguments.yes)? {
         out.note("Nothing is changed.");
         return Ok(());
     }
-    if let Some(file) = &arguments.export {
-        write(&handle.export(false).await?, file, out)?;
-    }
-    let (opened, _) = branch(client, old, &BranchStart::End, None).await?;
+    let (opened, _) = branch(client, old, WHOLE, None).await?;
     let new = opened.session;
     options.nodes.announce(out);
     let mut dialogue = Dialogue::of(client, options, opened, out.clone());
@@ -110,15 +110,4 @@ async fn whole_session(handle: &SessionHandle) -> Result<SessionInfo, Failure> {
         ));
     }
     Ok(info)
-}
-
-/// Asks whether the session moves.
-fn confirm(info: &SessionInfo, out: &Out) -> Result<bool, Failure> {
-    if !prompt::is_interactive() {
-        return Err(Failure::usage("Not running at a terminal.", "pass --yes to move the session"));
-    }
-    let turns = count(info.effective_turns, "turn");
-    out.line(&format!("{}  {}  ({turns})", short_session(&info.id), info.title))?;
-    let question = "Continue it under new keys, and delete the old session on all devices?";
-    Ok(prompt::confirm_at_terminal(question)? == Some(true))
 }

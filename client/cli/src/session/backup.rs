@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use baton_client::{Client, ClientError, SessionInfo};
-use baton_proto::ids::SessionId;
+use baton_client::{Client, SessionInfo};
 use serde_json::json;
 
 use crate::{
@@ -20,17 +19,15 @@ pub(crate) async fn run(client: &Client, named: &str, file: Option<&Path>, out: 
     let root = client.session(id).backup().await?;
     // A damaged journal still gives the words, and nothing else.
     let info = client.session(id).info().await.ok();
-    let words = root.to_words();
-    words::give(
-        &words,
-        file,
-        "These 24 words are the session. Write them down, and then clear the screen.",
-        out,
-    )?;
+    let warning = "These 24 words are the session. Write them down, and then clear the screen.";
+    words::give(&root.to_words(), file, warning, out)?;
     if let Some(file) = file {
         let place = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         if out.json() {
-            return Ok(out.value(&backup_report(&id, info.as_ref(), &place))?);
+            let turns = info.map(|info| info.effective_turns);
+            return Ok(
+                out.value(&json!({ "session": id.to_string(), "words": 24, "file": place, "turns": turns }))?
+            );
         }
         out.good(&format!("✓ 24 words of session {} written to {}", short_session(&id), place.display()));
     }
@@ -38,59 +35,26 @@ pub(crate) async fn run(client: &Client, named: &str, file: Option<&Path>, out: 
         note_restorable(info, out);
     }
     out.note("  Whoever has these words can read and continue the session: keep them secret, and not on this machine.");
-    let words_file = file.map_or_else(String::new, |_| " --words-file FILE".to_owned());
+    let words_file = file.map_or("", |_| " --words-file FILE");
     out.note(&format!("  On another machine, with the same store: baton session restore{words_file}"));
     Ok(())
 }
 
-fn backup_report(id: &SessionId, info: Option<&SessionInfo>, file: &Path) -> serde_json::Value {
-    json!({
-        "session": id.to_string(),
-        "words": 24,
-        "file": file.display().to_string(),
-        "turns": info.map(|info| info.effective_turns),
-        "unstored": info.map(|info| info.unstored),
-        "kept_until_ms": info.and_then(|info| info.kept_until_ms),
-    })
-}
-
-/// The next step after a failed restore, if it differs from the error's own.
-pub(crate) fn restore_hint(error: &ClientError, id: &SessionId, is_here: bool) -> Option<String> {
-    match error {
-        ClientError::SessionExists(_) => Some(format!(
-            "continue it: baton chat -s {} (deleting it would also mark it deleted in the head index)",
-            short_session(id)
-        )),
-        ClientError::Deleted if is_here => {
-            Some(format!("remove it here: baton session delete {}", short_session(id)))
-        }
-        ClientError::Deleted => Some("its words restore nothing; begin another: baton chat".to_owned()),
-        ClientError::Store(_) | ClientError::HeadMissing => Some(
-            "name the store and the nodes of the device that wrote the session: --publisher, --heads, --node"
-                .to_owned(),
-        ),
-        _ => None,
-    }
-}
-
 /// What the words of a session restore, and until when.
 fn note_restorable(info: &SessionInfo, out: &Out) {
-    let turns = count(info.effective_turns, "turn");
-    out.note(&format!("  \"{}\", {turns}", info.title));
-    if info.deleted_elsewhere {
-        return out.warn("  ⚠ Another device deleted this session: its words restore nothing.");
-    }
+    out.note(&format!("  \"{}\", {}", info.title, count(info.effective_turns, "turn")));
     match info.kept_until_ms {
-        _ if info.turns == 0 => out.warn("  ⚠ Nothing is stored yet: the words restore the session after its first answer."),
-        _ if info.unstored > 0 => out.warn(&format!(
+        _ if info.deleted_elsewhere => {
+            out.warn("  ⚠ Another device deleted this session: its words restore nothing.");
+        }
+        Some(until_ms) if info.unstored == 0 => out.note(&format!(
+            "  The words restore them while the store keeps them, at least until {}; baton session renew extends that.",
+            clock::day(until_ms)
+        )),
+        _ => out.warn(&format!(
             "  ⚠ The store has not confirmed the newest turns: keep this device until baton session list shows a date, or \
              run baton session renew {}.",
             short_session(&info.id)
         )),
-        Some(until_ms) => out.note(&format!(
-            "  The words restore them while the store keeps them, at least until {}; baton session renew extends that.",
-            clock::day(until_ms)
-        )),
-        None => {}
     }
 }

@@ -1,12 +1,13 @@
 //! `baton session sync`, and reports about a session's other devices.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, IndexStatus, SessionBranch, SessionInfo};
+use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, SessionBranch, SessionInfo};
 use baton_proto::record::Message;
 use serde_json::{Value, json};
 
 use crate::{
+    clock::now_ms,
     failure::Failure,
     home::find_session,
     interrupt::cancellable,
@@ -15,7 +16,7 @@ use crate::{
 };
 
 /// The remaining time of a lease is rounded up to hours.
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR_MS: u64 = 3_600_000;
 
 /// Time for the indexes to take a head that they lack.
 const PUBLISH_WAIT: Duration = Duration::from_secs(5);
@@ -24,7 +25,7 @@ const PUBLISH_WAIT: Duration = Duration::from_secs(5);
 pub(crate) async fn sync(client: &Client, named: &str, over: bool, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let mut view = TurnDisplay::new(out);
-    let done = match cancellable(client.session(id).reconcile(|event| view.show(event))).await {
+    let done = match cancellable(out, client.session(id).reconcile(|event| view.show(event))).await {
         Err(Failure::Client(error @ (ClientError::Store(_) | ClientError::Protocol(_)))) if over => {
             out.warn(&format!("The turns of other devices could not be merged: {error}"));
             client.session(id).publish_over().await?;
@@ -34,46 +35,33 @@ pub(crate) async fn sync(client: &Client, named: &str, over: bool, out: &Out) ->
         other => other?,
     };
     let lacks = done.status == HeadStatus::Unpublished;
-    let published = lacks && cancellable(client.session(id).wait_published(PUBLISH_WAIT)).await?;
+    let published = lacks && cancellable(out, client.session(id).wait_published(PUBLISH_WAIT)).await?;
     let info = client.session(id).info().await?;
     if out.json() {
         return Ok(out.value(&json!({
             "session": id.to_string(),
-            "status": name(done.status),
+            "status": format!("{:?}", done.status).to_lowercase(),
             "published": published,
             "turns": info.turns,
             "caught_up": done.caught_up,
             "fork": done.fork.as_ref().map(|fork| {
                 json!({ "at": fork.at, "won": fork.won, "turns": fork.turns, "branch": fork.branch })
             }),
-            "indexes": done.indexes.iter().map(describe_index).collect::<Vec<_>>(),
+            "indexes": done.indexes.iter().map(|one| json!({ "name": one.name, "shows": one.shows.to_string() }))
+                .collect::<Vec<_>>(),
         }))?);
     }
     for index in &info.indexes {
         out.line(&format!("{}  {}", index.name, index.shows))?;
     }
     show_devices(&info, out);
-    match done.status {
-        HeadStatus::Unpublished if !published => {
-            out.warn("The head is not in the index yet; it is offered again.")
-        }
-        _ => {
-            out.good(&format!(
-                "✓ session {} is up to date: {}",
-                short_session(&id),
-                count(info.effective_turns, "turn")
-            ));
-        }
+    if lacks && !published {
+        out.warn("The head is not in the index yet; it is offered again.");
+    } else {
+        let turns = count(info.effective_turns, "turn");
+        out.good(&format!("✓ session {} is up to date: {turns}", short_session(&id)));
     }
     Ok(())
-}
-
-fn name(status: HeadStatus) -> &'static str {
-    match status {
-        HeadStatus::Current => "current",
-        HeadStatus::Unpublished => "unpublished",
-        HeadStatus::None => "none",
-    }
 }
 
 /// Names the indexes that did not show the newest head, if one did.
@@ -85,17 +73,6 @@ pub(crate) fn warn_of_indexes(info: &SessionInfo, out: &Out) {
             out.warn(&format!("head index {}: {}", one.name, one.shows));
         }
     }
-}
-
-fn describe_index(index: &IndexStatus) -> Value {
-    let (shows, detail) = match &index.shows {
-        IndexAnswer::Newest { sequence } => ("newest", json!(sequence)),
-        IndexAnswer::Behind { sequence } => ("behind", json!(sequence)),
-        IndexAnswer::Nothing => ("nothing", Value::Null),
-        IndexAnswer::Wrong { code } => ("wrong", json!(code.name())),
-        IndexAnswer::Unavailable { reason } => ("unavailable", json!(reason)),
-    };
-    json!({ "name": index.name, "shows": shows, "detail": detail })
 }
 
 /// This device and the others that may also be writing.
@@ -110,10 +87,8 @@ pub(crate) fn describe_devices(info: &SessionInfo) -> Value {
 
 /// The same as lines; nothing for a lone device.
 pub(crate) fn show_devices(info: &SessionInfo, out: &Out) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for lease in &info.others {
-        let left = Duration::from_millis(lease.expires_ms).saturating_sub(now);
-        let hours = left.as_secs().div_ceil(HOUR.as_secs());
+        let hours = lease.expires_ms.saturating_sub(now_ms()).div_ceil(HOUR_MS);
         let device: String = hex::encode(lease.device.0).chars().take(8).collect();
         if hours > 0 {
             out.note(&format!("device {device} may be writing too, for the next {}", count(hours, "hour")));

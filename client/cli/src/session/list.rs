@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     clock,
     failure::Failure,
-    out::{Out, short_session},
+    out::{Out, beginning, short_session},
 };
 
 /// Characters of a title in the list.
@@ -46,10 +46,7 @@ pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure>
 
 /// A session as a row of the list.
 fn row(session: &SessionInfo, now_ms: u64) -> Vec<String> {
-    let mut title: String = session.title.chars().take(TITLE_CHARS).collect();
-    if title.len() < session.title.len() {
-        title.push('…');
-    }
+    let mut title = beginning(&session.title, TITLE_CHARS);
     if session.deleted_elsewhere {
         title = format!("(deleted on another device) {title}");
     } else if session.pending {

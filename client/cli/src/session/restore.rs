@@ -1,10 +1,12 @@
 //! `baton session restore` and `import`.
 
-use baton_client::{Client, SessionRoot};
+use std::ops::RangeInclusive;
+
+use baton_client::{Client, ClientError, SessionRoot};
 use baton_proto::ids::SessionId;
 use serde_json::json;
 
-use super::{backup, list::describe};
+use super::list::describe;
 use crate::{
     failure::Failure,
     out::{Out, count, short_session, turn_number},
@@ -14,63 +16,53 @@ use crate::{
 pub(super) async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
     let id = root.session_id();
     let is_here = client.session_ids().await?.contains(&id);
-    let recovered = client.recover_available(root).await;
-    let recovered = recovered.map_err(|error| match backup::restore_hint(&error, &id, is_here) {
-        Some(hint) => Failure::Hinted { error, hint },
-        None => error.into(),
+    let recovered = client.recover_available(root).await.map_err(|error| match error {
+        ClientError::Deleted if !is_here => {
+            let hint = "its words restore nothing; begin another: baton chat".to_owned();
+            Failure::Hinted { error, hint }
+        }
+        error => Failure::of_session(error, &id),
     })?;
-    if recovered.lost.is_empty() {
-        return show_ready(client, id, out).await;
-    }
+    show_ready(client, id, &recovered.lost, out).await
+}
+
+/// Shows a session that was imported or recovered, without these turns.
+pub(super) async fn show_ready(
+    client: &Client,
+    id: SessionId,
+    lost: &[RangeInclusive<u64>],
+    out: &Out,
+) -> Result<(), Failure> {
     let info = client.session(id).info().await?;
+    let short_id = short_session(&id);
     if out.json() {
         let mut value = describe(&info);
-        let lost = recovered.lost.iter();
-        value["lost"] = lost.map(|lost| json!({ "from": lost.start(), "to": lost.end() })).collect();
+        value["lost"] = lost.iter().map(|lost| json!({ "from": lost.start(), "to": lost.end() })).collect();
         out.value(&value)?;
     } else {
-        out.good(&format!(
-            "✓ session {} is here and verified: {}",
-            short_session(&id),
-            count(info.effective_turns, "turn")
-        ));
-        for lost in &recovered.lost {
+        let turns = count(info.effective_turns, "turn");
+        out.good(&format!("✓ session {short_id} is here and verified: {turns}"));
+        for lost in lost {
             out.warn(&format!(
                 "turns {} to {} are missing: the store does not have their blobs",
                 turn_number(*lost.start()),
                 turn_number(*lost.end())
             ));
         }
+        let Some(last) = lost.last() else {
+            if let Some(command) = out.continuation(&short_id) {
+                out.note(&format!("Continue with: {command}"));
+            }
+            return Ok(());
+        };
         out.note(
             "  try: on a device that still has them, baton session verify SESSION --fix; then restore again here",
         );
-        let ends_early = recovered.lost.last().is_some_and(|lost| *lost.end() >= info.turns);
-        let command = if ends_early {
-            Some(format!("baton session sync {} --over", short_session(&id)))
-        } else {
-            out.continuation(&short_session(&id))
-        };
-        if let Some(command) = command {
+        let over = Some(format!("baton session sync {short_id} --over"));
+        let on = if *last.end() >= info.turns { over } else { out.continuation(&short_id) };
+        if let Some(command) = on {
             out.note(&format!("  or continue without them: {command}"));
         }
     }
-    Err(Failure::NotStored)
-}
-
-/// Shows a session that was imported or recovered.
-pub(super) async fn show_ready(client: &Client, id: SessionId, out: &Out) -> Result<(), Failure> {
-    let info = client.session(id).info().await?;
-    if out.json() {
-        out.value(&describe(&info))?;
-    } else {
-        out.good(&format!(
-            "✓ session {} is here and verified: {}",
-            short_session(&id),
-            count(info.effective_turns, "turn")
-        ));
-        if let Some(command) = out.continuation(&short_session(&id)) {
-            out.note(&format!("Continue with: {command}"));
-        }
-    }
-    Ok(())
+    if lost.is_empty() { Ok(()) } else { Err(Failure::NotStored) }
 }

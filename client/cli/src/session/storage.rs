@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use baton_client::{BlobLifetime, Client, ClientError, RenewReport};
+use baton_client::{BlobLifetime, Client, RenewReport};
 use baton_proto::ids::SessionId;
 use serde_json::{Value, json};
 
 use crate::{
-    clock::{day, now_ms},
+    clock::day,
     failure::Failure,
     home::find_session,
     interrupt::cancellable,
     out::{Out, count, short_session, turn_number},
 };
 
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+const DAY_S: u64 = 24 * 60 * 60;
 
 /// Renews one session, or all of this home.
 pub(crate) async fn renew(
@@ -23,14 +23,14 @@ pub(crate) async fn renew(
     within_days: Option<u32>,
     out: &Out,
 ) -> Result<(), Failure> {
-    let within = within_days.map(|days| Duration::from_millis(DAY_MS * u64::from(days)));
+    let within = within_days.map(|days| Duration::from_secs(DAY_S * u64::from(days)));
     let ids = match named {
         Some(named) => vec![find_session(client, named).await?],
         None => client.sessions().await?.iter().map(|session| session.id).collect(),
     };
     let mut worst = None;
     for id in ids {
-        match cancellable(client.session(id).renew(within)).await {
+        match cancellable(out, client.session(id).renew(within)).await {
             Ok(report) => {
                 show_renewal(id, &report, out)?;
                 worst = failure_of(id, report, out).or(worst);
@@ -51,20 +51,12 @@ pub(crate) async fn renew(
 
 /// The failure of a renewal that left something unstored, with the way on.
 fn failure_of(session: SessionId, report: RenewReport, out: &Out) -> Option<Failure> {
-    let id = short_session(&session);
-    match report.failed.into_iter().next() {
-        Some((_, error @ ClientError::OtherShards { .. })) => {
-            let hint = format!(
-                "go on in a new conversation, which begins with all of it: baton chat -s {id} --branch TEXT; or name the \
-                 session's own store: --publisher"
-            );
-            return Some(Failure::Hinted { error, hint });
-        }
-        Some((_, error)) => return Some(error.into()),
-        None => {}
+    if let Some((_, error)) = report.failed.into_iter().next() {
+        return Some(Failure::of_session(error, &session));
     }
     let left = report.blobs.iter().find(|blob| !blob.stored)?;
     let wait_s = report.waiting.iter().map(|(_, wait)| wait.as_secs() + 1).max().unwrap_or_default();
+    let id = short_session(&session);
     out.warn(&format!(
         "{id}  turn {} is not stored yet: the node that answered has {wait_s} s more to store it. Then: baton session renew {id}",
         turn_number(left.seq)
@@ -76,27 +68,17 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
     let id = short_session(&session);
     let first = report.blobs.iter().filter(|blob| blob.stored).map(|blob| blob.kept_until_ms).min();
     if out.json() {
-        let failed: Vec<_> = report
-            .failed
-            .iter()
-            .map(|(seq, error)| {
-                let turn = turn_number(*seq);
-                json!({ "seq": seq, "turn": turn, "error": error.name(), "message": error.to_string() })
-            })
-            .collect();
-        let waiting: Vec<_> = report
-            .waiting
-            .iter()
-            .map(|(seq, wait)| json!({ "seq": seq, "turn": turn_number(*seq), "wait_ms": wait.as_millis() }))
-            .collect();
+        let failed = report.failed.iter().map(|(seq, error)| {
+            json!({ "seq": seq, "turn": turn_number(*seq), "error": error.name(), "message": error.to_string() })
+        });
         return Ok(out.value(&json!({
             "session": session.to_string(),
             "renewed": report.renewed,
             "put_back": report.put_back,
             "stored": report.stored,
-            "waiting": waiting,
+            "waiting": report.waiting.iter().map(|(seq, _)| seq).collect::<Vec<_>>(),
             "published": report.published,
-            "failed": failed,
+            "failed": failed.collect::<Vec<_>>(),
             "kept_until_ms": first,
             "blobs": report.blobs.iter().map(describe).collect::<Vec<_>>(),
         }))?);
@@ -113,9 +95,9 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
     for (seq, error) in &report.failed {
         out.warn(&format!("{id}  the blob of turn {} was not stored: {error}", turn_number(*seq)));
     }
-    let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| remaining_time(first, now_ms()));
-    out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?;
-    Ok(())
+    let kept =
+        first.map_or_else(|| "nothing stored".to_owned(), |first| format!("stored until {}", day(first)));
+    Ok(out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?)
 }
 
 /// Until when the blobs of a session are stored, a line each.
@@ -141,27 +123,4 @@ pub(crate) fn describe(blob: &BlobLifetime) -> Value {
         "gone_by_ms": blob.gone_by_ms,
         "due": blob.due,
     })
-}
-
-/// The time for which a blob is certainly stored.
-fn remaining_time(until_ms: u64, now_ms: u64) -> String {
-    match until_ms.checked_sub(now_ms) {
-        None => "may have expired".to_owned(),
-        Some(left) if left < 2 * DAY_MS => format!("kept for {} more hours", left * 24 / DAY_MS),
-        Some(left) => format!("kept for {} more days", left / DAY_MS),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_left_is_told_in_days_or_hours() {
-        let from = |left: u64| remaining_time(1_000 + left, 1_000);
-        assert_eq!(from(3 * DAY_MS), "kept for 3 more days");
-        assert_eq!(from(DAY_MS), "kept for 24 more hours");
-        assert_eq!(from(0), "kept for 0 more hours");
-        assert_eq!(remaining_time(999, 1_000), "may have expired");
-    }
 }

@@ -21,12 +21,12 @@ pub(super) async fn verify(
     out: &Out,
 ) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let mut report = cancellable(client.session(id).verify(full)).await?;
+    let mut report = cancellable(out, client.session(id).verify(full)).await?;
     if fix && !report.not_stored.is_empty() {
         let many = report.not_stored.len();
-        cancellable(client.session(id).put_back_blobs(&report.not_stored)).await?;
+        cancellable(out, client.session(id).put_back_blobs(&report.not_stored)).await?;
         out.note(&format!("Restored to the store: {many} of {}. Checking again.", report.segments));
-        report = cancellable(client.session(id).verify(full)).await?;
+        report = cancellable(out, client.session(id).verify(full)).await?;
     }
     show_report(&report, out)?;
     note_replaced(&client.session(id).info().await?, out);
@@ -48,28 +48,14 @@ pub(super) async fn verify(
 /// The results of a verification.
 pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
     if out.json() {
-        let problems: Vec<_> = report
-            .problems
-            .iter()
-            .map(|problem| {
-                let turn = turn_number(problem.seq);
-                json!({ "seq": problem.seq, "turn": turn, "code": problem.code.name() })
-            })
-            .collect();
-        return Ok(out.value(&json!({
-            "verified": report.is_good(),
-            "stored": report.not_stored.is_empty(),
-            "not_stored": report.not_stored,
-            "turns": report.turns,
-            "segments": report.segments,
-            "blobs_checked": report.blobs_checked,
-            "ids_checked": report.ids_checked,
-            "from_store": report.from_store,
-            "from_own": report.from_own,
-            "receipts_checked": report.receipts_checked,
-            "receipts_missing": report.receipts_missing,
-            "problems": problems,
-        }))?);
+        let problems = report.problems.iter().map(|problem| {
+            json!({ "seq": problem.seq, "turn": turn_number(problem.seq), "code": problem.code.name() })
+        });
+        let mut value = json!(report);
+        value["verified"] = report.is_good().into();
+        value["stored"] = report.not_stored.is_empty().into();
+        value["problems"] = problems.collect();
+        return Ok(out.value(&value)?);
     }
     for problem in &report.problems {
         out.warn(&format!("turn {}: {}", turn_number(problem.seq), problem.code));
@@ -77,9 +63,7 @@ pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failur
     let turns = count(report.turns, "turn");
     match (report.is_good(), report.not_stored.len()) {
         (true, 0) => {
-            out.good(&format!(
-                "✓ {turns} verified: signatures, hashes, receipts and stored copies all match"
-            ));
+            out.good(&format!("✓ {turns} verified: signatures, hashes, receipts and stored copies all match"))
         }
         (true, missing) => out.warn(&format!(
             "⚠ {turns} intact on this device, but {missing} of {} stored copies cannot be read",
@@ -87,18 +71,6 @@ pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failur
         )),
         (false, _) => out.warn(&format!("✗ {turns} checked: not all match")),
     }
-    let parts = [
-        (report.from_store, "segment", " from the store"),
-        (report.from_own, "segment", " from this device"),
-        (report.blobs_checked, "blob", ""),
-        (report.ids_checked, "blob ID", ""),
-        (report.receipts_checked, "receipt", ""),
-        (report.receipts_missing, "turn", " without a receipt"),
-    ];
-    let parts = parts.iter().filter(|(number, ..)| *number > 0);
-    let parts: Vec<String> =
-        parts.map(|(number, thing, place)| format!("{}{place}", count(*number, thing))).collect();
-    out.note(&format!("  checked: {}", parts.join(", ")));
     Ok(())
 }
 
@@ -118,23 +90,20 @@ pub(super) async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<()
     let export = transfer::parse(&text)?;
     let checked = tokio::task::spawn_blocking(move || transfer::verify_export(&export, full));
     let report = checked.await.map_err(|_| ClientError::TaskEnded)?.map_err(ClientError::from)?;
-    if out.json() {
-        out.value(&json!({
-            "verified": true,
-            "head": report.head.to_string(),
-            "turns": report.turns,
-            "segments": report.segments,
-            "receipts_checked": report.receipts_checked,
-            "acks_checked": report.acks_checked,
-        }))?;
-    } else {
-        out.good(&format!(
-            "✓ {} verified in {}, with {} and {}",
-            count(report.turns, "turn"),
-            count(report.segments, "segment"),
-            count(report.receipts_checked, "receipt"),
-            count(report.acks_checked, "acknowledgement")
-        ));
-    }
-    Ok(())
+    let value = json!({
+        "verified": true,
+        "head": report.head.to_string(),
+        "turns": report.turns,
+        "segments": report.segments,
+        "receipts_checked": report.receipts_checked,
+        "acks_checked": report.acks_checked,
+    });
+    let text = format!(
+        "✓ {} verified in {}, with {} and {}",
+        count(report.turns, "turn"),
+        count(report.segments, "segment"),
+        count(report.receipts_checked, "receipt"),
+        count(report.acks_checked, "acknowledgement")
+    );
+    Ok(out.answer(&value, &text)?)
 }

@@ -368,11 +368,7 @@ async fn a_session_that_is_open_elsewhere_can_be_read() {
     lock.try_lock().unwrap();
     let before = std::fs::read(&journal).unwrap();
     let run = async |arguments: &[&str]| fixture.baton(&home, arguments, "").await;
-    for read in [
-        &["session", "show", "last"][..],
-        &["session", "verify", "last"],
-        &["receipts"],
-    ] {
+    for read in [&["session", "show", "last"][..], &["session", "verify", "last"], &["receipts"]] {
         let done = run(read).await;
         assert_eq!(code(&done), 0, "{read:?}: {}", err(&done));
     }

@@ -15,7 +15,7 @@ use crate::{
     chat::line::{HELP, Line, unknown_command},
     failure::Failure,
     home::find_session,
-    interrupt::cancellable_at,
+    interrupt::cancellable,
     out::{MAX_COPY_BYTES, role, short, turn_number},
     search::served,
     session::{note_replaced, show_list, show_report, write},
@@ -69,7 +69,7 @@ impl Dialogue {
                 return self.move_to(session).await;
             }
             Line::Verify { full } => {
-                let report = cancellable_at(&self.out, self.handle().verify_when_stored(full)).await?;
+                let report = cancellable(&self.out, self.handle().verify_when_stored(full)).await?;
                 show_report(&report, &self.out)?;
                 note_replaced(&self.handle().info().await?, &self.out);
             }

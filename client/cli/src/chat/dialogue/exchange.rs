@@ -6,7 +6,7 @@ use baton_proto::record::{Message, RecordKind, Role};
 use super::{Dialogue, UnansweredTurn};
 use crate::{
     failure::Failure,
-    interrupt::cancellable_at,
+    interrupt::cancellable,
     search::while_waiting,
     turn_display::{TurnDisplay, joined_text},
 };
@@ -38,8 +38,7 @@ impl Dialogue {
         }
         let started = view.started();
         let turn = Box::pin(handle.turn(input, |event| view.show(event)));
-        let outcome =
-            cancellable_at(&self.out, while_waiting(&self.client, &self.out, started, turn)).await?;
+        let outcome = cancellable(&self.out, while_waiting(&self.client, &self.out, started, turn)).await?;
         self.finish(messages, &outcome, view).await;
         Ok(outcome)
     }
@@ -60,12 +59,12 @@ impl Dialogue {
         let started = view.started();
         let resumed = Box::pin(handle.resume(options, |event| view.show(event)));
         let waited = while_waiting(&self.client, &self.out, started, resumed);
-        let mut result = cancellable_at(&self.out, waited).await;
+        let mut result = cancellable(&self.out, waited).await;
         if hinted && matches!(result, Err(Failure::Client(ClientError::TurnFailed { .. }))) {
             view.end_line();
             self.out.warn("The relayer did not answer. A node answers directly, without memory.");
             let options = RouteOptions { relayer: None, ..self.options.template.route.clone() };
-            result = cancellable_at(&self.out, handle.resume(options, |event| view.show(event))).await;
+            result = cancellable(&self.out, handle.resume(options, |event| view.show(event))).await;
         }
         if let Ok(Some(outcome)) = &result {
             self.finish(&messages, outcome, view).await;
