@@ -15,7 +15,7 @@ use crate::options::ClientOptions;
 pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
 use grants::GRANTS_EXAMPLES;
 pub(crate) use grants::{GrantsArguments, GrantsCommand, NarrowArguments};
-pub(crate) use memory::{ContextArguments, ItemKind, MemoryCommand, MemoryCommands, OtherHolders, Switch};
+pub(crate) use memory::{ContextArguments, DeleteArguments, MemoryCommand, MemoryCommands, Switch};
 pub(crate) use serve::{KeyOptions, KeysArguments, KeysCommand, ServeArguments, ServeCommand, Term};
 pub(crate) use session::{RekeyArguments, SessionCommand, TurnChoice};
 

@@ -4,15 +4,15 @@ mod agent_pipe;
 
 use std::path::Path;
 
-use baton_kit::prompt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    args::{ContextArguments, ItemKind, MemoryCommand, MemoryCommands, OtherHolders, Switch},
+    args::{ContextArguments, DeleteArguments, MemoryCommand, MemoryCommands, Switch},
     failure::Failure,
     files::{read_bounded, write_private},
-    out::{Out, clean, count, memories},
+    interrupt::confirmed,
+    out::{Out, beginning, clean, count, memories},
     relayer::{
         client::RelayerClient,
         items::{ItemSelection, PAGE, escaped, items_of},
@@ -67,13 +67,17 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
                 body["words"] = words.join(" ").into();
             }
             if let Some(kind) = kind {
-                body["filters"] = json!({ "kinds": [kind.name()] });
+                body["filters"] = json!({ "kinds": [kind] });
             }
-            show_items(&relayer.json(Method::POST, "/api/list", Some(&body)).await?, *all, out)
+            let nothing = match all {
+                true => "Nothing is remembered that fits.",
+                false => "Nothing is remembered here. All places: baton memory list --all",
+            };
+            show_items(&relayer.json(Method::POST, "/api/list", Some(&body)).await?, nothing, out)
         }
         MemoryCommand::Search { query: None, context, .. } => {
             let path = format!("/api/profile{}", context_query(context));
-            show_items(&relayer.json(Method::GET, &path, None).await?, false, out)
+            show_items(&relayer.json(Method::GET, &path, None).await?, "No profile is remembered here.", out)
         }
         MemoryCommand::Search { query: Some(query), context, limit } => {
             let mut body = context_json(context);
@@ -91,29 +95,34 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
             let path = format!("/api/items/{}/supersede", relayer.item_id(id).await?);
             show_item(&relayer.json(Method::POST, &path, Some(&json!({ "text": text }))).await?, out)
         }
-        MemoryCommand::Edit { id, text, others, .. } => edit(relayer, id, text, *others, out).await,
-        MemoryCommand::Delete { ids, others, .. } if !ids.is_empty() => {
-            forget(relayer, ids, *others, out).await
+        MemoryCommand::Edit { id, text, others, .. } => {
+            let body = with_others(json!({ "text": text }), others.as_deref());
+            let path = format!("/api/items/{}", relayer.item_id(id).await?);
+            let answer = relayer.json(Method::PATCH, &path, Some(&body)).await?;
+            show_item(&answer, out)?;
+            show_holders(&answer, out);
+            Ok(())
         }
-        MemoryCommand::Delete { project, kind, others, everything: false, yes, .. } => {
-            let selection = ItemSelection {
-                project: project.as_deref(),
-                kind: kind.map(ItemKind::name),
-                everything: false,
-            };
-            forget_selected(relayer, &selection, *others, *yes, out).await
-        }
-        MemoryCommand::Delete { yes, .. } => forget_everything(relayer, *yes, out).await,
+        MemoryCommand::Delete(given) => delete(relayer, given, out).await,
         MemoryCommand::Export { out: file, context } => export(relayer, file, context, out).await,
         MemoryCommand::Import { file } => import(relayer, file, out).await,
-        MemoryCommand::Consent { ids } if ids.is_empty() => show_waiting(relayer, out).await,
+        MemoryCommand::Consent { ids } if ids.is_empty() => {
+            let pending = json!({ "everything": true, "consent": "pending", "limit": PAGE });
+            let waiting = relayer.json(Method::POST, "/api/list", Some(&pending)).await?;
+            show_items(&waiting, "No memory waits for your consent.", out)
+        }
         MemoryCommand::Consent { ids } => {
             let body = json!({ "ids": relayer.item_ids(ids).await?, "decision": "grant" });
             let answer = relayer.json(Method::POST, "/api/consent", Some(&body)).await?;
             let kept = memories(answer["count"].as_u64().unwrap_or_default());
             Ok(out.answer(&answer, &format!("{kept} kept"))?)
         }
-        MemoryCommand::Redeem { invitation } => redeem(relayer, invitation, out).await,
+        MemoryCommand::Redeem { invitation } => {
+            let body = json!({ "invitation": invitation });
+            let answer = relayer.json(Method::POST, "/api/invitation", Some(&body)).await?;
+            let until = clean(answer["until"].as_str().unwrap_or_default());
+            Ok(out.answer(&answer, &format!("the relayer serves {} until {until}", relayer.owner()))?)
+        }
         MemoryCommand::Mcp => agent_pipe::run(relayer).await,
     }
 }
@@ -136,48 +145,44 @@ fn context_query(context: &ContextArguments) -> String {
     if query.is_empty() { query } else { format!("?{query}") }
 }
 
-/// Asks before a deletion, unless the answer was given.
-fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
-    if !yes && prompt::confirm_at_terminal(question)? != Some(true) {
-        return Err(Failure::usage("Nothing was deleted.", "not at a terminal, pass --yes to delete"));
-    }
-    Ok(())
-}
-
-/// Deletes the memories of a project or kind.
-async fn forget_selected(
-    relayer: &RelayerClient,
-    selection: &ItemSelection<'_>,
-    others: Option<OtherHolders>,
-    yes: bool,
-    out: &Out,
-) -> Result<(), Failure> {
-    let kind = selection.kind.map(|kind| format!(" of the kind {kind}")).unwrap_or_default();
-    let place = match selection.project {
-        Some(project) => format!("the project {}", clean(project)),
-        None => "the shared pool of no project".to_owned(),
-    };
-    confirm(&format!("Delete all memories{kind} in {place} for good?"), yes)?;
-    let deleted = relayer.delete_items(selection, others.map(OtherHolders::name)).await?;
-    Ok(out.answer(&json!({ "count": deleted }), &format!("{} deleted for good", memories(deleted)))?)
-}
-
-async fn edit(
-    relayer: &RelayerClient,
-    id: &str,
-    text: &str,
-    others: Option<OtherHolders>,
-    out: &Out,
-) -> Result<(), Failure> {
-    let mut body = json!({ "text": text });
+/// A request with the treatment of other holders of the words, if one is given.
+fn with_others(mut body: Value, others: Option<&str>) -> Value {
     if let Some(others) = others {
-        body["others"] = others.name().into();
+        body["others"] = others.into();
     }
-    let path = format!("/api/items/{}", relayer.item_id(id).await?);
-    let answer = relayer.json(Method::PATCH, &path, Some(&body)).await?;
-    show_item(&answer, out)?;
-    show_holders(&answer, out);
-    Ok(())
+    body
+}
+
+/// Deletes memories by their ids, or all of a project, of a kind or of the account.
+async fn delete(relayer: &RelayerClient, given: &DeleteArguments, out: &Out) -> Result<(), Failure> {
+    let DeleteArguments { ids, project, kind, others, everything, yes } = given;
+    if !ids.is_empty() {
+        let body = with_others(json!({ "ids": relayer.item_ids(ids).await? }), others.as_deref());
+        let answer = relayer.json(Method::POST, "/api/delete", Some(&body)).await?;
+        let deleted = memories(answer["count"].as_u64().unwrap_or_default());
+        out.answer(&answer, &format!("{deleted} deleted for good"))?;
+        show_holders(&answer, out);
+        return Ok(());
+    }
+    let kind_name = kind.as_ref().map(|kind| format!(" of the kind {kind}")).unwrap_or_default();
+    let place = match project {
+        _ if *everything => "of this account, with their keys,".to_owned(),
+        Some(project) => format!("in the project {}", clean(project)),
+        None => "in the shared pool of no project".to_owned(),
+    };
+    if !confirmed(&format!("Delete all memories{kind_name} {place} for good?"), *yes)? {
+        out.note("Nothing is deleted.");
+        return Ok(());
+    }
+    if *everything {
+        // The account once more: a path alone deletes nothing.
+        let confirm = json!({ "confirm": relayer.owner() });
+        relayer.text(Method::POST, "/api/erase", confirm.to_string()).await?;
+        return Ok(out.answer(&json!({ "deleted": "everything" }), "everything is deleted")?);
+    }
+    let selection = ItemSelection { project: project.as_deref(), kind: kind.as_deref(), everything: false };
+    let deleted = relayer.delete_items(&selection, others.as_deref()).await?;
+    Ok(out.answer(&json!({ "count": deleted }), &format!("{} deleted for good", memories(deleted)))?)
 }
 
 async fn import(relayer: &RelayerClient, file: &Path, out: &Out) -> Result<(), Failure> {
@@ -186,38 +191,6 @@ async fn import(relayer: &RelayerClient, file: &Path, out: &Out) -> Result<(), F
     let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
     let said = format!("{} added, {} known already", answer["added"], answer["skipped"]);
     Ok(out.answer(&answer, &said)?)
-}
-
-async fn redeem(relayer: &RelayerClient, invitation: &str, out: &Out) -> Result<(), Failure> {
-    let body = json!({ "invitation": invitation });
-    let answer = relayer.json(Method::POST, "/api/invitation", Some(&body)).await?;
-    let until = clean(answer["until"].as_str().unwrap_or_default());
-    Ok(out.answer(&answer, &format!("the relayer serves {} until {until}", relayer.owner()))?)
-}
-
-async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Result<(), Failure> {
-    confirm("Delete all memories of this account, with their keys, for good?", yes)?;
-    // The account once more: a path alone deletes nothing.
-    let confirm = json!({ "confirm": relayer.owner() });
-    relayer.text(Method::POST, "/api/erase", confirm.to_string()).await?;
-    Ok(out.answer(&json!({ "deleted": "everything" }), "everything is deleted")?)
-}
-
-async fn forget(
-    relayer: &RelayerClient,
-    ids: &[String],
-    others: Option<OtherHolders>,
-    out: &Out,
-) -> Result<(), Failure> {
-    let mut body = json!({ "ids": relayer.item_ids(ids).await? });
-    if let Some(others) = others {
-        body["others"] = others.name().into();
-    }
-    let answer = relayer.json(Method::POST, "/api/delete", Some(&body)).await?;
-    let deleted = answer["count"].as_u64().unwrap_or_default();
-    out.answer(&answer, &format!("{} deleted for good", memories(deleted)))?;
-    show_holders(&answer, out);
-    Ok(())
 }
 
 /// Other holders of the words: the number deleted with them, and the ids of the rest.
@@ -279,17 +252,6 @@ fn exported_items(text: &str) -> u64 {
     text.lines().filter(|line| line.starts_with("{\"item\":")).count() as u64
 }
 
-/// Lists the memories that wait for the owner's consent.
-async fn show_waiting(relayer: &RelayerClient, out: &Out) -> Result<(), Failure> {
-    let pending = json!({ "everything": true, "consent": "pending", "limit": PAGE });
-    let waiting = relayer.json(Method::POST, "/api/list", Some(&pending)).await?;
-    if !out.json() && items_of(&waiting).is_empty() {
-        out.note("No memory waits for your consent.");
-        return Ok(());
-    }
-    show_items(&waiting, true, out)
-}
-
 /// The owner's decisions, and their effects.
 fn show_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
     let allowed = answer["extract_through_nodes"].as_bool().unwrap_or_default();
@@ -307,21 +269,17 @@ fn show_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows items, with their projects if they are of several.
-fn show_items(answer: &Value, with_projects: bool, out: &Out) -> Result<(), Failure> {
+/// Shows items, or says that there are none.
+fn show_items(answer: &Value, nothing: &str, out: &Out) -> Result<(), Failure> {
     if out.json() {
         return Ok(out.value(answer)?);
     }
     let listed = items_of(answer);
     if listed.is_empty() {
-        out.note(if with_projects {
-            "Nothing is remembered that fits."
-        } else {
-            "Nothing is remembered here. All places: baton memory list --all"
-        });
+        out.note(nothing);
     }
     for item in listed {
-        out.line(&row(item, with_projects))?;
+        out.line(&row(item))?;
     }
     if answer["next"].is_string() {
         out.note("there are more; ask for them with a higher --limit, or narrow it with words");
@@ -330,25 +288,18 @@ fn show_items(answer: &Value, with_projects: bool, out: &Out) -> Result<(), Fail
 }
 
 /// One line of a table.
-fn row(item: &Value, with_project: bool) -> String {
+fn row(item: &Value) -> String {
     let text = |field: &str| item[field].as_str().unwrap_or_default();
     let day: String = text("time").chars().take(10).collect();
-    let mut shown: String = text("text").chars().take(SHOWN_CHARS).collect();
-    if shown.len() < text("text").len() {
-        shown.push('…');
-    }
+    let shown = beginning(text("text"), SHOWN_CHARS);
     let asks = if text("consent") == "pending" { "  [asks for consent]" } else { "" };
-    let project = match (with_project, text("project")) {
-        (false, _) => String::new(),
-        (true, "") => format!("{:<12} ", "-"),
-        (true, project) => format!("{project:<12} "),
-    };
+    let project = if text("project").is_empty() { "-" } else { text("project") };
     let (id, kind, author) = (text("id"), text("kind"), text("author"));
-    clean(&format!("{id}  {day}  {kind:<8} {author:<9} {project}{shown}{asks}")).replace('\n', " ")
+    clean(&format!("{id}  {day}  {kind:<8} {author:<9} {project:<12} {shown}{asks}")).replace('\n', " ")
 }
 
 fn show_item(item: &Value, out: &Out) -> Result<(), Failure> {
-    Ok(out.answer(item, &row(item, false))?)
+    Ok(out.answer(item, &row(item))?)
 }
 
 fn show_added(answer: &Value, out: &Out) -> Result<(), Failure> {
@@ -370,7 +321,7 @@ fn show_hits(answer: &Value, out: &Out) -> Result<(), Failure> {
         out.note("No memory matches. A search compares words and meaning; baton memory list --all shows all of them.");
     }
     for item in found {
-        out.line(&format!("{:.2}  {}", item["score"].as_f64().unwrap_or_default(), row(item, false)))?;
+        out.line(&format!("{:.2}  {}", item["score"].as_f64().unwrap_or_default(), row(item)))?;
     }
     if let Some(degraded) = answer["degraded"].as_str() {
         out.warn(degraded);
@@ -437,13 +388,8 @@ mod tests {
             "id": "ab", "time": "2026-11-21T10:00:00Z", "kind": "fact", "author": "user", "consent": "pending",
             "text": format!("likes\n\u{1b}[31mtea{}", "!".repeat(200)),
         });
-        let with_project = super::row(&item, true);
-        assert!(
-            with_project.starts_with("ab  2026-11-21  fact     user      -            likes"),
-            "{with_project}"
-        );
-        let row = super::row(&item, false);
-        assert!(row.starts_with("ab  2026-11-21  fact     user      likes [31mtea!"), "{row}");
+        let row = super::row(&item);
+        assert!(row.starts_with("ab  2026-11-21  fact     user      -            likes [31mtea!"), "{row}");
         assert!(row.ends_with("…  [asks for consent]") && !row.contains('\n'));
     }
 }

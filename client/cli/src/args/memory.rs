@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, builder::PossibleValuesParser};
 
 /// The context in memory.
 #[derive(Debug, Default, Clone, Args)]
@@ -43,8 +43,8 @@ pub(crate) enum MemoryCommand {
         #[arg(long)]
         all: bool,
         /// Only memories of this kind.
-        #[arg(long, value_name = "KIND", value_enum)]
-        kind: Option<ItemKind>,
+        #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
+        kind: Option<String>,
         /// Maximum number of memories.
         #[arg(long, value_name = "NUMBER", default_value_t = 50)]
         limit: u32,
@@ -78,32 +78,13 @@ pub(crate) enum MemoryCommand {
         /// Keep the old text as history.
         #[arg(long)]
         keep_old: bool,
-        /// Treatment of other holders of the old words [default: own].
-        #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "keep_old")]
-        others: Option<OtherHolders>,
+        /// Treatment of other holders of the old words: delete none, your own messages, or all [default: own].
+        #[arg(long, value_name = "none|own|all", value_parser = PossibleValuesParser::new(OTHERS), conflicts_with = "keep_old")]
+        others: Option<String>,
     },
     /// Delete memories permanently.
     #[command(alias = "forget", after_help = DELETE_EXAMPLES)]
-    Delete {
-        /// Ids of the memories, or their beginnings.
-        #[arg(required_unless_present_any = ["everything", "project", "kind"])]
-        ids: Vec<String>,
-        /// Delete all memories of this project.
-        #[arg(long, value_name = "NAME", conflicts_with = "ids")]
-        project: Option<String>,
-        /// Delete all memories of this kind: of the project, or else of the shared pool of no project.
-        #[arg(long, value_name = "KIND", value_enum, conflicts_with = "ids")]
-        kind: Option<ItemKind>,
-        /// Treatment of other holders of the words [default: own].
-        #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "everything")]
-        others: Option<OtherHolders>,
-        /// Delete all of the account's memories, with their keys.
-        #[arg(long, conflicts_with_all = ["ids", "project", "kind"])]
-        everything: bool,
-        /// Do not ask for confirmation.
-        #[arg(long)]
-        yes: bool,
-    },
+    Delete(DeleteArguments),
     /// Export all memories to a file, signed but not encrypted.
     Export {
         /// Output file (created with mode 0600); `-` is standard output.
@@ -151,51 +132,32 @@ Examples:
   baton memory delete --project anna            delete all memories of a project, after a question
   baton memory delete --kind episode --yes      delete the messages outside of projects, and keep the facts";
 
-/// A kind of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ItemKind {
-    /// A message, word for word.
-    Episode,
-    /// A fact.
-    Fact,
-    /// A person, place or thing that facts name.
-    Entity,
-    /// A summary of older messages.
-    Summary,
-}
+/// Kinds of memories: messages word for word, facts, the things that facts name, and summaries of older messages.
+const KINDS: [&str; 4] = ["episode", "fact", "entity", "summary"];
+/// Other holders of words that are deleted with them: none, your own messages, or all.
+const OTHERS: [&str; 3] = ["none", "own", "all"];
 
-impl ItemKind {
-    /// Its name in a request.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Episode => "episode",
-            Self::Fact => "fact",
-            Self::Entity => "entity",
-            Self::Summary => "summary",
-        }
-    }
-}
-
-/// Treatment of other holders of the words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum OtherHolders {
-    /// Keep and list them.
-    None,
-    /// Delete your own messages with the words.
-    Own,
-    /// Delete all of them.
-    All,
-}
-
-impl OtherHolders {
-    /// Its name in a request.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Own => "own",
-            Self::All => "all",
-        }
-    }
+/// Arguments of `baton memory delete`.
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArguments {
+    /// Ids of the memories, or their beginnings.
+    #[arg(required_unless_present_any = ["everything", "project", "kind"])]
+    pub ids: Vec<String>,
+    /// Delete all memories of this project.
+    #[arg(long, value_name = "NAME", conflicts_with = "ids")]
+    pub project: Option<String>,
+    /// Delete all memories of this kind: of the project, or else of the shared pool of no project.
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS), conflicts_with = "ids")]
+    pub kind: Option<String>,
+    /// Treatment of other holders of the words: delete none, your own messages, or all [default: own].
+    #[arg(long, value_name = "none|own|all", value_parser = PossibleValuesParser::new(OTHERS), conflicts_with = "everything")]
+    pub others: Option<String>,
+    /// Delete all of the account's memories, with their keys.
+    #[arg(long, conflicts_with_all = ["ids", "project", "kind"])]
+    pub everything: bool,
+    /// Do not ask for confirmation.
+    #[arg(long)]
+    pub yes: bool,
 }
 
 /// A setting.

@@ -49,10 +49,10 @@ pub(crate) struct RelayerMemory {
     mode: HintMode,
     project: Option<String>,
     persona: Option<String>,
-    /// Receives the exchanges to remember; `None` sends none.
-    pub write: Option<RelayerClient>,
-    /// Runs memory's tools for agents; `None` without the relayer's URL.
-    tools: Option<RelayerClient>,
+    /// The relayer's HTTP endpoint; `None` without its URL.
+    relayer: Option<RelayerClient>,
+    /// Whether exchanges are sent there to be remembered.
+    writes: bool,
 }
 
 impl RelayerMemory {
@@ -75,10 +75,11 @@ impl RelayerMemory {
         let owner = address.strip_prefix("0x").and_then(|hex| hex.parse::<SuiAddress>().ok());
         let owner =
             owner.ok_or_else(|| ClientError::Config("--owner is 0x and 64 hex characters".to_owned()))?;
-        let write = if arguments.memory_write { Some(RelayerClient::open(settings)?) } else { None };
+        let (mode, writes) = (arguments.memory_hint, arguments.memory_write);
+        let relayer = RelayerClient::open(settings);
+        let relayer = if writes { Some(relayer?) } else { relayer.ok() };
         let (project, persona) = (arguments.project.clone(), arguments.persona.clone());
-        let tools = RelayerClient::open(settings).ok();
-        Ok(Some(Self { key, owner, mode: arguments.memory_hint, project, persona, write, tools }))
+        Ok(Some(Self { key, owner, mode, project, persona, relayer, writes }))
     }
 
     /// The hint for a message; shows its extent to the user too.
@@ -114,14 +115,14 @@ impl RelayerMemory {
         }
     }
 
-    /// Sends an exchange to be remembered, in this project or else that of the arguments.
+    /// Sends an exchange to be remembered, if the user wants that; in this project or else that of the arguments.
     pub(crate) async fn send(
         &self,
-        relayer: &RelayerClient,
         project: Option<&str>,
         messages: &[Message],
         outcome: &TurnOutcome,
     ) -> Result<(), Failure> {
+        let Some(relayer) = self.relayer.as_ref().filter(|_| self.writes) else { return Ok(()) };
         let mut body = json!({
             "session": outcome.session.to_string(), "turn": outcome.seq, "user": user_text(messages),
             "assistant": outcome.text,
@@ -149,7 +150,8 @@ impl GatewayMemory for RelayerMemory {
             HintMode::Keywords => HintExtent::Keywords,
             HintMode::Message => HintExtent::Message,
         };
-        MemorySharing { hint, remembered_at: self.write.as_ref().map(RelayerClient::name) }
+        let remembers = self.relayer.as_ref().filter(|_| self.writes);
+        MemorySharing { hint, remembered_at: remembers.map(RelayerClient::name) }
     }
 
     fn remember<'a>(
@@ -159,14 +161,8 @@ impl GatewayMemory for RelayerMemory {
         outcome: &'a TurnOutcome,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
-            let Some(relayer) = &self.write else { return };
-            if let Err(failure) = self.send(relayer, project, messages, outcome).await {
-                let name = match &failure {
-                    Failure::Client(error) => error.name(),
-                    Failure::Relayer { name, .. } => name.as_str(),
-                    _ => "Io",
-                };
-                tracing::warn!(name, "an exchange was not remembered");
+            if let Err(failure) = self.send(project, messages, outcome).await {
+                tracing::warn!(name = failure.name(), "an exchange was not remembered");
             }
         })
     }
@@ -177,8 +173,10 @@ impl GatewayMemory for RelayerMemory {
         version: Option<&'a str>,
     ) -> Pin<Box<dyn Future<Output = Result<Option<String>, String>> + Send + 'a>> {
         Box::pin(async move {
-            let relayer =
-                self.tools.as_ref().ok_or("memory's tools need the relayer's URL: --relayer https://HOST")?;
+            let relayer = self
+                .relayer
+                .as_ref()
+                .ok_or("memory's tools need the relayer's URL: --relayer https://HOST")?;
             let answer = relayer.agent_message(message, version).await.map_err(|failure| reason(&failure))?;
             Ok(Some(answer).filter(|answer| !answer.is_empty()))
         })
@@ -238,7 +236,7 @@ impl RelayerMemory {
     fn relayer(&self) -> Result<&RelayerClient, MemoryFailure> {
         let none =
             || MemoryFailure::Refused("memories need the relayer's URL: --relayer https://HOST".to_owned());
-        self.tools.as_ref().ok_or_else(none)
+        self.relayer.as_ref().ok_or_else(none)
     }
 
     /// The id of an item, which is of the project if one is given.

@@ -77,9 +77,7 @@ impl Dialogue {
     async fn finish(&self, messages: &[Message], outcome: &TurnOutcome, view: &mut TurnDisplay<'_>) {
         view.finish(outcome);
         let Some(memory) = &self.options.memory else { return };
-        if let Some(relayer) = &memory.write
-            && let Err(failure) = memory.send(relayer, None, messages, outcome).await
-        {
+        if let Err(failure) = memory.send(None, messages, outcome).await {
             self.out.warn("The relayer did not remember this exchange:");
             failure.report(&self.out);
         }
