@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 
 use baton_client::{
     ClientError, NodeExplanation, NodeInfo, RouteOptions,
-    choose::{Behind, Exclusion, Factors, GOOD_PART, OfferRank, Verdict},
+    choose::{Behind, Exclusion, GOOD_PART, Verdict},
 };
 use baton_proto::ids::NodeId;
 use serde_json::{Value, json};
@@ -20,6 +20,19 @@ use crate::{
     search::{FAILURE_REMARK, unreachable_nodes, while_waiting},
     settings::Settings,
 };
+
+/// The table of explanations, by the values for programs.
+const EXPLANATION: [(&str, &str); 9] = [
+    ("NODE", "/node"),
+    ("MODEL", "/model"),
+    ("SHARE", "/probability"),
+    ("SUCCESS", "/factors/success"),
+    ("SPEED", "/factors/speed"),
+    ("LOAD", "/factors/load"),
+    ("PRICE", "/factors/price"),
+    ("WARM", "/factors/warm"),
+    ("WHY", "/why"),
+];
 
 pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &Out) -> Result<(), Failure> {
     if let Some(session) = &arguments.explain {
@@ -118,45 +131,15 @@ async fn explain(
     })
     .await?;
     let now = now_ms();
+    let list: Vec<Value> = explained.iter().map(|row| describe_explained(row, now)).collect();
     if out.json() {
-        let list: Vec<_> = explained.iter().map(|row| describe_explained(row, now)).collect();
         return Ok(out.value(&json!({ "nodes": list }))?);
     }
-    let heading = ["NODE", "MODEL", "SHARE", "SCORE", "SUCCESS", "SPEED", "LOAD", "PRICE", "WARM", "WHY"];
-    out.table(&heading, explained.iter().map(|row| cells(row, now)).collect())?;
+    out.table_of(&EXPLANATION, &list)?;
     out.note(
         "score = success x speed x load x price; the draw is weighted by score x warm; evidence: --json",
     );
     Ok(())
-}
-
-fn rank(row: &NodeExplanation) -> Option<&OfferRank> {
-    match &row.verdict {
-        Verdict::Excluded(_) => None,
-        Verdict::Ranked(ranked) => Some(ranked),
-    }
-}
-
-/// A row of the table.
-fn cells(row: &NodeExplanation, now_ms: u64) -> Vec<String> {
-    let model = row.offer.as_ref().map_or_else(|| "-".to_owned(), |offer| offer.name.clone());
-    let ranked = rank(row);
-    let share = ranked.map_or_else(|| "-".to_owned(), |ranked| format!("{:.1}%", ranked.share * 100.0));
-    let factor = |of: fn(&Factors) -> f64| {
-        ranked.map_or_else(|| "-".to_owned(), |ranked| format!("{:.2}", of(&ranked.factors)))
-    };
-    vec![
-        short(&row.node),
-        model,
-        share,
-        factor(Factors::score),
-        factor(|factors| factors.success),
-        factor(|factors| factors.speed),
-        factor(|factors| factors.load),
-        factor(|factors| factors.price),
-        factor(|factors| factors.warm),
-        reason(row, now_ms).1,
-    ]
 }
 
 /// The reason that a node is in the draw, or not: a stable name, and words.
@@ -215,7 +198,10 @@ fn excluded(exclusion: Exclusion) -> (&'static str, String) {
 
 fn describe_explained(row: &NodeExplanation, now_ms: u64) -> Value {
     let (reason, why) = reason(row, now_ms);
-    let ranked = rank(row);
+    let ranked = match &row.verdict {
+        Verdict::Excluded(_) => None,
+        Verdict::Ranked(ranked) => Some(ranked),
+    };
     json!({
         "node": row.node.to_string(),
         "model": row.offer.as_ref().map(|offer| &offer.name),

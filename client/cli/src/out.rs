@@ -18,9 +18,13 @@ use baton_proto::{
     ids::{NodeId, SessionId},
     record::{FinishReason, Role},
 };
+use serde_json::{Value, json};
+
 use inbox::{Inbox, ViewMessage};
 use printable::acts;
 pub(crate) use printable::clean;
+
+use crate::clock::date_time;
 
 /// A number of things: `1 turn`, `2 turns`.
 pub(crate) fn count(number: u64, thing: &str) -> String {
@@ -67,6 +71,8 @@ pub(crate) enum Tone {
     Bad,
 }
 
+/// Larger numbers of a table are times, in milliseconds since the Unix epoch.
+const EARLIEST_MS: u64 = 1_000_000_000_000;
 /// After this long, a wait is mentioned.
 const SLOW: Duration = Duration::from_millis(700);
 
@@ -134,7 +140,7 @@ impl Out {
     }
 
     /// A line of JSON.
-    pub(crate) fn value(&self, value: &serde_json::Value) -> io::Result<()> {
+    pub(crate) fn value(&self, value: &Value) -> io::Result<()> {
         let mut out = io::stdout().lock();
         kept(writeln!(out, "{value}").and_then(|()| out.flush()))
     }
@@ -155,8 +161,15 @@ impl Out {
         columns(&rows).iter().try_for_each(|line| self.line(line))
     }
 
+    /// Values as rows: each column has a heading, and the place of its value.
+    pub(crate) fn table_of(&self, columns: &[(&str, &str)], values: &[Value]) -> io::Result<()> {
+        let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+        let row = |value: &Value| columns.iter().map(|(_, place)| cell(value.pointer(place))).collect();
+        self.table(&headings, values.iter().map(row).collect())
+    }
+
     /// An answer: a line of JSON for programs, or else a line of text.
-    pub(crate) fn answer(&self, value: &serde_json::Value, text: &str) -> io::Result<()> {
+    pub(crate) fn answer(&self, value: &Value, text: &str) -> io::Result<()> {
         if self.json { self.value(value) } else { self.line(text) }
     }
 
@@ -234,7 +247,7 @@ impl Out {
             self.say(Tone::Note, &format!("  try: {hint}"));
         }
         if self.json {
-            let value = serde_json::json!({ "error": { "name": name, "message": message, "hint": hint } });
+            let value = json!({ "error": { "name": name, "message": message, "hint": hint } });
             // Without an output there is no reader to report to.
             let _ = self.value(&value);
         }
@@ -256,6 +269,20 @@ impl Out {
         };
         let line = if self.color { format!("\x1b[{code}m{text}\x1b[0m\n") } else { format!("{text}\n") };
         let _ = io::stderr().lock().write_all(line.as_bytes());
+    }
+}
+
+/// A value as a cell of a table: a time as its date, and an id by its beginning.
+fn cell(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) if text.len() == 64 => text.chars().take(8).collect(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => match (value.as_u64(), value.as_f64()) {
+            (Some(ms), _) if ms > EARLIEST_MS => date_time(ms),
+            (None, Some(number)) => format!("{number:.2}"),
+            _ => value.to_string(),
+        },
     }
 }
 

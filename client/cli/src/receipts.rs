@@ -4,12 +4,11 @@ use baton_client::{
     Client, CountersignatureStatus, TurnReceipt,
     evidence::{self, Equivocation},
 };
-use baton_proto::{ids::SessionId, receipt::EngineKind};
+use baton_proto::ids::SessionId;
 use serde_json::{Value, json};
 
 use crate::{
     args::ReceiptsArguments,
-    clock::date_time,
     failure::Failure,
     files::write_private,
     home::{find_session, with_client},
@@ -17,6 +16,23 @@ use crate::{
     settings::Settings,
     turn_display::describe_receipt,
 };
+
+/// The table of a session's turns, by the values for programs.
+const COLUMNS: [(&str, &str); 13] = [
+    ("TURN", "/turn"),
+    ("ACCEPTED (UTC)", "/accepted_ms"),
+    ("NODE", "/node"),
+    ("MODEL", "/receipt/model_name"),
+    ("ENGINE", "/receipt/engine"),
+    ("IN", "/receipt/input_tokens"),
+    ("OUT", "/receipt/output_tokens"),
+    ("RESUMED", "/receipt/resumed_tokens"),
+    ("PRICE", "/receipt/price"),
+    ("FIRST MS", "/receipt/first_token_ms"),
+    ("DECODE MS", "/receipt/decode_ms"),
+    ("COUNTERSIGNED", "/countersigned"),
+    ("PROBLEM", "/problem"),
+];
 
 /// The turns of one session.
 struct SessionReceipts {
@@ -60,7 +76,9 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
         write_private(path, &text)?;
     }
     if out.json() {
-        let sessions = sessions.iter().map(|one| describe(client, one, arguments.verify));
+        let sessions = sessions.iter().map(
+            |one| json!({ "session": one.id.to_string(), "turns": describe(client, one, arguments.verify) }),
+        );
         out.value(&json!({
             "sessions": sessions.collect::<Vec<_>>(),
             "verified": arguments.verify.then_some(problems == 0),
@@ -69,7 +87,7 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
         return Ok(problems == 0);
     }
     for one in &sessions {
-        show(client, one, arguments.verify, out)?;
+        show(one, &describe(client, one, arguments.verify), out)?;
     }
     show_twice(&twice, arguments, out);
     match (turns().count() as u64, arguments.verify, problems as u64) {
@@ -112,53 +130,14 @@ fn countersigned(state: CountersignatureStatus) -> &'static str {
     }
 }
 
-fn show(client: &Client, listed: &SessionReceipts, verify: bool, out: &Out) -> Result<(), Failure> {
-    out.line(&format!("session {}", short_session(&listed.id)))?;
-    let mut rows = Vec::new();
-    for turn in &listed.turns {
-        let Some(receipt) = &turn.receipt else { continue };
-        let name = client.model_name(receipt.model);
-        let name = name.unwrap_or_else(|| receipt.model.to_string().chars().take(8).collect());
-        // Answers of other engines cannot be computed again.
-        let engine = match receipt.engine {
-            EngineKind::Native => String::new(),
-            other => format!(" ({})", other.name()),
-        };
-        let (tokens, times) = (&receipt.tokens, &receipt.timings);
-        let verdict = turn.problem.map(|code| code.name());
-        rows.push(vec![
-            turn_number(turn.seq).to_string(),
-            date_time(turn.accepted_ms),
-            short(&turn.node),
-            format!("{name}{engine}"),
-            tokens.input.to_string(),
-            tokens.output.to_string(),
-            tokens.resumed.to_string(),
-            receipt.price.to_string(),
-            times.first_token_ms.to_string(),
-            times.decode_ms.to_string(),
-            countersigned(turn.countersigned).to_owned(),
-            verdict.unwrap_or(if verify { "yes" } else { "at acceptance" }).to_owned(),
-        ]);
+/// Shows the turns of a session, as [`describe`] has them.
+fn show(session: &SessionReceipts, turns: &[Value], out: &Out) -> Result<(), Failure> {
+    out.line(&format!("session {}", short_session(&session.id)))?;
+    let shown: Vec<Value> = turns.iter().filter(|turn| !turn["receipt"].is_null()).cloned().collect();
+    if !shown.is_empty() {
+        out.table_of(&COLUMNS, &shown)?;
     }
-    let missing = (listed.turns.len() - rows.len()) as u64;
-    let heading = [
-        "TURN",
-        "ACCEPTED (UTC)",
-        "NODE",
-        "MODEL",
-        "IN",
-        "OUT",
-        "RESUMED",
-        "PRICE",
-        "FIRST MS",
-        "DECODE MS",
-        "COUNTERSIGNED",
-        "VERIFIED",
-    ];
-    if !rows.is_empty() {
-        out.table(&heading, rows)?;
-    }
+    let missing = (turns.len() - shown.len()) as u64;
     if missing > 0 {
         out.note(&format!(
             "{} without a receipt: they were brought back from the store, which has none",
@@ -168,8 +147,9 @@ fn show(client: &Client, listed: &SessionReceipts, verify: bool, out: &Out) -> R
     Ok(())
 }
 
-fn describe(client: &Client, SessionReceipts { id, turns }: &SessionReceipts, verify: bool) -> Value {
-    let turns = turns.iter().map(|turn| {
+/// The turns of a session, for programs.
+fn describe(client: &Client, session: &SessionReceipts, verify: bool) -> Vec<Value> {
+    let turns = session.turns.iter().map(|turn| {
         let receipt = turn.receipt.as_ref();
         let receipt =
             receipt.map(|receipt| describe_receipt(receipt, client.model_name(receipt.model).as_deref()));
@@ -185,5 +165,5 @@ fn describe(client: &Client, SessionReceipts { id, turns }: &SessionReceipts, ve
             "signed_twice": turn.equivocation.as_ref().map(Equivocation::to_json),
         })
     });
-    json!({ "session": id.to_string(), "turns": turns.collect::<Vec<_>>() })
+    turns.collect()
 }

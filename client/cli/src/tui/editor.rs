@@ -39,8 +39,6 @@ pub(super) struct Editor {
     cursor: usize,
     /// The column that moves up and down keep.
     column: Option<usize>,
-    /// The last cut text.
-    cut: String,
     history: VecDeque<String>,
     /// The shown history entry, from the oldest; `None` for the draft.
     shown: Option<usize>,
@@ -128,7 +126,7 @@ impl Editor {
         self.column = None;
     }
 
-    /// Cuts the text between the cursor and the target. A cut of words or lines can be put back.
+    /// Deletes the text between the cursor and the target.
     pub(super) fn delete(&mut self, to: Move) {
         let target = self.target(to);
         let range = self.cursor.min(target)..self.cursor.max(target);
@@ -136,18 +134,9 @@ impl Editor {
             return;
         }
         let start = range.start;
-        let cut: String = self.text.drain(range).collect();
-        if !matches!(to, Move::Left | Move::Right) {
-            self.cut = cut;
-        }
+        self.text.drain(range);
         self.set_cursor(start);
         self.changed();
-    }
-
-    /// Puts the last cut text back.
-    pub(super) fn put_back(&mut self) {
-        let cut = self.cut.clone();
-        self.insert(&cut);
     }
 
     /// Moves up or down by a row of this many cells; false at the edge.

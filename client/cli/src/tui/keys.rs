@@ -209,7 +209,6 @@ impl State {
             'w' => self.editor.delete(Move::WordLeft),
             'u' => self.editor.delete(Move::Home),
             'k' => self.editor.delete(Move::End),
-            'y' => self.editor.put_back(),
             _ => {}
         }
     }

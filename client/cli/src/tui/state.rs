@@ -28,8 +28,7 @@ Tab             goes to the list of conversations; Ctrl-B hides it
 in the list     Enter opens, n new, r renames, d deletes
 in the / menu   Up, Down choose, Tab or Enter takes, Esc closes
 Up, Down        earlier lines
-Ctrl-A E W U K  to the beginning, the end; cut a word, a line
-Ctrl-Y          puts the cut text back
+Ctrl-A E W U K  to the beginning, the end; delete a word, a line
 Alt-B, Alt-F    a word back, a word forward
 Ctrl-L          redraws the screen
 F1              shows this help";

@@ -48,7 +48,7 @@ async fn the_command_explains_the_choice_as_a_table_and_as_json() {
     let text = out(&run(&["nodes", "--explain"]).await);
     assert!(text.starts_with("NODE ") && text.lines().count() == 3, "{text}");
     assert!(text.contains("last of all: what it sent or signed was not true; for 1439 min more"), "{text}");
-    assert!(text.contains("100.0%"), "{text}");
+    assert!(text.contains("1.00"), "{text}");
 
     for (option, value, reason) in [("--model", "huge", "model"), ("--max-price", "0", "price")] {
         let explained = last(&run(&["nodes", "--explain", "--json", option, value]).await);
