@@ -18,11 +18,11 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{BlobId, LinkHash, PublicKey, SessionId},
-    limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES, VERSION},
+    limits::VERSION,
     link::{BranchPoint, Genesis},
     memory::MemoryItem,
     note::{check_session, signed_by_session},
-    record::{Message, Role},
+    record::Message,
     segment::{Segment, blob_salt},
     signed::{Signable, SignedBytes, SignedObject},
     turn::Sampling,
@@ -33,9 +33,6 @@ pub(crate) mod text;
 
 pub use check::{ExportReport, OpenTurn, SeenBlob, open, verify, verify_each_blob};
 
-/// Largest encoded sampling settings: the numbers, the stop strings with their lengths, and the biases.
-const MAX_SAMPLING_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8) + MAX_TOKEN_BIASES * 9;
-
 /// The `format` of an export of this version.
 pub const EXPORT_FORMAT: &str = "baton-export-v2";
 /// The `format` of evidence against a node: of links that it signed twice, or of a
@@ -44,7 +41,7 @@ pub const EVIDENCE_FORMAT: &str = "baton-evidence-v3";
 
 /// An exported session. In JSON every field but [`ExportTurn::sampling`] is present, `null` when empty;
 /// unknown fields are refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
     /// [`EXPORT_FORMAT`].
@@ -135,7 +132,7 @@ pub struct ExportSegment {
 }
 
 /// One turn: its keys, and the statements that node and client signed about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportTurn {
     /// Position in the chain, from 0.
@@ -159,96 +156,11 @@ pub struct ExportTurn {
     /// The pinned system text of the turn, if the client kept it. Checking the receipt's input commitment
     /// needs it. An empty list means that there was none; `null` means unknown.
     #[serde(deserialize_with = "text::present")]
-    pub system: Option<Vec<ExportMessage>>,
+    pub system: Option<Vec<Message>>,
     /// The encoded [`Sampling`] of the turn (base64), if the client kept it: a second computation of the turn
     /// needs it. Absent when unknown.
-    #[serde(default, deserialize_with = "text::given", skip_serializing_if = "Option::is_none")]
-    pub sampling: Option<ExportSampling>,
-}
-
-/// Sampling settings in an export. Their stop strings are the client's words.
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct ExportSampling(Vec<u8>);
-
-impl ExportSampling {
-    /// Decodes the settings.
-    ///
-    /// # Errors
-    /// The codes of decoding, and [`ErrorCode::PayloadRejected`] for numbers out of range.
-    pub fn decode(&self) -> Result<Sampling, ErrorCode> {
-        let sampling: Sampling = codec::decode(&self.0, MAX_SAMPLING_BYTES)?;
-        sampling.check()?;
-        Ok(sampling)
-    }
-}
-
-impl From<&Sampling> for ExportSampling {
-    fn from(sampling: &Sampling) -> Self {
-        Self(codec::encode_secret(sampling).to_vec())
-    }
-}
-
-impl std::fmt::Debug for ExportSampling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ExportSampling({} bytes)", self.0.len())
-    }
-}
-
-impl Serialize for ExportSampling {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        text::base64::serialize(&self.0, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for ExportSampling {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::base64::deserialize(deserializer).map(Self)
-    }
-}
-
-/// A pinned system message.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
-#[serde(deny_unknown_fields)]
-pub struct ExportMessage {
-    /// `System`, `User`, `Assistant` or `Tool`.
-    #[zeroize(skip)]
-    pub role: Role,
-    /// Name of the speaker or tool.
-    #[serde(deserialize_with = "text::present")]
-    pub name: Option<String>,
-    /// The tool call to which it belongs.
-    #[serde(deserialize_with = "text::present")]
-    pub call_id: Option<String>,
-    /// The text.
-    pub text: String,
-}
-
-impl std::fmt::Debug for ExportMessage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ExportMessage({:?}, {} bytes)", self.role, self.text.len())
-    }
-}
-
-impl From<&Message> for ExportMessage {
-    fn from(message: &Message) -> Self {
-        Self {
-            role: message.role,
-            name: message.name.clone(),
-            call_id: message.call_id.clone(),
-            text: message.text.clone(),
-        }
-    }
-}
-
-impl From<&ExportMessage> for Message {
-    fn from(message: &ExportMessage) -> Self {
-        Self {
-            role: message.role,
-            name: message.name.clone(),
-            call_id: message.call_id.clone(),
-            text: message.text.clone(),
-        }
-    }
+    #[serde(default, with = "text::sampling", skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
 }
 
 /// The memory items of a turn. An export leaves them out, as they come from other conversations.
@@ -327,7 +239,7 @@ impl Export {
 }
 
 /// The client's own records of a turn, outside the chain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TurnProofs {
     /// The authorisation that the client signed.
     pub auth: Option<SignedBytes>,
@@ -338,31 +250,21 @@ pub struct TurnProofs {
     /// The pinned system text of the turn; empty if there was none.
     pub system: Option<Vec<Message>>,
     /// Its sampling settings.
-    pub sampling: Option<ExportSampling>,
-}
-
-/// The start of a session, and whether to export the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExportScope {
-    /// Shard count of the session's blob IDs.
-    pub n_shards: u16,
-    /// The parent, if the session is a branch.
-    pub branch: Option<BranchPoint>,
-    /// Whether the export carries the root: its holder can then write the session as well as read it.
-    pub with_root: bool,
+    pub sampling: Option<Sampling>,
 }
 
 /// Builds the export of a verified session.
 ///
 /// [`SessionReader`](crate::chain::SessionReader) returns `segments`, each with its blob. `proofs` holds the
-/// client's proofs by seq, as far as it has them.
+/// client's proofs by seq, as far as it has them. The holder of an export with the root can write the session.
 ///
 /// # Errors
 /// [`ErrorCode::BadSequence`] without a turn. [`ErrorCode::BlobHashMismatch`] when a segment, sealed again,
 /// gives another blob than the blob it came from.
 pub fn build(
     root: &SessionRoot,
-    scope: &ExportScope,
+    genesis: &Genesis,
+    with_root: bool,
     segments: &[VerifiedSegment],
     proofs: &BTreeMap<u64, TurnProofs>,
 ) -> Result<Export, ErrorCode> {
@@ -394,20 +296,18 @@ pub fn build(
         head = Some((last.link.seq, last.link.link_hash()));
     }
     let (seq, link_hash) = head.ok_or(ErrorCode::BadSequence)?;
-    let signing = root.signing_key();
-    let (session_id, session_key) = (root.session_id(), signing.public_key());
+    let (session_id, Genesis { session_key, n_shards, branch }) = (root.session_id(), *genesis);
     let statement = ExportStatement { version: VERSION, session_id, session_key, seq, link_hash };
-    let statement = SignedObject::sign(statement, &signing).encode();
+    let statement = SignedObject::sign(statement, &root.signing_key()).encode();
     Ok(Export {
         format: EXPORT_FORMAT.to_owned(),
         session_id,
         session_key,
-        n_shards: scope.n_shards,
-        branch: scope
-            .branch
+        n_shards,
+        branch: branch
             .map(|branch| ExportBranch { session_id: branch.session_id, link_hash: branch.link_hash }),
         head: ExportHead { seq, link_hash, statement },
-        root: scope.with_root.then(|| ExportKey(*root.expose())),
+        root: with_root.then(|| ExportKey(*root.expose())),
         segments: exported_segments,
         turns,
     })
@@ -425,9 +325,7 @@ fn export_turn(root: &SessionRoot, link: &crate::link::Link, proofs: Option<&Tur
         auth: encoded(|proofs| proofs.auth.as_ref()),
         receipt: encoded(|proofs| proofs.receipt.as_ref()),
         ack: encoded(|proofs| proofs.ack.as_ref()),
-        system: proofs
-            .and_then(|proofs| proofs.system.as_ref())
-            .map(|system| system.iter().map(ExportMessage::from).collect()),
+        system: proofs.and_then(|proofs| proofs.system.clone()),
         sampling: proofs.and_then(|proofs| proofs.sampling.clone()),
     }
 }

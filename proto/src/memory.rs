@@ -175,7 +175,11 @@ fn binding(auth_hash: &AuthHash, relayer: &PublicKey, node: &NodeId) -> [u8; 96]
     bytes
 }
 
-fn check_items(items: &[MemoryItem]) -> Result<(), ErrorCode> {
+/// Checks the number of items, and their lengths.
+///
+/// # Errors
+/// [`ErrorCode::MemUnauthorized`].
+pub fn check_items(items: &[MemoryItem]) -> Result<(), ErrorCode> {
     let fits = items.len() <= MAX_MEMORY_ITEMS
         && items.iter().all(|item| {
             item.text.len() <= MAX_MEMORY_ITEM_BYTES && item.source.len() <= MAX_MEMORY_ITEM_BYTES

@@ -34,13 +34,16 @@ pub enum Role {
 
 /// One message of a conversation.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+#[serde(deny_unknown_fields)]
 pub struct Message {
     /// The speaker.
     #[zeroize(skip)]
     pub role: Role,
-    /// Name of the speaker or tool, at most 128 bytes.
+    /// Name of the speaker or tool, at most 128 bytes. In JSON it is present, and perhaps `null`.
+    #[serde(deserialize_with = "crate::export::text::present")]
     pub name: Option<String>,
-    /// The tool call that this message makes or answers, at most 128 bytes.
+    /// The tool call that this message makes or answers, at most 128 bytes. As the name in JSON.
+    #[serde(deserialize_with = "crate::export::text::present")]
     pub call_id: Option<String>,
     /// The text, at most 512 KiB.
     pub text: String,

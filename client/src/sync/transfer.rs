@@ -7,7 +7,7 @@ use baton_proto::{
     ErrorCode, SignedBytes,
     chain::{SessionReader, VerifiedSegment, rebuild_blob},
     codec,
-    export::{self, Export, ExportScope, TurnProofs},
+    export::{self, Export, TurnProofs},
     head::{HeadOuter, SegmentRef},
     ids::BlobId,
     limits::{MAX_READ_BLOBS, MAX_SIGNED_BYTES},
@@ -39,10 +39,8 @@ pub(crate) async fn export(
     with_root: bool,
 ) -> Result<Zeroizing<String>, ClientError> {
     let segments = verify::own_segments(session).await?;
-    let built = session.read(|state| {
-        let scope = ExportScope { n_shards: state.header.n_shards, branch: state.header.branch, with_root };
-        export::build(&state.root, &scope, &segments, &proofs(state))
-    })?;
+    let built = session
+        .read(|state| export::build(&state.root, &state.genesis(), with_root, &segments, &proofs(state)))?;
     let text =
         serde_json::to_string_pretty(&built).map_err(|error| ClientError::Export(error.to_string()))?;
     check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
@@ -91,7 +89,7 @@ fn proofs(state: &State) -> Proofs {
         receipt: meta.receipt.as_ref().map(|receipt| receipt.bytes().clone()),
         ack: meta.ack.as_ref().map(|ack| ack.bytes().clone()),
         system: meta.system.as_ref().map(|system| system.to_vec()),
-        sampling: meta.asked.as_ref().map(|(sampling, _)| sampling.into()),
+        sampling: meta.asked.as_ref().map(|(sampling, _)| sampling.clone()),
     };
     turns.map(|(turn, meta)| (turn.link.seq, proof(meta))).collect()
 }
@@ -127,12 +125,11 @@ pub(crate) fn verified_entries(
         let decode = |bytes: &Option<Vec<u8>>| -> Result<Option<SignedBytes>, ErrorCode> {
             bytes.as_ref().map(|bytes| codec::decode(bytes, MAX_SIGNED_BYTES + 72)).transpose()
         };
-        let system = turn.system.as_ref().map(|system| system.iter().map(Message::from).collect());
         let proof = TurnProofs {
             auth: decode(&turn.auth)?,
             receipt: decode(&turn.receipt)?,
             ack: decode(&turn.ack)?,
-            system,
+            system: turn.system.clone(),
             sampling: turn.sampling.clone(),
         };
         proofs.insert(turn.seq, proof);

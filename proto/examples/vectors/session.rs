@@ -15,7 +15,7 @@ use baton_proto::{
     chain::SessionReader,
     check::{AnswerCheck, CheckGap, CheckOrder, CheckVerdict},
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn, seal_turn},
-    export::{self, Export, ExportScope, TurnProofs},
+    export::{self, Export, TurnProofs},
     head::{HeadOuter, SegmentRef},
     ids::{BlobId, DeviceId, GrantHash, ModelId, NodeId, PayloadHash, RunningHash, SamplingDigest, TurnId},
     limits::{PAYLOAD_VERSION, TURN_AUTH_VERSION},
@@ -321,14 +321,13 @@ impl Session {
 
     /// The authorisation, without the hashes that need the payload.
     fn order(&self, seq: u64, script: &Script) -> TurnAuth {
-        let session_key = root().signing_key().public_key();
-        let genesis = Genesis { session_key, n_shards: N_SHARDS, branch: None };
+        let genesis = genesis();
         let last = self.turns.last();
         TurnAuth {
             version: TURN_AUTH_VERSION,
             suite: baton_keys::exchange::SUITE,
             session_id: root().session_id(),
-            session_key,
+            session_key: genesis.session_key,
             device_id: DeviceId([0xd0; 16]),
             seq,
             turn_id: TurnId([0x20 + byte(seq); 16]),
@@ -398,14 +397,17 @@ impl Session {
                     receipt: Some(turn.accepted.receipt.bytes().clone()),
                     ack: (seq != 19).then(|| turn.ack.bytes().clone()),
                     system: (seq != 4).then(system),
-                    sampling: (seq % 2 == 0 || seq == 19).then(|| (&sampling(seq)).into()),
+                    sampling: (seq % 2 == 0 || seq == 19).then(|| sampling(seq)),
                 };
                 (seq, proofs)
             })
             .collect();
-        let scope = ExportScope { n_shards: N_SHARDS, branch: None, with_root };
-        export::build(&root(), &scope, &segments, &proofs).expect("a verified session exports")
+        export::build(&root(), &genesis(), with_root, &segments, &proofs).expect("a verified session exports")
     }
+}
+
+fn genesis() -> Genesis {
+    Genesis { session_key: root().signing_key().public_key(), n_shards: N_SHARDS, branch: None }
 }
 
 /// A result of each kind.

@@ -17,7 +17,7 @@ use crate::{
     turn::{Sampling, TurnAuth},
 };
 
-use super::{EXPORT_FORMAT, Export, ExportSampling, ExportSegment, ExportStatement, ExportTurn};
+use super::{EXPORT_FORMAT, Export, ExportSegment, ExportStatement, ExportTurn};
 
 /// Shard counts of Walrus networks, within which blob IDs are defined.
 const N_SHARDS: std::ops::RangeInclusive<u16> = 4..=2048;
@@ -31,22 +31,14 @@ pub struct ExportReport {
     pub turns: u64,
     /// Segments.
     pub segments: u64,
-    /// Segments that take no further turn.
-    pub closed_segments: u64,
-    /// Blobs rebuilt byte for byte: one a turn.
-    pub blobs_rebuilt: u64,
     /// Authorisations checked.
     pub auths_checked: u64,
     /// Receipts checked, with their commitment to the answer.
     pub receipts_checked: u64,
     /// Receipts whose commitment to the input was checked too.
     pub inputs_checked: u64,
-    /// Receipts with memory items. An export leaves those out, so their commitment is not checked.
-    pub memory_unchecked: u64,
     /// Acknowledgements checked.
     pub acks_checked: u64,
-    /// Whether all keys were derived again from the root.
-    pub root_checked: bool,
 }
 
 /// A blob of the session, rebuilt and equal to the blob that the chain names.
@@ -139,14 +131,10 @@ fn walk(
         head: export.head.link_hash,
         turns: 0,
         segments: 0,
-        closed_segments: 0,
-        blobs_rebuilt: 0,
         auths_checked: 0,
         receipts_checked: 0,
         inputs_checked: 0,
-        memory_unchecked: 0,
         acks_checked: 0,
-        root_checked: root.is_some(),
     };
     let mut turns = export.turns.iter();
     for (position, (segment, links)) in segments.iter().enumerate() {
@@ -177,10 +165,8 @@ fn walk(
             see(&SeenBlob { seq: link.seq, blob_id, closes_segment, bytes: &blob })?;
             keep(checked.proofs(&blob, &mut report)?);
             report.turns += 1;
-            report.blobs_rebuilt += 1;
         }
         report.segments += 1;
-        report.closed_segments += u64::from(segment.is_closed());
     }
     if turns.next().is_some() { Err(ErrorCode::BadSequence) } else { Ok(report) }
 }
@@ -295,8 +281,7 @@ impl CheckedTurn<'_> {
 
     fn proofs(self, blob: &[u8], report: &mut ExportReport) -> Result<OpenTurn, ErrorCode> {
         let auth = self.turn.auth.as_ref().map(|auth| self.check_auth(auth)).transpose()?;
-        let system = self.turn.system.as_ref();
-        let system: Option<Vec<Message>> = system.map(|system| system.iter().map(Message::from).collect());
+        let system = self.turn.system.clone();
         let receipt = self.turn.receipt.as_ref().map(|receipt| {
             let bytes: SignedBytes = crate::codec::decode(receipt, MAX_SIGNED_BYTES + 72)?;
             check_receipt(self.link, &self.record, &self.record_key, system.as_deref(), bytes)
@@ -314,9 +299,7 @@ impl CheckedTurn<'_> {
         report.auths_checked += u64::from(auth.is_some());
         report.receipts_checked += u64::from(receipt.is_some());
         report.inputs_checked += u64::from(receipt.is_some() && system.is_some());
-        let has_memory = receipt.as_ref().is_some_and(|receipt| receipt.commitments.memory.is_some());
-        report.memory_unchecked += u64::from(has_memory);
-        let sampling = self.turn.sampling.as_ref().map(ExportSampling::decode).transpose()?;
+        let sampling = self.turn.sampling.clone();
         if let Some(sampling) = &sampling {
             check_sampling(sampling, &self.record_key, receipt.as_deref(), auth.as_deref())?;
         }

@@ -24,17 +24,10 @@ where
 }
 
 /// An optional field that must be present, even as `null`.
-pub(super) fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+pub(crate) fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     Option::deserialize(deserializer)
-}
-
-/// An optional field that is absent when empty, never `null`.
-pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
 }
 
 /// An optional identifier.
@@ -100,5 +93,40 @@ pub(super) mod base64_option {
         Option::<String>::deserialize(deserializer)?
             .map(|text| STANDARD.decode(text).map_err(|_| D::Error::custom("malformed base64")))
             .transpose()
+    }
+}
+
+/// Sampling settings: their encoding. The field is absent when they are unknown, and never `null`.
+pub(super) mod sampling {
+    use serde::{Deserializer, Serializer, de::Error as _};
+
+    use super::base64;
+    use crate::{
+        codec,
+        limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES},
+        turn::Sampling,
+    };
+
+    /// Largest encoding: the numbers, the stop strings with their lengths, and the biases.
+    const MAX_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8) + MAX_TOKEN_BIASES * 9;
+
+    #[expect(clippy::ref_option, reason = "the signature that serde asks for")]
+    pub(in super::super) fn serialize<S: Serializer>(
+        sampling: &Option<Sampling>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match sampling {
+            Some(sampling) => base64::serialize(&codec::encode_secret(sampling), serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Sampling>, D::Error> {
+        let bytes = zeroize::Zeroizing::new(base64::deserialize(deserializer)?);
+        let sampling: Sampling = codec::decode(&bytes, MAX_BYTES).map_err(D::Error::custom)?;
+        sampling.check().map_err(D::Error::custom)?;
+        Ok(Some(sampling))
     }
 }

@@ -7,14 +7,11 @@ use baton_proto::{
     ErrorCode, SignedObject,
     chain::SessionReader,
     commit::{ChainPosition, seal_turn},
-    export::{
-        Export, ExportKey, ExportReport, ExportScope, ExportStatement, TurnProofs, build, verify,
-        verify_each_blob,
-    },
+    export::{Export, ExportKey, ExportReport, ExportStatement, TurnProofs, build, verify, verify_each_blob},
     head::{HeadOuter, SegmentRef},
     ids::{BlobId, Commitment, LinkHash, ModelId, SamplingDigest, SessionId},
     limits::{MAX_CLOCK_SKEW_MS, MAX_TURN_MS},
-    link::{BlobRef, BranchPoint},
+    link::{BlobRef, BranchPoint, Genesis},
     receipt::Receipt,
     record::Record,
     segment::Segment,
@@ -48,14 +45,10 @@ fn an_export_verifies_with_and_without_root_and_round_trips() {
                 head: session.head().link_hash,
                 turns: TURNS,
                 segments: 2,
-                closed_segments: 1,
-                blobs_rebuilt: TURNS,
                 auths_checked: 19,
                 receipts_checked: 20,
                 inputs_checked: 19,
-                memory_unchecked: 1,
                 acks_checked: 19,
-                root_checked: with_root,
             }
         );
     }
@@ -63,7 +56,9 @@ fn an_export_verifies_with_and_without_root_and_round_trips() {
 
 #[test]
 fn every_blob_is_shown_with_the_id_that_the_chain_names() {
-    let export = Session::make().export(false);
+    let mut export = Session::make().export(false);
+    // The next link or the export names each.
+    export.turns.iter_mut().for_each(|turn| turn.blob_id = None);
     let mut seen = Vec::new();
     verify_each_blob(&export, &mut |blob| {
         assert_eq!(blob.blob_id, Some(stand_in_id(blob.bytes)));
@@ -172,7 +167,7 @@ fn names_what_is_wrong() {
     }
     let cases: &[(&str, Change, ErrorCode)] = &[
         ("format", |e| e.format = "baton-export-v1".into(), UnsupportedVersion),
-        ("sampling", |e| e.turns[0].sampling = Some((&sampling(9)).into()), ReceiptMismatch),
+        ("sampling", |e| e.turns[0].sampling = Some(sampling(9)), ReceiptMismatch),
         ("session id", |e| e.session_id.0[0] ^= 1, SessionIdMismatch),
         ("session key", |e| e.session_key.0[0] ^= 1, SessionIdMismatch),
         ("root", |e| e.root = Some(ExportKey::from_bytes([1; 32])), SessionIdMismatch),
@@ -273,8 +268,8 @@ fn export_of_one_turn(
         system: Some(system()),
         sampling: None,
     };
-    let scope = ExportScope { n_shards: N_SHARDS, branch, with_root: false };
-    build(&root(), &scope, &reader.finish().unwrap(), &BTreeMap::from([(0, proofs)])).unwrap()
+    let genesis = Genesis { session_key: root().signing_key().public_key(), n_shards: N_SHARDS, branch };
+    build(&root(), &genesis, false, &reader.finish().unwrap(), &BTreeMap::from([(0, proofs)])).unwrap()
 }
 
 #[test]
@@ -336,48 +331,18 @@ fn refuses_a_chain_whose_head_the_session_did_not_sign() {
         state(|statement| statement.link_hash = LinkHash([9; 32]), &key),
         Err(ErrorCode::HeadMismatch)
     );
+    // A tail that was cut off: the first segment alone is a whole chain, as an honest, older export has it.
+    let mut cut = export.clone();
+    cut.segments.truncate(1);
+    cut.turns.truncate(16);
+    (cut.head.seq, cut.head.link_hash) = (15, session.turns[15].accepted.link.link_hash());
+    assert_eq!(verify(&cut), Err(ErrorCode::HeadMismatch));
     let mut unsigned = export.clone();
     unsigned.head.statement = Vec::new();
     assert_eq!(verify(&unsigned), Err(ErrorCode::NonCanonical));
     let mut old = json(&export);
     old["head"].as_object_mut().unwrap().remove("statement");
     assert_eq!(check(&old), Err(None));
-}
-
-#[test]
-fn a_tail_that_was_cut_off_is_noticed() {
-    let session = Session::make();
-    let mut cut = session.export(false);
-    // The first segment alone is a whole chain, with keys and blob as an honest, older export has them.
-    cut.segments.truncate(1);
-    cut.turns.truncate(16);
-    (cut.head.seq, cut.head.link_hash) = (15, session.turns[15].accepted.link.link_hash());
-    assert_eq!(verify(&cut), Err(ErrorCode::HeadMismatch));
-}
-
-#[test]
-fn the_last_blob_of_a_segment_is_shown_with_an_id_though_its_turn_names_none() {
-    let mut export = Session::make().export(false);
-    export.turns.iter_mut().for_each(|turn| turn.blob_id = None);
-    let mut without = Vec::new();
-    let report = verify_each_blob(&export, &mut |blob| {
-        if blob.blob_id.is_none() {
-            without.push(blob.seq);
-        }
-        Ok(())
-    });
-    assert!(report.is_ok());
-    assert_eq!(without, Vec::<u64>::new(), "the next link or the export names each");
-}
-
-#[test]
-fn refuses_what_an_answer_carries_beside_its_text() {
-    let name = |record: &mut Record| record.messages.last_mut().unwrap().name = Some("hidden".to_owned());
-    let call = |record: &mut Record| record.messages.last_mut().unwrap().call_id = Some("hidden".to_owned());
-    for change in [name, call] {
-        let export = export_of_one_turn(None, |_| {}, change);
-        assert_eq!(verify(&export), Err(ErrorCode::ReceiptMismatch));
-    }
 }
 
 #[test]
@@ -388,7 +353,7 @@ fn refuses_sampling_settings_that_were_not_ordered_and_shards_of_no_network() {
     turn.receipt = None;
     assert!(verify(&export).is_ok());
     let turn = export.turns.iter_mut().find(|turn| turn.receipt.is_none()).unwrap();
-    turn.sampling = Some((&Sampling { temperature: 0.5, ..sampling(turn.seq) }).into());
+    turn.sampling = Some(Sampling { temperature: 0.5, ..sampling(turn.seq) });
     assert_eq!(verify(&export), Err(ErrorCode::ReceiptMismatch));
     for n_shards in [0, 1, 3, 2049, u16::MAX] {
         let mut export = Session::make().export(false);
@@ -427,6 +392,12 @@ fn refuses_a_signed_receipt_that_claims_what_was_not_ordered() {
     ];
     for (name, lie) in lies {
         assert_eq!(verify(&export_with_receipt(*lie)), Err(ErrorCode::ReceiptMismatch), "{name}");
+    }
+    // An answer carries nothing beside its text.
+    let name = |record: &mut Record| record.messages.last_mut().unwrap().name = Some("hidden".to_owned());
+    let call = |record: &mut Record| record.messages.last_mut().unwrap().call_id = Some("hidden".to_owned());
+    for change in [name, call] {
+        assert_eq!(verify(&export_of_one_turn(None, |_| {}, change)), Err(ErrorCode::ReceiptMismatch));
     }
 }
 
