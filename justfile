@@ -60,10 +60,9 @@ advisories:
 browser *arguments:
     ./scripts/browser.sh {{arguments}}
 
-# Benchmarks: what the network adds to a turn, the engine beside llama.cpp, blob IDs, sealing
+# Benchmarks: what the network adds to a turn, the engine beside llama.cpp, blob IDs, the exchange
 bench:
     cargo run --release --bin baton-testnet -- bench turn
     ./scripts/bench-engine.sh
     cargo bench -p baton-walrus-client
     cargo bench -p baton-keys
-    cargo bench -p baton-proto

@@ -1,7 +1,7 @@
 //! `docs/PROTOCOL.md` and `docs/EXTENSIONS.md` agree with the code: this test compares the whole lists of contexts and
 //! labels, and the whole tables of sizes, errors and limits, with the code.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeMap, iter::Peekable, str::SplitWhitespace};
 
 use baton_keys::contexts::{ALL_CONTEXTS, ALL_LABELS};
 use baton_proto::{
@@ -9,8 +9,8 @@ use baton_proto::{
     ids::{Commitment, LinkHash, NodeId, PublicKey, SessionId},
     limits::{
         HEAD_PERIOD_MS, MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_HEAD_LIFETIME_MS, MAX_HEAD_PERIODS,
-        MAX_READ_BLOBS, MAX_READ_RECORDS, MODEL_MANIFEST_VERSION, PAYLOAD_VERSION, SEGMENT_BYTES,
-        SEGMENT_TURNS,
+        MAX_NODE_FRAME_BYTES, MAX_READ_BLOBS, MAX_READ_RECORDS, MODEL_MANIFEST_VERSION, PAYLOAD_VERSION,
+        SEGMENT_BYTES, SEGMENT_TURNS,
     },
     link::BranchPoint,
     record::{FinishReason, Record, RecordKind},
@@ -148,99 +148,68 @@ fn the_versions_of_the_object_tables_are_the_code() {
     assert_eq!(found, expected);
 }
 
-macro_rules! limits {
-    ($($name:ident),* $(,)?) => {
-        vec![$((stringify!($name), u64::try_from(baton_proto::limits::$name).expect("a limit"))),*]
-    };
+/// The constants of `limits.rs` by name, each with its expression.
+fn limits() -> BTreeMap<&'static str, String> {
+    let declared = include_str!("../../src/limits.rs").split("pub const ").skip(1);
+    let named = declared.map(|text| {
+        let (name, rest) = text.split_once(':').unwrap();
+        let (_, expression) = rest.split_once(';').unwrap().0.split_once('=').unwrap();
+        let spaced = expression.replace("as usize", "").replace('(', " ( ").replace(')', " ) ");
+        (name, spaced)
+    });
+    named.collect()
+}
+
+type Words<'a> = Peekable<SplitWhitespace<'a>>;
+
+/// The value of an expression of sums, products, brackets, numbers and names.
+fn sum(words: &mut Words<'_>) -> u64 {
+    let mut total = product(words);
+    while words.next_if_eq(&"+").is_some() {
+        total += product(words);
+    }
+    total
+}
+
+fn product(words: &mut Words<'_>) -> u64 {
+    let mut product = factor(words);
+    while words.next_if_eq(&"*").is_some() {
+        product *= factor(words);
+    }
+    product
+}
+
+fn factor(words: &mut Words<'_>) -> u64 {
+    match words.next().unwrap() {
+        "(" => {
+            let inner = sum(words);
+            assert_eq!(words.next(), Some(")"));
+            inner
+        }
+        number if number.starts_with(|first: char| first.is_ascii_digit()) => {
+            number.replace('_', "").parse().unwrap()
+        }
+        name => limit(name),
+    }
+}
+
+fn limit(name: &str) -> u64 {
+    let limits = limits();
+    let mut words = limits[name].split_whitespace().peekable();
+    let value = sum(&mut words);
+    assert_eq!(words.next(), None, "{name}");
+    value
 }
 
 #[test]
 fn the_limits_are_the_code() {
-    let limits: Vec<(&str, u64)> = limits![
-        VERSION,
-        NODE_RECORD_VERSION,
-        MODEL_MANIFEST_VERSION,
-        TURN_AUTH_VERSION,
-        RECEIPT_VERSION,
-        PAYLOAD_VERSION,
-        MEM_ENVELOPE_VERSION,
-        EMBED_AUTH_VERSION,
-        HEAD_RECORD_VERSION,
-        MAX_OBJECT_BYTES,
-        MAX_FRAME_BYTES,
-        MAX_NODE_FRAME_BYTES,
-        MAX_MESSAGE_BYTES,
-        MAX_MESSAGES,
-        MAX_NAME_BYTES,
-        MIN_RECORD_BUCKET,
-        MAX_RECORD_BUCKET,
-        SEGMENT_TURNS,
-        SEGMENT_BYTES,
-        MIN_SEGMENT_BUCKET,
-        MAX_SEGMENT_BUCKET,
-        MAX_BLOB_BYTES,
-        MAX_READ_BLOBS,
-        MAX_READ_RECORDS,
-        MAX_INLINE_BLOBS,
-        MAX_PAYLOAD_BYTES,
-        PAYLOAD_BLOCK,
-        REPLY_BLOCK,
-        HEAD_OUTER_BLOCK,
-        HEAD_INNER_BLOCK,
-        MAX_REASON_BYTES,
-        MAX_SCHEMA_BYTES,
-        MAX_LOGPROBS,
-        MAX_SIGNED_BYTES,
-        MAX_STOP_STRINGS,
-        MAX_STOP_BYTES,
-        MAX_TOKEN_BIASES,
-        MAX_OUTPUT_TOKENS,
-        MAX_CHECKS,
-        CHECKED_TOKENS,
-        MAX_RESUME_TOKENS,
-        MAX_AUTH_LIFETIME_MS,
-        MAX_CLOCK_SKEW_MS,
-        MAX_LINK_LEAD_MS,
-        MAX_TURN_MS,
-        MAX_EXCHANGE_KEY_LIFETIME_MS,
-        EXCHANGE_KEY_GRACE_MS,
-        MAX_HEAD_LIFETIME_MS,
-        HEAD_PERIOD_MS,
-        MAX_HEAD_PERIODS,
-        MAX_HEAD_BYTES,
-        MAX_DEVICES,
-        MAX_BRANCHES,
-        MAX_MEMORY_BYTES,
-        MAX_MEMORY_ITEMS,
-        MAX_MEMORY_ITEM_BYTES,
-        MIN_BILLED_MIB,
-        MAX_HINT_BYTES,
-        MAX_PLACE_BYTES,
-        MAX_RECORD_LIST,
-        MAX_RECORD_KEYS,
-        MAX_RECORD_TEXT_BYTES,
-        MAX_QUOTA_CHAIN,
-        MAX_QUOTA_LIST,
-        MAX_EMBED_TEXTS,
-        MAX_EMBED_TEXT_BYTES,
-        MAX_EMBED_SEALED_BYTES,
-        MAX_EMBED_FRAME_BYTES,
-        MAX_EMBED_DIMENSIONS,
-        MAX_EMBED_REPLY_BYTES,
-        MAX_EMBED_ANSWER_BYTES,
-        PROGRESS_TOKENS,
-        AUTHOR_STORES_ALONE_MS,
-    ];
-    let rows: Vec<_> =
-        limits.iter().map(|(name, value)| vec![(*name).to_owned(), value.to_string()]).collect();
-    check("limits", &rows);
-    // The list above has every constant of limits.rs.
-    let source = include_str!("../../src/limits.rs");
-    let declared: BTreeSet<_> = source
-        .lines()
-        .filter_map(|line| line.strip_prefix("pub const ")?.split_once(':').map(|(name, _)| name))
-        .collect();
-    assert_eq!(declared, limits.iter().map(|(name, _)| *name).collect());
+    assert_eq!(limit("MAX_NODE_FRAME_BYTES"), MAX_NODE_FRAME_BYTES as u64);
+    let limits = limits();
+    let expected: BTreeMap<String, String> =
+        limits.keys().map(|name| ((*name).to_owned(), limit(name).to_string())).collect();
+    let rows = table("limits");
+    let found: BTreeMap<_, _> = rows.iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    assert_eq!((found.len(), found), (rows.len(), expected));
 }
 
 /// One row: object, bytes with every option absent, bytes with every option present.

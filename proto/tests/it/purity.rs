@@ -64,10 +64,3 @@ fn keys_and_proto_depend_on_no_runtime_network_or_database() {
         assert!(found.is_empty(), "{package} depends on {found:?}");
     }
 }
-
-/// The check itself finds a forbidden dependency, in a crate of this workspace that has one.
-#[test]
-fn the_check_sees_a_forbidden_dependency() {
-    assert!(dependencies("baton-mesh").iter().any(|name| forbidden(name)));
-    assert!(forbidden("libp2p-swarm") && forbidden("tokio") && !forbidden("blake3"));
-}

@@ -5,17 +5,14 @@ use std::fmt::Debug;
 use baton_keys::{
     SecretSigningKey,
     exchange::{EphemeralSecret, ExchangeSecret, TurnSecret},
-    ids::{BlobSalt, SessionId},
+    ids::BlobSalt,
     session::{BlobKey, SessionRoot},
 };
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject,
-    chain::{ChainEnd, SessionReader, WindowReader, verify_segment},
-    codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts},
     export::ExportStatement,
     head::{BranchHead, DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
-    ids::LinkHash,
     limits::{
         HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, MAX_OBJECT_BYTES, MAX_SEGMENT_BUCKET, MIN_SEGMENT_BUCKET,
         PAYLOAD_BLOCK, REPLY_BLOCK,
@@ -40,7 +37,6 @@ use proptest::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::support::{
-    harness::blob_ref,
     objects::{RandomValue, SettableSigner, signed},
     source::{Source, full},
 };
@@ -227,26 +223,6 @@ fn check_signed<T: SettableSigner + Debug>(
     }
 }
 
-/// A segment of links signed by one key, in a plausible order but with arbitrary fields.
-fn random_segment(source: &mut Source, key: &SecretSigningKey, id: SessionId, number: u64) -> Segment {
-    let mut segment = Segment::empty(id, number);
-    for index in 0..source.below(4) {
-        let record = SealedRecord(source.vec(40));
-        let mut link = Link::random(source);
-        link.set_signer(key);
-        if source.coin() {
-            link.session_id = id;
-            link.segment = number;
-            link.index = u8::try_from(index).expect("few entries");
-            link.record_hash = record.hash();
-            link.record_length = 40;
-            link.prev_blob = (link.seq > 0).then(|| BlobRef::random(source));
-        }
-        segment.entries.push(Entry { link: SignedObject::sign(link, key).bytes().clone(), record });
-    }
-    segment
-}
-
 proptest! {
     #![proptest_config(cases(64))]
 
@@ -355,75 +331,6 @@ proptest! {
             head.inner = root.head_inner_key().seal(&head.head_key, &text);
             drop(head.open_inner(&root));
         }
-    }
-
-    /// Windows with arbitrary grant, authorisation and segments; the blobs are sealed and named to fit.
-    #[test]
-    fn no_window_panics(seed in any::<u64>()) {
-        let mut source = Source::new(seed);
-        let key = SecretSigningKey::from_seed(&[7; 32]);
-        let mut auth = TurnAuth::random(&mut source);
-        auth.set_signer(&key);
-        let mut grant = Grant::random(&mut source);
-        let mut number = u64::random(&mut source);
-        let mut blobs = Vec::new();
-        for read in &mut grant.blobs {
-            let segment = random_segment(&mut source, &key, auth.session_id, number);
-            let salt = BlobSalt(source.bytes());
-            let blob = segment.seal(&read.key.blob_key(), &salt).unwrap();
-            read.segment = number;
-            read.blob = source.coin().then(|| blob_ref(&blob));
-            if let Some(last) = segment.entries.last().filter(|_| source.coin()) {
-                let link = SignedObject::<Link>::peek(&last.link).unwrap();
-                auth.prev_link = LinkHash(last.link.hash(baton_keys::contexts::LINK_HASH));
-                auth.seq = link.seq.wrapping_add(1);
-            }
-            let end = ChainEnd { seq: auth.seq.wrapping_sub(1), link_hash: auth.prev_link };
-            drop(verify_segment(&segment, &auth.genesis(), &end));
-            blobs.push(blob);
-            number = number.wrapping_sub(1);
-        }
-        let mut outer = HeadOuter::random(&mut source);
-        outer.link_hash = auth.prev_link;
-        outer.seq = auth.seq.wrapping_sub(1);
-        for (read, blob) in grant.blobs.iter().zip(&blobs) {
-            outer.blobs.push(SegmentRef { segment: read.segment, blob: blob_ref(blob) });
-        }
-        for located in [None, Some(&outer)] {
-            let Ok(mut reader) = WindowReader::new(&auth, grant.clone(), located) else { continue };
-            for need in reader.needs() {
-                prop_assert!(reader.provide(&need, &[]).is_err());
-                let _ = reader.provide(&need, &blobs[need.index]);
-            }
-            drop(reader.finish());
-        }
-        let payload = Payload { grant, ..Payload::random(&mut source) };
-        let _ = payload.check(&auth);
-        let _ = auth.check_time(RandomValue::random(&mut source));
-        let _ = NodeRecord::random(&mut source).current_key(RandomValue::random(&mut source));
-    }
-
-    /// Heads whose blobs have arbitrary content, sealed under the session's own keys.
-    #[test]
-    fn no_session_panics(seed in any::<u64>()) {
-        let mut source = Source::new(seed);
-        let root = SessionRoot::from_bytes(source.bytes());
-        let key = SecretSigningKey::from_seed(&[7; 32]);
-        let number = u64::random(&mut source);
-        let segment = random_segment(&mut source, &key, root.session_id(), number);
-        let salt = BlobSalt(source.bytes());
-        let blob = segment.seal(&root.blob_key(number, &salt), &salt).unwrap();
-        let mut outer = HeadOuter::random(&mut source);
-        outer.blobs.insert(0, SegmentRef { segment: number, blob: blob_ref(&blob) });
-        if let Some(last) = segment.entries.last() {
-            outer.link_hash = LinkHash(last.link.hash(baton_keys::contexts::LINK_HASH));
-            outer.seq = SignedObject::<Link>::peek(&last.link).unwrap().seq;
-        }
-        let mut reader = SessionReader::new(&root, &outer).unwrap();
-        prop_assert!(reader.provide(&[]).is_err());
-        prop_assert!(reader.provide(&blob).is_err(), "no record in it can be opened");
-        prop_assert!(reader.need().is_some());
-        prop_assert!(reader.finish().is_err());
     }
 }
 

@@ -2,420 +2,182 @@
 
 use baton_keys::{SecretSigningKey, exchange::SUITE};
 use baton_proto::{
-    ErrorCode, Signable, SignedBytes, SignedObject,
-    check::{AnswerCheck, CheckGap, CheckOrder, CheckVerdict},
-    embed::{
-        EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedReply, SealedTexts,
-    },
+    Signable, SignedObject,
+    embed::{EmbedAuth, EmbedReply},
     export::ExportStatement,
-    head::{BranchHead, DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
-    ids::{
-        AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, Encapsulation, ExchangeKey,
-        ExchangeKeyId, FetchProof, GrantHash, HeadIndexKey, LinkHash, ModelId, NodeId, PayloadHash,
-        PublicKey, QuotaHash, QuotaSerial, ReceiptHash, RecordHash, RunningHash, SamplingDigest, SessionId,
-        SuiAddress, TurnId,
-    },
+    head::HeadRecord,
     limits::MAX_CHECKS,
-    link::{BlobRef, BranchPoint, Genesis, Link},
-    memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
-    node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
-    note::{Acknowledgement, TurnNote, TurnNoteKind},
-    quota::{QuotaGrant, QuotaProof, QuotaUse},
-    receipt::{Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts},
-    record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
-    segment::{Entry, Segment},
-    turn::{
-        CheckInput, Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling,
-        SealedPayload, StoragePolicy, TokenBias, TurnAuth,
-    },
-    wire::{
-        ClientFrame, Committed, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes,
-        TokenLogprob, TurnRequest, TurnStatus,
+    link::Link,
+    memory::{MemEnvelope, RecallHint},
+    node_record::NodeRecord,
+    note::TurnNote,
+    quota::{QuotaGrant, QuotaProof},
+    receipt::{ProgressNote, Receipt},
+    turn::TurnAuth,
+};
+use serde::{
+    Deserializer,
+    de::{
+        DeserializeOwned, DeserializeSeed, EnumAccess, Error as _, IntoDeserializer as _, SeqAccess,
+        VariantAccess, Visitor,
+        value::{Error, U64Deserializer},
     },
 };
 
 use super::source::Source;
 
-/// A type with a random value.
-pub(crate) trait RandomValue {
-    fn random(source: &mut Source) -> Self;
+/// A type with a random value: the type asks for its fields as from an encoding, and random ones come.
+pub(crate) trait RandomValue: DeserializeOwned {
+    fn random(source: &mut Source) -> Self {
+        // Some numbers are no value, such as those of unknown error codes.
+        let mut tries = (0..10_000).map(|_| Self::deserialize(RandomInput(source)));
+        tries.find_map(Result::ok).expect("a wire type has values")
+    }
 }
 
-macro_rules! random_arrays {
-    ($($name:ident),*) => { $(impl RandomValue for $name {
-        fn random(source: &mut Source) -> Self { Self(source.bytes()) }
-    })* };
-}
-random_arrays!(
-    AuthHash,
-    BlobDigest,
-    BlobId,
-    Commitment,
-    DeviceId,
-    EmbedId,
-    ExchangeKeyId,
-    FetchProof,
-    GrantHash,
-    HeadIndexKey,
-    LinkHash,
-    ModelId,
-    NodeId,
-    PayloadHash,
-    PublicKey,
-    QuotaHash,
-    QuotaSerial,
-    ReceiptHash,
-    RecordHash,
-    RunningHash,
-    SamplingDigest,
-    SessionId,
-    SuiAddress,
-    TurnId
-);
+impl<T: DeserializeOwned> RandomValue for T {}
+
+struct RandomInput<'a>(&'a mut Source);
 
 macro_rules! random_numbers {
-    ($($name:ty),*) => { $(impl RandomValue for $name {
-        fn random(source: &mut Source) -> Self {
+    ($($method:ident: $name:ident, $visit:ident;)*) => { $(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            let number = $name::from_le_bytes(self.0.bytes());
             // Half of the values are extremes and small numbers: limits and wrap-around hide there.
-            match source.below(4) {
-                0 => <$name>::MAX - <$name>::from_le_bytes(source.bytes()) % 3,
-                1 => <$name>::from_le_bytes(source.bytes()) % 20,
-                _ => <$name>::from_le_bytes(source.bytes()),
-            }
+            visitor.$visit(match self.0.below(4) {
+                0 => $name::MAX.wrapping_sub(number % 3),
+                1 => number % 20,
+                _ => number,
+            })
         }
-    })* };
-}
-random_numbers!(u8, u16, u32, u64);
-
-impl RandomValue for i32 {
-    fn random(source: &mut Source) -> Self {
-        Self::from_le_bytes(u32::random(source).to_le_bytes())
-    }
+    )* };
 }
 
-macro_rules! random_choices {
-    ($($name:ident: [$($variant:ident),*];)*) => { $(impl RandomValue for $name {
-        fn random(source: &mut Source) -> Self {
-            let all = [$($name::$variant),*];
-            all[source.below(all.len())]
-        }
-    })* };
-}
-random_choices! {
-    Role: [System, User, Assistant, Tool];
-    RecordKind: [Turn, Edit, Summary, Tombstone];
-    RecallScope: [Full, NeutralAndRelationship, RelationshipOnly, NeutralOnly, InsightsOnly, None];
-    FinishReason: [Stop, StopString, Length, ToolCall, None];
-    EngineKind: [Native, Proxied, Echo, Library];
-    CheckGap: [Window, Memory, Model, Refused];
-}
+impl<'de> Deserializer<'de> for RandomInput<'_> {
+    type Error = Error;
 
-macro_rules! random_structs {
-    ($($name:ident { $($field:ident),* })*) => { $(impl RandomValue for $name {
-        fn random(source: &mut Source) -> Self { Self { $($field: RandomValue::random(source)),* } }
-    })* };
-}
-random_structs! {
-    BlobRef { blob_id, digest, length }
-    BranchPoint { session_id, link_hash }
-    Genesis { session_key, n_shards, branch }
-    Link {
-        version, session_id, seq, segment, index, turn_id, attempt, prev_link, prev_blob, record_hash,
-        record_length, auth_hash, receipt_hash, author, time_ms
+    random_numbers! {
+        deserialize_u8: u8, visit_u8;
+        deserialize_u16: u16, visit_u16;
+        deserialize_u32: u32, visit_u32;
+        deserialize_u64: u64, visit_u64;
+        deserialize_i32: i32, visit_i32;
     }
-    TurnAuth {
-        version, suite, session_id, session_key, device_id, seq, turn_id, attempt, prev_link,
-        prev_blob, n_shards, branch, audience, audience_key, payload_hash, model, sampling, max_output_tokens,
-        max_price, memory_from, memory_tokens, grant_hash, resume, checks, issued_ms, expires_ms
-    }
-    ResumePrefix { author, attempt, token_count, tokens_hash }
-    Sampling {
-        temperature, top_p, top_k, min_p, repetition_penalty, seed, stop, json_schema, logprobs, presence_penalty,
-        frequency_penalty, token_biases
-    }
-    TokenBias { token, bias }
-    ReadBlob { segment, blob, author, key }
-    ReadRecord { seq, key }
-    HeadGrant { index_key, key }
-    Grant { segment, index, record_key, blob_key, blobs, records, head }
-    StoragePolicy { open_epochs, closed_epochs, send_object_to }
-    Payload {
-        version, grant, kind, supersedes_from, system, messages, sampling, json_schema, storage, resume_tokens,
-        checks
-    }
-    CheckOrder { receipt, probe }
-    CheckInput { receipt, sampling, json_schema, tokens }
-    AnswerCheck { order, verdict }
-    TurnNote { version, session_id, session_key, seq, turn_id, attempt, node, time_ms, kind }
-    Acknowledgement { link_hash, blob_digest, receipt_hash }
-    ExportStatement { version, session_id, session_key, seq, link_hash }
-    TokenCounts { input, output, memory, resumed }
-    Timings { queue_ms, prefill_ms, first_token_ms, decode_ms }
-    Commitments { input, output, memory }
-    Receipt {
-        version, session_id, seq, turn_id, attempt, auth_hash, node, model, engine, sampling, seed,
-        window_from, tokens, memory_items, commitments, running_hash, checks, timings, price, time_ms
-    }
-    ProgressNote { version, node, auth_hash, token_count, running_hash, time_ms }
-    TokenLogprob { token, millinats, bytes }
-    MemoryItem { text, source, time_ms }
-    MemEnvelope {
-        version, auth_hash, relayer, node, encapsulation, sealed, budget_tokens, issued_ms, expires_ms
-    }
-    RecallHint { version, auth_hash, owner, key, hint, session, project, persona, scope }
-    QuotaGrant {
-        version, grantor, serial, parent, holder, nodes, models, turns_per_hour, tokens_per_hour, concurrent,
-        from_ms, until_ms, depth
-    }
-    QuotaProof { version, holder, grant, auth_hash }
-    QuotaUse { chain, proof }
-    HeadRecord { version, head_key, sequence, issued_ms, expires_ms, outer, inner }
-    SegmentRef { segment, blob }
-    HeadOuter { n_shards, branch, seq, link_hash, blobs }
-    DeviceLease { device, expires_ms }
-    BranchHead { seq, link_hash, turn_id, attempt, author, end }
-    HeadInner { turn_id, attempt, author, devices, branches, tombstone }
-    KeyWindow { key, from_ms, until_ms }
-    ModelManifest { version, architecture, weights_sha256, tokenizer_hash, template_hash, engine_revision }
-    ModelOffer { model, name, engine, context_tokens, input_price, output_price }
-    NodeLimits { slots, queue, turns_per_minute, max_output_tokens }
-    StorageOffer { price, max_epochs, unknown_max_epochs }
-    NodeRecord {
-        version, node, sequence, addresses, keys, models, limits, storage, versions, software, issued_ms,
-        expires_ms
-    }
-    Message { role, name, call_id, text }
-    Record { version, kind, supersedes_from, messages, finish }
-    Entry { link, record }
-    Segment { version, session_id, segment, entries }
-    SignedBytes { body, signature }
-    TurnRequest { auth, payload, inline, memory }
-    RelayRecall { hint, node_key }
-    Committed { link, receipt, blob_digest, blob_length, finish }
-    EmbedAuth {
-        version, suite, client_key, request, audience, audience_key, model, texts_hash, issued_ms, expires_ms
-    }
-    EmbedTexts { version, texts }
-    EmbedRequest { auth, texts, quota }
-    EmbedReply { version, node, auth_hash, model, dimensions, tokens, components }
-}
 
-impl RandomValue for ExchangeKey {
-    fn random(source: &mut Source) -> Self {
-        Self::from(source.bytes())
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
+        Err(Error::custom("no wire type has such a field"))
     }
-}
 
-impl RandomValue for Encapsulation {
-    fn random(source: &mut Source) -> Self {
-        Self::from(source.bytes())
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_bool(self.0.coin())
     }
-}
 
-impl RandomValue for CheckVerdict {
-    fn random(source: &mut Source) -> Self {
-        match source.below(3) {
-            0 => Self::Same { logits: source.bytes() },
-            1 => Self::Different { token: u32::random(source), logits: source.bytes() },
-            _ => Self::NotComparable(CheckGap::random(source)),
-        }
-    }
-}
-
-impl RandomValue for bool {
-    fn random(source: &mut Source) -> Self {
-        source.coin()
-    }
-}
-
-impl RandomValue for f32 {
-    fn random(source: &mut Source) -> Self {
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         let values = [0.0, -0.0, 0.7, 1.0, 5.0, 1e30, f32::MIN_POSITIVE, f32::INFINITY];
-        values[source.below(values.len())]
+        visitor.visit_f32(values[self.0.below(values.len())])
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let length = self.0.below(40);
+        visitor.visit_string(self.0.text(length))
+    }
+
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let length = self.0.below(5);
+        visitor.visit_byte_buf(self.0.vec(length))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.0.coin() { visitor.visit_some(self) } else { visitor.visit_none() }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let length = self.0.below(5);
+        self.deserialize_tuple(length, visitor)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_seq(RandomItems { source: self.0, left: length })
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_enum(RandomItems { left: self.0.below(variants.len()), source: self.0 })
+    }
+
+    serde::forward_to_deserialize_any! {
+        i8 i16 i64 f64 char str bytes unit unit_struct tuple_struct map identifier ignored_any
     }
 }
 
-impl RandomValue for [u8; 32] {
-    fn random(source: &mut Source) -> Self {
-        source.bytes()
+/// The items of a list of `left` items, or the variant of that number.
+struct RandomItems<'a> {
+    source: &'a mut Source,
+    left: usize,
+}
+
+impl<'de> SeqAccess<'de> for RandomItems<'_> {
+    type Error = Error;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        seed.deserialize(RandomInput(self.source)).map(Some)
     }
 }
 
-impl RandomValue for String {
-    fn random(source: &mut Source) -> Self {
-        let length = source.below(40);
-        source.text(length)
+impl<'de, 'a> EnumAccess<'de> for RandomItems<'a> {
+    type Error = Error;
+    type Variant = RandomInput<'a>;
+
+    fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, Self::Variant), Error> {
+        let variant: U64Deserializer<Error> = (self.left as u64).into_deserializer();
+        Ok((seed.deserialize(variant)?, RandomInput(self.source)))
     }
 }
 
-impl<T: RandomValue> RandomValue for Option<T> {
-    fn random(source: &mut Source) -> Self {
-        source.coin().then(|| T::random(source))
-    }
-}
+impl<'de> VariantAccess<'de> for RandomInput<'_> {
+    type Error = Error;
 
-impl<T: RandomValue> RandomValue for Vec<T> {
-    fn random(source: &mut Source) -> Self {
-        (0..source.below(5)).map(|_| T::random(source)).collect()
+    fn unit_variant(self) -> Result<(), Error> {
+        Ok(())
     }
-}
 
-impl RandomValue for baton_proto::signed::SignatureBytes {
-    fn random(source: &mut Source) -> Self {
-        Self(source.bytes())
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Error> {
+        seed.deserialize(self)
     }
-}
 
-impl RandomValue for GrantedKey {
-    fn random(source: &mut Source) -> Self {
-        Self::of_record(&baton_keys::session::RecordKey::from_bytes(source.bytes()))
+    fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_tuple(length, visitor)
     }
-}
 
-impl RandomValue for SealedRecord {
-    fn random(source: &mut Source) -> Self {
-        Self(RandomValue::random(source))
-    }
-}
-
-impl RandomValue for SealedPayload {
-    fn random(source: &mut Source) -> Self {
-        Self(RandomValue::random(source))
-    }
-}
-
-impl RandomValue for TokenBytes {
-    fn random(source: &mut Source) -> Self {
-        Self(RandomValue::random(source))
-    }
-}
-
-impl RandomValue for InlineBlob {
-    fn random(source: &mut Source) -> Self {
-        Self(RandomValue::random(source))
-    }
-}
-
-impl RandomValue for ErrorCode {
-    fn random(source: &mut Source) -> Self {
-        Self::WIRE[source.below(Self::WIRE.len())]
-    }
-}
-
-impl RandomValue for TurnNoteKind {
-    fn random(source: &mut Source) -> Self {
-        match source.below(3) {
-            0 => Self::Ack(RandomValue::random(source)),
-            1 => Self::Abort,
-            _ => Self::Status,
-        }
-    }
-}
-
-impl RandomValue for ClientFrame {
-    fn random(source: &mut Source) -> Self {
-        match source.below(6) {
-            0 => Self::Turn(RandomValue::random(source)),
-            1 => Self::Relay { request: RandomValue::random(source), recall: RandomValue::random(source) },
-            2 => Self::Note(RandomValue::random(source)),
-            3 => Self::FetchBlob { digest: RandomValue::random(source), proof: RandomValue::random(source) },
-            4 => Self::NodeRecord,
-            _ => Self::Quota(RandomValue::random(source)),
-        }
-    }
-}
-
-impl RandomValue for SealedTexts {
-    fn random(source: &mut Source) -> Self {
-        Self(RandomValue::random(source))
-    }
-}
-
-impl RandomValue for SealedReply {
-    fn random(source: &mut Source) -> Self {
-        Self(RandomValue::random(source))
-    }
-}
-
-impl RandomValue for EmbedFrame {
-    fn random(source: &mut Source) -> Self {
-        Self::Request(RandomValue::random(source))
-    }
-}
-
-impl RandomValue for EmbedAnswer {
-    fn random(source: &mut Source) -> Self {
-        if source.coin() {
-            Self::Embedded { nonce: source.bytes(), sealed: RandomValue::random(source) }
-        } else {
-            Self::Refused { code: RandomValue::random(source), retry_after_ms: RandomValue::random(source) }
-        }
-    }
-}
-
-impl RandomValue for StoreState {
-    fn random(source: &mut Source) -> Self {
-        match source.below(3) {
-            0 => {
-                Self::Stored { blob_id: RandomValue::random(source), end_epoch: RandomValue::random(source) }
-            }
-            1 => Self::Pending,
-            _ => Self::GivenUp,
-        }
-    }
-}
-
-impl RandomValue for TurnStatus {
-    fn random(source: &mut Source) -> Self {
-        match source.below(3) {
-            0 => Self::Accepted,
-            1 => Self::Sealed {
-                committed: Box::new(RandomValue::random(source)),
-                store: RandomValue::random(source),
-            },
-            _ => Self::Aborted,
-        }
-    }
-}
-
-impl RandomValue for NodeFrame {
-    fn random(source: &mut Source) -> Self {
-        match source.below(8) {
-            0 => Self::Accepted { nonce: source.bytes() },
-            1 => Self::Chunk(RandomValue::random(source)),
-            2 => Self::Refused {
-                code: RandomValue::random(source),
-                retry_after_ms: RandomValue::random(source),
-            },
-            3 => Self::Status(RandomValue::random(source)),
-            4 => Self::Done,
-            5 => Self::Blob(RandomValue::random(source)),
-            6 => Self::NodeRecord(RandomValue::random(source)),
-            _ => Self::Memory(RandomValue::random(source)),
-        }
-    }
-}
-
-impl RandomValue for ReplyEvent {
-    fn random(source: &mut Source) -> Self {
-        match source.below(7) {
-            0 => Self::Waiting(RandomValue::random(source)),
-            1 => Self::Tokens {
-                index: RandomValue::random(source),
-                ids: RandomValue::random(source),
-                text: RandomValue::random(source),
-                logprobs: RandomValue::random(source),
-            },
-            2 => Self::Progress(RandomValue::random(source)),
-            3 => Self::Committed(Box::new(RandomValue::random(source))),
-            4 => Self::Store(RandomValue::random(source)),
-            5 => Self::Checked(RandomValue::random(source)),
-            _ => Self::Failed {
-                code: RandomValue::random(source),
-                retry_after_ms: RandomValue::random(source),
-                reason: RandomValue::random(source),
-            },
-        }
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.deserialize_tuple(fields.len(), visitor)
     }
 }
 
