@@ -12,7 +12,6 @@ mod receive;
 mod reply;
 pub(crate) mod request;
 pub(crate) mod resolve;
-mod unnoted;
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,24 +28,20 @@ use tokio::time::Instant;
 
 use crate::{
     attempt::request::PreparedAttempt,
-    event::{MemoryHint, Relayer, TurnEvent},
+    core::Core,
+    event::{RouteOptions, TurnEvent},
     identities::SessionMesh,
     network::{
         exchange::{self, ExchangeError},
-        nodes::Directory,
-        quota::QuotaHolder,
         retry::{AnswerPrefix, AttemptFailure},
     },
-    session::{
-        open_session::Session,
-        state::{PendingTurn, State},
-    },
+    session::{open_session::Session, state::State},
     timeouts::Timeouts,
 };
 
 use accept::{ArrivedAnswer, AuthorTurn};
 pub(crate) use pace::first_token_wait;
-pub(crate) use receive::ReplyTail;
+pub(crate) use receive::{ReplyTail, admitted};
 use reply::ArrivingReply;
 use resolve::{SHORT_STATUS_WAIT, STATUS_WAIT};
 
@@ -65,20 +60,14 @@ pub(crate) struct AttemptSuccess {
 
 /// The environment of an attempt.
 pub(crate) struct AttemptContext<'a> {
+    pub(crate) core: &'a Arc<Core>,
     pub(crate) session: &'a Arc<Session>,
-    pub(crate) directory: &'a Arc<Directory>,
     /// The network under the session's identity.
     pub(crate) session_mesh: &'a SessionMesh,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) relayer: Option<&'a Relayer>,
-    /// The quota for turns.
-    pub(crate) quota: Option<&'a QuotaHolder>,
-    /// The recall hint for the relayer.
-    pub(crate) hint: Option<&'a MemoryHint>,
-    /// The caller's own memory, already in the request.
-    pub(crate) own_memory: Vec<MemoryItem>,
+    pub(crate) route: &'a RouteOptions,
     /// The beginning of the answer, if another node made one.
     pub(crate) begun: Option<&'a AnswerPrefix>,
+    pub(crate) timeouts: Timeouts,
     /// How long to wait for the first token, once the node's queue ahead of the turn is empty.
     pub(crate) first_token: Duration,
     /// Whether another node could continue the answer, so that a stalled node is not waited for.
@@ -90,24 +79,21 @@ pub(crate) struct AttemptContext<'a> {
 /// Sends a prepared and journaled attempt, follows the reply and rebuilds the turn.
 pub(crate) async fn run(
     context: &AttemptContext<'_>,
-    turn: &PendingTurn,
     prepared: PreparedAttempt,
     events: &mut Events<'_>,
 ) -> Result<AttemptSuccess, AttemptFailure> {
-    let PreparedAttempt { auth, request, node_key, secret, record_key, terms } = prepared;
-    let mut reply = ArrivingReply::new(context, &auth, &record_key, turn.sampling.logprobs);
+    let mut reply = ArrivingReply::new(context, &prepared);
     if !reply.memory.is_empty() {
         events(TurnEvent::Memory(reply.memory.clone()));
     }
     let sent = Instant::now();
+    let PreparedAttempt { turn, auth, request, node_key, secret, terms, .. } = prepared;
     let opened = send(context, &auth, request, node_key, events).await;
     let mut stream = opened.map_err(|failure| context.blame(failure))?;
-    let admitted = receive::admitted(context, &auth, &mut stream, &mut reply, events).await;
+    let admitted = admitted(context, &auth, &mut stream, &mut reply.memory, events).await;
     let nonce = admitted.map_err(|failure| context.blame(failure))?;
     reply.admit(Instant::now());
-    let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let mut tail =
-        ReplyTail { stream, _mesh: context.session_mesh.clone(), opener, last_report: None, speed: None };
+    let mut tail = ReplyTail::new(context, stream, secret.reply_opener(&nonce, &auth.auth_hash().0));
     let committed = match receive::follow(context, &auth, &mut tail, &mut reply, events).await {
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(context.blame(failure))),
@@ -115,56 +101,55 @@ pub(crate) async fn run(
     let arrived =
         ArrivedAnswer { text: &reply.text, tokens: reply.tokens, hashes: Some(&reply.hashes), lost: false };
     let (answer, memory) = (reply.text.as_str(), reply.memory.as_slice());
-    let sealed = AuthorTurn { turn, auth: &auth, committed: &committed, answer, memory, terms, arrived };
-    let now_ms = context.directory.now_ms();
+    let sealed =
+        AuthorTurn { turn: &turn, auth: &auth, committed: &committed, answer, memory, terms, arrived };
+    let now_ms = context.core.now_ms();
     let accepted = match context.session.read(|state| sealed.accept(state, now_ms)) {
         Ok(accepted) => accepted,
         Err(code) => return Err(reply.failed(context.blame(AttemptFailure::check(code)))),
     };
     reply.unnoted.clear();
-    tail.speed = context.relayer.is_none().then(|| reply.pace.measured(sent));
+    tail.speed = context.route.relayer.is_none().then(|| reply.pace.measured(sent));
     let tokens = std::mem::take(&mut *reply.ids);
     Ok(AttemptSuccess { accepted, memory: reply.memory, tokens, tail: Some(tail) })
 }
 
 /// Opens the substream at the node, or at the relayer, and sends the request there.
-async fn send(
+pub(crate) async fn send(
     context: &AttemptContext<'_>,
     auth: &SignedObject<TurnAuth>,
     request: TurnRequest,
     node_key: ExchangeKey,
     events: &mut Events<'_>,
 ) -> Result<TurnStream, AttemptFailure> {
-    let (target, frame) = match context.relayer {
+    let RouteOptions { relayer, hint, .. } = context.route;
+    let (target, frame) = match relayer {
         Some(relayer) => {
-            let recall =
-                context.hint.map(|hint| RelayRecall { hint: hint.sign(auth).bytes().clone(), node_key });
+            let hint = hint.as_ref().map(|hint| hint.sign(auth).bytes().clone());
+            let recall = hint.map(|hint| RelayRecall { hint, node_key });
             (relayer.node, ClientFrame::Relay { request, recall })
         }
         None => (auth.audience, ClientFrame::Turn(request)),
     };
-    let addrs = match context.relayer {
+    let directory = &context.core.directory;
+    let addrs = match relayer {
         Some(relayer) if !relayer.addrs.is_empty() => relayer.addrs.clone(),
-        _ => context.directory.addrs_to_dial(target).await,
+        _ => directory.addrs_to_dial(target).await,
     };
     // A relayer passes no quota on, and the node would charge the turn to the relayer's user.
-    let quota = context.quota.filter(|_| context.relayer.is_none()).and_then(|quota| quota.for_turn(auth));
-    let quota = quota.map(ClientFrame::Quota);
+    let quota = context.core.config.quota.as_deref().filter(|_| relayer.is_none());
+    let quota = quota.and_then(|quota| quota.for_turn(auth)).map(ClientFrame::Quota);
     let frames: Vec<_> = quota.iter().chain([&frame]).collect();
     // Our own request may be too large for a frame.
     let frames = exchange::encode_all(&frames).map_err(|error| AttemptFailure::from(error).unclear())?;
     drop(frame);
     let wait = context.timeouts.open;
-    let mut stream = match context.relayer {
+    let mut stream = match relayer {
         Some(_) => {
             let opened = context.session_mesh.open(target, &addrs, Instant::now() + wait).await;
             opened.map_err(ExchangeError::from)?
         }
-        None => {
-            let node =
-                opening::OpeningTarget { node: target, addrs: &addrs, has_substitute: context.substitute };
-            opening::open_reported(context.directory, context.session_mesh, &node, wait, events).await?
-        }
+        None => opening::open_reported(context, target, &addrs, events).await?,
     };
     exchange::send_all(&mut stream, frames, wait).await?;
     Ok(stream)
@@ -174,13 +159,13 @@ impl AttemptContext<'_> {
     /// Removes all blame from the node if a relayer is in between. A relayer can drop, change and invent the
     /// data it carries, and report different memory to each side.
     fn blame(&self, failure: AttemptFailure) -> AttemptFailure {
-        if self.relayer.is_some() { failure.unclear() } else { failure }
+        if self.route.relayer.is_some() { failure.unclear() } else { failure }
     }
 
     /// Whether the node says, asked apart from the reply, that it still works on the turn.
     async fn is_running(&self, auth: &SignedObject<TurnAuth>) -> bool {
         let wait = if self.substitute { SHORT_STATUS_WAIT } else { STATUS_WAIT };
-        let status = resolve::status(self.directory, self.session_mesh, self.session, auth, wait).await;
+        let status = resolve::status(self.core, self.session_mesh, self.session, auth, wait).await;
         matches!(status, Ok(TurnStatus::Accepted))
     }
 }
@@ -189,13 +174,4 @@ impl AttemptContext<'_> {
 pub(crate) fn open_attempts(state: &State) -> Vec<SignedObject<TurnAuth>> {
     let pending = state.pending.iter().flat_map(|pending| &pending.attempts);
     pending.filter(|attempt| !attempt.refused).map(|attempt| attempt.auth.clone()).collect()
-}
-
-/// The attempts whose author is asked about them.
-pub(crate) fn attempts_to_ask(state: &State) -> Vec<SignedObject<TurnAuth>> {
-    let pending = state.pending.iter().flat_map(|pending| &pending.attempts);
-    pending
-        .filter(|attempt| !attempt.refused && !attempt.rejected)
-        .map(|attempt| attempt.auth.clone())
-        .collect()
 }

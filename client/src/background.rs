@@ -16,7 +16,7 @@ use baton_proto::{
     wire::{ClientFrame, StoreState},
 };
 use futures::{StreamExt as _, stream};
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     attempt::{
@@ -24,12 +24,11 @@ use crate::{
         delivery::{self, DeliveryOutcome},
     },
     core::Core,
-    error::ClientError,
+    error::{ClientError, log_failure},
     network::reputation::NodeFailure,
     session::{
-        open_session::{AuthorPolicy, Session},
-        rounds::Rounds,
-        state::{Entry, Purchase, StoredBlob, TurnChange},
+        open_session::Session,
+        state::{Entry, StoredBlob, TurnChange},
     },
     storage,
     sync::{
@@ -46,6 +45,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 const MAX_ACKS_PER_START: usize = 32;
 /// Acknowledgements sent at once: a lost node delays only its own.
 const PARALLEL_ACKS: usize = 8;
+/// Longest pause between rounds of work: a recovered store is used within it, and a store that stays down gets few
+/// requests.
+const MAX_ROUND_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// How long a store's caches may not know of a blob: longer than for any known store.
 const LATELY_MS: u64 = 60 * 1000;
 
@@ -55,7 +57,7 @@ pub(crate) fn spawn_after_turn(core: &Arc<Core>, session: Arc<Session>, seq: u64
     let shared = core.clone();
     core.spawn(async move {
         let wait = shared.config.timeouts.author_stores;
-        let accepted = tokio::time::Instant::now();
+        let accepted = Instant::now();
         let stored = async {
             let (reported, second) = match tail {
                 Some(tail) => tail.store_state(wait).await,
@@ -67,23 +69,23 @@ pub(crate) fn spawn_after_turn(core: &Arc<Core>, session: Arc<Session>, seq: u64
             after_store_report(&shared, &session, seq, reported, accepted + wait).await;
         };
         let known = async {
-            if let Err(error) = storage::ensure_blob_id(&session, seq).await {
-                tracing::warn!(%error, "a blob ID could not be computed");
-            } else if let Err(error) = head::publish_head(&shared, &session, PublishReason::Head).await {
-                tracing::warn!(%error, "the head record was not published");
+            match storage::ensure_blob_id(&session, seq).await {
+                Ok(_) => publish(&shared, &session).await,
+                error => log_failure(error, "a blob ID could not be computed"),
             }
         };
         tokio::join!(Box::pin(acknowledge(&shared, &session, seq)), Box::pin(known), Box::pin(stored));
-        repair::confirm_closed(&shared, &session, seq).await;
         renewal::spawn_renewal(&shared, &session);
-        let refused = session.read(|state| state.unstored.contains(&seq));
-        if !refused && unstored(&shared, &session).iter().any(|(_, wait)| wait.is_zero()) {
-            // The store may now take a blob that it refused earlier.
-            spawn_round(&shared, &session, AuthorPolicy::Skip);
-        } else {
-            after_round(&shared, &session);
-        }
+        // A store that took this turn's blob may now take one that it refused earlier.
+        let is_refused = session.read(|state| state.unstored.contains(&seq));
+        let pause = if is_refused { shared.config.timeouts.store_retry } else { Duration::ZERO };
+        spawn_rounds(&shared, &session, pause);
     });
+}
+
+async fn publish(core: &Arc<Core>, session: &Arc<Session>) {
+    let published = head::publish_head(core, session, PublishReason::Head).await;
+    log_failure(published, "the head record was not published");
 }
 
 /// Tells the store which blobs were stored just before this program started.
@@ -119,9 +121,7 @@ pub(crate) async fn check_head(core: &Arc<Core>, session: &Arc<Session>) -> Resu
     if status.is_ok() {
         head::spawn_repair_of_indexes(core, session.id, &snapshot.look);
     }
-    if session.has_work() {
-        spawn_round(core, session, AuthorPolicy::Skip);
-    }
+    spawn_rounds(core, session, Duration::ZERO);
     status
 }
 
@@ -133,23 +133,18 @@ pub(crate) fn spawn_background_work(core: &Arc<Core>, session: Arc<Session>) {
     }
     let shared = core.clone();
     core.spawn(async move {
-        if let Err(error) = session.load_all().await {
-            tracing::warn!(%error, "the early turns of a session were not read");
-        }
+        log_failure(session.load_all().await, "the early turns of a session were not read");
         resume_work(&shared, session);
     });
 }
 
 fn resume_work(core: &Arc<Core>, session: Arc<Session>) {
     note_lately_stored(core, &session);
-    spawn_round(core, &session, AuthorPolicy::Wait);
+    spawn_rounds(core, &session, Duration::ZERO);
     repair::spawn_confirmation(core, &session);
     renewal::spawn_renewal(core, &session);
     let unacked: Vec<u64> =
         session.read(|state| state.unacked.iter().rev().take(MAX_ACKS_PER_START).copied().collect());
-    if unacked.is_empty() {
-        return;
-    }
     let shared = core.clone();
     core.spawn(async move {
         let sent = stream::iter(unacked).map(|seq| acknowledge(&shared, &session, seq));
@@ -157,124 +152,63 @@ fn resume_work(core: &Arc<Core>, session: Arc<Session>) {
     });
 }
 
-/// Stores and publishes everything unfinished, unless a round is running or nothing is left. Repeats in
-/// rounds until the work is complete.
-pub(crate) fn spawn_round(core: &Arc<Core>, session: &Arc<Session>, authors: AuthorPolicy) {
-    if session.is_read_only() || !session.rounds(Rounds::begin) {
+/// Stores and publishes everything unfinished, after a pause, in rounds until nothing is left. The pause before each
+/// further round is longer. If rounds run already, a call without a pause ends the present pause.
+pub(crate) fn spawn_rounds(core: &Arc<Core>, session: &Arc<Session>, mut pause: Duration) {
+    if session.is_read_only() || !session.has_work() {
         return;
     }
-    let (shared, session) = (core.clone(), session.clone());
-    core.spawn(async move {
-        Box::pin(round(&shared, &session, authors)).await;
-        session.rounds(Rounds::end);
-        after_round(&shared, &session);
-    });
-}
-
-/// Plans another round if work is left.
-fn after_round(core: &Arc<Core>, session: &Arc<Session>) {
-    if session.has_work() {
-        plan_round(core, session);
-    } else {
-        session.rounds(Rounds::complete);
+    if pause.is_zero() {
+        session.wake_rounds.notify_one();
     }
-}
-
-/// Starts another round after a pause that grows with each failed round. The pausing task holds neither
-/// client nor session, and ends with the client. It is not counted among the tasks, because a shutdown
-/// need not wait for it.
-fn plan_round(core: &Arc<Core>, session: &Arc<Session>) {
-    let first = core.config.timeouts.store_retry;
-    let Some(pause) = session.rounds(|rounds| rounds.plan(first)) else { return };
-    let cancel = core.cancel.clone();
-    let (weak, session) = (Arc::downgrade(core), Arc::downgrade(session));
+    if !session.begin_rounds() {
+        return;
+    }
+    // A shutdown waits for a round, and for none that pauses.
+    let mut token = pause.is_zero().then(|| core.tasks.token());
+    let mut next = core.config.timeouts.store_retry;
+    let (cancel, wake) = (core.cancel.clone(), session.wake_rounds.clone());
+    let (core, session) = (Arc::downgrade(core), Arc::downgrade(session));
     tokio::spawn(async move {
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
-        let (Some(core), Some(session)) = (weak.upgrade(), session.upgrade()) else { return };
-        session.rounds(Rounds::end_pause);
-        if session.has_work() {
-            spawn_round(&core, &session, AuthorPolicy::Skip);
+        loop {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return,
+                () = wake.notified() => {}
+                () = sleep(pause) => {}
+            }
+            // A pause holds neither client nor session.
+            let (Some(core), Some(session)) = (core.upgrade(), session.upgrade()) else { return };
+            let _token = token.take().unwrap_or_else(|| core.tasks.token());
+            cancel.run_until_cancelled(Box::pin(round(&core, &session))).await;
+            session.end_rounds();
+            if !session.has_work() || !session.begin_rounds() {
+                return;
+            }
+            (pause, next) = (next, (next * 2).min(MAX_ROUND_PAUSE));
         }
     });
 }
 
-async fn round(core: &Arc<Core>, session: &Arc<Session>, authors: AuthorPolicy) {
+async fn round(core: &Arc<Core>, session: &Arc<Session>) {
     if session.is_deleted() {
         return;
     }
     let head = async {
-        if let Err(error) = storage::ensure_head_id(session).await {
-            tracing::warn!(%error, "a blob ID could not be computed");
-        }
-        if let Err(error) = head::publish_head(core, session, PublishReason::Head).await {
-            tracing::warn!(%error, "the head record was not published");
-        }
-        if let Err(error) = head::offer_unconfirmed(core, session).await {
-            tracing::warn!(%error, "a head record's indexes were not noted");
+        log_failure(storage::ensure_head_id(session).await, "a blob ID could not be computed");
+        publish(core, session).await;
+        let offered = head::offer_unconfirmed(core, session).await;
+        log_failure(offered, "a head record's indexes were not noted");
+    };
+    let store = async {
+        for (seq, wait) in unstored(core, session) {
+            // An author that still has time stores its blob itself. A store that is down is so for all blobs.
+            if wait.is_zero() && !store_own(core, session, seq).await {
+                return;
+            }
         }
     };
-    tokio::join!(head, store_unstored(core, session, authors));
-}
-
-/// Stores the blobs that only this client may still have, once their author's time is over.
-async fn store_unstored(core: &Arc<Core>, session: &Arc<Session>, authors: AuthorPolicy) {
-    for (seq, wait) in unstored(core, session) {
-        match authors {
-            AuthorPolicy::Wait => tokio::time::sleep(wait).await,
-            AuthorPolicy::Skip if !wait.is_zero() => continue,
-            AuthorPolicy::Skip => {}
-        }
-        if !store_own(core, session, seq).await {
-            // The store is down, for the other blobs too.
-            return;
-        }
-    }
-}
-
-/// The outcome of [`store_waiting`].
-#[derive(Debug, Default)]
-pub(crate) struct WaitingReport {
-    /// Turns whose blobs the store has now.
-    pub(crate) stored: Vec<u64>,
-    /// Turns whose blobs it does not have, with the errors.
-    pub(crate) failed: Vec<(u64, ClientError)>,
-}
-
-/// Looks in the store for the blobs that it has not confirmed, and stores those that it lacks once their
-/// author's time is over. One try for each: the user waits.
-pub(crate) async fn store_waiting(core: &Arc<Core>, session: &Arc<Session>) -> WaitingReport {
-    let mut report = WaitingReport::default();
-    for (seq, wait) in unstored(core, session) {
-        let result = if wait.is_zero() {
-            try_store_own(core, session, seq).await
-        } else {
-            look_for_own(core, session, seq).await
-        };
-        if let Err(error) = result {
-            report.failed.push((seq, error));
-            // The store is down, for the other blobs too.
-            break;
-        }
-        if !session.read(|state| state.unstored.contains(&seq)) {
-            report.stored.push(seq);
-        }
-    }
-    report
-}
-
-/// Looks for a turn's blob, which its author may have stored; notes that it is there.
-async fn look_for_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
-    let id = storage::ensure_blob_id(session, seq).await?;
-    if core.config.store.exists(id).await? {
-        core.config.store.note_stored(id);
-        storage::note_confirmed(core, session, seq).await;
-        return Ok(());
-    }
-    storage::check_shards(core, session)
+    tokio::join!(head, store);
 }
 
 /// Turns whose blob only this client may still have, each with its author's remaining time to store it.
@@ -297,7 +231,7 @@ async fn after_store_report(
     session: &Arc<Session>,
     seq: u64,
     reported: StoreState,
-    author_until: tokio::time::Instant,
+    author_until: Instant,
 ) {
     let turn = session.read(|state| {
         let (turn, _) = state.turn(seq)?;
@@ -305,25 +239,23 @@ async fn after_store_report(
     });
     let Some((link, author)) = turn else { return };
     match reported {
-        StoreState::Stored { blob_id, end_epoch } => {
-            match storage::ensure_blob_id(session, seq).await {
-                Ok(ours) if ours == blob_id => {
-                    core.config.store.note_stored(blob_id);
-                    match storage::is_there(core, blob_id).await {
-                        Ok(true) => return note_reported(core, session, (seq, link), end_epoch).await,
-                        Ok(false) => {
-                            tracing::warn!(%author, "a node called a blob stored that the store does not have");
-                            core.directory.failed(author, NodeFailure::Lied, 0);
-                        }
-                        // A later round looks again.
-                        Err(error) => tracing::debug!(%error, "a stored blob could not be looked for"),
+        StoreState::Stored { blob_id, end_epoch } => match storage::ensure_blob_id(session, seq).await {
+            Ok(ours) if ours == blob_id => {
+                core.config.store.note_stored(blob_id);
+                match storage::is_there(core, blob_id).await {
+                    Ok(true) => return note_reported(core, session, (seq, link), end_epoch).await,
+                    Ok(false) => {
+                        tracing::warn!(%author, "a node called a blob stored that the store does not have");
+                        core.directory.failed(author, NodeFailure::Lied, 0);
                     }
+                    // A later round looks again.
+                    Err(error) => tracing::debug!(%error, "a stored blob could not be looked for"),
                 }
-                // Under another ID the next node would not find it.
-                Ok(_) => tracing::warn!("a node named another blob ID than its blob has"),
-                Err(error) => tracing::warn!(%error, "a blob ID could not be computed"),
             }
-        }
+            // Under another ID the next node would not find it.
+            Ok(_) => tracing::warn!("a node named another blob ID than its blob has"),
+            error => log_failure(error, "a blob ID could not be computed"),
+        },
         StoreState::Pending => sleep_until(author_until).await,
         StoreState::GivenUp => {}
     }
@@ -339,33 +271,36 @@ async fn note_reported(
     turn: (u64, LinkHash),
     end_epoch: Option<u64>,
 ) {
-    let (seq, stored_ms) = (turn.0, core.now_ms());
-    let epochs = session.read(|state| storage::ordered_epochs(core, state, seq));
-    let paid = Some(Purchase { stored_ms, epochs });
-    let stored = TurnChange::Stored(StoredBlob { end_epoch, paid, confirmed_ms: Some(stored_ms) });
-    if let Err(error) = session.record_of(turn, vec![Entry::OfTurn(seq, stored)]).await {
-        tracing::warn!(%error, "a stored blob was not noted");
-    }
+    let stored = StoredBlob { end_epoch, paid: None, confirmed_ms: Some(core.now_ms()) };
+    let entry = Entry::OfTurn(turn.0, TurnChange::Stored(stored));
+    log_failure(session.record_of(turn, vec![entry]).await, "a stored blob was not noted");
 }
 
 /// Stores a turn's blob from this client's own text, after checking whether it is there. False if the
 /// store could not be reached in a few tries.
-pub(crate) async fn store_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> bool {
+async fn store_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> bool {
     let mut pause = PAUSE;
     for left in (0..PUT_TRIES).rev() {
-        let Err(error) = try_store_own(core, session, seq).await else { return true };
+        let Err(error) = try_store(core, session, seq, true).await else { return true };
         tracing::warn!(%error, "a blob was not stored");
         if left == 0 {
             return !matches!(error, ClientError::Store(error) if error.is_retryable());
         }
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
         pause *= 2;
     }
     true
 }
 
-async fn try_store_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
-    let _permit = session.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+/// Looks for a turn's blob in the store, and notes that it is there. If it is not, and its author's time is over, puts
+/// it there.
+pub(crate) async fn try_store(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    seq: u64,
+    may_put: bool,
+) -> Result<(), ClientError> {
+    let _permit = session.puts.lock().await;
     // Another task may have stored it, or a later turn's blob may hold it too by now.
     if !session.read(|state| state.unstored.contains(&seq)) {
         return Ok(());
@@ -376,6 +311,9 @@ async fn try_store_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Re
         core.config.store.note_stored(id);
         storage::note_confirmed(core, session, seq).await;
         return Ok(());
+    }
+    if !may_put {
+        return storage::check_shards(core, session);
     }
     let stored = storage::put(core, session, seq, id).await?;
     session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(stored))]).await?;
@@ -400,7 +338,5 @@ async fn acknowledge(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
         DeliveryOutcome::Unanswered => return,
     };
     let acked = Entry::OfTurn(seq, TurnChange::Acked { is_moot });
-    if let Err(error) = session.record_of((seq, link), vec![acked]).await {
-        tracing::warn!(%error, "an acknowledgement was not noted");
-    }
+    log_failure(session.record_of((seq, link), vec![acked]).await, "an acknowledgement was not noted");
 }

@@ -89,9 +89,9 @@ impl Client {
         let now_ms = (config.clock)();
         let contents = match home {
             None => home::HomeContents::in_memory(),
-            Some(home) => crate::stack_wipe::spawn_blocking(move || home::open(&home, passphrase, now_ms))
-                .await
-                .map_err(|_| ClientError::TaskEnded)??,
+            Some(home) => {
+                crate::stack_wipe::blocking(move || home::open(&home, passphrase, now_ms)).await??
+            }
         };
         let home::HomeContents { journals, reputation_file, reputation } = contents;
         let (mesh, settings) = match &config.mesh {
@@ -104,20 +104,16 @@ impl Client {
         let by_session = settings.is_some();
         let identities = Arc::new(Identities::new(mesh.clone(), settings));
         let heads = Arc::new(head_indexes(&config, &mesh, &identities)?);
-        let (clock, timeouts, expected) = (config.clock.clone(), config.timeouts, config.bootstrap.len());
-        let store = config.store.clone();
         let setup = Setup {
-            clock,
-            store,
-            timeouts,
-            expected,
+            clock: config.clock.clone(),
+            store: config.store.clone(),
+            timeouts: config.timeouts,
+            expected: config.bootstrap.len().max(1),
             may_find,
             only_named,
             by_session,
-            reputation,
-            reputation_file,
         };
-        let directory = Arc::new(Directory::new(mesh, setup));
+        let directory = Arc::new(Directory::new(mesh, setup, reputation, reputation_file));
         let core = Arc::new(Core::new(config, journals, directory, identities, heads));
         Ok(Self { core })
     }

@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     config::ClientConfig,
-    error::ClientError,
+    error::{ClientError, log_failure},
     event::RouteOptions,
     identities::{self, Identities, SessionDht},
     network::{
@@ -51,7 +51,7 @@ pub(crate) struct Core {
     shared_heads: Arc<HeadIndexes>,
     /// The identities under which the client and its sessions connect.
     pub(crate) identities: Arc<Identities>,
-    tasks: TaskTracker,
+    pub(crate) tasks: TaskTracker,
     pub(crate) cancel: CancellationToken,
     /// Whether the network ends with this client.
     owns_network: bool,
@@ -66,9 +66,8 @@ struct QuarantinedJournal {
 impl QuarantinedJournal {
     /// Moves it back, since no journal replaced it.
     fn put_back(&self) {
-        if let Err(error) = quarantine::restore(&self.quarantined, &self.journal) {
-            tracing::warn!(%error, "a damaged journal was not put back");
-        }
+        let restored = quarantine::restore(&self.quarantined, &self.journal);
+        log_failure(restored, "a damaged journal was not put back");
     }
 }
 
@@ -141,7 +140,7 @@ impl Core {
         let ids: Vec<SessionId> = open.iter().map(|session| session.id).collect();
         // A write of a turn dropped midway may still run; the files are free only after it.
         let (terms, now_ms) = (self.terms(), self.now_ms());
-        let closed = crate::stack_wipe::spawn_blocking(move || {
+        let closed = crate::stack_wipe::blocking(move || {
             open.iter().for_each(|session| session.close(terms, now_ms));
         });
         if closed.await.is_err() {
@@ -211,14 +210,9 @@ impl Core {
     /// Runs a task that ends with the client.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let cancel = self.cancel.clone();
-        let task = self.tasks.track_future(async move {
-            tokio::select! {
-                biased;
-                () = cancel.cancelled() => {}
-                () = work => {}
-            }
-        });
-        tokio::spawn(task);
+        tokio::spawn(self.tasks.track_future(async move {
+            cancel.run_until_cancelled(work).await;
+        }));
     }
 
     /// Runs work that blocks, on a thread whose stack is wiped.
@@ -227,7 +221,7 @@ impl Core {
         work: impl FnOnce(&Self) -> Result<T, ClientError> + Send + 'static,
     ) -> Result<T, ClientError> {
         let core = self.clone();
-        crate::stack_wipe::spawn_blocking(move || work(&core)).await.map_err(|_| ClientError::TaskEnded)?
+        crate::stack_wipe::blocking(move || work(&core)).await?
     }
 
     /// Creates a session with entries that follow its opening. With `replace_damaged`, a damaged journal of

@@ -49,9 +49,6 @@ pub enum ClientError {
         /// The first entry that does not open, from 1; 0 for the beginning of the file.
         entry: u64,
     },
-    /// An entry of a journal does not fit the session's state.
-    #[error("the session's journal has an entry that does not fit: {0}")]
-    State(#[source] StateError),
     /// Another process has the session open.
     #[error("session {} is open in another process", short(&.0))]
     InUse(SessionId),
@@ -201,42 +198,6 @@ pub enum ClientError {
     TaskEnded,
 }
 
-/// Why an entry of a journal does not fit the state that the entries before it give.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StateError {
-    /// The journal does not begin with the session's header.
-    #[error("there is no header")]
-    NoHeader,
-    /// An entry that only a journal's beginning may have.
-    #[error("an entry of the beginning follows later")]
-    OutOfPlace,
-    /// An attempt without a pending turn.
-    #[error("no turn is pending")]
-    NothingPending,
-    /// A turn that is not here.
-    #[error("turn {0} is not there")]
-    UnknownTurn(u64),
-    /// A waiting message that is not here.
-    #[error("the waiting message {0} is not there")]
-    UnknownMessage(u64),
-    /// A turn that does not continue the last one.
-    #[error("a turn does not continue the chain")]
-    ChainBroken,
-    /// An object in the entry that does not decode, open or verify.
-    #[error("{0}")]
-    Object(#[from] ErrorCode),
-}
-
-impl From<StateError> for ClientError {
-    fn from(error: StateError) -> Self {
-        match error {
-            StateError::Object(code) => Self::Protocol(code),
-            error => Self::State(error),
-        }
-    }
-}
-
 impl From<ErrorCode> for ClientError {
     fn from(code: ErrorCode) -> Self {
         Self::Protocol(code)
@@ -260,6 +221,13 @@ fn store_failure(error: &StoreError) -> String {
 
 fn tries(attempts: u32) -> String {
     format!("{attempts} attempt{}", if attempts == 1 { "" } else { "s" })
+}
+
+/// Logs a failure that delays nobody.
+pub(crate) fn log_failure<T>(result: Result<T, impl std::fmt::Display>, what: &'static str) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "{what}");
+    }
 }
 
 /// Enough of an id to tell nodes and sessions apart.
@@ -333,116 +301,10 @@ impl ClientError {
     /// A stable name for machines.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::KeyFile(_) => "KeyFile",
-            Self::File { .. } => "File",
-            Self::Log { .. } => "Log",
-            Self::PassphraseUnused(_) => "PassphraseUnused",
-            Self::JournalDamaged { .. } | Self::State(_) => "JournalDamaged",
-            Self::InUse(_) => "InUse",
-            Self::UnknownSession(_) => "UnknownSession",
-            Self::SessionExists(_) => "SessionExists",
-            Self::Busy => "Busy",
-            Self::PendingTurn => "PendingTurn",
-            Self::Closed => "Closed",
-            Self::Deleted => "Deleted",
-            Self::EmptyMessage => "EmptyMessage",
-            Self::MessageTooLong { .. } => "MessageTooLong",
-            Self::TooManyMessages { .. } => "TooManyMessages",
-            Self::SchemaTooLong { .. } => "SchemaTooLong",
-            Self::NoNode(NoChoice::ClocksDiffer(_)) => "ClocksDiffer",
-            Self::NoNode(_) => "NoNode",
-            Self::TurnFailed { code, .. } | Self::EmbedFailed { code, .. } => {
-                code.map_or("Unreachable", ErrorCode::name)
-            }
-            Self::NotAuditable => "NotAuditable",
-            Self::Protocol(code) => code.name(),
-            Self::Store(_) => "Store",
-            Self::OtherShards { .. } => "OtherShards",
-            Self::HeadMissing => "HeadMissing",
-            Self::Behind { .. } => "Behind",
-            Self::UnknownBranch(_) => "UnknownBranch",
-            Self::Mesh(_) => "Mesh",
-            Self::Config(_) => "Config",
-            Self::Words(_) => "Words",
-            Self::Export(_) => "Export",
-            Self::ExportTooLarge { .. } => "ExportTooLarge",
-            Self::TitleTooLong { .. } => "TitleTooLong",
-            Self::TaskEnded => "TaskEnded",
+        match self.code() {
+            Some(code) => code.name(),
+            None => self.row().0,
         }
-    }
-
-    /// The next step for the user.
-    #[must_use]
-    pub fn hint(&self) -> Option<&'static str> {
-        if let Self::TurnFailed { code: Some(ErrorCode::Busy), relayed: true, .. } = self {
-            return Some(
-                "check that the relayer reaches the nodes: its operator names one with --bootstrap; or wait a little",
-            );
-        }
-        if let Some(code) = self.code() {
-            return code_hint(code);
-        }
-        Some(match self {
-            Self::KeyFile(KeyFileError::PassphraseNeeded { .. } | KeyFileError::WrongPassphrase { .. }) => {
-                "give the passphrase with --passphrase-file or at the prompt"
-            }
-            Self::Log { .. } => "try again; the message is kept where the log is",
-            Self::KeyFile(KeyFileError::Empty { .. }) => "remove the empty file, then start again",
-            Self::File { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists => {
-                "no file is replaced: name a new one"
-            }
-            Self::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => "check the path",
-            Self::KeyFile(_) | Self::File { .. } => "check the home folder, or choose another with --home",
-            Self::PassphraseUnused(_) => {
-                "put the key under it with baton passphrase, or leave --passphrase-file away"
-            }
-            Self::JournalDamaged { entry: 0, .. } => {
-                "if the device key is the right one, bring the session back from its words: baton session restore"
-            }
-            Self::JournalDamaged { .. } | Self::State(_) => {
-                "bring it back from the store with baton session restore SESSION, or from an export with baton session \
-                 import FILE; the damaged file is kept"
-            }
-            Self::InUse(_) => "close the other baton, or choose another session",
-            Self::UnknownSession(_) => "list the sessions: baton session list",
-            Self::SessionExists(_) => {
-                "continue it: baton chat -s SESSION (deleting it would also mark it deleted in the head index)"
-            }
-            Self::Busy => "wait for the turn to end",
-            Self::PendingTurn => {
-                "finish it (/retry, or SessionHandle::resume) or discard it (/drop, or SessionHandle::abandon)"
-            }
-            Self::Closed => "open it again",
-            Self::Deleted => "remove it here: baton session delete SESSION; begin another: baton chat",
-            Self::EmptyMessage => "write a message",
-            Self::MessageTooLong { .. } => "send it in parts",
-            Self::TooManyMessages { .. } => "send them over several turns, or join them",
-            Self::SchemaTooLong { .. } => "leave out descriptions, or ask for less at once",
-            Self::NoNode(why) => why.hint(),
-            Self::TurnFailed { .. } => {
-                "the message is kept; check that the node runs and is reachable, then try again"
-            }
-            Self::EmbedFailed { .. } => "check that the node runs and is reachable, then try again",
-            Self::NotAuditable => {
-                "baton session export and baton-node replay compute it here, if the client that began the turn exports it"
-            }
-            Self::Store(error) => store_hint(error),
-            Self::OtherShards { .. } => {
-                "go on in a new conversation, which begins with all of it: baton chat -s SESSION --branch TEXT; or name the \
-                 session's own store: --publisher"
-            }
-            Self::HeadMissing => "check --heads; a session that never had a turn has no head",
-            Self::Behind { .. } => "merge these turns: baton session sync SESSION",
-            Self::UnknownBranch(_) => "baton session show SESSION names the branches",
-            Self::Mesh(_) => "check the listen addresses and the --node addresses",
-            Self::Config(_) => "baton --help shows the settings",
-            Self::TitleTooLong { .. } => "choose a shorter title",
-            Self::Words(_) => "compare with the paper: 24 words, in order",
-            Self::ExportTooLarge { .. } => "move it by its words: baton session backup",
-            Self::Export(_) => "check that it is the whole file that baton session export wrote",
-            Self::TaskEnded | Self::Protocol(_) => return None,
-        })
     }
 
     /// The command's exit code:
@@ -456,44 +318,107 @@ impl ClientError {
     /// - 8: the home folder or its key.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        if let Some(code) = self.code()
-            && is_integrity(code)
-        {
-            return 5;
+        if self.code().is_some_and(is_integrity) { 5 } else { self.row().1 }
+    }
+
+    /// The next step for the user.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match (self, self.code()) {
+            (Self::TurnFailed { relayed: true, .. }, Some(ErrorCode::Busy)) => Some(
+                "check that the relayer reaches the nodes: its operator names one with --bootstrap; or wait a little",
+            ),
+            (_, Some(code)) => code_hint(code),
+            _ => Some(self.row().2).filter(|hint| !hint.is_empty()),
         }
+    }
+
+    /// The name, the exit code and the next step; an error with a code of the protocol has those of the code.
+    fn row(&self) -> (&'static str, u8, &'static str) {
         match self {
-            Self::EmptyMessage
-            | Self::MessageTooLong { .. }
-            | Self::TooManyMessages { .. }
-            | Self::TitleTooLong { .. }
-            | Self::SchemaTooLong { .. }
-            | Self::Config(_)
-            | Self::Words(_) => 2,
-            Self::NoNode(NoChoice::ClocksDiffer(_)) => 4,
-            Self::NoNode(_) => 3,
-            Self::TurnFailed { .. } | Self::EmbedFailed { .. } => 4,
-            Self::Protocol(_) | Self::Export(_) => 5,
-            Self::Store(StoreError::WrongContent) => 5,
-            Self::Store(_) | Self::OtherShards { .. } | Self::HeadMissing => 6,
-            Self::ExportTooLarge { .. }
-            | Self::NotAuditable
-            | Self::UnknownSession(_)
-            | Self::UnknownBranch(_)
-            | Self::SessionExists(_)
-            | Self::Busy
-            | Self::PendingTurn
-            | Self::InUse(_)
-            | Self::Behind { .. }
-            | Self::Closed
-            | Self::Deleted => 7,
-            Self::KeyFile(_)
-            | Self::File { .. }
-            | Self::Log { .. }
-            | Self::PassphraseUnused(_)
-            | Self::JournalDamaged { .. }
-            | Self::State(_) => 8,
-            Self::Mesh(_) | Self::TaskEnded => 1,
+            Self::EmptyMessage => ("EmptyMessage", 2, "write a message"),
+            Self::MessageTooLong { .. } => ("MessageTooLong", 2, "send it in parts"),
+            Self::TooManyMessages { .. } => {
+                ("TooManyMessages", 2, "send them over several turns, or join them")
+            }
+            Self::TitleTooLong { .. } => ("TitleTooLong", 2, "choose a shorter title"),
+            Self::SchemaTooLong { .. } => {
+                ("SchemaTooLong", 2, "leave out descriptions, or ask for less at once")
+            }
+            Self::Config(_) => ("Config", 2, "baton --help shows the settings"),
+            Self::Words(_) => ("Words", 2, "compare with the paper: 24 words, in order"),
+            Self::NoNode(why @ NoChoice::ClocksDiffer(_)) => ("ClocksDiffer", 4, why.hint()),
+            Self::NoNode(why) => ("NoNode", 3, why.hint()),
+            Self::TurnFailed { .. } => ("Unreachable", 4, TURN_FAILED),
+            Self::EmbedFailed { .. } => ("Unreachable", 4, EMBED_FAILED),
+            Self::Protocol(code) => (code.name(), 5, ""),
+            Self::Export(_) => {
+                ("Export", 5, "check that it is the whole file that baton session export wrote")
+            }
+            Self::Store(error @ StoreError::WrongContent) => ("Store", 5, store_hint(error)),
+            Self::Store(error) => ("Store", 6, store_hint(error)),
+            Self::OtherShards { .. } => ("OtherShards", 6, OTHER_SHARDS),
+            Self::HeadMissing => {
+                ("HeadMissing", 6, "check --heads; a session that never had a turn has no head")
+            }
+            Self::ExportTooLarge { .. } => {
+                ("ExportTooLarge", 7, "move it by its words: baton session backup")
+            }
+            Self::NotAuditable => ("NotAuditable", 7, NOT_AUDITABLE),
+            Self::UnknownSession(_) => ("UnknownSession", 7, "list the sessions: baton session list"),
+            Self::UnknownBranch(_) => ("UnknownBranch", 7, "baton session show SESSION names the branches"),
+            Self::SessionExists(_) => ("SessionExists", 7, SESSION_EXISTS),
+            Self::Busy => ("Busy", 7, "wait for the turn to end"),
+            Self::PendingTurn => ("PendingTurn", 7, PENDING_TURN),
+            Self::InUse(_) => ("InUse", 7, "close the other baton, or choose another session"),
+            Self::Behind { .. } => ("Behind", 7, "merge these turns: baton session sync SESSION"),
+            Self::Closed => ("Closed", 7, "open it again"),
+            Self::Deleted => ("Deleted", 7, DELETED),
+            Self::KeyFile(error) => ("KeyFile", 8, key_hint(error)),
+            Self::File { source, .. } => ("File", 8, file_hint(source)),
+            Self::Log { .. } => ("Log", 8, "try again; the message is kept where the log is"),
+            Self::PassphraseUnused(_) => ("PassphraseUnused", 8, PASSPHRASE_UNUSED),
+            Self::JournalDamaged { entry: 0, .. } => ("JournalDamaged", 8, JOURNAL_UNREADABLE),
+            Self::JournalDamaged { .. } => ("JournalDamaged", 8, JOURNAL_DAMAGED),
+            Self::Mesh(_) => ("Mesh", 1, "check the listen addresses and the --node addresses"),
+            Self::TaskEnded => ("TaskEnded", 1, ""),
         }
+    }
+}
+
+const TURN_FAILED: &str = "the message is kept; check that the node runs and is reachable, then try again";
+const EMBED_FAILED: &str = "check that the node runs and is reachable, then try again";
+const OTHER_SHARDS: &str = "go on in a new conversation, which begins with all of it: baton chat -s SESSION --branch TEXT; or \
+                            name the session's own store: --publisher";
+const NOT_AUDITABLE: &str = "baton session export and baton-node replay compute it here, if the client that began the turn exports it";
+const SESSION_EXISTS: &str =
+    "continue it: baton chat -s SESSION (deleting it would also mark it deleted in the head index)";
+const PENDING_TURN: &str =
+    "finish it (/retry, or SessionHandle::resume) or discard it (/drop, or SessionHandle::abandon)";
+const DELETED: &str = "remove it here: baton session delete SESSION; begin another: baton chat";
+const PASSPHRASE_UNUSED: &str = "put the key under it with baton passphrase, or leave --passphrase-file away";
+const JOURNAL_UNREADABLE: &str =
+    "if the device key is the right one, bring the session back from its words: baton session restore";
+const JOURNAL_DAMAGED: &str = "bring it back from the store with baton session restore SESSION, or from an export with baton \
+                               session import FILE; the damaged file is kept";
+/// The step after an error of a home's file without a step of its own.
+const CHECK_HOME: &str = "check the home folder, or choose another with --home";
+
+fn key_hint(error: &KeyFileError) -> &'static str {
+    match error {
+        KeyFileError::PassphraseNeeded { .. } | KeyFileError::WrongPassphrase { .. } => {
+            "give the passphrase with --passphrase-file or at the prompt"
+        }
+        KeyFileError::Empty { .. } => "remove the empty file, then start again",
+        _ => CHECK_HOME,
+    }
+}
+
+fn file_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AlreadyExists => "no file is replaced: name a new one",
+        io::ErrorKind::NotFound => "check the path",
+        _ => CHECK_HOME,
     }
 }
 

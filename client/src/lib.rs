@@ -74,7 +74,7 @@ pub use client::{Client, NewSession};
 pub use clock::{Clock, system_clock};
 pub use clocks::{ClockDifference, WrongClock};
 pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS};
-pub use error::{ClientError, StateError};
+pub use error::ClientError;
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, Fork, InlinePolicy, MODEL_OUTPUT_TOKENS,
     MODEL_PENALTY, MemoryHint, Omissions, OtherNodes, OwnMemory, Relayer, RouteOptions, TurnEvent, TurnInput,

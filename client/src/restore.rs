@@ -16,7 +16,7 @@ use baton_proto::{
 use crate::{
     background::{check_head, open, spawn_background_work},
     core::Core,
-    error::ClientError,
+    error::{ClientError, log_failure},
     session::{
         journal::JournalLocation,
         state::{Entry, TurnsBefore},
@@ -39,18 +39,9 @@ pub struct RecoveryReport {
     pub lost: Vec<RangeInclusive<u64>>,
 }
 
-/// How a recovery treats missing newest blobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    /// Recovers nothing.
-    Refused,
-    /// Recovers the readable turns, and names the others.
-    Named,
-}
-
 /// As [`Client::recover`](crate::Client::recover).
 pub(crate) async fn recover(core: &Arc<Core>, root: &SessionRoot) -> Result<SessionId, ClientError> {
-    Ok(recover_with(core, root, Missing::Refused).await?.session)
+    Ok(recover_with(core, root, false).await?.session)
 }
 
 /// As [`Client::recover_available`](crate::Client::recover_available).
@@ -58,23 +49,23 @@ pub(crate) async fn recover_available(
     core: &Arc<Core>,
     root: &SessionRoot,
 ) -> Result<RecoveryReport, ClientError> {
-    recover_with(core, root, Missing::Named).await
+    recover_with(core, root, true).await
 }
 
+/// Recovers a session; with lost blobs only if `allows_gaps`.
 async fn recover_with(
     core: &Arc<Core>,
     root: &SessionRoot,
-    missing: Missing,
+    allows_gaps: bool,
 ) -> Result<RecoveryReport, ClientError> {
     let id = root.session_id();
     match open(core, id, false).await {
         Err(ClientError::UnknownSession(_) | ClientError::JournalDamaged { .. }) => {}
         Err(error) => return Err(error),
         Ok(session) => match check_head(core, &session).await {
-            // Another device continued: the longer chain contains the one known here, or reading it finds a
-            // fork.
+            // Another device continued.
             Err(ClientError::Behind { .. }) => {
-                reconcile::catch_up(core, &session).await?;
+                reconcile::reconcile(core, &session, |_| {}).await?;
                 return Ok(RecoveryReport { session: id, lost: Vec::new() });
             }
             Ok(_) => return Err(ClientError::SessionExists(id)),
@@ -87,7 +78,7 @@ async fn recover_with(
         return Err(ClientError::Deleted);
     }
     let read = match verify::fetch_chain(core, root, found, None).await {
-        Err(error) if missing == Missing::Named && is_gone(&error) => {
+        Err(error) if allows_gaps && is_gone(&error) => {
             read_available(core, root, found, older).await?.ok_or(error)?
         }
         segments => ReadableChain { newest: segments?, before_gaps: Vec::new() },
@@ -101,10 +92,8 @@ async fn recover_with(
     let session = core.create(root.clone(), header, entries, true).await?;
     session.indexes(|view| view.note_look(now, true));
     // An index may show the chain of a device that lost a fork, or never heard of it.
-    let mode = reconcile::MergeMode::ResolveForks;
-    if let Err(error) = Box::pin(reconcile::merge_all(core, &session, mode, older, &mut |_| {})).await {
-        tracing::warn!(%error, "the chain of another head record was not merged");
-    }
+    let merged = Box::pin(reconcile::merge_all(core, &session, older, &mut |_| {})).await;
+    log_failure(merged, "the chain of another head record was not merged");
     reconcile::keep_branches_of(core, &session, &heads, &mut |_| {}).await;
     // A log client is no device: it is new with every request.
     if !matches!(core.journals.location, JournalLocation::Log(_)) {
@@ -121,11 +110,9 @@ pub(crate) async fn import(core: &Arc<Core>, text: &str) -> Result<SessionId, Cl
     })?;
     let root = SessionRoot::from_bytes(*root.expose());
     let now = core.now_ms();
-    let checked = {
-        let root = root.clone();
-        crate::stack_wipe::spawn_blocking(move || verified_entries(&root, &export, now))
-    };
-    let (header, entries) = checked.await.map_err(|_| ClientError::TaskEnded)??;
+    let own = root.clone();
+    let checked = crate::stack_wipe::blocking(move || verified_entries(&own, &export, now));
+    let (header, entries) = checked.await??;
     let session = core.create(root, header, entries, true).await?;
     // Its blobs may have expired, and its head may not be published from here.
     spawn_background_work(core, session.clone());

@@ -8,7 +8,6 @@ pub(crate) mod info;
 pub(crate) mod journal;
 pub(crate) mod lifetime;
 pub(crate) mod open_session;
-pub(crate) mod rounds;
 pub(crate) mod snapshot;
 pub(crate) mod state;
 pub(crate) mod title;

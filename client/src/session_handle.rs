@@ -113,15 +113,6 @@ impl SessionHandle {
         Ok(self.open().await?.read(|state| state.last().map(view)))
     }
 
-    /// Turn reads from memory since the session was opened, repeated reads included. The reads that one more
-    /// turn adds must not depend on the session's length; benchmarks show it.
-    ///
-    /// # Errors
-    /// As opening the session.
-    pub async fn turn_reads(&self) -> Result<u64, ClientError> {
-        Ok(self.open_shortly().await?.read(State::turn_reads))
-    }
-
     /// The conversation of a session. A session that is not open here is read without opening it, so that
     /// other processes may continue it.
     ///
@@ -360,7 +351,13 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn wait_delivered(&self, timeout: Duration) -> Result<bool, ClientError> {
-        Ok(wait::wait_delivered(&self.open_shortly().await?, timeout).await)
+        let delivered = |session: &Session| {
+            session.read(|state| {
+                let last = state.next_seq().checked_sub(1);
+                state.is_published() && last.is_none_or(|last| !state.unacked.contains(&last))
+            })
+        };
+        Ok(wait::until(&*self.open_shortly().await?, timeout, delivered).await)
     }
 
     /// Waits until all head indexes have the head of a session; false if that took longer than `timeout`.
@@ -370,7 +367,10 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn wait_published(&self, timeout: Duration) -> Result<bool, ClientError> {
-        Ok(wait::wait_published(&self.open_shortly().await?, timeout).await)
+        let published = |session: &Session| {
+            session.read(|state| state.is_published() && state.head_unconfirmed.is_none())
+        };
+        Ok(wait::until(&*self.open_shortly().await?, timeout, published).await)
     }
 
     /// Waits until the head of a session is published or its publication fails. True if another device's
@@ -382,7 +382,10 @@ impl SessionHandle {
     /// # Errors
     /// As opening the session.
     pub async fn wait_compared(&self, timeout: Duration) -> Result<bool, ClientError> {
-        Ok(wait::wait_compared(&self.open_shortly().await?, timeout).await)
+        let session = self.open_shortly().await?;
+        let diverged = |session: &Session| session.indexes(|view| view.diverged);
+        wait::until(&session, timeout, |session| diverged(session) || session.is_publication_over()).await;
+        Ok(diverged(&session))
     }
 
     /// Verifies a session. Checks every link, signature and record, every blob's BLAKE3 (in-segment ones are

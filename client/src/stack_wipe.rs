@@ -2,6 +2,8 @@
 
 use tokio::task::JoinHandle;
 
+use crate::error::ClientError;
+
 /// Deeper than such work gets, also without optimisation.
 const WIPED_BYTES: usize = 512 * 1024;
 
@@ -14,6 +16,13 @@ pub(crate) fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
         baton_keys::stack::wipe(WIPED_BYTES);
         done
     })
+}
+
+/// The result of work in [`spawn_blocking`].
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ClientError> {
+    spawn_blocking(work).await.map_err(|_| ClientError::TaskEnded)
 }
 
 /// A frame of its own, which has ended when the stack is wiped.

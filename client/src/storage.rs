@@ -7,13 +7,12 @@ use baton_proto::{
     head::BranchHead,
     ids::BlobId,
     store::{PutOptions, StoreError},
-    turn::StoragePolicy,
 };
 use baton_walrus_client::ShardCount;
 
 use crate::{
     core::Core,
-    error::ClientError,
+    error::{ClientError, log_failure},
     session::{
         open_session::Session,
         state::{Entry, Purchase, State, StoredBlob, TurnChange},
@@ -23,7 +22,7 @@ use crate::{
 /// Computes and journals the Walrus ID of a turn's blob, unless it is known. Waits for a running
 /// computation.
 pub(crate) async fn ensure_blob_id(session: &Arc<Session>, seq: u64) -> Result<BlobId, ClientError> {
-    let _permit = session.ids.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let _permit = session.ids.lock().await;
     if let Some(blob) = session.read(|state| state.blob_ref(seq)) {
         return Ok(blob.blob_id);
     }
@@ -62,8 +61,11 @@ pub(crate) async fn put(
     seq: u64,
     id: BlobId,
 ) -> Result<StoredBlob, ClientError> {
-    let (bytes, epochs) =
-        session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, epochs_of(core, state, seq))))?;
+    let policy = core.config.storage;
+    let (bytes, epochs) = session.read(|state| {
+        let epochs = if is_segment_end(state, seq) { policy.closed_epochs } else { policy.open_epochs };
+        Ok::<_, ErrorCode>((state.rebuild(seq)?, epochs))
+    })?;
     put_bytes(core, session, bytes, id, epochs).await
 }
 
@@ -103,30 +105,14 @@ async fn put_bytes(
     Ok(StoredBlob { end_epoch: outcome.end_epoch, paid, confirmed_ms: None })
 }
 
-/// Number of epochs for which this client itself stores a turn's blob.
-pub(crate) fn epochs_of(core: &Arc<Core>, state: &State, seq: u64) -> u32 {
-    epochs_by(&core.config.storage, state, seq)
-}
-
-/// Number of epochs for which a turn's author was ordered to store its blob.
-pub(crate) fn ordered_epochs(core: &Arc<Core>, state: &State, seq: u64) -> u32 {
-    let ordered = state.turn(seq).and_then(|(_, meta)| meta.ordered);
-    epochs_by(&ordered.unwrap_or(core.config.storage), state, seq)
-}
-
-fn epochs_by(policy: &StoragePolicy, state: &State, seq: u64) -> u32 {
-    if is_segment_end(state, seq) { policy.closed_epochs } else { policy.open_epochs }
-}
-
 /// Records that the store showed a turn's blob to this client.
 pub(crate) async fn note_confirmed(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
     if session.read(|state| state.turn(seq).is_none()) {
         return;
     }
     let seen = StoredBlob { confirmed_ms: Some(core.now_ms()), ..StoredBlob::default() };
-    if let Err(error) = session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(seen))]).await {
-        tracing::warn!(%error, "that the store has a blob was not noted");
-    }
+    let noted = session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(seen))]).await;
+    log_failure(noted, "that the store has a blob was not noted");
 }
 
 /// Puts a blob without a probe first, because a read just showed it wrong or missing.
@@ -136,7 +122,7 @@ pub(crate) async fn put_back(
     seq: u64,
     id: BlobId,
 ) -> Result<(), ClientError> {
-    let _permit = session.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let _permit = session.puts.lock().await;
     session.record(vec![Entry::OfTurn(seq, TurnChange::Lost)]).await?;
     let stored = put(core, session, seq, id).await?;
     session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(stored))]).await

@@ -4,7 +4,6 @@
 //! turn. Text shown before acceptance is display only.
 
 pub(crate) mod audit;
-mod failure;
 mod finish;
 mod model_defaults;
 mod order;
@@ -12,12 +11,11 @@ mod progress;
 
 use std::{sync::Arc, time::Duration};
 
-use baton_proto::{SignedObject, ids::NodeId, record::check_supersedes, turn::TurnAuth};
+use baton_proto::{ErrorCode, SignedObject, ids::NodeId, record::check_supersedes, turn::TurnAuth};
 use web_time::Instant;
 
 use finish::finish;
-use order::AttemptReport;
-use progress::Progress;
+use progress::{Progress, turn_failed};
 
 use crate::{
     attempt::{
@@ -27,7 +25,7 @@ use crate::{
     },
     clocks::ClockDifference,
     core::Core,
-    error::{ClientError, StateError},
+    error::ClientError,
     event::{RouteOptions, TurnEvent, TurnInput, TurnOutcome, TurnSettings},
     network::{
         choose::NoChoice,
@@ -75,7 +73,7 @@ pub(crate) async fn turn(
     };
     entries.push(Entry::Pending(pending));
     session.record(entries).await?;
-    answer(core, session, &input.route, &mut on_event).await?.ok_or(StateError::NothingPending.into())
+    answer(core, session, &input.route, &mut on_event).await?.ok_or(ErrorCode::Aborted.into())
 }
 
 /// As [`SessionHandle::resume`](crate::SessionHandle::resume).
@@ -112,8 +110,7 @@ async fn answer(
     match Box::pin(finish_pending(core, session, route, events)).await {
         // A node or the index revealed a newer head midway.
         Err(error) if error.is_divergence() && route.reconcile => {
-            let mode = reconcile::MergeMode::ResolveForks;
-            Box::pin(reconcile::compare_and_merge(core, session, mode, Duration::MAX, events)).await?;
+            Box::pin(reconcile::compare_and_merge(core, session, Duration::MAX, events)).await?;
             if !is_pending() {
                 return Ok(None);
             }
@@ -131,8 +128,13 @@ pub(crate) async fn finish_pending(
     events: &mut Events<'_>,
 ) -> Result<TurnOutcome, ClientError> {
     storage::ensure_head_id(session).await?;
-    let asked = session.read(attempt::attempts_to_ask);
-    for auth in asked.into_iter().rev() {
+    // The author of a rejected attempt is not asked about it.
+    let asked: Vec<_> = session.read(|state| {
+        let attempts = state.pending.iter().flat_map(|pending| &pending.attempts);
+        let asked = attempts.filter(|attempt| !attempt.refused && !attempt.rejected);
+        asked.map(|attempt| attempt.auth.clone()).rev().collect()
+    });
+    for auth in asked {
         match Box::pin(resolve::resolve_attempt(core, session, &auth, None, STATUS_WAIT)).await {
             Ok(Some(success)) => {
                 events(TurnEvent::Text(success.accepted.record.answer().unwrap_or_default().to_owned()));
@@ -175,12 +177,22 @@ async fn drive(
     storage::ensure_head_id(session).await?;
     let mut progress = Progress::begin(core, session, route.clone()).await?;
     while progress.attempts < route.max_attempts.max(1) {
-        let AttemptReport { auth, result } = match Box::pin(order::attempt(&mut progress, events)).await {
-            Ok(made) => made,
+        let (choice, _in_flight) = match Box::pin(order::choose(&mut progress, events)).await {
+            Ok(chosen) => chosen,
             // If no node is left, the first failure says more than the lack of a second node.
             Err(ClientError::NoNode(_)) if progress.last.is_some() => break,
             Err(error) => return Err(error),
         };
+        let order = order::journal(&progress, &choice).await?;
+        let auth = order.auth.clone();
+        events(TurnEvent::Attempt {
+            attempt: auth.attempt,
+            node: choice.node,
+            model: choice.offer.name.clone(),
+            engine: choice.offer.engine,
+            continues: auth.resume.map_or(0, |prefix| prefix.token_count),
+        });
+        let result = Box::pin(order::send(&progress, &choice, order, events)).await;
         progress.attempts += 1;
         let mut failure = match result {
             Ok(success) => return Box::pin(finish(core, session, &auth, success, events)).await,
@@ -204,7 +216,7 @@ async fn drive(
             }
         }
         let in_vain = is_in_vain(&progress, auth.audience, &failure);
-        failure::after_failure(&mut progress, &auth, failure, noticed.elapsed(), events).await?;
+        progress.after_failure(&auth, failure, noticed.elapsed(), events).await?;
         if in_vain {
             break;
         }
@@ -212,7 +224,7 @@ async fn drive(
     Err(match &progress.last {
         Some((node, failure)) => match clock_refusal(core, *node, failure).await {
             Some(difference) => NoChoice::ClocksDiffer(difference).into(),
-            None => failure::turn_failed(progress.attempts, *node, failure),
+            None => turn_failed(progress.attempts, *node, failure),
         },
         None => ClientError::NoNode(NoChoice::NoNodes),
     })

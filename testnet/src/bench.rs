@@ -231,13 +231,13 @@ fn lines(figures: &Figures) -> Vec<String> {
         format!("blob ID at {} shards: {:.2} ms for {} bytes", wait.shards, wait.ms, wait.bytes)
     }));
     lines.push(
-        "\n  at turn   bytes up   bytes down   blobs   turns read   turn ms   short ms   start ms   (of one turn: means, and medians of times)"
+        "\n  at turn   bytes up   bytes down   blobs   turn ms   short ms   start ms   (of one turn: means, and medians of times)"
             .to_owned(),
     );
     lines.extend(growth.iter().map(|cost| {
-        let growth::Cost { turn, bytes_up, bytes_down, blobs, turn_reads, turn_ms, short_ms, start_ms, .. } = cost;
+        let growth::Cost { turn, bytes_up, bytes_down, blobs, turn_ms, short_ms, start_ms, .. } = cost;
         format!(
-            "  {turn:>7} {bytes_up:>10.0} {bytes_down:>12.0} {blobs:>7.2} {turn_reads:>12.1} {turn_ms:>9.2} {short_ms:>10.2} {start_ms:>10.2}"
+            "  {turn:>7} {bytes_up:>10.0} {bytes_down:>12.0} {blobs:>7.2} {turn_ms:>9.2} {short_ms:>10.2} {start_ms:>10.2}"
         )
     }));
     lines.push(format!(

@@ -4,25 +4,17 @@
 //! - One answers: the silent node is left soon, if another can serve the turn.
 //! - None answers: further attempts would only wait in vain, one after the other, so the turn can end.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use baton_mesh::{MeshHandle, Multiaddr, OpenError, TurnStream};
-use baton_proto::{ids::NodeId, wire::ClientFrame};
+use baton_proto::ids::NodeId;
 use futures::{StreamExt as _, stream};
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep, sleep_until, timeout_at},
-};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::Events;
+use super::{AttemptContext, Events};
 use crate::{
     event::{OtherNodes, TurnEvent},
-    network::{
-        exchange::{self, ExchangeError},
-        nodes::Directory,
-        reputation::NodeFailure,
-        retry::{AttemptFailure, SilentNodes},
-    },
+    network::{exchange::ExchangeError, nodes::Directory, reputation::NodeFailure, retry::AttemptFailure},
 };
 
 /// Limit for opening a substream directly at a node. A QUIC handshake gives up after 5 s, so that the error has the
@@ -46,27 +38,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A node that declines is dialled again for this long. It is there, so this is longer than the wait for a silent one.
 const DECLINED_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The node at which a substream is opened.
-pub(super) struct OpeningTarget<'a> {
-    pub(super) node: NodeId,
-    pub(super) addrs: &'a [Multiaddr],
-    /// Whether another node could serve the turn.
-    pub(super) has_substitute: bool,
-}
-
 /// Opens a substream, with `wait` for each dial. A node at its limits of connections is dialled again after pauses, if it
 /// has no substitute.
 async fn open(
     mesh: &MeshHandle,
-    target: &OpeningTarget<'_>,
+    node: NodeId,
+    addrs: &[Multiaddr],
     wait: Duration,
+    has_substitute: bool,
 ) -> Result<TurnStream, OpenError> {
     let patience = Instant::now() + DECLINED_PATIENCE;
     let mut pause = FIRST_PAUSE;
     loop {
-        let opened = mesh.open(target.node, target.addrs, Instant::now() + wait).await;
+        let opened = mesh.open(node, addrs, Instant::now() + wait).await;
         let again = Instant::now() + pause;
-        if target.has_substitute || again >= patience || !matches!(opened, Err(OpenError::Declined { .. })) {
+        if has_substitute || again >= patience || !matches!(opened, Err(OpenError::Declined { .. })) {
             return opened;
         }
         sleep_until(again).await;
@@ -74,50 +60,32 @@ async fn open(
     }
 }
 
-/// The answers of the other nodes.
-enum OtherAnswers {
-    /// One answered, or some could not be asked in time.
-    Some,
-    /// All were asked, and none answered. Each with the reason.
-    None(Vec<(NodeId, String)>),
-}
-
-/// Opens a substream, with `wait` for each dial, and reports a silent node.
+/// Opens a substream, and reports a silent node.
 pub(super) async fn open_reported(
-    directory: &Arc<Directory>,
-    mesh: &MeshHandle,
-    target: &OpeningTarget<'_>,
-    wait: Duration,
+    context: &AttemptContext<'_>,
+    node: NodeId,
+    addrs: &[Multiaddr],
     events: &mut Events<'_>,
 ) -> Result<TurnStream, AttemptFailure> {
-    let node = target.node;
-    let begun = Instant::now();
-    let ask_now = Notify::new();
-    let asking = async {
-        tokio::select! {
-            () = sleep(SILENCE) => {}
-            () = ask_now.notified() => {}
-        }
-        ask_others(directory, node).await
-    };
-    let opening = open(mesh, target, wait);
-    tokio::pin!(opening, asking);
-    let mut answers = None;
-    let mut reported = false;
-    let opened = loop {
-        let left = target.has_substitute && matches!(answers, Some(OtherAnswers::Some));
-        tokio::select! {
-            biased;
-            opened = &mut opening => break opened,
-            () = sleep_until(begun + SILENCE), if !reported => {
-                reported = true;
-                events(asked(directory, node));
+    let (directory, begun) = (&context.core.directory, Instant::now());
+    let others = directory.others(node);
+    let mut opening =
+        pin!(open(context.session_mesh, node, addrs, context.timeouts.open, context.substitute));
+    let mut asking = pin!(one_answers(directory, others.clone()));
+    let mut answer = None;
+    let opened = match timeout_at(begun + SILENCE, &mut opening).await {
+        Ok(opened) => opened,
+        Err(_) => {
+            events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Asked(others.len()) });
+            loop {
+                let left = context.substitute && answer == Some(true);
+                tokio::select! {
+                    biased;
+                    opened = &mut opening => break opened,
+                    found = &mut asking, if answer.is_none() => answer = Some(found),
+                    () = sleep_until(begun + PATIENCE), if left => break Err(OpenError::Timeout),
+                }
             }
-            found = &mut asking, if answers.is_none() => {
-                report_silence(node, &found, events);
-                answers = Some(found);
-            }
-            () = sleep_until(begun + PATIENCE), if left => break Err(OpenError::Timeout),
         }
     };
     let error = match opened {
@@ -132,72 +100,24 @@ pub(super) async fn open_reported(
     if is_timeout {
         failure.reason = format!("no answer in {} s", begun.elapsed().as_secs());
     }
-    if answers.is_none() {
-        ask_now.notify_one();
-        answers = timeout_at(begun + SILENCE, &mut asking).await.ok();
-    }
-    let answers = match answers {
-        Some(answers) => answers,
-        None => {
-            if !reported {
-                events(asked(directory, node));
-            }
-            let answers = asking.await;
-            report_silence(node, &answers, events);
-            answers
-        }
+    let one_answers = match answer {
+        Some(found) => found,
+        None => asking.await,
     };
-    if let OtherAnswers::None(silent) = answers {
-        failure.silent_others = Some(Box::new(SilentNodes(silent)));
+    if !one_answers {
+        if !others.is_empty() {
+            events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Silent(others.len()) });
+        }
+        failure.silent_others = Some(others);
     }
     Err(failure)
 }
 
-fn asked(directory: &Directory, node: NodeId) -> TurnEvent {
-    TurnEvent::NoAnswerYet { node, others: OtherNodes::Asked(directory.others(node).len()) }
-}
-
-fn report_silence(node: NodeId, answers: &OtherAnswers, events: &mut Events<'_>) {
-    if let OtherAnswers::None(silent) = answers
-        && !silent.is_empty()
-    {
-        events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Silent(silent.len()) });
-    }
-}
-
-/// Asks the other known nodes, those heard last first, and returns at the first answer.
-async fn ask_others(directory: &Arc<Directory>, node: NodeId) -> OtherAnswers {
-    let deadline = Instant::now() + ALL_ANSWERS_WAIT;
-    let mut asked = stream::iter(directory.others(node))
-        .map(|other| async move {
-            let addrs = directory.addrs(other);
-            let answer =
-                exchange::ask(directory.mesh(), other, &addrs, &ClientFrame::NodeRecord, ANSWER_WAIT);
-            match timeout_at(Instant::now() + ANSWER_WAIT, answer).await {
-                Ok(Ok(_) | Err(ExchangeError::Refused { .. } | ExchangeError::Broken(_))) => {
-                    directory.answered(other);
-                    Ok(())
-                }
-                // This process is at a limit, so the silence is no evidence.
-                Ok(Err(ExchangeError::Open(OpenError::Busy | OpenError::Closed))) => Ok(()),
-                Ok(Err(ExchangeError::Open(OpenError::Timeout))) | Err(_) => {
-                    Err((other, format!("no answer in {} s", ANSWER_WAIT.as_secs())))
-                }
-                Ok(Err(error)) => Err((other, error.to_string())),
-            }
-        })
-        .buffer_unordered(PARALLEL_ASKS);
-    let mut silent = Vec::new();
-    loop {
-        match timeout_at(deadline, asked.next()).await {
-            Ok(Some(Err(failed))) => {
-                directory.silent(failed.0);
-                silent.push(failed);
-            }
-            Ok(Some(Ok(()))) | Err(_) => return OtherAnswers::Some,
-            Ok(None) => return OtherAnswers::None(silent),
-        }
-    }
+/// Asks these nodes; whether one of them answers, or some could not be asked in time.
+async fn one_answers(directory: &Directory, nodes: Vec<NodeId>) -> bool {
+    let asked = stream::iter(nodes).map(|node| directory.answers(node, ANSWER_WAIT));
+    let answers = asked.buffer_unordered(PARALLEL_ASKS).any(|answers| async move { answers });
+    timeout(ALL_ANSWERS_WAIT, answers).await.unwrap_or(true)
 }
 
 #[cfg(test)]
@@ -222,14 +142,16 @@ mod tests {
     async fn the_only_node_is_dialled_again_when_it_declined_and_another_is_left_at_once() {
         let (node, _turns) = narrow_node().await;
         let addrs = node.listen_addrs();
-        let target = |has_substitute| OpeningTarget { node: node.node_id(), addrs: &addrs, has_substitute };
+        let open = async |dialer: &MeshHandle, has_substitute| {
+            open(dialer, node.node_id(), &addrs, DIRECT_OPEN, has_substitute).await
+        };
         let dialer = |agent| MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer(agent) };
         let (first, _first_turns) = member(dialer("first")).await;
-        open(&first, &target(false), DIRECT_OPEN).await.unwrap();
+        open(&first, false).await.unwrap();
         let (second, _second_turns) = member(dialer("second")).await;
-        let declined = open(&second, &target(true), DIRECT_OPEN).await;
+        let declined = open(&second, true).await;
         assert!(matches!(declined, Err(OpenError::Declined { .. })), "{:?}", declined.err());
-        open(&second, &target(false), DIRECT_OPEN).await.unwrap();
+        open(&second, false).await.unwrap();
         assert!(node.stats().inbound_refused.rate > 0, "{:?}", node.stats());
         for mesh in [first, second, node] {
             mesh.shutdown().await;

@@ -6,8 +6,7 @@ use baton_keys::seal::StreamOpener;
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
-    limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS},
-    memory::MemoryItem,
+    memory::{MemoryItem, check_items},
     turn::TurnAuth,
     wire::{Committed, NodeFrame, ReplyEvent, StoreState},
 };
@@ -27,29 +26,28 @@ use crate::{
 
 /// The rest of a reply, after the turn is final.
 pub(crate) struct ReplyTail {
-    pub(super) stream: TurnStream,
+    stream: TurnStream,
     /// Carries the stream.
-    pub(super) _mesh: SessionMesh,
-    pub(super) opener: StreamOpener,
-    pub(super) last_report: Option<StoreState>,
+    _mesh: SessionMesh,
+    opener: StreamOpener,
     /// Speed of the answer; none through a relayer, whose time cannot be told from the node's.
     pub(crate) speed: Option<SpeedSample>,
 }
 
 /// Waits until the node admits or refuses the turn; returns the nonce of its reply.
-pub(super) async fn admitted(
+pub(crate) async fn admitted(
     context: &AttemptContext<'_>,
     auth: &SignedObject<TurnAuth>,
     stream: &mut TurnStream,
-    reply: &mut ArrivingReply,
+    memory: &mut Vec<MemoryItem>,
     events: &mut Events<'_>,
 ) -> Result<[u8; 32], AttemptFailure> {
     let mut frame = first_frame(context, auth, stream, events).await?;
     // A relayer first reports its added items, once; a node reports no memory.
-    if context.relayer.is_some() {
+    if context.route.relayer.is_some() {
         match frame {
             Some(NodeFrame::Memory(items)) => {
-                take_memory(context, auth, items, reply, events).await?;
+                *memory = take_memory(context, auth, items, events).await?;
                 frame = first_frame(context, auth, stream, events).await?;
             }
             Some(NodeFrame::Refused { .. }) | None => {}
@@ -64,7 +62,7 @@ pub(super) async fn admitted(
         Some(NodeFrame::Refused { code, retry_after_ms }) => {
             let failure = AttemptFailure::node(code, retry_after_ms);
             // A relayer can report this about a turn that it still passed on.
-            Err(match context.relayer {
+            Err(match context.route.relayer {
                 Some(_) => {
                     AttemptFailure { status: AttemptStatus::Hearsay, reason: relayed_reason(code), ..failure }
                 }
@@ -110,23 +108,13 @@ async fn take_memory(
     context: &AttemptContext<'_>,
     auth: &TurnAuth,
     items: Vec<MemoryItem>,
-    reply: &mut ArrivingReply,
     events: &mut Events<'_>,
-) -> Result<(), AttemptFailure> {
-    check_memory(&items)?;
+) -> Result<Vec<MemoryItem>, AttemptFailure> {
+    check_items(&items).map_err(AttemptFailure::check)?;
     let entry = Entry::OfAttempt(auth.attempt, AttemptChange::Memory(items.clone()));
     context.session.note(entry).await.map_err(journal_failed)?;
     events(TurnEvent::Memory(items.clone()));
-    reply.memory = items;
-    Ok(())
-}
-
-fn check_memory(items: &[MemoryItem]) -> Result<(), AttemptFailure> {
-    let fits = items.len() <= MAX_MEMORY_ITEMS
-        && items.iter().all(|item| {
-            item.text.len() <= MAX_MEMORY_ITEM_BYTES && item.source.len() <= MAX_MEMORY_ITEM_BYTES
-        });
-    if fits { Ok(()) } else { Err(AttemptFailure::check(ErrorCode::MemUnauthorized)) }
+    Ok(items)
 }
 
 fn journal_failed(error: crate::error::ClientError) -> AttemptFailure {
@@ -237,8 +225,15 @@ async fn take_event(
 }
 
 impl ReplyTail {
+    pub(crate) fn new(context: &AttemptContext<'_>, stream: TurnStream, opener: StreamOpener) -> Self {
+        Self { stream, _mesh: context.session_mesh.clone(), opener, speed: None }
+    }
+
     /// The next event and whether it is the last; none when the reply ended before its last chunk.
-    async fn next(&mut self, wait: Duration) -> Result<Option<(ReplyEvent, bool)>, AttemptFailure> {
+    pub(crate) async fn next(
+        &mut self,
+        wait: Duration,
+    ) -> Result<Option<(ReplyEvent, bool)>, AttemptFailure> {
         match exchange::receive(&mut self.stream, wait).await? {
             None => Ok(None),
             Some(NodeFrame::Chunk(sealed)) => {
@@ -261,12 +256,12 @@ impl ReplyTail {
     /// The node's last report on whether the blob is stored; waits at most `wait` in total. A substream that
     /// ends gives no report. With it comes the link of a second commitment, if the node makes one.
     pub(crate) async fn store_state(mut self, wait: Duration) -> (StoreState, Option<SignedBytes>) {
-        let mut second = None;
+        let (mut report, mut second) = (StoreState::Pending, None);
         let watch = async {
             while let Ok(Some((event, last))) = self.next(wait).await {
                 match event {
                     ReplyEvent::Store(state) => {
-                        self.last_report = Some(state);
+                        report = state;
                         if matches!(state, StoreState::Stored { .. } | StoreState::GivenUp) {
                             return;
                         }
@@ -274,7 +269,7 @@ impl ReplyTail {
                     // The accepted link stays valid, and the client stores its blob.
                     ReplyEvent::Committed(again) => {
                         second = Some(again.link);
-                        self.last_report = Some(StoreState::GivenUp);
+                        report = StoreState::GivenUp;
                         return;
                     }
                     _ => {}
@@ -286,6 +281,6 @@ impl ReplyTail {
         };
         // At the timeout, the last report is the result.
         let _ = tokio::time::timeout(wait, watch).await;
-        (self.last_report.unwrap_or(StoreState::Pending), second)
+        (report, second)
     }
 }

@@ -1,9 +1,8 @@
 //! A reply while it arrives: its text and tokens, the checks of each event, and how long to wait for the next one. Pure:
 //! the caller receives and decides.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use baton_keys::session::RecordKey;
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     ids::RunningHash,
@@ -15,10 +14,14 @@ use baton_proto::{
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::{AttemptContext, pace::TokenPace, unnoted::UnnotedText};
+use super::{AttemptContext, pace::TokenPace, request::PreparedAttempt};
 use crate::{
     logprobs::Reports,
     network::retry::{AttemptFailure, AttemptStatus, PartialAnswer},
+    session::{
+        open_session::Session,
+        state::{AttemptChange, Entry},
+    },
 };
 
 /// Most queue reports of a node in one reply. Each restarts the wait for the next event; a queue holds tens
@@ -61,18 +64,17 @@ pub(super) struct ArrivingReply {
 }
 
 impl ArrivingReply {
-    pub(super) fn new(
-        context: &AttemptContext<'_>,
-        auth: &SignedObject<TurnAuth>,
-        key: &RecordKey,
-        logprobs: u8,
-    ) -> Self {
-        let now = Instant::now();
+    pub(super) fn new(context: &AttemptContext<'_>, prepared: &PreparedAttempt) -> Self {
+        let (auth, now) = (&prepared.auth, Instant::now());
         let mut reply = Self {
             text: Zeroizing::default(),
             ids: Zeroizing::default(),
             pace: TokenPace::default(),
-            unnoted: UnnotedText::new(context.session.clone(), auth.attempt),
+            unnoted: UnnotedText {
+                session: context.session.clone(),
+                attempt: auth.attempt,
+                text: Zeroizing::default(),
+            },
             tokens: 0,
             max_tokens: auth.max_output_tokens,
             note: None,
@@ -81,13 +83,13 @@ impl ArrivingReply {
             heard: now,
             turn_came: None,
             runs_at: None,
-            hashes: vec![running_hash_start(key, &auth.auth_hash())],
-            memory: context.own_memory.clone(),
-            reports: Reports::new(logprobs),
+            hashes: vec![running_hash_start(&prepared.record_key, &auth.auth_hash())],
+            memory: prepared.memory.clone(),
+            reports: Reports::new(prepared.turn.sampling.logprobs),
         };
         if let Some(begun) = context.begun.map(|begun| &begun.partial) {
             reply.text.push_str(&begun.text);
-            reply.unnoted.push(&begun.text);
+            reply.unnoted.text.push_str(&begun.text);
             reply.count(&begun.ids);
             reply.reports.taken.clone_from(&begun.reports);
         }
@@ -173,7 +175,7 @@ impl ArrivingReply {
         self.count(ids);
         self.pace.arrived(Instant::now(), ids.len(), text.len());
         self.text.push_str(text);
-        self.unnoted.push(text);
+        self.unnoted.text.push_str(text);
         Ok(())
     }
 
@@ -199,5 +201,34 @@ impl ArrivingReply {
         }
         self.note = Some(note);
         Ok(())
+    }
+}
+
+/// The text of one attempt that is in no entry of the journal yet. It reaches the journal even if the caller drops the
+/// reply, as when a person stops an answer: a later start shows the part that arrived.
+pub(super) struct UnnotedText {
+    session: Arc<Session>,
+    attempt: u32,
+    text: Zeroizing<String>,
+}
+
+impl UnnotedText {
+    /// The entry with the text, which is then noted; none without a text.
+    pub(super) fn take(&mut self) -> Option<Entry> {
+        let text = std::mem::take(&mut *self.text);
+        (!text.is_empty()).then_some(Entry::OfAttempt(self.attempt, AttemptChange::Received(text)))
+    }
+
+    /// Forgets the text: the turn was accepted, or the text is void.
+    pub(super) fn clear(&mut self) {
+        self.text = Zeroizing::default();
+    }
+}
+
+impl Drop for UnnotedText {
+    fn drop(&mut self) {
+        if let Some(entry) = self.take() {
+            self.session.note_later(entry);
+        }
     }
 }

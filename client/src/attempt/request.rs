@@ -9,10 +9,10 @@ use baton_proto::{
     ErrorCode, SignedObject,
     chain::effective_newest_first,
     check::CheckOrder,
-    ids::{ExchangeKey, PayloadHash, PublicKey},
+    ids::{ExchangeKey, PayloadHash},
     limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::BlobRef,
-    memory::MemEnvelope,
+    memory::{MemEnvelope, MemoryItem},
     record::RecordKind,
     turn::{
         CheckInput, Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, SealedPayload, TurnAuth,
@@ -22,7 +22,7 @@ use baton_proto::{
 
 use crate::{
     attempt::checks,
-    event::{InlinePolicy, OwnMemory},
+    event::{InlinePolicy, OwnMemory, RouteOptions},
     network::{
         choose::{Choice, output_cap},
         retry::AnswerPrefix,
@@ -33,27 +33,9 @@ use crate::{
 /// Bytes of text granted per token of the model's context: English has about four.
 const WINDOW_BYTES_PER_TOKEN: usize = 4;
 
-/// The options of an attempt, apart from the turn itself.
-#[derive(Clone, Copy)]
-pub(crate) struct AttemptOptions<'a> {
-    /// The relayer that may add memory.
-    pub(crate) memory_from: Option<PublicKey>,
-    /// Memory in the request.
-    pub(crate) memory: Option<&'a OwnMemory>,
-    /// Most tokens of added memory.
-    pub(crate) memory_tokens: u32,
-    /// Whether the request contains the location of the blobs.
-    pub(crate) with_locator: bool,
-    /// Which blobs the request contains.
-    pub(crate) inline: InlinePolicy,
-    /// The beginning of the answer, for the node to continue.
-    pub(crate) begun: Option<&'a AnswerPrefix>,
-    /// Whether the request is for a check of the last answer alone.
-    pub(crate) audits: bool,
-}
-
 /// An attempt, ready to be journaled and sent.
 pub(crate) struct PreparedAttempt {
+    pub(crate) turn: PendingTurn,
     pub(crate) auth: SignedObject<TurnAuth>,
     pub(crate) request: TurnRequest,
     /// The node's exchange key, for a relayer that adds memory.
@@ -64,55 +46,58 @@ pub(crate) struct PreparedAttempt {
     pub(crate) record_key: RecordKey,
     /// The terms that the node's receipt is held to.
     pub(crate) terms: OrderTerms,
+    /// The caller's own memory in the request.
+    pub(crate) memory: Vec<MemoryItem>,
 }
 
 /// The parameters of an attempt.
-struct AttemptOrder<'a> {
-    state: &'a State,
-    turn: &'a PendingTurn,
-    attempt: u32,
-    choice: &'a Choice,
-    options: &'a AttemptOptions<'a>,
-    now_ms: u64,
-}
-
-/// Builds an attempt at a node.
-pub(crate) fn prepare(
-    state: &State,
-    turn: &PendingTurn,
-    attempt: u32,
-    choice: &Choice,
-    options: &AttemptOptions<'_>,
-    now_ms: u64,
-) -> Result<PreparedAttempt, ErrorCode> {
-    let order = AttemptOrder { state, turn, attempt, choice, options, now_ms };
-    let (grant, record_key) = order.grant()?;
-    let inline = inline_blobs(state, &grant, options.inline)?;
-    let (checks, inputs) = match options.audits {
-        true => checks::of_last(state, choice.offer.model),
-        false => checks::plan(state, &grant, choice.node, choice.offer.model),
-    };
-    let payload = order.payload(grant, inputs)?;
-    let mut auth = order.authorisation(&payload, &record_key, checks)?;
-    payload.check(&auth)?;
-    let (sealed, secret) =
-        SealedPayload::seal(&payload, EphemeralSecret::generate(), &choice.key, &auth.binding())?;
-    auth.payload_hash = sealed.hash();
-    let auth = SignedObject::sign(auth, &state.root.signing_key());
-    let memory = match options.memory {
-        Some(OwnMemory { signer, items }) => {
-            let ephemeral = EphemeralSecret::generate();
-            let envelope = MemEnvelope::seal(items, &auth, signer, &choice.key, ephemeral, now_ms)?;
-            Some(envelope.bytes().clone())
-        }
-        None => None,
-    };
-    let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory };
-    let terms = OrderTerms { offer: choice.terms, storage: choice.storage };
-    Ok(PreparedAttempt { auth, request, node_key: choice.key.clone(), secret, record_key, terms })
+pub(crate) struct AttemptOrder<'a> {
+    pub(crate) state: &'a State,
+    /// The turn; without messages, the request is for a check of the last answer alone.
+    pub(crate) turn: &'a PendingTurn,
+    pub(crate) attempt: u32,
+    pub(crate) choice: &'a Choice,
+    pub(crate) route: &'a RouteOptions,
+    /// The beginning of the answer, for the node to continue.
+    pub(crate) begun: Option<&'a AnswerPrefix>,
+    pub(crate) now_ms: u64,
 }
 
 impl AttemptOrder<'_> {
+    /// Builds the attempt.
+    pub(crate) fn prepare(&self) -> Result<PreparedAttempt, ErrorCode> {
+        let Self { state, turn, choice, route, .. } = self;
+        let (grant, record_key) = self.grant()?;
+        let inline = inline_blobs(state, &grant, route.inline)?;
+        let (checks, inputs) = match turn.messages.is_empty() {
+            true => checks::of_last(state, choice.offer.model),
+            false => checks::plan(state, &grant, choice.node, choice.offer.model),
+        };
+        let payload = self.payload(grant, inputs)?;
+        let mut auth = self.authorisation(&payload, &record_key, checks)?;
+        payload.check(&auth)?;
+        let (sealed, secret) =
+            SealedPayload::seal(&payload, EphemeralSecret::generate(), &choice.key, &auth.binding())?;
+        auth.payload_hash = sealed.hash();
+        let auth = SignedObject::sign(auth, &state.root.signing_key());
+        let (mut memory, mut envelope) = (Vec::new(), None);
+        if let Some(OwnMemory { signer, items }) = self.own_memory() {
+            let ephemeral = EphemeralSecret::generate();
+            let sealed = MemEnvelope::seal(items, &auth, signer, &choice.key, ephemeral, self.now_ms)?;
+            (memory, envelope) = (items.clone(), Some(sealed.bytes().clone()));
+        }
+        let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory: envelope };
+        let terms = OrderTerms { offer: choice.terms, storage: choice.storage };
+        let (turn, node_key) = ((*turn).clone(), choice.key.clone());
+        Ok(PreparedAttempt { turn, auth, request, node_key, secret, record_key, terms, memory })
+    }
+
+    /// A relayer's memory and the caller's own exclude each other: an authorisation names one source.
+    fn own_memory(&self) -> Option<&OwnMemory> {
+        let RouteOptions { relayer, memory, .. } = self.route;
+        memory.as_ref().filter(|own| relayer.is_none() && !own.items.is_empty())
+    }
+
     fn payload(&self, grant: Grant, checks: Vec<CheckInput>) -> Result<Payload, ErrorCode> {
         let (state, turn) = (self.state, self.turn);
         Ok(Payload {
@@ -128,7 +113,7 @@ impl AttemptOrder<'_> {
                 Some(hash) => Some(state.schema(hash).ok_or(ErrorCode::PayloadRejected)?.to_owned()),
             },
             storage: self.choice.storage,
-            resume_tokens: self.options.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
+            resume_tokens: self.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
             checks,
         })
     }
@@ -140,7 +125,9 @@ impl AttemptOrder<'_> {
         record_key: &RecordKey,
         checks: Vec<CheckOrder>,
     ) -> Result<TurnAuth, ErrorCode> {
-        let Self { state, turn, choice, options, .. } = self;
+        let Self { state, turn, choice, route, .. } = self;
+        let relayer = route.relayer.as_ref().map(|relayer| relayer.node.public_key());
+        let memory_from = relayer.or_else(|| self.own_memory().map(|own| own.signer.public_key()));
         let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);
         Ok(TurnAuth {
             version: TURN_AUTH_VERSION,
@@ -152,7 +139,7 @@ impl AttemptOrder<'_> {
             turn_id: turn.turn_id,
             attempt: self.attempt,
             prev_link: state.prev_link(),
-            prev_blob: if options.with_locator { head_blob(state)? } else { None },
+            prev_blob: if route.with_locator { head_blob(state)? } else { None },
             n_shards: state.header.n_shards,
             branch: state.header.branch,
             audience: choice.node,
@@ -162,10 +149,10 @@ impl AttemptOrder<'_> {
             sampling: turn.sampling.digest(record_key),
             max_output_tokens,
             max_price: choice.highest_price(max_output_tokens),
-            memory_from: options.memory_from,
-            memory_tokens: options.memory_from.map_or(0, |_| options.memory_tokens),
+            memory_from,
+            memory_tokens: memory_from.map_or(0, |_| route.memory_tokens),
             grant_hash: payload.grant.hash(),
-            resume: options.begun.map(|begun| begun.prefix(record_key)),
+            resume: self.begun.map(|begun| begun.prefix(record_key)),
             checks,
             issued_ms: self.now_ms,
             expires_ms: self.now_ms.saturating_add(MAX_AUTH_LIFETIME_MS),
@@ -176,7 +163,7 @@ impl AttemptOrder<'_> {
     fn grant(&self) -> Result<(Grant, RecordKey), ErrorCode> {
         let Self { state, turn, choice, .. } = self;
         let base = state.base();
-        let head = (!self.options.with_locator).then(|| head_grant(state, self.now_ms));
+        let head = (!self.route.with_locator).then(|| head_grant(state, self.now_ms));
         let identity = state.identity(&base, turn.turn_id, self.attempt, choice.node);
         let record_key = state.root.record_key(&identity);
         let blob_key = state.root.blob_key(base.segment, &record_key.blob_salt());

@@ -28,7 +28,6 @@ use crate::{
     core::Core,
     network::{
         exchange::{self, ExchangeError},
-        nodes::Directory,
         reputation::NodeFailure,
         retry::PartialAnswer,
     },
@@ -72,7 +71,7 @@ pub(crate) async fn resolve_attempt(
         tracing::warn!(%error, "a session's network did not start");
         ResolveError::Unknown(OpenError::Busy.to_string())
     })?;
-    let asked = status(&core.directory, &mesh, session, auth, wait).await;
+    let asked = status(core, &mesh, session, auth, wait).await;
     let (committed, store) = match asked.map_err(ResolveError::Unknown)? {
         TurnStatus::Sealed { committed, store } => (*committed, store),
         TurnStatus::Accepted => return Err(ResolveError::Running),
@@ -117,17 +116,17 @@ pub(crate) async fn resolve_running(
 
 /// The state of an attempt, as its author reports it.
 pub(super) async fn status(
-    directory: &Directory,
+    core: &Core,
     mesh: &MeshHandle,
     session: &Session,
     auth: &SignedObject<TurnAuth>,
     wait: Duration,
 ) -> Result<TurnStatus, String> {
-    let note = TurnNote::of(auth, TurnNoteKind::Status, directory.now_ms());
+    let note = TurnNote::of(auth, TurnNoteKind::Status, core.now_ms());
     let note = session.read(|state| SignedObject::sign(note, &state.root.signing_key()));
     let frame = ClientFrame::Note(note.bytes().clone());
     let asking = async {
-        let addrs = directory.addrs_to_dial(auth.audience).await;
+        let addrs = core.directory.addrs_to_dial(auth.audience).await;
         exchange::ask(mesh, auth.audience, &addrs, &frame, wait).await
     };
     match timeout(wait, asking).await {

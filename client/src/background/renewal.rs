@@ -9,7 +9,7 @@ use baton_proto::store::StoreError;
 use crate::{
     background::{self, repair},
     core::Core,
-    error::ClientError,
+    error::{ClientError, log_failure},
     session::{
         lifetime::BlobLifetime,
         open_session::Session,
@@ -43,10 +43,18 @@ pub struct RenewReport {
 
 /// As [`SessionHandle::renew`](crate::SessionHandle::renew).
 pub(crate) async fn renew(core: &Arc<Core>, session: &Arc<Session>, within: Option<Duration>) -> RenewReport {
-    let waiting = background::store_waiting(core, session).await;
-    let horizon = within
-        .map(|within| core.now_ms().saturating_add(u64::try_from(within.as_millis()).unwrap_or(u64::MAX)));
-    let mut report = RenewReport { stored: waiting.stored, failed: waiting.failed, ..RenewReport::default() };
+    let mut report = RenewReport::default();
+    for (seq, wait) in background::unstored(core, session) {
+        // One try for each: the user waits.
+        if let Err(error) = background::try_store(core, session, seq, wait.is_zero()).await {
+            report.failed.push((seq, error));
+            // The store is down, for the other blobs too.
+            break;
+        }
+        report.stored.extend(session.read(|state| (!state.unstored.contains(&seq)).then_some(seq)));
+    }
+    let within_ms = within.map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
+    let horizon = within_ms.map(|within_ms| core.now_ms().saturating_add(within_ms));
     let (put_back, failed) = repair::confirm_due(core, session).await;
     report.put_back = put_back;
     if let Some(error) = failed {
@@ -77,17 +85,12 @@ pub(crate) async fn renew(core: &Arc<Core>, session: &Arc<Session>, within: Opti
 
 /// Renews due blobs in the background, if configured; an hour after a failure at the earliest.
 pub(crate) fn spawn_renewal(core: &Arc<Core>, session: &Arc<Session>) {
-    if !core.config.renew {
-        return;
-    }
-    if !session.begin_renewal(core.terms(), core.now_ms(), RETRY_MS) {
+    if !core.config.renew || !session.begin_renewal(core.terms(), core.now_ms(), RETRY_MS) {
         return;
     }
     let (shared, session) = (core.clone(), session.clone());
     core.spawn(async move {
-        if let Err(error) = session.load_all().await {
-            tracing::warn!(%error, "the early turns of a session were not read");
-        }
+        log_failure(session.load_all().await, "the early turns of a session were not read");
         for (seq, error) in renew(&shared, &session, None).await.failed {
             tracing::warn!(seq, %error, "a blob was not renewed");
         }
@@ -100,7 +103,7 @@ async fn renew_blob(
     seen: &BlobLifetime,
 ) -> Result<(), ClientError> {
     let seq = seen.seq;
-    let _permit = session.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let _permit = session.puts.lock().await;
     let now = core.lifetimes_of(session).into_iter().find(|blob| blob.seq == seq);
     // Another task may have renewed it, or another turn may have replaced it.
     if now.is_none_or(|now| now.kept_until_ms > seen.kept_until_ms) {

@@ -21,19 +21,6 @@ use crate::{
 /// Most blobs to look for at once; a session with more has the others looked for at its next start.
 const MAX_LOOKS: usize = 16;
 
-/// The result of checking the store's copy of a blob.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StoreCopy {
-    /// It is there.
-    Good,
-    /// Other bytes are there.
-    Wrong,
-    /// The store reports that it has none.
-    Missing,
-    /// The store does not answer, which is no reason to change anything.
-    Unknown,
-}
-
 /// Checks the store's copies of the blobs that the next turn reads, and restores wrong or lost ones.
 pub(crate) async fn repair(core: &Arc<Core>, session: &Arc<Session>) {
     let ends: Vec<(u64, BlobRef)> = session.read(|state| {
@@ -54,29 +41,9 @@ pub(crate) async fn confirm_due(core: &Arc<Core>, session: &Arc<Session>) -> (Ve
 /// [`confirm_due`] in the background, at the first use of a session.
 pub(crate) fn spawn_confirmation(core: &Arc<Core>, session: &Arc<Session>) {
     let (shared, session) = (core.clone(), session.clone());
-    core.spawn(async move { report(confirm_due(&shared, &session).await) });
-}
-
-/// Looks for the blob of a segment that a turn closed: no later turn stores it again.
-pub(crate) async fn confirm_closed(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
-    let closed = session.read(|state| {
-        let (turn, _) = state.turn(seq).filter(|(turn, _)| turn.link.index == 0)?;
-        let last = turn.link.seq.checked_sub(1)?;
-        let (_, meta) = state.turn(last)?;
-        Some((last, state.blob_ref(last).filter(|_| meta.stored)?))
+    core.spawn(async move {
+        confirm_due(&shared, &session).await;
     });
-    if let Some(closed) = closed {
-        report(repair_blobs(core, session, &[closed]).await);
-    }
-}
-
-fn report((put_back, failed): (Vec<u64>, Option<ClientError>)) {
-    for seq in put_back {
-        tracing::warn!(seq, "a blob that was called stored was not there; it is now");
-    }
-    if let Some(error) = failed {
-        tracing::warn!(%error, "a blob that was called stored is not there");
-    }
 }
 
 /// Checks the store's copies of these blobs, and restores wrong or lost ones. Returns the turns of the
@@ -86,57 +53,44 @@ async fn repair_blobs(
     session: &Arc<Session>,
     ends: &[(u64, BlobRef)],
 ) -> (Vec<u64>, Option<ClientError>) {
-    let first = look_at(core, ends).await;
-    for (seq, _) in with(&first, StoreCopy::Good) {
-        storage::note_confirmed(core, session, seq).await;
-    }
-    let missing: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Missing).collect();
-    let mut lost: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Wrong).collect();
-    if !missing.is_empty() {
-        tokio::time::sleep(core.config.timeouts.second_look).await;
-        let second = look_at(core, &missing).await;
-        for (seq, _) in with(&second, StoreCopy::Good) {
-            storage::note_confirmed(core, session, seq).await;
-        }
-        lost.extend(with(&second, StoreCopy::Missing).chain(with(&second, StoreCopy::Wrong)));
-    }
+    // At most as many as one turn reads.
+    let looks = join_all(ends.iter().map(|(_, blob)| is_whole(core, blob))).await;
     let (mut put_back, mut failed) = (Vec::new(), None);
-    for (seq, blob) in lost {
-        match storage::put_back(core, session, seq, blob.blob_id).await {
-            Ok(()) => put_back.push(seq),
-            Err(error) => {
-                tracing::warn!(%error, "a lost blob was not put back");
-                failed = Some(error);
-            }
+    for ((seq, blob), is_whole) in ends.iter().zip(looks) {
+        match is_whole {
+            Some(true) => storage::note_confirmed(core, session, *seq).await,
+            Some(false) => match storage::put_back(core, session, *seq, blob.blob_id).await {
+                Ok(()) => {
+                    tracing::warn!(seq, "a blob that was called stored was not there; it is now");
+                    put_back.push(*seq);
+                }
+                Err(error) => {
+                    tracing::warn!(seq, %error, "a lost blob was not put back");
+                    failed = Some(error);
+                }
+            },
+            None => {}
         }
     }
     (put_back, failed)
 }
 
-async fn look_at(core: &Arc<Core>, blobs: &[(u64, BlobRef)]) -> Vec<((u64, BlobRef), StoreCopy)> {
-    let look = |found: &(u64, BlobRef)| {
-        let found = *found;
-        async move { (found, look(core, &found.1).await) }
-    };
-    // At most as many as one turn reads.
-    join_all(blobs.iter().map(look)).await
-}
-
-async fn look(core: &Arc<Core>, blob: &BlobRef) -> StoreCopy {
-    match core.config.store.get_checked(blob.blob_id, MAX_BLOB_BYTES, blob.digest).await {
-        Ok(bytes) if blob.check(&bytes).is_ok() => StoreCopy::Good,
-        Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => StoreCopy::Wrong,
-        Err(StoreError::NotFound) => StoreCopy::Missing,
+/// Whether the store has the bytes of a blob; none if it does not answer, which is no reason to change anything.
+async fn is_whole(core: &Core, blob: &BlobRef) -> Option<bool> {
+    let look = || core.config.store.get_checked(blob.blob_id, MAX_BLOB_BYTES, blob.digest);
+    let mut found = look().await;
+    if found == Err(StoreError::NotFound) {
+        tokio::time::sleep(core.config.timeouts.second_look).await;
+        found = look().await;
+    }
+    match found {
+        Ok(bytes) if blob.check(&bytes).is_ok() => Some(true),
+        Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. } | StoreError::NotFound) => {
+            Some(false)
+        }
         Err(error) => {
             tracing::debug!(%error, "a blob could not be looked at");
-            StoreCopy::Unknown
+            None
         }
     }
-}
-
-fn with(
-    looks: &[((u64, BlobRef), StoreCopy)],
-    wanted: StoreCopy,
-) -> impl Iterator<Item = (u64, BlobRef)> + '_ {
-    looks.iter().filter(move |(_, copy)| *copy == wanted).map(|(found, _)| *found)
 }

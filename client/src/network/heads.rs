@@ -15,11 +15,7 @@ use baton_proto::{
     ids::HeadIndexKey,
     store::{HeadIndex, StoreError, StoreFuture},
 };
-use futures::{
-    StreamExt as _,
-    future::{BoxFuture, join_all},
-    stream::FuturesUnordered,
-};
+use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::timeout;
 
 pub use first::FirstIndex;
@@ -38,6 +34,9 @@ const FIRST_ROUND: usize = 2;
 /// Places of each later round: an index gets this many requests at once.
 const LATER_ROUND: usize = 8;
 
+/// How long an offer waits for further indexes after one has taken the record.
+const OTHERS_WAIT: Duration = Duration::from_secs(1);
+
 /// A head index with its name for users.
 #[derive(Clone)]
 pub struct NamedIndex {
@@ -55,7 +54,7 @@ pub struct HeadIndexes {
 }
 
 /// The result of a look at all indexes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct HeadLookup {
     /// The valid record with the highest sequence.
     pub(crate) best: Option<SignedObject<HeadRecord>>,
@@ -68,12 +67,12 @@ pub(crate) struct HeadLookup {
 /// The outcome of offering a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PublishOutcome {
-    /// Number of indexes that took it.
-    pub(crate) taken: usize,
+    /// Names of the indexes that took it.
+    pub(crate) taken: Vec<String>,
     /// Whether an index has a newer record. Its word is enough if no index took ours; otherwise it must show
     /// the record.
     pub(crate) superseded: bool,
-    /// Names of the indexes that did not take it, with the reasons.
+    /// Names of the indexes that refused it or were not reached, with the reasons.
     pub(crate) failed: Vec<(String, StoreError)>,
 }
 
@@ -86,7 +85,7 @@ impl PublishOutcome {
         if self.superseded {
             return Err(StoreError::HeadSuperseded);
         }
-        if self.taken > 0 {
+        if !self.taken.is_empty() {
             return Ok(());
         }
         let errors = || self.failed.iter().map(|(_, error)| error);
@@ -140,36 +139,34 @@ impl HeadIndexes {
         look
     }
 
-    /// Offers a record at once to all indexes whose names are wanted.
+    /// Offers a record at once to all indexes whose names are wanted. Once one has taken it, the others get a moment more.
     pub(crate) async fn offer(&self, record: &[u8], wanted: impl Fn(&String) -> bool) -> PublishOutcome {
-        tally(self.offers(record, wanted).collect().await)
+        let wanted = self.members.iter().filter(|member| wanted(&member.name));
+        let mut offers: FuturesUnordered<_> = wanted.map(|member| self.offer_to(member, record)).collect();
+        let (mut answers, mut wait) = (Vec::new(), Duration::MAX);
+        // An index that does not answer by then is offered the record again later.
+        while let Ok(Some(answer)) = timeout(wait, offers.next()).await {
+            if answer.1.is_ok() {
+                wait = OTHERS_WAIT;
+            }
+            answers.push(answer);
+        }
+        drop(offers);
+        tally(answers)
     }
 
-    /// The answers to such an offer, as they come: an index that is silent delays no caller.
-    pub(crate) fn offers<'a>(
-        &'a self,
-        record: &'a [u8],
-        wanted: impl Fn(&String) -> bool,
-    ) -> FuturesUnordered<BoxFuture<'a, OfferAnswer>> {
-        let offer = move |member: &'a NamedIndex| -> BoxFuture<'a, OfferAnswer> {
-            Box::pin(async move {
-                let answer = timeout(self.wait, member.index.publish(record.to_vec())).await;
-                let answer = answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time")));
-                // An index that claims to have a newer record can show it.
-                let shown = match &answer {
-                    Err(StoreError::HeadSuperseded) => self.newer(member, record).await,
-                    _ => false,
-                };
-                (member.name.clone(), answer, shown)
-            })
-        };
-        self.members.iter().filter(|member| wanted(&member.name)).map(offer).collect()
+    async fn offer_to(&self, member: &NamedIndex, record: &[u8]) -> OfferAnswer {
+        let answer = timeout(self.wait, member.index.publish(record.to_vec())).await;
+        let answer = answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time")));
+        // An index that claims to have a newer record can show it.
+        let shown = answer == Err(StoreError::HeadSuperseded) && self.newer(member, record).await;
+        (member.name.clone(), answer, shown)
     }
 
-    /// The names of the indexes that have not taken an offer, after these answers.
-    pub(crate) fn lacking(&self, answers: &[OfferAnswer]) -> Vec<String> {
-        let has = |name: &String| answers.iter().any(|(taker, answer, _)| taker == name && answer.is_ok());
-        self.members.iter().map(|member| &member.name).filter(|name| !has(name)).cloned().collect()
+    /// The names of the indexes that have not taken an offer.
+    pub(crate) fn lacking(&self, outcome: &PublishOutcome) -> Vec<String> {
+        let names = self.members.iter().map(|member| &member.name);
+        names.filter(|name| !outcome.taken.contains(name)).cloned().collect()
     }
 
     /// Whether an index shows a newer record than this one.
@@ -314,10 +311,11 @@ pub(crate) type OfferAnswer = (String, Result<(), StoreError>, bool);
 
 /// Evaluates the answers to an offer.
 pub(crate) fn tally(answers: Vec<OfferAnswer>) -> PublishOutcome {
-    let taken = answers.iter().filter(|(_, answer, _)| answer.is_ok()).count();
+    let taken = answers.iter().filter(|(_, answer, _)| answer.is_ok()).map(|(name, ..)| name.clone());
+    let taken: Vec<String> = taken.collect();
     // An unproven claim of a newer record delays no caller while other indexes take ours.
     let superseded = answers.iter().any(|(_, answer, shown)| {
-        matches!(answer, Err(StoreError::HeadSuperseded)) && (*shown || taken == 0)
+        matches!(answer, Err(StoreError::HeadSuperseded)) && (*shown || taken.is_empty())
     });
     let failed: Vec<(String, StoreError)> =
         answers.into_iter().filter_map(|(name, answer, _)| Some((name, answer.err()?))).collect();

@@ -79,21 +79,26 @@ struct NodeEntry {
     in_flight: u32,
 }
 
+/// The settings of a directory.
+pub(crate) struct Setup {
+    pub(crate) clock: Clock,
+    /// Its dates are compared with our clock.
+    pub(crate) store: Arc<dyn BlobStore>,
+    pub(crate) timeouts: Timeouts,
+    /// Peers that discovery waits for at first: those in the configuration, but at least one.
+    pub(crate) expected: usize,
+    /// Whether nodes can appear at all: without addresses and multicast, none can.
+    pub(crate) may_find: bool,
+    /// Whether only the bootstrap nodes may serve.
+    pub(crate) only_named: bool,
+    /// Whether each session dials nodes itself: a node whose addresses it may not dial is of no use.
+    pub(crate) by_session: bool,
+}
+
 /// The table of nodes.
 pub(crate) struct Directory {
     mesh: MeshHandle,
-    clock: Clock,
-    /// Its dates are compared with our clock.
-    store: Arc<dyn BlobStore>,
-    timeouts: Timeouts,
-    /// Peers that discovery waits for at first: those in the configuration.
-    expected: usize,
-    /// Whether nodes can appear at all: without addresses and multicast, none can.
-    may_find: bool,
-    /// Whether only the bootstrap nodes may serve.
-    only_named: bool,
-    /// Whether each session dials nodes itself: a node whose addresses it may not dial is of no use.
-    by_session: bool,
+    setup: Setup,
     known: Mutex<HashMap<NodeId, NodeEntry>>,
     reputation: Mutex<Reputation>,
     /// File of the reputation; none for a client without a home.
@@ -121,44 +126,23 @@ impl Drop for InFlight {
     }
 }
 
-/// The parts of a directory.
-pub(crate) struct Setup {
-    pub(crate) clock: Clock,
-    /// Its dates are compared with our clock.
-    pub(crate) store: Arc<dyn BlobStore>,
-    pub(crate) timeouts: Timeouts,
-    /// Peers that discovery waits for at first.
-    pub(crate) expected: usize,
-    /// Whether nodes can appear at all.
-    pub(crate) may_find: bool,
-    /// Whether only the bootstrap nodes may serve.
-    pub(crate) only_named: bool,
-    /// Whether each session dials nodes itself.
-    pub(crate) by_session: bool,
-    /// The earlier reputation.
-    pub(crate) reputation: Reputation,
-    /// Its file.
-    pub(crate) reputation_file: Option<ReputationFile>,
-}
-
 impl Directory {
-    pub(crate) fn new(mesh: MeshHandle, setup: Setup) -> Self {
+    pub(crate) fn new(
+        mesh: MeshHandle,
+        setup: Setup,
+        reputation: Reputation,
+        reputation_file: Option<ReputationFile>,
+    ) -> Self {
         Self {
             mesh,
-            clock: setup.clock,
-            store: setup.store,
-            timeouts: setup.timeouts,
-            expected: setup.expected.max(1),
-            may_find: setup.may_find,
-            only_named: setup.only_named,
-            by_session: setup.by_session,
-            known: Mutex::new(HashMap::new()),
-            reputation: Mutex::new(setup.reputation),
-            reputation_file: setup.reputation_file,
+            setup,
+            known: Mutex::default(),
+            reputation: Mutex::new(reputation),
+            reputation_file,
             started: Instant::now(),
             unsaved: AtomicBool::new(false),
             used_ms: AtomicU64::new(0),
-            wake: Arc::new(Notify::new()),
+            wake: Arc::default(),
         }
     }
 
@@ -172,7 +156,7 @@ impl Directory {
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
-        (self.clock)()
+        (self.setup.clock)()
     }
 
     pub(crate) fn mesh(&self) -> &MeshHandle {
@@ -206,7 +190,7 @@ impl Directory {
 
     /// Whether a session can dial a peer: at one of its addresses, or because none is known yet.
     fn is_dialable(&self, peer: &PeerInfo) -> bool {
-        !self.by_session
+        !self.setup.by_session
             || peer.addrs.is_empty()
             || peer.addrs.iter().any(|address| self.mesh.may_dial(address))
     }
@@ -215,6 +199,7 @@ impl Directory {
     /// are not wanted.
     pub(crate) fn serving<'a>(&'a self, peers: &'a [PeerInfo]) -> impl Iterator<Item = NodeId> + 'a {
         let named: Option<HashSet<NodeId>> = self
+            .setup
             .only_named
             .then(|| self.mesh.network().bootstrap.iter().filter_map(|bootstrap| bootstrap.node).collect());
         let serving =
@@ -235,10 +220,10 @@ impl Directory {
     /// which can search the DHT, asks the node for its record first.
     pub(crate) async fn addrs_to_dial(&self, node: NodeId) -> Vec<Multiaddr> {
         let mut known = self.addrs(node);
-        if known.is_empty() && self.may_find {
+        if known.is_empty() && self.setup.may_find {
             // Just after the start, the network is not connected yet: it knows nothing, and can search nowhere.
             let connected = |peers: &[PeerInfo]| peers.iter().any(|peer| peer.connected);
-            let _ = self.mesh.wait_for_peers(self.started + self.timeouts.discovery, connected).await;
+            let _ = self.mesh.wait_for_peers(self.started + self.setup.timeouts.discovery, connected).await;
             known = self.addrs(node);
         }
         if known.is_empty() {
@@ -293,7 +278,7 @@ impl Directory {
         self.note_use();
         self.sync_peers();
         // Both searches together take no longer than one.
-        let deadline = Instant::now() + self.timeouts.discovery;
+        let deadline = Instant::now() + self.setup.timeouts.discovery;
         if self.wants_refresh() {
             self.refresh_until(deadline).await;
         } else if self.usable().is_empty() {
@@ -336,7 +321,7 @@ impl Directory {
     fn join_wait(&self, why: Option<&NoChoice>) -> Duration {
         match why {
             Some(NoChoice::ModelUnavailable { wanted, .. })
-                if self.usable().len() >= self.expected && !self.reputation().has_model(wanted) =>
+                if self.usable().len() >= self.setup.expected && !self.reputation().has_model(wanted) =>
             {
                 UNHEARD_MODEL_WAIT
             }
@@ -375,7 +360,7 @@ impl Directory {
             return None;
         }
         // A store that does not answer is no evidence about clocks.
-        let asked = tokio::time::timeout(ASK_CLOCKS, self.store.times()).await;
+        let asked = tokio::time::timeout(ASK_CLOCKS, self.setup.store.times()).await;
         let of_stores = asked.ok().and_then(Result::ok).unwrap_or_default();
         judge(self.now_ms(), &of_stores, of_nodes)
     }
@@ -451,14 +436,6 @@ impl Directory {
         }
         self.reputation().failed(node, fault, at_least_ms, now);
         self.changed();
-    }
-
-    /// Records that a node did not answer a question beside the turn.
-    pub(crate) fn silent(&self, node: NodeId) {
-        let now = self.now_ms();
-        if let Some(known) = self.lock().get_mut(&node) {
-            known.presence.unanswered(now);
-        }
     }
 
     /// Records an answer that earns no credit.

@@ -14,15 +14,12 @@ use baton_proto::{
 use zeroize::Zeroizing;
 
 use crate::{
-    error::short,
     logprobs::TokenReport,
     network::{exchange::ExchangeError, reputation::NodeFailure},
 };
 
 /// Pause before the same node is asked again, if it named none.
 const DEFAULT_PAUSE: Duration = Duration::from_millis(250);
-/// Most silent nodes that a failure names.
-const MAX_NAMED: usize = 8;
 /// Longest pause within one turn; a node that wants a longer pause is asked later, or never.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
@@ -41,29 +38,13 @@ pub(crate) struct AttemptFailure {
     /// The failure held against its node.
     pub(crate) fault: NodeFailure,
     /// The other known nodes, if none of them answers either.
-    pub(crate) silent_others: Option<Box<SilentNodes>>,
+    pub(crate) silent_others: Option<Vec<NodeId>>,
     /// The part of the answer that had arrived.
     pub(crate) partial: Box<PartialAnswer>,
     /// The node's last progress note.
     pub(crate) note: Option<Box<SignedObject<ProgressNote>>>,
     /// Whether the node was asked about the turn after its silence, and does not run it.
     pub(crate) disowned: bool,
-}
-
-/// Nodes that do not answer, each with the reason. Displayed as the end of a sentence about another node.
-#[derive(Debug)]
-pub(crate) struct SilentNodes(pub(crate) Vec<(NodeId, String)>);
-
-impl std::fmt::Display for SilentNodes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (node, reason) in self.0.iter().take(MAX_NAMED) {
-            write!(f, "; node {}: {reason}", short(node))?;
-        }
-        match self.0.len().checked_sub(MAX_NAMED) {
-            Some(more @ 1..) => write!(f, "; {more} more without an answer"),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// The state of a failed attempt, as far as the client knows it.

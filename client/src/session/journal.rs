@@ -11,8 +11,8 @@
 //! - It is zeros from within the frame to the end of the file: a file system extended the file before its
 //!   bytes came.
 //!
-//! No success was reported for a torn end, so it is cut off and kept in a file beside the journal. Any other
-//! part that does not open is damage: it is reported, and left as it is.
+//! No success was reported for a torn end, so it is cut off. Any other part that does not open is damage: it is
+//! reported, and left as it is.
 //!
 //! Only [`crate::session::open_session`] calls this. It must never see an entry's meaning.
 
@@ -269,8 +269,7 @@ impl Journal {
         Ok(Some((journal, Contents { path, root, entries, in_snapshot: 0, count, end: length, torn })))
     }
 
-    /// Opens a journal for writing; if `shortly`, reads it from its snapshot on. Cuts off its torn end, and keeps it
-    /// beside the journal.
+    /// Opens a journal for writing; if `shortly`, reads it from its snapshot on. Cuts off its torn end.
     pub(crate) fn open(
         path: &Path,
         secret: &FileSecret,
@@ -287,8 +286,6 @@ impl Journal {
                 bytes = contents.torn.len(),
                 "a write that a crash cut off is taken from a journal"
             );
-            quarantine::keep_torn(path, &contents.torn)
-                .map_err(|source| file_error("save the end of", path, source))?;
             file.set_len(length)
                 .and_then(|()| file.sync_all())
                 .map_err(|source| file_error("repair", path, source))?;

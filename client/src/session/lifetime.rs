@@ -40,23 +40,10 @@ pub(crate) fn lifetimes(state: &State, terms: StorageTerms, now_ms: u64) -> Vec<
     ends.filter_map(|seq| lifetime(state, seq, terms, now_ms)).collect()
 }
 
-impl State {
-    /// Whether any blob is due. Examines all blobs only once one may be.
-    pub(crate) fn any_due(&mut self, terms: StorageTerms, now_ms: u64) -> bool {
-        if self.needs_omitted(terms, now_ms) {
-            return true;
-        }
-        let watch = std::mem::take(&mut self.due);
-        let changed = watch.changed.into_iter().filter(|seq| !self.is_superseded(*seq));
-        let changed = changed.filter_map(|seq| due_from_ms(self, seq, terms)).min().unwrap_or(u64::MAX);
-        let mut from_ms = watch.from_ms.unwrap_or(0).min(changed);
-        if now_ms >= from_ms {
-            let ends = self.segment_ends(usize::MAX).into_iter();
-            from_ms = ends.filter_map(|seq| due_from_ms(self, seq, terms)).min().unwrap_or(u64::MAX);
-        }
-        self.due.from_ms = Some(from_ms);
-        now_ms >= from_ms
-    }
+/// Whether any blob is due for renewal.
+pub(crate) fn any_due(state: &State, terms: StorageTerms, now_ms: u64) -> bool {
+    let mut due = state.segment_ends(usize::MAX).into_iter().filter_map(|seq| due_from_ms(state, seq, terms));
+    state.needs_omitted(terms, now_ms) || due.any(|from_ms| now_ms >= from_ms)
 }
 
 /// Last turns of the blobs to look for in the store, least recently seen first, at most `most`: a node's word

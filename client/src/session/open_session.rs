@@ -12,27 +12,17 @@ use std::{
 use baton_keys::{files::FileSecret, session::SessionRoot};
 use baton_proto::ids::{LinkHash, SessionId};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, watch};
 
 use crate::{
-    error::ClientError,
+    error::{ClientError, log_failure},
     session::{
         index_view::IndexView,
         journal::{self, Journal, JournalLog, Journals, file_error},
-        rounds::Rounds,
-        snapshot,
+        lifetime, snapshot,
         state::{Entry, SessionHeader, State, StorageTerms},
     },
 };
-
-/// How a round of background work treats turns whose author still has time to store them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AuthorPolicy {
-    /// Waits until that time is over: after a start no other task handles them.
-    Wait,
-    /// Leaves them to their own tasks.
-    Skip,
-}
 
 /// Why a session is only read.
 #[derive(Debug)]
@@ -72,20 +62,23 @@ pub(crate) struct Session {
     facts: Mutex<SessionFacts>,
     /// Sent after every change, for tasks that wait for background work.
     changed: watch::Sender<()>,
-    turns: Arc<Semaphore>,
+    turns: Arc<AsyncMutex<()>>,
     /// One computation of a blob ID at a time: a turn waits for a running one and starts no second.
-    pub(crate) ids: Semaphore,
+    pub(crate) ids: AsyncMutex<()>,
     /// One PUT at a time, so that two tasks never buy the same blob.
-    pub(crate) puts: Semaphore,
+    pub(crate) puts: AsyncMutex<()>,
     /// One head record published at a time, so that no two tasks publish the same head.
-    pub(crate) heads: Semaphore,
+    pub(crate) heads: AsyncMutex<()>,
+    /// Ends the pause before the next round of background work.
+    pub(crate) wake_rounds: Arc<Notify>,
 }
 
 /// The facts about a session: those of its journal, and those of this run alone.
 struct SessionFacts {
     state: State,
     indexes: IndexView,
-    rounds: Rounds,
+    /// Whether rounds of background work run, or pause.
+    has_rounds: bool,
     /// Set before a deletion is published, so that no live head is published after it.
     deleted: bool,
     /// When a renewal was last tried in the background, in milliseconds since the Unix epoch.
@@ -162,9 +155,7 @@ impl Session {
             return Ok(());
         }
         let session = self.clone();
-        crate::stack_wipe::spawn_blocking(move || session.load_all_blocking())
-            .await
-            .map_err(|_| ClientError::TaskEnded)?
+        crate::stack_wipe::blocking(move || session.load_all_blocking()).await?
     }
 
     /// As [`Session::load_all`]. Blocking.
@@ -190,9 +181,8 @@ impl Session {
         if state.torn_end > 0 {
             let entry = [Entry::TornEnd { bytes: state.torn_end }.encode()];
             // The journal can be read without it, and the head index shows the same.
-            if let Err(error) = journal.append(&entry, true) {
-                tracing::warn!(%error, "that a journal's end was cut off could not be noted");
-            }
+            let noted = journal.append(&entry, true);
+            log_failure(noted, "that a journal's end was cut off could not be noted");
         }
         Self::with(journal, state)
     }
@@ -209,15 +199,16 @@ impl Session {
             facts: Mutex::new(SessionFacts {
                 state,
                 indexes: IndexView::default(),
-                rounds: Rounds::default(),
+                has_rounds: false,
                 deleted: false,
                 renewal_tried_ms: None,
             }),
             changed: watch::Sender::default(),
-            turns: Arc::new(Semaphore::new(1)),
-            ids: Semaphore::new(1),
-            puts: Semaphore::new(1),
-            heads: Semaphore::new(1),
+            turns: Arc::default(),
+            ids: AsyncMutex::default(),
+            puts: AsyncMutex::default(),
+            heads: AsyncMutex::default(),
+            wake_rounds: Arc::default(),
         }
     }
 
@@ -231,9 +222,14 @@ impl Session {
         look(&mut self.lock().indexes)
     }
 
-    /// Reads or changes the rounds of background work.
-    pub(crate) fn rounds<T>(&self, look: impl FnOnce(&mut Rounds) -> T) -> T {
-        look(&mut self.lock().rounds)
+    /// Begins the rounds of background work; false if they run already.
+    pub(crate) fn begin_rounds(&self) -> bool {
+        !std::mem::replace(&mut self.lock().has_rounds, true)
+    }
+
+    /// Ends the rounds of background work.
+    pub(crate) fn end_rounds(&self) {
+        self.lock().has_rounds = false;
     }
 
     /// Marks every later change, for a task that waits for one.
@@ -267,7 +263,7 @@ impl Session {
     pub(crate) fn begin_renewal(&self, terms: StorageTerms, now_ms: u64, pause_ms: u64) -> bool {
         let mut facts = self.lock();
         let lately = facts.renewal_tried_ms.is_some_and(|tried| now_ms.saturating_sub(tried) < pause_ms);
-        if lately || !facts.state.any_due(terms, now_ms) {
+        if lately || !lifetime::any_due(&facts.state, terms, now_ms) {
             return false;
         }
         facts.renewal_tried_ms = Some(now_ms);
@@ -313,9 +309,9 @@ impl Session {
     }
 
     /// The permit to change the chain; one at a time.
-    pub(crate) fn begin(&self) -> Result<OwnedSemaphorePermit, ClientError> {
+    pub(crate) fn begin(&self) -> Result<OwnedMutexGuard<()>, ClientError> {
         self.check_writable()?;
-        self.turns.clone().try_acquire_owned().map_err(|_| ClientError::Busy)
+        self.turns.clone().try_lock_owned().map_err(|_| ClientError::Busy)
     }
 
     fn lock(&self) -> MutexGuard<'_, SessionFacts> {
@@ -369,9 +365,7 @@ impl Session {
         of: Option<(u64, LinkHash)>,
     ) -> Result<(), ClientError> {
         let session = self.clone();
-        crate::stack_wipe::spawn_blocking(move || session.write_blocking(entries, flush, of))
-            .await
-            .map_err(|_| ClientError::TaskEnded)?
+        crate::stack_wipe::blocking(move || session.write_blocking(entries, flush, of)).await?
     }
 
     fn write_blocking(
@@ -440,9 +434,7 @@ impl Session {
         } else {
             Ok(())
         };
-        if let Err(error) = closed {
-            tracing::warn!(%error, "a session has no snapshot, or an unused file");
-        }
+        log_failure(closed, "a session has no snapshot, or an unused file");
     }
 
     /// Removes the session's file; later writes are refused.

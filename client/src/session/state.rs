@@ -6,9 +6,7 @@
 
 mod branches;
 mod compact;
-mod due;
 mod entry;
-mod log;
 mod segments;
 #[cfg(test)]
 mod tests;
@@ -20,7 +18,7 @@ use std::{
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
-    SignedObject,
+    ErrorCode, SignedObject,
     chain::{HistoryTurn, effective},
     head::{DeviceLease, head_period},
     ids::{BlobDigest, BlobId, LinkHash, ModelId, NodeId, SessionId, TurnId},
@@ -29,24 +27,19 @@ use baton_proto::{
     memory::MemoryItem,
     note::TurnNote,
     receipt::{ProgressNote, Receipt},
-    record::{Message, Record, RecordKind},
+    record::{Message, RecordKind},
     segment::{self, Segment},
     turn::{Sampling, StoragePolicy, TurnAuth, json_schema_hash},
 };
 use zeroize::Zeroizing;
 
-use crate::{
-    error::StateError,
-    session::fork::{ChainLink, ForkChain},
-};
+use crate::session::fork::{ChainLink, ForkChain};
 
 pub(crate) use branches::Branch;
-pub(crate) use due::{DueWatch, StorageTerms};
 pub(crate) use entry::{
-    AttemptChange, AttemptEntry, Entry, OmittedTurns, OrderTerms, PendingTurn, Proof, Purchase,
-    SessionHeader, StoredBlob, TurnChange, TurnEntry, TurnsBefore,
+    AttemptChange, AttemptEntry, Entry, OmittedTurns, OrderTerms, PendingTurn, Proof, PublishedHead,
+    Purchase, SessionHeader, StorageTerms, StoredBlob, TurnChange, TurnEntry, TurnsBefore,
 };
-pub(crate) use log::TurnLog;
 
 /// Bytes of text estimated per prompt token: fewer than most tokenizers need for most languages.
 const PROMPT_BYTES_PER_TOKEN: u64 = 3;
@@ -99,7 +92,7 @@ pub(crate) struct PendingAttempt {
 }
 
 impl PendingAttempt {
-    fn begin(entry: AttemptEntry) -> Result<Self, StateError> {
+    fn begin(entry: AttemptEntry) -> Result<Self, ErrorCode> {
         Ok(Self {
             auth: SignedObject::of_verified(entry.auth)?,
             terms: entry.terms,
@@ -111,7 +104,7 @@ impl PendingAttempt {
         })
     }
 
-    fn apply(&mut self, change: AttemptChange) -> Result<(), StateError> {
+    fn apply(&mut self, change: AttemptChange) -> Result<(), ErrorCode> {
         match change {
             AttemptChange::Received(text) => self.received.push_str(&text),
             AttemptChange::Memory(items) => self.memory = items,
@@ -130,18 +123,6 @@ pub(crate) struct PendingAttempts {
     pub(crate) attempts: Vec<PendingAttempt>,
 }
 
-/// The last head record known to be published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PublishedHead {
-    pub(crate) sequence: u64,
-    pub(crate) seq: u64,
-    pub(crate) link_hash: LinkHash,
-}
-
-/// The authorisation, receipt and acknowledgement of a turn, as far as they are here.
-type SignedByBoth =
-    (Option<SignedObject<TurnAuth>>, Option<SignedObject<Receipt>>, Option<SignedObject<TurnNote>>);
-
 /// A session's state.
 #[derive(Clone)]
 pub(crate) struct State {
@@ -154,15 +135,13 @@ pub(crate) struct State {
     /// The turns before the first turn that is here; none if all are here.
     before: Option<Box<TurnsBefore>>,
     /// Accepted turns, oldest first; each with its record.
-    pub(crate) history: TurnLog<HistoryTurn>,
+    pub(crate) history: Vec<HistoryTurn>,
     /// Parallel to `history`.
-    pub(crate) meta: TurnLog<TurnMeta>,
+    pub(crate) meta: Vec<TurnMeta>,
     /// Bytes of all sealed records in `history`.
     record_bytes: u64,
     /// Number of turns in `history` that no later turn replaces.
     pub(crate) effective_turns: u64,
-    /// Tracks when a blob is due for renewal.
-    pub(crate) due: DueWatch,
     pub(crate) pending: Option<PendingAttempts>,
     /// JSON schemas of requested answers, by their hashes.
     schemas: HashMap<[u8; 32], String>,
@@ -196,11 +175,10 @@ impl State {
             system,
             title: None,
             before: None,
-            history: TurnLog::new(),
-            meta: TurnLog::new(),
+            history: Vec::new(),
+            meta: Vec::new(),
             record_bytes: 0,
             effective_turns: 0,
-            due: DueWatch::default(),
             pending: None,
             schemas: HashMap::new(),
             head: None,
@@ -216,9 +194,9 @@ impl State {
     }
 
     /// The state after a journal's entries.
-    pub(crate) fn replay(root: SessionRoot, entries: &[Zeroizing<Vec<u8>>]) -> Result<Self, StateError> {
-        let (first, rest) = entries.split_first().ok_or(StateError::NoHeader)?;
-        let Entry::Opened(header) = Entry::decode(first)? else { return Err(StateError::NoHeader) };
+    pub(crate) fn replay(root: SessionRoot, entries: &[Zeroizing<Vec<u8>>]) -> Result<Self, ErrorCode> {
+        let (first, rest) = entries.split_first().ok_or(ErrorCode::BadGenesis)?;
+        let Entry::Opened(header) = Entry::decode(first)? else { return Err(ErrorCode::BadGenesis) };
         let mut state = Self::new(root, header);
         for entry in rest {
             state.apply(Entry::decode(entry)?)?;
@@ -243,12 +221,12 @@ impl State {
     }
 
     /// Applies one entry, whose signatures were verified before it was sealed ([`Entry::verify_signatures`]).
-    pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), StateError> {
+    pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), ErrorCode> {
         match entry {
-            Entry::Opened(_) => return Err(StateError::OutOfPlace),
+            Entry::Opened(_) => return Err(ErrorCode::BadSequence),
             Entry::Before(before) => {
                 if self.next_seq() != 0 {
-                    return Err(StateError::OutOfPlace);
+                    return Err(ErrorCode::BadSequence);
                 }
                 self.before = Some(before);
                 self.count_effective_turns();
@@ -258,7 +236,7 @@ impl State {
             Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
             Entry::Pending(turn) => self.pending = Some(PendingAttempts { turn, attempts: Vec::new() }),
             Entry::Attempt(entry) => {
-                let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;
+                let pending = self.pending.as_mut().ok_or(ErrorCode::BadSequence)?;
                 pending.attempts.push(PendingAttempt::begin(entry)?);
             }
             Entry::OfAttempt(attempt, change) => {
@@ -270,8 +248,8 @@ impl State {
             Entry::Abandoned => self.pending = None,
             Entry::Turn(turn) => self.push_turn(*turn)?,
             Entry::OfTurn(seq, change) => self.apply_to_turn(seq, change)?,
-            Entry::Head { sequence, seq, link_hash } => {
-                self.head = Some(PublishedHead { sequence, seq, link_hash });
+            Entry::Head(head) => {
+                self.head = Some(head);
                 self.head_missing = false;
                 self.head_unconfirmed = None;
             }
@@ -288,13 +266,12 @@ impl State {
         Ok(())
     }
 
-    fn apply_to_turn(&mut self, seq: u64, change: TurnChange) -> Result<(), StateError> {
+    fn apply_to_turn(&mut self, seq: u64, change: TurnChange) -> Result<(), ErrorCode> {
         if self.omitted().is_some() && seq < self.first_seq() && !matches!(change, TurnChange::Lost) {
             return Ok(());
         }
-        self.due.changed(seq);
-        let index = self.index(seq).ok_or(StateError::UnknownTurn(seq))?;
-        let meta = self.meta.get_mut(index).ok_or(StateError::UnknownTurn(seq))?;
+        let index = self.index(seq).ok_or(ErrorCode::BadSequence)?;
+        let meta = self.meta.get_mut(index).ok_or(ErrorCode::BadSequence)?;
         match change {
             TurnChange::BlobId(id) => meta.blob_id = Some(id),
             TurnChange::Acked { is_moot } => {
@@ -328,62 +305,35 @@ impl State {
         self.schemas.get(hash).map(String::as_str)
     }
 
-    fn push_turn(&mut self, mut turn: TurnEntry) -> Result<(), StateError> {
+    fn push_turn(&mut self, turn: TurnEntry) -> Result<(), ErrorCode> {
         let link = SignedObject::<Link>::of_verified(turn.entry.link.clone())?;
-        if link.seq != self.next_seq() || link.prev_link != self.prev_link() {
-            return Err(StateError::ChainBroken);
+        let seq = link.seq;
+        if seq != self.next_seq() || link.prev_link != self.prev_link() {
+            return Err(ErrorCode::ChainBroken);
         }
         let identity = link.record_identity();
         let record = turn.entry.record.open(&self.root.record_key(&identity), &identity)?;
-        let replaced = record.supersedes_from.filter(|from| *from < self.first_seq());
-        if let Some(from) = replaced.filter(|_| self.omitted().is_some()) {
-            return Err(StateError::UnknownTurn(from));
+        if self.omitted().is_some() && record.supersedes_from.is_some_and(|from| from < self.first_seq()) {
+            return Err(ErrorCode::BadSequence);
         }
         let (mut auth, mut receipt, mut ack) = (None, None, None);
-        if let Some(proof) = turn.proof.take() {
+        if let Some(proof) = turn.proof {
             auth = Some(SignedObject::of_verified(proof.auth)?);
             receipt = Some(SignedObject::of_verified(proof.receipt)?);
             ack = proof.ack.map(SignedObject::of_verified).transpose()?;
         }
-        self.push_opened(link, record, turn, (auth, receipt, ack));
-        Ok(())
-    }
-
-    /// Appends a verified and opened turn.
-    fn push_opened(
-        &mut self,
-        link: SignedObject<Link>,
-        record: Record,
-        turn: TurnEntry,
-        (auth, receipt, ack): SignedByBoth,
-    ) {
         let notes = auth.as_ref().map_or_else(Vec::new, |auth| self.notes_before(auth));
         // The link names the blob before it, ID included.
         if let (Some(previous), Some(blob)) = (self.meta.last_mut(), link.prev_blob) {
             previous.blob_id = Some(blob.blob_id);
         }
-        let acked = ack.is_none();
-        let seq = link.seq;
         let pending = if self.answers_pending(&link.turn_id) { self.pending.take() } else { None };
-        let asked = pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens));
         if self.history.last().is_some_and(|last| last.link.segment == link.segment) {
             self.unstored.remove(&seq.saturating_sub(1));
         }
         self.unstored.insert(seq);
-        if !acked {
-            self.unacked.insert(seq);
-        }
-        // System text changes only between turns, so the current text is the one that was sent.
-        let system = receipt.is_some().then(|| self.system.clone());
+        self.unacked.extend(ack.as_ref().map(|_| seq));
         self.record_bytes += u64::from(link.record_length);
-        self.due.changed(seq);
-        let (kind, supersedes) = (record.kind, record.supersedes_from.is_some());
-        self.history.push(HistoryTurn { link, record: Some(record) });
-        if supersedes {
-            self.count_effective_turns();
-        } else if kind != RecordKind::Tombstone {
-            self.effective_turns += 1;
-        }
         self.meta.push(TurnMeta {
             entry: turn.entry,
             digest: turn.blob_digest,
@@ -391,32 +341,36 @@ impl State {
             blob_id: None,
             accepted_ms: turn.accepted_ms,
             auth,
+            // System text changes only between turns, so the current text is the one that was sent.
+            system: receipt.is_some().then(|| self.system.clone()),
             receipt,
+            acked: ack.is_none(),
             ack,
-            acked,
             stored: false,
             blob: StoredBlob::default(),
             renewal_doubt_ms: None,
             memory: turn.memory,
             notes,
-            system,
-            asked,
+            asked: pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens)),
             tokens: turn.tokens,
             ordered: turn.ordered,
             signed_twice: None,
         });
+        let (kind, supersedes) = (record.kind, record.supersedes_from.is_some());
+        self.history.push(HistoryTurn { link, record: Some(record) });
+        if supersedes {
+            self.count_effective_turns();
+        } else if kind != RecordKind::Tombstone {
+            self.effective_turns += 1;
+        }
+        Ok(())
     }
 
     /// Counts the turns that no later turn replaces: a walk over all of them, since a replaced turn may have
     /// replaced others.
     fn count_effective_turns(&mut self) {
         let omitted = self.omitted().map_or(0, |omitted| omitted.effective);
-        self.effective_turns = omitted + effective(self.history.all()).len() as u64;
-    }
-
-    /// Turn reads of this session so far, repeated reads included.
-    pub(crate) fn turn_reads(&self) -> u64 {
-        self.history.reads().wrapping_add(self.meta.reads())
+        self.effective_turns = omitted + effective(&self.history).len() as u64;
     }
 
     /// The signed progress of the parts that an attempt continued, oldest first.
@@ -512,7 +466,7 @@ impl State {
         if let Some(head) = self.head.filter(|head| head_period(head.sequence) <= latest) {
             return head.sequence;
         }
-        let first = self.history.iter().next().map_or(u64::MAX, |turn| turn.link.time_ms);
+        let first = self.history.first().map_or(u64::MAX, |turn| turn.link.time_ms);
         self.header.created_ms.min(first).saturating_sub(MAX_LINK_LEAD_MS)
     }
 

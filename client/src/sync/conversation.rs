@@ -1,6 +1,6 @@
 //! The text of a session's conversation, without the cryptography: for callers that show it or search it.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use baton_proto::{
     chain::{HistoryTurn, effective},
@@ -17,7 +17,10 @@ use crate::{
         state::{Branch, State},
         title,
     },
-    sync::{reconcile::name_of, sessions::journals_by_use},
+    sync::{
+        reconcile::name_of,
+        sessions::{journals_by_use, with_state},
+    },
 };
 
 /// An effective turn with its messages.
@@ -54,7 +57,7 @@ pub struct Conversation {
 
 impl Conversation {
     fn of(state: &State) -> Self {
-        Self::with(state, state.history.all())
+        Self::with(state, &state.history)
     }
 
     /// The conversation that ends with the branch of this name; none without such a branch.
@@ -92,16 +95,7 @@ impl Conversation {
 
 /// As [`SessionHandle::conversation`](crate::SessionHandle::conversation).
 pub(crate) async fn conversation(core: &Arc<Core>, id: SessionId) -> Result<Conversation, ClientError> {
-    let open = core.lock().get(&id).cloned();
-    if let Some(session) = open {
-        session.load_all().await?;
-        return Ok(session.read(Conversation::of));
-    }
-    core.blocking(move |core| {
-        let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
-        peek_conversation(core, &path)
-    })
-    .await
+    with_state(core, id, Conversation::of).await
 }
 
 /// As [`Client::each_conversation`](crate::Client::each_conversation).
@@ -118,16 +112,12 @@ pub(crate) fn each_conversation(
     }
     let changed = journals_by_use(core)?.into_iter().take_while(|(changed, _)| *changed >= since_ms);
     for (_, path) in changed.take(limit) {
-        match peek_conversation(core, &path) {
-            Ok(conversation) => look(conversation),
+        match open_session::peek(&path, &core.journals.secret) {
+            Ok(state) => look(Conversation::of(&state)),
             Err(error) => tracing::warn!(%error, "a journal cannot be read"),
         }
     }
     Ok(())
-}
-
-fn peek_conversation(core: &Core, path: &Path) -> Result<Conversation, ClientError> {
-    Ok(Conversation::of(&open_session::peek(path, &core.journals.secret)?))
 }
 
 /// The `supersedes_from` of an edit of this record.

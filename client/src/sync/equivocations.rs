@@ -6,6 +6,7 @@ use baton_proto::{ErrorCode, SignedBytes};
 
 use crate::{
     core::Core,
+    error::log_failure,
     evidence::Equivocation,
     network::reputation::NodeFailure,
     session::{
@@ -30,7 +31,6 @@ pub(crate) async fn committed_again(core: &Arc<Core>, session: &Arc<Session>, se
     tracing::warn!(%node, code = ErrorCode::ForkDetected.name(), "a node signed two different links for one turn; `baton receipts --evidence FILE` writes both down");
     core.directory.failed(node, NodeFailure::Equivocated, 0);
     let entry = Entry::OfTurn(seq, TurnChange::SignedTwice(found.other.bytes().clone()));
-    if let Err(error) = session.record_of((seq, accepted.link_hash()), vec![entry]).await {
-        tracing::warn!(%error, "evidence could not be kept");
-    }
+    let kept = session.record_of((seq, accepted.link_hash()), vec![entry]).await;
+    log_failure(kept, "evidence could not be kept");
 }

@@ -16,14 +16,13 @@ use baton_proto::{
     store::StoreError,
 };
 
-use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::{
     core::Core,
-    error::{ClientError, NO_INDEX_ANSWERS},
+    error::{ClientError, NO_INDEX_ANSWERS, log_failure},
     index_status::{IndexAnswer, IndexStatus},
-    network::heads::{HeadLookup, OfferAnswer, tally},
+    network::heads::HeadLookup,
     session::{
         open_session::Session,
         state::{Entry, PublishedHead, State},
@@ -102,17 +101,16 @@ impl FoundHead {
 
     /// The entry that records it as the last known head record.
     pub(crate) fn entry(&self) -> Entry {
-        Entry::Head { sequence: self.sequence, seq: self.outer.seq, link_hash: self.outer.link_hash }
+        let HeadOuter { seq, link_hash, .. } = self.outer;
+        Entry::Head(PublishedHead { sequence: self.sequence, seq, link_hash })
     }
 }
 
 /// How long a publication, or a turn of a session that another device writes, waits for an index to show its head.
 pub(super) const LOOK_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a publication waits for further indexes after one has taken the head; they are offered it again later.
-const OTHERS_WAIT: Duration = Duration::from_secs(3);
-
 /// The result of a look at the head indexes for a session.
+#[derive(Default)]
 pub(crate) struct HeadSnapshot {
     /// The different records that the indexes show, newest first. Each may end another chain.
     pub(crate) heads: Vec<FoundHead>,
@@ -156,10 +154,9 @@ pub(crate) async fn publish_missing(core: &Arc<Core>, session: &Arc<Session>) ->
         return false;
     }
     let published = publish_head(core, session, PublishReason::Head).await;
-    if let Err(error) = &published {
-        tracing::warn!(%error, "the head record was not published");
-    }
-    published.is_ok()
+    let is_published = published.is_ok();
+    log_failure(published, "the head record was not published");
+    is_published
 }
 
 /// Checks whether another device has added turns. An index that is unavailable or behind is no evidence.
@@ -185,11 +182,10 @@ pub(crate) async fn look_and_compare(
     wait: Duration,
 ) -> Result<(HeadSnapshot, Result<HeadStatus, ClientError>), ClientError> {
     let begun = Instant::now();
-    let Ok(permit) = timeout(wait, session.heads.acquire()).await else {
+    let Ok(_permit) = timeout(wait, session.heads.lock()).await else {
         let reason = format!("{NO_INDEX_ANSWERS} yet");
         return Err(StoreError::Unavailable { reason, retry_after: None }.into());
     };
-    let _permit = permit.map_err(|_| ClientError::TaskEnded)?;
     session.indexes(|view| view.note_look(core.now_ms(), false));
     let snapshot = snapshot(core, session, wait.saturating_sub(begun.elapsed())).await?;
     session.indexes(|view| view.note_look(core.now_ms(), true));
@@ -241,10 +237,8 @@ async fn note_leases(core: &Arc<Core>, session: &Arc<Session>, found: &[DeviceLe
         let same = devices.len() == state.leases.len() && devices.iter().all(is_known);
         (!same).then_some(devices)
     });
-    if let Some(devices) = changed
-        && let Err(error) = session.note(Entry::Leases { devices }).await
-    {
-        tracing::warn!(%error, "the session's devices were not noted");
+    if let Some(devices) = changed {
+        log_failure(session.note(Entry::Leases { devices }).await, "the session's devices were not noted");
     }
 }
 
@@ -260,7 +254,7 @@ pub(crate) async fn publish_head(
     why: PublishReason,
 ) -> Result<(), ClientError> {
     session.check_writable()?;
-    let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let _permit = session.heads.lock().await;
     if why == PublishReason::Head && session.read(State::is_published) {
         return Ok(());
     }
@@ -278,9 +272,8 @@ async fn note_deletion(session: &Arc<Session>) {
     if session.is_deleted() || session.read(|state| state.deleted_elsewhere) {
         return;
     }
-    if let Err(error) = session.note(Entry::DeletedElsewhere).await {
-        tracing::warn!(%error, "the deletion by another device was not noted");
-    }
+    let noted = session.note(Entry::DeletedElsewhere).await;
+    log_failure(noted, "the deletion by another device was not noted");
 }
 
 async fn publish_alone(
@@ -293,37 +286,19 @@ async fn publish_alone(
         if session.is_deleted() && why != PublishReason::Tombstone {
             return Ok(());
         }
-        let before = look_before(core, session, why).await?;
+        let (before, closed) = look_before(core, session, why).await?;
         let now = core.now_ms();
         let tombstone = why == PublishReason::Tombstone;
         let next = session.read(|state| next_record(state, tombstone, &before, now));
         let Some((record, published)) = next else { return Ok(()) };
         let record = record.encode();
-        let PublishedHead { sequence, seq, link_hash } = published;
-        let head = Entry::Head { sequence, seq, link_hash };
-        let lacking = |names| Entry::HeadUnconfirmed { record: record.clone(), names };
+        let head = Entry::Head(published);
         let heads = core.heads_of(session.id);
-        let mut offers = heads.offers(&record, |name| !before.closed.contains(name));
-        let (mut answers, mut noted) = (Vec::new(), Vec::new());
-        let mut until = None;
-        while let Some(answer) = next_by(&mut offers, until).await {
-            let is_taken = answer.1.is_ok();
-            answers.push(answer);
-            // One index is enough: the others may be slow or silent.
-            if is_taken && noted.is_empty() && !offers.is_empty() {
-                noted = heads.lacking(&answers);
-                session.record(vec![head.clone(), lacking(noted.clone())]).await?;
-                until = Some(Instant::now() + OTHERS_WAIT);
-            }
-        }
-        let names = heads.lacking(&answers);
-        match tally(answers).result() {
+        let outcome = heads.offer(&record, |name| !closed.contains(name)).await;
+        match outcome.result() {
             Ok(()) => {
-                let mut entries = if noted.is_empty() { vec![head] } else { Vec::new() };
-                if names != noted {
-                    entries.push(lacking(names));
-                }
-                return if entries.is_empty() { Ok(()) } else { session.record(entries).await };
+                let unconfirmed = Entry::HeadUnconfirmed { names: heads.lacking(&outcome), record };
+                return session.record(vec![head, unconfirmed]).await;
             }
             Err(StoreError::HeadSuperseded) => {}
             Err(error) => return Err(error.into()),
@@ -332,42 +307,20 @@ async fn publish_alone(
     Err(StoreError::HeadSuperseded.into())
 }
 
-/// What the indexes show before a record is published.
-#[derive(Default)]
-struct Predecessors {
-    /// The highest sequence.
-    sequence: u64,
-    devices: Vec<DeviceLease>,
-    branches: Vec<BranchHead>,
-    /// The indexes that the record does not go to.
-    closed: Vec<String>,
-}
-
-/// The next answer to an offer; none after the last, or at the deadline.
-async fn next_by(
-    offers: &mut FuturesUnordered<BoxFuture<'_, OfferAnswer>>,
-    until: Option<Instant>,
-) -> Option<OfferAnswer> {
-    match until {
-        None => offers.next().await,
-        Some(until) => timeout_at(until, offers.next()).await.unwrap_or(None),
-    }
-}
-
 /// Checks that the next head continues the newest published head. An index that shows another chain keeps it
-/// until that chain is merged here.
+/// until that chain is merged here: its name is returned with the look.
 async fn look_before(
     core: &Arc<Core>,
     session: &Arc<Session>,
     why: PublishReason,
-) -> Result<Predecessors, ClientError> {
+) -> Result<(HeadSnapshot, Vec<String>), ClientError> {
+    let mut closed = Vec::new();
     let snapshot = match snapshot(core, session, LOOK_WAIT).await {
         Ok(snapshot) => snapshot,
         Err(error @ ClientError::Store(_)) => return Err(error),
         // Bytes that are no record belong to no device, and are overwritten.
-        Err(_) => return Ok(Predecessors::default()),
+        Err(_) => return Ok((HeadSnapshot::default(), closed)),
     };
-    let mut closed = Vec::new();
     if matches!(why, PublishReason::Head | PublishReason::Lease) {
         let newest = snapshot.heads.first();
         let (merged, continues) = session.read(|state| {
@@ -382,25 +335,24 @@ async fn look_before(
     if snapshot.is_deleted() && why != PublishReason::Tombstone {
         return Err(ClientError::Deleted);
     }
-    let sequence = snapshot.heads.first().map_or(0, |newest| newest.sequence);
-    Ok(Predecessors { sequence, devices: snapshot.devices(), branches: snapshot.branches(), closed })
+    Ok((snapshot, closed))
 }
 
 /// Offers the last head record again to the indexes that have not accepted it. A later head does not wait for them.
 pub(crate) async fn offer_unconfirmed(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
-    let permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let permit = session.heads.lock().await;
     let Some((record, names)) = session.read(|state| state.head_unconfirmed.clone()) else {
         return Ok(());
     };
-    let before = look_before(core, session, PublishReason::Head).await?;
+    let (_, closed) = look_before(core, session, PublishReason::Head).await?;
     drop(permit);
-    let (waiting, open): (Vec<_>, Vec<_>) =
-        names.iter().cloned().partition(|name| before.closed.contains(name));
+    let (waiting, open): (Vec<_>, Vec<_>) = names.iter().cloned().partition(|name| closed.contains(name));
     let outcome = core.heads_of(session.id).offer(&record, |name| open.contains(name)).await;
     // An index with a newer record no longer needs this record.
-    let owed = outcome.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
-    let left: Vec<String> = owed.map(|(name, _)| name.clone()).chain(waiting).collect();
-    let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let superseded = |name: &String| outcome.failed.contains(&(name.clone(), StoreError::HeadSuperseded));
+    let owed = open.iter().filter(|name| !outcome.taken.contains(name) && !superseded(name));
+    let left: Vec<String> = owed.cloned().chain(waiting).collect();
+    let _permit = session.heads.lock().await;
     let is_last =
         session.read(|state| state.head_unconfirmed.as_ref().is_some_and(|(last, _)| *last == record));
     if left == names || !is_last {
@@ -423,16 +375,15 @@ pub(crate) fn spawn_repair_of_indexes(core: &Arc<Core>, session: SessionId, look
 pub(crate) fn spawn_lease(core: &Arc<Core>, session: Arc<Session>) {
     let shared = core.clone();
     core.spawn(async move {
-        if let Err(error) = publish_head(&shared, &session, PublishReason::Lease).await {
-            tracing::warn!(%error, "the head index was not told of this device");
-        }
+        let published = publish_head(&shared, &session, PublishReason::Lease).await;
+        log_failure(published, "the head index was not told of this device");
     });
 }
 
 /// Marks a session deleted in the index, from the index's own record: for a session with a damaged
 /// journal.
 pub(crate) async fn publish_tombstone(core: &Arc<Core>, root: &SessionRoot) -> Result<(), ClientError> {
-    let Some(found) = resolve(core, root).await? else { return Ok(()) };
+    let Some(found) = resolve_all(core, root).await?.into_iter().next() else { return Ok(()) };
     if found.inner.tombstone {
         return Ok(());
     }
@@ -444,12 +395,8 @@ pub(crate) async fn publish_tombstone(core: &Arc<Core>, root: &SessionRoot) -> R
     Ok(core.heads_of(root.session_id()).offer(&record.encode(), |_| true).await.result()?)
 }
 
-/// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
-pub(crate) async fn resolve(core: &Arc<Core>, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
-    Ok(resolve_all(core, root).await?.into_iter().next())
-}
-
-/// As [`resolve`], with the earlier records of indexes that lag, newest first.
+/// The records in the indexes, checked and opened, newest first: indexes that lag show earlier ones. None if all indexes
+/// answer that they have none.
 pub(crate) async fn resolve_all(core: &Arc<Core>, root: &SessionRoot) -> Result<Vec<FoundHead>, ClientError> {
     let places = head_places(root, 0, core.now_ms());
     let look = core.heads_of(root.session_id()).look(&places, Duration::MAX).await;
@@ -482,23 +429,24 @@ fn open_all(look: &HeadLookup, root: &SessionRoot) -> Result<Vec<FoundHead>, Cli
 fn next_record(
     state: &State,
     tombstone: bool,
-    before: &Predecessors,
+    before: &HeadSnapshot,
     now_ms: u64,
 ) -> Option<(SignedObject<HeadRecord>, PublishedHead)> {
     let outer = state.head_outer()?;
     let (turn, _) = state.last()?;
     let own = DeviceLease { device: state.header.device_id, expires_ms: now_ms.saturating_add(LEASE_MS) };
-    let others = state.leases_of_others(&before.devices, MAX_DEVICES - 1, now_ms);
+    let others = state.leases_of_others(&before.devices(), MAX_DEVICES - 1, now_ms);
     let inner = HeadInner {
         turn_id: turn.link.turn_id,
         attempt: turn.link.attempt,
         author: turn.link.author,
         devices: std::iter::once(own).chain(others).collect(),
-        branches: state.branch_heads(&before.branches),
+        branches: state.branch_heads(&before.branches()),
         tombstone,
     };
     let known = state.head.map(|head| head.sequence);
-    let sequence = next_sequence(known.into_iter().chain([before.sequence]), now_ms);
+    let shown = before.heads.first().map(|newest| newest.sequence);
+    let sequence = next_sequence(known.into_iter().chain(shown), now_ms);
     let expires = now_ms.saturating_add(HEAD_LIFETIME_MS);
     let record = HeadRecord::seal(&state.root, &outer, &inner, sequence, now_ms, expires);
     Some((record, PublishedHead { sequence, seq: outer.seq, link_hash: outer.link_hash }))

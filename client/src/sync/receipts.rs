@@ -16,10 +16,8 @@ use crate::{
     core::Core,
     error::ClientError,
     evidence::Equivocation,
-    session::{
-        open_session,
-        state::{State, TurnMeta},
-    },
+    session::state::{State, TurnMeta},
+    sync::sessions,
 };
 
 /// The receipt of a turn with its status.
@@ -60,18 +58,7 @@ pub(crate) async fn receipts(
     id: SessionId,
     verify: bool,
 ) -> Result<Vec<TurnReceipt>, ClientError> {
-    let open = core.lock().get(&id).cloned();
-    core.blocking(move |core| match open {
-        Some(session) => {
-            session.load_all_blocking()?;
-            Ok(session.read(|state| all(state, verify)))
-        }
-        None => {
-            let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
-            Ok(all(&open_session::peek(&path, &core.journals.secret)?, verify))
-        }
-    })
-    .await
+    sessions::with_state(core, id, move |state| all(state, verify)).await
 }
 
 fn all(state: &State, verify: bool) -> Vec<TurnReceipt> {

@@ -75,15 +75,6 @@ pub struct ReconcileReport {
     pub indexes: Vec<IndexStatus>,
 }
 
-/// The permitted extent of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MergeMode {
-    /// Merges turns that continue this device's; a fork is an error.
-    CatchUp,
-    /// Also resolves a fork.
-    ResolveForks,
-}
-
 /// The outcome of a comparison and merge.
 pub(crate) struct MergeOutcome {
     status: HeadStatus,
@@ -116,8 +107,7 @@ pub(crate) async fn reconcile(
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<ReconcileReport, ClientError> {
     let _permit = session.begin()?;
-    let mode = MergeMode::ResolveForks;
-    let merged = match Box::pin(compare_and_merge(core, session, mode, Duration::MAX, &mut on_event)).await {
+    let merged = match Box::pin(compare_and_merge(core, session, Duration::MAX, &mut on_event)).await {
         // The index lost or withholds the record that it took: ours is published above the one it shows.
         Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
             on_event(TurnEvent::Devices(DeviceEvent::ShownLess));
@@ -206,7 +196,7 @@ pub(crate) async fn reconcile_before(
     if !route.reconcile {
         return Ok(());
     }
-    match Box::pin(compare_and_merge(core, session, MergeMode::ResolveForks, wait, events)).await {
+    match Box::pin(compare_and_merge(core, session, wait, events)).await {
         Ok(_) => Ok(()),
         Err(error @ (ClientError::Deleted | ClientError::TaskEnded | ClientError::Closed)) => Err(error),
         Err(error @ (ClientError::File { .. } | ClientError::Log { .. })) => Err(error),
@@ -218,22 +208,11 @@ pub(crate) async fn reconcile_before(
     }
 }
 
-/// Appends another device's turns to a session that is a prefix of its chain.
-pub(crate) async fn catch_up(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
-    let _permit = session.begin()?;
-    if session.read(|state| state.pending.is_some()) {
-        return Err(ClientError::PendingTurn);
-    }
-    Box::pin(compare_and_merge(core, session, MergeMode::CatchUp, Duration::MAX, &mut |_| {})).await?;
-    Ok(())
-}
-
 /// Compares with the head index and merges the turns that are missing here; waits at most `wait` per
 /// index. The caller holds the permit to change the chain.
 pub(crate) async fn compare_and_merge(
     core: &Arc<Core>,
     session: &Arc<Session>,
-    mode: MergeMode,
     wait: Duration,
     events: &mut Events<'_>,
 ) -> Result<MergeOutcome, ClientError> {
@@ -244,7 +223,7 @@ pub(crate) async fn compare_and_merge(
             MergeOutcome::unchanged(status)
         }
         Err(error) if error.is_divergence() => {
-            merge_all(core, session, mode, &snapshot.heads, events).await?.ok_or(error)?
+            merge_all(core, session, &snapshot.heads, events).await?.ok_or(error)?
         }
         Err(error) => return Err(error),
     };
@@ -256,7 +235,6 @@ pub(crate) async fn compare_and_merge(
 pub(crate) async fn merge_all(
     core: &Arc<Core>,
     session: &Arc<Session>,
-    mode: MergeMode,
     heads: &[FoundHead],
     events: &mut Events<'_>,
 ) -> Result<Option<MergeOutcome>, ClientError> {
@@ -267,7 +245,7 @@ pub(crate) async fn merge_all(
             continue;
         }
         // Without its type: the types of callers' futures would else be too deep for the compiler.
-        let merge: BoxFuture<'_, _> = Box::pin(merge_with(core, session, mode, found, events));
+        let merge: BoxFuture<'_, _> = Box::pin(merge_with(core, session, found, events));
         let outcome = merge.await;
         // Turns that cannot be read are still in the way.
         if outcome.as_ref().err().is_none_or(ClientError::is_divergence) {
@@ -282,7 +260,6 @@ pub(crate) async fn merge_all(
 async fn merge_with(
     core: &Arc<Core>,
     session: &Arc<Session>,
-    mode: MergeMode,
     found: &FoundHead,
     events: &mut Events<'_>,
 ) -> Result<MergeOutcome, ClientError> {
@@ -304,11 +281,9 @@ async fn merge_with(
             events(TurnEvent::Devices(DeviceEvent::CaughtUp { turns, own: own as u64 }));
             return Ok(MergeOutcome { status: HeadStatus::Current, caught_up: turns, fork: None });
         }
-        Merge::Lose { at } if mode == MergeMode::ResolveForks => (at, false),
-        Merge::Win { at } if mode == MergeMode::ResolveForks => (at, true),
-        Merge::Lose { .. } | Merge::Win { .. } | Merge::TooOld => {
-            return Err(ErrorCode::ForkDetected.into());
-        }
+        Merge::Lose { at } => (at, false),
+        Merge::Win { at } => (at, true),
+        Merge::TooOld => return Err(ErrorCode::ForkDetected.into()),
     };
     let (fork, caught_up) = if won {
         keep_branch(session, found, &segments, at, Some(found.entry())).await?;
@@ -335,7 +310,7 @@ async fn store_end(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), Clien
     });
     let Some((seq, id)) = end else { return Ok(()) };
     if !storage::is_there(core, id).await? {
-        let _permit = session.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        let _permit = session.puts.lock().await;
         storage::put(core, session, seq, id).await?;
     }
     Ok(())
@@ -444,10 +419,9 @@ async fn read_branch(
 /// Records entries that change the chain, while no background task computes or stores anything by a
 /// turn's seq.
 async fn record_alone(session: &Arc<Session>, entries: Vec<Entry>) -> Result<(), ClientError> {
-    let ended = |_| ClientError::TaskEnded;
-    let _heads = session.heads.acquire().await.map_err(ended)?;
-    let _puts = session.puts.acquire().await.map_err(ended)?;
-    let _ids = session.ids.acquire().await.map_err(ended)?;
+    let _heads = session.heads.lock().await;
+    let _puts = session.puts.lock().await;
+    let _ids = session.ids.lock().await;
     session.record(entries).await
 }
 

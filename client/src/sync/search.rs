@@ -9,7 +9,7 @@ use baton_proto::{
 
 use crate::{
     core::Core,
-    error::ClientError,
+    error::{ClientError, log_failure},
     session::{
         info::{SessionInfo, state_info},
         open_session,
@@ -56,9 +56,7 @@ pub(crate) fn search(
     };
     let open: Vec<_> = core.lock().values().cloned().collect();
     for session in &open {
-        if let Err(error) = session.load_all_blocking() {
-            tracing::warn!(%error, "a journal cannot be read");
-        }
+        log_failure(session.load_all_blocking(), "a journal cannot be read");
         if session.read(&mut look).is_break() {
             return Ok(found);
         }

@@ -16,6 +16,7 @@ use crate::{
         info::{SessionInfo, info, state_info},
         journal::{self, file_error, quarantine},
         open_session::{self, Session},
+        state::State,
     },
     storage,
     sync::head::{self, PublishReason},
@@ -122,6 +123,24 @@ pub(crate) async fn backup(core: &Arc<Core>, id: SessionId) -> Result<SessionRoo
     core.blocking(move |core| {
         let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
         journal::read_root(&path, &core.journals.secret)
+    })
+    .await
+}
+
+/// Reads a session's whole state: of the open session, or of its journal, which needs no lock.
+pub(crate) async fn with_state<T: Send + 'static>(
+    core: &Arc<Core>,
+    id: SessionId,
+    look: impl FnOnce(&State) -> T + Send + 'static,
+) -> Result<T, ClientError> {
+    let open = core.lock().get(&id).cloned();
+    core.blocking(move |core| {
+        if let Some(session) = open {
+            session.load_all_blocking()?;
+            return Ok(session.read(look));
+        }
+        let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+        Ok(look(&open_session::peek(&path, &core.journals.secret)?))
     })
     .await
 }

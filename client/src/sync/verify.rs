@@ -112,9 +112,8 @@ pub(crate) async fn verify(
             storage::note_confirmed(core, session, seq).await;
         }
     }
-    let checked =
-        crate::stack_wipe::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
-    let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
+    let checked = crate::stack_wipe::blocking(move || check_ids(&root, &segments, shards, full, report));
+    let mut report = checked.await?;
     session.read(|state| check_receipts(state, &mut report));
     Ok(report)
 }
@@ -150,7 +149,7 @@ pub(crate) async fn fetch_chain(
 pub(crate) async fn own_segments(session: &Arc<Session>) -> Result<Vec<VerifiedSegment>, ClientError> {
     storage::ensure_head_id(session).await?;
     let session = session.clone();
-    let read = crate::stack_wipe::spawn_blocking(move || {
+    let read = crate::stack_wipe::blocking(move || {
         session.read(|state| {
             let last = state.next_seq().checked_sub(1).ok_or(ErrorCode::BadSequence)?;
             let outer = state.head_outer_at(last).ok_or(ErrorCode::BadSequence)?;
@@ -161,7 +160,7 @@ pub(crate) async fn own_segments(session: &Arc<Session>) -> Result<Vec<VerifiedS
             reader.finish()
         })
     });
-    Ok(read.await.map_err(|_| ClientError::TaskEnded)??)
+    Ok(read.await??)
 }
 
 /// Fetches and verifies the segments from a head back to the first wanted turn; returns them oldest first.
@@ -211,9 +210,8 @@ pub(crate) async fn fetch_readable(
             wrong.push(need.digest);
         }
         // Opening and rebuilding a segment takes milliseconds of CPU at the largest sizes.
-        let provided =
-            crate::stack_wipe::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
-        reader = provided.await.map_err(|_| ClientError::TaskEnded)??;
+        let provided = crate::stack_wipe::blocking(move || reader.provide(&found.bytes).map(|()| reader));
+        reader = provided.await??;
     }
     let segments = reader.finish_partial();
     for segment in &segments {

@@ -3,22 +3,21 @@
 use std::sync::Arc;
 
 use baton_proto::{
-    ErrorCode, SignedObject,
-    check::CheckVerdict,
-    ids::NodeId,
-    receipt::Receipt,
-    record::RecordKind,
-    turn::Sampling,
-    wire::{ClientFrame, NodeFrame, ReplyEvent},
+    ErrorCode, SignedObject, check::CheckVerdict, ids::NodeId, receipt::Receipt, record::RecordKind,
+    turn::Sampling, wire::ReplyEvent,
 };
 use tokio::time::Instant;
 
+use super::progress::turn_failed;
 use crate::{
-    attempt::request::{self, AttemptOptions, PreparedAttempt},
+    attempt::{
+        self, AttemptContext, ReplyTail,
+        request::{AttemptOrder, PreparedAttempt},
+    },
     core::Core,
     error::ClientError,
     event::RouteOptions,
-    network::exchange::{self, ExchangeError},
+    network::{exchange::ExchangeError, retry::AttemptFailure},
     session::{
         open_session::Session,
         state::{PendingTurn, State},
@@ -53,7 +52,7 @@ pub(crate) async fn audit(
     });
     let (turn, author, model) = last.ok_or_else(nothing)?;
     storage::ensure_head_id(session).await?;
-    let own = core.identities.of_turns(session.id).await?;
+    let session_mesh = core.identities.of_turns(session.id).await?;
     let route = RouteOptions { model: Some(model.to_string()), node: Some(node), ..RouteOptions::default() };
     let (choice, _in_flight) = Box::pin(core.directory.choose(&core.wish(&route))).await?;
     let pending = PendingTurn {
@@ -66,83 +65,58 @@ pub(crate) async fn audit(
         model: None,
         begun_ms: core.now_ms(),
     };
-    let options = AttemptOptions {
-        memory_from: None,
-        memory: None,
-        memory_tokens: 0,
-        with_locator: route.with_locator,
-        inline: route.inline,
-        begun: None,
-        audits: true,
-    };
     let now_ms = core.now_ms();
-    let prepared = session.read(|state| request::prepare(state, &pending, 0, &choice, &options, now_ms))?;
+    let prepared = session.read(|state| {
+        let (turn, choice, route) = (&pending, &choice, &route);
+        AttemptOrder { state, turn, attempt: 0, choice, route, begun: None, now_ms }.prepare()
+    })?;
     if prepared.auth.checks.is_empty() {
         return Err(nothing());
     }
-    let receipt = ask(core, &own, prepared).await.map_err(|error| ClientError::TurnFailed {
-        attempts: 1,
-        node,
-        code: match &error {
-            ExchangeError::Refused { code, .. } | ExchangeError::Broken(code) => Some(*code),
-            _ => None,
-        },
-        reason: error.to_string(),
-        relayed: false,
-        retry_after_ms: 0,
-    })?;
+    let timeouts = core.config.timeouts;
+    let context = AttemptContext {
+        core,
+        session,
+        session_mesh: &session_mesh,
+        route: &route,
+        begun: None,
+        timeouts,
+        first_token: timeouts.first_token,
+        substitute: false,
+        faster: false,
+    };
+    let asked = Box::pin(ask(&context, prepared)).await;
+    let receipt = asked.map_err(|failure| turn_failed(1, node, &failure))?;
     let verdict = receipt.checks.first().ok_or_else(nothing)?.verdict;
     Ok(AuditOutcome { turn, author, verdict, receipt })
 }
 
 /// Sends the request, and waits for the receipt of its node.
 async fn ask(
-    core: &Arc<Core>,
-    own: &crate::identities::SessionMesh,
+    context: &AttemptContext<'_>,
     prepared: PreparedAttempt,
-) -> Result<SignedObject<Receipt>, ExchangeError> {
-    let PreparedAttempt { auth, request, secret, .. } = prepared;
-    let timeouts = &core.config.timeouts;
-    let quota = core.config.quota.as_deref().and_then(|quota| quota.for_turn(&auth)).map(ClientFrame::Quota);
-    let turn = ClientFrame::Turn(request);
-    let frames = exchange::encode_all(&quota.iter().chain([&turn]).collect::<Vec<_>>())?;
-    let addrs = core.directory.addrs_to_dial(auth.audience).await;
-    let mut stream = own.open(auth.audience, &addrs, Instant::now() + timeouts.open).await?;
-    exchange::send_all(&mut stream, frames, timeouts.open).await?;
-    let wait = timeouts.reply_to(0);
-    let nonce = match exchange::receive(&mut stream, wait).await? {
-        Some(NodeFrame::Accepted { nonce }) => nonce,
-        Some(NodeFrame::Refused { code, retry_after_ms }) => {
-            return Err(ExchangeError::Refused { code, retry_after_ms });
-        }
-        Some(_) => return Err(ExchangeError::Broken(ErrorCode::NonCanonical)),
-        None => return Err(ExchangeError::Ended),
-    };
-    let mut opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let deadline = Instant::now() + wait;
+) -> Result<SignedObject<Receipt>, AttemptFailure> {
+    let PreparedAttempt { auth, request, node_key, secret, .. } = prepared;
+    let mut stream = attempt::send(context, &auth, request, node_key, &mut |_| {}).await?;
+    let nonce = attempt::admitted(context, &auth, &mut stream, &mut Vec::new(), &mut |_| {}).await?;
+    let mut tail = ReplyTail::new(context, stream, secret.reply_opener(&nonce, &auth.auth_hash().0));
+    let deadline = Instant::now() + context.timeouts.reply_to(0);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let Some(NodeFrame::Chunk(sealed)) = exchange::receive(&mut stream, left).await? else {
-            return Err(ExchangeError::Ended);
-        };
-        let opened = opener.open(&sealed).map_err(|_| ExchangeError::Broken(ErrorCode::StreamTruncated))?;
-        match ReplyEvent::from_chunk(&opened.0).map_err(ExchangeError::Broken)? {
+        match tail.next(left).await?.ok_or(ExchangeError::Ended)?.0 {
             ReplyEvent::Waiting(_) => {}
-            ReplyEvent::Failed { code, retry_after_ms, .. } => {
-                return Err(ExchangeError::Refused { code, retry_after_ms });
+            ReplyEvent::Failed { code, retry_after_ms, reason } => {
+                return Err(AttemptFailure::node(code, retry_after_ms).because(&reason));
             }
             ReplyEvent::Checked(bytes) => {
-                let receipt = SignedObject::<Receipt>::verify(bytes).map_err(ExchangeError::Broken)?;
+                let receipt = SignedObject::<Receipt>::verify(bytes).map_err(AttemptFailure::check)?;
                 let fits = receipt.node == auth.audience
                     && receipt.auth_hash == auth.auth_hash()
                     && receipt.checks.iter().map(|check| check.order).eq(auth.checks.iter().copied());
-                return if fits {
-                    Ok(receipt)
-                } else {
-                    Err(ExchangeError::Broken(ErrorCode::ReceiptMismatch))
-                };
+                let mismatch = || AttemptFailure::check(ErrorCode::ReceiptMismatch);
+                return fits.then_some(receipt).ok_or_else(mismatch);
             }
-            _ => return Err(ExchangeError::Broken(ErrorCode::NonCanonical)),
+            _ => return Err(AttemptFailure::check(ErrorCode::NonCanonical)),
         }
     }
 }

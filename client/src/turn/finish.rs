@@ -16,7 +16,7 @@ use crate::{
     attempt::{self, AttemptSuccess, Events, checks, delivery},
     background,
     core::Core,
-    error::ClientError,
+    error::{ClientError, log_failure},
     event::{Omissions, TurnEvent, TurnOutcome},
     network::reputation::NodeFailure,
     proofs,
@@ -109,9 +109,8 @@ async fn avoid_accused(core: &Arc<Core>, proof: Contradiction) {
         tracing::warn!(%node, "a node's statement contradicts those of others; `baton nodes --proofs` lists the proof");
         core.directory.failed(node, NodeFailure::Contradicted, 0);
     }
-    if let Err(error) = core.blocking(move |core| proofs::keep(core, &proof)).await {
-        tracing::warn!(%error, "a proof of a contradiction was not written");
-    }
+    let kept = core.blocking(move |core| proofs::keep(core, &proof)).await;
+    log_failure(kept, "a proof of a contradiction was not written");
 }
 
 /// Number of effective earlier turns that the prompt did not have, by the receipt.

@@ -3,55 +3,30 @@
 
 use std::time::Duration;
 
-use baton_proto::{ErrorCode, SignedObject, memory::MemoryItem, turn::TurnAuth};
+use baton_proto::ErrorCode;
 
 use super::{model_defaults, progress::Progress};
 use crate::{
     attempt::{
         self, AttemptContext, AttemptSuccess, Events, opening,
-        request::{self, AttemptOptions, PreparedAttempt},
+        request::{AttemptOrder, PreparedAttempt},
     },
-    error::{ClientError, StateError},
+    error::ClientError,
     event::{DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, TurnEvent},
     network::{
         choose::{Choice, NoChoice, Wish},
         nodes::InFlight,
         retry::{AttemptFailure, pause_before_repeat},
     },
-    session::state::{AttemptChange, AttemptEntry, Entry, PendingTurn, State},
+    session::state::{AttemptChange, AttemptEntry, Entry, State},
 };
 
 /// Limit for opening a substream in the middle of an answer that another node could continue. It is a few
 /// round trips to the other side of the world. A dead node may be noticed only by its silence.
 const HURRIED_OPEN: Duration = Duration::from_secs(1);
 
-/// An attempt that was made.
-pub(super) struct AttemptReport {
-    pub(super) auth: SignedObject<TurnAuth>,
-    pub(super) result: Result<AttemptSuccess, AttemptFailure>,
-}
-
-/// Makes one attempt. The outer error is the client's own.
-pub(super) async fn attempt(
-    progress: &mut Progress<'_>,
-    events: &mut Events<'_>,
-) -> Result<AttemptReport, ClientError> {
-    let (choice, _in_flight) = choose(progress, events).await?;
-    let order = journal(progress, &choice).await?;
-    let auth = order.prepared.auth.clone();
-    events(TurnEvent::Attempt {
-        attempt: auth.attempt,
-        node: choice.node,
-        model: choice.offer.name.clone(),
-        engine: choice.offer.engine,
-        continues: auth.resume.map_or(0, |prefix| prefix.token_count),
-    });
-    let result = send(progress, &choice, order, events).await;
-    Ok(AttemptReport { auth, result })
-}
-
 /// Chooses the node, and waits before the same node is asked again.
-async fn choose(
+pub(super) async fn choose(
     progress: &mut Progress<'_>,
     events: &mut Events<'_>,
 ) -> Result<(Choice, InFlight), ClientError> {
@@ -101,59 +76,39 @@ fn output_tokens(state: &State) -> u32 {
     }
 }
 
-/// An order in the journal, ready to be sent.
-struct JournaledOrder {
-    turn: PendingTurn,
-    prepared: PreparedAttempt,
-    /// The caller's own memory in the request.
-    own_memory: Vec<MemoryItem>,
-}
-
 /// Prepares the order for the chosen node, and journals it.
-async fn journal(progress: &Progress<'_>, choice: &Choice) -> Result<JournaledOrder, ClientError> {
-    let (session, route) = (progress.session, &progress.route);
+pub(super) async fn journal(
+    progress: &Progress<'_>,
+    choice: &Choice,
+) -> Result<PreparedAttempt, ClientError> {
+    let session = progress.session;
     let settle = |state: &State| {
         state.pending.as_ref().and_then(|pending| model_defaults::settled(&pending.turn, &choice.offer.name))
     };
     if let Some(turn) = session.read(settle) {
         session.record(vec![Entry::Pending(turn)]).await?;
     }
-    // A relayer's memory and the caller's own exclude each other: an authorisation names one source.
-    let own = route.memory.as_ref().filter(|own| route.relayer.is_none() && !own.items.is_empty());
-    let memory_from = route.relayer.as_ref().map(|relayer| relayer.node.public_key());
-    let options = AttemptOptions {
-        memory_from: memory_from.or_else(|| own.map(|own| own.signer.public_key())),
-        memory: own,
-        memory_tokens: route.memory_tokens,
-        with_locator: route.with_locator,
-        inline: route.inline,
-        begun: progress.begun.as_ref(),
-        audits: false,
-    };
-    let now = progress.core.now_ms();
-    let (turn, prepared) = session.read(|state| {
-        let pending = state.pending.as_ref().ok_or(StateError::NothingPending)?;
+    let (route, begun, now_ms) = (&progress.route, progress.begun.as_ref(), progress.core.now_ms());
+    let order = session.read(|state| {
+        let pending = state.pending.as_ref().ok_or(ErrorCode::Aborted)?;
         let attempt = u32::try_from(pending.attempts.len()).map_err(|_| ErrorCode::BadSequence)?;
-        let prepared = request::prepare(state, &pending.turn, attempt, choice, &options, now)?;
-        Ok::<_, ClientError>((pending.turn.clone(), prepared))
+        AttemptOrder { state, turn: &pending.turn, attempt, choice, route, begun, now_ms }.prepare()
     })?;
-    let auth = &prepared.auth;
-    let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone(), terms: prepared.terms };
-    let mut entries = vec![Entry::Attempt(entry)];
+    let (attempt, auth) = (order.auth.attempt, order.auth.bytes().clone());
+    let mut entries = vec![Entry::Attempt(AttemptEntry { attempt, auth, terms: order.terms })];
     // Without it, the attempt could not be compared with its receipt after a crash.
-    let own_memory = own.map(|own| own.items.clone()).unwrap_or_default();
-    if !own_memory.is_empty() {
-        entries.push(Entry::OfAttempt(auth.attempt, AttemptChange::Memory(own_memory.clone())));
+    if !order.memory.is_empty() {
+        entries.push(Entry::OfAttempt(attempt, AttemptChange::Memory(order.memory.clone())));
     }
     session.record(entries).await?;
-    Ok(JournaledOrder { turn, prepared, own_memory })
+    Ok(order)
 }
 
 /// Sends a journaled order, with the waits that suit the node, and follows the reply.
-async fn send(
+pub(super) async fn send(
     progress: &Progress<'_>,
     choice: &Choice,
-    order: JournaledOrder,
+    order: PreparedAttempt,
     events: &mut Events<'_>,
 ) -> Result<AttemptSuccess, AttemptFailure> {
     let (core, route, substitute) = (progress.core, &progress.route, progress.substitute);
@@ -170,18 +125,15 @@ async fn send(
         timeouts.open = timeouts.open.min(opening::DIRECT_OPEN);
     }
     let context = AttemptContext {
+        core,
         session: progress.session,
-        directory,
         session_mesh: &progress.session_mesh,
-        timeouts,
-        relayer: route.relayer.as_ref(),
-        quota: core.config.quota.as_deref(),
-        hint: route.hint.as_ref(),
-        own_memory: order.own_memory,
+        route,
         begun: progress.begun.as_ref(),
+        timeouts,
         first_token,
         substitute,
         faster: slowest.is_some(),
     };
-    Box::pin(attempt::run(&context, &order.turn, order.prepared, events)).await
+    Box::pin(attempt::run(&context, order, events)).await
 }

@@ -42,8 +42,6 @@ pub(crate) struct Cost {
     pub(crate) bytes_up: f64,
     pub(crate) bytes_down: f64,
     pub(crate) blobs: f64,
-    /// Turns of the session that the client read from its memory, repetitions included.
-    pub(crate) turn_reads: f64,
     /// Time of one turn up to its acceptance, in milliseconds: the median of `timed` turns from there on.
     pub(crate) turn_ms: f64,
     /// The same for turns around the shortest length, in new sessions. They alternate with the turns of `turn_ms`,
@@ -83,7 +81,6 @@ struct StoreTraffic {
     up: u64,
     down: u64,
     blobs: u64,
-    turn_reads: u64,
     failed: u64,
 }
 
@@ -165,7 +162,6 @@ impl GrowingSession {
             bytes_up: mean(before.up, now.up),
             bytes_down: mean(before.down, now.down),
             blobs: mean(before.blobs, now.blobs),
-            turn_reads: mean(before.turn_reads, now.turn_reads),
             turn_ms: Quantiles::of(&times).p50,
             short_ms: Quantiles::of(&short_times).p50,
             timed: times.len(),
@@ -231,8 +227,7 @@ impl GrowingSession {
     async fn counts(&self) -> anyhow::Result<StoreTraffic> {
         let (up, down) = (self.counted.up.load(Relaxed), self.counted.down.load(Relaxed));
         let failed = self.failed.load(Relaxed);
-        let turn_reads = self.client.session(self.session).turn_reads().await?;
-        Ok(StoreTraffic { up, down, blobs: self.network.blob_count().await?, turn_reads, failed })
+        Ok(StoreTraffic { up, down, blobs: self.network.blob_count().await?, failed })
     }
 
     /// One turn, on each node in turn; returns its time up to the acceptance.

@@ -304,29 +304,6 @@ fn prices_within_the_limit_matter_and_never_decide() {
     assert!(dear > 0.35 && dear < 0.4, "{dear}");
 }
 
-#[test]
-fn many_unproven_nodes_share_at_most_a_third() {
-    let records = records(101);
-    let all: Vec<_> = records
-        .iter()
-        .map(|record| {
-            let served = if record.node.0[0] == 1 { 3.0 } else { 0.0 };
-            Candidate { evidence: Evidence { served, ..Evidence::default() }, ..candidate(record) }
-        })
-        .collect();
-    let known = share(&all, &wish(), 1);
-    assert!((known - (1.0 - UNPROVEN_SHARE)).abs() < 1e-6, "{known}");
-    assert!(share(&all, &wish(), 77) > 0.003, "each of them has its chance");
-}
-
-#[test]
-fn a_node_with_many_offers_counts_once() {
-    let many = ["a", "bb", "ccc", "dddd"].map(|name| (name, EngineKind::Native));
-    let (boaster, plain) = (record(1, &many), record(2, &[("small", EngineKind::Native)]));
-    let both = [candidate(&boaster), candidate(&plain)];
-    assert!((share(&both, &wish(), 1) - 0.5).abs() < 1e-9);
-}
-
 /// Evidence of any kind, within the limits of a reputation table.
 fn evidence() -> impl Strategy<Value = Evidence> {
     let speed = (0.02..10.0f64, 1.0..60_000.0f64, proptest::option::of(0.1..10_000.0f64)).prop_map(

@@ -15,7 +15,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Directory, records::PARALLEL_ASKS};
+use super::{Directory, NodeEntry, records::PARALLEL_ASKS};
+use crate::error::log_failure;
 
 /// Nodes are checked for this long after the last turn or listing; then not until the next.
 const IN_USE_MS: u64 = 2 * 60 * 1000;
@@ -26,9 +27,6 @@ const IDLE_TICK: Duration = Duration::from_secs(60 * 60);
 /// How long to wait for a background check. Together with the time until the check, it stays below the half
 /// minute after which a silent node counts as gone.
 const CHECK_WAIT: Duration = Duration::from_secs(5);
-/// Checks a second of nodes that are merely quiet: forty within the time after which a node is checked. With
-/// more nodes, each is checked more rarely, and the mesh's own probes cover the rest.
-const QUIET_ASKS_PER_SECOND: u128 = 2;
 /// The reputation is written at most this often.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
@@ -38,9 +36,9 @@ pub(crate) async fn run(directory: Weak<Directory>, cancel: CancellationToken) {
     let (mut events, wake) = (first.mesh.peer_events(), first.wake.clone());
     drop(first);
     let mut asks = JoinSet::new();
-    let (mut written, mut quiet_from) = (Instant::now(), Instant::now());
+    let mut written = Instant::now();
     while let Some(upgraded) = directory.upgrade() {
-        upgraded.start_checks(&mut asks, &mut quiet_from);
+        upgraded.start_checks(&mut asks);
         if upgraded.unsaved.load(Ordering::Acquire) && written.elapsed() >= WRITE_EVERY {
             upgraded.save().await;
             written = Instant::now();
@@ -86,49 +84,29 @@ impl Directory {
         }
     }
 
-    /// Checks the nodes with an event, and some quiet nodes: as many as the time since `quiet_from` allows.
-    fn start_checks(self: &Arc<Self>, asks: &mut JoinSet<()>, quiet_from: &mut Instant) {
+    /// Checks the nodes with an event, quiet nodes, and those that are gone.
+    fn start_checks(self: &Arc<Self>, asks: &mut JoinSet<bool>) {
         while asks.try_join_next().is_some() {}
         if !self.is_in_use() {
             return;
         }
         self.sync_peers();
         let now = self.now_ms();
-        let allowed = quiet_from.elapsed().as_millis() * QUIET_ASKS_PER_SECOND / 1000;
-        let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
         let mut known = self.lock();
         // A node that never gave a record is asked when a turn needs a node.
-        let of_record = || known.iter().filter(|(_, known)| known.record.is_some());
-        let urgent = of_record().filter(|(_, known)| known.presence.is_urgent()).map(|(node, _)| *node);
-        let mut quiet: Vec<(u64, NodeId)> = of_record()
-            .filter(|(_, known)| !known.presence.is_urgent() && known.presence.is_quiet(now))
-            .map(|(node, known)| (known.presence.heard_ms(), *node))
-            .collect();
-        quiet.sort_unstable();
-        quiet.truncate(allowed);
-        if !quiet.is_empty() {
-            *quiet_from = Instant::now();
-        }
-        let missed = of_record()
-            .filter(|(_, known)| !known.presence.is_urgent() && known.presence.is_missed(now))
-            .map(|(node, _)| *node);
-        // Many lost nodes, whose silence takes long, must not delay the checks of the others.
-        let mut due: Vec<NodeId> =
-            urgent.chain(quiet.into_iter().map(|(_, node)| node)).chain(missed).collect();
+        let of_record = known.iter().filter(|(_, known)| known.record.is_some());
+        let rank = |(node, known): (&NodeId, &NodeEntry)| {
+            Some((known.presence.check_rank(now)?, known.presence.heard_ms(), *node))
+        };
+        let mut due: Vec<_> = of_record.filter_map(rank).collect();
+        due.sort_unstable();
         due.truncate(PARALLEL_ASKS.saturating_sub(asks.len()));
-        for node in &due {
-            if let Some(known) = known.get_mut(node) {
+        for (.., node) in due {
+            if let Some(known) = known.get_mut(&node) {
                 known.presence.ask();
             }
-        }
-        drop(known);
-        for node in due {
             let directory = self.clone();
-            asks.spawn(async move {
-                let addrs = directory.addrs(node);
-                let answer = directory.fetch_record(node, &addrs, CHECK_WAIT).await;
-                directory.record_answer(node, answer);
-            });
+            asks.spawn(async move { directory.answers(node, CHECK_WAIT).await });
         }
     }
 
@@ -151,9 +129,8 @@ impl Directory {
             file.write(&table, now)
         });
         match saved.await {
-            Ok(Ok(())) => {}
             // A turn or two less is remembered; nothing depends on it.
-            Ok(Err(error)) => tracing::warn!(%error, "what was seen of nodes was not written"),
+            Ok(written) => log_failure(written, "what was seen of nodes was not written"),
             Err(error) => tracing::warn!(%error, "what was seen of nodes was not written"),
         }
     }

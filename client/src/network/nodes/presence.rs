@@ -57,20 +57,18 @@ impl Presence {
         !self.asking && self.ask_from_ms <= now_ms
     }
 
-    /// Whether an event makes a check worthwhile now.
-    pub(super) fn is_urgent(&self) -> bool {
-        !self.asking && self.doubtful
-    }
-
-    /// Whether it has been quiet for long enough to check it.
-    pub(super) fn is_quiet(&self, now_ms: u64) -> bool {
-        let present = self.gone_since_ms.is_none();
-        present && self.may_ask(now_ms) && now_ms.saturating_sub(self.heard_ms) >= QUIET_MS
-    }
-
-    /// Whether it is gone, and the pause before the next check is over.
-    pub(super) fn is_missed(&self, now_ms: u64) -> bool {
-        self.gone_since_ms.is_some() && self.may_ask(now_ms)
+    /// The order in which nodes are checked, if a check of it is due: after an event, before it counts as gone, and while it
+    /// is gone.
+    pub(super) fn check_rank(&self, now_ms: u64) -> Option<u8> {
+        let is_quiet = now_ms.saturating_sub(self.heard_ms) >= QUIET_MS;
+        match self.gone_since_ms {
+            _ if self.asking => None,
+            _ if self.doubtful => Some(0),
+            _ if self.ask_from_ms > now_ms => None,
+            None => is_quiet.then_some(1),
+            // Many lost nodes, whose silence takes long, must not delay the checks of the others.
+            Some(_) => Some(2),
+        }
     }
 
     /// A background check starts.
@@ -157,12 +155,12 @@ mod tests {
     #[test]
     fn leaves_with_the_first_question_in_vain_and_is_back_with_the_first_answer() {
         let mut presence = present();
-        assert!(!presence.is_gone(NOW) && !presence.is_urgent() && !presence.is_quiet(NOW));
+        assert!(!presence.is_gone(NOW) && presence.check_rank(NOW).is_none());
         presence.set_connected(false, NOW);
         assert!(!presence.is_gone(NOW), "an idle connection ends too");
-        assert!(presence.is_urgent(), "but it is asked at once");
+        assert_eq!(presence.check_rank(NOW), Some(0), "but it is asked at once");
         presence.ask();
-        assert!(!presence.is_urgent(), "and not twice at a time");
+        assert_eq!(presence.check_rank(NOW), None, "and not twice at a time");
         presence.unanswered(NOW);
         assert!(presence.is_gone(NOW));
         presence.heard(NOW + 1);
@@ -172,7 +170,7 @@ mod tests {
     #[test]
     fn without_any_sign_it_leaves_after_half_a_minute_and_is_asked_before() {
         let mut presence = present();
-        assert!(presence.is_quiet(NOW + QUIET_MS));
+        assert_eq!(presence.check_rank(NOW + QUIET_MS), Some(1));
         assert!(!presence.is_gone(NOW + 10 * SILENT_MS), "its connection is probed by the mesh");
         presence.set_connected(false, NOW);
         assert!(!presence.is_gone(NOW + SILENT_MS));
@@ -201,12 +199,13 @@ mod tests {
             presence.unanswered(NOW);
             pauses.push((presence.ask_from_ms - NOW) / 1000);
             let wait = presence.ask_from_ms;
-            assert!(!presence.is_urgent() && !presence.is_missed(wait - 1) && presence.is_missed(wait));
+            assert_eq!((presence.check_rank(wait - 1), presence.check_rank(wait)), (None, Some(2)));
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60]);
         presence.set_connected(false, NOW);
         presence.unanswered(NOW);
         presence.set_connected(true, NOW);
-        assert!(presence.is_urgent() && presence.is_gone(NOW), "a connection alone is no answer");
+        assert!(presence.is_gone(NOW), "a connection alone is no answer");
+        assert_eq!(presence.check_rank(NOW), Some(0));
     }
 }

@@ -50,17 +50,17 @@ impl Directory {
     /// Verified nodes that answer. Searches if none is known: waits for the first until the discovery
     /// timeout.
     pub(crate) async fn refresh(&self) -> Vec<NodeInfo> {
-        self.refresh_until(Instant::now() + self.timeouts.discovery).await
+        self.refresh_until(Instant::now() + self.setup.timeouts.discovery).await
     }
 
     /// As [`Directory::refresh`], until this deadline.
     pub(super) async fn refresh_until(&self, deadline: Instant) -> Vec<NodeInfo> {
         self.note_use();
-        if !self.may_find && self.mesh.peers().is_empty() {
+        if !self.setup.may_find && self.mesh.peers().is_empty() {
             return Vec::new();
         }
         loop {
-            let expected = self.expected;
+            let expected = self.setup.expected;
             let some_expected =
                 |peers: &[PeerInfo]| peers.iter().filter(|peer| peer.serves_turns).count() >= expected;
             // All the nodes named in the configuration, or after a moment those that are there.
@@ -158,10 +158,10 @@ impl Directory {
             .map(|node| {
                 asked.lock().insert(node);
                 let addrs = self.addrs(node);
-                async move { (node, self.fetch_record(node, &addrs, self.timeouts.open).await) }
+                async move { (node, self.fetch_record(node, &addrs, self.setup.timeouts.open).await) }
             })
             .buffer_unordered(PARALLEL_ASKS);
-        let wait = if have_some { GATHER } else { self.timeouts.open };
+        let wait = if have_some { GATHER } else { self.setup.timeouts.open };
         let mut until = deadline.min(Instant::now() + wait);
         while let Ok(Some((node, answer))) = timeout_at(until, asks.next()).await {
             asked.lock().remove(&node);
@@ -178,12 +178,7 @@ impl Directory {
         }
     }
 
-    pub(super) async fn fetch_record(
-        &self,
-        node: NodeId,
-        addrs: &[Multiaddr],
-        wait: Duration,
-    ) -> RecordAnswer {
+    async fn fetch_record(&self, node: NodeId, addrs: &[Multiaddr], wait: Duration) -> RecordAnswer {
         let answer = exchange::ask(&self.mesh, node, addrs, &ClientFrame::NodeRecord, wait).await;
         let bytes = match answer {
             Ok(NodeFrame::NodeRecord(bytes)) => bytes,
@@ -208,7 +203,7 @@ impl Directory {
         }
     }
 
-    pub(super) fn record_answer(&self, node: NodeId, answer: RecordAnswer) {
+    fn record_answer(&self, node: NodeId, answer: RecordAnswer) {
         let now = self.now_ms();
         let mut known = self.lock();
         let entry = known.entry(node).or_default();
@@ -240,8 +235,16 @@ impl Directory {
 
     /// Asks a node for its record now, whatever is known, because it called ours outdated.
     pub(crate) async fn renew(&self, node: NodeId) {
+        self.answers(node, self.setup.timeouts.open).await;
+    }
+
+    /// Asks a node for its record; whether it gave any answer, or this process could not ask it.
+    pub(crate) async fn answers(&self, node: NodeId, wait: Duration) -> bool {
         let addrs = self.addrs(node);
-        let answer = self.fetch_record(node, &addrs, self.timeouts.open).await;
+        let asked = timeout_at(Instant::now() + wait, self.fetch_record(node, &addrs, wait)).await;
+        let answer = asked.unwrap_or(RecordAnswer::Nothing);
+        let is_silent = matches!(answer, RecordAnswer::Nothing);
         self.record_answer(node, answer);
+        !is_silent
     }
 }

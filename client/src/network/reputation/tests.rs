@@ -22,6 +22,13 @@ fn fast() -> Option<SpeedSample> {
     Some(SpeedSample { first_token: Some(Duration::from_millis(200)), tokens_per_second: Some(50.0) })
 }
 
+/// The file of a new home, and the home.
+fn file() -> (tempfile::TempDir, ReputationFile) {
+    let home = tempfile::tempdir().unwrap();
+    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    (home, file)
+}
+
 /// Pauses of a node after these faults, in quick succession.
 fn pauses(faults: &[NodeFailure]) -> Vec<u64> {
     let mut table = Reputation::default();
@@ -147,8 +154,7 @@ fn avoided_for_a_month(fault: NodeFailure) {
     table.served(node(1), None, NOW + 3);
     assert_eq!(table.last_fault(node(1)), Some(fault), "not covered by later ones");
     assert_eq!(table.evidence(node(1), NOW + 29 * day).lied_until_ms, NOW + 30 * day);
-    let home = tempfile::tempdir().unwrap();
-    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    let (_home, file) = file();
     file.write(&table, NOW + 4).unwrap();
     let mut read = file.load(NOW + 4);
     assert_eq!(read.evidence(node(1), NOW).lied_until_ms, NOW + 30 * day, "also from the disk");
@@ -181,8 +187,7 @@ fn full() -> Reputation {
 
 #[test]
 fn the_file_is_sealed_private_and_read_back() {
-    let home = tempfile::tempdir().unwrap();
-    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    let (home, file) = file();
     assert_eq!(file.load(NOW), Reputation::default(), "no file is no trouble");
     file.write(&full(), NOW).unwrap();
     assert_eq!(file.load(NOW), full());
@@ -196,8 +201,7 @@ fn the_file_is_sealed_private_and_read_back() {
 
 #[test]
 fn a_damaged_file_is_quarantined() {
-    let home = tempfile::tempdir().unwrap();
-    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    let (home, file) = file();
     let other = ReputationFile::new(home.path(), &FileSecret::from_bytes([6; 32]));
     let path = home.path().join(FILE);
     let damage: [&dyn Fn(); 4] = [
@@ -219,8 +223,7 @@ fn a_damaged_file_is_quarantined() {
 
 #[test]
 fn a_clock_that_was_wrong_bans_nobody_for_ever() {
-    let home = tempfile::tempdir().unwrap();
-    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    let (_home, file) = file();
     let years = NOW + 1_000_000 * MINUTE;
     let mut table = Reputation::default();
     table.failed(node(1), NodeFailure::Lied, 0, years);

@@ -16,7 +16,7 @@ use baton_proto::{
 };
 
 use super::{PendingTurn, State};
-use crate::{error::StateError, event::TurnSettings};
+use crate::event::TurnSettings;
 
 /// Forks that one unanswered message outlives and is still recognised by its turn id.
 const MAX_FOLLOWED: usize = 16;
@@ -51,16 +51,15 @@ impl Branch {
 impl State {
     /// Takes the turns from `at` on out of the chain: they become a branch. An unanswered message stays, to be sent after
     /// the turns that take their place.
-    pub(super) fn rebase(&mut self, at: u64) -> Result<(), StateError> {
+    pub(super) fn rebase(&mut self, at: u64) -> Result<(), ErrorCode> {
         let from = self.index(at).filter(|from| *from <= self.history.len());
         // Before the first turn here is another, whatever a snapshot leaves out.
         let from = from.filter(|from| *from > 0 || self.omitted().is_none());
-        let from = from.ok_or(StateError::UnknownTurn(at))?;
+        let from = from.ok_or(ErrorCode::BadSequence)?;
         let head = self.branch_head();
         let turns = self.history.split_off(from);
         let metas = self.meta.split_off(from);
         self.count_effective_turns();
-        self.due.all_changed();
         self.record_bytes -= turns.iter().map(|turn| u64::from(turn.link.record_length)).sum::<u64>();
         self.unstored.split_off(&at);
         self.unacked.split_off(&at);
@@ -86,11 +85,11 @@ impl State {
     }
 
     /// Adds a turn to the branch that was begun last.
-    pub(super) fn push_branch_turn(&mut self, entry: segment::Entry) -> Result<(), StateError> {
+    pub(super) fn push_branch_turn(&mut self, entry: segment::Entry) -> Result<(), ErrorCode> {
         let link = SignedObject::<Link>::of_verified(entry.link.clone())?;
         let identity = link.record_identity();
         let record = entry.record.open(&self.root.record_key(&identity), &identity)?;
-        let mut branch = self.branches.pop().ok_or(StateError::OutOfPlace)?;
+        let mut branch = self.branches.pop().ok_or(ErrorCode::BadSequence)?;
         branch.turns.push(BranchTurn {
             turn: HistoryTurn { link, record: Some(record) },
             entry,
@@ -155,7 +154,7 @@ impl State {
             let Some(before) = before else { break };
             if self.link_at(before) == Some(prev) {
                 let here = self.index(before).unwrap_or_default();
-                turns.extend(self.history.iter_range(0..here + 1).rev());
+                turns.extend(self.history.iter().take(here + 1).rev());
                 break;
             }
             let Some(turn) = beside().find(|turn| turn.link.seq == before && turn.link.link_hash() == prev)

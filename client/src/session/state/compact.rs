@@ -57,11 +57,7 @@ impl State {
             entries.push(Entry::Branch { head: branch.head });
             entries.extend(branch.turns.iter().map(|turn| Entry::BranchTurn(Box::new(turn.entry.clone()))));
         }
-        entries.extend(self.head.map(|head| Entry::Head {
-            sequence: head.sequence,
-            seq: head.seq,
-            link_hash: head.link_hash,
-        }));
+        entries.extend(self.head.map(Entry::Head));
         if let Some((record, names)) = self.head_unconfirmed.clone() {
             entries.push(Entry::HeadUnconfirmed { record, names });
         }

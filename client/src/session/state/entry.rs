@@ -2,6 +2,8 @@
 //!
 //! [`super::State`] applies them. A new kind of entry goes to the end of [`Entry`]: its place is its code on the disk.
 
+use std::time::Duration;
+
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
     head::{BranchHead, DeviceLease, SegmentRef},
@@ -17,8 +19,6 @@ use baton_proto::{
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
-
-use super::StorageTerms;
 
 /// How a session was created here.
 #[derive(Clone, Serialize, Deserialize)]
@@ -113,7 +113,7 @@ pub(crate) enum Entry {
     /// More about a turn, by its position.
     OfTurn(u64, TurnChange),
     /// A head record was published, or found at recovery.
-    Head { sequence: u64, seq: u64, link_hash: LinkHash },
+    Head(PublishedHead),
     /// A published head record that these indexes have not accepted yet.
     HeadUnconfirmed { record: Vec<u8>, names: Vec<String> },
     /// Other devices that may write the session, as the head index reported.
@@ -201,6 +201,29 @@ pub(crate) struct OmittedTurns {
     pub(crate) needed_ms: u64,
     /// The terms by which these times were computed.
     pub(crate) terms: StorageTerms,
+}
+
+/// Length of an epoch, and epochs for which blobs are stored if a blob's own number is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StorageTerms {
+    pub(crate) epoch: Duration,
+    pub(crate) open_epochs: u32,
+    pub(crate) closed_epochs: u32,
+}
+
+impl StorageTerms {
+    /// Length of an epoch in milliseconds.
+    pub(crate) fn epoch_ms(self) -> u64 {
+        u64::try_from(self.epoch.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The last head record known to be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PublishedHead {
+    pub(crate) sequence: u64,
+    pub(crate) seq: u64,
+    pub(crate) link_hash: LinkHash,
 }
 
 /// The terms of a paid PUT.

@@ -27,11 +27,8 @@ impl State {
             // Segments are runs, so the search begins at the first turn with the number.
             None => self.history.partition_point(|turn| turn.link.segment < number),
         };
-        let run = first..first + SEGMENT_TURNS;
-        let entries = self
-            .history
-            .iter_range(run.clone())
-            .zip(self.meta.iter_range(run))
+        let run = self.history.iter().zip(&self.meta).skip(first).take(SEGMENT_TURNS);
+        let entries = run
             .take_while(|(turn, _)| turn.link.segment == number)
             .map(|(_, meta)| meta.entry.clone())
             .collect();

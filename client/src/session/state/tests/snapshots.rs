@@ -14,7 +14,7 @@ const NOW_MS: u64 = 20 * DAY_MS;
 
 /// The next turn and its follow-ups.
 fn next_entries(state: &State, node: &SecretSigningKey) -> Vec<Entry> {
-    let (seq, (link, sealed, _)) = (state.next_seq(), next_turn(state, node));
+    let (seq, (link, sealed)) = (state.next_seq(), next_turn(state, node));
     let blob = StoredBlob {
         end_epoch: Some(9),
         paid: Some(Purchase { stored_ms: seq, epochs: 5 }),
@@ -23,7 +23,7 @@ fn next_entries(state: &State, node: &SecretSigningKey) -> Vec<Entry> {
     let changes =
         [TurnChange::BlobId(BlobId([7; 32])), TurnChange::Acked { is_moot: false }, TurnChange::Stored(blob)];
     let turn = Entry::Turn(Box::new(turn_entry(&link, sealed)));
-    let head = Entry::Head { sequence: seq + 1, seq, link_hash: link.link_hash() };
+    let head = Entry::Head(PublishedHead { sequence: seq + 1, seq, link_hash: link.link_hash() });
     std::iter::once(turn).chain(changes.map(|change| Entry::OfTurn(seq, change))).chain([head]).collect()
 }
 
@@ -66,11 +66,11 @@ fn a_session_from_its_snapshot_goes_on_as_the_whole_one() {
     }
     // Its background work comes in time.
     let needed_ms = short.omitted().unwrap().needed_ms;
-    assert!(!short.needs_omitted(TERMS, needed_ms - 1) && short.any_due(TERMS, needed_ms));
+    assert!(!short.needs_omitted(TERMS, needed_ms - 1) && lifetime::any_due(&short, TERMS, needed_ms));
     assert!(short.needs_omitted(StorageTerms { open_epochs: 4, ..TERMS }, 0));
-    let looks = |now_ms| crate::session::lifetime::looks_due(&whole, TERMS, now_ms, usize::MAX);
-    assert!(looks(needed_ms - 1).is_empty() && !looked_at_all(&whole, needed_ms - 1));
-    assert!(!looks(needed_ms).is_empty() || looked_at_all(&whole, needed_ms));
+    let looks = |now_ms| lifetime::looks_due(&whole, TERMS, now_ms, usize::MAX);
+    assert!(looks(needed_ms - 1).is_empty() && !lifetime::any_due(&whole, TERMS, needed_ms - 1));
+    assert!(!looks(needed_ms).is_empty() || lifetime::any_due(&whole, TERMS, needed_ms));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn entries_about_turns_that_a_snapshot_leaves_out_need_the_whole_journal() {
     let (_, mut whole) = long_session(&node);
     let mut short = State::replay(root(), &encoded(&whole)).unwrap();
     short.apply(Entry::OfTurn(3, stored(None))).unwrap();
-    let (link, sealed, _) = next_turn_of(&whole, &node, RecordKind::Edit, Some(3));
+    let (link, sealed) = next_turn_of(&whole, &node, RecordKind::Edit, Some(3));
     for entry in [
         Entry::OfTurn(3, TurnChange::Lost),
         Entry::Rebase { at: 3 },
