@@ -49,7 +49,6 @@ async fn a_schema_and_what_is_said_of_tokens_go_with_the_answer_to_another_node(
     assert_eq!(schemas.len(), 3, "each attempt brings it along");
     assert!(schemas.iter().all(|schema| schema.as_deref() == Some(SCHEMA)), "{schemas:?}");
     say(&client, session, "and now in words").await;
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,7 +68,6 @@ async fn nodes_that_cannot_do_it_are_passed_over_however_many_there_are() {
     let (result, _) = events_of(&client, session(&client).await, input("hello")).await;
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::PayloadRejected));
     assert!(asked() - before <= 6, "{}", asked() - before);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,7 +84,6 @@ async fn a_turn_that_is_finished_after_a_restart_keeps_its_schema() {
     assert_eq!(resumed.unwrap().unwrap().text, ANSWER);
     assert_eq!(reports(&events).len(), 2);
     assert_eq!(schemas(&world), [Some(SCHEMA.to_owned()), Some(SCHEMA.to_owned())]);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,5 +101,4 @@ async fn a_node_that_keeps_what_was_asked_of_its_tokens_is_not_believed() {
     let long = TurnInput { json_schema: Some("x".repeat(64 * 1024 + 1)), ..TurnInput::user("hello") };
     let (result, _) = events_of(&client, session(&client).await, long).await;
     assert_eq!(result.unwrap_err().name(), "SchemaTooLong");
-    client.shutdown(GRACE).await;
 }

@@ -66,7 +66,6 @@ async fn every_answer_of_another_node_is_checked_and_honest_nodes_agree() {
     }
     assert!((22..=26).contains(&asked), "each answer gets two verdicts: {asked}");
     assert_eq!(avoided(&client).await, BTreeSet::new());
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +84,6 @@ async fn an_author_that_two_nodes_contradict_is_avoided_also_after_a_restart() {
     let checks = turn(&opened, id, c).await;
     assert!(!are_same(&checks) && checks.len() == 2, "the contradiction and the latest answer: {checks:?}");
     assert_eq!(avoided(&opened).await, BTreeSet::from([a.id()]));
-    opened.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,5 +124,4 @@ async fn an_audit_has_a_named_node_check_the_last_answer_and_adds_no_turn() {
     }
     assert_eq!(turn(&client, id, a).await, []);
     assert!(are_same(&turn(&client, id, b).await[1..]), "the session goes on, from the answer on");
-    client.shutdown(GRACE).await;
 }

@@ -54,7 +54,6 @@ async fn a_damaged_session_is_listed_and_gives_its_root_and_nothing_else() {
     assert_eq!(client.session_ids().await.unwrap(), [session]);
     assert_eq!(client.session(session).backup().await.unwrap().session_id(), session);
     assert!(matches!(client.session(session).history().await, Err(ClientError::JournalDamaged { .. })));
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,7 +83,6 @@ async fn a_damaged_session_comes_back_from_the_store_and_its_file_is_kept() {
     assert!(client.session(session).delete().await.unwrap().unpublished.is_none());
     let left = fs::read_dir(world.home.path().join("sessions")).unwrap().count();
     assert_eq!(left, 0, "a deletion takes what was kept with it");
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +96,6 @@ async fn an_import_replaces_a_damaged_session_but_not_a_good_one() {
     client.shutdown(GRACE).await;
     let client = world.client().await;
     assert!(matches!(client.import(&export).await, Err(ClientError::SessionExists(_))), "not open either");
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,7 +106,6 @@ async fn a_damaged_session_is_deleted_and_its_tombstone_published() {
     assert!(client.session(session).delete().await.unwrap().unpublished.is_none());
     assert_eq!(fs::read_dir(world.home.path().join("sessions")).unwrap().count(), 0);
     assert!(matches!(client.recover(&root).await, Err(ClientError::Deleted)));
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,7 +121,6 @@ async fn a_deletion_that_the_index_did_not_hear_of_says_so() {
     assert!(matches!(client.session(session).info().await, Err(ClientError::UnknownSession(_))));
     world.store.set_down(false);
     assert_eq!(client.recover(&root).await.unwrap(), session, "as the deletion's answer said");
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,29 +156,4 @@ async fn the_last_session_is_the_one_with_the_last_turn_whatever_was_opened_sinc
     let last = client.session(sessions[1]).last_turn().await.unwrap().unwrap();
     assert_eq!(last.turn.record.unwrap().messages[0].text, "hello");
     assert!(client.session(fresh).last_turn().await.unwrap().is_none());
-    client.shutdown(GRACE).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_the_store_lost_or_changed_is_named_and_put_back() {
-    for corrupt in [false, true] {
-        let (world, client, session) = World::with_session(1).await;
-        for turn in 0..17 {
-            say(&client, session, &format!("turn {turn}")).await;
-        }
-        client.shutdown(GRACE).await;
-        if corrupt {
-            world.store.corrupt_blobs();
-        } else {
-            world.store.forget_blobs();
-        }
-        let client = world.client().await;
-        let report = client.session(session).verify(false).await.unwrap();
-        assert_eq!((report.is_good(), &report.not_stored[..]), (!corrupt, &[15, 16][..]));
-        client.session(session).put_back_blobs(&report.not_stored).await.unwrap();
-        let report = client.session(session).verify(false).await.unwrap();
-        assert!(report.is_good() && report.not_stored.is_empty(), "{report:?}");
-        assert_eq!(report.from_own, 0);
-        client.shutdown(GRACE).await;
-    }
 }

@@ -44,7 +44,6 @@ async fn texts_are_embedded_in_batches_of_one_model_and_turns_go_elsewhere() {
         )
     });
     assert_eq!(excluded.count(), 2);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,5 +110,4 @@ async fn a_failure_that_stays_is_told_by_its_name() {
     let none = client.embed(&texts(1), Some(MODEL)).await.unwrap_err();
     let ClientError::NoNode(NoChoice::ModelUnavailable { served, .. }) = none else { panic!("{none}") };
     assert_eq!(served, EMBEDDER);
-    client.shutdown(GRACE).await;
 }

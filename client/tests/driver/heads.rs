@@ -38,36 +38,6 @@ async fn an_older_head_is_a_rollback_and_a_vanished_one_too() {
         assert!(client.session(session).wait_published(GRACE).await.unwrap());
         assert_eq!(client.session(session).check_head().await.unwrap(), HeadStatus::Current);
     }
-    client.shutdown(GRACE).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn another_turn_at_our_position_is_a_fork() {
-    let (world, client, session) = World::with_session(1).await;
-    say(&client, session, "one").await;
-    let root = client.session(session).backup().await.unwrap();
-    client.shutdown(GRACE).await;
-
-    // A second device takes the session over and writes turn 1; then ours does the same without looking.
-    let other_home = tempfile::tempdir().unwrap();
-    let other = world.client_at(other_home.path()).await;
-    assert_eq!(other.recover(&root).await.unwrap(), session);
-    say(&other, session, "theirs").await;
-    other.shutdown(GRACE).await;
-    let theirs = world.store.heads();
-
-    let client = world.client().await;
-    assert!(matches!(
-        client.session(session).check_head().await,
-        Err(ClientError::Behind { ours: 0, theirs: 1, own: false })
-    ));
-    say(&client, session, "ours").await;
-    client.shutdown(GRACE).await;
-    world.store.set_heads(theirs);
-    let client = world.client().await;
-    let error = client.session(session).check_head().await.unwrap_err();
-    assert_eq!(error.code(), Some(ErrorCode::ForkDetected), "{error}");
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,7 +75,6 @@ async fn a_session_comes_back_from_its_words_and_goes_on() {
     assert_eq!(history.len(), 18);
     assert!(history[16].receipt.is_some() && history[17].receipt.is_none());
     assert_eq!(say(&client, session, "and more").await.text, "and more (18)");
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,7 +87,6 @@ async fn refuses_to_recover_what_never_was_or_was_deleted() {
     client.session(session).delete().await.unwrap();
     assert!(matches!(client.session(session).info().await, Err(ClientError::UnknownSession(_))));
     assert!(matches!(client.recover(&root).await, Err(ClientError::Deleted)));
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,7 +103,6 @@ async fn recovery_refuses_a_store_that_changed_a_blob() {
     let error = client.recover(&root).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::BlobHashMismatch));
     assert!(client.sessions().await.unwrap().is_empty());
-    client.shutdown(GRACE).await;
 }
 
 /// A client of a world whose clock, like the nodes', is this many weeks ahead; and its access to the index.

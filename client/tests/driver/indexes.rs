@@ -89,7 +89,6 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     assert_eq!((error.code(), error.exit_code()), (Some(ErrorCode::RollbackDetected), 5));
     assert_eq!(second.session(id).info().await.unwrap().trouble, Some(ErrorCode::RollbackDetected));
     assert_eq!(second.session(id).history().await.unwrap().len(), 3, "what is here stays");
-    second.shutdown(GRACE).await;
 }
 
 async fn said(client: &Client, id: SessionId) -> Vec<String> {
@@ -182,7 +181,6 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     assert_eq!(standings(&client, id).await, ["away", "newest", "nothing"]);
     tokio::time::timeout(GRACE, all.gates[2].has(&newest)).await.unwrap();
     assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,7 +209,6 @@ async fn recovery_works_with_one_dead_index_and_unavailable_is_not_reported_as_n
     all.gates[1].open();
     assert_eq!(second.recover(&root).await.unwrap(), id);
     assert_eq!(say(&second, id, "two").await.text, "two (1)");
-    second.shutdown(GRACE).await;
 }
 
 /// A device with its own access to the first two indexes.
@@ -317,9 +314,6 @@ async fn a_deletion_on_one_index_outlasts_a_later_turn_on_another() {
     assert!(matches!(second.client.session(id).turn(turn, |_| {}).await, Err(ClientError::Deleted)));
     let third = Writer::new(&all).await;
     assert!(matches!(third.client.recover(&root).await, Err(ClientError::Deleted)));
-    for device in [first, second, third] {
-        device.client.shutdown(GRACE).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -345,7 +339,6 @@ async fn a_silent_index_delays_no_turn_and_no_caller_and_is_offered_the_head_lat
     client.session(id).info().await.unwrap();
     assert!(client.session(id).wait_published(GRACE).await.unwrap());
     assert_eq!(all.stores[1].heads(), all.stores[0].heads());
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -373,5 +366,4 @@ async fn a_silent_index_delays_no_turn_of_a_session_that_another_device_writes()
         turn.expect("the turn waits for the silent index").unwrap();
     }
     assert_eq!(said(&client, id).await, ["one", "two", "three", "four"]);
-    client.shutdown(Duration::ZERO).await;
 }

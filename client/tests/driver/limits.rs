@@ -38,7 +38,6 @@ async fn a_reply_that_goes_beyond_its_limits_is_left() {
         let again = resume(&client, session).await;
         assert_eq!((again.attempt, again.text.as_str()), (1, "hello (0)"), "{act:?}");
     }
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,7 +60,6 @@ async fn a_reply_has_a_time_limit_of_its_own() {
     let error = client.session(session).turn(input, |_| {}).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::StreamTruncated));
     assert!(begun.elapsed() < GRACE, "{:?}", begun.elapsed());
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,7 +69,6 @@ async fn a_refusal_that_is_not_sealed_does_not_hide_a_sealed_turn() {
     let outcome = client.session(session).turn(TurnInput::user("hello"), |_| {}).await.unwrap();
     assert_eq!((outcome.attempt, outcome.text.as_str()), (0, "hello (0)"));
     assert_eq!(world.nodes[0].seen(|seen| (seen.turns.len(), seen.statuses)), (1, 1));
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,6 +104,4 @@ async fn a_silent_peer_is_waited_for_once_and_not_at_every_turn() {
         assert_eq!(say(&client, session, "hello").await.seq, turn);
     }
     assert_eq!(*asks.borrow(), 1, "asked once, and left alone for a while");
-    client.shutdown(GRACE).await;
-    silent.shutdown().await;
 }

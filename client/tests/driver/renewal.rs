@@ -62,7 +62,6 @@ async fn what_a_session_needs_is_kept_for_as_long_as_was_paid() {
     assert_eq!(left.collect::<Vec<_>>(), [52, 4]);
     let least = blobs.iter().map(|blob| blob.kept_until_ms).min();
     assert_eq!(client.session(session).info().await.unwrap().kept_until_ms, least);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,7 +106,6 @@ async fn a_node_is_ordered_what_it_offers_and_the_client_buys_the_longer_time_it
     assert_eq!(world.store.puts() - before, 2, "both segments, once");
     let Ahead { client, .. } = self::client(&world, false, ahead).await;
     assert_eq!(left(&client, ahead).await, [52, 4]);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,7 +134,6 @@ async fn nothing_is_bought_unasked_where_renewal_is_off() {
     world.store.forget_blobs();
     assert_eq!(client.session(session).renew(None).await.unwrap().renewed, [15, 16]);
     assert_eq!(world.store.blobs().len(), 2, "from this client's own text");
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +156,6 @@ async fn a_renewal_counts_only_when_the_store_says_until_when() {
     assert_eq!(due(&client, session).await, [16]);
     assert_eq!(client.session(session).renew(None).await.unwrap().renewed, [16]);
     assert_eq!(world.store.puts(), paid + 1);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

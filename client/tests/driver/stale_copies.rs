@@ -142,51 +142,6 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     close(client, id).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_old_home_without_an_index_loses_no_acknowledged_turn_whichever_chain_wins() {
-    // The lower of two authorisations is random: a single trial would be won or lost by it alone.
-    let mut wins = 0;
-    for trial in 0..8 {
-        let world = World::new(1).await;
-        let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
-        let (id, root) = written(&world, home.path(), &gate, 2).await;
-        let (path, older) = backup(home.path());
-        let client = open(&world, home.path(), &gate).await;
-        for turn in 2..5 {
-            say(&client, id, &format!("turn {turn}")).await;
-        }
-        close(client, id).await;
-        fs::write(&path, older).unwrap();
-
-        gate.away();
-        let client = open(&world, home.path(), &gate).await;
-        let told = say_next(&client, id, "in the dark").await;
-        assert!(matches!(told[..], [DeviceEvent::NotCompared { .. }]), "trial {trial}: {told:?}");
-        gate.open();
-        let fork = client.session(id).reconcile(|_| {}).await.unwrap().fork.unwrap();
-        wins += usize::from(fork.won);
-        assert_eq!((fork.at, fork.turns), (2, if fork.won { 3 } else { 1 }), "trial {trial}");
-        close(client, id).await;
-        // The home and a recovery from the words alone have the same.
-        let elsewhere = tempfile::tempdir().unwrap();
-        let recovered = open(&world, elsewhere.path(), &gate).await;
-        recovered.recover(&root).await.unwrap();
-        let again = open(&world, home.path(), &gate).await;
-        for client in [again, recovered] {
-            let chain = said(&client, id).await;
-            let branches = client.session(id).branches().await.unwrap();
-            let beside = branches.iter().flat_map(|branch| &branch.turns);
-            let beside: Vec<String> = beside.map(|turn| turn.messages[0].text.clone()).collect();
-            let (later, dark) = (["turn 2", "turn 3", "turn 4"], ["in the dark"]);
-            let (stays, leaves) = if fork.won { (&dark[..], &later[..]) } else { (&later[..], &dark[..]) };
-            assert_eq!(chain[2..], *stays, "trial {trial}");
-            assert_eq!(beside, *leaves, "trial {trial}");
-            client.shutdown(GRACE).await;
-        }
-    }
-    assert!((1..8).contains(&wins), "{wins} of 8: 1 in 128 by chance");
-}
-
 /// A session of a few turns in a home, and all its acknowledged messages.
 struct Trial {
     home: TempDir,
@@ -226,18 +181,25 @@ impl Trial {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_cut_of_a_journal_displaces_an_acknowledged_turn() {
+async fn neither_a_cut_of_a_journal_nor_an_older_copy_displaces_an_acknowledged_turn() {
     let world = World::new(1).await;
-    let mut draw = SeededRng(21);
-    let mut trial = Trial::new(&world, 4).await;
-    for number in 0..trials(CUTS) {
-        if number % TRIALS_OF_A_SESSION == TRIALS_OF_A_SESSION - 1 {
-            trial = Trial::new(&world, 4).await;
+    for (cuts, number) in [(true, trials(CUTS)), (false, trials(COPIES))] {
+        let mut draw = SeededRng(21);
+        let mut trial = Trial::new(&world, 4).await;
+        let mut copies = Vec::new();
+        for number in 0..number {
+            if number % TRIALS_OF_A_SESSION == TRIALS_OF_A_SESSION - 1 {
+                trial = Trial::new(&world, 4).await;
+                copies.clear();
+            }
+            copies.push(backup(trial.home.path()));
+            let (path, bytes) = &copies[if cuts { copies.len() - 1 } else { draw.below(copies.len()) }];
+            let cut = JOURNAL_START + draw.below(bytes.len() - JOURNAL_START);
+            let end = if cuts { cut } else { bytes.len() };
+            fs::write(path, &bytes[..end]).unwrap();
+            let what = format!("cuts: {cuts}, number {number}, {end} bytes");
+            trial.goes_on(&world, what.clone(), &what).await;
         }
-        let (path, bytes) = backup(trial.home.path());
-        let cut = JOURNAL_START + draw.below(bytes.len() - JOURNAL_START);
-        fs::write(&path, &bytes[..cut]).unwrap();
-        trial.goes_on(&world, format!("cut {number}"), &format!("cut {number} to {cut} bytes")).await;
     }
 }
 
@@ -287,24 +249,6 @@ async fn repeated_cuts_without_an_index_double_no_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_older_copy_of_a_home_displaces_an_acknowledged_turn() {
-    let world = World::new(1).await;
-    let mut draw = SeededRng(22);
-    let mut trial = Trial::new(&world, 2).await;
-    let mut copies = vec![backup(trial.home.path())];
-    for number in 0..trials(COPIES) {
-        if number % TRIALS_OF_A_SESSION == TRIALS_OF_A_SESSION - 1 {
-            trial = Trial::new(&world, 2).await;
-            copies = vec![backup(trial.home.path())];
-        }
-        let (path, bytes) = &copies[draw.below(copies.len())];
-        fs::write(path, bytes).unwrap();
-        trial.goes_on(&world, format!("copy {number}"), &format!("copy {number}")).await;
-        copies.push(backup(trial.home.path()));
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
     let world = World::new(1).await;
     let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
@@ -312,7 +256,7 @@ async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
     let (path, bytes) = backup(home.path());
     fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
     gate.away();
-    // Before opening, on opening, and afterwards: by then the torn bytes are in another file.
+    // Before opening, on opening, and afterwards: by then the journal's end is whole.
     for _ in 0..2 {
         let client = open(&world, home.path(), &gate).await;
         assert!(client.session(id).info().await.unwrap().torn_end_bytes > 0);
@@ -331,7 +275,6 @@ async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
     close(client, id).await;
     let client = open(&world, home.path(), &gate).await;
     assert_eq!(client.session(id).info().await.unwrap().torn_end_bytes, 0);
-    client.shutdown(GRACE).await;
 }
 
 /// The operation that finds this device's head missing in the index, and so publishes it.
@@ -424,7 +367,6 @@ async fn a_node_that_calls_a_blob_stored_without_storing_it_is_found_out() {
     let other = world.client_at(home.path()).await;
     assert_eq!(other.recover(&root).await.unwrap(), id);
     assert_eq!(said(&other, id).await, ["one"]);
-    other.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -438,7 +380,6 @@ async fn a_report_that_the_store_does_not_confirm_yet_is_no_lie() {
     assert!(is_stored(&world, &client, id).await);
     assert_eq!(world.store.puts(), 1, "the node's own PUT");
     assert_eq!(client.explain(None, &RouteOptions::default()).await.unwrap()[0].last_fault, None);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -543,7 +484,6 @@ async fn recovery_without_the_newest_blob_restores_earlier_turns_and_names_the_l
     let client = world.client_at(home.path()).await;
     assert_eq!(client.recover_available(&root).await.unwrap().lost, []);
     assert_eq!(said(&client, id).await.len(), 18);
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -587,7 +527,6 @@ async fn recovery_with_a_hole_in_the_middle_names_the_lost_turns_and_the_session
     let client = open(&world, home.path(), &gate).await;
     client.session(id).reconcile(|_| {}).await.unwrap();
     assert_eq!(said(&client, id).await.last().unwrap(), "elsewhere");
-    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -616,5 +555,4 @@ async fn recovery_without_the_newest_blob_reads_the_one_before_it_from_an_earlie
     let recovered = client.recover_available(&root).await.unwrap();
     assert_eq!((recovered.session, recovered.lost), (id, vec![2..=2]));
     assert_eq!(said(&client, id).await, ["one", "two"]);
-    client.shutdown(GRACE).await;
 }
