@@ -81,10 +81,6 @@ impl Signable for EmbedAuth {
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
     const VERSION: u8 = EMBED_AUTH_VERSION;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.client_key
     }
@@ -299,10 +295,6 @@ impl Signable for EmbedReply {
     const LABEL: SignatureLabel = EMBED_REPLY;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
     const MAX_BYTES: usize = MAX_EMBED_REPLY_BYTES;
-
-    fn version(&self) -> u8 {
-        self.version
-    }
 
     fn signer(&self) -> PublicKey {
         self.node.public_key()

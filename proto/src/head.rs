@@ -120,10 +120,6 @@ impl Signable for HeadRecord {
     const MAX_BYTES: usize = MAX_HEAD_BYTES;
     const VERSION: u8 = HEAD_RECORD_VERSION;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.head_key
     }

@@ -142,10 +142,6 @@ impl Signable for Link {
     const LABEL: SignatureLabel = LINK;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.author.public_key()
     }

@@ -70,10 +70,6 @@ impl Signable for MemEnvelope {
     const MAX_BYTES: usize = MAX_MEMORY_BYTES;
     const VERSION: u8 = MEM_ENVELOPE_VERSION;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.relayer
     }
@@ -137,10 +133,6 @@ impl std::fmt::Debug for RecallHint {
 impl Signable for RecallHint {
     const LABEL: SignatureLabel = RECALL_HINT;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::MemUnauthorized;
-
-    fn version(&self) -> u8 {
-        self.version
-    }
 
     fn signer(&self) -> PublicKey {
         self.key

@@ -187,10 +187,6 @@ impl Signable for NodeRecord {
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
     const VERSION: u8 = NODE_RECORD_VERSION;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.node.public_key()
     }

@@ -102,10 +102,6 @@ macro_rules! signed_by_session {
             const LABEL: SignatureLabel = $label;
             const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
 
-            fn version(&self) -> u8 {
-                self.version
-            }
-
             fn signer(&self) -> PublicKey {
                 self.session_key
             }

@@ -61,10 +61,6 @@ impl Signable for QuotaGrant {
     const LABEL: SignatureLabel = QUOTA_GRANT;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.grantor
     }
@@ -122,10 +118,6 @@ pub struct QuotaProof {
 impl Signable for QuotaProof {
     const LABEL: SignatureLabel = QUOTA_PROOF;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
-
-    fn version(&self) -> u8 {
-        self.version
-    }
 
     fn signer(&self) -> PublicKey {
         self.holder

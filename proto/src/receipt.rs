@@ -140,10 +140,6 @@ impl Signable for Receipt {
     const VERSION: u8 = RECEIPT_VERSION;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.node.public_key()
     }
@@ -347,10 +343,6 @@ pub struct ProgressNote {
 impl Signable for ProgressNote {
     const LABEL: SignatureLabel = PROGRESS;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
-
-    fn version(&self) -> u8 {
-        self.version
-    }
 
     fn signer(&self) -> PublicKey {
         self.node.public_key()

@@ -76,7 +76,8 @@ pub(crate) fn check_order_time(issued_ms: u64, expires_ms: u64, now_ms: u64) -> 
     Ok(())
 }
 
-/// A signed object. Implementations name the label, the signer and the size limit.
+/// A signed object, whose first field is its version. Implementations name the label, the signer and the size
+/// limit.
 pub trait Signable: Serialize + DeserializeOwned {
     /// The signature label.
     const LABEL: SignatureLabel;
@@ -86,8 +87,6 @@ pub trait Signable: Serialize + DeserializeOwned {
     const MAX_BYTES: usize = MAX_SIGNED_BYTES;
     /// The only version that is read.
     const VERSION: u8 = VERSION;
-    /// The object's version field.
-    fn version(&self) -> u8;
     /// The key that must sign, as the object itself names it.
     fn signer(&self) -> PublicKey;
     /// Checks the object's content: for example that ids belong to keys and that lists keep their limits.
@@ -127,8 +126,7 @@ impl<T: Signable> SignedObject<T> {
             Some(_) => return Err(ErrorCode::UnsupportedVersion),
             None => return Err(ErrorCode::NonCanonical),
         }
-        let value: T = codec::decode(&bytes.body, T::MAX_BYTES)?;
-        if value.version() == T::VERSION { Ok(value) } else { Err(ErrorCode::UnsupportedVersion) }
+        codec::decode(&bytes.body, T::MAX_BYTES)
     }
 
     /// Decodes, checks the object's content and verifies its signer's signature.

@@ -268,10 +268,6 @@ impl Signable for TurnAuth {
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
     const VERSION: u8 = TURN_AUTH_VERSION;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.session_key
     }

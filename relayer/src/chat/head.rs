@@ -36,10 +36,6 @@ impl Signable for ChatHead {
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
     const MAX_BYTES: usize = MAX_TEXT_BYTES;
 
-    fn version(&self) -> u8 {
-        self.version
-    }
-
     fn signer(&self) -> PublicKey {
         self.relayer
     }
