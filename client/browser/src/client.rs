@@ -184,17 +184,8 @@ impl BatonClient {
             config.bootstrap.push(node.parse().map_err(|error| wrong("nodes", &format!("{node}: {error}")))?);
         }
         let client = Client::open(config).await.map_err(failure)?;
-        let config = GatewayConfig {
-            key: None,
-            origins: Vec::new(),
-            hosts: Vec::new(),
-            template: TurnInput::new(Vec::new())
-                .by_model()
-                .with_route(|route| route.allow_echo = options.allow_echo),
-            relayer: None,
-            memory: None,
-            keys: None,
-        };
+        let template = TurnInput::new(Vec::new()).by_model();
+        let config = GatewayConfig::new(template.with_route(|route| route.allow_echo = options.allow_echo));
         let routes = Gateway::open(client.clone(), config).await.map_err(failure)?.router();
         Ok(Self { client, routes })
     }

@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::{
     apis::form::ApiForm,
+    clock::rfc3339,
     http::api_error::ApiError,
     keys::{accounts::KeyMatch, caller::Caller},
     state::{GatewayState, Inner},
@@ -65,7 +66,7 @@ async fn admit_unnamed(inner: &Inner, mut request: Request, next: Next) -> Respo
         && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
     {
         let message = format!("the body is encoded as {encoding:?}; send it without content-encoding");
-        return with_origin(ApiError::encoding(message).into_response(), origin);
+        return with_origin(ApiError::new("unsupported_encoding", message).into_response(), origin);
     }
     request.extensions_mut().insert(caller.clone());
     let mut response = next.run(request).await;
@@ -114,7 +115,8 @@ fn check(inner: &Inner, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiE
     let name = without_port(host);
     let own = |allowed: &str| allowed.eq_ignore_ascii_case(name);
     if !LOOPBACK_NAMES.into_iter().any(own) && !inner.config.hosts.iter().any(|host| own(host)) {
-        return Err(ApiError::forbidden(
+        return Err(ApiError::new(
+            "origin_not_allowed",
             "this name of the endpoint is not allowed; baton serve --allow-host NAME allows it",
         ));
     }
@@ -125,7 +127,8 @@ fn check(inner: &Inner, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiE
     if same || inner.config.origins.iter().any(|allowed| allowed == text) {
         return Ok(Some(origin.clone()));
     }
-    Err(ApiError::forbidden(
+    Err(ApiError::new(
+        "origin_not_allowed",
         "pages of this origin are not allowed; baton serve --allow-origin ORIGIN allows them",
     ))
 }
@@ -153,7 +156,12 @@ pub(crate) fn caller(inner: &Inner, headers: &HeaderMap) -> Result<Caller, ApiEr
     let named = inner.config.keys.as_ref().filter(|_| !sent.is_empty());
     match named.and_then(|keys| keys.find(sent, inner.client.now_ms() / 1000)) {
         Some(KeyMatch::Valid(key)) => Ok(Caller::Key(key)),
-        Some(KeyMatch::Expired(key)) => Err(ApiError::expired(&key.name, key.expires_s.unwrap_or_default())),
+        Some(KeyMatch::Expired(key)) => {
+            let (name, end) = (&key.name, rfc3339(key.expires_s.unwrap_or_default()));
+            let message =
+                format!("the key {name:?} ended at {end}; its owner extends it with baton serve keys change");
+            Err(ApiError::new("key_expired", message))
+        }
         None if inner.config.key.is_none() => Ok(Caller::Owner),
         None => Err(ApiError::key()),
     }
@@ -194,7 +202,7 @@ fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response 
 
 /// Any other path.
 pub(crate) async fn nothing_here() -> ApiError {
-    ApiError::missing(
+    ApiError::new(
         "unknown_url",
         "there is nothing at this address; served are /v1/chat/completions, /v1/completions, /v1/responses, \
          /v1/messages, /v1/embeddings, /v1/models, and Ollama's /api/chat, /api/generate, /api/embed and /api/tags",
@@ -203,7 +211,7 @@ pub(crate) async fn nothing_here() -> ApiError {
 
 /// A known path with another method.
 pub(crate) async fn wrong_method() -> Response {
-    let api_error = ApiError::missing("unknown_url", "this address is asked by another method");
+    let api_error = ApiError::new("unknown_url", "this address is asked by another method");
     let mut response = api_error.into_response();
     *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
     response

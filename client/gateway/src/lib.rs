@@ -27,12 +27,7 @@
 //! # async fn serve(client: Client) -> Result<(), Box<dyn std::error::Error>> {
 //! let config = GatewayConfig {
 //!     key: Some(Zeroizing::new("sk-example".to_owned())),
-//!     origins: Vec::new(),
-//!     hosts: Vec::new(),
-//!     template: TurnInput::new(Vec::new()),
-//!     relayer: None,
-//!     memory: None,
-//!     keys: None,
+//!     ..GatewayConfig::new(TurnInput::new(Vec::new()))
 //! };
 //! let gateway = Gateway::open(client, config).await?;
 //! let listener = TcpListener::bind("127.0.0.1:8788").await?;

@@ -93,7 +93,7 @@ pub(crate) async fn find(gateway: &Gateway, name: &str) -> Result<ModelEntry, Ap
     let mut models = offered(gateway).await?;
     let place = models.iter().position(|(known, _)| known == name);
     let found = place.map(|place| models.swap_remove(place).1);
-    found.ok_or_else(|| ApiError::missing("model_not_found", format!("no node serves the model {name:?}")))
+    found.ok_or_else(|| ApiError::new("model_not_found", format!("no node serves the model {name:?}")))
 }
 
 /// Why no model can be listed.
@@ -108,5 +108,8 @@ async fn no_models(gateway: &Gateway) -> ApiError {
         None => node.address.to_string(),
     });
     let tried = tried.collect::<Vec<_>>().join(", ");
-    ApiError::no_node(if tried.is_empty() { "the local network" } else { &tried })
+    let tried = if tried.is_empty() { "the local network" } else { &tried };
+    let message =
+        format!("no node was found; tried: {tried} (is the node running? see why with baton doctor)");
+    ApiError::new("no_node", message)
 }

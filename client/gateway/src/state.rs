@@ -64,6 +64,13 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
+    /// Serves every program of this machine, with these defaults of turns.
+    #[must_use]
+    pub fn new(template: TurnInput) -> Self {
+        let (origins, hosts) = (Vec::new(), Vec::new());
+        Self { key: None, origins, hosts, template, relayer: None, memory: None, keys: None }
+    }
+
     /// The name of the relayer through which turns pass.
     pub(crate) fn relayer_name(&self) -> Option<String> {
         let relayer = self.template.route.relayer.as_ref()?;

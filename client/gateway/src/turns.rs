@@ -1,4 +1,5 @@
-//! The turn of a request, from its body to the steps of its answer.
+//! The turn of a request, from its body to the answer.
 
 pub(crate) mod answer;
 pub(crate) mod body;
+pub(crate) mod response;

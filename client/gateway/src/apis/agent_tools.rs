@@ -17,12 +17,13 @@ const MAX_VERSION_BYTES: usize = 32;
 /// Hands a message to memory's tools.
 pub(crate) async fn answer(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     if matches!(gateway.caller, Caller::Key(_)) {
-        return Err(ApiError::owner_only());
+        let message = "this address is for the owner's key; a key with a name does not reach it";
+        return Err(ApiError::new("owner_only", message));
     }
     let Some(memory) = gateway.config().memory.clone() else {
         let message =
             "this endpoint has no memory; baton serve --memory --relayer https://HOST has its tools";
-        return Err(ApiError::missing("no_memory", message));
+        return Err(ApiError::new("no_memory", message));
     };
     let version = headers.get(VERSION).and_then(|version| version.to_str().ok());
     let version = version.filter(|version| version.len() <= MAX_VERSION_BYTES);
@@ -32,6 +33,6 @@ pub(crate) async fn answer(gateway: Gateway, headers: HeaderMap, body: Body) -> 
     match memory.answer_agent(message, version).await {
         Ok(Some(answer)) => Ok(([(header::CONTENT_TYPE, "application/json")], answer).into_response()),
         Ok(None) => Ok(StatusCode::ACCEPTED.into_response()),
-        Err(reason) => Err(ApiError::relayer(reason)),
+        Err(reason) => Err(ApiError::new("relayer_failed", reason)),
     }
 }

@@ -7,30 +7,25 @@ use axum::{
     Json, Router,
     body::Body,
     http::{HeaderMap, StatusCode},
-    response::{IntoResponse, Response},
+    response::Response,
     routing::post,
 };
 use baton_proto::tools::Definitions;
 use serde_json::{Value, json};
 
 use crate::{
-    apis::openai::responses::ResponseId,
+    apis::openai::responses::session_of,
     clock::rfc3339,
-    form::{
-        completion::{CompletionRequest, RequestPlace},
-        logprobs::LogprobsRequest,
-    },
-    http::{
-        api_error::ApiError,
-        event_stream::{self, ServerEvent},
-        session_header::{name_session, named_session},
-    },
+    form::logprobs::LogprobsRequest,
+    http::{api_error::ApiError, session_header::named_session},
     models::{self, ModelEntry},
     state::{Gateway, GatewayState},
-    turns::answer::start,
+    turns::response::respond,
 };
 use events::MessageWriter;
-use request::{read_request, token_estimate};
+use request::{
+    THREAD_NOT_FOUND, THREAD_UNSUPPORTED, own_param, read_request, thread_not_found, token_estimate,
+};
 
 /// The header that every client of this API sends.
 const VERSION: &str = "anthropic-version";
@@ -61,19 +56,15 @@ pub(crate) fn error_body(api_error: &ApiError, request_id: Option<&str>) -> Valu
         status if status.is_client_error() => "invalid_request_error",
         _ => "api_error",
     };
-    // The form has no field for the parameter.
-    let message = match api_error.param().map(request::own_param) {
-        Some(param) if !api_error.message().contains(&param) => format!("{param}: {}", api_error.message()),
-        _ => api_error.message().to_owned(),
-    };
-    let mut body = json!({
-        "type": "error",
-        "error": { "type": kind, "message": message, "code": api_error.code() },
-    });
-    // The API's clients go on without a thread, or begin another.
-    if let (Some(code), Some(Value::Object(error))) = (api_error.thread_code(), body.get_mut("error")) {
+    let message = api_error.message_with_param(own_param);
+    let mut error = json!({ "type": kind, "message": message, "code": api_error.code() });
+    // By these details, the API's clients go on without a thread, or begin another.
+    if let (code @ (THREAD_NOT_FOUND | THREAD_UNSUPPORTED), Value::Object(error)) =
+        (api_error.code(), &mut error)
+    {
         error.insert("details".to_owned(), json!({ "error_code": code }));
     }
+    let mut body = json!({ "type": "error", "error": error });
     if let (Some(id), Value::Object(body)) = (request_id, &mut body) {
         body.insert("request_id".to_owned(), id.into());
     }
@@ -83,50 +74,22 @@ pub(crate) fn error_body(api_error: &ApiError, request_id: Option<&str>) -> Valu
 /// A message in answer to the last ones.
 async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
-    let mut request = read_request(&body, named_session(&headers)?)?;
-    if request.keeps_tools {
-        request.tools = thread_tools(&gateway, &request).await?;
+    let (mut request, previous) = read_request(&body, named_session(&headers)?)?;
+    if let Some(previous) = previous {
+        let session = session_of(&gateway, previous, thread_not_found).await?;
+        if request.tools.is_none() {
+            // A thread has the tools with which it began.
+            request.tools = Definitions::pinned(&session.system().await?).flatten();
+        }
     }
-    if request.sampling.stop.len() > 1
+    if request.sampling.others.stop.len() > 1
         && models::report_probabilities(&gateway, request.model.as_deref()).await
     {
-        // The bytes of the last tokens say which sequence was met.
-        request.logprobs = Some(LogprobsRequest::of_bytes());
+        // The bytes of the tokens say which sequence was met.
+        request.logprobs = Some(LogprobsRequest::default());
     }
-    let stream = request.stream;
-    let (parser, is_one_call) = (request.answer_parser(), request.is_one_call);
-    let mut writer = MessageWriter::new(&request, parser);
-    let mut running = start(&gateway, slot, request).await?;
-    let session = running.session;
-    let named = |api_error: ApiError| api_error.of(session);
-    writer.set_id(ResponseId { session, seq: running.seq, is_one_call });
-    let first = running.first_step(&mut writer.model, stream).await.map_err(named)?;
-    let mut response = if stream {
-        let ping = ServerEvent::named("ping", r#"{"type":"ping"}"#);
-        event_stream::respond(writer.events(first, running), event_stream::KEEP_ALIVE, ping)
-    } else {
-        Json(writer.whole(&running.whole(first).await.map_err(named)?)).into_response()
-    };
-    name_session(&mut response, session);
-    Ok(response)
-}
-
-/// The tools of the session in which a thread goes on, whose turn must be there.
-async fn thread_tools(
-    gateway: &Gateway,
-    request: &CompletionRequest,
-) -> Result<Option<Definitions>, ApiError> {
-    let id = request.session.as_deref().and_then(|id| id.parse().ok());
-    let (Some(id), RequestPlace::AfterTurn(seq)) = (id, request.place) else { return Ok(None) };
-    let lost = |api_error: ApiError| {
-        if api_error.status() == StatusCode::NOT_FOUND { ApiError::thread_not_found() } else { api_error }
-    };
-    let session = gateway.session(id).await.map_err(lost)?;
-    let conversation = session.conversation().await.map_err(|error| lost(error.into()))?;
-    if !conversation.turns.iter().any(|turn| turn.seq == seq) {
-        return Err(ApiError::thread_not_found());
-    }
-    Ok(Definitions::pinned(&session.system().await?).flatten())
+    let writer = MessageWriter::new(&request);
+    respond(&gateway, slot, request, writer).await
 }
 
 /// An estimate of a request's tokens. Only a node has the model's vocabulary, and it is not asked.

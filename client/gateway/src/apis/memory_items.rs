@@ -63,7 +63,7 @@ pub(crate) async fn delete_all(gateway: Gateway, input: BodyFields) -> Result<Js
 /// The memory that a caller may see.
 fn memory_of(gateway: &Gateway) -> Result<Arc<dyn GatewayMemory>, ApiError> {
     let memory = gateway.config().memory.clone().filter(|_| gateway.caller.may_use_memory());
-    memory.ok_or_else(|| ApiError::missing("no_memory", "this endpoint, or this key, has no memory"))
+    memory.ok_or_else(|| ApiError::new("no_memory", "this endpoint, or this key, has no memory"))
 }
 
 fn filter(gateway: &Gateway, mut input: BodyFields) -> Result<MemoryFilter, ApiError> {
@@ -85,8 +85,8 @@ fn filter(gateway: &Gateway, mut input: BodyFields) -> Result<MemoryFilter, ApiE
 impl From<MemoryFailure> for ApiError {
     fn from(failure: MemoryFailure) -> Self {
         match failure {
-            MemoryFailure::Unknown => Self::missing("memory_not_found", "there is no such memory"),
-            MemoryFailure::Refused(reason) => Self::relayer(reason),
+            MemoryFailure::Unknown => Self::new("memory_not_found", "there is no such memory"),
+            MemoryFailure::Refused(reason) => Self::new("relayer_failed", reason),
         }
     }
 }

@@ -11,34 +11,31 @@ use std::time::Duration;
 use axum::{
     Json, Router,
     body::Body,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
 use baton_proto::receipt::EngineKind;
-use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
     clock::rfc3339,
     form::completion::CompletionRequest,
-    http::{
-        api_error::ApiError,
-        event_stream::UNBUFFERED,
-        session_header::{name_session, named_session},
-    },
+    http::{api_error::ApiError, session_header::named_session},
     models::{self, ModelEntry, bare_name},
     state::{Gateway, GatewayState, request_slots::RequestSlot},
-    turns::answer::start,
+    turns::response::respond,
 };
-use answer::{AnswerForm, AnswerWriter};
-use request::{ModelName, read_chat, read_embed, read_generate};
+use answer::LineWriter;
+use request::{own_param, read_chat, read_embed, read_generate, read_model};
 
 /// The addresses below `/api` that are no part of this API: the chat page's, and those of keys.
 const OTHER_ROUTES: [&str; 5] = ["sessions", "nodes", "defaults", "usage", "memory"];
 /// The version of Ollama whose API this follows: clients look for features by it.
 const FOLLOWED_VERSION: &str = "0.12.0";
+/// Routes that make, copy, push or delete models.
+const REFUSED: [&str; 5] = ["/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/{*digest}"];
 /// How long a model is said to stay: nodes keep theirs loaded.
 const STAYS: Duration = Duration::from_secs(300);
 
@@ -54,11 +51,7 @@ pub(crate) fn routes() -> Router<GatewayState> {
         .route("/api/ps", get(ps))
         .route("/api/version", get(version))
         .route("/api/pull", post(pull))
-        .route("/api/push", any(not_here))
-        .route("/api/create", any(not_here))
-        .route("/api/copy", any(not_here))
-        .route("/api/delete", any(not_here))
-        .route("/api/blobs/{*digest}", any(not_here))
+        .merge(REFUSED.iter().fold(Router::new(), |routes, path| routes.route(path, any(not_here))))
 }
 
 /// Whether an address belongs to this API.
@@ -69,59 +62,35 @@ pub(crate) fn is_own(path: &str) -> bool {
 
 /// An error in this API's form.
 pub(crate) fn error_body(api_error: &ApiError) -> Value {
-    let message = match api_error.param().map(request::own_param) {
-        Some(param) if !api_error.message().contains(&param) => format!("{param}: {}", api_error.message()),
-        _ => api_error.message().to_owned(),
-    };
-    json!({ "error": message, "code": api_error.code() })
+    json!({ "error": api_error.message_with_param(own_param), "code": api_error.code() })
 }
 
 /// The next message of a conversation.
 async fn chat(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
     let request = read_chat(&body, named_session(&headers)?)?;
-    respond(gateway, slot, request, AnswerForm::Chat).await
+    answer(&gateway, slot, request, true).await
 }
 
 /// An answer to a text that belongs to no conversation.
 async fn generate(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
     let request = read_generate(&body)?;
-    respond(gateway, slot, request, AnswerForm::Generate).await
+    answer(&gateway, slot, request, false).await
 }
 
-async fn respond(
-    gateway: Gateway,
+async fn answer(
+    gateway: &Gateway,
     slot: RequestSlot,
     request: CompletionRequest,
-    form: AnswerForm,
+    is_chat: bool,
 ) -> Result<Response, ApiError> {
-    let begun = Instant::now();
-    let (stream, ephemeral) = (request.stream, request.is_ephemeral());
-    let parser = request.answer_parser();
-    let created_s = gateway.client().now_ms() / 1000;
-    let mut writer =
-        AnswerWriter::new(form, request.model.clone().unwrap_or_default(), created_s, begun, parser);
+    let writer = LineWriter::new(gateway, is_chat);
     // Clients ask so to have a model loaded, which nodes do by themselves.
     if request.messages.iter().all(|message| message.text.is_empty()) {
-        return Ok(Json(writer.loaded()).into_response());
+        return Ok(Json(writer.loaded(request.model.as_deref())).into_response());
     }
-    let mut running = start(&gateway, slot, request).await?;
-    let session = running.session;
-    let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
-    let first = running.first_step(&mut writer.model, stream).await.map_err(named)?;
-    let mut response = if stream {
-        let lines =
-            running.steps(first).map(move |step| Ok::<_, std::convert::Infallible>(writer.lines(step)));
-        let ndjson = HeaderValue::from_static("application/x-ndjson");
-        ([(header::CONTENT_TYPE, ndjson), UNBUFFERED], Body::from_stream(lines)).into_response()
-    } else {
-        Json(writer.whole(&running.whole(first).await.map_err(named)?)).into_response()
-    };
-    if !ephemeral {
-        name_session(&mut response, session);
-    }
-    Ok(response)
+    respond(gateway, slot, request, writer).await
 }
 
 /// The vectors of some texts.
@@ -177,7 +146,7 @@ async fn ps(gateway: Gateway) -> Result<Json<Value>, ApiError> {
 /// A model, as far as nodes describe it.
 async fn show(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let (_slot, body) = gateway.read(body).await?;
-    let name = ModelName::read(&body)?;
+    let name = read_model(&body)?;
     let entry = models::find(&gateway, &name).await?;
     let abilities: &[&str] = match entry.offer.engine {
         EngineKind::Embedding => &["embedding"],
@@ -208,7 +177,7 @@ async fn version() -> Json<Value> {
 /// A model that a node serves needs no pull, and another one cannot be pulled from here.
 async fn pull(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let (_slot, body) = gateway.read(body).await?;
-    let name = ModelName::read(&body)?;
+    let name = read_model(&body)?;
     match models::find(&gateway, &name).await {
         Ok(_) => Ok(Json(json!({ "status": "success" })).into_response()),
         Err(api_error) if api_error.status() == StatusCode::NOT_FOUND => {
@@ -216,7 +185,7 @@ async fn pull(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
                 "no node serves the model {:?}, and models are not pulled here: their nodes' operators choose them",
                 bare_name(&name)
             );
-            Err(ApiError::missing("model_not_found", message))
+            Err(ApiError::new("model_not_found", message))
         }
         Err(api_error) => Err(api_error),
     }

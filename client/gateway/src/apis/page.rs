@@ -16,8 +16,7 @@ use axum::{
     routing::{get, post},
 };
 use baton_proto::{
-    ids::SessionId, limits::MAX_OUTPUT_TOKENS, link::BranchPoint, receipt::EngineKind, text::is_same_place,
-    tools::is_definitions,
+    ids::SessionId, limits::MAX_OUTPUT_TOKENS, link::BranchPoint, receipt::EngineKind, tools::is_definitions,
 };
 use serde_json::{Value, json};
 
@@ -65,11 +64,11 @@ async fn defaults(gateway: Gateway) -> Json<Value> {
 async fn list(gateway: Gateway) -> Result<Json<Value>, ApiError> {
     gateway.refresh().await?;
     let here: HashSet<SessionId> = gateway.client().session_ids().await?.into_iter().collect();
-    let (listed, project) = (gateway.index().list(), gateway.caller.project());
+    let project = gateway.caller.project();
+    let listed = gateway.index().list(project);
     let sessions: Vec<Value> = listed
         .iter()
         .filter(|one| here.contains(&one.session))
-        .filter(|one| project.is_none() || is_same_place(one.project.as_deref(), project))
         .map(|one| {
             json!({
                 "id": one.session.to_string(),
@@ -244,7 +243,7 @@ async fn export(gateway: Gateway, Path(id): Path<String>) -> Result<Response, Ap
     let id = id_of(&id)?;
     let session = gateway.session(id).await?;
     if session.info().await?.turns == 0 {
-        return Err(ApiError::conflict(
+        return Err(ApiError::new(
             "session_empty",
             "the session has no turn yet, so there is nothing to export",
         ));

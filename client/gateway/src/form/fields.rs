@@ -6,11 +6,13 @@
 use std::{fmt::Display, ops::RangeInclusive};
 
 use axum::extract::{FromRequestParts, Query};
+use baton_proto::{record::Role, turn::in_range};
 use serde_json::{Map, Value};
 
 use crate::http::api_error::ApiError;
 
 /// The fields of an object that are not read yet.
+#[derive(Default)]
 pub(crate) struct BodyFields {
     fields: Map<String, Value>,
     /// The object's own path; empty for a body.
@@ -26,7 +28,7 @@ impl BodyFields {
             ApiError::request("invalid_body", "", format!("the body cannot be read: {reason}"))
         };
         match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self { fields, path: String::new(), is_query: false }),
+            Ok(Value::Object(fields)) => Ok(Self { fields, ..Self::default() }),
             Ok(_) => Err(unreadable("it is no JSON object".to_owned())),
             Err(error) => {
                 let (line, column) = (error.line(), error.column());
@@ -41,11 +43,6 @@ impl BodyFields {
             Value::Object(fields) => Ok(Self { fields, path, is_query: false }),
             _ => Err(ApiError::value(&path, format!("{path} is an object"))),
         }
-    }
-
-    /// No fields.
-    pub(crate) fn none() -> Self {
-        Self { fields: Map::new(), path: String::new(), is_query: false }
     }
 
     /// The path of a field.
@@ -110,24 +107,25 @@ impl BodyFields {
 
     /// Takes a truth value.
     pub(crate) fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(flag)),
-            Some(Value::String(text)) if self.is_query && ["true", "1"].contains(&text.as_str()) => {
-                Ok(Some(true))
-            }
-            Some(Value::String(text)) if self.is_query && ["false", "0"].contains(&text.as_str()) => {
-                Ok(Some(false))
-            }
-            Some(_) => Err(self.wrong(name, "true or false")),
-        }
+        let flag = match self.take(name) {
+            None => return Ok(None),
+            Some(Value::Bool(flag)) => Some(flag),
+            Some(Value::String(text)) if self.is_query => match text.as_str() {
+                "true" | "1" => Some(true),
+                "false" | "0" => Some(false),
+                _ => None,
+            },
+            Some(_) => None,
+        };
+        flag.map(Some).ok_or_else(|| self.wrong(name, "true or false"))
     }
 
-    /// Takes a number.
-    pub(crate) fn number(&mut self, name: &str) -> Result<Option<f32>, ApiError> {
+    /// Takes a number of this range.
+    pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let number = value.as_f64().map(to_f32);
-        number.map(Some).ok_or_else(|| self.wrong(name, "a number"))
+        let number = value.as_f64().map(to_f32).filter(|number| in_range(*number, range.clone()));
+        let form = || format!("a number from {} to {}", range.start(), range.end());
+        number.map(Some).ok_or_else(|| self.wrong(name, form()))
     }
 
     /// Takes a whole number of this range.
@@ -161,15 +159,31 @@ impl BodyFields {
         self.take(name).map(|value| Self::of(value, path)).transpose()
     }
 
-    /// Takes a list of objects.
-    pub(crate) fn objects(&mut self, name: &str) -> Result<Option<Vec<Self>>, ApiError> {
+    /// Takes an object. An absent one has no fields.
+    pub(crate) fn part(&mut self, name: &str) -> Result<Self, ApiError> {
         let path = self.at(name);
-        let Some(values) = self.list(name)? else { return Ok(None) };
-        let values = values.into_iter().enumerate();
-        values
-            .map(|(index, value)| Self::of(value, format!("{path}[{index}]")))
-            .collect::<Result<_, _>>()
-            .map(Some)
+        Ok(self.object(name)?.unwrap_or(Self { path, ..Self::default() }))
+    }
+
+    /// Takes a list of objects.
+    pub(crate) fn objects(&mut self, name: &str) -> Result<Vec<Self>, ApiError> {
+        let path = self.at(name);
+        let values = self.list(name)?.unwrap_or_default().into_iter().enumerate();
+        values.map(|(index, value)| Self::of(value, format!("{path}[{index}]"))).collect()
+    }
+
+    /// Takes the role of a message, which is one of these. OpenAI's developer is the system.
+    pub(crate) fn role(&mut self, roles: &[&str]) -> Result<Role, ApiError> {
+        let name = self.text("role")?.unwrap_or_default();
+        let role = match name.as_str() {
+            "system" | "developer" => Some(Role::System),
+            "user" => Some(Role::User),
+            "assistant" => Some(Role::Assistant),
+            "tool" => Some(Role::Tool),
+            _ => None,
+        };
+        let role = role.filter(|_| roles.contains(&name.as_str()));
+        role.ok_or_else(|| self.wrong("role", format!("one of {}", roles.join(", "))))
     }
 
     /// Takes a content: a text, or a list of parts of these types with texts. Without one it is empty, as a tool
@@ -181,7 +195,7 @@ impl BodyFields {
             Some(_) => return Err(self.wrong(name, "a text or a list of text parts")),
         }
         let mut texts = Vec::new();
-        for mut part in self.objects(name)?.unwrap_or_default() {
+        for mut part in self.objects(name)? {
             let kind = part.text("type")?.unwrap_or_default();
             if !kinds.contains(&kind.as_str()) {
                 let message = format!("content of type {kind:?} is not supported here; send text");
@@ -321,7 +335,7 @@ mod tests {
         );
         assert_eq!(refused(wrong().whole("half", 0..=9)).0, "a.half");
         assert_eq!(refused(wrong().whole("huge", 0..=9)).0, "a.huge");
-        assert_eq!(refused(wrong().number("x")).1, "a.x is a number");
+        assert_eq!(refused(wrong().number("x", 0.0..=1.0)).1, "a.x is a number from 0 to 1");
         assert_eq!(refused(wrong().flag("x")).1, "a.x is true or false");
         assert_eq!(refused(wrong().text("l")).1, "a.l is a text");
         assert_eq!(refused(wrong().objects("l")), ("a.l[1]".to_owned(), "a.l[1] is an object".to_owned()));

@@ -29,6 +29,18 @@ pub(crate) fn take(fields: &mut BodyFields) -> Result<Option<String>, ApiError> 
     Ok(schema)
 }
 
+/// A form with its schema beside the type, as some APIs write it, in the shape of [`NAME`].
+pub(crate) fn nested(form: Value) -> Value {
+    match form {
+        Value::Object(mut fields) if fields.get("type") == Some(&json!("json_schema")) => {
+            fields.shift_remove("type");
+            fields.entry("name").or_insert_with(|| "answer".into());
+            json!({ "type": "json_schema", "json_schema": fields })
+        }
+        other => other,
+    }
+}
+
 /// Takes a schema with its name. The answer satisfies it, strict or not.
 fn take_schema(format: &mut BodyFields) -> Result<String, ApiError> {
     let missing =

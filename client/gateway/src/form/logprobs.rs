@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::{form::fields::BodyFields, http::api_error::ApiError};
 use baton_client::{LikelyToken, TokenReport};
 
-/// The requested number of alternatives for each token; may be zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The requested number of alternatives for each token; zero reports the tokens alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LogprobsRequest {
     alternatives: u8,
 }
@@ -16,29 +16,17 @@ impl LogprobsRequest {
     /// From a chat request: `logprobs` enables them, `top_logprobs` counts alternatives.
     pub(crate) fn of_chat(fields: &mut BodyFields) -> Result<Option<Self>, ApiError> {
         let logprobs = fields.flag("logprobs")?.unwrap_or(false);
-        let alternatives = fields.whole("top_logprobs", 0..=MAX_LOGPROBS)?;
-        match (logprobs, alternatives) {
-            (false, Some(1..)) => {
-                Err(ApiError::value("top_logprobs", "top_logprobs needs logprobs to be true"))
-            }
-            (false, _) => Ok(None),
-            (true, alternatives) => Ok(Some(Self { alternatives: alternatives.unwrap_or(0) })),
+        let alternatives = fields.whole("top_logprobs", 0..=MAX_LOGPROBS)?.unwrap_or(0);
+        if !logprobs && alternatives > 0 {
+            return Err(ApiError::value("top_logprobs", "top_logprobs needs logprobs to be true"));
         }
+        Ok(logprobs.then_some(Self { alternatives }))
     }
 
     /// From a text request: `logprobs` counts alternatives.
     pub(crate) fn of_text(fields: &mut BodyFields) -> Result<Option<Self>, ApiError> {
-        if fields.peek("logprobs") == Some(&Value::Bool(false)) {
-            // The older chat form of `logprobs`.
-            fields.take("logprobs");
-        }
         let alternatives = fields.whole("logprobs", 0..=MAX_LOGPROBS)?;
         Ok(alternatives.map(|alternatives| Self { alternatives }))
-    }
-
-    /// The reports alone, without alternatives: they have the bytes of each token.
-    pub(crate) fn of_bytes() -> Self {
-        Self { alternatives: 0 }
     }
 
     /// The number to request from a node: nodes report at least one alternative.
@@ -46,23 +34,19 @@ impl LogprobsRequest {
         self.alternatives.max(1)
     }
 
-    fn likeliest<'a>(&self, report: &'a TokenReport) -> &'a [LikelyToken] {
-        let count = usize::from(self.alternatives).min(report.likeliest.len());
-        report.likeliest.get(..count).unwrap_or_default()
+    fn likeliest<'a>(&self, report: &'a TokenReport) -> impl Iterator<Item = &'a LikelyToken> + use<'a> {
+        report.likeliest.iter().take(self.alternatives.into())
     }
 
     /// As `choices[].logprobs` of a chat.
     #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
     pub(crate) fn chat(&self, reports: &[TokenReport]) -> Value {
-        let content: Vec<Value> = reports
-            .iter()
-            .map(|report| {
-                let mut one = token_json(&report.token);
-                one["top_logprobs"] = self.likeliest(report).iter().map(token_json).collect();
-                one
-            })
-            .collect();
-        json!({ "content": content, "refusal": null })
+        let content = reports.iter().map(|report| {
+            let mut one = token_json(&report.token);
+            one["top_logprobs"] = self.likeliest(report).map(token_json).collect();
+            one
+        });
+        json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
     }
 
     /// As `choices[].logprobs` of a text. `offset` counts the characters before it, and advances.
@@ -74,7 +58,7 @@ impl LogprobsRequest {
             *offset += report.token.bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
         }
         let top = |report: &TokenReport| {
-            let all = self.likeliest(report).iter().chain([&report.token]);
+            let all = self.likeliest(report).chain([&report.token]);
             Value::Object(all.map(|token| (token_text(token), json!(token.logprob))).collect())
         };
         let top: Option<Vec<Value>> = (self.alternatives > 0).then(|| reports.iter().map(top).collect());
@@ -94,48 +78,9 @@ fn token_json(token: &LikelyToken) -> Value {
 
 /// A token's text. A token that is not whole characters is written as its bytes, as in OpenAI's API.
 fn token_text(token: &LikelyToken) -> String {
-    use std::fmt::Write as _;
-    if let Ok(text) = std::str::from_utf8(&token.bytes) {
-        return text.to_owned();
-    }
-    token.bytes.iter().fold("bytes:".to_owned(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "\\x{byte:02x}");
-        text
-    })
-}
-
-/// The reports that a program already has. When the answer restarts, equal reports are not sent again. Once
-/// the two differ, no more reports follow.
-#[derive(Default)]
-pub(crate) struct SentReports {
-    ids: Vec<u32>,
-    /// Tokens of the restarted answer that agree with the sent ones; `None` once they differ.
-    agreed: Option<usize>,
-    restarted: bool,
-}
-
-impl SentReports {
-    pub(crate) fn restart(&mut self) {
-        self.restarted = true;
-        self.agreed = Some(0);
-    }
-
-    /// Takes reports; returns the new ones.
-    pub(crate) fn take(&mut self, mut reports: Vec<TokenReport>) -> Vec<TokenReport> {
-        if self.restarted {
-            let Some(agreed) = self.agreed else { return Vec::new() };
-            let known = self.ids.get(agreed..).unwrap_or_default();
-            let same = known.len().min(reports.len());
-            if known.iter().zip(&reports).any(|(id, report)| *id != report.token.id) {
-                self.agreed = None;
-                return Vec::new();
-            }
-            reports.drain(..same);
-            self.agreed = Some(agreed + same + reports.len());
-        }
-        self.ids.extend(reports.iter().map(|report| report.token.id));
-        reports
+    match std::str::from_utf8(&token.bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => format!("bytes:{}", token.bytes.escape_ascii()),
     }
 }
 
@@ -221,19 +166,5 @@ mod tests {
         assert_eq!(text["token_logprobs"], json!([-0.125, 0.0, -1.0]));
         assert_eq!(text["top_logprobs"][0], json!({ "né": -0.125 }));
         assert_eq!(LogprobsRequest { alternatives: 0 }.text(&reports(), &mut 0)["top_logprobs"], Value::Null);
-    }
-
-    #[test]
-    fn reports_that_were_sent_are_not_sent_again() {
-        let all = reports();
-        let ids = |reports: Vec<TokenReport>| reports.iter().map(|one| one.token.id).collect::<Vec<_>>();
-        let mut sent = SentReports::default();
-        assert_eq!(ids(sent.take(all[..2].to_vec())), [1, 2]);
-        sent.restart();
-        assert!(sent.take(all[..1].to_vec()).is_empty());
-        assert_eq!(ids(sent.take(all[1..].to_vec())), [3]);
-        sent.restart();
-        assert!(sent.take(all[1..].to_vec()).is_empty(), "another beginning");
-        assert!(sent.take(all).is_empty(), "and nothing after it");
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn check_rest(fields: &BodyFields) -> Result<(), ApiError> {
     fields.iter().try_for_each(|(name, value)| check(name, value))
 }
 
-/// Checks that a parameter which is not served holds a value that changes nothing.
+/// Checks that a parameter which is not served, of this path, holds a value that changes nothing.
 pub(crate) fn check(name: &str, value: &Value) -> Result<(), ApiError> {
     // Asked for by its presence, even with no options.
     let asks = name == "web_search_options" && !value.is_null();
@@ -43,10 +43,20 @@ pub(crate) fn check(name: &str, value: &Value) -> Result<(), ApiError> {
         "min_tokens" => (json!([0, 0.0]), "nodes do not know it"),
         "modalities" => (json!([["text"]]), "only text is served"),
         "verbosity" => (json!(["medium"]), "no model here has verbosities"),
-        "reasoning_effort" | "effort" => (json!(["none"]), "no model here reasons apart"),
-        "think" => (json!([false]), "no model here thinks apart"),
-        "thinking" => return check_thinking(value),
-        "reasoning" => return check_reasoning(value),
+        "reasoning_effort" | "effort" | "reasoning.effort" => {
+            (json!(["none"]), "no model here reasons apart from its answer")
+        }
+        "think" | "reasoning.enabled" => (json!([false]), "no model here thinks apart from its answer"),
+        // With `adaptive` the model decides whether it thinks, and no model here does.
+        "thinking.type" => (json!(["disabled", "adaptive"]), "no model here thinks in blocks of its own"),
+        "reasoning.summary" | "reasoning.generate_summary" => {
+            (json!(["auto", "concise", "detailed"]), "no model here reasons")
+        }
+        "thinking" | "reasoning" => {
+            let wishes = BodyFields::of(value.clone(), name.to_owned())?;
+            return wishes.iter().try_for_each(|(field, value)| check(&wishes.at(field), value));
+        }
+        _ if name.starts_with("thinking.") => return Ok(()),
         "context_management" => return check_context_edits(value),
         "background" => (json!([false]), "a response is answered at once"),
         "truncation" => (json!(["disabled"]), "a node cuts no input"),
@@ -70,38 +80,10 @@ pub(crate) fn check(name: &str, value: &Value) -> Result<(), ApiError> {
     Err(ApiError::unsupported(name, format!("{name} is not supported: {why}")))
 }
 
-/// With `adaptive` the model decides whether it thinks, and no model here does.
-fn check_thinking(value: &Value) -> Result<(), ApiError> {
-    let kind = BodyFields::of(value.clone(), "thinking".to_owned())?.text("type")?;
-    if kind.is_none_or(|kind| matches!(kind.as_str(), "disabled" | "adaptive")) {
-        return Ok(());
-    }
-    let message = "thinking is not supported: no model here thinks in blocks of its own";
-    Err(ApiError::unsupported("thinking", message))
-}
-
-/// No model here reasons apart from its answer. So an effort is refused, and a summary of nothing is not.
-fn check_reasoning(value: &Value) -> Result<(), ApiError> {
-    let wishes = BodyFields::of(value.clone(), "reasoning".to_owned())?;
-    for (name, value) in wishes.iter() {
-        let served = match name {
-            "effort" => json!(["none"]),
-            "enabled" => json!([false]),
-            "summary" | "generate_summary" => json!(["auto", "concise", "detailed"]),
-            _ => json!([]),
-        };
-        if !value.is_null() && !served.as_array().is_some_and(|served| served.contains(value)) {
-            let message = format!("reasoning.{name} is not supported: no model here reasons");
-            return Err(ApiError::unsupported(&wishes.at(name), message));
-        }
-    }
-    Ok(())
-}
-
 /// Whether the edits of a context change nothing: there are no thinking blocks that could be cleared.
 fn check_context_edits(value: &Value) -> Result<(), ApiError> {
     let mut context = BodyFields::of(value.clone(), "context_management".to_owned())?;
-    for mut edit in context.objects("edits")?.unwrap_or_default() {
+    for mut edit in context.objects("edits")? {
         if !edit.text("type")?.is_some_and(|kind| kind.starts_with("clear_thinking_")) {
             let message = "the gateway sends a conversation whole";
             return Err(ApiError::unsupported(&edit.at("type"), message));
@@ -134,7 +116,7 @@ mod tests {
             ("verbosity", json!("high"), "verbosity"),
             ("reasoning", json!({ "effort": "low" }), "reasoning.effort"),
             ("reasoning", json!(1), "reasoning"),
-            ("thinking", json!({ "type": "enabled" }), "thinking"),
+            ("thinking", json!({ "type": "enabled" }), "thinking.type"),
             ("thinking", json!({ "type": 1 }), "thinking.type"),
             ("context_management", json!({ "edits": [{ "type": "x" }] }), "context_management.edits[0].type"),
             ("wings", json!(2), "wings"),

@@ -1,7 +1,7 @@
 //! The steps of an answer, from the turn to the adapter of the program's API.
 
 use baton_client::{TokenReport, TurnOutcome};
-use baton_proto::memory::MemoryItem;
+use baton_proto::{memory::MemoryItem, record::FinishReason};
 use serde_json::{Value, json};
 
 use crate::{clock::rfc3339, http::api_error::ApiError};
@@ -12,10 +12,8 @@ pub(crate) enum Step {
     Model(String),
     /// A remark about the nodes of the answer, such as a takeover; the APIs of programs have no place for it.
     Note(String),
-    /// Log probabilities of the tokens whose text comes next.
-    Logprobs(Vec<TokenReport>),
-    /// More of the text.
-    Text(String),
+    /// More of the text, which may be empty, and the reports of tokens since the last text.
+    Text(String, Vec<TokenReport>),
     /// The client rebuilt, compared and accepted the answer.
     Done(Box<AcceptedAnswer>),
     /// The turn failed.
@@ -25,6 +23,8 @@ pub(crate) enum Step {
 /// An accepted answer.
 pub(crate) struct AcceptedAnswer {
     pub(crate) outcome: TurnOutcome,
+    /// Why it ended, given its calls.
+    pub(crate) finish: FinishReason,
     /// The model's name.
     pub(crate) model: String,
     /// Events of the session's other devices.
@@ -93,5 +93,67 @@ impl AcceptedAnswer {
         let receipt = &self.outcome.receipt;
         let model: String = receipt.model.to_string().chars().take(12).collect();
         format!("fp_{model}_{}", receipt.engine.name())
+    }
+}
+
+/// The items of an answer that its program has: bytes of the text, or ids of reported tokens. When the answer restarts,
+/// equal items are not sent again. Once the two differ, no more items follow.
+#[derive(Default)]
+pub(crate) struct SentItems<T> {
+    items: Vec<T>,
+    /// Items of the present answer, which agree with the sent ones.
+    agreed: usize,
+    differs: bool,
+}
+
+impl<T: Copy + PartialEq> SentItems<T> {
+    pub(crate) fn items(&self) -> &[T] {
+        &self.items
+    }
+
+    pub(crate) fn restart(&mut self) {
+        (self.agreed, self.differs) = (0, false);
+    }
+
+    /// Takes items. Returns the number of those at their beginning that are not sent.
+    pub(crate) fn take(&mut self, new: &[T]) -> usize {
+        let known = self.items.get(self.agreed..).unwrap_or_default();
+        self.differs |= known.iter().zip(new).any(|(known, new)| known != new);
+        if self.differs {
+            return new.len();
+        }
+        let same = known.len().min(new.len());
+        self.items.extend(new.iter().skip(same));
+        self.agreed += new.len();
+        same
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restarted_answer_is_not_sent_twice_and_nothing_follows_once_it_differs() {
+        type Case = (&'static [Option<&'static str>], &'static [&'static str]);
+        let cases: [Case; 3] = [
+            (
+                &[Some("one two"), None, Some("one"), Some(" two three"), Some(" four")],
+                &["one two", " three", " four"],
+            ),
+            (&[Some("one two"), None, Some("one"), None, Some("one two"), Some(" 3")], &["one two", " 3"]),
+            (&[Some("one two"), None, Some("one"), Some(" 2"), Some(" three")], &["one two"]),
+        ];
+        for (pieces, expected) in cases {
+            let (mut sent, mut out) = (SentItems::default(), Vec::new());
+            for piece in pieces {
+                match piece {
+                    Some(text) => out.push(&text[sent.take(text.as_bytes())..]),
+                    None => sent.restart(),
+                }
+            }
+            out.retain(|text| !text.is_empty());
+            assert_eq!((&out[..], sent.items()), (expected, expected.concat().as_bytes()));
+        }
     }
 }

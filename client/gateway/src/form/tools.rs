@@ -7,18 +7,21 @@
 use std::collections::HashMap;
 
 use baton_proto::{
-    record::{FinishReason, Role},
+    record::FinishReason,
     tools::{
         AnswerReader, Call, CallArguments, CallSchemaError, Definitions, Json, MAX_CALLS, MAX_TOOLS, Piece,
-        TOOLS_NAME, call_id, call_id_of, call_or_answer_schema, call_position, call_schema, is_tool_name,
-        write_answer, write_call,
+        call_id, call_id_of, call_or_answer_schema, call_position, call_schema, is_tool_name, write_answer,
+        write_call,
     },
 };
-
 use serde_json::Value;
 
 use crate::{
-    form::{completion::CompletionRequest, fields::without_nulls, format},
+    form::{
+        completion::CompletionRequest,
+        fields::{BodyFields, without_nulls},
+        format,
+    },
     http::api_error::ApiError,
 };
 
@@ -50,97 +53,68 @@ pub(crate) struct ToolRequest {
     pub(crate) parallel_tool_calls: Option<bool>,
 }
 
-/// The tools of a turn.
-#[derive(Debug, Default)]
-pub(crate) struct TurnTools {
-    /// The tools that the model is given.
-    pub(crate) definitions: Option<Definitions>,
-    /// The schema of a forced call, which the answer must be.
-    pub(crate) forced: Option<String>,
-    /// Whether the answer ends with its first call.
-    pub(crate) is_one_call: bool,
-}
-
 impl ToolRequest {
-    /// Checks the tools, and the wishes that nodes can fulfil.
-    pub(crate) fn read(self) -> Result<TurnTools, ApiError> {
-        let tools = self.tools.into_iter().map(without_nulls).collect::<Value>();
-        let Some(Json::List(tools)) = Json::parse(&tools.to_string()) else {
-            return Err(ApiError::value("tools", "tools is a list"));
-        };
+    /// Gives a request these tools, and the schema that its answer must satisfy for them: that of a forced call, or
+    /// that of a call or the request's own form.
+    pub(crate) fn apply(self, mut request: CompletionRequest) -> Result<CompletionRequest, ApiError> {
         let is_forced = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
-        for (index, tool) in tools.iter().enumerate() {
-            check_tool(index, tool)?;
-        }
-        if tools.is_empty() && is_forced {
-            return Err(ApiError::value(
-                "tool_choice",
-                "tool_choice asks for a call, and there are no tools",
-            ));
-        }
-        if tools.is_empty() || self.choice == ToolChoice::Never {
-            return Ok(TurnTools::default());
-        }
-        let wrong = || {
-            ApiError::value("tools", format!("tools is at most {MAX_TOOLS} functions with different names"))
+        let Some(tools) = definitions(self.tools)? else {
+            if is_forced {
+                let message = "tool_choice asks for a call, and there are no tools";
+                return Err(ApiError::value("tool_choice", message));
+            }
+            return Ok(request);
         };
-        let definitions = Definitions::of(tools).ok_or_else(wrong)?;
-        let too_long = |_| ApiError::value("tools", "the tools are too long");
-        definitions.message().check().map_err(too_long)?;
-        let forced = match &self.choice {
-            ToolChoice::Required => Some(forced_call(&definitions, None)?),
-            ToolChoice::Named(name) => Some(forced_call(&definitions, Some(name))?),
-            ToolChoice::Auto | ToolChoice::Never => None,
+        let forced = |name| call_schema(&tools, name, CallArguments::Checked).map(Some);
+        let schema = match (&self.choice, &request.json_schema) {
+            (ToolChoice::Never, _) => return Ok(request),
+            (ToolChoice::Required, _) => forced(None),
+            (ToolChoice::Named(name), _) => forced(Some(name.as_str())),
+            (ToolChoice::Auto, None) => Ok(None),
+            (ToolChoice::Auto, Some(form)) => {
+                call_or_answer_schema(&tools, &serde_json::from_str(form).unwrap_or_default()).map(Some)
+            }
         };
+        let schema = schema.map_err(|error| call_error(&error))?;
+        request.json_schema = schema.map(|schema| format::check_length(schema, "tools")).transpose()?;
+        request.is_forced = is_forced;
         // A forced call is one call.
-        let is_one_call = self.parallel_tool_calls == Some(false) && !is_forced;
-        Ok(TurnTools { definitions: Some(definitions), forced, is_one_call })
+        request.is_one_call = self.parallel_tool_calls == Some(false) && !is_forced;
+        if request.is_one_call {
+            request.sampling.others.stop.push(CALL_END.to_owned());
+        }
+        request.tools = Some(tools);
+        Ok(request)
     }
 }
 
-/// The schema of a forced call. Nodes hold an answer to a schema, token by token, and a call in JSON alone is one of
-/// the forms in which models write calls.
-fn forced_call(tools: &Definitions, named: Option<&str>) -> Result<String, ApiError> {
-    let schema = call_schema(tools, named, CallArguments::Checked).map_err(|error| call_error(&error, ""))?;
-    format::check_length(schema, "tools")
+/// Checks the definitions of tools; none if there are no tools.
+fn definitions(tools: Vec<Value>) -> Result<Option<Definitions>, ApiError> {
+    let tools = tools.into_iter().map(without_nulls).collect::<Value>();
+    let Some(Json::List(tools)) = Json::parse(&tools.to_string()) else {
+        return Err(ApiError::value("tools", "tools is a list"));
+    };
+    for (index, tool) in tools.iter().enumerate() {
+        check_tool(index, tool)?;
+    }
+    if tools.is_empty() {
+        return Ok(None);
+    }
+    let wrong = || format!("tools is at most {MAX_TOOLS} functions with different names");
+    let definitions = Definitions::of(tools).ok_or_else(|| ApiError::value("tools", wrong()))?;
+    definitions.message().check().map_err(|_| ApiError::value("tools", "the tools are too long"))?;
+    Ok(Some(definitions))
 }
 
-/// The error for tools whose calls have no schema; `form` is the parameter of the answer's own schema.
-fn call_error(error: &CallSchemaError, form: &str) -> ApiError {
+/// The error for tools whose calls have no schema. Nodes hold an answer to a schema, token by token, and a call in JSON
+/// alone is one of the forms in which models write calls.
+fn call_error(error: &CallSchemaError) -> ApiError {
     match error {
         CallSchemaError::NoTool(_) => ApiError::value("tool_choice", error.to_string()),
         CallSchemaError::Reference(index) => {
             ApiError::unsupported(&format!("tools[{index}].function.parameters"), error.to_string())
         }
-        CallSchemaError::AnswerReference => ApiError::unsupported(form, error.to_string()),
-    }
-}
-
-impl TurnTools {
-    /// The request with these tools. An answer with a form of its own is a call or has that form, which `form`
-    /// names; a forced call has no other form.
-    pub(crate) fn into_request(
-        self,
-        request: CompletionRequest,
-        form: &str,
-    ) -> Result<CompletionRequest, ApiError> {
-        let is_forced = self.forced.is_some();
-        let json_schema = match (&self.definitions, self.forced, request.json_schema.as_deref()) {
-            (_, Some(forced), _) => Some(forced),
-            (Some(tools), None, Some(schema)) => {
-                let schema = serde_json::from_str(schema).unwrap_or_default();
-                let either =
-                    call_or_answer_schema(tools, &schema).map_err(|error| call_error(&error, form))?;
-                Some(format::check_length(either, form)?)
-            }
-            (_, None, own) => own.map(str::to_owned),
-        };
-        let mut sampling = request.sampling;
-        if self.is_one_call {
-            sampling.stop.push(CALL_END.to_owned());
-        }
-        let (tools, is_one_call) = (self.definitions, self.is_one_call);
-        Ok(CompletionRequest { tools, json_schema, is_forced, is_one_call, sampling, ..request })
+        CallSchemaError::AnswerReference => ApiError::unsupported(format::NAME, error.to_string()),
     }
 }
 
@@ -179,46 +153,32 @@ pub(crate) struct PastCall {
     arguments: Result<Json, String>,
 }
 
-/// The fault of a call that a program sends back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallFault {
-    /// It has no name of a function.
-    Name,
-    /// Its arguments are no object.
-    Arguments,
-}
-
-impl CallFault {
-    /// For the program's author.
-    pub(crate) fn message(self) -> &'static str {
-        match self {
-            Self::Name => "a call has the name of a function",
-            Self::Arguments => "arguments is the text of a JSON object",
-        }
-    }
-}
-
 impl PastCall {
-    /// A call with the text of its arguments; an empty text stands for none. A limit may have cut the text.
-    pub(crate) fn new(id: Option<String>, name: String, arguments: &str) -> Result<Self, CallFault> {
+    /// Takes a call out of its object, whose arguments have this name: an object, or the text of one. An empty text
+    /// stands for none, and a limit may have cut the text.
+    pub(crate) fn take(
+        fields: &mut BodyFields,
+        id: Option<String>,
+        arguments: &str,
+    ) -> Result<Self, ApiError> {
+        let name = fields.text("name")?.unwrap_or_default();
         if !is_tool_name(&name) {
-            return Err(CallFault::Name);
+            return Err(ApiError::value(&fields.at("name"), "a call has the name of a function"));
         }
-        let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
-        match Json::parse(arguments) {
+        let text = match fields.take(arguments) {
+            Some(Value::String(text)) if !text.trim().is_empty() => text,
+            None | Some(Value::String(_)) => "{}".to_owned(),
+            Some(value) => value.to_string(),
+        };
+        match Json::parse(&text) {
             Some(map @ Json::Map(_)) => Ok(Self { id, name, arguments: Ok(map) }),
-            None if arguments.starts_with('{') => Ok(Self { id, name, arguments: Err(arguments.to_owned()) }),
-            _ => Err(CallFault::Arguments),
+            None if text.starts_with('{') => Ok(Self { id, name, arguments: Err(text) }),
+            _ => {
+                let message = format!("{arguments} is a JSON object, or its text");
+                Err(ApiError::value(&fields.at(arguments), message))
+            }
         }
     }
-}
-
-/// Checks the number of calls in a message; `at` names the parameter.
-pub(crate) fn check_call_count(calls: usize, at: &str) -> Result<(), ApiError> {
-    if calls > MAX_CALLS {
-        return Err(ApiError::value(at, format!("at most {MAX_CALLS} calls are in a message")));
-    }
-    Ok(())
 }
 
 /// The foreign call ids of a request's messages, each with our id for its position.
@@ -226,8 +186,19 @@ pub(crate) fn check_call_count(calls: usize, at: &str) -> Result<(), ApiError> {
 pub(crate) struct CallIds(HashMap<String, String>);
 
 impl CallIds {
-    /// Writes an assistant's calls after its text.
-    pub(crate) fn write(&mut self, content: &str, calls: Vec<PastCall>) -> String {
+    /// Writes an assistant's calls after its text; `at` is the path of the calls.
+    pub(crate) fn write(
+        &mut self,
+        content: String,
+        calls: Vec<PastCall>,
+        at: &str,
+    ) -> Result<String, ApiError> {
+        if calls.is_empty() {
+            return Ok(content);
+        }
+        if calls.len() > MAX_CALLS {
+            return Err(ApiError::value(at, format!("at most {MAX_CALLS} calls are in a message")));
+        }
         let (mut first, mut cut) = (None, None);
         let written =
             calls.into_iter().enumerate().filter_map(|(position, PastCall { id, name, arguments })| {
@@ -246,27 +217,18 @@ impl CallIds {
                 }
             });
         let written: Vec<Call> = written.collect();
-        let mut text = write_answer(content, &written).to_string();
+        let mut text = write_answer(&content, &written).to_string();
         if let Some(cut) = cut {
             text.push_str(if text.is_empty() { "" } else { "\n" });
             text.push_str(cut.strip_suffix(CUT_END).unwrap_or(&cut));
         }
-        text
+        Ok(text)
     }
 
     /// Our id for the id in a tool result.
     pub(crate) fn ours(&self, id: String) -> String {
         self.0.get(&id).cloned().unwrap_or(id)
     }
-}
-
-/// Checks a message's name, of this path: a system message may not have the definitions' name.
-pub(crate) fn check_name(at: &str, role: Role, name: Option<&str>) -> Result<(), ApiError> {
-    if role == Role::System && name == Some(TOOLS_NAME) {
-        let message = "a system message cannot be named tools; send them as the parameter tools";
-        return Err(ApiError::value(at, message));
-    }
-    Ok(())
 }
 
 /// Whether an answer may contain calls.
@@ -531,7 +493,7 @@ mod tests {
     fn a_program_that_wants_one_call_gets_the_first() {
         let request = chat(json!({ "tools": [tool("f")], "parallel_tool_calls": false })).unwrap();
         assert!(request.is_one_call && request.json_schema.is_none());
-        assert_eq!(request.sampling.stop, [CALL_END]);
+        assert_eq!(request.sampling.others.stop, [CALL_END]);
         let two = r#"[{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"a": 2}}]"#;
         let ended = EndedAnswer::read(two, request.answer_parser(), FinishReason::Stop);
         assert_eq!((ended.calls.len(), ended.calls[0].arguments.as_str()), (1, "{\"a\": 1}"));

@@ -1,9 +1,13 @@
-//! Requests of OpenAI's API, read strictly: an unsupported parameter is refused by name, never ignored.
+//! Reads requests of OpenAI's API, and the parameters that all APIs share, strictly: an unsupported parameter is refused
+//! by name, never ignored. Other APIs write theirs under these names first.
+
+use std::ops::RangeInclusive;
 
 use baton_proto::{
-    limits::MAX_OUTPUT_TOKENS,
+    limits::{MAX_OUTPUT_TOKENS, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES},
     record::{Message, Role},
-    turn::TokenBias,
+    tools::TOOLS_NAME,
+    turn::{Sampling, TokenBias},
 };
 use serde_json::Value;
 
@@ -14,13 +18,17 @@ use crate::{
         format,
         logprobs::LogprobsRequest,
         neutral,
-        tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count, check_name},
+        tools::{CallIds, PastCall, ToolChoice, ToolRequest},
     },
     http::api_error::ApiError,
 };
 
-/// The place that a request names.
-fn read_place(fields: &mut BodyFields, session: Option<&str>) -> Result<RequestPlace, ApiError> {
+/// Most answers to a request.
+const MAX_ANSWERS: u64 = 4;
+const PENALTIES: RangeInclusive<f32> = -2.0..=2.0;
+
+/// The place that a request names in a session that was there before, if it names one.
+fn read_place(fields: &mut BodyFields, is_named: bool) -> Result<RequestPlace, ApiError> {
     let replaces = fields.whole("replaces", 0..=u64::MAX)?;
     let branch_after = fields.whole("branch_after", 0..=u64::MAX)?;
     let (place, name) = match (replaces, branch_after) {
@@ -32,33 +40,24 @@ fn read_place(fields: &mut BodyFields, session: Option<&str>) -> Result<RequestP
             return Err(ApiError::value("branch_after", message));
         }
     };
-    if session.is_none_or(|name| name == "new") {
+    if !is_named {
         return Err(ApiError::value(name, format!("{name} needs the session that has this turn")));
     }
     Ok(place)
 }
 
-/// Most answers to a request.
-const MAX_ANSWERS: u64 = 4;
-
 /// How long the session of a chat request lasts. A title, tags and the like, which Open WebUI has made in the
 /// background after each message, are no conversation: it names the task, or sends a prompt of this form.
-fn retention(
-    store: Option<bool>,
-    metadata: Option<&Value>,
-    session: Option<&str>,
-    messages: &[Message],
-) -> Result<Retention, ApiError> {
-    let is_named = session.is_some_and(|name| name != "new");
-    if is_named && store == Some(false) {
+fn retention(store: Option<bool>, is_task: bool, request: &CompletionRequest) -> Result<Retention, ApiError> {
+    if request.is_named() && store == Some(false) {
         let message = "store is false, so nothing of this answer is kept; a named session keeps it";
         return Err(ApiError::unsupported("store", message));
     }
     let is_prompt = |text: &str| text.starts_with("### Task:") && text.contains("<chat_history>");
-    let is_task = metadata.and_then(|labels| labels.get("task")).is_some_and(Value::is_string)
-        || matches!(messages, [message] if message.role == Role::User && is_prompt(&message.text));
+    let is_task =
+        is_task || matches!(&request.messages[..], [one] if one.role == Role::User && is_prompt(&one.text));
     Ok(match store {
-        _ if is_task && !is_named => Retention::Single,
+        _ if is_task && !request.is_named() => Retention::Single,
         Some(false) => Retention::Brief,
         _ => Retention::Stored,
     })
@@ -71,20 +70,11 @@ fn retention(
 pub(crate) fn read_chat(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
     let mut fields = BodyFields::of_body(body)?;
     let session = session.or(fields.text("session")?);
-    let place = read_place(&mut fields, session.as_deref())?;
-    let memory = fields.flag("memory")?.unwrap_or(true);
+    let declines_memory = fields.flag("memory")? == Some(false);
     let logprobs = LogprobsRequest::of_chat(&mut fields)?;
-    let inputs = fields.objects("messages")?.unwrap_or_default();
-    if inputs.is_empty() {
-        return Err(ApiError::value("messages", "messages is empty"));
-    }
-    let mut messages = Vec::with_capacity(inputs.len());
     let mut ids = CallIds::default();
-    for message in inputs {
-        messages.push(read_message(message, &mut ids)?);
-    }
-    let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
-    let rest = messages.split_off(pinned);
+    let messages = fields.objects("messages")?.into_iter().map(|message| read_message(message, &mut ids));
+    let messages = messages.collect::<Result<Vec<_>, _>>()?;
     let tools = ToolRequest {
         tools: fields.list("tools")?.unwrap_or_default(),
         choice: read_choice(fields.take("tool_choice").as_ref(), "/function/name")?,
@@ -94,12 +84,16 @@ pub(crate) fn read_chat(body: &[u8], session: Option<String>) -> Result<Completi
     if !(1..=MAX_ANSWERS).contains(&answers) {
         return Err(ApiError::unsupported("n", format!("n is from 1 to {MAX_ANSWERS}")));
     }
-    let answers = usize::try_from(answers).unwrap_or(1);
+    let more_answers = answers - 1;
     let store = fields.flag("store")?;
-    let retention = retention(store, fields.peek("metadata"), session.as_deref(), &rest)?;
-    let completion = read_common(fields, messages, rest)?;
-    let completion = tools.read()?.into_request(completion, format::NAME)?;
-    Ok(CompletionRequest { session, logprobs, place, memory, answers, retention, ..completion })
+    let metadata = fields.peek("metadata").and_then(|labels| labels.get("task"));
+    let is_task = metadata.is_some_and(Value::is_string);
+    let named = CompletionRequest { session, ..CompletionRequest::default() };
+    let place = read_place(&mut fields, named.is_named())?;
+    let request = read_common(fields, messages, tools)?;
+    let session = named.session;
+    let request = CompletionRequest { session, place, declines_memory, logprobs, more_answers, ..request };
+    Ok(CompletionRequest { retention: retention(store, is_task, &request)?, ..request })
 }
 
 /// Reads the body of a text completion. The text becomes one message of its own conversation: nodes render every
@@ -108,47 +102,30 @@ pub(crate) fn read_text(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     let mut fields = BodyFields::of_body(body)?;
     let logprobs = LogprobsRequest::of_text(&mut fields)?;
     let not_text = |_| ApiError::unsupported("prompt", "prompt must be a text, not tokens");
-    let missing = || ApiError::value("prompt", "prompt is a text, and missing");
-    let prompts = fields.texts("prompt").map_err(not_text)?.ok_or_else(missing)?;
+    let prompts = fields.texts("prompt").map_err(not_text)?.unwrap_or_default();
     let one = <[String; 1]>::try_from(prompts);
-    let [prompt] = one.map_err(|_| ApiError::unsupported("prompt", "one prompt at a time is served"))?;
-    let messages = vec![Message::new(Role::User, prompt)];
-    let completion = read_common(fields, Vec::new(), messages)?;
-    Ok(CompletionRequest { logprobs, retention: Retention::Single, ..completion })
+    let [prompt] = one.map_err(|_| ApiError::unsupported("prompt", "prompt is one text"))?;
+    let request = read_common(fields, vec![Message::new(Role::User, prompt)], ToolRequest::default())?;
+    Ok(CompletionRequest { logprobs, retention: Retention::Single, ..request })
 }
 
 fn read_message(mut fields: BodyFields, ids: &mut CallIds) -> Result<Message, ApiError> {
-    let role = match fields.some_text("role")?.as_str() {
-        "system" | "developer" => Role::System,
-        "user" => Role::User,
-        "assistant" => Role::Assistant,
-        "tool" => Role::Tool,
-        other => {
-            let message =
-                format!("there is no role {other:?}: it is system, developer, user, assistant or tool");
-            return Err(ApiError::value(&fields.at("role"), message));
-        }
-    };
+    let role = fields.role(&["system", "developer", "user", "assistant", "tool"])?;
     let text = fields.content("content", &["text"], "")?;
-    let calls = fields.objects("tool_calls")?.unwrap_or_default();
-    let text = match calls.len() {
-        0 => text,
-        _ if role != Role::Assistant => {
-            return Err(ApiError::value(&fields.at("tool_calls"), "only the assistant calls tools"));
-        }
-        count => {
-            check_call_count(count, &fields.at("tool_calls"))?;
-            ids.write(&text, calls.into_iter().map(read_call).collect::<Result<_, _>>()?)
-        }
-    };
+    let (calls, at) = (fields.objects("tool_calls")?, fields.at("tool_calls"));
+    if role != Role::Assistant && !calls.is_empty() {
+        return Err(ApiError::value(&at, "only the assistant calls tools"));
+    }
+    let text = ids.write(text, calls.into_iter().map(read_call).collect::<Result<_, _>>()?, &at)?;
     let name = fields.text("name")?;
-    check_name(&fields.at("name"), role, name.as_deref())?;
+    if role == Role::System && name.as_deref() == Some(TOOLS_NAME) {
+        let message = "a system message cannot be named tools; send them as the parameter tools";
+        return Err(ApiError::value(&fields.at("name"), message));
+    }
     let call_id = fields.text("tool_call_id")?.map(|id| ids.ours(id));
     // Programs send an assistant's message back with all its original fields, most of them empty.
     fields.refuse_rest("a message")?;
-    let message = Message { role, name, call_id, text };
-    message.check().map_err(|_| ApiError::long_message(&fields.at("content"), &message))?;
-    Ok(message)
+    Ok(Message { role, name, call_id, text })
 }
 
 /// A call as a program sends it back.
@@ -156,18 +133,8 @@ fn read_call(mut fields: BodyFields) -> Result<PastCall, ApiError> {
     if fields.text("type")?.is_some_and(|kind| kind != "function") {
         return Err(ApiError::unsupported(&fields.at("type"), "only calls of type function are served"));
     }
-    let at = fields.at("function");
     let id = fields.text("id")?;
-    let (name, arguments) = match fields.object("function")? {
-        None => Default::default(),
-        Some(mut function) => {
-            (function.text("name")?.unwrap_or_default(), function.text("arguments")?.unwrap_or_default())
-        }
-    };
-    PastCall::new(id, name, &arguments).map_err(|fault| {
-        let field = if fault == CallFault::Name { "name" } else { "arguments" };
-        ApiError::value(&format!("{at}.{field}"), fault.message())
-    })
+    PastCall::take(&mut fields.part("function")?, id, "arguments")
 }
 
 /// Reads `tool_choice`; a choice of one function has its name at `name`, a JSON pointer.
@@ -193,72 +160,92 @@ pub(crate) fn read_choice(choice: Option<&Value>, name: &str) -> Result<ToolChoi
 
 /// The biases by token id, which is written as text, in ascending order of tokens.
 fn read_biases(fields: &mut BodyFields) -> Result<Vec<TokenBias>, ApiError> {
-    let Some(mut biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    let mut biases = fields.part("logit_bias")?;
     let tokens: Vec<String> = biases.iter().map(|(token, _)| token.to_owned()).collect();
     let mut read = Vec::with_capacity(tokens.len());
+    let wrong = || {
+        let message = format!("logit_bias has at most {MAX_TOKEN_BIASES} different token ids, as digits");
+        ApiError::value("logit_bias", message)
+    };
     for text in tokens {
-        let Some(bias) = biases.number(&text)? else { continue };
-        let wrong = |_| {
-            let message = "logit_bias has token ids of the model's vocabulary, as texts of digits";
-            ApiError::value("logit_bias", message)
-        };
-        read.push(TokenBias { token: text.parse().map_err(wrong)?, bias });
+        let Some(bias) = biases.number(&text, -100.0..=100.0)? else { continue };
+        read.push(TokenBias { token: text.parse().map_err(|_| wrong())?, bias });
     }
     read.sort_by_key(|bias| bias.token);
-    Ok(read)
+    let is_sorted = read.is_sorted_by(|a, b| a.token < b.token);
+    if is_sorted && read.len() <= MAX_TOKEN_BIASES { Ok(read) } else { Err(wrong()) }
 }
 
 /// Reads the seed; any number of 64 bits is one, with or without a sign.
-pub(crate) fn read_seed(fields: &mut BodyFields) -> Result<Option<u64>, ApiError> {
+fn read_seed(fields: &mut BodyFields) -> Result<Option<u64>, ApiError> {
     let seed = fields.whole("seed", i128::from(i64::MIN)..=i128::from(u64::MAX))?;
     let bits = |seed| u64::try_from(seed).ok().or_else(|| i64::try_from(seed).ok().map(i64::cast_unsigned));
     Ok(seed.and_then(bits))
 }
 
-/// Reads the parameters that all kinds of requests share. Those that are left must be neutral.
-pub(crate) fn read_common(
-    mut fields: BodyFields,
-    system: Vec<Message>,
-    messages: Vec<Message>,
-) -> Result<CompletionRequest, ApiError> {
-    let json_schema = format::take(&mut fields)?;
-    let (temperature, top_p) = (fields.number("temperature")?, fields.number("top_p")?);
-    let sampling = SamplingRequest {
-        top_k: read_top_k(&mut fields)?,
-        min_p: fields.number("min_p")?.unwrap_or(0.0),
-        repetition_penalty: fields.number("repetition_penalty")?,
-        presence_penalty: fields.number("presence_penalty")?.unwrap_or(0.0),
-        frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(0.0),
-        token_biases: read_biases(&mut fields)?,
-        seed: read_seed(&mut fields)?,
-        stop: fields.texts("stop")?.unwrap_or_default(),
-        ..SamplingRequest::of(temperature, top_p)
-    };
-    sampling.check()?;
-    let older = fields.whole("max_tokens", 1..=MAX_OUTPUT_TOKENS)?;
-    let max_tokens = fields.whole("max_completion_tokens", 1..=MAX_OUTPUT_TOKENS)?.or(older);
-    let stream = fields.flag("stream")?.unwrap_or(false);
-    let include_usage = read_stream_options(&mut fields, stream)?;
-    // Programs that must name a model send such placeholders.
-    let model = fields.text("model")?.filter(|model| !is_any(model));
-    neutral::check_rest(&fields)?;
-    Ok(CompletionRequest {
-        model,
-        sampling,
-        max_tokens,
-        stream,
-        include_usage,
-        json_schema,
-        ..CompletionRequest::new(system, messages)
-    })
-}
-
-/// Reads `top_k`; -1 stands for no limit, as servers of open models have it.
-pub(crate) fn read_top_k(fields: &mut BodyFields) -> Result<u32, ApiError> {
+/// Reads the sampling. A nucleus of zero leaves the likeliest token; `top_k` of -1 stands for no limit, as servers of
+/// open models have it.
+fn read_sampling(fields: &mut BodyFields) -> Result<SamplingRequest, ApiError> {
+    let temperature = fields.number("temperature", 0.0..=5.0)?;
+    let top_p = fields.number("top_p", 0.0..=1.0)?;
+    let nucleus = top_p.filter(|top_p| *top_p > 0.0);
     if fields.peek("top_k").and_then(whole) == Some(-1) {
         fields.take("top_k");
     }
-    Ok(fields.whole("top_k", 0..=u32::MAX)?.unwrap_or(0))
+    let stop = fields.texts("stop")?.unwrap_or_default();
+    if stop.len() > MAX_STOP_STRINGS || !stop.iter().all(|text| (1..=MAX_STOP_BYTES).contains(&text.len())) {
+        let message = format!("stop is at most {MAX_STOP_STRINGS} texts of 1 to {MAX_STOP_BYTES} bytes");
+        return Err(ApiError::value("stop", message));
+    }
+    let others = Sampling {
+        top_p: nucleus.unwrap_or(1.0),
+        top_k: fields.whole("top_k", 0..=u32::MAX)?.unwrap_or(0),
+        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
+        stop,
+        presence_penalty: fields.number("presence_penalty", PENALTIES)?.unwrap_or(0.0),
+        frequency_penalty: fields.number("frequency_penalty", PENALTIES)?.unwrap_or(0.0),
+        token_biases: read_biases(fields)?,
+        ..Sampling::default()
+    };
+    Ok(SamplingRequest {
+        temperature: if top_p.is_some() && nucleus.is_none() { Some(0.0) } else { temperature },
+        repetition_penalty: fields.number("repetition_penalty", 0.01..=10.0)?,
+        seed: read_seed(fields)?,
+        others,
+    })
+}
+
+/// Reads the parameters that all kinds of requests share, with these messages and tools. Those that are left must be
+/// neutral.
+pub(crate) fn read_common(
+    mut fields: BodyFields,
+    mut messages: Vec<Message>,
+    tools: ToolRequest,
+) -> Result<CompletionRequest, ApiError> {
+    if messages.is_empty() {
+        return Err(ApiError::value("messages", "messages is empty"));
+    }
+    for message in &messages {
+        message.check().map_err(|_| ApiError::long_message(message))?;
+    }
+    let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
+    let rest = messages.split_off(pinned);
+    let older = fields.whole("max_tokens", 1..=MAX_OUTPUT_TOKENS)?;
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    let request = CompletionRequest {
+        system: messages,
+        messages: rest,
+        json_schema: format::take(&mut fields)?,
+        sampling: read_sampling(&mut fields)?,
+        max_tokens: fields.whole("max_completion_tokens", 1..=MAX_OUTPUT_TOKENS)?.or(older),
+        stream,
+        include_usage: read_stream_options(&mut fields, stream)?,
+        // Programs that must name a model send placeholders.
+        model: fields.text("model")?.filter(|model| !is_any(model)),
+        ..CompletionRequest::default()
+    };
+    neutral::check_rest(&fields)?;
+    tools.apply(request)
 }
 
 /// Reads whether a stream ends with the token counts.
@@ -324,6 +311,7 @@ mod tests {
             ("top_k", json!(-2), "top_k"),
             ("stop", json!(5), "stop"),
             ("logit_bias", json!({ "5": "x" }), "logit_bias.5"),
+            ("logit_bias", json!({ "50256": -101 }), "logit_bias.50256"),
             ("logprobs", json!("yes"), "logprobs"),
             ("messages", json!({}), "messages"),
             ("messages", json!(["hi"]), "messages[0]"),
@@ -335,7 +323,7 @@ mod tests {
             ("messages", json!([{ "role": "assistant", "tool_calls": 1 }]), "messages[0].tool_calls"),
             (
                 "messages",
-                json!([{ "role": "assistant", "tool_calls": [{ "function": { "name": "f", "arguments": {} } }] }]),
+                json!([{ "role": "assistant", "tool_calls": [{ "function": { "name": "f", "arguments": 5 } }] }]),
                 "messages[0].tool_calls[0].function.arguments",
             ),
             ("response_format", json!({ "type": 5 }), "response_format.type"),
@@ -372,7 +360,7 @@ mod tests {
         });
         let request = chat(nulls).unwrap();
         assert_eq!(
-            (request.max_tokens, request.sampling.seed, request.sampling.top_k),
+            (request.max_tokens, request.sampling.seed, request.sampling.others.top_k),
             (Some(77), Some(1000), 0)
         );
         assert!(!request.include_usage && !request.tools.unwrap().message().text.contains("null"));
@@ -418,8 +406,8 @@ mod tests {
 
     #[test]
     fn memory_is_recalled_unless_the_request_declines_it() {
-        assert!(chat(json!({})).unwrap().memory);
-        assert!(!chat(json!({ "memory": false })).unwrap().memory);
+        assert!(!chat(json!({})).unwrap().declines_memory);
+        assert!(chat(json!({ "memory": false })).unwrap().declines_memory);
     }
 
     #[test]
@@ -456,7 +444,6 @@ mod tests {
             ("frequency_penalty", json!(-2.1)),
             ("logprobs", json!(1)),
             ("top_logprobs", json!(3)),
-            ("logit_bias", json!({ "50256": -101 })),
             ("logit_bias", json!({ "the": 1 })),
             ("logit_bias", json!({ "7": 1, "07": 1 })),
             ("response_format", json!({ "type": "regex" })),

@@ -9,23 +9,44 @@ use axum::{
 use baton_proto::{ErrorCode, ids::SessionId, limits::MAX_MESSAGE_BYTES, record::Message};
 use serde_json::{Value, json};
 
-use crate::{clock::rfc3339, http::session_header::name_session, keys::usage::SpentQuota};
+use crate::{http::session_header::name_session, keys::usage::SpentQuota};
 use baton_client::{ClientError, choose::NoChoice};
 
 /// Retry delay for a client, in seconds.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
+const RETRY_AFTER_S: u64 = 2;
 
 /// The way in which a program sends its key.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"baton serve\"");
-/// The codes of errors about threads, in Anthropic's API.
-const THREAD_NOT_FOUND: &str = "thread_not_found";
-const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
+
+/// The status of each code. All others are of requests that cannot be served as they are.
+fn status_of(code: &str) -> StatusCode {
+    match code {
+        "invalid_api_key" | "key_expired" => StatusCode::UNAUTHORIZED,
+        "origin_not_allowed" | "owner_only" | "grant_required" => StatusCode::FORBIDDEN,
+        "unknown_url" | "model_not_found" | "no_memory" | "memory_not_found" | "session_not_found"
+        | "session_deleted" | "response_not_found" | "thread_not_found" | "no_answer" => {
+            StatusCode::NOT_FOUND
+        }
+        "session_busy"
+        | "session_behind"
+        | "session_empty"
+        | "history_mismatch"
+        | "turn_not_found"
+        | "message_not_pending"
+        | "response_in_conversation" => StatusCode::CONFLICT,
+        "body_too_large" => StatusCode::PAYLOAD_TOO_LARGE,
+        "unsupported_encoding" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "rate_limit_exceeded" | "insufficient_quota" => StatusCode::TOO_MANY_REQUESTS,
+        "answer_interrupted" | "relayer_failed" => StatusCode::BAD_GATEWAY,
+        "no_node" => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
 
 /// An error as its reader sees it. Holds no text of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     status: StatusCode,
-    kind: &'static str,
     code: &'static str,
     param: Option<Box<str>>,
     message: Box<str>,
@@ -35,14 +56,15 @@ pub(crate) struct ApiError {
 }
 
 impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<Box<str>>) -> Self {
-        Self { status, kind, code, param: None, message: message.into(), session: None, retry_after_s: None }
+    /// An error with the status of its code.
+    pub(crate) fn new(code: &'static str, message: impl Into<Box<str>>) -> Self {
+        let (status, message) = (status_of(code), message.into());
+        Self { status, code, param: None, message, session: None, retry_after_s: None }
     }
 
-    /// A request that cannot be served as it is; `param` names the faulty parameter.
+    /// An error in the parameter of this path; in none, if it is empty.
     pub(crate) fn request(code: &'static str, param: &str, message: impl Into<Box<str>>) -> Self {
-        let api_error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message);
-        Self { param: (!param.is_empty()).then(|| param.into()), ..api_error }
+        Self { param: (!param.is_empty()).then(|| param.into()), ..Self::new(code, message) }
     }
 
     /// A value that is out of range, or of the wrong kind.
@@ -50,132 +72,48 @@ impl ApiError {
         Self::request("invalid_value", param, message)
     }
 
-    /// A message that fails its check: its text is too long, or a name or an id of it.
-    pub(crate) fn long_message(param: &str, message: &Message) -> Self {
-        let bytes = message.text.len();
-        if bytes <= MAX_MESSAGE_BYTES {
-            return Self::value(param, "a name or an id of the message is too long");
-        }
-        let message =
-            format!("the message has {bytes} bytes of text; at most {MAX_MESSAGE_BYTES} are served");
-        Self::request("context_length_exceeded", param, message)
-    }
-
-    /// An unsupported feature of OpenAI's API.
+    /// An unsupported feature of the API.
     pub(crate) fn unsupported(param: &str, message: impl Into<Box<str>>) -> Self {
         Self::request("unsupported_parameter", param, message)
+    }
+
+    /// A message that fails its check: its text is too long, or a name or an id of it.
+    pub(crate) fn long_message(message: &Message) -> Self {
+        let bytes = message.text.len();
+        if bytes <= MAX_MESSAGE_BYTES {
+            return Self::value("messages", "a name or an id of a message is too long");
+        }
+        let message = format!("a message has {bytes} bytes of text; at most {MAX_MESSAGE_BYTES} are served");
+        Self::request("context_length_exceeded", "messages", message)
     }
 
     /// The bearer key is missing or wrong.
     pub(crate) fn key() -> Self {
         let message = "the bearer key is missing, wrong or removed; the owner's is in the file that baton serve named when it \
              started, and baton serve keys lists the others";
-        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", "invalid_api_key", message)
-    }
-
-    /// The key of this name has ended.
-    pub(crate) fn expired(name: &str, end_s: u64) -> Self {
-        let message = format!(
-            "the key {name:?} ended at {}; its owner extends it with baton serve keys change",
-            rfc3339(end_s)
-        );
-        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", "key_expired", message)
+        Self::new("invalid_api_key", message)
     }
 
     /// A quota of the key of this name is spent.
     pub(crate) fn quota(name: &str, spent: SpentQuota) -> Self {
         let wait_s = spent.wait_s();
-        let (kind, code, cause) = match spent {
-            SpentQuota::Requests { limit, .. } => (
-                "rate_limit_error",
-                "rate_limit_exceeded",
-                format!("has made its {} of this hour", count(limit, "request")),
-            ),
-            SpentQuota::Tokens { limit, rest, .. } => (
-                "insufficient_quota",
-                "insufficient_quota",
-                format!(
-                    "has {rest} of its {} of this day left, too few for this request",
-                    count(limit, "token")
-                ),
-            ),
+        let (code, cause) = match spent {
+            SpentQuota::Requests { limit, .. } => {
+                ("rate_limit_exceeded", format!("has made its {} of this hour", count(limit, "request")))
+            }
+            SpentQuota::Tokens { limit, rest, .. } => {
+                let limit = count(limit, "token");
+                let cause = format!("has {rest} of its {limit} of this day left, too few for this request");
+                ("insufficient_quota", cause)
+            }
         };
         let message = format!("the key {name:?} {cause}; the quota begins anew in {}", wait(wait_s));
-        let api_error = Self::new(StatusCode::TOO_MANY_REQUESTS, kind, code, message);
-        Self { retry_after_s: Some(wait_s), ..api_error }
-    }
-
-    /// A route for the owner's own key, asked with another key.
-    pub(crate) fn owner_only() -> Self {
-        let message = "this address is for the owner's key; a key with a name does not reach it";
-        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", "owner_only", message)
-    }
-
-    /// The relayer refused or failed.
-    pub(crate) fn relayer(reason: impl Into<Box<str>>) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, "server_error", "relayer_failed", reason)
-    }
-
-    /// A request from a page or by a name that is not allowed.
-    pub(crate) fn forbidden(message: &str) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", "origin_not_allowed", message)
-    }
-
-    /// Nothing is at this address.
-    pub(crate) fn missing(code: &'static str, message: impl Into<Box<str>>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", code, message)
-    }
-
-    /// The session's state differs from the request's view, or the session is busy.
-    pub(crate) fn conflict(code: &'static str, message: impl Into<Box<str>>) -> Self {
-        Self::new(StatusCode::CONFLICT, "invalid_request_error", code, message)
-    }
-
-    /// A body beyond the limit.
-    pub(crate) fn too_large(message: String) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "body_too_large", message)
-    }
-
-    /// A body in another form than it was written.
-    pub(crate) fn encoding(message: String) -> Self {
-        let kind = "invalid_request_error";
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, kind, "unsupported_encoding", message)
+        Self { retry_after_s: Some(wait_s), ..Self::new(code, message) }
     }
 
     /// More requests at once than the endpoint serves, or than the key may have.
     pub(crate) fn crowded() -> Self {
-        let message = "too many requests at once; wait for one of them to end";
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", message)
-    }
-
-    /// The program has part of the answer, and the node that began it is gone.
-    pub(crate) fn interrupted() -> Self {
-        let message = "the node failed within the answer, and another one answered differently; ask again";
-        Self::new(StatusCode::BAD_GATEWAY, "server_error", "answer_interrupted", message)
-    }
-
-    /// No node was found at any of these places.
-    pub(crate) fn no_node(tried: &str) -> Self {
-        let message =
-            format!("no node was found; tried: {tried} (is the node running? see why with baton doctor)");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_node", message)
-    }
-
-    /// No turn here has the message that a thread continues.
-    pub(crate) fn thread_not_found() -> Self {
-        let message = "no message with this id is kept here; send the whole conversation";
-        let api_error = Self::missing(THREAD_NOT_FOUND, message);
-        Self { param: Some("thread.previous_message_id".into()), ..api_error }
-    }
-
-    /// A thread with a wish that is not served.
-    pub(crate) fn thread_unsupported(param: &str, message: impl Into<Box<str>>) -> Self {
-        Self::request(THREAD_UNSUPPORTED, param, message)
-    }
-
-    /// The code by which clients of Anthropic's API act on an error of a thread.
-    pub(crate) fn thread_code(&self) -> Option<&'static str> {
-        [THREAD_NOT_FOUND, THREAD_UNSUPPORTED].into_iter().find(|code| *code == self.code)
+        Self::new("rate_limit_exceeded", "too many requests at once; wait for one of them to end")
     }
 
     /// The same error, for a turn of this session.
@@ -204,6 +142,14 @@ impl ApiError {
         &self.message
     }
 
+    /// The sentence, with the parameter where it names none: for APIs whose errors have no field for it.
+    pub(crate) fn message_with_param(&self, own_name: impl FnOnce(&str) -> String) -> String {
+        match self.param().map(own_name) {
+            Some(param) if !self.message.contains(&param) => format!("{param}: {}", self.message),
+            _ => self.message.to_string(),
+        }
+    }
+
     /// The code, for programs.
     pub(crate) fn code(&self) -> &'static str {
         self.code
@@ -211,9 +157,13 @@ impl ApiError {
 
     /// The body of the response, and of the event that ends a stream.
     pub(crate) fn body(&self) -> Value {
-        json!({ "error": {
-            "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
-        } })
+        let kind = match (self.code, self.status) {
+            ("insufficient_quota", _) => "insufficient_quota",
+            (_, StatusCode::TOO_MANY_REQUESTS) => "rate_limit_error",
+            (_, status) if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        json!({ "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code } })
     }
 }
 
@@ -244,55 +194,43 @@ impl From<ClientError> for ApiError {
             Some(hint) => format!("{error} ({hint})"),
             None => error.to_string(),
         };
-        let server = |status, code| Self::new(status, "server_error", code, message.clone());
-        match &error {
-            ClientError::NoNode(NoChoice::ModelUnavailable { .. } | NoChoice::ModelOfSession { .. }) => {
-                Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
+        let (code, param) = match (&error, error.code()) {
+            (ClientError::NoNode(NoChoice::ModelUnavailable { .. } | NoChoice::ModelOfSession { .. }), _)
+            | (_, Some(ErrorCode::ModelUnavailable)) => ("model_not_found", "model"),
+            (ClientError::NoNode(_), _) => ("no_node", ""),
+            (
+                ClientError::EmptyMessage
+                | ClientError::TooManyMessages { .. }
+                | ClientError::TitleTooLong { .. },
+                _,
+            ) => ("invalid_value", "messages"),
+            (ClientError::SchemaTooLong { .. }, _) => ("invalid_value", "response_format"),
+            (ClientError::MessageTooLong { .. }, _) | (_, Some(ErrorCode::ContextOverflow)) => {
+                ("context_length_exceeded", "messages")
             }
-            ClientError::NoNode(_) => server(StatusCode::SERVICE_UNAVAILABLE, "no_node"),
-            ClientError::EmptyMessage
-            | ClientError::TooManyMessages { .. }
-            | ClientError::TitleTooLong { .. } => Self::value("messages", message),
-            ClientError::SchemaTooLong { .. } => Self::value("response_format", message),
-            ClientError::MessageTooLong { .. } => {
-                Self::request("context_length_exceeded", "messages", message)
+            (ClientError::UnknownSession(_), _) => ("session_not_found", ""),
+            (ClientError::Busy | ClientError::InUse(_), _) => ("session_busy", ""),
+            (ClientError::Behind { .. }, _) => ("session_behind", ""),
+            (ClientError::Deleted, _) => ("session_deleted", ""),
+            (_, Some(ErrorCode::ContentRefused)) => ("content_policy_violation", "messages"),
+            (_, Some(ErrorCode::PayloadRejected)) => ("invalid_request", ""),
+            (_, Some(ErrorCode::Busy | ErrorCode::RateLimited | ErrorCode::QuotaExceeded)) => {
+                ("rate_limit_exceeded", "")
             }
-            ClientError::UnknownSession(_) => Self::missing("session_not_found", message),
-            ClientError::Busy | ClientError::InUse(_) => Self::conflict("session_busy", message),
-            ClientError::Behind { .. } => Self::conflict("session_behind", message),
-            ClientError::Deleted => Self::missing("session_deleted", message),
-            _ => match error.code() {
-                Some(ErrorCode::ContextOverflow) => {
-                    Self::request("context_length_exceeded", "messages", message)
-                }
-                Some(ErrorCode::ContentRefused) => {
-                    Self::request("content_policy_violation", "messages", message)
-                }
-                Some(ErrorCode::PayloadRejected) => Self::request("invalid_request", "", message),
-                Some(ErrorCode::Busy | ErrorCode::RateLimited | ErrorCode::QuotaExceeded) => {
-                    let retry_after_s = error.retry_after_s();
-                    let status = StatusCode::TOO_MANY_REQUESTS;
-                    let api_error = Self::new(status, "rate_limit_error", "rate_limit_exceeded", message);
-                    Self { retry_after_s, ..api_error }
-                }
-                Some(ErrorCode::GrantRequired) => {
-                    Self::new(StatusCode::FORBIDDEN, "invalid_request_error", "grant_required", message)
-                }
-                Some(ErrorCode::ModelUnavailable) => {
-                    Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
-                }
-                _ if matches!(
+            (_, Some(ErrorCode::GrantRequired)) => ("grant_required", ""),
+            _ => {
+                let is_nodes = matches!(
                     error,
                     ClientError::TurnFailed { .. }
                         | ClientError::EmbedFailed { .. }
                         | ClientError::Protocol(_)
-                ) =>
-                {
-                    server(StatusCode::BAD_GATEWAY, error.name())
-                }
-                _ => server(StatusCode::INTERNAL_SERVER_ERROR, error.name()),
-            },
-        }
+                );
+                let status =
+                    if is_nodes { StatusCode::BAD_GATEWAY } else { StatusCode::INTERNAL_SERVER_ERROR };
+                return Self { status, ..Self::new(error.name(), message) };
+            }
+        };
+        Self { retry_after_s: error.retry_after_s(), ..Self::request(code, param, message) }
     }
 }
 
@@ -300,7 +238,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            let retry_after = self.retry_after_s.map_or(RETRY_AFTER, HeaderValue::from);
+            let retry_after = HeaderValue::from(self.retry_after_s.unwrap_or(RETRY_AFTER_S));
             response.headers_mut().insert(header::RETRY_AFTER, retry_after);
         }
         if self.status == StatusCode::UNAUTHORIZED {

@@ -8,56 +8,56 @@ use axum::{
     http::{HeaderName, HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
-use futures::{Stream, StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, future::ready, stream};
 use tokio::time::timeout;
 
 /// Pause in a stream of events after which a sign shows that the connection is alive.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Tells a proxy in front, such as nginx, to hand on a stream as it comes.
-pub(crate) const UNBUFFERED: (HeaderName, HeaderValue) =
+const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
-/// An event in its form on the wire.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ServerEvent(String);
-
-impl ServerEvent {
-    /// An event without a name.
-    ///
-    /// # Parameters
-    /// `data` is one line: JSON is.
-    pub(crate) fn new(data: impl Display) -> Self {
-        Self(format!("data: {data}\n\n"))
-    }
-
-    /// An event with a name.
-    pub(crate) fn named(name: &str, data: impl Display) -> Self {
-        Self(format!("event: {name}\ndata: {data}\n\n"))
-    }
-
-    /// A comment, which readers skip.
-    pub(crate) fn comment() -> Self {
-        Self(":\n\n".to_owned())
-    }
+/// The form of a stream: its type, and a sign of life in it, which may be empty.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamForm {
+    pub(crate) content_type: &'static str,
+    pub(crate) alive: &'static str,
 }
 
-/// A response of events. After each `silence` without one, it sends `alive`, so that nothing between takes the
-/// connection for dead.
+/// Events, with a comment as a sign of life.
+pub(crate) const EVENTS: StreamForm = StreamForm { content_type: "text/event-stream", alive: ":\n\n" };
+
+/// An event without a name.
+///
+/// # Parameters
+/// `data` is one line: JSON is.
+pub(crate) fn event(data: impl Display) -> String {
+    format!("data: {data}\n\n")
+}
+
+/// An event with a name.
+pub(crate) fn named_event(name: &str, data: impl Display) -> String {
+    format!("event: {name}\ndata: {data}\n\n")
+}
+
+/// A response of parts in a form. After each `silence` without one, it sends the sign of life, so that nothing between
+/// takes the connection for dead.
 pub(crate) fn respond(
-    events: impl Stream<Item = ServerEvent> + Send + 'static,
+    parts: impl Stream<Item = String> + Send + 'static,
     silence: Duration,
-    alive: ServerEvent,
+    form: StreamForm,
 ) -> Response {
-    let parts = stream::unfold((Box::pin(events), alive), move |(mut events, alive)| async move {
-        let event = match timeout(silence, events.next()).await {
+    let parts = parts.filter(|part| ready(!part.is_empty()));
+    let parts = stream::unfold(Box::pin(parts), move |mut parts| async move {
+        let part = match timeout(silence, parts.next()).await {
             Ok(next) => next?,
-            Err(_) => alive.clone(),
+            Err(_) => form.alive.to_owned(),
         };
-        Some((Ok::<_, Infallible>(event.0), (events, alive)))
+        Some((Ok::<_, Infallible>(part), parts))
     });
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (header::CONTENT_TYPE, HeaderValue::from_static(form.content_type)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         UNBUFFERED,
     ];
@@ -73,22 +73,23 @@ mod tests {
     #[tokio::test]
     async fn events_have_the_standards_form_and_silence_is_filled() {
         let (sender, events) = mpsc::unbounded();
-        let response = respond(events, Duration::from_millis(20), ServerEvent::comment());
+        let response = respond(events, Duration::from_millis(20), EVENTS);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
         let parts = response.into_body().into_data_stream().map(|part| part.unwrap());
         // A comment comes at any time.
-        let mut events = Box::pin(parts.filter(|part| futures::future::ready(part.as_ref() != b":\n\n")));
-        sender.unbounded_send(ServerEvent::new(r#"{"a":1}"#)).unwrap();
+        let mut events = Box::pin(parts.filter(|part| ready(part.as_ref() != b":\n\n")));
+        sender.unbounded_send(event(r#"{"a":1}"#)).unwrap();
         assert_eq!(events.next().await.unwrap(), "data: {\"a\":1}\n\n");
-        sender.unbounded_send(ServerEvent::named("end", "[DONE]")).unwrap();
+        sender.unbounded_send(named_event("end", "[DONE]")).unwrap();
         assert_eq!(events.next().await.unwrap(), "event: end\ndata: [DONE]\n\n");
         drop(sender);
         assert_eq!(events.next().await, None);
 
-        let silent = respond(stream::pending(), Duration::from_millis(20), ServerEvent::named("ping", "{}"));
+        let silent =
+            respond(stream::pending(), Duration::from_millis(20), StreamForm { alive: "ping", ..EVENTS });
         let mut parts = silent.into_body().into_data_stream();
         for _ in 0..2 {
-            assert_eq!(parts.next().await.unwrap().unwrap(), "event: ping\ndata: {}\n\n");
+            assert_eq!(parts.next().await.unwrap().unwrap(), "ping");
         }
     }
 }

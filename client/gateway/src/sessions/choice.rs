@@ -6,7 +6,7 @@ use baton_proto::{
     chain::{HistoryTurn, effective},
     ids::SessionId,
     link::BranchPoint,
-    record::{Message, RecordKind},
+    record::Message,
     tools::{Definitions, is_definitions},
 };
 
@@ -33,17 +33,14 @@ use baton_client::{Client, ClientError, Conversation, ConversationTurn, NewSessi
 /// A session, ready for the turn.
 pub(crate) struct PreparedSession {
     pub(crate) session: SessionId,
-    pub(crate) work: SessionWork,
+    /// The messages of the turn.
+    pub(crate) messages: Vec<Message>,
+    /// Whether they are unanswered there, so that their turn goes on.
+    pub(crate) is_resumed: bool,
+    /// The seq from which the turn replaces earlier turns.
+    pub(crate) replaces: Option<u64>,
     /// The request's oldest messages that the session does not have: together they are larger than a turn.
     pub(crate) messages_left_out: usize,
-}
-
-/// The work to do in the session.
-pub(crate) enum SessionWork {
-    /// The same request is unanswered: finish that turn.
-    Resume,
-    /// A turn with these messages; `replaces` is the seq from which it replaces earlier turns.
-    Turn { messages: Vec<Message>, replaces: Option<u64> },
 }
 
 /// The session decided for a request, before any change.
@@ -210,11 +207,10 @@ impl Seeker<'_> {
     /// A session in which the same request is unanswered.
     async fn resumed(&self, session: SessionId) -> Result<PreparedSession, ClientError> {
         let handle = self.client.session(session);
-        let begun = handle.info().await?.turns == 0;
-        let pending = handle.pending_messages().await?.filter(|_| begun);
-        let messages_left_out =
-            pending.map_or(0, |pending| self.request.messages.len().saturating_sub(pending.len()));
-        Ok(PreparedSession { session, work: SessionWork::Resume, messages_left_out })
+        let messages = handle.pending_messages().await?.unwrap_or_default();
+        let left_out = self.request.messages.len().saturating_sub(messages.len());
+        let messages_left_out = if handle.info().await?.turns == 0 { left_out } else { 0 };
+        Ok(PreparedSession { session, messages, is_resumed: true, replaces: None, messages_left_out })
     }
 
     /// The place of the request, as the sessions are now.
@@ -258,8 +254,9 @@ impl Seeker<'_> {
         let session = self.client.new_session(NewSession { system, branch, project, root: None }).await?;
         self.gateway.note_use(session);
         let slot = self.take(session).map_err(|_| ClientError::Busy)?;
-        let work = SessionWork::Turn { messages, replaces: None };
-        Ok((PreparedSession { session, work, messages_left_out }, slot))
+        let prepared =
+            PreparedSession { session, messages, is_resumed: false, replaces: None, messages_left_out };
+        Ok((prepared, slot))
     }
 
     /// Begins a branch before the turn that runs in a session, so that both requests are answered.
@@ -290,19 +287,18 @@ impl Seeker<'_> {
         let is_pending = pending.as_ref().is_some_and(|pending| same_messages(pending, self.new));
         if self.request.place == RequestPlace::Pending && !is_pending {
             let message = "this message was answered or dropped meanwhile; read the session again";
-            return Err(ApiError::conflict("message_not_pending", message));
+            return Err(ApiError::new("message_not_pending", message));
         }
-        let mut work = SessionWork::Turn { messages: self.new.to_vec(), replaces };
-        if is_pending && self.is_same_request(session, Some(replaces)).await? {
-            work = SessionWork::Resume;
-        } else {
+        let is_resumed = is_pending && self.is_same_request(session, Some(replaces)).await?;
+        if !is_resumed {
             if pending.is_some() {
                 // A different request no longer waits for that answer.
                 handle.abandon().await?;
             }
             handle.set_system(system).await?;
         }
-        Ok((PreparedSession { session, work, messages_left_out }, slot))
+        let messages = self.new.to_vec();
+        Ok((PreparedSession { session, messages, is_resumed, replaces, messages_left_out }, slot))
     }
 }
 
@@ -360,29 +356,24 @@ fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> 
 
 /// The conversation of a session that the caller named: its id, a prefix of the id, or `last`.
 async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, ApiError> {
-    let client = gateway.client();
-    let unknown = || ClientError::UnknownSession(name.chars().take(64).collect());
     let wanted = name.to_lowercase();
-    let id = match (wanted.parse::<SessionId>(), gateway.caller.project()) {
-        (Ok(id), _) => id,
-        (Err(_), None) if name == "last" => client.last_session().await?.ok_or_else(unknown)?,
-        (Err(_), project) => {
-            let ids = match project {
-                None => client.session_ids().await?,
-                // Last used first.
-                Some(project) => gateway.index().ids_of(project),
-            };
-            let mut found = ids.iter().filter(|id| !wanted.is_empty() && id.to_string().starts_with(&wanted));
-            match (found.next(), found.next()) {
-                (Some(id), None) => *id,
+    let id = match wanted.parse::<SessionId>() {
+        Ok(id) => id,
+        Err(_) => {
+            gateway.refresh().await?;
+            // Last used first.
+            let listed = gateway.index().list(gateway.caller.project());
+            let is_last = name == "last";
+            let ids = listed.iter().map(|one| one.session);
+            let is_meant = |id: &SessionId| is_last || id.to_string().starts_with(&wanted);
+            let mut found = ids.filter(is_meant).take(if is_last { 1 } else { 2 });
+            match (found.next().filter(|_| !wanted.is_empty()), found.next()) {
+                (Some(id), None) => id,
                 (Some(_), Some(_)) => {
-                    return Err(ApiError::value(
-                        "session",
-                        "several sessions begin with this; give more of it",
-                    ));
+                    let message = "several sessions begin with this; give more of it";
+                    return Err(ApiError::value("session", message));
                 }
-                (None, _) if name == "last" => *ids.first().ok_or_else(unknown)?,
-                (None, _) => return Err(unknown().into()),
+                (None, _) => return Err(ClientError::UnknownSession(name.chars().take(64).collect()).into()),
             }
         }
     };
@@ -397,43 +388,25 @@ fn choose_in_named(
     place: RequestPlace,
 ) -> Result<SessionChoice, ApiError> {
     let session = conversation.session;
+    let continued = |replaces| Ok(SessionChoice::Session { session, replaces, left_out: 0 });
     match place {
-        RequestPlace::Replaces(seq) | RequestPlace::BranchAfter(seq) | RequestPlace::AfterTurn(seq) => {
-            return choose_at_turn(conversation, place, seq);
+        RequestPlace::Pending => continued(None),
+        RequestPlace::AfterMessages if before.is_empty() => continued(None),
+        RequestPlace::AfterMessages => {
+            let Some(turns) = agreement(&conversation.turns, before) else {
+                return Err(ApiError::new(
+                    "history_mismatch",
+                    "the messages before the new ones are not what this session says; send the new messages alone, or \
+                     leave the session away",
+                ));
+            };
+            continued(conversation.turns.get(turns).map(|turn| turn.replaced_from))
         }
-        RequestPlace::Pending => return Ok(SessionChoice::Session { session, replaces: None, left_out: 0 }),
-        RequestPlace::AfterMessages => {}
-    }
-    if before.is_empty() {
-        return Ok(SessionChoice::Session { session, replaces: None, left_out: 0 });
-    }
-    let Some(turns) = agreement(&conversation.turns, before) else {
-        return Err(ApiError::conflict(
-            "history_mismatch",
-            "the messages before the new ones are not what this session says; send the new messages alone, or leave \
-             the session away",
-        ));
-    };
-    let replaces = conversation.turns.get(turns).map(|turn| turn.replaced_from);
-    Ok(SessionChoice::Session { session, replaces, left_out: 0 })
-}
-
-/// Places new messages at a turn of a session.
-fn choose_at_turn(
-    conversation: &Conversation,
-    place: RequestPlace,
-    seq: u64,
-) -> Result<SessionChoice, ApiError> {
-    let session = conversation.session;
-    let (index, turn) = turn_at(conversation, seq)?;
-    match place {
-        RequestPlace::Replaces(_) => {
-            Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from), left_out: 0 })
+        RequestPlace::Replaces(seq) => continued(Some(turn_at(conversation, seq)?.1.replaced_from)),
+        RequestPlace::AfterTurn(seq) if conversation.turns.last().is_some_and(|turn| turn.seq == seq) => {
+            continued(None)
         }
-        RequestPlace::AfterTurn(_) if index + 1 == conversation.turns.len() => {
-            Ok(SessionChoice::Session { session, replaces: None, left_out: 0 })
-        }
-        _ => {
+        RequestPlace::AfterTurn(seq) | RequestPlace::BranchAfter(seq) => {
             let (branch, history) = branch_at_turn(conversation, seq)?;
             Ok(SessionChoice::New { branch: Some(branch), history })
         }
@@ -451,10 +424,8 @@ fn branch_at_turn(conversation: &Conversation, seq: u64) -> Result<(BranchPoint,
 /// A present turn, with its index.
 fn turn_at(conversation: &Conversation, seq: u64) -> Result<(usize, &ConversationTurn), ApiError> {
     conversation.turns.iter().enumerate().find(|(_, turn)| turn.seq == seq).ok_or_else(|| {
-        ApiError::conflict(
-            "turn_not_found",
-            format!("the session has no present turn with seq {seq}; read the session again"),
-        )
+        let message = format!("the session has no present turn with seq {seq}; read the session again");
+        ApiError::new("turn_not_found", message)
     })
 }
 
@@ -508,11 +479,6 @@ fn match_session(conversation: &Conversation, before: &[Message], fits: bool) ->
     let shared = conversation.turns.get(turns.checked_sub(1)?)?;
     let branch = BranchPoint { session_id: session, link_hash: shared.link_hash };
     Some(SessionChoice::New { branch: Some(branch), history: Vec::new() })
-}
-
-/// The record kind of a turn: an edit if it replaces turns.
-pub(crate) fn record_kind(replaces: Option<u64>) -> RecordKind {
-    if replaces.is_some() { RecordKind::Edit } else { RecordKind::Turn }
 }
 
 /// The messages to pin to the session: the request's system text and tools. A named session keeps its own
@@ -577,61 +543,46 @@ mod tests {
         }
     }
 
+    fn continued(replaces: Option<u64>) -> SessionChoice {
+        SessionChoice::Session { session: SessionId([1; 32]), replaces, left_out: 0 }
+    }
+
+    fn branched(after: u8, history: Vec<Message>) -> SessionChoice {
+        let branch = BranchPoint { session_id: SessionId([1; 32]), link_hash: LinkHash([after; 32]) };
+        SessionChoice::New { branch: Some(branch), history }
+    }
+
     #[test]
     fn a_request_continues_edits_the_last_turn_or_branches_off() {
-        let three = conversation(3);
-        let session = three.session;
-        let at = |turns| match_session(&three, &said(turns), true);
-        assert_eq!(at(3), Some(SessionChoice::Session { session, replaces: None, left_out: 0 }));
-        assert_eq!(at(2), Some(SessionChoice::Session { session, replaces: Some(2), left_out: 0 }));
-        let branch = BranchPoint { session_id: session, link_hash: LinkHash([0; 32]) };
-        assert_eq!(at(1), Some(SessionChoice::New { branch: Some(branch), history: Vec::new() }));
-        assert_eq!(at(4), None);
-        let too_much = match_session(&three, &said(1), false);
-        assert_eq!(too_much, Some(SessionChoice::Session { session, replaces: Some(1), left_out: 0 }));
+        for (turns, fits, expected) in [
+            (3, true, Some(continued(None))),
+            (2, true, Some(continued(Some(2)))),
+            (1, true, Some(branched(0, Vec::new()))),
+            (4, true, None),
+            (1, false, Some(continued(Some(1)))),
+        ] {
+            assert_eq!(match_session(&conversation(3), &said(turns), fits), expected, "{turns}");
+        }
     }
 
     #[test]
     fn a_named_session_takes_new_messages_edits_anywhere_and_refuses_another_past() {
-        let three = conversation(3);
-        let session = three.session;
-        let choose = |before: &[Message]| choose_in_named(&three, before, RequestPlace::AfterMessages);
-        assert_eq!(choose(&[]).unwrap(), SessionChoice::Session { session, replaces: None, left_out: 0 });
-        assert_eq!(
-            choose(&said(1)).unwrap(),
-            SessionChoice::Session { session, replaces: Some(1), left_out: 0 }
-        );
-        assert!(choose(&said(4)).is_err());
-    }
-
-    #[test]
-    fn a_named_turn_is_replaced_even_the_first_or_begins_a_branch_with_its_history() {
-        let three = conversation(3);
-        let session = three.session;
-        let choose = |place| choose_in_named(&three, &[], place);
-        assert_eq!(
-            choose(RequestPlace::Replaces(0)).unwrap(),
-            SessionChoice::Session { session, replaces: Some(0), left_out: 0 }
-        );
-        let branch = BranchPoint { session_id: session, link_hash: LinkHash([1; 32]) };
-        assert_eq!(
-            choose(RequestPlace::BranchAfter(1)).unwrap(),
-            SessionChoice::New { branch: Some(branch), history: said(2) }
-        );
-        assert_eq!(
-            choose(RequestPlace::AfterTurn(1)).unwrap(),
-            choose(RequestPlace::BranchAfter(1)).unwrap()
-        );
-        assert_eq!(
-            choose(RequestPlace::AfterTurn(2)).unwrap(),
-            SessionChoice::Session { session, replaces: None, left_out: 0 }
-        );
-        assert_eq!(
-            choose(RequestPlace::Pending).unwrap(),
-            SessionChoice::Session { session, replaces: None, left_out: 0 }
-        );
-        assert!(choose(RequestPlace::AfterTurn(3)).is_err(), "no such turn");
-        assert!(choose(RequestPlace::Replaces(3)).is_err(), "no such turn");
-        assert!(choose(RequestPlace::BranchAfter(3)).is_err(), "no such turn");
+        use RequestPlace::{AfterMessages, AfterTurn, BranchAfter, Pending, Replaces};
+        for (before, place, expected) in [
+            (0, AfterMessages, Some(continued(None))),
+            (1, AfterMessages, Some(continued(Some(1)))),
+            (4, AfterMessages, None),
+            (0, Replaces(0), Some(continued(Some(0)))),
+            (0, BranchAfter(1), Some(branched(1, said(2)))),
+            (0, AfterTurn(1), Some(branched(1, said(2)))),
+            (0, AfterTurn(2), Some(continued(None))),
+            (0, Pending, Some(continued(None))),
+            (0, AfterTurn(3), None),
+            (0, Replaces(3), None),
+            (0, BranchAfter(3), None),
+        ] {
+            let chosen = choose_in_named(&conversation(3), &said(before), place);
+            assert_eq!(chosen.ok(), expected, "{place:?} after {before} turns");
+        }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) async fn forget_failed(
     is_resumed: bool,
     error: &ClientError,
 ) -> bool {
-    let is_repeatable = !is_named(request) && !is_resumed;
+    let is_repeatable = !request.is_named() && !is_resumed;
     match gateway.client().session(session).keeps_message(error, is_repeatable).await {
         Ok(true) => {
             let lacks_tools = error.code() == Some(ErrorCode::ModelUnavailable) && request.tools.is_some();
@@ -41,7 +41,7 @@ pub(crate) async fn discard_unused(
     session: SessionId,
 ) -> bool {
     let handle = gateway.client().session(session);
-    if is_named(request) || !handle.info().await.is_ok_and(|info| info.turns == 0) {
+    if request.is_named() || !handle.info().await.is_ok_and(|info| info.turns == 0) {
         return false;
     }
     let discarded = async {
@@ -53,9 +53,4 @@ pub(crate) async fn discard_unused(
         Err(error) => tracing::debug!(%error, "a session without a turn was not deleted"),
     }
     !gateway.client().session_ids().await.is_ok_and(|ids| ids.contains(&session))
-}
-
-/// Whether a request names a session that was there before.
-fn is_named(request: &CompletionRequest) -> bool {
-    request.session.as_deref().is_some_and(|name| name != "new")
 }

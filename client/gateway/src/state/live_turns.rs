@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::{
     api_error::ApiError,
-    event_stream::{self, ServerEvent},
+    event_stream::{self, EVENTS, event},
 };
 
 /// Most tabs that follow one turn: more than a person has open. A further tab is told to try again.
@@ -60,9 +60,8 @@ impl LiveTurns {
     }
 
     pub(crate) fn find(&self, session: SessionId) -> Result<Arc<LiveTurn>, ApiError> {
-        let none =
-            || ApiError::missing("no_answer", "no answer of the page is under way in this conversation");
-        self.lock().get(&session).cloned().ok_or_else(none)
+        let message = "no answer of the page is under way in this conversation";
+        self.lock().get(&session).cloned().ok_or_else(|| ApiError::new("no_answer", message))
     }
 
     /// Forgets a turn, unless a newer one has its session by now.
@@ -93,7 +92,7 @@ impl LiveTurn {
         let waited_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         first.insert("waited_ms".to_owned(), waited_ms.into());
         let follower = Follower { progress: self.progress.subscribe(), first, text: 0, notes: 0 };
-        Ok(event_stream::respond(follower.events(), event_stream::KEEP_ALIVE, ServerEvent::comment()))
+        Ok(event_stream::respond(follower.events(), event_stream::KEEP_ALIVE, EVENTS))
     }
 
     pub(crate) fn note(&self, note: String) {
@@ -134,13 +133,13 @@ impl Follower {
         (event, progress.end.is_some())
     }
 
-    fn events(self) -> impl Stream<Item = ServerEvent> {
+    fn events(self) -> impl Stream<Item = String> {
         stream::unfold(Some(self), |follower: Option<Self>| async move {
             let mut follower = follower?;
             loop {
-                let (event, is_end) = follower.unsent();
-                if !event.is_empty() {
-                    return Some((ServerEvent::new(Value::Object(event)), (!is_end).then_some(follower)));
+                let (fields, is_end) = follower.unsent();
+                if !fields.is_empty() {
+                    return Some((event(Value::Object(fields)), (!is_end).then_some(follower)));
                 }
                 follower.progress.changed().await.ok()?;
             }

@@ -115,29 +115,22 @@ impl SessionIndex {
         }
     }
 
-    /// The indexed sessions, last used first.
-    pub(crate) fn list(&self) -> Vec<SessionSummary> {
-        let mut listed: Vec<SessionSummary> = self
-            .sessions
-            .iter()
-            .map(|(session, entry)| SessionSummary {
+    /// The indexed sessions of a project, or of all, last used first.
+    pub(crate) fn list(&self, project: Option<&str>) -> Vec<SessionSummary> {
+        let is_of =
+            |entry: &IndexedSession| project.is_none() || is_same_place(entry.project.as_deref(), project);
+        let listed =
+            self.sessions.iter().filter(|(_, entry)| is_of(entry)).map(|(session, entry)| SessionSummary {
                 session: *session,
                 title: entry.title.clone(),
                 project: entry.project.clone(),
                 turns: entry.marks.len(),
                 used_ms: entry.used_ms,
                 branch: entry.branch,
-            })
-            .collect();
+            });
+        let mut listed: Vec<SessionSummary> = listed.collect();
         listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
         listed
-    }
-
-    /// The indexed sessions of a project, last used first.
-    pub(crate) fn ids_of(&self, project: &str) -> Vec<SessionId> {
-        let listed =
-            self.list().into_iter().filter(|one| is_same_place(one.project.as_deref(), Some(project)));
-        listed.map(|one| one.session).collect()
     }
 
     /// Sessions of a project that begin with these messages, as whole turns: first the sessions that end there,
@@ -315,7 +308,7 @@ mod tests {
         let mut index = SessionIndex::default();
         index.learn(&conversation(1, 5, &[("  hello\n there ", "x")]));
         index.learn(&conversation(2, 9, &[("long", "x"), ("y", "z")]));
-        let list = index.list();
+        let list = index.list(None);
         assert_eq!((list[1].title.as_str(), list[1].turns, list[0].turns), ("hello there", 1, 2));
         assert_eq!(list[0].title, "long");
     }
@@ -341,6 +334,6 @@ mod tests {
         assert_eq!(index.propose(&said, Some("anna")), [of_anna.session]);
         assert!(index.propose(&said, Some("ben")).is_empty());
         assert!(index.propose(&said, None).is_empty(), "the owner's programs do not continue it either");
-        assert_eq!(index.list()[0].project.as_deref(), Some("anna"));
+        assert_eq!(index.list(None)[0].project.as_deref(), Some("anna"));
     }
 }

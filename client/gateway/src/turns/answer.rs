@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_proto::{ErrorCode, ids::SessionId, record::Message, tools::Definitions};
+use baton_proto::{
+    ErrorCode,
+    ids::SessionId,
+    record::{Message, RecordKind},
+};
 use futures::{Stream, StreamExt as _, future::join_all, stream};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -10,15 +14,16 @@ use crate::{
     form::{
         completion::{CompletionRequest, Retention, split},
         format,
-        logprobs::{LogprobsRequest, SentReports},
-        steps::{AcceptedAnswer, Step},
+        logprobs::LogprobsRequest,
+        steps::{AcceptedAnswer, SentItems, Step},
+        tools::{AnswerParser, EndedAnswer},
     },
     http::api_error::ApiError,
     keys::{accounts::Charge, usage::TokenEstimate},
     memory::GatewayMemory,
     sessions::{
         carried_history::{fit, starts},
-        choice::{PreparedSession, SessionWork, pinned, prepare_session, record_kind},
+        choice::{PreparedSession, pinned, prepare_session},
         unanswered::forget_failed,
     },
     state::{
@@ -28,8 +33,8 @@ use crate::{
     },
 };
 use baton_client::{
-    Client, ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MemoryHint, RouteOptions, SessionHandle,
-    TokenReport, TurnEvent, TurnInput, TurnOutcome,
+    ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, RouteOptions, SessionHandle, TokenReport,
+    TurnEvent, TurnInput, TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
@@ -44,39 +49,38 @@ pub(crate) struct RunningTurn {
     pub(crate) session: SessionId,
     /// Its position in the chain, unless another device's turns come before it meanwhile.
     pub(crate) seq: u64,
+    /// The name of the model that is asked.
+    pub(crate) model: String,
+    /// Reads the calls out of the answer, if the model has tools.
+    pub(crate) parser: Option<AnswerParser>,
     /// Bounded by the largest answer.
     pub(crate) steps: mpsc::UnboundedReceiver<Step>,
 }
 
 /// An answer as a whole.
 pub(crate) struct WholeAnswer {
-    pub(crate) text: String,
+    pub(crate) ended: EndedAnswer,
     pub(crate) reports: Vec<TokenReport>,
     pub(crate) accepted: Box<AcceptedAnswer>,
 }
 
 impl RunningTurn {
     /// The first step of the answer itself. An answer that fails before it begins is an error with a status, as
-    /// programs expect. A streamed one begins with the model after [`MAX_SILENCE`]. `model` is set to the name of the
-    /// model that is asked.
-    pub(crate) async fn first_step(
-        &mut self,
-        model: &mut String,
-        is_streamed: bool,
-    ) -> Result<Step, ApiError> {
-        self.first_within(model, is_streamed.then_some(MAX_SILENCE)).await
+    /// programs expect. A streamed one begins with the model after [`MAX_SILENCE`].
+    pub(crate) async fn first_step(&mut self, is_streamed: bool) -> Result<Step, ApiError> {
+        self.first_within(is_streamed.then_some(MAX_SILENCE)).await
     }
 
-    async fn first_within(&mut self, model: &mut String, limit: Option<Duration>) -> Result<Step, ApiError> {
+    async fn first_within(&mut self, limit: Option<Duration>) -> Result<Step, ApiError> {
         let silence = tokio::time::sleep(limit.unwrap_or_default());
         tokio::pin!(silence);
         loop {
             let step = tokio::select! {
                 step = self.steps.recv() => step,
-                () = &mut silence, if limit.is_some() => return Ok(Step::Model(model.clone())),
+                () = &mut silence, if limit.is_some() => return Ok(Step::Model(self.model.clone())),
             };
             match step {
-                Some(Step::Model(name)) => *model = name,
+                Some(Step::Model(name)) => self.model = name,
                 Some(Step::Note(_)) => {}
                 Some(Step::Failed(api_error)) => return Err(api_error),
                 Some(first) => return Ok(first),
@@ -92,9 +96,14 @@ impl RunningTurn {
         loop {
             match next {
                 Some(Step::Model(_) | Step::Note(_)) => {}
-                Some(Step::Logprobs(more)) => reports.extend(more),
-                Some(Step::Text(more)) => text.push_str(&more),
-                Some(Step::Done(accepted)) => return Ok(WholeAnswer { text, reports, accepted }),
+                Some(Step::Text(more, more_reports)) => {
+                    text.push_str(&more);
+                    reports.extend(more_reports);
+                }
+                Some(Step::Done(accepted)) => {
+                    let ended = EndedAnswer::read(&text, self.parser, accepted.finish);
+                    return Ok(WholeAnswer { ended, reports, accepted });
+                }
                 Some(Step::Failed(api_error)) => return Err(api_error),
                 None => return Err(ClientError::TaskEnded.into()),
             }
@@ -137,10 +146,11 @@ pub(crate) async fn start(
     }
     // An answer has at most `MAX_OUTPUT_TOKENS` tokens, and a step at least one of them: this bounds the queue.
     let (sender, steps) = mpsc::unbounded_channel();
+    let (model, parser) = (request.model.clone().unwrap_or_default(), request.answer_parser());
     let writer = StepWriter::new(sender, template.route.model.clone(), charge);
     if request.is_ephemeral() {
         let (session, seq) = start_ephemeral(gateway, slot, template, request, writer).await?;
-        return Ok(RunningTurn { session, seq, steps });
+        return Ok(RunningTurn { session, seq, model, parser, steps });
     }
     let (prepared, session_slot) = prepare_session(gateway, &request, &template, &writer.steps).await?;
     let session = prepared.session;
@@ -151,7 +161,7 @@ pub(crate) async fn start(
         drop((slot, session_slot));
         settle_devices(&gateway, session).await;
     });
-    Ok(RunningTurn { session, seq, steps })
+    Ok(RunningTurn { session, seq, model, parser, steps })
 }
 
 /// An ephemeral session, and the messages that it gets.
@@ -245,8 +255,10 @@ async fn start_ephemeral(
 /// Turns the events of a turn into steps for the program.
 struct StepWriter {
     steps: mpsc::UnboundedSender<Step>,
-    sent_text: SentText,
-    sent_reports: SentReports,
+    sent_text: SentItems<u8>,
+    sent_reports: SentItems<u32>,
+    /// Reports whose text comes next.
+    reports: Vec<TokenReport>,
     model: Option<String>,
     devices: Vec<String>,
     messages_left_out: usize,
@@ -261,8 +273,9 @@ impl StepWriter {
             charge,
             is_admitted: false,
             steps,
-            sent_text: SentText::default(),
-            sent_reports: SentReports::default(),
+            sent_text: SentItems::default(),
+            sent_reports: SentItems::default(),
+            reports: Vec::new(),
             model,
             devices: Vec::new(),
             messages_left_out: 0,
@@ -292,13 +305,14 @@ impl StepWriter {
             }
             TurnEvent::Admitted => self.is_admitted = true,
             TurnEvent::Logprobs(reports) => {
-                let new = self.sent_reports.take(reports);
-                if !new.is_empty() {
-                    let _ = steps.send(Step::Logprobs(new));
-                }
+                let ids: Vec<u32> = reports.iter().map(|report| report.token.id).collect();
+                self.reports.extend(reports.into_iter().skip(self.sent_reports.take(&ids)));
             }
             TurnEvent::Text(text) => {
-                self.sent_text.text(&text, |new| drop(steps.send(Step::Text(new.to_owned()))));
+                let new = text.get(self.sent_text.take(text.as_bytes())..).unwrap_or_default();
+                if !new.is_empty() {
+                    let _ = steps.send(Step::Text(new.to_owned(), std::mem::take(&mut self.reports)));
+                }
             }
             TurnEvent::Restarted => {
                 self.sent_text.restart();
@@ -331,14 +345,19 @@ impl StepWriter {
             Ok(outcome) => outcome,
             Err(error) => return Step::Failed(api_error(error, request)),
         };
-        let Some(rest) = outcome.text.strip_prefix(self.sent_text.sent.as_str()) else {
-            return Step::Failed(ApiError::interrupted());
+        let sent = self.sent_text.items();
+        let Some(rest) = outcome.text.get(sent.len()..).filter(|_| outcome.text.as_bytes().starts_with(sent))
+        else {
+            let message =
+                "the node failed within the answer, and another one answered differently; ask again";
+            return Step::Failed(ApiError::new("answer_interrupted", message));
         };
-        if !rest.is_empty() {
-            let _ = self.steps.send(Step::Text(rest.to_owned()));
+        if !rest.is_empty() || !self.reports.is_empty() {
+            let _ = self.steps.send(Step::Text(rest.to_owned(), self.reports));
         }
         let model = self.model.unwrap_or_else(|| outcome.receipt.model.to_string());
         Step::Done(Box::new(AcceptedAnswer {
+            finish: outcome.finish,
             outcome,
             model,
             devices: self.devices,
@@ -348,24 +367,27 @@ impl StepWriter {
     }
 }
 
-/// An error as the program sees it: with the parameter that a refused payload is likely to be about, and the node's
-/// reason.
+/// An error as the program sees it: with the parameter that a refusal is likely to be about, and the node's reason.
 fn api_error(error: ClientError, request: &CompletionRequest) -> ApiError {
-    if error.code() != Some(ErrorCode::PayloadRejected) {
-        return api_error_of_turn(request, error);
-    }
-    let (param, message) = if request.is_forced {
-        ("tools", "no node that was asked can hold a call to this schema")
-    } else if request.tools.as_ref().is_some_and(Definitions::are_strict) {
-        ("tools", "no node that was asked can hold calls to the schemas of these strict tools")
-    } else if request.json_schema.is_some() {
-        (format::NAME, "no node that was asked can hold an answer to this schema")
-    } else if request.logprobs.is_some() {
-        ("logprobs", "no node that was asked reports log probabilities")
-    } else {
-        return error.into();
+    let (param, ability) = match (error.code(), &request.tools) {
+        (Some(ErrorCode::PayloadRejected), _) if request.is_forced => {
+            ("tools", "can hold a call to this schema")
+        }
+        (Some(ErrorCode::PayloadRejected), Some(tools)) if tools.are_strict() => {
+            ("tools", "can hold calls to the schemas of these strict tools")
+        }
+        (Some(ErrorCode::PayloadRejected), _) if request.json_schema.is_some() => {
+            (format::NAME, "can hold an answer to this schema")
+        }
+        (Some(ErrorCode::PayloadRejected), _) if request.logprobs.is_some() => {
+            ("logprobs", "reports log probabilities")
+        }
+        (Some(ErrorCode::ModelUnavailable), Some(_)) => {
+            ("tools", "serves the model with tools at the moment")
+        }
+        _ => return error.into(),
     };
-    ApiError::unsupported(param, format!("{message}: {error}"))
+    ApiError::unsupported(param, format!("no node that was asked {ability}: {error}"))
 }
 
 async fn run(
@@ -376,18 +398,16 @@ async fn run(
     mut writer: StepWriter,
 ) {
     let session = prepared.session;
-    let is_resumed = matches!(prepared.work, SessionWork::Resume);
     let memory = memory_of(gateway, request);
     let steps = writer.steps.clone();
     writer.messages_left_out = prepared.messages_left_out;
     let result = tokio::select! {
         biased;
-        result = Box::pin(turn(gateway, prepared, template, memory, |event| writer.event(event))) => Some(result),
+        result = Box::pin(turn(gateway, &prepared, template, memory, |event| writer.event(event))) => Some(result),
         () = steps.closed() => None,
     };
-    let accepted = result.as_ref().map(|result| result.as_ref().map(|(outcome, _)| outcome));
-    writer.settle(gateway, accepted);
-    if result.is_none() && !writer.sent_text.sent.is_empty() {
+    writer.settle(gateway, result.as_ref().map(Result::as_ref));
+    if result.is_none() && !writer.sent_text.items().is_empty() {
         stop_attempts(&gateway.client().session(session)).await;
     }
     gateway.note_use(session);
@@ -397,7 +417,7 @@ async fn run(
                 tracing::debug!(%error, "a session's words cannot be read");
             }
         }
-        Some(Err(error)) if forget_failed(gateway, request, session, is_resumed, error).await => {}
+        Some(Err(error)) if forget_failed(gateway, request, session, prepared.is_resumed, error).await => {}
         Some(Err(_)) | None => {
             gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session)
         }
@@ -405,9 +425,9 @@ async fn run(
     let Some(result) = result else { return };
     let exchange = memory.zip(result.as_ref().ok().cloned());
     // The receiver may be gone.
-    let _ = steps.send(writer.last(result.map(|(outcome, _)| outcome), request));
-    if let Some((memory, (outcome, messages))) = exchange {
-        memory.remember(gateway.caller.project(), &messages, &outcome).await;
+    let _ = steps.send(writer.last(result, request));
+    if let Some((memory, outcome)) = exchange {
+        memory.remember(gateway.caller.project(), &prepared.messages, &outcome).await;
     }
 }
 
@@ -439,152 +459,56 @@ async fn settle_devices(gateway: &Gateway, session: SessionId) {
 
 /// The memory for a request; none if it declines memory, or its key has none.
 fn memory_of<'a>(gateway: &'a Gateway, request: &CompletionRequest) -> Option<&'a Arc<dyn GatewayMemory>> {
-    gateway.config().memory.as_ref().filter(|_| request.memory && gateway.caller.may_use_memory())
+    gateway.config().memory.as_ref().filter(|_| !request.declines_memory && gateway.caller.may_use_memory())
 }
 
 async fn turn(
     gateway: &Gateway,
-    prepared: PreparedSession,
+    prepared: &PreparedSession,
     template: TurnInput,
     memory: Option<&Arc<dyn GatewayMemory>>,
-    on_event: impl FnMut(TurnEvent) + Send,
-) -> Result<(TurnOutcome, Vec<Message>), ClientError> {
-    let (client, session) = (gateway.client(), prepared.session);
-    let resumes = matches!(prepared.work, SessionWork::Resume);
-    let (messages, replaces) = match prepared.work {
-        SessionWork::Resume => (client.session(session).pending_messages().await?.unwrap_or_default(), None),
-        SessionWork::Turn { messages, replaces } => (messages, replaces),
-    };
-    let project = gateway.caller.project();
-    let hint = memory.map(|memory| memory.hint(project, session, &messages));
-    let outcome = if resumes {
-        resume(client, session, template.route, hint, on_event).await?
-    } else {
-        let kind = record_kind(replaces);
-        let input = TurnInput {
-            messages: messages.clone(),
-            kind,
-            supersedes_from: replaces,
-            route: RouteOptions { hint, ..template.route },
-            ..template
-        };
-        client.session(session).turn(input, on_event).await?
-    };
-    Ok((outcome, messages))
-}
-
-/// Resumes a begun turn: with memory if configured, and without it if the relayer gives none.
-async fn resume(
-    client: &Client,
-    session: SessionId,
-    route: RouteOptions,
-    hint: Option<MemoryHint>,
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<TurnOutcome, ClientError> {
-    let hinted = hint.is_some();
-    let hinted_route = RouteOptions { hint, ..route.clone() };
-    let mut resumed = client.session(session).resume(hinted_route, &mut on_event).await;
+    let PreparedSession { session, messages, is_resumed, replaces, .. } = prepared;
+    let handle = gateway.client().session(*session);
+    let hint = memory.map(|memory| memory.hint(gateway.caller.project(), *session, messages));
+    let (hinted, direct) = (hint.is_some(), RouteOptions { relayer: None, ..template.route.clone() });
+    let route = RouteOptions { hint, ..template.route };
+    if !is_resumed {
+        let kind = if replaces.is_some() { RecordKind::Edit } else { RecordKind::Turn };
+        let (messages, supersedes_from) = (messages.clone(), *replaces);
+        let input = TurnInput { messages, kind, supersedes_from, route, ..template };
+        return handle.turn(input, on_event).await;
+    }
+    let mut resumed = handle.resume(route, &mut on_event).await;
     if hinted && matches!(resumed, Err(ClientError::TurnFailed { .. })) {
         tracing::warn!(
             "the relayer gave no memory for a message; it is finished without, by a node directly"
         );
-        let direct = RouteOptions { relayer: None, ..route };
-        resumed = client.session(session).resume(direct, &mut on_event).await;
+        resumed = handle.resume(direct, &mut on_event).await;
     }
     // Another process finished it since. The caller retries, and the messages then find the answer.
     resumed?.ok_or(ClientError::Busy)
-}
-
-/// The text of an answer that the program already has. When the answer restarts, its common part with that
-/// text is not sent again. Once the two differ, no more text follows.
-#[derive(Default)]
-struct SentText {
-    sent: String,
-    /// Bytes of the restarted answer that agree with the sent text; `None` once they differ.
-    agreed: Option<usize>,
-    restarted: bool,
-}
-
-impl SentText {
-    fn restart(&mut self) {
-        self.restarted = true;
-        self.agreed = Some(0);
-    }
-
-    fn text(&mut self, text: &str, mut send: impl FnMut(&str)) {
-        if !self.restarted {
-            self.sent.push_str(text);
-            return send(text);
-        }
-        let Some(agreed) = self.agreed else { return };
-        let known = self.sent.get(agreed..).unwrap_or_default();
-        if known.starts_with(text) {
-            self.agreed = Some(agreed + text.len());
-        } else if let Some(new) = text.strip_prefix(known) {
-            send(new);
-            self.sent.push_str(new);
-            self.agreed = Some(self.sent.len());
-        } else {
-            self.agreed = None;
-        }
-    }
-}
-
-/// The error of a turn; it names `tools` if no node was found that takes them.
-fn api_error_of_turn(request: &CompletionRequest, error: ClientError) -> ApiError {
-    let refused = matches!(error, ClientError::TurnFailed { code: Some(ErrorCode::ModelUnavailable), .. });
-    if refused && request.tools.is_some() {
-        let message = format!("no node that was asked serves the model with tools at the moment: {error}");
-        return ApiError::unsupported("tools", message);
-    }
-    error.into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn play(pieces: &[Option<&str>]) -> (Vec<String>, String) {
-        let mut sent = SentText::default();
-        let mut out = Vec::new();
-        for piece in pieces {
-            match piece {
-                Some(text) => sent.text(text, |new| out.push(new.to_owned())),
-                None => sent.restart(),
-            }
-        }
-        (out, sent.sent)
-    }
-
-    #[test]
-    fn an_answer_that_begins_anew_is_not_shown_twice() {
-        let (out, sent) = play(&[Some("one two"), None, Some("one"), Some(" two three"), Some(" four")]);
-        assert_eq!(out, ["one two", " three", " four"]);
-        assert_eq!(sent, "one two three four");
-        let (out, _) = play(&[Some("one two"), None, Some("one"), None, Some("one two"), Some(" 3")]);
-        assert_eq!(out, ["one two", " 3"]);
-    }
-
-    #[test]
-    fn nothing_follows_once_the_new_beginning_differs() {
-        let (out, sent) = play(&[Some("one two"), None, Some("one"), Some(" 2"), Some(" three")]);
-        assert_eq!((out, sent.as_str()), (vec!["one two".to_owned()], "one two"));
-    }
-
     #[tokio::test]
     async fn a_stream_begins_before_an_answer_that_takes_long() {
         let (steps, waiting) = mpsc::unbounded_channel();
-        let mut running = RunningTurn { session: SessionId([1; 32]), seq: 0, steps: waiting };
-        let mut model = String::new();
+        let (session, model) = (SessionId([1; 32]), String::new());
+        let mut running = RunningTurn { session, seq: 0, model, parser: None, steps: waiting };
         assert!(steps.send(Step::Model("m".into())).is_ok());
-        let first = running.first_within(&mut model, Some(Duration::from_millis(20))).await;
+        let first = running.first_within(Some(Duration::from_millis(20))).await;
         assert!(matches!(first, Ok(Step::Model(name)) if name == "m"));
-        assert_eq!(model, "m");
+        assert_eq!(running.model, "m");
 
-        assert!(steps.send(Step::Text("a".into())).is_ok());
-        assert!(matches!(running.first_within(&mut model, None).await, Ok(Step::Text(text)) if text == "a"));
+        assert!(steps.send(Step::Text("a".into(), Vec::new())).is_ok());
+        assert!(matches!(running.first_within(None).await, Ok(Step::Text(text, _)) if text == "a"));
         assert!(steps.send(Step::Failed(ClientError::TaskEnded.into())).is_ok());
-        let failed = running.first_within(&mut model, Some(MAX_SILENCE)).await;
+        let failed = running.first_within(Some(MAX_SILENCE)).await;
         assert!(failed.is_err(), "an error within the limit has a status");
     }
 }

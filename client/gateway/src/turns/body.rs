@@ -77,6 +77,6 @@ impl Gateway {
             };
             let _ = tokio::time::timeout(BODY_TIME, draining).await;
         });
-        ApiError::too_large(format!("the body is larger than {MAX_BODY_BYTES} bytes"))
+        ApiError::new("body_too_large", format!("the body is larger than {MAX_BODY_BYTES} bytes"))
     }
 }

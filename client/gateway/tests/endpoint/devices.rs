@@ -1,8 +1,10 @@
 //! A session that another device also writes, through the endpoint.
 
 use baton_client::TurnInput;
-use baton_gateway::{Gateway, GatewayConfig};
 use baton_testkit::{GRACE, World, device::apart, say};
+use serde_json::Value;
+
+use crate::serve::{Endpoint, said, sent};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_one() {
@@ -12,42 +14,23 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     second.gate.open();
     say(&second.client, id, "second").await;
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
-    let ask = async |text: &str| {
+    let ask = async |text: &str, expected: &str| -> Value {
         let template = TurnInput::new(Vec::new()).with_route(|route| route.reconcile = true);
-        let config = GatewayConfig {
-            key: None,
-            origins: Vec::new(),
-            hosts: Vec::new(),
-            template,
-            relayer: None,
-            memory: None,
-            keys: None,
-        };
-        let gateway = Gateway::open(first.client.clone(), config).await.unwrap();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1/chat/completions", listener.local_addr().unwrap());
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let served =
-            tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
-        let body = serde_json::json!({ "messages": [{ "role": "user", "content": text }] });
-        let request = reqwest::Client::new().post(url).header("x-baton-session", id.to_string()).json(&body);
-        let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
-        drop(stop);
-        // The endpoint ends after all work that follows an answer.
-        served.await.unwrap().unwrap();
+        let endpoint = Endpoint::through(first.client.clone(), template, None, None).await;
+        let (_, answer) = sent(endpoint.chat_in(&id.to_string(), &said(&[("user", text)]))).await;
+        endpoint.stop().await;
+        assert_eq!(answer["choices"][0]["message"]["content"], expected, "{answer}");
         answer
     };
     // The first device has not looked since, so it writes in the same place.
-    let answer = ask("first").await;
-    assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
+    ask("first", "first (1)").await;
     let settled = first.client.session(id).info().await.unwrap();
     assert_eq!((settled.diverged, settled.branches), (false, 1));
     second.sync(id).await;
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     say(&second.client, id, "later").await;
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
-    let answer = ask("last").await;
-    assert_eq!(answer["choices"][0]["message"]["content"], "last (3)", "{answer}");
+    let answer = ask("last", "last (3)").await;
     let told = answer["baton"]["devices"][0].as_str().unwrap();
     assert!(told.contains("Another device continued"), "{answer}");
     let said = first.user_messages(id).await;

@@ -6,22 +6,17 @@ use baton_testkit::{
     embedder::{EMBEDDER, Embedder, EmbedderAct, Script, client, vector},
     fake::MODEL,
 };
-use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::serve::Endpoint;
-
-async fn post(endpoint: &Endpoint, body: &Value) -> (u16, Value) {
-    let response = endpoint.request(Method::POST, "/v1/embeddings").json(body).send().await.unwrap();
-    (response.status().as_u16(), response.json().await.unwrap())
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_endpoint_speaks_openai_s_embeddings() {
     let (world, script) = (World::new(1).await, Script::default());
     let embedders = [Embedder::start(&script).await];
     let endpoint = Endpoint::over(client(&world, &embedders).await).await;
-    let (status, one) = post(&endpoint, &json!({ "model": EMBEDDER, "input": "hello", "user": "u" })).await;
+    let (status, one) =
+        endpoint.ask("/v1/embeddings", &json!({ "model": EMBEDDER, "input": "hello", "user": "u" })).await;
     assert_eq!(status, 200, "{one}");
     assert_eq!(one["data"], json!([{ "object": "embedding", "index": 0, "embedding": vector("hello") }]));
     assert_eq!((&one["object"], &one["model"]), (&json!("list"), &json!(EMBEDDER)));
@@ -30,7 +25,7 @@ async fn the_endpoint_speaks_openai_s_embeddings() {
     let both = json!({
         "model": EMBEDDER, "input": ["a", "bb"], "encoding_format": "base64", "dimensions": 2,
     });
-    let (status, both) = post(&endpoint, &both).await;
+    let (status, both) = endpoint.ask("/v1/embeddings", &both).await;
     assert_eq!((status, both["data"].as_array().unwrap().len()), (200, 2));
     // 1.0 and 97.0, little-endian.
     assert_eq!(both["data"][0]["embedding"], "AACAPwAAwkI=");
@@ -42,11 +37,11 @@ async fn the_endpoint_speaks_openai_s_embeddings() {
         (json!({ "model": MODEL, "input": "a" }), 404, "model_not_found"),
         (json!({ "model": EMBEDDER, "input": "a", "encoding_format": "hex" }), 400, "invalid_value"),
     ] {
-        let (found, error) = post(&endpoint, &body).await;
+        let (found, error) = endpoint.ask("/v1/embeddings", &body).await;
         assert_eq!((found, error["error"]["code"].as_str()), (status, Some(code)), "{body}");
     }
     script.acts.lock().extend([EmbedderAct::Refuse(ErrorCode::Busy); 4]);
-    let (status, error) = post(&endpoint, &json!({ "model": EMBEDDER, "input": "a" })).await;
+    let (status, error) = endpoint.ask("/v1/embeddings", &json!({ "model": EMBEDDER, "input": "a" })).await;
     assert_eq!((status, &error["error"]["code"]), (429, &json!("rate_limit_exceeded")));
     // The list has both kinds of models, and names their engines.
     let models = endpoint.get("/v1/models").await;

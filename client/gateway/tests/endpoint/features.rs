@@ -7,7 +7,7 @@ use baton_gateway::{
     GatewayMemory, HintExtent, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture, MemorySharing,
 };
 use baton_proto::{ErrorCode, ids::SessionId, record::Message};
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -17,14 +17,10 @@ use baton_testkit::{
     relayer::{FakeRelayer, Trick},
 };
 
-use crate::serve::{CHAT, Endpoint, events, said};
+use crate::serve::{CHAT, Endpoint, events, said, with};
 
 fn hello(more: Value) -> Value {
-    let mut body = json!({ "messages": said(&[("user", "hello")]) });
-    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
-        body.extend(more);
-    }
-    body
+    with(json!({ "messages": said(&[("user", "hello")]) }), more)
 }
 
 fn schema_of(world: &World) -> Option<String> {
@@ -41,8 +37,7 @@ async fn a_response_format_becomes_the_schema_that_a_node_is_given() {
         (json!({ "type": "json_object" }), Some(r#"{"type":"object"}"#.to_owned())),
         (json!({ "type": "json_schema", "json_schema": named }), Some(schema.to_string())),
     ] {
-        let answered = endpoint.chat(&hello(json!({ "response_format": format }))).send().await.unwrap();
-        assert_eq!(answered.status(), 200, "{format}");
+        endpoint.post(CHAT, &hello(json!({ "response_format": format }))).await;
         assert_eq!(schema_of(&world), expected);
     }
     let wrong = json!({ "response_format": { "type": "grammar" } });
@@ -58,7 +53,7 @@ async fn a_response_format_becomes_the_schema_that_a_node_is_given() {
     assert_eq!(endpoint.refused(endpoint.chat(&json)).await, (400, "unsupported_parameter".to_owned()));
     world.nodes[0].clear_script();
     let words = hello(json!({ "messages": said(&[("user", "x")]) }));
-    assert_eq!(endpoint.chat(&words).send().await.unwrap().status(), 200);
+    endpoint.post(CHAT, &words).await;
     assert_eq!(schema_of(&world), None);
     endpoint.close().await;
 }
@@ -119,15 +114,14 @@ async fn nothing_is_kept_of_a_completion_and_its_blob_is_bought_for_the_shortest
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
     assert_eq!(ask(json!({ "prompt": "hello" })).await.unwrap().status(), 400);
     world.nodes[0].clear_script();
-    assert!(endpoint.client.session_ids().await.unwrap().is_empty(), "none is here");
-    let listed = endpoint.request(Method::GET, "/api/sessions").send().await.unwrap();
-    assert_eq!(listed.json::<Value>().await.unwrap()["sessions"], json!([]));
+    assert_eq!(endpoint.sessions().await, 0, "none is here");
+    assert_eq!(endpoint.get("/api/sessions").await["sessions"], json!([]));
     let storage =
         world.nodes[0].seen(|seen| seen.asked.iter().map(|(_, storage)| *storage).collect::<Vec<_>>());
     assert!(storage.iter().all(|one| (one.open_epochs, one.closed_epochs) == (1, 1)), "{storage:?}");
     // A continued conversation is stored as usual.
     endpoint.say(&said(&[("user", "a")])).await;
-    assert_eq!(endpoint.client.session_ids().await.unwrap().len(), 1);
+    assert_eq!(endpoint.sessions().await, 1);
     endpoint.close().await;
     let journals = std::fs::read_dir(world.home.path().join("sessions")).unwrap().flatten();
     let journals = journals.filter(|file| file.path().extension().is_some_and(|end| end == "journal"));
@@ -234,8 +228,7 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
         assert_eq!((said.as_str(), answered.as_str()), expected);
     }
     // A completion uses the same relayer, and is not remembered.
-    let passing = endpoint.request(Method::POST, "/v1/completions").json(&json!({ "prompt": "c" }));
-    assert_eq!(passing.send().await.unwrap().status(), 200);
+    endpoint.post("/v1/completions", &json!({ "prompt": "c" })).await;
     assert_eq!(relayer.hints.lock().len(), 3);
     endpoint.close().await;
     assert!(exchanges.recv().await.is_none());
@@ -245,14 +238,8 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
 async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     let (_world, endpoint) = Endpoint::with_nodes(2).await;
     let messages = json!([{ "role": "user", "content": "a" }]);
-    let ask = async |body: &Value| -> Value {
-        let response = endpoint.chat(body).send().await.unwrap();
-        let status = response.status();
-        let body: Value = response.json().await.unwrap();
-        assert_eq!(status, StatusCode::OK, "{body}");
-        body
-    };
-    let three = ask(&json!({ "model": MODEL, "messages": messages, "n": 3, "seed": 7 })).await;
+    let three =
+        endpoint.post(CHAT, &json!({ "model": MODEL, "messages": messages, "n": 3, "seed": 7 })).await;
     let choices = three["choices"].as_array().unwrap();
     assert_eq!(choices.len(), 3);
     for (index, choice) in choices.iter().enumerate() {
@@ -270,7 +257,7 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     let named = json!({
         "model": MODEL, "session": first, "messages": [{ "role": "user", "content": "b" }], "n": 2,
     });
-    let two = ask(&named).await;
+    let two = endpoint.post(CHAT, &named).await;
     assert_eq!((&two["baton"]["session"], &two["baton"]["turn"]), (&json!(first), &json!(2)));
     let branch = two["choices"][1]["baton"]["session"].as_str().unwrap();
     let conversation = endpoint.client.session(branch.parse().unwrap()).conversation().await.unwrap();
@@ -301,25 +288,13 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
         counts[0]["usage"]["total_tokens"].as_u64(),
         three["usage"]["total_tokens"].as_u64().map(|all| all / 3 * 2)
     );
-
-    for (refused, param) in [(json!({ "n": 5 }), "n"), (json!({ "n": 0 }), "n")] {
-        let mut body = json!({ "model": MODEL, "messages": messages });
-        if let (Value::Object(body), Value::Object(more)) = (&mut body, refused) {
-            body.extend(more);
-        }
-        let response = endpoint.chat(&body).send().await.unwrap();
-        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
-        assert_eq!(response.json::<Value>().await.unwrap()["error"]["param"], param);
-    }
     endpoint.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_without_a_turn_has_nothing_to_export_and_says_so() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
-    let begun = endpoint.request(Method::POST, "/api/sessions").send().await.unwrap();
-    let begun: Value = begun.json().await.unwrap();
-    let path = format!("/api/sessions/{}/export", begun["id"].as_str().unwrap());
+    let path = format!("/api/sessions/{}/export", endpoint.begin().await);
     let refused = endpoint.refused(endpoint.request(Method::GET, &path)).await;
     assert_eq!(refused, (409, "session_empty".to_owned()));
     endpoint.close().await;

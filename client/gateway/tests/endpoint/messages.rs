@@ -2,30 +2,26 @@
 
 use baton_proto::ErrorCode;
 use baton_testkit::fake::Act;
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, named_events};
+use crate::serve::{Endpoint, named_events, said, sent, with};
 
 const CALL: &str =
     "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
 
 /// A request as Anthropic's clients send it, with the key in a header of its own.
-async fn send(endpoint: &Endpoint, path: &str, body: &Value) -> (StatusCode, Value) {
+async fn send(endpoint: &Endpoint, path: &str, body: &Value) -> (u16, Value) {
     let request = endpoint.without_key(Method::POST, path).header("anthropic-version", "2023-06-01");
     let response = request.header("x-api-key", "sk-test").json(body).send().await.unwrap();
-    let named = response.headers().contains_key("request-id");
-    assert!(named, "clients show the request's id");
-    (response.status(), response.json().await.unwrap())
+    assert!(response.headers().contains_key("request-id"), "clients show the request's id");
+    (response.status().as_u16(), response.json().await.unwrap())
 }
 
 async fn create(endpoint: &Endpoint, messages: Value, more: Value) -> Value {
-    let mut body = json!({ "model": "auto", "max_tokens": 100, "messages": messages });
-    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
-        body.extend(more);
-    }
+    let body = with(json!({ "model": "auto", "max_tokens": 100, "messages": messages }), more);
     let (status, body) = send(endpoint, "/v1/messages", &body).await;
-    assert_eq!(status, StatusCode::OK, "{body}");
+    assert_eq!(status, 200, "{body}");
     body
 }
 
@@ -64,27 +60,17 @@ async fn a_message_is_a_turn_of_a_session_that_any_api_continues() {
     );
 
     // OpenAI's API goes on with the same session, and Ollama's after it.
-    let said = |role: &str, text: &str| json!({ "role": role, "content": text });
-    let mut history = vec![
-        said("system", "be brief"),
-        said("user", "a"),
-        said("assistant", "be briefa (0)"),
-        said("user", "b"),
-        said("assistant", "be briefb (1)"),
-        said("user", "c"),
-    ];
-    let third = endpoint.say(&json!(history)).await;
-    assert_eq!(
-        (&third["baton"]["session"], &third["baton"]["turn"]),
-        (&first["baton"]["session"], &json!(3))
-    );
-    history.extend([said("assistant", "be briefc (2)"), said("user", "d")]);
-    let body = json!({ "model": "auto", "messages": history, "stream": false });
+    let mut pairs =
+        vec![("system", "be brief"), ("user", "a"), ("assistant", "be briefa (0)"), ("user", "b")];
+    pairs.extend([("assistant", "be briefb (1)"), ("user", "c")]);
+    let third = endpoint.say(&said(&pairs)).await;
+    pairs.extend([("assistant", "be briefc (2)"), ("user", "d")]);
+    let body = json!({ "model": "auto", "messages": said(&pairs), "stream": false });
     let fourth = endpoint.post("/api/chat", &body).await;
-    assert_eq!(
-        (&fourth["baton"]["session"], &fourth["baton"]["turn"]),
-        (&first["baton"]["session"], &json!(4))
-    );
+    for (answer, turn) in [(third, 3), (fourth, 4)] {
+        let about = &answer["baton"];
+        assert_eq!((&about["session"], &about["turn"]), (&first["baton"]["session"], &json!(turn)));
+    }
     endpoint.close().await;
 }
 
@@ -157,7 +143,7 @@ async fn errors_have_the_form_of_the_api_also_those_of_the_guard() {
     let (status, body) =
         send(&endpoint, "/v1/messages", &json!({ "model": "auto", "max_tokens": 5, "messages": [] })).await;
     assert_eq!(
-        (status.as_u16(), &body["type"], &body["error"]["type"]),
+        (status, &body["type"], &body["error"]["type"]),
         (400, &json!("error"), &json!("invalid_request_error"))
     );
     assert!(body["request_id"].as_str().unwrap().starts_with("req_"));
@@ -166,23 +152,16 @@ async fn errors_have_the_form_of_the_api_also_those_of_the_guard() {
         "not_found_error"
     );
 
-    let refused = endpoint.without_key(Method::POST, "/v1/messages").json(&json!({})).send().await.unwrap();
-    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
-    let body: Value = refused.json().await.unwrap();
-    assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!("authentication_error")));
+    let (status, body) = sent(endpoint.without_key(Method::POST, "/v1/messages")).await;
+    assert_eq!((status, &body["error"]["type"]), (401, &json!("authentication_error")));
 
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
     let asked = json!({ "model": "auto", "max_tokens": 5, "messages": [user("long")] });
     let (status, body) = send(&endpoint, "/v1/messages", &asked).await;
-    assert_eq!((status.as_u16(), &body["error"]["code"]), (400, &json!("context_length_exceeded")));
+    assert_eq!((status, &body["error"]["code"]), (400, &json!("context_length_exceeded")));
 
-    let listed = endpoint
-        .request(Method::GET, "/v1/models")
-        .header("anthropic-version", "2023-06-01")
-        .send()
-        .await
-        .unwrap();
-    let models: Value = listed.json().await.unwrap();
+    let listed = endpoint.request(Method::GET, "/v1/models").header("anthropic-version", "2023-06-01");
+    let (_, models) = sent(listed).await;
     assert_eq!((&models["data"][0]["type"], &models["has_more"]), (&json!("model"), &json!(false)));
     let count = json!({ "model": "auto", "messages": [user("abc")] });
     assert_eq!(send(&endpoint, "/v1/messages/count_tokens", &count).await.1["input_tokens"], 7);
@@ -190,8 +169,7 @@ async fn errors_have_the_form_of_the_api_also_those_of_the_guard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thread_goes_on_in_its_session_with_its_tools_and_an_unknown_one_is_refused_as_clients_understand()
-{
+async fn a_thread_goes_on_in_its_session_with_its_tools_and_an_unknown_one_is_refused() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
     let begin = json!({ "thread": { "type": "create" }, "system": "be brief",
         "tools": [{ "name": "get_weather", "input_schema": { "type": "object" } }] });
@@ -212,16 +190,10 @@ async fn a_thread_goes_on_in_its_session_with_its_tools_and_an_unknown_one_is_re
         "the thread's system text"
     );
 
-    let lost = format!("msg_{}{:016x}", "7".repeat(64), 0);
-    for (thread, code) in [
-        (json!({ "type": "continue", "previous_message_id": lost }), "thread_not_found"),
-        (json!({ "type": "continue", "previous_message_id": "msg_1" }), "thread_not_found"),
-        (json!({ "type": "fork" }), "thread_unsupported_request"),
-    ] {
-        let asked = json!({ "model": "auto", "max_tokens": 5, "messages": [user("x")], "thread": thread });
-        let (status, error) = send(&endpoint, "/v1/messages", &asked).await;
-        assert!(status.is_client_error(), "{error}");
-        assert_eq!(error["error"]["details"]["error_code"], code, "{error}");
-    }
+    let lost = thread(&json!(format!("msg_{}{:016x}", "7".repeat(64), 0)));
+    let asked =
+        json!({ "model": "auto", "max_tokens": 5, "messages": [user("x")], "thread": lost["thread"] });
+    let (status, error) = send(&endpoint, "/v1/messages", &asked).await;
+    assert_eq!((status, &error["error"]["details"]["error_code"]), (404, &json!("thread_not_found")));
     endpoint.close().await;
 }

@@ -2,33 +2,18 @@
 
 use baton_proto::ErrorCode;
 use baton_testkit::fake::{Act, MODEL};
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::Endpoint;
+use crate::serve::{Endpoint, sent};
 
 const CALL: &str =
     "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
 
-async fn post(endpoint: &Endpoint, path: &str, body: &Value) -> (StatusCode, String) {
-    let response = endpoint.request(Method::POST, path).json(body).send().await.unwrap();
-    (response.status(), response.text().await.unwrap())
-}
-
-async fn one(endpoint: &Endpoint, path: &str, body: &Value) -> Value {
-    let (status, text) = post(endpoint, path, body).await;
-    assert_eq!(status, StatusCode::OK, "{text}");
-    serde_json::from_str(&text).unwrap()
-}
-
 async fn lines(endpoint: &Endpoint, path: &str, body: &Value) -> Vec<Value> {
-    let (status, text) = post(endpoint, path, body).await;
-    assert_eq!(status, StatusCode::OK, "{text}");
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-async fn get(endpoint: &Endpoint, path: &str) -> Value {
-    endpoint.request(Method::GET, path).send().await.unwrap().json().await.unwrap()
+    let response = endpoint.request(Method::POST, path).json(body).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    response.text().await.unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn user(text: &str) -> Value {
@@ -56,7 +41,7 @@ async fn a_chat_streams_lines_and_goes_on_in_its_session() {
 
     let messages = json!([user("a"), { "role": "assistant", "content": text }, user("b")]);
     let second =
-        one(&endpoint, "/api/chat", &json!({ "model": MODEL, "messages": messages, "stream": false })).await;
+        endpoint.post("/api/chat", &json!({ "model": MODEL, "messages": messages, "stream": false })).await;
     assert_eq!(second["message"], json!({ "role": "assistant", "content": "b (1)" }));
     assert_eq!(
         (&second["baton"]["session"], &second["baton"]["turn"]),
@@ -81,7 +66,7 @@ async fn calls_have_objects_as_arguments_and_results_need_no_id() {
         { "role": "tool", "content": "rain", "tool_name": "get_weather" },
     ]);
     let asked = json!({ "model": MODEL, "messages": messages, "tools": tools, "stream": false });
-    let second = one(&endpoint, "/api/chat", &asked).await;
+    let second = endpoint.post("/api/chat", &asked).await;
     assert_eq!(second["baton"]["session"], first.last().unwrap()["baton"]["session"]);
     endpoint.close().await;
 }
@@ -90,10 +75,10 @@ async fn calls_have_objects_as_arguments_and_results_need_no_id() {
 async fn a_generated_text_belongs_to_no_session_and_keeps_its_system_text() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let body = json!({ "model": MODEL, "prompt": "a", "system": "be brief", "stream": false });
-    let answer = one(&endpoint, "/api/generate", &body).await;
+    let answer = endpoint.post("/api/generate", &body).await;
     assert_eq!((&answer["response"], &answer["done"]), (&json!("be briefa (0)"), &json!(true)));
-    assert!(endpoint.client.session_ids().await.unwrap().is_empty());
-    let loaded = one(&endpoint, "/api/generate", &json!({ "model": MODEL })).await;
+    assert_eq!(endpoint.sessions().await, 0);
+    let loaded = endpoint.post("/api/generate", &json!({ "model": MODEL })).await;
     assert_eq!((&loaded["done_reason"], &loaded["response"]), (&json!("load"), &json!("")));
     endpoint.close().await;
 }
@@ -101,22 +86,16 @@ async fn a_generated_text_belongs_to_no_session_and_keeps_its_system_text() {
 #[tokio::test(flavor = "multi_thread")]
 async fn models_are_those_of_the_nodes_and_none_is_pulled() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
-    assert_eq!(get(&endpoint, "/api/tags").await["models"][0]["name"], MODEL);
-    assert!(get(&endpoint, "/api/ps").await["models"][0]["context_length"].as_u64().unwrap() > 0);
-    assert!(get(&endpoint, "/api/version").await["version"].as_str().unwrap().split('.').count() == 3);
-    let shown = one(&endpoint, "/api/show", &json!({ "model": MODEL })).await;
+    assert_eq!(endpoint.get("/api/tags").await["models"][0]["name"], MODEL);
+    assert!(endpoint.get("/api/ps").await["models"][0]["context_length"].as_u64().unwrap() > 0);
+    assert!(endpoint.get("/api/version").await["version"].as_str().unwrap().split('.').count() == 3);
+    let shown = endpoint.post("/api/show", &json!({ "model": MODEL })).await;
     assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
-    assert_eq!(one(&endpoint, "/api/pull", &json!({ "model": MODEL })).await["status"], "success");
-    let (status, text) = post(&endpoint, "/api/pull", &json!({ "model": "llama3" })).await;
-    assert_eq!(status, StatusCode::NOT_FOUND);
-    assert!(text.starts_with("{\"error\":\"no node serves the model \\\"llama3\\\""), "{text}");
-    let deleted = endpoint
-        .request(Method::DELETE, "/api/delete")
-        .json(&json!({ "model": MODEL }))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(deleted.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(endpoint.post("/api/pull", &json!({ "model": MODEL })).await["status"], "success");
+    let (status, error) = endpoint.ask("/api/pull", &json!({ "model": "llama3" })).await;
+    assert_eq!(status, 404);
+    assert!(error["error"].as_str().unwrap().starts_with("no node serves the model \"llama3\""), "{error}");
+    assert_eq!(sent(endpoint.request(Method::DELETE, "/api/delete")).await.0, 400);
     endpoint.close().await;
 }
 
@@ -124,15 +103,12 @@ async fn models_are_those_of_the_nodes_and_none_is_pulled() {
 async fn errors_have_the_form_of_the_api() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
-    let (status, text) =
-        post(&endpoint, "/api/chat", &json!({ "model": MODEL, "messages": [user("long")] })).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
-    let body: Value = serde_json::from_str(&text).unwrap();
+    let long = json!({ "model": MODEL, "messages": [user("long")] });
+    let (status, body) = endpoint.ask("/api/chat", &long).await;
+    assert_eq!((status, &body["code"]), (400, &json!("context_length_exceeded")));
     assert!(body["error"].is_string(), "{body}");
-    assert_eq!(body["code"], "context_length_exceeded");
-    let refused = endpoint.without_key(Method::GET, "/api/tags").send().await.unwrap();
-    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
-    assert!(refused.json::<Value>().await.unwrap()["error"].is_string());
+    let (status, body) = sent(endpoint.without_key(Method::GET, "/api/tags")).await;
+    assert!(status == 401 && body["error"].is_string(), "{body}");
     for (method, path) in [
         (Method::POST, "/api/embeddings"),
         (Method::POST, "/api/nothing"),
@@ -150,7 +126,7 @@ async fn errors_have_the_form_of_the_api() {
         "model": MODEL, "messages": [user("skip")], "stream": false, "max_output_tokens": 20, "temperature": 0.2,
         "options": { "mirostat_tau": 0.5, "warmth": 1, "num_ctx": 64 },
     });
-    let answer = one(&endpoint, "/api/chat", &skipped).await;
+    let answer = endpoint.post("/api/chat", &skipped).await;
     let ignored = json!(["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth"]);
     assert_eq!(answer["baton"]["ignored"], ignored);
     endpoint.close().await;

@@ -1,21 +1,14 @@
 //! Turns of the chat page: they go on without a tab, and each tab follows them.
 
-use std::time::Duration;
-
-use baton_client::{Client, ClientConfig};
 use baton_proto::ErrorCode;
 use baton_testkit::{World, fake::Act};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, events, hung, said};
-
-/// Begins a session, as the page does before its first turn.
-async fn session(endpoint: &Endpoint) -> String {
-    let begun = endpoint.request(Method::POST, "/api/sessions").send().await.unwrap();
-    let begun: Value = begun.json().await.unwrap();
-    begun["id"].as_str().unwrap().to_owned()
-}
+use crate::{
+    serve::{Endpoint, events, hung, said},
+    stops::pending_of,
+};
 
 fn turn(endpoint: &Endpoint, id: &str, text: &str) -> RequestBuilder {
     let body = json!({ "messages": said(&[("user", text)]) });
@@ -27,7 +20,7 @@ fn at(endpoint: &Endpoint, method: Method, id: &str, place: &str) -> RequestBuil
 }
 
 async fn shown(endpoint: &Endpoint, id: &str) -> Value {
-    at(endpoint, Method::GET, id, "").send().await.unwrap().json().await.unwrap()
+    endpoint.get(&format!("/api/sessions/{id}")).await
 }
 
 /// The events of a tab, to the end.
@@ -44,7 +37,7 @@ fn text(events: &[Value]) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_goes_on_without_its_tab_and_another_tab_sees_all_of_it() {
     let (world, endpoint) = Endpoint::with_nodes(2).await;
-    let id = session(&endpoint).await;
+    let id = endpoint.begin().await;
     let (same, first) = hung(&world, turn(&endpoint, &id, "a")).await;
     assert_eq!(same, id);
     drop(first);
@@ -72,7 +65,7 @@ async fn a_turn_goes_on_without_its_tab_and_another_tab_sees_all_of_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_tab_stops_a_turn_and_its_message_is_answered_once() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
-    let id = session(&endpoint).await;
+    let id = endpoint.begin().await;
     let (_, first) = hung(&world, turn(&endpoint, &id, "a")).await;
     // The node sent a part of the answer. Another tab sees when it has arrived.
     let mut other = at(&endpoint, Method::GET, &id, "/answer").send().await.unwrap();
@@ -83,16 +76,9 @@ async fn each_tab_stops_a_turn_and_its_message_is_answered_once() {
     drop(other);
     assert_eq!(at(&endpoint, Method::POST, &id, "/stop").send().await.unwrap().status(), 200);
     assert!(first.text().await.unwrap().contains(r#""stopped":true"#));
-    let mut stopped = shown(&endpoint, &id).await;
-    for _ in 0..100 {
-        if stopped["pending_text"] != "" {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        stopped = shown(&endpoint, &id).await;
-    }
+    // Its text stays.
+    let stopped = pending_of(&endpoint, &id).await;
     assert_eq!((&stopped["running"], &stopped["pending"][0]["content"]), (&Value::Null, &json!("a")));
-    assert!(!stopped["pending_text"].as_str().unwrap().is_empty(), "its text stays");
     let again = |text: &str| {
         let body = json!({ "messages": said(&[("user", text)]) });
         at(&endpoint, Method::POST, &id, "/turns?pending=1").json(&body)
@@ -108,12 +94,8 @@ async fn each_tab_stops_a_turn_and_its_message_is_answered_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_no_node_was_asked_for_is_given_back_and_leaves_nothing() {
     let world = World::new(1).await;
-    let mut config = ClientConfig { home: None, ..world.config(std::path::Path::new("unused")) };
-    let dead = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
-    config.bootstrap = vec![dead.parse().unwrap()];
-    config.timeouts.discovery = Duration::from_millis(500);
-    let endpoint = Endpoint::over(Client::open(config).await.unwrap()).await;
-    let id = session(&endpoint).await;
+    let endpoint = Endpoint::without_nodes(&world, false).await;
+    let id = endpoint.begin().await;
     let seen = followed(turn(&endpoint, &id, "a").send().await.unwrap()).await;
     let end = &seen.last().unwrap()["end"];
     assert_eq!((&end["error"]["code"], &end["given_back"]), (&json!("no_node"), &json!(true)));
@@ -125,7 +107,7 @@ async fn a_message_that_no_node_was_asked_for_is_given_back_and_leaves_nothing()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_too_long_for_the_model_is_given_back() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
-    let id = session(&endpoint).await;
+    let id = endpoint.begin().await;
     followed(turn(&endpoint, &id, "a").send().await.unwrap()).await;
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow)]);
     let seen = followed(turn(&endpoint, &id, "long").send().await.unwrap()).await;
@@ -142,7 +124,7 @@ async fn a_message_that_is_too_long_for_the_model_is_given_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_begins_after_a_replaced_turn_with_all_that_led_to_it() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
-    let id = session(&endpoint).await;
+    let id = endpoint.begin().await;
     for text in ["a", "b", "c"] {
         followed(turn(&endpoint, &id, text).send().await.unwrap()).await;
     }
@@ -164,7 +146,7 @@ async fn a_branch_begins_after_a_replaced_turn_with_all_that_led_to_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_says_how_many_earlier_turns_its_prompt_omitted() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
-    let id = session(&endpoint).await;
+    let id = endpoint.begin().await;
     // Two of them fill the window of the node's model.
     for _ in 0..4 {
         followed(turn(&endpoint, &id, &"word ".repeat(900)).send().await.unwrap()).await;

@@ -8,7 +8,7 @@ use baton_testkit::{
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, said};
+use crate::serve::{Endpoint, said, sent};
 
 /// The four APIs of conversations.
 const APIS: [&str; 4] = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"];
@@ -24,17 +24,6 @@ fn body(api: &str, messages: &Value, model: &str, tokens: u32) -> Value {
     }
 }
 
-async fn post(endpoint: &Endpoint, api: &str, body: &Value) -> (StatusCode, Value) {
-    let response = endpoint.request(Method::POST, api).json(body).send().await.unwrap();
-    (response.status(), response.json().await.unwrap())
-}
-
-async fn answered(endpoint: &Endpoint, api: &str, body: &Value) -> Value {
-    let (status, answer) = post(endpoint, api, body).await;
-    assert_eq!(status, StatusCode::OK, "{api}: {answer}");
-    answer
-}
-
 /// The most tokens of the last order that the node saw.
 fn ordered_tokens(world: &World) -> u32 {
     world.nodes[0].seen(|seen| seen.turns.last().unwrap().max_output_tokens)
@@ -46,18 +35,18 @@ async fn a_request_is_answered_with_its_own_settings_and_not_with_those_of_one_t
     for api in APIS {
         let messages = said(&[("user", &format!("settings over {api}"))]);
         world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
-        let (status, _) = post(&endpoint, api, &body(api, &messages, "auto", 40)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{api}");
+        let (status, _) = endpoint.ask(api, &body(api, &messages, "auto", 40)).await;
+        assert_eq!(status, 400, "{api}");
         world.nodes[0].clear_script();
-        answered(&endpoint, api, &body(api, &messages, "auto", 30)).await;
+        endpoint.post(api, &body(api, &messages, "auto", 30)).await;
         assert_eq!(ordered_tokens(&world), 30, "{api}: the limit of a request that failed");
 
         let messages = said(&[("user", &format!("models over {api}"))]);
-        let before = endpoint.client.session_ids().await.unwrap().len();
-        let (status, _) = post(&endpoint, api, &body(api, &messages, "gpt-4", 2048)).await;
-        assert_eq!(status, StatusCode::NOT_FOUND, "{api}");
-        assert_eq!(endpoint.client.session_ids().await.unwrap().len(), before, "{api}: no node was asked");
-        let answer = answered(&endpoint, api, &body(api, &messages, MODEL, 31)).await;
+        let before = endpoint.sessions().await;
+        let (status, _) = endpoint.ask(api, &body(api, &messages, "gpt-4", 2048)).await;
+        assert_eq!(status, 404, "{api}");
+        assert_eq!(endpoint.sessions().await, before, "{api}: no node was asked");
+        let answer = endpoint.post(api, &body(api, &messages, MODEL, 31)).await;
         assert_eq!(ordered_tokens(&world), 31, "{api}: the limit of a request for another model");
         assert_eq!(answer["baton"]["turn"], 1);
     }
@@ -83,10 +72,10 @@ async fn seeds_and_stops_of_a_failed_request_are_not_those_of_the_next() {
         };
         let turn_id = || world.nodes[0].seen(|seen| seen.turns.last().unwrap().turn_id);
         world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
-        assert_eq!(post(&endpoint, APIS[0], &request(&failed)).await.0, StatusCode::BAD_REQUEST);
+        assert_eq!(endpoint.ask(APIS[0], &request(&failed)).await.0, 400);
         world.nodes[0].clear_script();
         let first = turn_id();
-        let answer = answered(&endpoint, APIS[0], &request(&next)).await;
+        let answer = endpoint.post(APIS[0], &request(&next)).await;
         assert_ne!(turn_id(), first, "{name}: the turn of the failed request");
         if name == "seed" {
             assert_eq!(answer["baton"]["seed"], 5);
@@ -115,7 +104,7 @@ async fn a_history_of_any_length_that_no_session_has_is_answered_over_each_api()
         for (turns, bytes, is_cut) in [(36, 1, false), (2_100, 1, true), (150, 4_000, true)] {
             let mut messages = history(turns, bytes);
             messages.push(json!({ "role": "user", "content": format!("and now over {api}?") }));
-            let first = answered(&endpoint, api, &body(api, &json!(messages), "auto", 20)).await;
+            let first = endpoint.post(api, &body(api, &json!(messages), "auto", 20)).await;
             let left_out = first["baton"]["messages_left_out"].as_u64().unwrap_or(0);
             assert_eq!(left_out > 0, is_cut, "{api}: {turns} turns of {bytes} bytes, {left_out} left out");
             assert_eq!(left_out % 2, 0, "the rest begins with the user");
@@ -131,7 +120,7 @@ async fn a_history_of_any_length_that_no_session_has_is_answered_over_each_api()
             };
             messages.push(json!({ "role": "assistant", "content": given }));
             messages.push(json!({ "role": "user", "content": "and then?" }));
-            let second = answered(&endpoint, api, &body(api, &json!(messages), "auto", 20)).await;
+            let second = endpoint.post(api, &body(api, &json!(messages), "auto", 20)).await;
             assert_eq!(second["baton"]["session"], first["baton"]["session"], "{api}");
             assert_eq!(second["baton"]["turn"], 2, "{api}");
             assert_eq!(second["baton"]["messages_left_out"].as_u64(), Some(left_out), "{api}");
@@ -139,7 +128,7 @@ async fn a_history_of_any_length_that_no_session_has_is_answered_over_each_api()
     }
     let ephemeral = json!({ "input": history(150, 4_000).into_iter().chain([json!({ "role": "user", "content": "?" })])
         .collect::<Vec<_>>(), "store": false });
-    let answer = answered(&endpoint, "/v1/responses", &ephemeral).await;
+    let answer = endpoint.post("/v1/responses", &ephemeral).await;
     assert!(answer["baton"]["messages_left_out"].as_u64().unwrap() > 0);
     endpoint.close().await;
 }
@@ -177,27 +166,27 @@ async fn a_tool_that_printed_nothing_is_answered_over_each_api_and_a_user_who_sa
             // Carried in at first, and then in a session that has the call.
             let mut asked = body(api, &messages, "auto", 20);
             asked["tools"] = tools;
-            answered(&endpoint, api, &asked).await;
+            endpoint.post(api, &asked).await;
             let mut begun = messages.as_array().unwrap().clone();
             begun.truncate(1);
             world.nodes[0]
                 .script([Act::Say("<tool_call>\n{\"name\": \"run\", \"arguments\": {}}\n</tool_call>")]);
             let mut first = asked.clone();
             first[if api == "/v1/responses" { "input" } else { "messages" }] = json!(begun);
-            let first = answered(&endpoint, api, &first).await;
-            let second = answered(&endpoint, api, &asked).await;
+            let first = endpoint.post(api, &first).await;
+            let second = endpoint.post(api, &asked).await;
             assert_eq!(second["baton"]["session"], first["baton"]["session"], "{api} {result}");
         }
     }
     for content in ["", " \n"] {
         for api in &APIS[..3] {
             let (status, error) =
-                post(&endpoint, api, &body(api, &said(&[("user", content)]), "auto", 20)).await;
-            assert_eq!(status, StatusCode::BAD_REQUEST, "{api}: {error}");
+                endpoint.ask(api, &body(api, &said(&[("user", content)]), "auto", 20)).await;
+            assert_eq!(status, 400, "{api}: {error}");
         }
         let with_empty = said(&[("user", content), ("assistant", content), ("user", "hi")]);
         for api in APIS {
-            answered(&endpoint, api, &body(api, &with_empty, "auto", 20)).await;
+            endpoint.post(api, &body(api, &with_empty, "auto", 20)).await;
         }
     }
     endpoint.close().await;
@@ -206,7 +195,7 @@ async fn a_tool_that_printed_nothing_is_answered_over_each_api_and_a_user_who_sa
 #[tokio::test(flavor = "multi_thread")]
 async fn a_query_of_the_wrong_kind_is_an_error_of_the_api_that_names_it() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
-    let first = answered(&endpoint, "/v1/responses", &json!({ "input": "a" })).await;
+    let first = endpoint.post("/v1/responses", &json!({ "input": "a" })).await;
     let id = first["id"].as_str().unwrap();
     let session = first["baton"]["session"].as_str().unwrap();
     for (path, param) in [
@@ -216,15 +205,13 @@ async fn a_query_of_the_wrong_kind_is_an_error_of_the_api_that_names_it() {
         (format!("/v1/responses/{id}?stream=maybe"), "stream"),
         (format!("/api/sessions/{session}?replaced=x"), "replaced"),
     ] {
-        let response = endpoint.request(Method::GET, &path).send().await.unwrap();
-        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{path}");
-        let error: Value = response.json().await.unwrap();
-        assert_eq!(error["error"]["param"], param, "{path}: {error}");
+        let (status, error) = sent(endpoint.request(Method::GET, &path)).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(param)), "{path}: {error}");
     }
-    let count = answered(&endpoint, "/v1/responses/input_tokens", &json!({ "input": "abc" })).await;
+    let count = endpoint.post("/v1/responses/input_tokens", &json!({ "input": "abc" })).await;
     assert_eq!((&count["object"], &count["input_tokens"]), (&json!("response.input_tokens"), &json!(7)));
-    let (status, error) = post(&endpoint, "/v1/responses/compact", &json!({ "input": "a" })).await;
-    assert_eq!((status, &error["error"]["code"]), (StatusCode::BAD_REQUEST, &json!("unsupported_parameter")));
+    let (status, error) = endpoint.ask("/v1/responses/compact", &json!({ "input": "a" })).await;
+    assert_eq!((status, &error["error"]["code"]), (400, &json!("unsupported_parameter")));
     endpoint.close().await;
 }
 

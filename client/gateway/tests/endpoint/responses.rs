@@ -2,25 +2,20 @@
 
 use baton_proto::ErrorCode;
 use baton_testkit::fake::Act;
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, hung, named_events, said};
+use crate::serve::{Endpoint, hung, named_events, said, sent};
 
 const CALL: &str =
     "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
 
 async fn create(endpoint: &Endpoint, body: &Value) -> Value {
-    let response = endpoint.request(Method::POST, "/v1/responses").json(body).send().await.unwrap();
-    let status = response.status();
-    let body: Value = response.json().await.unwrap();
-    assert_eq!(status, StatusCode::OK, "{body}");
-    body
+    endpoint.post("/v1/responses", body).await
 }
 
 async fn get(endpoint: &Endpoint, path: &str) -> (u16, Value) {
-    let response = endpoint.request(Method::GET, &format!("/v1/responses/{path}")).send().await.unwrap();
-    (response.status().as_u16(), response.json().await.unwrap())
+    sent(endpoint.request(Method::GET, &format!("/v1/responses/{path}"))).await
 }
 
 fn text(response: &Value) -> &str {
@@ -64,8 +59,8 @@ async fn a_response_is_a_turn_and_the_next_one_follows_it_or_branches_off() {
     let third = create(&endpoint, &follow("d", &second)).await;
     assert_eq!((text(&third), &third["baton"]["session"]), ("d (2)", &first["baton"]["session"]));
     let unknown = json!({ "input": "x", "previous_response_id": first["id"].as_str().unwrap().replace("resp_", "resp_ff") });
-    let refused = endpoint.request(Method::POST, "/v1/responses").json(&unknown);
-    assert_eq!(endpoint.refused(refused).await, (400, "previous_response_not_found".to_owned()));
+    let (status, error) = endpoint.ask("/v1/responses", &unknown).await;
+    assert_eq!((status, &error["error"]["code"]), (400, &json!("previous_response_not_found")));
     // Chat completions with the same history continue the same session.
     let history = [
         ("user", "a"),
@@ -112,8 +107,7 @@ async fn followers_of_one_response_at_once_branch_and_one_that_hung_up_is_resume
 async fn errors_of_the_turn_name_the_parameters_of_this_api() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
     let refused = async |body: Value| {
-        let request = endpoint.request(Method::POST, "/v1/responses").json(&body);
-        let error: Value = request.send().await.unwrap().json().await.unwrap();
+        let (_, error) = endpoint.ask("/v1/responses", &body).await;
         (error["error"]["code"].clone(), error["error"]["param"].clone())
     };
     let system = json!({ "input": [{ "role": "system", "content": "be brief" }] });
@@ -228,7 +222,7 @@ async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not
         assert_eq!(get(&endpoint, &format!("{id}/input_items?{wrong}")).await.0, 400, "{wrong}");
     }
     let cancel = endpoint.request(Method::POST, &format!("/v1/responses/{id}/cancel"));
-    assert_eq!(endpoint.refused(cancel).await, (400, "response_not_cancellable".to_owned()));
+    assert_eq!(endpoint.refused(cancel).await, (400, "unsupported_parameter".to_owned()));
 
     let second = create(&endpoint, &json!({ "input": "c", "previous_response_id": id })).await;
     let delete = |id: &str| endpoint.request(Method::DELETE, &format!("/v1/responses/{id}"));
@@ -236,15 +230,14 @@ async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not
     assert_eq!(get(&endpoint, second["id"].as_str().unwrap()).await.0, 200, "nothing was deleted");
     let lone = create(&endpoint, &json!({ "input": "alone" })).await;
     let lone = lone["id"].as_str().unwrap();
-    let deleted: Value = delete(lone).send().await.unwrap().json().await.unwrap();
-    assert_eq!(deleted, json!({ "id": lone, "object": "response", "deleted": true }));
+    assert_eq!(sent(delete(lone)).await.1, json!({ "id": lone, "object": "response", "deleted": true }));
     assert_eq!(get(&endpoint, lone).await.0, 404);
 
-    let before = endpoint.client.session_ids().await.unwrap().len();
+    let before = endpoint.sessions().await;
     let fleeting = create(&endpoint, &json!({ "input": "a", "store": false })).await;
     assert_eq!((text(&fleeting), &fleeting["store"]), ("a (0)", &json!(false)));
     assert_eq!(get(&endpoint, fleeting["id"].as_str().unwrap()).await.0, 404);
-    assert_eq!(endpoint.client.session_ids().await.unwrap().len(), before);
+    assert_eq!(endpoint.sessions().await, before);
     assert_eq!(get(&endpoint, "resp_1").await.0, 404);
     endpoint.close().await;
 }
@@ -278,13 +271,12 @@ async fn a_conversation_that_is_not_stored_goes_on_in_one_session_in_memory() {
     // A session without an answer is not kept either.
     let words = [&words[..], &["d (3)", "e"]].concat();
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
-    let failing = endpoint.request(Method::POST, "/v1/responses").json(&body(&words));
-    assert_eq!(endpoint.refused(failing).await.0, 400);
+    assert_eq!(endpoint.ask("/v1/responses", &body(&words)).await.0, 400);
     world.nodes[0].clear_script();
     assert_eq!(text(&ask(&words).await), "e (0)");
 
     assert_eq!(get(&endpoint, second["id"].as_str().unwrap()).await.0, 404);
-    assert!(endpoint.client.session_ids().await.unwrap().is_empty());
+    assert_eq!(endpoint.sessions().await, 0);
     let storage =
         world.nodes[0].seen(|seen| seen.asked.iter().map(|(_, storage)| *storage).collect::<Vec<_>>());
     assert!(storage.iter().all(|one| (one.open_epochs, one.closed_epochs) == (1, 1)), "{storage:?}");

@@ -4,7 +4,7 @@ mod tools;
 
 use std::{sync::Arc, time::Duration};
 
-use baton_client::{Client, TurnInput};
+use baton_client::{Client, ClientConfig, TurnInput};
 use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, NamedKeys};
 use baton_proto::{ErrorCode, record::RecordKind};
 use reqwest::{Method, RequestBuilder, StatusCode};
@@ -85,7 +85,7 @@ impl Endpoint {
         Self::through(world.client().await, template, memory, Some(keys)).await
     }
 
-    async fn through(
+    pub(crate) async fn through(
         client: Client,
         template: TurnInput,
         memory: Option<Arc<dyn GatewayMemory>>,
@@ -95,10 +95,10 @@ impl Endpoint {
             key: Some(Zeroizing::new(KEY.to_owned())),
             origins: vec!["https://chat.example".to_owned()],
             hosts: vec!["box.example".to_owned()],
-            template,
             relayer: Some("relayer.example".to_owned()),
             memory,
             keys,
+            ..GatewayConfig::new(template)
         };
         let gateway = Gateway::open(client.clone(), config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -122,11 +122,27 @@ impl Endpoint {
         stream
     }
 
-    pub(crate) async fn close(mut self) {
+    /// Over a client that knows a node where there is none; in memory, or in the home of a world.
+    pub(crate) async fn without_nodes(world: &World, has_home: bool) -> Self {
+        let home = has_home.then(|| world.home.path().to_owned());
+        let mut config = ClientConfig { home, ..world.config(world.home.path()) };
+        let dead = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+        config.bootstrap = vec![dead.parse().unwrap()];
+        config.timeouts.discovery = Duration::from_millis(400);
+        Self::over(Client::open(config).await.unwrap()).await
+    }
+
+    pub(crate) async fn close(self) {
+        let client = self.client.clone();
+        self.stop().await;
+        client.shutdown(GRACE).await;
+    }
+
+    /// Ends the endpoint after all work that follows its answers. Its client stays open.
+    pub(crate) async fn stop(mut self) {
         drop(self.http);
         drop(self.stop.take());
         self.served.await.unwrap().unwrap();
-        self.client.shutdown(GRACE).await;
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -142,31 +158,61 @@ impl Endpoint {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
-        self.request(Method::GET, path).send().await.unwrap().json().await.unwrap()
+        sent(self.request(Method::GET, path)).await.1
     }
 
+    /// The status of a request, and its answer.
+    pub(crate) async fn ask(&self, path: &str, body: &Value) -> (u16, Value) {
+        sent(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// The answer to a request that must succeed.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
-        self.request(Method::POST, path).json(body).send().await.unwrap().json().await.unwrap()
+        let (status, answer) = self.ask(path, body).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
     }
 
     /// A chat completion that must succeed.
     pub(crate) async fn say(&self, messages: &Value) -> Value {
-        let response = self.chat(&json!({ "model": MODEL, "messages": messages })).send().await.unwrap();
-        let session = response.headers().get("x-baton-session").cloned();
-        let status = response.status();
-        let body: Value = response.json().await.unwrap();
-        assert_eq!(status, StatusCode::OK, "{body}");
-        assert_eq!(session.unwrap().to_str().unwrap(), body["baton"]["session"]);
-        body
+        self.post(CHAT, &json!({ "model": MODEL, "messages": messages })).await
     }
 
-    /// Status and error code of a chat completion that must fail.
+    /// A chat in a session that is named.
+    pub(crate) fn chat_in(&self, session: &str, messages: &Value) -> RequestBuilder {
+        self.chat(&json!({ "messages": messages })).header("x-baton-session", session)
+    }
+
+    /// Begins a session, as the page does before its first turn.
+    pub(crate) async fn begin(&self) -> String {
+        let begun = self.post("/api/sessions", &Value::Null).await;
+        begun["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Status and error code of a request that must fail.
     pub(crate) async fn refused(&self, request: RequestBuilder) -> (u16, String) {
-        let response = request.send().await.unwrap();
-        let status = response.status().as_u16();
-        let body: Value = response.json().await.unwrap();
+        let (status, body) = sent(request).await;
         (status, body["error"]["code"].as_str().unwrap().to_owned())
     }
+
+    /// The sessions of the home.
+    pub(crate) async fn sessions(&self) -> usize {
+        self.client.session_ids().await.unwrap().len()
+    }
+}
+
+/// An object with more fields.
+pub(crate) fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
+        object.extend(more);
+    }
+    object
+}
+
+/// The status of a request, and its answer.
+pub(crate) async fn sent(request: RequestBuilder) -> (u16, Value) {
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
 }
 
 pub(crate) fn said(pairs: &[(&str, &str)]) -> Value {
@@ -255,25 +301,23 @@ async fn a_named_session_is_used_whatever_the_words() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let first = endpoint.say(&said(&[("system", "S:"), ("user", "a")])).await;
     assert_eq!(answer(&first), "S:a (0)");
-    let named = |session: &str, messages: Value| {
-        endpoint.chat(&json!({ "messages": messages })).header("x-baton-session", session)
-    };
-    let last: Value = named("last", said(&[("user", "b")])).send().await.unwrap().json().await.unwrap();
-    assert_eq!(answer(&last), "S:b (1)", "it keeps its system text");
-    assert_eq!(last["baton"]["session"], first["baton"]["session"]);
     let id = first["baton"]["session"].as_str().unwrap();
-    let other_past = said(&[("user", "z"), ("assistant", "y"), ("user", "b")]);
-    assert_eq!(endpoint.refused(named(&id[..12], other_past)).await, (409, "history_mismatch".to_owned()));
-    let edit = said(&[("user", "a"), ("assistant", "S:a (0)"), ("user", "c")]);
-    let edited: Value = named(id, edit).send().await.unwrap().json().await.unwrap();
+    let named =
+        async |session: &str, pairs: &[(&str, &str)]| sent(endpoint.chat_in(session, &said(pairs))).await;
+    let (_, last) = named("last", &[("user", "b")]).await;
+    assert_eq!(answer(&last), "S:b (1)", "it keeps its system text");
+    assert_eq!(last["baton"]["session"], id);
+    let (_, edited) = named(id, &[("user", "a"), ("assistant", "S:a (0)"), ("user", "c")]).await;
     assert_eq!(answer(&edited), "S:c (1)");
-    let fresh: Value = named("new", said(&[("user", "a")])).send().await.unwrap().json().await.unwrap();
-    assert_ne!(fresh["baton"]["session"], first["baton"]["session"]);
-    let unknown = "0".repeat(64);
-    assert_eq!(
-        endpoint.refused(named(&unknown, said(&[("user", "a")]))).await,
-        (404, "session_not_found".to_owned())
-    );
+    let (_, fresh) = named("new", &[("user", "a")]).await;
+    assert_ne!(fresh["baton"]["session"], id);
+    for (session, pairs, status, code) in [
+        (&id[..12], &[("user", "z"), ("assistant", "y"), ("user", "b")][..], 409, "history_mismatch"),
+        (&"0".repeat(64), &[("user", "a")], 404, "session_not_found"),
+    ] {
+        let (found, error) = named(session, pairs).await;
+        assert_eq!((found, &error["error"]["code"]), (status, &json!(code)));
+    }
     endpoint.close().await;
 }
 
@@ -301,8 +345,7 @@ async fn a_stream_has_the_shape_that_programs_expect() {
     let all = events(&text.text().await.unwrap());
     let first: Value = serde_json::from_str(&all[0]).unwrap();
     assert_eq!((&first["object"], all.last().unwrap().as_str()), (&json!("text_completion"), "[DONE]"));
-    let whole = endpoint.request(Method::POST, "/v1/completions").json(&json!({ "prompt": "hello" }));
-    let whole: Value = whole.send().await.unwrap().json().await.unwrap();
+    let whole = endpoint.post("/v1/completions", &json!({ "prompt": "hello" })).await;
     assert_eq!(whole["choices"][0]["text"], "hello (0)");
     endpoint.close().await;
 }
@@ -406,10 +449,8 @@ async fn many_continuations_at_once_never_follow_each_other() {
         let messages = said(&[("user", "a"), ("assistant", "a (0)"), ("user", &last)]);
         let request = endpoint.chat(&json!({ "messages": messages }));
         async move {
-            let response = request.send().await.unwrap();
-            let status = response.status();
-            let body: Value = response.json().await.unwrap();
-            assert_eq!(status, StatusCode::OK, "{body}");
+            let (status, body) = sent(request).await;
+            assert_eq!(status, 200, "{body}");
             assert!(answer(&body).starts_with(&format!("{last} (")), "{body}");
         }
     });
@@ -450,8 +491,7 @@ async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     assert!(
         model["context_length"].as_u64().unwrap() > 0 && model["context_length"] == model["max_model_len"]
     );
-    let one = endpoint.request(Method::GET, &format!("/v1/models/{MODEL}")).send().await.unwrap();
-    assert_eq!(one.status(), StatusCode::OK);
+    assert_eq!(endpoint.get(&format!("/v1/models/{MODEL}")).await["id"], MODEL);
     assert_eq!(endpoint.refused(endpoint.request(Method::GET, "/v1/models/a/b")).await.0, 404);
     endpoint.close().await;
 }
@@ -481,13 +521,9 @@ async fn background_prompts_and_chats_with_store_false_are_in_no_list() {
         assert_eq!(response.status(), StatusCode::OK, "{body}");
         assert!(response.headers().get("x-baton-session").is_none(), "{body}");
     }
-    let list = async || {
-        let listed = endpoint.request(Method::GET, "/api/sessions").send().await.unwrap();
-        listed.json::<Value>().await.unwrap()["sessions"].as_array().unwrap().len()
-    };
-    assert_eq!(list().await, 0);
+    assert_eq!(endpoint.get("/api/sessions").await["sessions"], json!([]));
     let kept = endpoint.say(&said(&[("user", "a")])).await;
-    assert_eq!(list().await, 1);
+    assert_eq!(endpoint.get("/api/sessions").await["sessions"].as_array().unwrap().len(), 1);
     let named =
         json!({ "messages": said(&[("user", "b")]), "store": false, "session": kept["baton"]["session"] });
     assert_eq!(endpoint.refused(endpoint.chat(&named)).await, (400, "unsupported_parameter".to_owned()));

@@ -26,15 +26,7 @@ async fn a_program_that_trusts_the_certificate_is_served_and_silent_connections_
     let (world, folder) = (World::new(1).await, tempfile::tempdir().unwrap());
     let (identity, certificate) = identity(folder.path());
     let client = world.client().await;
-    let config = GatewayConfig {
-        key: None,
-        origins: Vec::new(),
-        hosts: Vec::new(),
-        template: TurnInput::new(Vec::new()),
-        relayer: None,
-        memory: None,
-        keys: None,
-    };
+    let config = GatewayConfig::new(TurnInput::new(Vec::new()));
     let gateway = Gateway::open(client.clone(), config).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();

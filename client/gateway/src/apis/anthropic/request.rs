@@ -1,19 +1,16 @@
 //! Requests of Anthropic's Messages API, read strictly: an unsupported parameter is refused by name.
 
-use baton_proto::{
-    limits::MAX_OUTPUT_TOKENS,
-    record::{Message, Role},
-};
+use baton_proto::record::{Message, Role};
 use serde_json::{Map, Value, json};
 
 use crate::{
     apis::openai::responses::ResponseId,
     form::{
-        completion::{CompletionRequest, RequestPlace, SamplingRequest, is_any},
-        fields::{BodyFields, is_empty, without_nulls},
+        completion::{CompletionRequest, RequestPlace},
+        fields::BodyFields,
         format, neutral,
-        tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
-        wire::read_top_k,
+        tools::{CallIds, PastCall, ToolChoice, ToolRequest},
+        wire::read_common,
     },
     http::api_error::ApiError,
 };
@@ -22,90 +19,79 @@ use crate::{
 const BETWEEN_BLOCKS: &str = "\n\n";
 /// Begins the id of a message.
 pub(super) const MESSAGE_ID: &str = "msg_";
+/// The codes by which the API's clients begin another thread, or go on without one.
+pub(super) const THREAD_NOT_FOUND: &str = "thread_not_found";
+pub(super) const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
 
-/// Reads a body.
+/// Reads a body. Returns the request, and the message that it follows in a thread.
 ///
 /// # Parameters
 /// `session` is the session that the header names.
-pub(super) fn read_request(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
-    let fields = BodyFields::of_body(body)?;
+pub(super) fn read_request(
+    body: &[u8],
+    session: Option<String>,
+) -> Result<(CompletionRequest, Option<ResponseId>), ApiError> {
+    let mut fields = BodyFields::of_body(body)?;
     if fields.peek("max_tokens").is_none() {
         return Err(ApiError::value("max_tokens", "max_tokens is missing: a request limits its answer"));
     }
-    read(fields, session)
+    let previous = read_thread(&mut fields)?;
+    let request = CompletionRequest {
+        session: previous.map(|previous| previous.session.to_string()).or(session),
+        place: previous.map_or_else(RequestPlace::default, |id| RequestPlace::AfterTurn(id.seq)),
+        ..read(fields)?
+    };
+    Ok((request, previous))
 }
 
-fn read(mut fields: BodyFields, session: Option<String>) -> Result<CompletionRequest, ApiError> {
-    let max_tokens = fields.whole("max_tokens", 1..=MAX_OUTPUT_TOKENS)?;
-    let (temperature, top_p) = (fields.number("temperature")?, fields.number("top_p")?);
-    let sampling = SamplingRequest {
-        top_k: read_top_k(&mut fields)?,
-        stop: fields.texts("stop_sequences")?.unwrap_or_default(),
-        ..SamplingRequest::of(temperature, top_p)
+/// Takes the message that a thread continues. Each message begins or continues a session here, so a thread that begins
+/// asks for nothing more.
+fn read_thread(fields: &mut BodyFields) -> Result<Option<ResponseId>, ApiError> {
+    let mut thread = fields.part("thread")?;
+    let kind = thread.text("type")?;
+    let previous = match kind.as_deref() {
+        None | Some("create") => None,
+        Some("continue") => {
+            let id = thread.some_text("previous_message_id")?;
+            Some(ResponseId::parse(MESSAGE_ID, &id).ok_or_else(thread_not_found)?)
+        }
+        Some(_) => {
+            let message = "a thread is of type create or continue";
+            return Err(ApiError::request(THREAD_UNSUPPORTED, &thread.at("type"), message));
+        }
     };
-    sampling.check()?;
-    let system = match fields.peek("system") {
-        None => Vec::new(),
-        Some(_) => vec![Message::new(Role::System, fields.content("system", &["text"], BETWEEN_BLOCKS)?)],
+    let unsupported = |error: ApiError| {
+        ApiError::request(THREAD_UNSUPPORTED, error.param().unwrap_or_default(), error.message())
     };
-    let inputs = fields.objects("messages")?.unwrap_or_default();
+    thread.refuse_rest("a thread").map_err(unsupported)?;
+    Ok(previous)
+}
+
+/// No turn here has the message that a thread continues.
+pub(super) fn thread_not_found() -> ApiError {
+    let message = "no message with this id is kept here; send the whole conversation";
+    ApiError::request(THREAD_NOT_FOUND, "thread.previous_message_id", message)
+}
+
+fn read(mut fields: BodyFields) -> Result<CompletionRequest, ApiError> {
+    let mut messages = Vec::new();
+    if fields.peek("system").is_some() {
+        messages.push(Message::new(Role::System, fields.content("system", &["text"], BETWEEN_BLOCKS)?));
+    }
+    let inputs = fields.objects("messages")?;
     if inputs.is_empty() {
         return Err(ApiError::value("messages", "messages is empty"));
     }
-    let mut messages = Vec::with_capacity(inputs.len());
     let mut ids = CallIds::default();
     for (index, message) in inputs.into_iter().enumerate() {
         read_message(index, message, &mut ids, &mut messages)?;
     }
-    for message in system.iter().chain(&messages) {
-        message.check().map_err(|_| ApiError::long_message("messages", message))?;
+    let tools = read_tools(&mut fields)?;
+    if let Some(stop) = fields.take("stop_sequences") {
+        fields.put("stop", stop);
     }
-    let tools = read_tools(&mut fields)?.read()?;
-    let json_schema = read_format(&mut fields)?;
-    let previous = read_thread(&mut fields)?;
-    let model = fields.text("model")?.filter(|model| !is_any(model));
-    let stream = fields.flag("stream")?.unwrap_or(false);
-    neutral::check_rest(&fields)?;
-    let request = CompletionRequest {
-        session: previous.map(|previous| previous.session.to_string()).or(session),
-        place: previous.map_or(RequestPlace::AfterMessages, |id| RequestPlace::AfterTurn(id.seq)),
-        // A thread has the tools with which it began.
-        keeps_tools: previous.is_some() && tools.definitions.is_none(),
-        model,
-        sampling,
-        max_tokens,
-        stream,
-        json_schema,
-        ..CompletionRequest::new(system, messages)
-    };
-    tools.into_request(request, "output_config.format")
-}
-
-/// Reads `thread`: the message that the request follows, in the session of its turn. Each message begins or continues
-/// a session here, so a thread that begins asks for nothing more.
-fn read_thread(fields: &mut BodyFields) -> Result<Option<ResponseId>, ApiError> {
-    let Some(mut thread) = fields.object("thread")? else { return Ok(None) };
-    let kind = thread.text("type")?;
-    let previous = match kind.as_deref() {
-        Some("create") => None,
-        Some("continue") => {
-            let id = thread.some_text("previous_message_id")?;
-            Some(ResponseId::parse(MESSAGE_ID, &id).ok_or_else(ApiError::thread_not_found)?)
-        }
-        _ => {
-            return Err(ApiError::thread_unsupported(
-                &thread.at("type"),
-                "a thread is of type create or continue",
-            ));
-        }
-    };
-    match thread.iter().find(|(_, value)| !is_empty(value)) {
-        None => Ok(previous),
-        Some((name, _)) => Err(ApiError::thread_unsupported(
-            &thread.at(name),
-            format!("{name} is not supported in a thread"),
-        )),
-    }
+    read_format(&mut fields)?;
+    read_common(fields, messages, tools)
 }
 
 /// A parameter under its name in this API, as in `messages.0.content`.
@@ -113,52 +99,38 @@ pub(super) fn own_param(param: &str) -> String {
     let own = match param {
         "stop" => "stop_sequences".to_owned(),
         "parallel_tool_calls" => "tool_choice.disable_parallel_tool_use".to_owned(),
-        "response_format" => "output_config.format".to_owned(),
-        param => param.replace(".function.", "."),
+        param => param
+            .replace("response_format.json_schema", "output_config.format")
+            .replace("response_format", "output_config.format")
+            .replace(".function.", "."),
     };
     own.replace('[', ".").replace(']', "")
 }
 
-/// Reads `output_config`: the schema that the answer must satisfy, if any.
-fn read_format(fields: &mut BodyFields) -> Result<Option<String>, ApiError> {
-    let Some(mut config) = fields.object("output_config")? else { return Ok(None) };
+/// Reads `output_config`: writes the form of the answer as all APIs have it.
+fn read_format(fields: &mut BodyFields) -> Result<(), ApiError> {
+    let mut config = fields.part("output_config")?;
     // `high` is the API's default.
     if let Some(effort) = config.take("effort").filter(|effort| effort != "high") {
         neutral::check("effort", &effort).map_err(|error| error.renamed(|name| config.at(name)))?;
     }
-    let format = config.object("format")?;
-    config.refuse_rest("output_config")?;
-    let Some(mut format) = format else { return Ok(None) };
-    let kind = format.text("type")?;
-    match (kind.as_deref(), format.take("schema")) {
-        (Some("json_schema"), Some(schema @ Value::Object(_))) => {
-            format.refuse_rest("output_config.format")?;
-            format::check_length(without_nulls(schema).to_string(), &format.at("schema")).map(Some)
-        }
-        _ => {
-            let message = "output_config.format is of type json_schema, and has the schema, an object";
-            Err(ApiError::value(format.path(), message))
-        }
+    if let Some(format) = config.take("format") {
+        fields.put(format::NAME, format::nested(format));
     }
+    config.refuse_rest("output_config")
 }
 
 /// Reads the tools, in the form that the session holds, and the choice.
 fn read_tools(fields: &mut BodyFields) -> Result<ToolRequest, ApiError> {
     let mut tools = Vec::new();
-    for mut tool in fields.objects("tools")?.unwrap_or_default() {
+    for mut tool in fields.objects("tools")? {
         if tool.text("type")?.is_some_and(|kind| kind != "custom") {
             return Err(ApiError::unsupported(&tool.at("type"), "only tools of type custom are served"));
         }
         let mut function = Map::new();
-        for (theirs, ours) in [
-            ("name", "name"),
-            ("description", "description"),
-            ("input_schema", "parameters"),
-            ("strict", "strict"),
-        ] {
-            if let Some(value) = tool.take(theirs) {
-                function.insert(ours.to_owned(), value);
-            }
+        for name in ["name", "description", "input_schema", "strict"] {
+            let own = if name == "input_schema" { "parameters" } else { name };
+            function.extend(tool.take(name).map(|value| (own.to_owned(), value)));
         }
         // Wishes about caches and streams, which change no answer.
         tool.take("cache_control");
@@ -166,7 +138,7 @@ fn read_tools(fields: &mut BodyFields) -> Result<ToolRequest, ApiError> {
         tool.refuse_rest("a tool")?;
         tools.push(json!({ "type": "function", "function": function }));
     }
-    let mut choice = fields.object("tool_choice")?.unwrap_or_else(BodyFields::none);
+    let mut choice = fields.part("tool_choice")?;
     let parallel_tool_calls = choice.flag("disable_parallel_tool_use")?.map(|disable| !disable);
     let kind = choice.text("type")?;
     let choice = match kind.as_deref() {
@@ -190,28 +162,15 @@ fn read_message(
     ids: &mut CallIds,
     messages: &mut Vec<Message>,
 ) -> Result<(), ApiError> {
-    let role = match message.some_text("role")?.as_str() {
-        "user" => Role::User,
-        "assistant" => Role::Assistant,
-        "system" if index > 0 => Role::System,
-        _ => {
-            return Err(ApiError::value(
-                &message.at("role"),
-                "a message's role is user or assistant, or system after the first; instructions for all turns go into \
-                 the parameter system",
-            ));
-        }
-    };
+    // Instructions for all turns go into the parameter system.
+    let role =
+        message.role(if index > 0 { &["user", "assistant", "system"] } else { &["user", "assistant"] })?;
     let at = message.at("content");
-    let blocks = match message.peek("content") {
-        Some(Value::Array(_)) => message.objects("content")?.unwrap_or_default(),
-        _ => {
-            let text = message.content("content", &[], "")?;
-            message.refuse_rest("a message")?;
-            messages.push(Message::new(role, text));
-            return Ok(());
-        }
+    let Some(Value::Array(_)) = message.peek("content") else {
+        messages.push(Message::new(role, message.content("content", &[], "")?));
+        return message.refuse_rest("a message");
     };
+    let blocks = message.objects("content")?;
     message.refuse_rest("a message")?;
     let (mut texts, mut calls) = (Vec::new(), Vec::new());
     let before = messages.len();
@@ -219,7 +178,10 @@ fn read_message(
         let kind = block.text("type")?.unwrap_or_default();
         match (kind.as_str(), role) {
             ("text", _) => texts.push(block.part_text()?),
-            ("tool_use", Role::Assistant) => calls.push(read_call(&mut block)?),
+            ("tool_use", Role::Assistant) => {
+                let id = block.some_text("id")?;
+                calls.push(PastCall::take(&mut block, Some(id), "input")?);
+            }
             ("tool_result", Role::User) => {
                 if !texts.is_empty() {
                     messages.push(Message::new(Role::User, texts.join(BETWEEN_BLOCKS)));
@@ -237,31 +199,16 @@ fn read_message(
             }
         }
     }
-    check_call_count(calls.len(), &at)?;
     if role == Role::Assistant {
-        let text = texts.concat();
-        let text = if calls.is_empty() { text } else { ids.write(&text, calls) };
-        messages.push(Message::new(role, text));
+        messages.push(Message::new(role, ids.write(texts.concat(), calls, &at)?));
     } else if !texts.is_empty() || messages.len() == before {
         messages.push(Message::new(role, texts.join(BETWEEN_BLOCKS)));
     }
     Ok(())
 }
 
-fn read_call(block: &mut BodyFields) -> Result<PastCall, ApiError> {
-    let missing = ApiError::value(&block.at("id"), "a call has an id");
-    let id = block.text("id")?.ok_or(missing)?;
-    let name = block.text("name")?.unwrap_or_default();
-    let input = block.take("input").unwrap_or_else(|| json!({})).to_string();
-    PastCall::new(Some(id), name, &input).map_err(|fault| match fault {
-        CallFault::Name => ApiError::value(&block.at("name"), fault.message()),
-        CallFault::Arguments => ApiError::value(&block.at("input"), "input is an object"),
-    })
-}
-
 fn read_result(block: &mut BodyFields, ids: &CallIds) -> Result<Message, ApiError> {
-    let missing = ApiError::value(&block.at("tool_use_id"), "a result has the tool_use_id of its call");
-    let id = block.text("tool_use_id")?.ok_or(missing)?;
+    let id = block.some_text("tool_use_id")?;
     let content = block.content("content", &["text"], BETWEEN_BLOCKS)?;
     // Models see a result as text alone.
     let text = if block.flag("is_error")? == Some(true) { format!("Error: {content}") } else { content };
@@ -271,7 +218,7 @@ fn read_result(block: &mut BodyFields, ids: &CallIds) -> Result<Message, ApiErro
 /// Tokens of a request's texts and tools, by their bytes: more than a model's vocabulary makes of English. The API
 /// counts without a limit of the answer.
 pub(super) fn token_estimate(body: &[u8]) -> Result<u64, ApiError> {
-    Ok(read(BodyFields::of_body(body)?, None)?.input_estimate())
+    Ok(read(BodyFields::of_body(body)?)?.input_estimate())
 }
 
 #[cfg(test)]
@@ -285,7 +232,7 @@ mod tests {
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
         }
-        read_request(body.to_string().as_bytes(), None)
+        read_request(body.to_string().as_bytes(), None).map(|(request, _)| request)
     }
 
     fn texts(request: &CompletionRequest) -> Vec<(Role, &str)> {
@@ -309,7 +256,10 @@ mod tests {
         assert_eq!(request.system, [Message::new(Role::System, "be brief\n\nin rhyme")]);
         assert_eq!(texts(&request), [(Role::User, "a\n\nb"), (Role::Assistant, "c"), (Role::User, "d")]);
         assert_eq!((request.max_tokens, request.stream), (Some(20), true));
-        assert_eq!((request.sampling.top_k, request.sampling.stop), (5, vec!["END".to_owned()]));
+        assert_eq!(
+            (request.sampling.others.top_k, request.sampling.others.stop),
+            (5, vec!["END".to_owned()])
+        );
     }
 
     #[test]
@@ -382,16 +332,16 @@ mod tests {
         let begun = read(json!({ "thread": { "type": "create" } })).unwrap();
         assert_eq!((begun.session, begun.place), (None, RequestPlace::AfterMessages));
         let id = format!("msg_{}{:016x}", "7".repeat(64), 3);
-        let more = json!({ "thread": { "type": "continue", "previous_message_id": id } });
-        let continued = read(more).unwrap();
-        assert_eq!(continued.session, Some("7".repeat(64)));
-        assert!(continued.place == RequestPlace::AfterTurn(3) && continued.keeps_tools);
-        let code = |thread: Value| {
+        let continued = read(json!({ "thread": { "type": "continue", "previous_message_id": id } })).unwrap();
+        assert_eq!((continued.session, continued.place), (Some("7".repeat(64)), RequestPlace::AfterTurn(3)));
+        for (thread, code) in [
+            (json!({ "type": "continue", "previous_message_id": "msg_1" }), "thread_not_found"),
+            (json!({ "type": "fork" }), "thread_unsupported_request"),
+            (json!({ "type": "create", "more": 1 }), "thread_unsupported_request"),
+        ] {
             let api_error = read(json!({ "thread": thread })).unwrap_err();
-            error_body(&api_error, None)["error"]["details"]["error_code"].clone()
-        };
-        assert_eq!(code(json!({ "type": "continue", "previous_message_id": "msg_1" })), "thread_not_found");
-        assert_eq!(code(json!({ "type": "fork" })), "thread_unsupported_request");
+            assert_eq!(error_body(&api_error, None)["error"]["details"]["error_code"], code);
+        }
     }
 
     #[test]
@@ -476,6 +426,6 @@ mod tests {
         });
         let request = read(parallel).unwrap();
         assert!(request.is_one_call);
-        assert_eq!(request.sampling.stop, ["</tool_call>"]);
+        assert_eq!(request.sampling.others.stop, ["</tool_call>"]);
     }
 }

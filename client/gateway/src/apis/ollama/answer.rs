@@ -1,5 +1,6 @@
 //! An answer in the form of Ollama's API: one object, or a line of JSON for each part.
 
+use baton_client::TokenReport;
 use baton_proto::record::FinishReason;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -8,136 +9,98 @@ use super::{error_body, nanoseconds};
 use crate::{
     clock::rfc3339,
     form::{
-        steps::{AcceptedAnswer, Step},
-        tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
+        steps::AcceptedAnswer,
+        tools::{AnswerPart, ModelCall},
     },
-    turns::answer::WholeAnswer,
+    http::{api_error::ApiError, event_stream::StreamForm},
+    state::Gateway,
+    turns::{
+        answer::{RunningTurn, WholeAnswer},
+        response::AnswerWriter,
+    },
 };
 
 /// Nanoseconds of a millisecond, in which receipts count.
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The two forms of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AnswerForm {
-    /// With a message.
-    Chat,
-    /// With a text.
-    Generate,
-}
-
-/// Writes an answer from the steps of its turn.
-pub(super) struct AnswerWriter {
-    form: AnswerForm,
+/// Writes an answer from its parts.
+#[derive(Clone)]
+pub(super) struct LineWriter {
+    /// Whether it has a message, and not a text.
+    is_chat: bool,
     /// The model's name.
-    pub(super) model: String,
+    model: String,
     created_at: String,
     begun: Instant,
-    parser: Option<AnswerParser>,
 }
 
-impl AnswerWriter {
-    pub(super) fn new(
-        form: AnswerForm,
-        model: String,
-        created_s: u64,
-        begun: Instant,
-        parser: Option<AnswerParser>,
-    ) -> Self {
-        Self { form, model, created_at: rfc3339(created_s), begun, parser }
+impl AnswerWriter for LineWriter {
+    // The API's clients read each line as JSON, so it has no sign of life.
+    const STREAM: StreamForm = StreamForm { content_type: "application/x-ndjson", alive: "" };
+
+    fn begin(&mut self, running: &RunningTurn) -> String {
+        self.model.clone_from(&running.model);
+        String::new()
+    }
+
+    /// A line for each part: this API has whole calls alone.
+    fn more(&mut self, parts: Vec<AnswerPart>, _: &[TokenReport]) -> String {
+        let line = |part| match part {
+            AnswerPart::Text(text) => Some(self.line(&text, &[], false)),
+            AnswerPart::CallEnded(call) => Some(self.line("", &[call], false)),
+            AnswerPart::CallBegun(_) | AnswerPart::Arguments { .. } => None,
+        };
+        parts.into_iter().filter_map(line).map(|line| format!("{}\n", Value::Object(line))).collect()
+    }
+
+    fn end(&mut self, rest: Vec<AnswerPart>, answer: &AcceptedAnswer) -> String {
+        format!("{}{}\n", self.more(rest, &[]), self.ended("", &[], answer.finish, answer))
+    }
+
+    fn fail(&mut self, api_error: &ApiError) -> String {
+        format!("{}\n", error_body(api_error))
+    }
+
+    fn whole(mut self, WholeAnswer { ended, accepted: answer, .. }: &WholeAnswer) -> Value {
+        self.model.clone_from(&answer.model);
+        self.ended(&ended.text, &ended.calls, ended.finish, answer)
+    }
+}
+
+impl LineWriter {
+    pub(super) fn new(gateway: &Gateway, is_chat: bool) -> Self {
+        let created_at = rfc3339(gateway.now_s());
+        Self { is_chat, model: String::new(), created_at, begun: Instant::now() }
     }
 
     /// The answer to a request without a text.
-    pub(super) fn loaded(&self) -> Value {
+    pub(super) fn loaded(mut self, model: Option<&str>) -> Value {
+        self.model = model.unwrap_or_default().to_owned();
         let mut line = self.line("", &[], true);
         line.insert("done_reason".to_owned(), "load".into());
         Value::Object(line)
     }
 
-    /// The answer as one object.
-    pub(super) fn whole(mut self, whole: &WholeAnswer) -> Value {
-        let answer = &whole.accepted;
-        let ended = EndedAnswer::read(&whole.text, self.parser.take(), answer.outcome.finish);
-        self.model.clone_from(&answer.model);
-        Value::Object(self.ended(&ended.text, &ended.calls, ended.finish, answer))
-    }
-
-    /// The lines of a step.
-    pub(super) fn lines(&mut self, step: Step) -> String {
-        let mut out = String::new();
-        let mut put = |line: Map<String, Value>| {
-            out.push_str(&Value::Object(line).to_string());
-            out.push('\n');
-        };
-        match step {
-            Step::Model(_) | Step::Note(_) | Step::Logprobs(_) => {}
-            Step::Text(text) => match &mut self.parser {
-                None => put(self.line(&text, &[], false)),
-                Some(parser) => {
-                    let parts = parser.push(&text);
-                    parts.into_iter().filter_map(|part| self.part(part)).for_each(put);
-                }
-            },
-            Step::Failed(api_error) => {
-                if let Value::Object(line) = error_body(&api_error) {
-                    put(line);
-                }
-            }
-            Step::Done(answer) => {
-                let mut finish = answer.outcome.finish;
-                let mut rest = Vec::new();
-                if let Some(parser) = &mut self.parser {
-                    rest = parser.finish();
-                    finish = parser.finish_reason(finish);
-                }
-                rest.into_iter().filter_map(|part| self.part(part)).for_each(&mut put);
-                put(self.ended("", &[], finish, &answer));
-            }
-        }
-        out
-    }
-
-    /// The line of a part: this API has whole calls alone.
-    fn part(&self, part: AnswerPart) -> Option<Map<String, Value>> {
-        match part {
-            AnswerPart::Text(text) => Some(self.line(&text, &[], false)),
-            AnswerPart::CallEnded(call) => Some(self.line("", &[call], false)),
-            AnswerPart::CallBegun(_) | AnswerPart::Arguments { .. } => None,
-        }
-    }
-
     fn line(&self, text: &str, calls: &[ModelCall], done: bool) -> Map<String, Value> {
-        let mut line = Map::new();
-        line.insert("model".to_owned(), self.model.clone().into());
-        line.insert("created_at".to_owned(), self.created_at.clone().into());
-        if self.form == AnswerForm::Generate {
-            line.insert("response".to_owned(), text.into());
+        let content = if self.is_chat {
+            let calls = (!calls.is_empty()).then(|| calls.iter().map(call_object).collect());
+            let fields = [("role", json!("assistant")), ("content", text.into())];
+            let fields = fields.into_iter().chain(calls.map(|calls| ("tool_calls", calls)));
+            ("message", fields.map(|(name, value)| (name.to_owned(), value)).collect())
         } else {
-            let mut message = Map::new();
-            message.insert("role".to_owned(), "assistant".into());
-            message.insert("content".to_owned(), text.into());
-            if !calls.is_empty() {
-                message.insert("tool_calls".to_owned(), calls.iter().map(call_object).collect());
-            }
-            line.insert("message".to_owned(), Value::Object(message));
-        }
-        line.insert("done".to_owned(), done.into());
-        line
+            ("response", text.into())
+        };
+        let model = ("model", json!(self.model));
+        let fields = [model, ("created_at", json!(self.created_at)), content, ("done", done.into())];
+        fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
     }
 
     /// The last line, with the counts.
-    fn ended(
-        &self,
-        text: &str,
-        calls: &[ModelCall],
-        finish: FinishReason,
-        answer: &AcceptedAnswer,
-    ) -> Map<String, Value> {
-        let mut line = self.line(text, calls, true);
+    fn ended(&self, text: &str, calls: &[ModelCall], finish: FinishReason, answer: &AcceptedAnswer) -> Value {
         let (tokens, timings) = (&answer.outcome.receipt.tokens, &answer.outcome.receipt.timings);
         let reason = if finish == FinishReason::Length { "length" } else { "stop" };
-        for (name, value) in [
-            ("done_reason", Value::from(reason)),
+        let counts = [
+            ("done_reason", reason.into()),
             ("total_duration", nanoseconds(self.begun.elapsed()).into()),
             ("load_duration", 0.into()),
             ("prompt_eval_count", tokens.input.into()),
@@ -145,10 +108,9 @@ impl AnswerWriter {
             ("eval_count", tokens.output.into()),
             ("eval_duration", (u64::from(timings.decode_ms) * NS_PER_MS).into()),
             ("baton", answer.about()),
-        ] {
-            line.insert(name.to_owned(), value);
-        }
-        line
+        ];
+        let counts = counts.map(|(name, value): (&str, Value)| (name.to_owned(), value));
+        Value::Object(self.line(text, calls, true).into_iter().chain(counts).collect())
     }
 }
 

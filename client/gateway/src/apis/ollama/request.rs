@@ -3,24 +3,35 @@
 
 use std::collections::VecDeque;
 
-use baton_proto::{
-    limits::MAX_OUTPUT_TOKENS,
-    record::{Message, Role},
-};
+use baton_proto::record::{Message, Role};
 use serde_json::{Value, json};
 
 use crate::{
     apis::openai::embeddings::TextsToEmbed,
     form::{
-        completion::{CompletionRequest, Retention, SamplingRequest, is_any},
-        fields::{BodyFields, is_empty, whole, without_nulls},
+        completion::{CompletionRequest, Retention},
+        fields::{BodyFields, is_empty, whole},
         format, neutral,
-        tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
-        wire::{read_seed, read_top_k},
+        tools::{CallIds, PastCall, ToolRequest},
+        wire::read_common,
     },
     http::api_error::ApiError,
     models::bare_name,
 };
+
+/// The served options, with their names in the form of all APIs.
+const OPTIONS: [(&str, &str); 10] = [
+    ("temperature", "temperature"),
+    ("top_p", "top_p"),
+    ("top_k", "top_k"),
+    ("min_p", "min_p"),
+    ("presence_penalty", "presence_penalty"),
+    ("frequency_penalty", "frequency_penalty"),
+    ("seed", "seed"),
+    ("stop", "stop"),
+    ("repeat_penalty", "repetition_penalty"),
+    ("num_predict", "max_tokens"),
+];
 
 /// Options about the memory and the processors of Ollama's own server.
 const MACHINE_OPTIONS: [&str; 10] = [
@@ -40,30 +51,19 @@ const MAX_IGNORED: usize = 32;
 /// Most characters of a skipped field's name.
 const MAX_IGNORED_CHARS: usize = 64;
 
-/// The model that a request names.
-pub(super) struct ModelName;
-
-impl ModelName {
-    /// Reads it out of a body, where it is `model`, or `name` in older clients.
-    pub(super) fn read(body: &[u8]) -> Result<String, ApiError> {
-        let mut fields = BodyFields::of_body(body)?;
-        let (model, name) = (fields.text("model")?, fields.text("name")?);
-        let name = model.or(name).filter(|name| !name.is_empty());
-        let missing = || ApiError::value("model", "model is the name of a model");
-        name.map(|name| bare_name(&name).to_owned()).ok_or_else(missing)
-    }
+/// Reads the model's name out of a body, where it is `model`, or `name` in older clients.
+pub(super) fn read_model(body: &[u8]) -> Result<String, ApiError> {
+    let mut fields = BodyFields::of_body(body)?;
+    let name = fields.text("model")?.or(fields.text("name")?).filter(|name| !name.is_empty());
+    let missing = || ApiError::value("model", "model is the name of a model");
+    name.map(|name| bare_name(&name).to_owned()).ok_or_else(missing)
 }
 
 /// A parameter under its name in this API.
 pub(super) fn own_param(param: &str) -> String {
-    match param {
-        "stop" | "temperature" | "top_p" | "min_p" | "presence_penalty" | "frequency_penalty" => {
-            format!("options.{param}")
-        }
-        "repetition_penalty" => "options.repeat_penalty".to_owned(),
-        "max_tokens" => "options.num_predict".to_owned(),
-        "response_format" => "format".to_owned(),
-        param => param.to_owned(),
+    match OPTIONS.iter().find(|(_, shared)| *shared == param) {
+        Some((own, _)) => format!("options.{own}"),
+        None => param.replace("response_format.json_schema.schema", "format").replace(format::NAME, "format"),
     }
 }
 
@@ -74,27 +74,21 @@ pub(super) fn own_param(param: &str) -> String {
 pub(super) fn read_chat(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
     let mut fields = BodyFields::of_body(body)?;
     let mut reader = MessageReader::default();
-    for message in fields.objects("messages")?.unwrap_or_default() {
+    for message in fields.objects("messages")? {
         reader.push(message)?;
     }
-    let mut system = reader.messages;
-    let pinned = system.iter().take_while(|message| message.role == Role::System).count();
-    let messages = system.split_off(pinned);
-    let tools = fields.list("tools")?.unwrap_or_default();
-    let tools = ToolRequest { tools, choice: ToolChoice::Auto, parallel_tool_calls: None }.read()?;
-    let completion = tools.into_request(read_common(fields, system, messages)?, "format")?;
-    Ok(CompletionRequest { session, ..completion })
+    let tools = ToolRequest { tools: fields.list("tools")?.unwrap_or_default(), ..ToolRequest::default() };
+    Ok(CompletionRequest { session, ..read(fields, reader.messages, tools)? })
 }
 
 /// Reads the body of a request without a conversation.
 pub(super) fn read_generate(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     let mut fields = BodyFields::of_body(body)?;
-    let message = |role: Role, text: Option<String>| {
-        text.filter(|text| !text.is_empty()).map(|text| Message::new(role, text)).into_iter().collect()
-    };
-    let system = message(Role::System, fields.text("system")?);
-    let messages = message(Role::User, fields.text("prompt")?);
-    Ok(CompletionRequest { retention: Retention::Single, ..read_common(fields, system, messages)? })
+    let system = fields.text("system")?.filter(|text| !text.is_empty());
+    let mut messages = Vec::from_iter(system.map(|text| Message::new(Role::System, text)));
+    messages.push(Message::new(Role::User, fields.text("prompt")?.unwrap_or_default()));
+    let request = read(fields, messages, ToolRequest::default())?;
+    Ok(CompletionRequest { retention: Retention::Single, ..request })
 }
 
 /// Reads the body of a request for vectors: of the texts in this field. Also returns the skipped fields.
@@ -128,59 +122,37 @@ struct MessageReader {
 
 impl MessageReader {
     fn push(&mut self, mut message: BodyFields) -> Result<(), ApiError> {
-        let role = match message.some_text("role")?.as_str() {
-            "system" => Role::System,
-            "user" => Role::User,
-            "assistant" => Role::Assistant,
-            "tool" => Role::Tool,
-            _ => {
-                let wrong = "a role is system, user, assistant or tool";
-                return Err(ApiError::value(&message.at("role"), wrong));
+        let role = message.role(&["system", "user", "assistant", "tool"])?;
+        let mut text = message.text("content")?.unwrap_or_default();
+        let (calls, at) = (message.objects("tool_calls")?, message.at("tool_calls"));
+        if !calls.is_empty() {
+            if role != Role::Assistant {
+                return Err(ApiError::value(&at, "only the assistant calls tools"));
             }
-        };
-        let text = message.text("content")?.unwrap_or_default();
-        let calls = message.objects("tool_calls")?.unwrap_or_default();
-        if !calls.is_empty() && role != Role::Assistant {
-            return Err(ApiError::value(&message.at("tool_calls"), "only the assistant calls tools"));
+            let calls = self.read_calls(calls)?;
+            text = self.ids.write(text, calls, &at)?;
         }
-        let text = match calls.len() {
-            0 => text,
-            count => {
-                check_call_count(count, &message.at("tool_calls"))?;
-                self.write_calls(&text, calls)?
-            }
-        };
         let (id, name) = (message.text("tool_call_id")?, message.text("tool_name")?);
         let call_id = if role == Role::Tool { self.take_call(id, name.as_deref()) } else { None };
         if message.take("images").is_some_and(|images| !is_empty(&images)) {
             let unserved = "images is not supported in a message";
             return Err(ApiError::unsupported(&message.at("images"), unserved));
         }
-        let read = Message { role, name: None, call_id, text };
-        read.check().map_err(|_| ApiError::long_message(&message.at("content"), &read))?;
-        self.messages.push(read);
+        self.messages.push(Message { role, name: None, call_id, text });
         Ok(())
     }
 
-    fn write_calls(&mut self, text: &str, calls: Vec<BodyFields>) -> Result<String, ApiError> {
+    fn read_calls(&mut self, calls: Vec<BodyFields>) -> Result<Vec<PastCall>, ApiError> {
         self.waiting.clear();
-        let mut past = Vec::with_capacity(calls.len());
-        for mut call in calls {
+        let read = calls.into_iter().map(|mut call| {
             // Its path is a name of its own.
             let id = call.text("id")?.unwrap_or_else(|| call.path().to_owned());
-            let mut function = call.object("function")?.unwrap_or_else(BodyFields::none);
-            let name = function.text("name")?.unwrap_or_default();
-            self.waiting.push_back((id.clone(), name.clone()));
-            let arguments = function.take("arguments").unwrap_or_else(|| json!({})).to_string();
-            let call = PastCall::new(Some(id), name, &arguments).map_err(|fault| match fault {
-                CallFault::Name => ApiError::value(&call.at("function.name"), fault.message()),
-                CallFault::Arguments => {
-                    ApiError::value(&call.at("function.arguments"), "arguments is an object")
-                }
-            })?;
-            past.push(call);
-        }
-        Ok(self.ids.write(text, past))
+            let mut function = call.part("function")?;
+            let name = function.peek("name").and_then(Value::as_str).unwrap_or_default();
+            self.waiting.push_back((id.clone(), name.to_owned()));
+            PastCall::take(&mut function, Some(id), "arguments")
+        });
+        read.collect()
     }
 
     /// The call of a result: by its id, else by the tool's name, else the next one.
@@ -193,26 +165,37 @@ impl MessageReader {
     }
 }
 
-/// Reads the parameters that a chat and a text share.
-fn read_common(
+/// Reads the parameters that a chat and a text share: writes them as all APIs have them. A request without a message
+/// has an empty one.
+fn read(
     mut fields: BodyFields,
-    system: Vec<Message>,
-    messages: Vec<Message>,
+    mut messages: Vec<Message>,
+    tools: ToolRequest,
 ) -> Result<CompletionRequest, ApiError> {
-    let json_schema = match fields.take("format") {
+    if messages.is_empty() {
+        messages.push(Message::new(Role::User, ""));
+    }
+    let mut shared = BodyFields::default();
+    let form = match fields.take("format") {
+        Some(Value::String(text)) if text == "json" => Some(json!({ "type": "json_object" })),
+        Some(schema @ Value::Object(_)) => {
+            Some(format::nested(json!({ "type": "json_schema", "schema": schema })))
+        }
         None => None,
         Some(Value::String(text)) if text.is_empty() => None,
-        Some(Value::String(text)) if text == "json" => Some(json!({ "type": "object" }).to_string()),
-        Some(schema @ Value::Object(_)) => {
-            Some(format::check_length(without_nulls(schema).to_string(), "format")?)
-        }
         Some(_) => return Err(ApiError::value("format", "format is \"json\" or a schema, an object")),
     };
-    let stream = fields.flag("stream")?.unwrap_or(true);
-    let model = fields.text("model")?.map(|name| bare_name(&name).to_owned());
-    let mut options = fields.object("options")?.unwrap_or_else(BodyFields::none);
-    let (sampling, max_tokens) = read_options(&mut options)?;
-    let mut ignored = Vec::new();
+    shared.put(format::NAME, form);
+    shared.put("stream", fields.flag("stream")?.unwrap_or(true));
+    shared.put("model", fields.text("model")?.map(|name| bare_name(&name).to_owned()));
+    let mut options = fields.part("options")?;
+    if options.peek("num_predict").and_then(whole).is_some_and(|tokens| tokens < 0) {
+        // It stands for no limit of the request's own.
+        options.take("num_predict");
+    }
+    for (own, name) in OPTIONS {
+        shared.put(name, options.take(own));
+    }
     let mut unknown = Vec::new();
     for (name, value) in fields.iter() {
         match neutral::check(name, value) {
@@ -221,43 +204,15 @@ fn read_common(
             Ok(()) => {}
         }
     }
+    let mut ignored = Vec::new();
     note_ignored(unknown.into_iter(), "", &mut ignored);
     let skipped = options.iter().filter(|(name, value)| !is_default_option(name, value));
     note_ignored(skipped.map(|(name, _)| name), "options.", &mut ignored);
-    Ok(CompletionRequest {
-        model: model.filter(|model| !is_any(model)),
-        sampling,
-        max_tokens,
-        stream,
-        json_schema,
-        ignored,
-        ..CompletionRequest::new(system, messages)
-    })
+    Ok(CompletionRequest { ignored, ..read_common(shared, messages, tools)? })
 }
 
 /// Parameters of Ollama that would make another answer, or another request, of this one.
 const REFUSED: [&str; 7] = ["think", "images", "template", "raw", "suffix", "context", "logprobs"];
-
-/// Takes the options that are served: the sampling, and the most tokens.
-fn read_options(options: &mut BodyFields) -> Result<(SamplingRequest, Option<u32>), ApiError> {
-    let (temperature, top_p) = (options.number("temperature")?, options.number("top_p")?);
-    let sampling = SamplingRequest {
-        top_k: read_top_k(options)?,
-        min_p: options.number("min_p")?.unwrap_or(0.0),
-        repetition_penalty: options.number("repeat_penalty")?,
-        presence_penalty: options.number("presence_penalty")?.unwrap_or(0.0),
-        frequency_penalty: options.number("frequency_penalty")?.unwrap_or(0.0),
-        seed: read_seed(options)?,
-        stop: options.texts("stop")?.unwrap_or_default(),
-        ..SamplingRequest::of(temperature, top_p)
-    };
-    sampling.check()?;
-    if options.peek("num_predict").and_then(whole).is_some_and(|tokens| tokens < 0) {
-        // It stands for no limit of the request's own.
-        options.take("num_predict");
-    }
-    Ok((sampling, options.whole("num_predict", 1..=MAX_OUTPUT_TOKENS)?))
-}
 
 /// Whether skipping an option changes nothing.
 fn is_default_option(name: &str, value: &Value) -> bool {
@@ -300,7 +255,7 @@ mod tests {
         );
         assert_eq!((request.system.len(), request.messages.len()), (1, 3));
         assert_eq!((request.sampling.temperature, request.sampling.seed), (Some(0.0), Some(3)));
-        assert!((request.sampling.min_p - 0.05).abs() < f32::EPSILON);
+        assert!((request.sampling.others.min_p - 0.05).abs() < f32::EPSILON);
         assert_eq!(request.json_schema.as_deref(), Some(r#"{"type":"object"}"#));
         let endless = chat(json!({ "options": { "num_predict": -1 }, "stream": false })).unwrap();
         assert_eq!((endless.max_tokens, endless.stream), (None, false));
@@ -334,7 +289,7 @@ mod tests {
         assert!(request.is_ephemeral());
         assert_eq!((request.system.len(), request.messages.len()), (1, 1));
         let empty = read_generate(json!({ "model": "m" }).to_string().as_bytes()).unwrap();
-        assert!(empty.messages.is_empty());
+        assert_eq!(empty.messages, [Message::new(Role::User, "")]);
     }
 
     #[test]
@@ -349,7 +304,7 @@ mod tests {
             request.ignored,
             ["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth"]
         );
-        assert_eq!((request.sampling.seed, request.sampling.top_k), (Some(1), 4));
+        assert_eq!((request.sampling.seed, request.sampling.others.top_k), (Some(1), 4));
         let many: serde_json::Map<String, Value> =
             (0..100).map(|number| (format!("{number}{}", "x".repeat(100)), json!(1))).collect();
         let ignored = chat(Value::Object(many)).unwrap().ignored;
@@ -396,7 +351,7 @@ mod tests {
         let (_, ignored) =
             embed(json!({ "model": "m", "input": "a", "truncate": true, "wings": 2 })).unwrap();
         assert_eq!(ignored, ["wings"]);
-        assert_eq!(ModelName::read(br#"{"name":"m:latest"}"#).unwrap(), "m");
-        assert!(ModelName::read(b"{}").is_err());
+        assert_eq!(read_model(br#"{"name":"m:latest"}"#).unwrap(), "m");
+        assert!(read_model(b"{}").is_err());
     }
 }

@@ -1,358 +1,211 @@
 //! `/v1/chat/completions` and `/v1/completions`, answered whole or as server-sent events.
 
-use axum::{
-    Json,
-    body::Body,
-    http::HeaderMap,
-    response::{IntoResponse, Response},
-};
+use std::sync::Arc;
+
+use axum::{body::Body, http::HeaderMap, response::Response};
 use baton_proto::{receipt::TokenCounts, record::FinishReason};
-use futures::{
-    Stream, StreamExt as _,
-    stream::{self, BoxStream},
-};
-use serde_json::{Value, json};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
 
 use crate::{
     form::{
         completion::CompletionRequest,
         logprobs::LogprobsRequest,
-        steps::{AcceptedAnswer, Step},
-        tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
+        steps::AcceptedAnswer,
+        tools::{AnswerPart, EndedAnswer, ModelCall},
         wire::{read_chat, read_text},
     },
     http::{
         api_error::ApiError,
-        event_stream::{self, ServerEvent},
-        session_header::{name_session, named_session},
+        event_stream::{EVENTS, StreamForm, event},
+        session_header::named_session,
     },
-    state::{Gateway, request_slots::RequestSlot},
-    turns::answer::{RunningTurn, WholeAnswer, start},
+    state::Gateway,
+    turns::{
+        answer::{RunningTurn, WholeAnswer},
+        response::{AnswerWriter, respond},
+    },
 };
 use baton_client::TokenReport;
-
-/// The form of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CompletionForm {
-    Chat,
-    Text,
-}
 
 /// A chat completion.
 pub(crate) async fn complete(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
     let request = read_chat(&body, named_session(&headers)?)?;
-    respond(gateway, slot, request, CompletionForm::Chat).await
+    let writer = CompletionWriter::new(&gateway, &request, true);
+    respond(&gateway, slot, request, writer).await
 }
 
 /// A text completion.
 pub(crate) async fn complete_text(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
     let request = read_text(&body)?;
-    respond(gateway, slot, request, CompletionForm::Text).await
+    let writer = CompletionWriter::new(&gateway, &request, false);
+    respond(&gateway, slot, request, writer).await
 }
 
-async fn respond(
-    gateway: Gateway,
-    slot: RequestSlot,
-    request: CompletionRequest,
-    form: CompletionForm,
-) -> Result<Response, ApiError> {
-    let (stream, include_usage, ephemeral) = (request.stream, request.include_usage, request.is_ephemeral());
-    let parser = request.answer_parser();
-    let mut frame = ChunkFrame {
-        form,
-        index: 0,
-        logprobs: request.logprobs,
-        model: request.model.clone().unwrap_or_default(),
-        id: format!("{}-{}", form.prefix(), hex::encode(baton_keys::secret::random_bytes::<12>())),
-        created_s: gateway.client().now_ms() / 1000,
-    };
-    let (answers, others) = (request.answers, (request.answers > 1).then(|| request.clone()));
-    let mut running = start(&gateway, slot, request).await?;
-    let session = running.session;
-    let mut more = Vec::new();
-    for number in 1..answers {
-        let Some(request) = others.as_ref().map(|request| request.beside(running.seq)) else { break };
-        let request = CompletionRequest { sampling: request.sampling.other_seed(number), ..request };
-        let parser = request.answer_parser();
-        gateway.count_request()?;
-        more.push((start(&gateway, gateway.slot()?, request).await?, parser));
-    }
-    let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
-    let first = running.first_step(&mut frame.model, stream).await.map_err(named)?;
-    let mut response = if stream {
-        let mut choices = vec![frame.clone().steps(first, running, parser).boxed()];
-        for (mut running, parser) in more {
-            let first = running.first_step(&mut frame.model, stream).await?;
-            let frame = ChunkFrame { index: choices.len(), ..frame.clone() };
-            choices.push(frame.steps(first, running, parser).boxed());
-        }
-        let events = frame.events(choices, include_usage);
-        event_stream::respond(events, event_stream::KEEP_ALIVE, ServerEvent::comment())
-    } else {
-        let mut body = frame.response(&running.whole(first).await.map_err(named)?, parser);
-        for (mut running, parser) in more {
-            let first = running.first_step(&mut frame.model, stream).await?;
-            add_choice(&mut body, frame.response(&running.whole(first).await?, parser));
-        }
-        Json(body).into_response()
-    };
-    if !ephemeral {
-        name_session(&mut response, session);
-    }
-    Ok(response)
-}
-
-/// Adds another answer to a response: its choice, which names its own session, and its tokens.
-fn add_choice(body: &mut Value, mut other: Value) {
-    let take = |value: &mut Value, at: &str| value.pointer_mut(at).map(Value::take).unwrap_or_default();
-    let mut choice = take(&mut other, "/choices/0");
-    let about = take(&mut other, "/baton");
-    for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
-        let at = format!("/usage/{name}");
-        let tokens = other.pointer(&at).and_then(Value::as_u64).unwrap_or(0);
-        if let Some(sum) = body.pointer_mut(&at) {
-            *sum = sum.as_u64().unwrap_or(0).saturating_add(tokens).into();
-        }
-    }
-    if let Some(Value::Array(choices)) = body.pointer_mut("/choices") {
-        if let Value::Object(choice) = &mut choice {
-            choice.insert("index".to_owned(), choices.len().into());
-            choice.insert("baton".to_owned(), about);
-        }
-        choices.push(choice);
-    }
-}
-
-/// A step of one choice in a stream.
-enum ChoiceStep {
-    Event(ServerEvent),
-    /// Its end, with its tokens.
-    End(TokenCounts),
-}
-
-/// The fields that all parts of a response share.
+/// Writes a chat completion, or a text completion.
 #[derive(Clone)]
-struct ChunkFrame {
-    form: CompletionForm,
-    /// The choice's position.
+struct CompletionWriter {
+    is_chat: bool,
+    /// The position of the answer.
     index: usize,
+    /// The answers of the stream that did not end, and the tokens of those that did.
+    stream: Arc<Mutex<(u64, TokenCounts)>>,
     logprobs: Option<LogprobsRequest>,
+    /// Whether a stream ends with the token counts.
+    include_usage: bool,
+    /// Characters before the next tokens.
+    offset: usize,
     /// The model's name.
     model: String,
     id: String,
     created_s: u64,
 }
 
-impl CompletionForm {
-    fn prefix(self) -> &'static str {
-        match self {
-            Self::Chat => "chatcmpl",
-            Self::Text => "cmpl",
+impl AnswerWriter for CompletionWriter {
+    const STREAM: StreamForm = EVENTS;
+
+    fn begin(&mut self, running: &RunningTurn) -> String {
+        self.model.clone_from(&running.model);
+        if !self.is_chat {
+            return String::new();
         }
+        self.chunk(json!({ "role": "assistant", "content": "" }), Value::Null, None)
+    }
+
+    fn more(&mut self, parts: Vec<AnswerPart>, reports: &[TokenReport]) -> String {
+        let mut logprobs = self.logprobs(reports);
+        let mut deltas: Vec<Value> = parts.into_iter().filter_map(|part| self.delta(part)).collect();
+        // The log probabilities go with the first part; if the parts are held back, with a chunk of their own.
+        if deltas.is_empty() && !logprobs.is_null() {
+            deltas.push(self.empty_delta());
+        }
+        deltas.into_iter().map(|delta| self.chunk(delta, logprobs.take(), None)).collect()
+    }
+
+    fn end(&mut self, rest: Vec<AnswerPart>, answer: &AcceptedAnswer) -> String {
+        let mut out = self.more(rest, &[]);
+        out += &self.chunk(self.empty_delta(), Value::Null, Some(answer));
+        let (open, sum) = &mut *self.stream.lock();
+        let tokens = &answer.outcome.receipt.tokens;
+        sum.input = sum.input.saturating_add(tokens.input);
+        sum.output = sum.output.saturating_add(tokens.output);
+        *open = open.saturating_sub(1);
+        if *open == 0 {
+            let mut counts = self.object("chat.completion.chunk", &json!([]), None);
+            counts.insert("usage".to_owned(), usage(sum));
+            out += &if self.include_usage { event(Value::Object(counts)) } else { String::new() };
+            out += &event("[DONE]");
+        }
+        out
+    }
+
+    fn fail(&mut self, api_error: &ApiError) -> String {
+        event(api_error.body())
+    }
+
+    fn whole(mut self, WholeAnswer { ended, reports, accepted: answer }: &WholeAnswer) -> Value {
+        // An answer recovered from the store after its node was lost has no log probabilities.
+        let is_reported = reports.len() == answer.outcome.receipt.tokens.output as usize;
+        let logprobs = if is_reported { self.logprobs(reports) } else { Value::Null };
+        let (field, value) =
+            if self.is_chat { ("message", message(ended)) } else { ("text", json!(ended.text)) };
+        let choice = json!({
+            "index": self.index, field: value, "logprobs": logprobs, "finish_reason": finish_reason(ended.finish),
+        });
+        self.model.clone_from(&answer.model);
+        let mut object = self.object("chat.completion", &json!([choice]), Some(answer));
+        object.insert("usage".to_owned(), usage(&answer.outcome.receipt.tokens));
+        Value::Object(object)
+    }
+
+    fn another(&self, position: usize) -> Self {
+        Self { index: position, ..self.clone() }
+    }
+
+    /// Adds the other's choice, which names its own session, and its tokens.
+    #[expect(clippy::indexing_slicing, reason = "fields of objects that are made here")]
+    fn join(whole: &mut Value, mut other: Value) {
+        let mut choice = other["choices"][0].take();
+        choice["baton"] = other["baton"].take();
+        for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+            let [own, more] = [&*whole, &other].map(|body| body["usage"][name].as_u64().unwrap_or(0));
+            whole["usage"][name] = own.saturating_add(more).into();
+        }
+        whole["choices"].as_array_mut().into_iter().for_each(|choices| choices.push(choice.take()));
     }
 }
 
-impl ChunkFrame {
-    fn response(&self, whole: &WholeAnswer, parser: Option<AnswerParser>) -> Value {
-        let WholeAnswer { text, reports, accepted: answer } = whole;
-        let ended = EndedAnswer::read(text, parser, answer.outcome.finish);
-        let (message, finish) = (message(&ended), finish_reason(ended.finish));
-        // An answer recovered from the store after its node was lost has no log probabilities.
-        let whole = reports.len() == answer.outcome.receipt.tokens.output as usize;
-        let logprobs = if whole { self.logprobs(reports, &mut 0) } else { Value::Null };
-        let (object, choice) = match self.form {
-            CompletionForm::Chat => (
-                "chat.completion",
-                json!({
-                    "index": 0,
-                    "message": message,
-                    "logprobs": logprobs,
-                    "finish_reason": finish,
-                }),
-            ),
-            CompletionForm::Text => (
-                "text_completion",
-                json!({ "index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish }),
-            ),
-        };
-        json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created_s,
-            "model": answer.model,
-            "system_fingerprint": answer.fingerprint(),
-            "choices": [choice],
-            "usage": usage(&answer.outcome.receipt.tokens),
-            "baton": answer.about(),
-        })
+impl CompletionWriter {
+    fn new(gateway: &Gateway, request: &CompletionRequest, is_chat: bool) -> Self {
+        let prefix = if is_chat { "chatcmpl" } else { "cmpl" };
+        Self {
+            is_chat,
+            index: 0,
+            stream: Arc::new(Mutex::new((request.more_answers + 1, TokenCounts::default()))),
+            logprobs: request.logprobs,
+            include_usage: request.include_usage,
+            offset: 0,
+            model: String::new(),
+            id: format!("{prefix}-{}", hex::encode(baton_keys::secret::random_bytes::<12>())),
+            created_s: gateway.now_s(),
+        }
     }
 
     /// The log probabilities of these tokens, in the requested form.
-    fn logprobs(&self, reports: &[TokenReport], offset: &mut usize) -> Value {
-        match (self.logprobs, self.form) {
-            (None, _) => Value::Null,
-            (Some(request), CompletionForm::Chat) => request.chat(reports),
-            (Some(request), CompletionForm::Text) => request.text(reports, offset),
+    fn logprobs(&mut self, reports: &[TokenReport]) -> Value {
+        match self.logprobs {
+            Some(request) if self.is_chat && !reports.is_empty() => request.chat(reports),
+            Some(request) if !reports.is_empty() => request.text(reports, &mut self.offset),
+            _ => Value::Null,
         }
     }
 
-    /// The events of a stream: those of its choices, then the token counts if requested, and `[DONE]`. After a
-    /// choice that failed, neither follows.
-    fn events(
-        self,
-        choices: Vec<BoxStream<'static, ChoiceStep>>,
-        include_usage: bool,
-    ) -> impl Stream<Item = ServerEvent> {
-        let mut running = choices.len();
-        let mut sum = TokenCounts::default();
-        stream::select_all(choices).flat_map(move |step| {
-            stream::iter(match step {
-                ChoiceStep::Event(event) => vec![event],
-                ChoiceStep::End(tokens) => {
-                    sum.input = sum.input.saturating_add(tokens.input);
-                    sum.output = sum.output.saturating_add(tokens.output);
-                    running -= 1;
-                    let counts = (running == 0 && include_usage).then(|| event(&self.usage_chunk(&sum)));
-                    let done = (running == 0).then(|| ServerEvent::new("[DONE]"));
-                    counts.into_iter().chain(done).collect()
-                }
-            })
-        })
-    }
-
-    /// The steps of one choice: role, text, finish reason.
-    fn steps(
-        self,
-        first: Step,
-        running: RunningTurn,
-        mut parser: Option<AnswerParser>,
-    ) -> impl Stream<Item = ChoiceStep> {
-        let head = (self.form == CompletionForm::Chat)
-            .then(|| self.chunk(&json!({ "role": "assistant", "content": "" }), Value::Null, None, None));
-        // Reports whose text comes next, and the number of characters before it.
-        let (mut waiting, mut offset) = (Vec::new(), 0);
-        let rest = running.steps(first).flat_map(move |step| {
-            stream::iter(
-                match step {
-                    Step::Model(_) | Step::Note(_) => Vec::new(),
-                    Step::Logprobs(reports) => {
-                        waiting.extend(reports);
-                        Vec::new()
-                    }
-                    Step::Text(text) => {
-                        let logprobs = self.take_logprobs(&mut waiting, &mut offset);
-                        match &mut parser {
-                            None => vec![self.chunk(&self.delta(&text), logprobs, None, None)],
-                            Some(parser) => self.parts(parser.push(&text), logprobs),
-                        }
-                    }
-                    Step::Failed(api_error) => vec![event(&api_error.body())],
-                    Step::Done(answer) => {
-                        let mut finish = answer.outcome.finish;
-                        let mut last = Vec::new();
-                        if let Some(parser) = &mut parser {
-                            last = self.parts(parser.finish(), Value::Null);
-                            finish = parser.finish_reason(finish);
-                        }
-                        let logprobs = self.take_logprobs(&mut waiting, &mut offset);
-                        let finish = Some(finish_reason(finish));
-                        last.push(self.chunk(&self.delta(""), logprobs, finish, Some(&answer)));
-                        let end = ChoiceStep::End(answer.outcome.receipt.tokens);
-                        return stream::iter(
-                            last.into_iter().map(ChoiceStep::Event).chain([end]).collect::<Vec<_>>(),
-                        );
-                    }
-                }
-                .into_iter()
-                .map(ChoiceStep::Event)
-                .collect::<Vec<_>>(),
-            )
-        });
-        stream::iter(head.map(ChoiceStep::Event)).chain(rest)
-    }
-
-    fn parts(&self, parts: Vec<AnswerPart>, logprobs: Value) -> Vec<ServerEvent> {
-        // The log probabilities go with the first part; if the parts are held back, with a chunk of their
-        // own.
-        let deltas: Vec<Value> = parts.into_iter().filter_map(delta).collect();
-        if deltas.is_empty() && !logprobs.is_null() {
-            return vec![self.chunk(&self.delta(""), logprobs, None, None)];
-        }
-        let all = std::iter::once(logprobs).chain(std::iter::repeat(Value::Null));
-        deltas.iter().zip(all).map(|(delta, logprobs)| self.chunk(delta, logprobs, None, None)).collect()
-    }
-
-    /// The log probabilities of the waiting reports, which it removes.
-    fn take_logprobs(&self, waiting: &mut Vec<TokenReport>, offset: &mut usize) -> Value {
-        let reports = std::mem::take(waiting);
-        if reports.is_empty() { Value::Null } else { self.logprobs(&reports, offset) }
-    }
-
-    fn delta(&self, text: &str) -> Value {
-        match self.form {
-            CompletionForm::Chat if text.is_empty() => json!({}),
-            CompletionForm::Chat => json!({ "content": text }),
-            CompletionForm::Text => Value::from(text),
+    /// A part as a delta of a stream; the end of a call has none.
+    #[expect(clippy::indexing_slicing, reason = "a call is an object")]
+    fn delta(&self, part: AnswerPart) -> Option<Value> {
+        match part {
+            AnswerPart::Text(text) if !self.is_chat => Some(text.into()),
+            AnswerPart::Text(text) => Some(json!({ "content": text })),
+            AnswerPart::CallBegun(call) => {
+                let mut object = call_object(&call);
+                object["index"] = json!(call.position);
+                Some(json!({ "tool_calls": [object] }))
+            }
+            AnswerPart::Arguments { position, text } => {
+                Some(json!({ "tool_calls": [{ "index": position, "function": { "arguments": text } }] }))
+            }
+            AnswerPart::CallEnded(_) => None,
         }
     }
 
-    fn chunk(
-        &self,
-        delta: &Value,
-        logprobs: Value,
-        finish: Option<&str>,
-        answer: Option<&AcceptedAnswer>,
-    ) -> ServerEvent {
-        let field = if self.form == CompletionForm::Chat { "delta" } else { "text" };
+    fn empty_delta(&self) -> Value {
+        if self.is_chat { json!({}) } else { "".into() }
+    }
+
+    /// A part of a stream; the last one has the accepted answer.
+    fn chunk(&self, delta: Value, logprobs: Value, answer: Option<&AcceptedAnswer>) -> String {
+        let field = if self.is_chat { "delta" } else { "text" };
+        let finish = answer.map(|answer| finish_reason(answer.finish));
         let choice =
             json!({ "index": self.index, field: delta, "logprobs": logprobs, "finish_reason": finish });
-        let mut chunk = self.base(&[choice]);
-        if let (Some(answer), Value::Object(chunk)) = (answer, &mut chunk) {
-            chunk.insert("system_fingerprint".to_owned(), answer.fingerprint().into());
-            chunk.insert("baton".to_owned(), answer.about());
-        }
-        event(&chunk)
+        event(Value::Object(self.object("chat.completion.chunk", &json!([choice]), answer)))
     }
 
-    fn usage_chunk(&self, tokens: &TokenCounts) -> Value {
-        let mut chunk = self.base(&[]);
-        if let Value::Object(chunk) = &mut chunk {
-            chunk.insert("usage".to_owned(), usage(tokens));
-        }
-        chunk
-    }
-
-    fn base(&self, choices: &[Value]) -> Value {
-        let object =
-            if self.form == CompletionForm::Chat { "chat.completion.chunk" } else { "text_completion" };
-        json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created_s,
-            "model": self.model,
-            // The last chunk has it: the receipt names the model.
-            "system_fingerprint": null,
-            "choices": choices,
-        })
-    }
-}
-
-/// A part as a delta of a stream; the end of a call has none.
-#[expect(clippy::indexing_slicing, reason = "a call is an object")]
-fn delta(part: AnswerPart) -> Option<Value> {
-    match part {
-        AnswerPart::Text(text) => Some(json!({ "content": text })),
-        AnswerPart::CallBegun(call) => {
-            let mut object = call_object(&call);
-            object["index"] = json!(call.position);
-            Some(json!({ "tool_calls": [object] }))
-        }
-        AnswerPart::Arguments { position, text } => {
-            Some(json!({ "tool_calls": [{ "index": position, "function": { "arguments": text } }] }))
-        }
-        AnswerPart::CallEnded(_) => None,
+    /// The fields that a whole answer and the parts of a stream share; `kind` is that of a chat.
+    fn object(&self, kind: &str, choices: &Value, answer: Option<&AcceptedAnswer>) -> Map<String, Value> {
+        let fields = [
+            ("id", json!(self.id)),
+            ("object", if self.is_chat { kind.into() } else { "text_completion".into() }),
+            ("created", self.created_s.into()),
+            ("model", json!(self.model)),
+            // Only an accepted answer has it: the receipt names the model.
+            ("system_fingerprint", json!(answer.map(AcceptedAnswer::fingerprint))),
+            ("choices", choices.clone()),
+        ];
+        let about = answer.map(|answer| ("baton", answer.about()));
+        fields.into_iter().chain(about).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
@@ -370,10 +223,6 @@ fn message(ended: &EndedAnswer) -> Value {
         message["tool_calls"] = ended.calls.iter().map(call_object).collect();
     }
     message
-}
-
-fn event(value: &Value) -> ServerEvent {
-    ServerEvent::new(value)
 }
 
 fn usage(tokens: &TokenCounts) -> Value {

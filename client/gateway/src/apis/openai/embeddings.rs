@@ -169,7 +169,7 @@ fn is_refusal(error: &ClientError) -> bool {
 fn api_error(error: ClientError) -> ApiError {
     match error {
         ClientError::NoNode(NoChoice::ModelUnavailable { served, .. }) if served == "none" => {
-            ApiError::missing("model_not_found", "no node that was found offers embeddings")
+            ApiError::new("model_not_found", "no node that was found offers embeddings")
         }
         error => error.into(),
     }

@@ -15,24 +15,20 @@ use axum::{
     body::Body,
     extract::Path,
     http::StatusCode,
-    response::{IntoResponse, Response},
+    response::Response,
     routing::{get, post},
 };
-use baton_client::{ClientError, SessionHandle, TurnView};
+use baton_client::{SessionHandle, TurnView};
 use baton_proto::{ids::SessionId, record::Role, tools::Definitions};
 use serde_json::{Value, json};
 
 use crate::{
-    form::{completion::RequestPlace, fields::BodyFields, tools::AnswerParser},
-    http::{
-        api_error::ApiError,
-        event_stream::{self, ServerEvent},
-        session_header::name_session,
-    },
+    form::{fields::BodyFields, tools::AnswerParser},
+    http::api_error::ApiError,
     state::{Gateway, GatewayState},
-    turns::answer::start,
+    turns::response::respond,
 };
-use events::EventWriter;
+use events::{ResponseProgress, ResponseWriter};
 use object::{ResponseFrame, input_item};
 use request::{ResponseRequest, own_name};
 
@@ -41,15 +37,20 @@ const MAX_LISTED: u8 = 100;
 /// Input items in a page unless the request sets a number.
 const LISTED: usize = 20;
 
+const COMPACT: &str =
+    "compact is not served: a session keeps its turns, and nodes read those that fit their context";
+const CANCEL: &str =
+    "only a response in the background can be cancelled; to stop this one, close its connection";
+
 /// The routes.
 pub(crate) fn routes() -> Router<GatewayState> {
     Router::new()
         .route("/v1/responses", post(create))
         .route("/v1/responses/input_tokens", post(count_tokens))
-        .route("/v1/responses/compact", post(compact))
+        .route("/v1/responses/compact", post(async || ApiError::unsupported("", COMPACT)))
         .route("/v1/responses/{id}", get(retrieve).delete(delete))
         .route("/v1/responses/{id}/input_items", get(input_items))
-        .route("/v1/responses/{id}/cancel", post(cancel))
+        .route("/v1/responses/{id}/cancel", post(async || ApiError::unsupported("", CANCEL)))
 }
 
 /// The id of a kept response: its session and its turn.
@@ -77,103 +78,76 @@ impl ResponseId {
         Some(Self { session: session.parse().ok()?, seq, is_one_call: rest.ends_with(ONE_CALL) })
     }
 
-    /// The id, after this prefix.
-    pub(crate) fn with_prefix(&self, prefix: &str) -> String {
-        let mark = if self.is_one_call { ONE_CALL } else { "" };
-        format!("{prefix}{}{:016x}{mark}", self.session, self.seq)
-    }
-
-    /// The error for an id that names no kept response.
-    fn unknown(param: &str) -> ApiError {
+    /// The error for an id that a request names as the previous one, and that names no kept response.
+    fn unknown() -> ApiError {
         let message = "no response with this id is kept here; one with store false is never kept";
-        ApiError::request("previous_response_not_found", param, message)
+        ApiError::request("previous_response_not_found", "previous_response_id", message)
     }
 }
 
+/// The id, without a prefix.
 impl fmt::Display for ResponseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.with_prefix(RESPONSE_ID))
+        write!(f, "{}{:016x}{}", self.session, self.seq, if self.is_one_call { ONE_CALL } else { "" })
     }
 }
 
 /// A response to a new input.
 async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let (slot, body) = gateway.receive(body).await?;
-    let mut request = ResponseRequest::read(&body)?;
-    if let Some(previous) = request.previous {
-        request.completion.session = Some(previous.session.to_string());
-        request.completion.place = RequestPlace::AfterTurn(previous.seq);
-        check_kept(&gateway, previous).await?;
+    let ResponseRequest { completion, previous, echo } = ResponseRequest::read(&body)?;
+    if let Some(previous) = previous {
+        session_of(&gateway, previous, ResponseId::unknown).await?;
     }
-    let parser = request.completion.answer_parser();
-    let (ephemeral, is_one_call) = (request.completion.is_ephemeral(), request.completion.is_one_call);
-    let mut frame = ResponseFrame {
-        id: format!("resp_{}", hex::encode(baton_keys::secret::random_bytes::<40>())),
-        created_s: gateway.client().now_ms() / 1000,
-        model: request.completion.model.clone().unwrap_or_default(),
-        echo: request.echo,
+    let writer = ResponseWriter {
+        frame: ResponseFrame {
+            id: format!("resp_{}", hex::encode(baton_keys::secret::random_bytes::<40>())),
+            created_s: gateway.now_s(),
+            model: String::new(),
+            echo,
+        },
+        is_kept: !completion.is_ephemeral(),
+        is_one_call: completion.is_one_call,
+        progress: ResponseProgress::default(),
     };
-    let stream = request.completion.stream;
-    let mut running = start(&gateway, slot, request.completion).await.map_err(own_name)?;
-    let session = running.session;
-    let named = |api_error| {
-        let api_error = own_name(api_error);
-        if ephemeral { api_error } else { api_error.of(session) }
-    };
-    let first = running.first_step(&mut frame.model, stream).await.map_err(named)?;
-    let kept = (!ephemeral).then_some(ResponseId { session, seq: running.seq, is_one_call });
-    if let Some(id) = kept {
-        frame.id = id.to_string();
-    }
-    let writer = EventWriter::new(frame, kept, parser);
-    let mut response = if stream {
-        // Codex ends a stream after minutes without an event; a comment is none.
-        let alive = ServerEvent::named("keepalive", r#"{"type":"keepalive"}"#);
-        let events = writer.events(first, running);
-        event_stream::respond(events, event_stream::KEEP_ALIVE, alive)
-    } else {
-        let whole = running.whole(first).await.map_err(named)?;
-        Json(writer.whole(&whole)).into_response()
-    };
-    if !ephemeral {
-        name_session(&mut response, session);
-    }
-    Ok(response)
+    respond(&gateway, slot, completion, writer).await.map_err(own_name)
 }
 
-/// Checks that a response can be followed: its turn is part of its session.
-async fn check_kept(gateway: &Gateway, previous: ResponseId) -> Result<(), ApiError> {
-    let unknown = || ResponseId::unknown("previous_response_id");
-    let conversation = match visible(gateway, previous.session, unknown).await?.conversation().await {
-        Err(ClientError::UnknownSession(_) | ClientError::Deleted) => return Err(unknown()),
-        conversation => conversation?,
-    };
-    let is_there = conversation.turns.iter().any(|turn| turn.seq == previous.seq);
-    if is_there { Ok(()) } else { Err(unknown()) }
-}
-
-/// The session of a response, if the caller may see it.
-async fn visible(
+/// The session of a response that can be followed: its turn is part of the session.
+pub(crate) async fn session_of(
     gateway: &Gateway,
-    session: SessionId,
+    id: ResponseId,
     unknown: impl Fn() -> ApiError,
 ) -> Result<SessionHandle, ApiError> {
-    let handle = gateway.session(session).await;
-    handle
-        .map_err(|api_error| if api_error.status() == StatusCode::NOT_FOUND { unknown() } else { api_error })
+    let found = async {
+        let session = gateway.session(id.session).await?;
+        let turns = session.conversation().await?.turns;
+        Ok(turns.iter().any(|turn| turn.seq == id.seq).then_some(session))
+    };
+    found.await.map_err(|error| known(error, &unknown))?.ok_or_else(unknown)
 }
 
-/// A kept response with its turn.
-async fn find(gateway: &Gateway, text: &str) -> Result<(ResponseId, TurnView), ApiError> {
-    let unknown = || ApiError::missing("response_not_found", "no response with this id is kept here");
-    let id = ResponseId::parse(RESPONSE_ID, text).ok_or_else(unknown)?;
-    let history = match visible(gateway, id.session, unknown).await?.history().await {
-        Err(ClientError::UnknownSession(_) | ClientError::Deleted) => return Err(unknown()),
-        history => history?,
+/// The error of a response whose session is not here.
+fn known(api_error: ApiError, unknown: impl Fn() -> ApiError) -> ApiError {
+    if api_error.status() == StatusCode::NOT_FOUND { unknown() } else { api_error }
+}
+
+fn not_found() -> ApiError {
+    ApiError::new("response_not_found", "no response with this id is kept here")
+}
+
+/// A kept response with its session and its turn.
+async fn find(gateway: &Gateway, text: &str) -> Result<(ResponseId, SessionHandle, TurnView), ApiError> {
+    let id = ResponseId::parse(RESPONSE_ID, text).ok_or_else(not_found)?;
+    let history = async {
+        let session = gateway.session(id.session).await?;
+        let history = session.history().await?;
+        Ok::<_, ApiError>((session, history))
     };
+    let (session, history) = history.await.map_err(|error| known(error, not_found))?;
     gateway.note_use(id.session);
     let view = history.into_iter().find(|view| view.turn.link.seq == id.seq && view.turn.record.is_some());
-    Ok((id, view.ok_or_else(unknown)?))
+    Ok((id, session, view.ok_or_else(not_found)?))
 }
 
 /// A kept response. Parameters that only its request had are absent from it.
@@ -186,15 +160,14 @@ async fn retrieve(
         let message = "a kept response is read whole: leave stream out";
         return Err(ApiError::unsupported("stream", message));
     }
-    let (id, view) = find(&gateway, &id).await?;
-    let system = gateway.client().session(id.session).system().await?;
-    let tools = Definitions::pinned(&system).flatten();
+    let (id, session, view) = find(&gateway, &id).await?;
+    let tools = Definitions::pinned(&session.system().await?).flatten();
     let model = view.receipt.as_ref().map(|receipt| {
         let names = gateway.model_names();
         names.name(&receipt.model).map_or_else(|| receipt.model.to_string(), str::to_owned)
     });
     let frame = ResponseFrame {
-        id: id.to_string(),
+        id: format!("{RESPONSE_ID}{id}"),
         created_s: view.turn.link.time_ms / 1000,
         model: model.unwrap_or_default(),
         echo: serde_json::Map::new(),
@@ -216,7 +189,7 @@ async fn input_items(
         Some("asc") => false,
         Some(_) => return Err(ApiError::value("order", "order is asc or desc")),
     };
-    let (id, view) = find(&gateway, &id).await?;
+    let (id, _, view) = find(&gateway, &id).await?;
     let messages = view.turn.record.as_ref().map_or(&[][..], |record| &record.messages);
     let answer = messages.iter().rposition(|message| message.role == Role::Assistant);
     let asked = messages.iter().take(answer.unwrap_or(messages.len()));
@@ -246,16 +219,15 @@ async fn input_items(
 
 /// Deletes the session of a response that is its only turn. Other turns would lose their history with it.
 async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    let (id, _) = find(&gateway, &id).await?;
-    let handle = gateway.client().session(id.session);
-    if handle.history().await?.len() != 1 {
+    let (id, session, _) = find(&gateway, &id).await?;
+    if session.history().await?.len() != 1 {
         let message = "this response is part of a longer conversation, which is one chain: \
                        delete the session with baton session delete, or on the chat page";
-        return Err(ApiError::conflict("response_in_conversation", message));
+        return Err(ApiError::new("response_in_conversation", message));
     }
-    handle.delete().await?;
+    session.delete().await?;
     gateway.index().forget(id.session);
-    Ok(Json(json!({ "id": id.to_string(), "object": "response", "deleted": true })))
+    Ok(Json(json!({ "id": format!("{RESPONSE_ID}{id}"), "object": "response", "deleted": true })))
 }
 
 /// An estimate of a request's tokens, without those of an earlier response. Only a node has the model's vocabulary,
@@ -272,21 +244,6 @@ async fn count_tokens(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiEr
     Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens, "baton": baton })))
 }
 
-/// No conversation is made shorter: a session keeps all its turns, and a node reads those that fit its context.
-async fn compact() -> ApiError {
-    let message =
-        "compact is not served: a session keeps its turns, and nodes read those that fit their context";
-    ApiError::unsupported("", message)
-}
-
-/// Only responses in the background can be cancelled, and there are none.
-async fn cancel(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    find(&gateway, &id).await?;
-    let message =
-        "only a response in the background can be cancelled; to stop this one, close its connection";
-    Err(ApiError::request("response_not_cancellable", "", message))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,10 +251,10 @@ mod tests {
     #[test]
     fn an_id_names_session_and_turn_and_nothing_else_is_one() {
         let id = ResponseId { session: SessionId([0xab; 32]), seq: 258, is_one_call: false };
-        let text = id.to_string();
+        let text = format!("resp_{id}");
         assert_eq!((text.len(), ResponseId::parse(RESPONSE_ID, &text)), (85, Some(id)));
         let one_call = ResponseId { is_one_call: true, ..id };
-        assert_eq!(ResponseId::parse(RESPONSE_ID, &one_call.to_string()), Some(one_call));
+        assert_eq!(ResponseId::parse("", &one_call.to_string()), Some(one_call));
         let upper = text.replace("0102", "01+2");
         for other in
             ["", "resp_", "resp_é", &text[..84], &format!("{text}0"), &text.replace("resp", "rasp"), &upper]

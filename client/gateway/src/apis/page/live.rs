@@ -78,9 +78,9 @@ async fn run(gateway: &Gateway, turn: Arc<LiveTurn>, mut running: RunningTurn) {
             step = running.steps.recv() => step,
         };
         match step {
-            Some(Step::Model(_) | Step::Logprobs(_)) => {}
+            Some(Step::Model(_)) => {}
             Some(Step::Note(note)) => turn.note(note),
-            Some(Step::Text(text)) => turn.progress.send_modify(|progress| progress.text.push_str(&text)),
+            Some(Step::Text(text, _)) => turn.progress.send_modify(|progress| progress.text.push_str(&text)),
             Some(Step::Done(answer)) => break json!({ "answer": answer.about() }),
             Some(Step::Failed(api_error)) => {
                 let mut end = api_error.body();

@@ -15,7 +15,7 @@ use crate::{form::steps::memories, http::api_error::ApiError, state::model_names
 
 /// The session that a path names.
 pub(crate) fn id_of(text: &str) -> Result<SessionId, ApiError> {
-    text.parse().map_err(|_| ApiError::missing("session_not_found", "this is no session's id"))
+    text.parse().map_err(|_| ApiError::new("session_not_found", "this is no session's id"))
 }
 
 /// The turns, oldest first: the present ones, and with `replaced` also those that a later turn replaced.

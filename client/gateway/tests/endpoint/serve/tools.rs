@@ -15,11 +15,7 @@ fn ask(messages: &Value, tools: &[Value]) -> Value {
 }
 
 async fn answered(endpoint: &Endpoint, body: &Value) -> Value {
-    let response = endpoint.chat(body).send().await.unwrap();
-    let status = response.status();
-    let body: Value = response.json().await.unwrap();
-    assert_eq!(status, StatusCode::OK, "{body}");
-    body
+    endpoint.post(CHAT, body).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,16 +142,14 @@ async fn where_no_node_takes_tools_that_is_said_and_the_same_without_them_is_ans
     let (world, endpoint) = Endpoint::with_nodes(2).await;
     world.nodes.iter().for_each(|node| node.script([Act::Refuse(ErrorCode::ModelUnavailable); 8]));
     let messages = said(&[("user", "Weather?")]);
-    let response = endpoint.chat(&ask(&messages, &[tool("now")])).send().await.unwrap();
-    let status = response.status().as_u16();
-    let body: Value = response.json().await.unwrap();
+    let (status, body) = endpoint.ask(CHAT, &ask(&messages, &[tool("now")])).await;
     assert_eq!(
         (status, &body["error"]["code"], &body["error"]["param"]),
         (400, &json!("unsupported_parameter"), &json!("tools"))
     );
     let asked: usize = world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum();
     assert_eq!(asked, 2, "each node once");
-    assert!(endpoint.client.session_ids().await.unwrap().is_empty(), "the request left no session");
+    assert_eq!(endpoint.sessions().await, 0, "the request left no session");
     world.will_say(LLAMA);
     let plain = endpoint.say(&messages).await;
     assert_eq!(answer(&plain), LLAMA, "without tools, it is an answer");
@@ -173,13 +167,11 @@ async fn a_named_session_keeps_its_system_text_and_has_the_tools_of_each_request
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let first = endpoint.say(&said(&[("system", "S:"), ("user", "a")])).await;
     let id = first["baton"]["session"].as_str().unwrap();
-    let named = |body: Value| endpoint.chat(&body).header("x-baton-session", id).send();
     let session = id.parse().unwrap();
     let pinned = async || endpoint.client.session(session).system().await.unwrap().len();
-    assert_eq!(named(ask(&said(&[("user", "b")]), &[tool("now")])).await.unwrap().status(), StatusCode::OK);
+    answered(&endpoint, &with(ask(&said(&[("user", "b")]), &[tool("now")]), json!({ "session": id }))).await;
     assert_eq!(pinned().await, 2);
-    let last: Value =
-        named(json!({ "messages": said(&[("user", "c")]) })).await.unwrap().json().await.unwrap();
+    let (_, last) = sent(endpoint.chat_in(id, &said(&[("user", "c")]))).await;
     assert_eq!((answer(&last), pinned().await), ("S:c (2)", 1));
     endpoint.close().await;
 }

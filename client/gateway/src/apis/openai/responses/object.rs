@@ -7,13 +7,14 @@ use baton_proto::{
 };
 use serde_json::{Map, Value, json};
 
-use super::ResponseId;
+use super::{RESPONSE_ID, ResponseId};
 use crate::form::{
     steps::AcceptedAnswer,
     tools::{AnswerParser, EndedAnswer, ModelCall},
 };
 
 /// The fields that all states of a response share.
+#[derive(Clone)]
 pub(super) struct ResponseFrame {
     pub(super) id: String,
     pub(super) created_s: u64,
@@ -26,8 +27,7 @@ pub(super) struct ResponseFrame {
 impl ResponseFrame {
     /// The object in a state, with these output items.
     pub(super) fn object(&self, status: &str, output: &[Value]) -> Map<String, Value> {
-        let mut object = Map::new();
-        let fields = json!({
+        let object = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created_s,
@@ -39,11 +39,7 @@ impl ResponseFrame {
             "output": output,
             "usage": null,
         });
-        if let Value::Object(fields) = fields {
-            object.extend(fields);
-        }
-        object.extend(self.echo.clone());
-        object
+        fields_of(object).into_iter().chain(self.echo.clone()).collect()
     }
 
     /// The object of an accepted answer.
@@ -86,6 +82,11 @@ impl ResponseFrame {
     }
 }
 
+/// The fields of an object that is made here.
+pub(super) fn fields_of(object: Value) -> Map<String, Value> {
+    if let Value::Object(fields) = object { fields } else { Map::new() }
+}
+
 /// The state of an ended response.
 pub(super) fn status(finish: FinishReason) -> &'static str {
     if finish == FinishReason::Length { "incomplete" } else { "completed" }
@@ -122,7 +123,7 @@ pub(super) fn call_item(id: &str, call: &ModelCall, status: &str) -> Value {
 
 /// A message of the input.
 pub(super) fn input_item(id: ResponseId, index: usize, message: &Message) -> Value {
-    let item = format!("msg_{}_{index}", bare(&id.to_string()));
+    let item = format!("msg_{id}_{index}");
     if message.role == Role::Tool {
         return json!({
             "id": item,
@@ -142,7 +143,7 @@ pub(super) fn input_item(id: ResponseId, index: usize, message: &Message) -> Val
 }
 
 fn bare(id: &str) -> &str {
-    id.strip_prefix("resp_").unwrap_or(id)
+    id.strip_prefix(RESPONSE_ID).unwrap_or(id)
 }
 
 fn usage(tokens: &TokenCounts) -> Value {

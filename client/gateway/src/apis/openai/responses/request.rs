@@ -6,12 +6,12 @@ use baton_proto::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{RESPONSE_ID, ResponseId, input_items::InputItems};
+use super::{RESPONSE_ID, ResponseId, input_items::read_items, object::fields_of};
 use crate::{
     form::{
-        completion::{CompletionRequest, Retention},
+        completion::{CompletionRequest, RequestPlace, Retention},
         fields::BodyFields,
-        neutral,
+        format, neutral,
         tools::ToolRequest,
         wire::{read_choice, read_common},
     },
@@ -35,51 +35,42 @@ impl ResponseRequest {
     pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = BodyFields::of_body(body)?;
         let echo = echo(&fields);
-        for name in ["messages", "prompt", "max_tokens", "max_completion_tokens", "n", "response_format"] {
-            if fields.has(name) && !(name == "prompt" && fields.peek(name).is_none()) {
+        for name in ["messages", "max_tokens", "max_completion_tokens", "response_format"] {
+            if fields.has(name) {
                 let message = format!("{name} is a parameter of /v1/chat/completions, not of /v1/responses");
                 return Err(ApiError::request("unknown_parameter", name, message));
             }
         }
         let previous = fields.text("previous_response_id")?;
-        let unknown = || ResponseId::unknown("previous_response_id");
-        let previous =
-            previous.map(|text| ResponseId::parse(RESPONSE_ID, &text).ok_or_else(unknown)).transpose()?;
-        let mut items = InputItems::default();
-        match fields.peek("input") {
-            Some(Value::String(_)) => {
-                items.messages.extend(fields.text("input")?.map(|text| Message::new(Role::User, text)));
-            }
-            _ => items.read(fields.objects("input")?.unwrap_or_default())?,
-        }
-        let mut messages = items.messages;
-        if messages.is_empty() {
+        let parse = |text: String| ResponseId::parse(RESPONSE_ID, &text).ok_or_else(ResponseId::unknown);
+        let previous = previous.map(parse).transpose()?;
+        let mut messages = match fields.peek("input") {
+            Some(Value::String(text)) => vec![Message::new(Role::User, text.as_str())],
+            _ => read_items(fields.objects("input")?)?,
+        };
+        fields.take("input");
+        let Some(first) = messages.first().map(|message| message.role) else {
             return Err(ApiError::value("input", "input is a text, or a list of items that is not empty"));
-        }
-        let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
-        let rest = messages.split_off(pinned);
-        let mut system = messages;
-        if let Some(instructions) = fields.text("instructions")? {
-            system.insert(0, Message::new(Role::System, instructions));
-        } else if previous.is_some() && system.is_empty() {
-            // Instructions of an earlier response do not carry over; an empty text removes the session's.
-            system.push(Message::new(Role::System, ""));
-        }
-        for message in system.iter().chain(&rest) {
-            message.check().map_err(|_| ApiError::long_message("input", message))?;
-        }
+        };
+        // Instructions of an earlier response do not carry over; an empty text removes the session's.
+        let removed = (previous.is_some() && first != Role::System).then(String::new);
+        let instructions = fields.text("instructions")?.or(removed);
+        messages.splice(0..0, instructions.map(|text| Message::new(Role::System, text)));
         let stored = fields.flag("store")?.unwrap_or(true);
-        let retention = if stored { Retention::Stored } else { Retention::Brief };
-        let tools = tool_request(&mut fields)?.read().map_err(flat_name)?;
-        rename_shared(&mut fields)?;
-        let completion = read_common(fields, system, rest).map_err(own_name)?;
-        let completion = tools.into_request(completion, "text.format")?;
-        let completion = CompletionRequest { retention, ..completion };
-        if completion.is_ephemeral() && previous.is_some() {
+        if !stored && previous.is_some() {
             let message =
                 "store is false, so nothing of this response is kept; previous_response_id needs a kept one";
             return Err(ApiError::unsupported("store", message));
         }
+        let tools = tool_request(&mut fields)?;
+        rename_shared(&mut fields)?;
+        let completion = read_common(fields, messages, tools).map_err(own_name)?;
+        let completion = CompletionRequest {
+            retention: if stored { Retention::Stored } else { Retention::Brief },
+            session: previous.map(|previous| previous.session.to_string()),
+            place: previous.map_or_else(RequestPlace::default, |id| RequestPlace::AfterTurn(id.seq)),
+            ..completion
+        };
         Ok(Self { completion, previous, echo })
     }
 }
@@ -88,7 +79,7 @@ impl ResponseRequest {
 fn echo(fields: &BodyFields) -> Map<String, Value> {
     let field = |name: &str, default: Value| fields.peek(name).cloned().unwrap_or(default);
     let format = fields.peek("text").and_then(|text| text.get("format")).filter(|format| !format.is_null());
-    let echo = json!({
+    fields_of(json!({
         "instructions": field("instructions", Value::Null),
         "max_output_tokens": field("max_output_tokens", Value::Null),
         "metadata": field("metadata", json!({})),
@@ -103,17 +94,13 @@ fn echo(fields: &BodyFields) -> Map<String, Value> {
         "top_p": field("top_p", Value::Null),
         "truncation": "disabled",
         "user": field("user", Value::Null),
-    });
-    match echo {
-        Value::Object(echo) => echo,
-        _ => Map::new(),
-    }
+    }))
 }
 
 /// The tools, in the form of chat completions: the fields of a function are a map of their own.
 fn tool_request(fields: &mut BodyFields) -> Result<ToolRequest, ApiError> {
     let mut tools = Vec::new();
-    for mut tool in fields.objects("tools")?.unwrap_or_default() {
+    for mut tool in fields.objects("tools")? {
         match tool.text("type")?.as_deref() {
             None => return Err(ApiError::value(&tool.at("type"), "a tool has a type")),
             Some("function") => tools.push(json!({ "type": "function", "function": tool.rest() })),
@@ -130,32 +117,16 @@ fn tool_request(fields: &mut BodyFields) -> Result<ToolRequest, ApiError> {
 /// Writes the parameters that all APIs share under their names there.
 fn rename_shared(fields: &mut BodyFields) -> Result<(), ApiError> {
     if let Some(tokens) = fields.whole("max_output_tokens", LEAST_OUTPUT_TOKENS..=MAX_OUTPUT_TOKENS)? {
-        fields.put("max_completion_tokens", tokens);
+        fields.put("max_tokens", tokens);
     }
-    let Some(mut text) = fields.object("text")? else { return Ok(()) };
-    if let Some(format) = text.take("format") {
-        fields.put("response_format", nested_format(format));
+    let mut text = fields.part("text")?;
+    if let Some(form) = text.take("format") {
+        fields.put(format::NAME, format::nested(form));
     }
     if let Some(verbosity) = text.take("verbosity") {
         neutral::check("verbosity", &verbosity).map_err(|error| error.renamed(|name| text.at(name)))?;
     }
     text.refuse_rest("text")
-}
-
-/// A `text.format` as `response_format` has it: the schema in a map of its own.
-fn nested_format(format: Value) -> Value {
-    match format {
-        Value::Object(mut fields) if fields.get("type") == Some(&json!("json_schema")) => {
-            fields.remove("type");
-            json!({ "type": "json_schema", "json_schema": fields })
-        }
-        other => other,
-    }
-}
-
-/// A tool's parameter under its name in this API.
-fn flat_name(api_error: ApiError) -> ApiError {
-    api_error.renamed(|param| param.replace(".function.", "."))
 }
 
 /// A shared parameter under its name in this API.
@@ -165,7 +136,8 @@ pub(super) fn own_name(api_error: ApiError) -> ApiError {
         "messages" => "input".to_owned(),
         other => other
             .replace("response_format.json_schema", "text.format")
-            .replace("response_format", "text.format"),
+            .replace("response_format", "text.format")
+            .replace(".function.", "."),
     })
 }
 
@@ -253,7 +225,7 @@ mod tests {
     #[test]
     fn a_follower_names_its_session_and_drops_old_instructions() {
         let id = ResponseId { session: SessionId([7; 32]), seq: 3, is_one_call: false };
-        let request = read(json!({ "previous_response_id": id.to_string() })).unwrap();
+        let request = read(json!({ "previous_response_id": format!("resp_{id}") })).unwrap();
         assert_eq!(request.previous, Some(id));
         assert_eq!(request.completion.system, [Message::new(Role::System, "")]);
         let refused = read(json!({ "previous_response_id": "resp_1" })).err().unwrap();
