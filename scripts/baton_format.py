@@ -347,10 +347,12 @@ RECALL_SCOPE = Enum(
 HINT = Struct(
     ("version", "u8"), ("auth_hash", ID), ("owner", ID), ("key", ID), ("hint", "string"), ("session", Option("string")),
     ("project", Option("string")), ("persona", Option("string")), ("scope", RECALL_SCOPE))
-QUOTA_GRANT = Struct(
-    ("version", "u8"), ("grantor", ID), ("serial", ID16), ("parent", Option(ID)), ("holder", ID), ("nodes", List(ID)),
-    ("models", List(ID)), ("turns_per_hour", "u32"), ("tokens_per_hour", "u64"), ("concurrent", "u16"),
-    ("from_ms", "u64"), ("until_ms", "u64"), ("depth", "u8"))
+RIGHT_SCOPE = Enum(
+    ("Turns", Struct(("models", List(ID)), ("turns_per_hour", "u32"), ("tokens_per_hour", "u64"), ("concurrent", "u16"))),
+    ("Memory", Struct(("permissions", "u8"), ("project", Option("string")))), "Ownership")
+RIGHT = Struct(
+    ("version", "u8"), ("grantor", ID), ("id", ID16), ("parent", Option(ID)), ("holder", ID), ("places", List(ID)),
+    ("scope", RIGHT_SCOPE), ("from_ms", "u64"), ("until_ms", "u64"), ("depth", "u8"))
 QUOTA_PROOF = Struct(("version", "u8"), ("holder", ID), ("grant", ID), ("auth_hash", ID))
 QUOTA_USE = Struct(("chain", List(SIGNED)), ("proof", SIGNED))
 EMBED_AUTH = Struct(
@@ -458,9 +460,15 @@ def hint_rule(hint):
     need(fits, "MemUnauthorized", "a hint for memory")
 
 
-def quota_rule(grant):
-    need(len(grant["nodes"]) <= 16 and len(grant["models"]) <= 16, "FrameTooLarge", "lists of a quota grant")
-    need(grant["depth"] < 4 and grant["from_ms"] < grant["until_ms"], "QuotaExceeded", "a quota grant")
+def right_rule(right):
+    kind, scope = right["scope"] if isinstance(right["scope"], tuple) else (right["scope"], {})
+    need(len(right["places"]) <= 16 and len(scope.get("models", [])) <= 16, "FrameTooLarge", "lists of a right")
+    if kind == "Memory":
+        name = scope["project"]
+        is_name = name is None or (name.strip() and len(name.encode()) <= MAX_PLACE and name.isprintable())
+        need(0 < scope["permissions"] < 32 and is_name, "NonCanonical", "a right to memory")
+        need(right["until_ms"] - right["from_ms"] <= 366 * 86_400_000, "Expired", "a right to memory")
+    need(right["depth"] < 4 and right["from_ms"] < right["until_ms"], "QuotaExceeded", "a right")
 
 
 def receipt_rule(receipt):
@@ -494,7 +502,7 @@ SIGNED_TYPES = {
     "NodeRecord": (NODE_RECORD, "node-record", "node", "BadNodeSignature", MAX_SIGNED, node_rule),
     "MemEnvelope": (ENVELOPE, "memory", "relayer", "MemUnauthorized", MAX_MEMORY, no_rule),
     "RecallHint": (HINT, "recall-hint", "key", "MemUnauthorized", MAX_SIGNED, hint_rule),
-    "QuotaGrant": (QUOTA_GRANT, "quota-grant", "grantor", "BadSignature", MAX_SIGNED, quota_rule),
+    "Right": (RIGHT, "right", "grantor", "BadSignature", MAX_SIGNED, right_rule),
     "QuotaProof": (QUOTA_PROOF, "quota-proof", "holder", "BadSignature", MAX_SIGNED, no_rule),
     "EmbedAuth": (EMBED_AUTH, "embed-auth", "client_key", "BadSignature", MAX_SIGNED, embed_auth_rule),
     "EmbedReply": (EMBED_REPLY, "embed-reply", "node", "BadNodeSignature", MAX_EMBED_REPLY, embed_reply_rule),

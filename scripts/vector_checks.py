@@ -26,7 +26,7 @@ PLAIN_TYPES = {
     "ReplyEvent": REPLY_EVENT, "EmbedTexts": EMBED_TEXTS, "EmbedFrame": EMBED_FRAME, "EmbedAnswer": EMBED_ANSWER,
 }
 BLOCKS = {"payload": 1024, "reply event": 128, "head outer": 1024, "head inner": 512}
-HASHES = {"QuotaGrant": "quota-grant-hash", "Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash",
+HASHES = {"Right": "right-hash", "Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash",
           "EmbedAuth": "embed-auth-hash"}
 
 

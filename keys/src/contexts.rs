@@ -102,8 +102,8 @@ contexts! {
     SAMPLER_RANDOMNESS = "sampler-randomness";
     /// Canonical description of a tokenizer to its hash in the model manifest.
     TOKENIZER = "tokenizer";
-    /// Signed quota grant to its hash.
-    QUOTA_GRANT_HASH = "quota-grant-hash";
+    /// Signed right to its hash; an encoded chain to the checksum of its text.
+    RIGHT_HASH = "right-hash";
     /// Hybrid share, encapsulation, exchange key id and binding to the secret of a request for embeddings.
     EMBED_EXCHANGE = "embed-exchange";
     /// Secret of a request for embeddings to the key of its texts.
@@ -182,8 +182,6 @@ labels! {
     NODE_RECORD = "node-record";
     /// A memory envelope, by the relayer.
     MEMORY = "memory";
-    /// A delegation of memory to another key, by the owner's account key.
-    DELEGATION = "delegation";
     /// A client's hint for recall in a turn, by its owner's account key.
     RECALL_HINT = "recall-hint";
     /// A session's position, by the relayer that drove its last turn.
@@ -193,8 +191,8 @@ labels! {
     MEMORY_EXPORT = "memory-export";
     /// The URL at which a relayer serves, by the relayer.
     RELAYER_URL = "relayer-url";
-    /// A quota, by its issuer or by the holder that narrows it.
-    QUOTA_GRANT = "quota-grant";
+    /// A right, by its giver or by the holder that narrows it.
+    RIGHT = "right";
     /// The use of a quota for one turn, by its holder.
     QUOTA_PROOF = "quota-proof";
     /// An authorisation of embeddings, by a single-use key of the client.

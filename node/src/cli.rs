@@ -156,7 +156,7 @@ enum Command {
         subcommand_required = true,
         arg_required_else_help = true,
         after_help = "Examples:\n  baton-node grants key\n  baton-node grants issue --holder KEY --turns 60 > alice.grant\n  \
-        baton-node grants list"
+        baton-node grants list *.grant"
     )]
     Grants(GrantsArgs),
 }
@@ -310,8 +310,12 @@ enum GrantsCommand {
     Key,
     /// Sign a grant and print it
     Issue(IssueArgs),
-    /// List the issued grants, and whether each still counts
-    List,
+    /// List the grants in files, and whether each still counts
+    List {
+        /// Files with issued grants
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Args, Clone, Debug)]

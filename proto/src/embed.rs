@@ -22,7 +22,7 @@ use crate::{
         EMBED_AUTH_VERSION, MAX_EMBED_DIMENSIONS, MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES,
         MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK, VERSION,
     },
-    quota::QuotaUse,
+    right::QuotaUse,
     signed::{Signable, SignatureBytes, SignedBytes, SignedObject, check_order_time},
 };
 

@@ -91,12 +91,12 @@ byte_id!(
     DeviceId, 16
 );
 byte_id!(
-    /// Hash of a signed quota grant, its signature included.
-    QuotaHash, 32
+    /// Hash of a signed right, its signature included.
+    RightHash, 32
 );
 byte_id!(
-    /// The serial number by which a node revokes a quota grant, 16 random bytes.
-    QuotaSerial, 16
+    /// The id by which a right is revoked, 16 random bytes.
+    RightId, 16
 );
 byte_id!(
     /// A Sui-style address: BLAKE2b-256 of `0x00` and an Ed25519 public key.

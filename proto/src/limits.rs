@@ -145,10 +145,12 @@ pub const MAX_HINT_BYTES: usize = 2048;
 /// Longest name of a session, project or persona in a hint.
 pub const MAX_PLACE_BYTES: usize = 256;
 
-/// Most links of a chain of quota grants.
-pub const MAX_QUOTA_CHAIN: usize = 4;
-/// Most nodes, and most models, in a quota grant.
-pub const MAX_QUOTA_LIST: usize = 16;
+/// Most links of a chain of rights.
+pub const MAX_RIGHT_CHAIN: usize = 4;
+/// Most places, and most models, in a right.
+pub const MAX_RIGHT_LIST: usize = 16;
+/// Longest validity of a right to memory; for a longer time, the owner signs another.
+pub const MAX_MEMORY_RIGHT_MS: u64 = 366 * 86_400_000;
 
 /// Most texts of one request for embeddings: a batch that a small model embeds in about a second.
 pub const MAX_EMBED_TEXTS: usize = 64;
@@ -158,7 +160,7 @@ pub const MAX_EMBED_TEXT_BYTES: usize = 8 * 1024;
 pub const MAX_EMBED_SEALED_BYTES: usize = MAX_EMBED_TEXTS * (MAX_EMBED_TEXT_BYTES + 8) + 3 * PAYLOAD_BLOCK;
 /// Largest frame of a request for embeddings: the texts and a chain of grants.
 pub const MAX_EMBED_FRAME_BYTES: usize =
-    MAX_EMBED_SEALED_BYTES + (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
+    MAX_EMBED_SEALED_BYTES + (MAX_RIGHT_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
 /// Most components of a vector.
 pub const MAX_EMBED_DIMENSIONS: usize = 4096;
 /// Largest body of a signed reply for embeddings: the most vectors of the longest kind.

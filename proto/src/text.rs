@@ -5,6 +5,8 @@
 
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 
+use crate::limits::MAX_PLACE_BYTES;
+
 /// The text with composed characters (NFC), for readers that know no other form.
 #[must_use]
 pub fn composed(text: &str) -> String {
@@ -52,6 +54,12 @@ pub fn searchable(text: &str) -> String {
         letters.push(if character == 'ı' { 'i' } else { character });
     }
     letters.nfc().collect()
+}
+
+/// Whether a text has the form of a name of a project, session or persona.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    !text.trim().is_empty() && text.len() <= MAX_PLACE_BYTES && !text.chars().any(char::is_control)
 }
 
 /// Whether two names are the same name.

@@ -12,8 +12,8 @@ use crate::{
         REPLY_BLOCK,
     },
     memory::MemoryItem,
-    quota::QuotaUse,
     record::FinishReason,
+    right::QuotaUse,
     signed::SignedBytes,
     turn::SealedPayload,
 };

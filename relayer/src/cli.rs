@@ -209,7 +209,7 @@ pub(crate) struct InviteArgs {
     /// Days until the invitation expires
     #[arg(long, value_name = "N", default_value_t = 366, value_parser = clap::value_parser!(u64).range(1..=3660))]
     pub(crate) days: u64,
-    /// Print one JSON line with the serial, by which the invitation can be revoked
+    /// Print one JSON line with the id, by which the invitation can be revoked
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -13,11 +13,8 @@ const OWNERS_PAGE: usize = 1_000;
 pub(crate) fn invite(args: &InviteArgs, relayer: &SecretSigningKey) -> anyhow::Result<()> {
     let holder = PublicKey::parse_hex(&args.key)
         .context("the account's public key has 64 hex characters; its baton account has it")?;
-    let (text, serial) = owners::invite(relayer, holder, args.days, now_ms()).map_err(anyhow::Error::msg)?;
-    println(&match args.json {
-        true => serde_json::json!({ "invitation": text, "serial": serial.to_string() }).to_string(),
-        false => text,
-    });
+    let invitation = owners::invite(relayer, holder, args.days, now_ms())?;
+    println(&if args.json { invitation.describe().to_string() } else { invitation.to_string() });
     Ok(())
 }
 

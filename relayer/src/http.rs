@@ -124,7 +124,7 @@ impl AppState {
         let limits = &config.limits;
         Self {
             inner: Arc::new(Inner {
-                registry: Registry::new(records).at(config.audience.relayer),
+                registry: Registry::new(records, config.audience.relayer),
                 owner_rates: Mutex::new(Buckets::new(Rate::per_minute(limits.owner_per_minute.into()))),
                 subnet_rates: Mutex::new(Buckets::new(limits.subnet_rate())),
                 requests: slots(limits.requests),

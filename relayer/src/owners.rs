@@ -1,38 +1,31 @@
 //! Admission of owners: the keys that may have memory on this relayer.
 //!
 //! Account keys are free, so an open relayer serves everybody. The operator may list owners, or invite them: an
-//! invitation is a [`QuotaGrant`] of the relayer's own key for the owner's key and this relayer alone. The owner
+//! invitation is a [`Right`] of the relayer's own key for the owner's key. The owner
 //! presents it once, and the relayer keeps it among the owner's records. The number of owners is bounded in any
 //! case. The HTTP gate and the sealed endpoint ask this module.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use baton_keys::{SecretSigningKey, ids::PublicKey, secret::random_bytes};
+use baton_keys::{SecretSigningKey, ids::PublicKey};
 use baton_limits::{Buckets, Rate, Subnet};
 use baton_memory::{api::MemoryError, ids::OwnerId};
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject, codec,
-    ids::{ModelId, NodeId, QuotaSerial},
-    limits::{MAX_QUOTA_CHAIN, MAX_SIGNED_BYTES, VERSION},
-    quota::{QuotaChain, QuotaContext, QuotaGrant, chain_from_text, chain_to_text},
+    ErrorCode,
+    ids::RightId,
+    right::{Right, RightChain, RightScope},
 };
 
 use clap::ValueEnum;
 
-use crate::delegation::registry::Records;
+use crate::delegation::{refusal_reason, registry::Registry};
 
 /// New owners from one subnet: households and small offices.
 const NEW_OWNERS: Rate = Rate::per_hour(30);
 const DAY_MS: u64 = 24 * 3_600_000;
-/// Invitations that are remembered as valid; when full, all are looked up again.
-const MAX_CHECKED: usize = 4096;
-/// The owner's record with its invitation.
-const RECORD: &str = "invitation";
-/// Longest record: all links of a chain.
-const MAX_RECORD_BYTES: usize = MAX_QUOTA_CHAIN * (MAX_SIGNED_BYTES + 80) + 8;
 
 /// Who may be an owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -54,7 +47,7 @@ pub struct OwnerPolicy {
     /// Owners that are admitted without an invitation.
     pub listed: Vec<OwnerId>,
     /// Invitations that no longer count.
-    pub revoked: Vec<QuotaSerial>,
+    pub revoked: Vec<RightId>,
     /// Most owners with memory.
     pub max_owners: usize,
 }
@@ -85,8 +78,6 @@ pub(crate) enum OwnerRefusal {
 #[derive(Debug)]
 pub struct Owners {
     policy: OwnerPolicy,
-    /// The key that signs invitations; also the relayer's name in them.
-    relayer: PublicKey,
     state: Mutex<OwnersState>,
 }
 
@@ -97,17 +88,15 @@ struct OwnersState {
     /// Whether the last count found owners that are refused.
     refuses_some: bool,
     new: Buckets<Subnet>,
-    /// Ends of verified invitations, in milliseconds since the Unix epoch.
-    invited: HashMap<OwnerId, u64>,
 }
 
 impl Owners {
-    /// The owners of the relayer with this key.
+    /// The owners of a relayer.
     #[must_use]
-    pub fn new(policy: OwnerPolicy, relayer: PublicKey) -> Self {
+    pub fn new(policy: OwnerPolicy) -> Self {
         let new = Buckets::new(NEW_OWNERS);
-        let state = OwnersState { known: HashSet::new(), refuses_some: false, new, invited: HashMap::new() };
-        Self { policy, relayer, state: Mutex::new(state) }
+        let state = OwnersState { known: HashSet::new(), refuses_some: false, new };
+        Self { policy, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, OwnersState> {
@@ -143,7 +132,7 @@ impl Owners {
     pub(crate) async fn check_policy(
         &self,
         owner: OwnerId,
-        records: &dyn Records,
+        registry: &Registry,
         now_ms: u64,
     ) -> Result<(), OwnerRefusal> {
         if self.policy.owners == OwnerAdmission::Open || self.policy.listed.contains(&owner) {
@@ -152,22 +141,8 @@ impl Owners {
         if self.policy.owners == OwnerAdmission::Listed {
             return Err(OwnerRefusal::NotListed);
         }
-        if self.state().invited.get(&owner).is_some_and(|until_ms| now_ms < *until_ms) {
-            return Ok(());
-        }
-        let record = records.get(owner, RECORD.to_owned()).await.map_err(OwnerRefusal::Memory)?;
-        let chain = record.and_then(|bytes| codec::decode::<Vec<SignedBytes>>(&bytes, MAX_RECORD_BYTES).ok());
-        let until_ms = chain.and_then(|chain| self.verify(&chain, owner, now_ms).ok());
-        self.note_invited(owner, until_ms.ok_or(OwnerRefusal::NotInvited)?);
-        Ok(())
-    }
-
-    fn note_invited(&self, owner: OwnerId, until_ms: u64) {
-        let mut state = self.state();
-        if state.invited.len() >= MAX_CHECKED {
-            state.invited.clear();
-        }
-        state.invited.insert(owner, until_ms);
+        let invited = registry.is_invited(owner, &self.policy.revoked, now_ms).await;
+        if invited.map_err(OwnerRefusal::Memory)? { Ok(()) } else { Err(OwnerRefusal::NotInvited) }
     }
 
     /// Counts an owner whose caller's right was verified. An owner with memory is always admitted; another one only
@@ -195,24 +170,6 @@ impl Owners {
         Ok(())
     }
 
-    /// Verifies an invitation for an owner; returns its end.
-    fn verify(&self, chain: &[SignedBytes], owner: OwnerId, now_ms: u64) -> Result<u64, ErrorCode> {
-        let context = QuotaContext {
-            node: NodeId(self.relayer.0),
-            model: ModelId([0; 32]),
-            issuers: &[self.relayer],
-            revoked: &self.policy.revoked,
-            now_ms,
-        };
-        let chain = QuotaChain::verify(chain, &context)?;
-        let last = chain.links().last().ok_or(ErrorCode::FrameTooLarge)?;
-        // A grant for any node is none for a relayer.
-        if OwnerId::of(&last.holder) != owner || last.nodes != [context.node] {
-            return Err(ErrorCode::WrongAudience);
-        }
-        Ok(last.until_ms)
-    }
-
     /// Keeps an owner's invitation; returns its end.
     ///
     /// # Errors
@@ -221,64 +178,48 @@ impl Owners {
         &self,
         owner: OwnerId,
         text: &str,
-        records: &dyn Records,
+        registry: &Registry,
         now_ms: u64,
     ) -> Result<u64, OwnerRefusal> {
-        let invalid = |code: ErrorCode| {
-            let reason = match code {
-                ErrorCode::NonCanonical => "this text is no invitation",
-                ErrorCode::WrongAudience => "the invitation is for another owner or another relayer",
-                ErrorCode::Expired => "the invitation has expired",
-                ErrorCode::NotYetValid => "the invitation is not valid yet",
-                ErrorCode::QuotaExceeded => "the invitation was revoked, or is by another operator",
-                _ => "the invitation does not verify",
-            };
-            OwnerRefusal::Memory(MemoryError::Invalid(format!("{reason}: ask the operator for another")))
+        let invalid = |code| {
+            let text = format!("the invitation {}: ask the operator for another", refusal_reason(code));
+            OwnerRefusal::Memory(MemoryError::Invalid(text))
         };
-        let chain = chain_from_text(text).map_err(invalid)?;
-        let until_ms = self.verify(&chain, owner, now_ms).map_err(invalid)?;
+        let chain = text.parse::<RightChain>().map_err(invalid)?;
+        registry.check(&chain, owner, &self.policy.revoked, now_ms).map_err(invalid)?;
+        if chain.last().scope != RightScope::Ownership {
+            return Err(invalid(ErrorCode::WrongAudience));
+        }
         // An invited owner needs no rate of its subnet: the operator knows its key.
         self.count(owner, None, now_ms)?;
-        let kept = records.put(owner, RECORD.to_owned(), Some(codec::encode(&chain))).await;
-        kept.map_err(OwnerRefusal::Memory)?;
-        self.note_invited(owner, until_ms);
-        Ok(until_ms)
+        match registry.register(owner, &chain, now_ms).await.map_err(OwnerRefusal::Memory)? {
+            true => Ok(chain.last().until_ms),
+            false => Err(invalid(ErrorCode::QuotaExceeded)),
+        }
     }
 }
 
-/// An invitation of an owner's key, as one line of text, with its serial. It is worth nothing at a node.
+/// An invitation of an owner's key.
 ///
 /// # Errors
-/// A text for the operator: the time is out of range.
+/// [`ErrorCode::QuotaExceeded`] for no days.
 pub fn invite(
     relayer: &SecretSigningKey,
     holder: PublicKey,
     days: u64,
     now_ms: u64,
-) -> Result<(String, QuotaSerial), String> {
-    let grant = QuotaGrant {
-        version: VERSION,
-        grantor: relayer.public_key(),
-        serial: QuotaSerial(random_bytes()),
-        parent: None,
-        holder,
-        nodes: vec![NodeId(relayer.public_key().0)],
-        models: Vec::new(),
-        turns_per_hour: 0,
-        tokens_per_hour: 0,
-        concurrent: 0,
-        from_ms: now_ms,
-        until_ms: now_ms.saturating_add(days.saturating_mul(DAY_MS)),
-        depth: 0,
-    };
-    let grant = SignedObject::sign(grant, relayer);
-    SignedObject::<QuotaGrant>::verify(grant.bytes().clone())
-        .map_err(|code| format!("{code}: --days is at least 1"))?;
-    Ok((chain_to_text(std::slice::from_ref(grant.bytes())).trim_end().to_owned(), grant.serial))
+) -> Result<RightChain, ErrorCode> {
+    let until_ms = now_ms.saturating_add(days.saturating_mul(DAY_MS));
+    let right = Right::new(relayer.public_key(), holder, RightScope::Ownership, now_ms..until_ms);
+    RightChain::issue(Right { places: vec![relayer.public_key()], ..right }, relayer)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use baton_proto::right::TurnQuota;
+
     use super::*;
     use crate::delegation::registry::tests::InMemoryRecords;
 
@@ -288,8 +229,8 @@ mod tests {
         SecretSigningKey::from_seed(&[1; 32])
     }
 
-    fn owners(policy: OwnerPolicy) -> Owners {
-        Owners::new(policy, relayer().public_key())
+    fn registry() -> Registry {
+        Registry::new(Arc::new(InMemoryRecords::default()), relayer().public_key())
     }
 
     fn key(number: u32) -> PublicKey {
@@ -300,49 +241,55 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_admits_its_owners_alone() {
-        let records = InMemoryRecords::default();
+        let registry = registry();
         let (friend, other) = (OwnerId::of(&key(1)), OwnerId::of(&key(2)));
         let policy =
             OwnerPolicy { owners: OwnerAdmission::Listed, listed: vec![friend], ..OwnerPolicy::default() };
-        let listed = owners(policy.clone());
-        assert!(listed.check_policy(friend, &records, NOW_MS).await.is_ok());
-        let refused = listed.check_policy(other, &records, NOW_MS).await;
+        let listed = Owners::new(policy.clone());
+        assert!(listed.check_policy(friend, &registry, NOW_MS).await.is_ok());
+        let refused = listed.check_policy(other, &registry, NOW_MS).await;
         assert!(matches!(refused, Err(OwnerRefusal::NotListed)), "{refused:?}");
-        let open = owners(OwnerPolicy { owners: OwnerAdmission::Open, ..policy });
-        assert!(open.check_policy(other, &records, NOW_MS).await.is_ok());
+        let open = Owners::new(OwnerPolicy { owners: OwnerAdmission::Open, ..policy });
+        assert!(open.check_policy(other, &registry, NOW_MS).await.is_ok());
     }
 
     #[tokio::test]
     async fn an_invitation_admits_its_holder_until_it_ends() {
-        let records = InMemoryRecords::default();
+        let registry = registry();
         let policy = OwnerPolicy { owners: OwnerAdmission::Invited, ..OwnerPolicy::default() };
-        let invited = owners(policy.clone());
+        let invited = Owners::new(policy.clone());
         let (holder, other) = (OwnerId::of(&key(1)), OwnerId::of(&key(2)));
-        let (text, serial) = invite(&relayer(), key(1), 2, NOW_MS).unwrap();
-        let refused = invited.check_policy(holder, &records, NOW_MS).await;
+        let invitation = invite(&relayer(), key(1), 2, NOW_MS).unwrap();
+        let text = invitation.to_string();
+        let refused = invited.check_policy(holder, &registry, NOW_MS).await;
         assert!(matches!(refused, Err(OwnerRefusal::NotInvited)), "{refused:?}");
         let invalid = |answer: Result<u64, OwnerRefusal>| {
             matches!(answer, Err(OwnerRefusal::Memory(MemoryError::Invalid(_))))
         };
-        assert!(invalid(invited.redeem(other, &text, &records, NOW_MS).await), "another's");
-        assert!(invalid(invited.redeem(holder, "nonsense", &records, NOW_MS).await));
-        let (foreign, _) = invite(&SecretSigningKey::from_seed(&[2; 32]), key(1), 2, NOW_MS).unwrap();
-        assert!(invalid(invited.redeem(holder, &foreign, &records, NOW_MS).await), "another operator's");
-        invited.redeem(holder, &text, &records, NOW_MS).await.unwrap();
-        for owners in [&invited, &owners(policy.clone())] {
-            assert!(owners.check_policy(holder, &records, NOW_MS).await.is_ok());
-            let ended = owners.check_policy(holder, &records, NOW_MS + 2 * DAY_MS).await;
+        assert!(invalid(invited.redeem(other, &text, &registry, NOW_MS).await), "another's");
+        assert!(invalid(invited.redeem(holder, "nonsense", &registry, NOW_MS).await));
+        let foreign = invite(&SecretSigningKey::from_seed(&[2; 32]), key(1), 2, NOW_MS).unwrap().to_string();
+        assert!(invalid(invited.redeem(holder, &foreign, &registry, NOW_MS).await), "another operator's");
+        let quota = TurnQuota { models: Vec::new(), turns_per_hour: 1, tokens_per_hour: 1, concurrent: 1 };
+        let valid_ms = NOW_MS..NOW_MS + DAY_MS;
+        let grant = Right::new(relayer().public_key(), key(1), RightScope::Turns(quota), valid_ms);
+        let grant = RightChain::issue(grant, &relayer()).unwrap().to_string();
+        assert!(invalid(invited.redeem(holder, &grant, &registry, NOW_MS).await), "a grant of turns");
+        invited.redeem(holder, &text, &registry, NOW_MS).await.unwrap();
+        for owners in [&invited, &Owners::new(policy.clone())] {
+            assert!(owners.check_policy(holder, &registry, NOW_MS).await.is_ok());
+            let ended = owners.check_policy(holder, &registry, NOW_MS + 2 * DAY_MS).await;
             assert!(matches!(ended, Err(OwnerRefusal::NotInvited)), "{ended:?}");
         }
-        let revoking = owners(OwnerPolicy { revoked: vec![serial], ..policy });
-        let refused = revoking.check_policy(holder, &records, NOW_MS).await;
+        let revoking = Owners::new(OwnerPolicy { revoked: vec![invitation.last().id], ..policy });
+        let refused = revoking.check_policy(holder, &registry, NOW_MS).await;
         assert!(matches!(refused, Err(OwnerRefusal::NotInvited)), "{refused:?}");
         assert!(invite(&relayer(), key(1), 0, NOW_MS).is_err());
     }
 
     #[test]
     fn fresh_keys_end_at_the_budget_and_at_the_rate_of_their_subnet() {
-        let owners = owners(OwnerPolicy { max_owners: 100, ..OwnerPolicy::default() });
+        let owners = Owners::new(OwnerPolicy { max_owners: 100, ..OwnerPolicy::default() });
         let subnet = |third: u8| Some(Subnet::V4([203, 0, third]));
         let admitted = |from: std::ops::Range<u32>, third| {
             from.filter(|number| owners.count(OwnerId::of(&key(*number)), subnet(third), NOW_MS).is_ok())

@@ -55,7 +55,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let chat = Conversations::open(&settings, &opened.memory, &key).await?;
     // From here on, running work is let finish.
     let mut signals = StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")?;
-    let owners = Arc::new(Owners::new(settings.owners.clone(), key.public_key()));
+    let owners = Arc::new(Owners::new(settings.owners.clone()));
     let audience = Audience { relayer: key.public_key(), required: settings.require_audience };
     let upkeep = Upkeep::new(&settings, &opened, owners.clone());
     upkeep.count_owners().await?;

@@ -99,7 +99,7 @@ impl Relayer {
     /// Adds the owners' memory, for turns with a hint.
     #[must_use]
     pub fn with_memory(mut self, memory: Arc<dyn Recollection>) -> Self {
-        self.memory = Some((memory.clone(), Registry::new(memory).at(self.key.public_key())));
+        self.memory = Some((memory.clone(), Registry::new(memory, self.key.public_key())));
         self
     }
 
@@ -230,7 +230,7 @@ impl Relayer {
         let Some((memory, registry)) = &self.memory else { return Ok(Vec::new()) };
         let owner = OwnerId(hint.owner.0);
         if let Some(owners) = &self.owners {
-            let admitted = owners.check_policy(owner, &**memory, (self.now_ms)()).await;
+            let admitted = owners.check_policy(owner, registry, (self.now_ms)()).await;
             admitted.map_err(|_| ErrorCode::MemUnauthorized)?;
         }
         let HintRight { project, intimate } = self.may_read(registry, owner, &hint).await?;
@@ -306,11 +306,11 @@ impl Relayer {
         if OwnerId::of(&hint.key) == owner {
             return Ok(HintRight { project: hint.project.clone(), intimate: true });
         }
-        let found = registry.find(owner, &hint.key, None, (self.now_ms)() / 1000).await;
-        let delegation = found.ok().flatten().filter(|delegation| delegation.scopes.allow(Scope::Read));
-        let delegation = delegation.ok_or(ErrorCode::MemUnauthorized)?;
-        let intimate = delegation.scopes.allow(Scope::Intimate);
-        let project = match (delegation.project, &hint.project) {
+        let found = registry.find(owner, &hint.key, None, (self.now_ms)()).await;
+        let access = found.ok().flatten().filter(|access| access.permissions.allow(Scope::Read));
+        let access = access.ok_or(ErrorCode::MemUnauthorized)?;
+        let intimate = access.permissions.allow(Scope::Intimate);
+        let project = match (access.project, &hint.project) {
             (None, named) => named.clone(),
             (Some(bound), Some(named)) if !is_same_name(&bound, named) => {
                 return Err(ErrorCode::MemUnauthorized);

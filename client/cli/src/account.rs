@@ -28,9 +28,7 @@ pub(crate) async fn run(
         AccountCommand::Delegate(arguments) => {
             delegation::run(settings, load(settings)?, arguments, out).await
         }
-        AccountCommand::Revoke { id, key } => {
-            delegation::revoke(settings, load(settings)?, id, key.as_deref(), out).await
-        }
+        AccountCommand::Revoke { id } => delegation::revoke(settings, load(settings)?, *id, out).await,
     }
 }
 

@@ -12,7 +12,7 @@ use baton_kit::manual::{CompletionsArguments, ManArguments};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::options::ClientOptions;
-pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
+pub(crate) use account::{AccountCommand, DelegateArguments};
 use grants::GRANTS_EXAMPLES;
 pub(crate) use grants::{GrantsArguments, GrantsCommand, NarrowArguments};
 pub(crate) use memory::{ContextArguments, DeleteArguments, MemoryCommand, MemoryCommands, Switch};

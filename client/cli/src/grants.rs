@@ -2,19 +2,18 @@
 
 use std::path::Path;
 
-use baton_client::{ClientError, GRANT_CHAIN_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
+use baton_client::{GRANT_CHAIN_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
 use baton_proto::{
-    ErrorCode,
-    ids::PublicKey,
-    quota::{QuotaChain, QuotaGrant, chain_to_text},
+    ids::{NodeId, PublicKey},
+    right::{Right, RightScope},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     args::{GrantsArguments, GrantsCommand, NarrowArguments},
     clock::now_ms,
     failure::Failure,
-    out::Out,
+    out::{Out, clean},
     settings::Settings,
 };
 
@@ -49,29 +48,38 @@ fn show_own(settings: &Settings, out: &Out) -> Result<(), Failure> {
 
 /// Shows a grant, which must hold.
 fn show(path: &Path, holder: Option<PublicKey>, out: &Out) -> Result<(), Failure> {
-    let chain = QuotaChain::verify_form(&read_chain(path)?).map_err(|code| unusable(path, code))?;
+    let chain = read_chain(path)?;
     if out.json() {
-        let links: Vec<_> = chain.links().iter().map(|link| describe(link)).collect();
+        let links: Vec<_> = chain.links().iter().map(|link| link.describe()).collect();
         let holder = holder.map(|key| key.to_string());
         return Ok(out.value(&json!({ "holder": holder, "file": path, "chain": links }))?);
     }
     for (number, link) in chain.links().iter().enumerate() {
         let by = if number == 0 { "issued by" } else { "narrowed by" };
         out.line(&format!("{by} {}", link.grantor))?;
-        out.line(&format!("  serial    {}", link.serial))?;
+        out.line(&format!("  id        {}", link.id))?;
         out.line(&format!("  for       {}", link.holder))?;
-        out.line(&format!(
-            "  an hour   {} turns, {} tokens; {} at once",
-            link.turns_per_hour, link.tokens_per_hour, link.concurrent
-        ))?;
-        out.line(&format!("  nodes     {}", joined(&link.nodes)))?;
-        out.line(&format!("  models    {}", joined(&link.models)))?;
+        if let Some(quota) = link.quota() {
+            out.line(&format!(
+                "  an hour   {} turns, {} tokens; {} at once",
+                quota.turns_per_hour, quota.tokens_per_hour, quota.concurrent
+            ))?;
+            out.line(&format!("  models    {}", joined(&quota.models)))?;
+        }
+        if let Some(access) = link.memory() {
+            out.line(&format!("  memory    {}", joined(&access.permissions.names())))?;
+            out.line(&format!(
+                "  project   {}",
+                access.project.as_deref().map_or_else(|| "all".to_owned(), clean)
+            ))?;
+        }
+        out.line(&format!("  places    {}", joined(&link.places)))?;
         out.line(&format!("  {}", remaining_time(link)))?;
     }
     Ok(())
 }
 
-fn remaining_time(grant: &QuotaGrant) -> String {
+fn remaining_time(grant: &Right) -> String {
     let now = now_ms();
     match grant.until_ms.checked_sub(now) {
         None | Some(0) => "has run out".to_owned(),
@@ -87,30 +95,12 @@ fn joined<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn describe(grant: &QuotaGrant) -> Value {
-    let texts = |items: Vec<String>| if items.is_empty() { Value::Null } else { json!(items) };
-    json!({
-        "grantor": grant.grantor.to_string(),
-        "serial": grant.serial.to_string(),
-        "holder": grant.holder.to_string(),
-        "nodes": texts(grant.nodes.iter().map(ToString::to_string).collect()),
-        "models": texts(grant.models.iter().map(ToString::to_string).collect()),
-        "turns_per_hour": grant.turns_per_hour,
-        "tokens_per_hour": grant.tokens_per_hour,
-        "concurrent": grant.concurrent,
-        "from_ms": grant.from_ms,
-        "until_ms": grant.until_ms,
-        "depth": grant.depth,
-    })
-}
-
-fn unusable(path: &Path, code: ErrorCode) -> Failure {
-    ClientError::Config(format!("the grant in {} does not hold: {code}", path.display())).into()
-}
-
 fn install(settings: &Settings, file: &Path, out: &Out) -> Result<(), Failure> {
     let chain = read_chain(file)?;
-    let holder = QuotaChain::verify_form(&chain).map_err(|code| unusable(file, code))?.last().holder;
+    let holder = chain.last().holder;
+    if chain.last().quota().is_none() {
+        return Err(Failure::Usage(format!("{} holds no grant of turns", file.display())));
+    }
     let key = holder_key(settings.home(), settings.passphrase())?;
     if holder != key {
         return Err(Failure::Usage(format!(
@@ -130,24 +120,25 @@ fn attenuate(settings: &Settings, arguments: &NarrowArguments, out: &Out) -> Res
     })?;
     let narrowed = held.narrow(|grant| {
         grant.holder = arguments.holder;
-        grant.turns_per_hour = arguments.turns.unwrap_or(grant.turns_per_hour);
-        grant.tokens_per_hour = arguments.tokens.unwrap_or(grant.tokens_per_hour);
-        grant.concurrent = arguments.concurrent.unwrap_or(grant.concurrent);
         if let Some(hours) = arguments.hours {
             grant.until_ms = now_ms().saturating_add(hours.saturating_mul(HOUR_MS));
         }
         if !arguments.node_id.is_empty() {
-            grant.nodes.clone_from(&arguments.node_id);
+            grant.places = arguments.node_id.iter().map(NodeId::public_key).collect();
         }
-        if !arguments.model_id.is_empty() {
-            grant.models.clone_from(&arguments.model_id);
+        if let RightScope::Turns(quota) = &mut grant.scope {
+            quota.turns_per_hour = arguments.turns.unwrap_or(quota.turns_per_hour);
+            quota.tokens_per_hour = arguments.tokens.unwrap_or(quota.tokens_per_hour);
+            quota.concurrent = arguments.concurrent.unwrap_or(quota.concurrent);
+            if !arguments.model_id.is_empty() {
+                quota.models.clone_from(&arguments.model_id);
+            }
         }
         grant.depth = arguments.depth.unwrap_or(grant.depth);
     });
     let chain = narrowed.map_err(|code| {
         Failure::Usage(format!("{code}: a grant can only be narrowed, as often as its depth allows"))
     })?;
-    let text = chain_to_text(&chain);
     out.note("It is of use only to the key's holder.");
-    Ok(out.answer(&json!({ "grant": text }), text.trim_end())?)
+    Ok(out.answer(&chain.describe(), &chain.to_string())?)
 }

@@ -51,7 +51,7 @@ SIGNED = {
 }  # fmt: skip
 HASHES = {"Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
 # Objects of relayers, quotas and manifests: a client that uses none of them does not read them.
-UNUSED = {"MemEnvelope", "RecallHint", "QuotaProof", "QuotaGrant", "ModelManifest", "MemoryItems"}
+UNUSED = {"MemEnvelope", "RecallHint", "QuotaProof", "Right", "ModelManifest", "MemoryItems"}
 UNUSED_FRAMES = {"Quota"}
 
 

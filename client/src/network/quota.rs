@@ -10,11 +10,10 @@ use baton_keys::{
     files::{self, FileSecret},
 };
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject,
+    ErrorCode, SignedObject,
     embed::EmbedAuth,
     ids::{AuthHash, ModelId, NodeId, PublicKey},
-    limits::VERSION,
-    quota::{QuotaChain, QuotaGrant, QuotaProof, QuotaUse, chain_from_text, chain_to_text},
+    right::{QuotaUse, Right, RightChain},
     turn::TurnAuth,
 };
 use parking_lot::Mutex;
@@ -33,7 +32,7 @@ const MAX_CHAIN_FILE_BYTES: u64 = 64 * 1024;
 /// A chain of grants whose last grant is this key's.
 #[derive(Debug, Clone)]
 pub struct QuotaHolder {
-    chain: QuotaChain,
+    chain: RightChain,
     key: SecretSigningKey,
     /// Nodes that refused the grant, each with the time until which it is not shown there again.
     refused: Arc<Mutex<BTreeMap<NodeId, u64>>>,
@@ -49,10 +48,9 @@ impl QuotaHolder {
     /// Combines a chain and its holder's key.
     ///
     /// # Errors
-    /// As [`QuotaChain::verify_form`]; [`ErrorCode::BadSignature`] when the last grant is another key's.
-    pub fn new(chain: &[SignedBytes], key: SecretSigningKey) -> Result<Self, ErrorCode> {
-        let chain = QuotaChain::verify_form(chain)?;
-        let ours = chain.last().holder == key.public_key();
+    /// [`ErrorCode::BadSignature`] when the last right is another key's, or no grant.
+    pub fn new(chain: RightChain, key: SecretSigningKey) -> Result<Self, ErrorCode> {
+        let ours = chain.last().holder == key.public_key() && chain.last().quota().is_some();
         if ours { Ok(Self { chain, key, refused: Arc::default() }) } else { Err(ErrorCode::BadSignature) }
     }
 
@@ -71,12 +69,12 @@ impl QuotaHolder {
         let unusable = |code: ErrorCode| {
             ClientError::Config(format!("the grant in {} cannot be used: {code}", path.display()))
         };
-        Self::new(&chain, key).map(Some).map_err(unusable)
+        Self::new(chain, key).map(Some).map_err(unusable)
     }
 
     /// The grant in use.
     #[must_use]
-    pub fn grant(&self) -> &QuotaGrant {
+    pub fn grant(&self) -> &Right {
         self.chain.last()
     }
 
@@ -109,45 +107,20 @@ impl QuotaHolder {
     /// Whether the grant counts for a model at a node, and the node did not just refuse it.
     pub(crate) fn applies(&self, (node, model): (NodeId, ModelId), issued_ms: u64) -> bool {
         let grant = self.grant();
-        let here = grant.nodes.is_empty() || grant.nodes.contains(&node);
-        let for_model = grant.models.is_empty() || grant.models.contains(&model);
-        let now = (grant.from_ms..grant.until_ms).contains(&issued_ms);
-        let refused = self.refused.lock();
-        here && for_model && now && refused.get(&node).is_none_or(|until_ms| *until_ms <= issued_ms)
+        let counts = grant.covers(model) && grant.check_use(node.public_key(), issued_ms).is_ok();
+        counts && self.refused.lock().get(&node).is_none_or(|until_ms| *until_ms <= issued_ms)
     }
 
     fn show(&self, target: (NodeId, ModelId), issued_ms: u64, auth_hash: AuthHash) -> Option<QuotaUse> {
-        if !self.applies(target, issued_ms) {
-            return None;
-        }
-        let proof = QuotaProof {
-            version: VERSION,
-            holder: self.key.public_key(),
-            grant: self.chain.last().quota_hash(),
-            auth_hash,
-        };
-        let chain = self.chain.links().iter().map(|link| link.bytes().clone()).collect();
-        Some(QuotaUse { chain, proof: SignedObject::sign(proof, &self.key).bytes().clone() })
+        self.applies(target, issued_ms).then(|| self.chain.prove(&self.key, auth_hash))
     }
 
     /// Narrows the grant for another key; returns the longer chain.
     ///
     /// # Errors
-    /// As [`QuotaChain::verify_form`]: [`ErrorCode::QuotaExceeded`] for a wider or too deep grant.
-    pub fn narrow(&self, change: impl FnOnce(&mut QuotaGrant)) -> Result<Vec<SignedBytes>, ErrorCode> {
-        let last = self.chain.last();
-        let mut grant = QuotaGrant {
-            grantor: self.key.public_key(),
-            serial: baton_keys::secret::random_bytes().into(),
-            parent: Some(last.quota_hash()),
-            depth: last.depth.checked_sub(1).ok_or(ErrorCode::QuotaExceeded)?,
-            ..QuotaGrant::clone(last)
-        };
-        change(&mut grant);
-        let mut chain: Vec<_> = self.chain.links().iter().map(|link| link.bytes().clone()).collect();
-        chain.push(SignedObject::sign(grant, &self.key).bytes().clone());
-        QuotaChain::verify_form(&chain)?;
-        Ok(chain)
+    /// As [`RightChain::narrow`].
+    pub fn narrow(&self, change: impl FnOnce(&mut Right)) -> Result<RightChain, ErrorCode> {
+        self.chain.narrow(&self.key, change)
     }
 }
 
@@ -155,14 +128,14 @@ impl QuotaHolder {
 ///
 /// # Errors
 /// [`ClientError::File`], [`ClientError::Config`].
-pub fn read_chain(path: &Path) -> Result<Vec<SignedBytes>, ClientError> {
+pub fn read_chain(path: &Path) -> Result<RightChain, ClientError> {
     let failed = |source| ClientError::File { action: "read", path: path.to_owned(), source };
     let length = fs::metadata(path).map_err(failed)?.len();
     if length > MAX_CHAIN_FILE_BYTES {
         return Err(failed(io::Error::other(format!("it is larger than {MAX_CHAIN_FILE_BYTES} bytes"))));
     }
     let text = fs::read_to_string(path).map_err(failed)?;
-    chain_from_text(&text)
+    text.parse::<RightChain>()
         .map_err(|code| ClientError::Config(format!("{} holds no grant: {code}", path.display())))
 }
 
@@ -170,9 +143,9 @@ pub fn read_chain(path: &Path) -> Result<Vec<SignedBytes>, ClientError> {
 ///
 /// # Errors
 /// [`ClientError::File`].
-pub fn keep_chain(home: &Path, chain: &[SignedBytes]) -> Result<(), ClientError> {
+pub fn keep_chain(home: &Path, chain: &RightChain) -> Result<(), ClientError> {
     let path = home.join(GRANT_CHAIN_FILE);
-    let kept = files::replace_private(&path, chain_to_text(chain).as_bytes());
+    let kept = files::replace_private(&path, format!("{chain}\n").as_bytes());
     kept.map_err(|source| ClientError::File { action: "write", path, source })
 }
 
@@ -202,29 +175,17 @@ fn load_key(home: &Path, passphrase: Option<&str>) -> Result<SecretSigningKey, C
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use baton_proto::ids::QuotaSerial;
+    use baton_proto::right::{RightScope, TurnQuota};
 
     use super::*;
 
-    /// A chain of one grant for this holder, at every node.
-    pub(crate) fn issued(holder: PublicKey) -> Vec<SignedBytes> {
+    /// A grant for this holder, at every node.
+    pub(crate) fn issued(holder: PublicKey) -> RightChain {
         let issuer = SecretSigningKey::from_seed(&[1; 32]);
-        let grant = QuotaGrant {
-            version: VERSION,
-            grantor: issuer.public_key(),
-            serial: QuotaSerial([1; 16]),
-            parent: None,
-            holder,
-            nodes: Vec::new(),
-            models: Vec::new(),
-            turns_per_hour: 10,
-            tokens_per_hour: 1000,
-            concurrent: 1,
-            from_ms: 0,
-            until_ms: u64::MAX,
-            depth: 1,
-        };
-        vec![SignedObject::sign(grant, &issuer).bytes().clone()]
+        let quota =
+            TurnQuota { models: Vec::new(), turns_per_hour: 10, tokens_per_hour: 1000, concurrent: 1 };
+        let grant = Right::new(issuer.public_key(), holder, RightScope::Turns(quota), 0..u64::MAX);
+        RightChain::issue(grant, &issuer).unwrap()
     }
 
     #[test]
@@ -235,7 +196,7 @@ pub(crate) mod tests {
         assert_eq!(holder_key(home.path(), None).unwrap(), key, "made once");
         keep_chain(home.path(), &issued(key)).unwrap();
         let holder = QuotaHolder::load(home.path(), None).unwrap().unwrap();
-        assert_eq!(holder.grant().turns_per_hour, 10);
+        assert_eq!(holder.grant().holder, key);
         keep_chain(home.path(), &issued(PublicKey([9; 32]))).unwrap();
         assert!(matches!(QuotaHolder::load(home.path(), None), Err(ClientError::Config(_))));
         fs::write(home.path().join(GRANT_CHAIN_FILE), "nonsense").unwrap();
@@ -245,7 +206,7 @@ pub(crate) mod tests {
     #[test]
     fn a_node_that_refused_the_grant_is_not_shown_it_for_a_while() {
         let key = SecretSigningKey::from_seed(&[2; 32]);
-        let holder = QuotaHolder::new(&issued(key.public_key()), key).unwrap();
+        let holder = QuotaHolder::new(issued(key.public_key()), key).unwrap();
         let (refuses, other, model) = (NodeId([1; 32]), NodeId([2; 32]), ModelId([3; 32]));
         let shown = |node, now_ms| holder.show((node, model), now_ms, AuthHash([4; 32])).is_some();
         assert!(shown(refuses, 1000));
@@ -258,20 +219,5 @@ pub(crate) mod tests {
             holder.withhold(NodeId(bytes), 2000);
         }
         assert!(holder.refused.lock().len() <= MAX_REFUSED);
-    }
-
-    #[test]
-    fn a_grant_is_narrowed_for_others_and_never_widened() {
-        let key = SecretSigningKey::from_seed(&[2; 32]);
-        let friend = SecretSigningKey::from_seed(&[3; 32]);
-        let holder = QuotaHolder::new(&issued(key.public_key()), key).unwrap();
-        let narrowed = holder.narrow(|grant| {
-            grant.holder = friend.public_key();
-            grant.turns_per_hour = 3;
-        });
-        let friends = QuotaHolder::new(&narrowed.unwrap(), friend).unwrap();
-        assert_eq!((friends.grant().turns_per_hour, friends.grant().depth), (3, 0));
-        assert_eq!(holder.narrow(|grant| grant.concurrent = 2).unwrap_err(), ErrorCode::QuotaExceeded);
-        assert_eq!(friends.narrow(|_| {}).unwrap_err(), ErrorCode::QuotaExceeded, "it may not go deeper");
     }
 }

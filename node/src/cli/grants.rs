@@ -1,24 +1,20 @@
 //! `baton-node grants`: issues quota grants. Nothing here talks to a node; a grant is a line of text that the
 //! operator gives to a user.
 
-mod record;
-
 use std::{
-    io::{self, Write as _},
-    path::Path,
-    time::{SystemTime, UNIX_EPOCH},
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
 };
 
 use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret},
-    secret::random_bytes,
 };
 use baton_proto::{
-    SignedObject,
-    ids::QuotaSerial,
-    limits::{MAX_QUOTA_CHAIN, VERSION},
-    quota::{QuotaGrant, chain_to_text},
+    ids::NodeId,
+    limits::MAX_RIGHT_CHAIN,
+    right::{Right, RightChain, RightScope, TurnQuota},
 };
 
 use super::{
@@ -26,13 +22,14 @@ use super::{
     time::{now_ms, utc},
 };
 use crate::config::{Settings, default_data_dir};
-use record::{GrantState, IssuedGrant};
 
 /// The issuer's key in the data directory.
 const ISSUER_KEY_FILE: &str = "issuer.key";
 /// The kind in an issuer's key file.
 const ISSUER_KEY_KIND: &str = "issuer";
 const HOUR_MS: u64 = 3_600_000;
+/// Most bytes that are read of a file of grants: some hundred of them.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 pub(super) fn run(args: GrantsArgs) -> Result<(), Failure> {
     let (flags, json) = (args.places.clone().flags(), args.places.json);
@@ -40,8 +37,8 @@ pub(super) fn run(args: GrantsArgs) -> Result<(), Failure> {
     let path = args.issuer_key.unwrap_or_else(|| folder.join(ISSUER_KEY_FILE));
     match args.command {
         GrantsCommand::Key => key(&path, json),
-        GrantsCommand::Issue(issue) => give(&load(&path)?, &record::path_of(&path), &issue, json),
-        GrantsCommand::List => list(&record::path_of(&path), &Settings::load(flags)?, json),
+        GrantsCommand::Issue(issue) => give(&load(&path)?, &issue, json),
+        GrantsCommand::List { files } => list(&files, &Settings::load(flags)?, json),
     }
 }
 
@@ -75,96 +72,71 @@ fn load(path: &Path) -> Result<SecretSigningKey, Failure> {
     Ok(SecretSigningKey::from_seed(secret.expose()))
 }
 
-/// Lists the grants that this machine issued. Which of them are revoked, the configuration says.
-fn list(path: &Path, settings: &Settings, json: bool) -> Result<(), Failure> {
-    let (grants, unreadable) = record::read(path).map_err(|error| {
-        Failure::text(Exit::Storage, format!("cannot read the issued grants in {}: {error}", path.display()))
-    })?;
-    let now = now_ms();
-    let state = |grant: &IssuedGrant| grant.state(&settings.grants_revoked(), now);
+/// Lists the grants in files that the operator kept. Which of them are revoked, the configuration says.
+fn list(files: &[PathBuf], settings: &Settings, json: bool) -> Result<(), Failure> {
+    let (mut grants, now) = (Vec::new(), now_ms());
+    for path in files {
+        let failed = |error: String| Failure::text(Exit::Usage, format!("{}: {error}", path.display()));
+        let file = File::open(path).map_err(|error| failed(error.to_string()))?;
+        let text =
+            io::read_to_string(file.take(MAX_FILE_BYTES)).map_err(|error| failed(error.to_string()))?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let chain = line.parse::<RightChain>();
+            grants.push(chain.map_err(|code| failed(format!("a line holds no grant: {code}")))?);
+        }
+    }
+    let state = |chain: &RightChain| {
+        let revoked = settings.grants_revoked();
+        if chain.is_revoked(&revoked) {
+            "revoked"
+        } else if now >= chain.last().until_ms {
+            "expired"
+        } else {
+            "valid"
+        }
+    };
     if json {
-        let lines = grants.iter().map(|grant| {
-            let mut line = serde_json::to_value(grant).expect("a grant's facts are JSON");
-            line["state"] = serde_json::json!(state(grant));
-            line
+        let described = grants.iter().map(|chain| {
+            let mut fields = chain.describe();
+            fields["state"] = state(chain).into();
+            fields
         });
-        say(
-            serde_json::json!({ "file": path, "grants": lines.collect::<Vec<_>>(), "unreadable": unreadable }),
-        );
+        say(serde_json::json!({ "grants": described.collect::<Vec<_>>() }));
         return Ok(());
     }
-    let style = Style::stdout();
-    if grants.is_empty() {
-        say(format!(
-            "No grant is recorded in {}: `baton-node grants issue` adds one. Grants of older versions are not recorded.",
-            path.display()
-        ));
-    } else {
-        say(style.strong(&format!(
-            "{:32}  {:16}  {:>8}  {:>11}  {:20}  STATE",
-            "SERIAL", "HOLDER", "TURNS/H", "TOKENS/H", "UNTIL"
-        )));
+    say(Style::stdout().strong(&format!("{:32}  {:16}  {:20}  STATE", "ID", "HOLDER", "UNTIL")));
+    for chain in &grants {
+        let (last, state) = (chain.last(), state(chain));
+        say(format!("{}  {:.16}  {:20}  {state}", last.id, last.holder.to_string(), utc(last.until_ms)));
     }
-    for grant in &grants {
-        let word = match state(grant) {
-            GrantState::Valid => style.good("valid"),
-            GrantState::Expired => "expired".to_owned(),
-            GrantState::Revoked => style.bad("revoked"),
-        };
-        let (holder, until) = (grant.holder.get(..16).unwrap_or(&grant.holder), utc(grant.until_ms));
-        let IssuedGrant { serial, turns_per_hour, tokens_per_hour, .. } = grant;
-        say(format!(
-            "{serial:32}  {holder:16}  {turns_per_hour:>8}  {tokens_per_hour:>11}  {until:20}  {word}"
-        ));
-    }
-    if unreadable > 0 {
-        say(style.bad(&format!("{unreadable} lines of {} cannot be read", path.display())));
-    }
-    if !grants.is_empty() {
-        say("\nTo revoke one, add its serial to grants_revoked in the configuration, and restart the node.");
-    }
+    say("\nTo revoke one, add its id to grants_revoked in the configuration, and restart the node.");
     Ok(())
 }
 
-fn give(issuer: &SecretSigningKey, issued: &Path, args: &IssueArgs, json: bool) -> Result<(), Failure> {
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let from_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
-    let grant = QuotaGrant {
-        version: VERSION,
-        grantor: issuer.public_key(),
-        serial: QuotaSerial(random_bytes()),
-        parent: None,
-        holder: args.holder,
-        nodes: args.node.clone(),
+fn give(issuer: &SecretSigningKey, args: &IssueArgs, json: bool) -> Result<(), Failure> {
+    let now_ms = now_ms();
+    let quota = TurnQuota {
         models: args.model.clone(),
         turns_per_hour: args.turns,
         tokens_per_hour: args.tokens,
         concurrent: args.concurrent,
-        from_ms,
-        until_ms: from_ms.saturating_add(args.hours.saturating_mul(HOUR_MS)),
-        depth: args.depth,
     };
-    let grant = SignedObject::sign(grant, issuer);
-    // A grant that all nodes would refuse is not issued.
-    SignedObject::<QuotaGrant>::verify(grant.bytes().clone()).map_err(|code| {
-        let most = MAX_QUOTA_CHAIN - 1;
+    let until_ms = now_ms.saturating_add(args.hours.saturating_mul(HOUR_MS));
+    let grant = Right {
+        places: args.node.iter().map(NodeId::public_key).collect(),
+        depth: args.depth,
+        ..Right::new(issuer.public_key(), args.holder, RightScope::Turns(quota), now_ms..until_ms)
+    };
+    let chain = RightChain::issue(grant, issuer).map_err(|code| {
+        let most = MAX_RIGHT_CHAIN - 1;
         let text =
             format!("{code}: --hours must be at least 1, --depth at most {most}, a list at most 16 long");
         Failure::text(Exit::Usage, text)
     })?;
-    // The grant is valid without its record, so it is printed all the same.
-    if let Err(error) = record::add(issued, &IssuedGrant::of(&grant)) {
-        let path = issued.display();
-        let _ =
-            writeln!(io::stderr(), "warning: cannot record the grant in {path}: {error}; note its serial");
-    }
-    let text = chain_to_text(std::slice::from_ref(grant.bytes()));
     if json {
-        say(serde_json::json!({
-            "grant": text.trim_end(), "serial": grant.serial.to_string(), "until_ms": grant.until_ms,
-        }));
+        say(chain.describe())
     } else {
-        say(text.trim_end());
+        say(chain)
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use baton_kit::{
     options,
 };
 use baton_mesh::{IpNetwork, Multiaddr};
-use baton_proto::ids::{PublicKey, QuotaSerial};
+use baton_proto::ids::{PublicKey, RightId};
 use clap::Args;
 
 use super::{
@@ -173,9 +173,9 @@ options! {
                     .in_words("none");
             /// Refuse turns without a grant
             grants_required: Option<bool> = SWITCH, switch("false");
-            /// Serial of a revoked grant, which also revokes its descendants; repeat, or separate with commas
-            grants_revoked: Option<Vec<QuotaSerial>> =
-                parsed::<QuotaSerial>("SERIAL"), list(MAX_REVOKED, "serials of grants in hex")
+            /// Id of a revoked grant, which also revokes its descendants; repeat, or separate with commas
+            grants_revoked: Option<Vec<RightId>> =
+                parsed::<RightId>("ID"), list(MAX_REVOKED, "ids of grants in hex")
                     .default("[]")
                     .in_words("none");
             /// Maximum epochs to store a turn's blob, at your publisher's expense (0 counts as 1)

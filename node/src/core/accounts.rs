@@ -10,7 +10,7 @@
 mod tests;
 
 use baton_limits::{BoundedMap, Bucket, MAX_KEYS, Rate, Subnet};
-use baton_proto::{codec, ids::QuotaHash};
+use baton_proto::{codec, ids::RightHash};
 use serde::{Deserialize, Serialize};
 
 use super::limits::{BUSY_RETRY_MS, HourlyRates};
@@ -65,7 +65,7 @@ impl Holder {
     }
 
     /// A grant.
-    pub(crate) fn grant(grant: QuotaHash) -> Self {
+    pub(crate) fn grant(grant: RightHash) -> Self {
         Self { is_grant: true, hash: grant.0 }
     }
 }

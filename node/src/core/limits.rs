@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use baton_limits::{Networks, Rate, SlotLimits};
 pub(crate) use baton_mesh::BUSY_RETRY_MS;
 use baton_mesh::DefenceLimits;
-use baton_proto::{ids::ModelId, node_record::StorageOffer, quota::QuotaGrant};
+use baton_proto::{ids::ModelId, node_record::StorageOffer, right::TurnQuota};
 
 use super::quotas::QuotaPolicy;
 
@@ -177,8 +177,8 @@ impl ServiceLimits {
     }
 
     /// The hour of a grant. Zero in a grant allows nothing.
-    pub(crate) fn grant_hour(grant: &QuotaGrant) -> HourlyRates {
-        [Some(Rate::per_hour(grant.turns_per_hour.into())), Some(Rate::per_hour(grant.tokens_per_hour)), None]
+    pub(crate) fn grant_hour(quota: &TurnQuota) -> HourlyRates {
+        [Some(Rate::per_hour(quota.turns_per_hour.into())), Some(Rate::per_hour(quota.tokens_per_hour)), None]
     }
 
     /// The capacity for turns, or for requests of another kind with this many slots. While grants are accepted, turns

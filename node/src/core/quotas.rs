@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use baton_proto::{
     ErrorCode, codec,
-    ids::{AuthHash, ModelId, NodeId, PublicKey, QuotaSerial},
-    quota::{QuotaChain, QuotaContext, QuotaUse},
+    ids::{AuthHash, ModelId, NodeId, PublicKey, RightId},
+    right::{QuotaUse, RightChain},
 };
 
 /// Chains with verified signatures. A few kilobytes each.
@@ -19,7 +19,7 @@ pub struct QuotaPolicy {
     /// Whether turns without a grant are refused.
     pub required: bool,
     /// Revoked grants; their descendants are revoked with them.
-    pub revoked: Vec<QuotaSerial>,
+    pub revoked: Vec<RightId>,
 }
 
 /// See the module.
@@ -27,7 +27,7 @@ pub struct QuotaPolicy {
 pub(crate) struct Quotas {
     policy: QuotaPolicy,
     node: NodeId,
-    chains: HashMap<[u8; 32], QuotaChain>,
+    chains: HashMap<[u8; 32], RightChain>,
 }
 
 impl Quotas {
@@ -52,17 +52,17 @@ impl Quotas {
         used: &QuotaUse,
         (auth_hash, model): (&AuthHash, ModelId),
         now_ms: u64,
-    ) -> Result<QuotaChain, ErrorCode> {
+    ) -> Result<RightChain, ErrorCode> {
         let QuotaPolicy { issuers, revoked, .. } = &self.policy;
-        let context = QuotaContext { node: self.node, model, issuers, revoked, now_ms };
         let name = name(used);
         let chain = match self.chains.get(&name) {
-            Some(chain) => {
-                chain.check_context(&context)?;
-                chain.clone()
-            }
-            None => QuotaChain::verify(&used.chain, &context)?,
+            Some(chain) => chain.clone(),
+            None => RightChain::verify(&used.chain, issuers)?,
         };
+        chain.check_use(self.node.public_key(), revoked, now_ms)?;
+        if !chain.last().covers(model) {
+            return Err(ErrorCode::QuotaExceeded);
+        }
         chain.check_proof(used.proof.clone(), auth_hash)?;
         // Remembers a chain only for a proven holder.
         if self.chains.len() >= MAX_CHAINS && !self.chains.contains_key(&name) {
@@ -81,7 +81,11 @@ fn name(used: &QuotaUse) -> [u8; 32] {
 #[cfg(test)]
 pub(crate) mod fixtures {
     use baton_keys::SecretSigningKey;
-    use baton_proto::{SignedObject, ids::QuotaSerial, quota::QuotaGrant};
+    use baton_proto::{
+        SignedBytes, SignedObject,
+        ids::RightId,
+        right::{Right, RightChain, RightScope, TurnQuota},
+    };
 
     pub(crate) fn key(fill: u8) -> SecretSigningKey {
         SecretSigningKey::from_seed(&[fill; 32])
@@ -89,69 +93,56 @@ pub(crate) mod fixtures {
 
     /// A grant by key `by` to key `by + 1`: below `parent`, or else of an issuer.
     pub(crate) fn grant(
-        parent: Option<&SignedObject<QuotaGrant>>,
+        parent: Option<&SignedObject<Right>>,
         by: u8,
         (turns_per_hour, tokens_per_hour): (u32, u64),
-    ) -> SignedObject<QuotaGrant> {
-        let grant = QuotaGrant {
-            version: 1,
-            grantor: key(by).public_key(),
-            serial: QuotaSerial([by; 16]),
-            parent: parent.map(SignedObject::quota_hash),
-            holder: key(by + 1).public_key(),
-            nodes: Vec::new(),
-            models: Vec::new(),
-            turns_per_hour,
-            tokens_per_hour,
-            concurrent: 2,
-            from_ms: 0,
-            until_ms: 1_000_000,
+    ) -> SignedObject<Right> {
+        let quota = TurnQuota { models: Vec::new(), turns_per_hour, tokens_per_hour, concurrent: 2 };
+        let grant = Right {
+            id: RightId([by; 16]),
+            parent: parent.map(SignedObject::right_hash),
             depth: parent.map_or(3, |parent| parent.depth - 1),
+            ..Right::new(
+                key(by).public_key(),
+                key(by + 1).public_key(),
+                RightScope::Turns(quota),
+                0..1_000_000,
+            )
         };
         SignedObject::sign(grant, &key(by))
+    }
+
+    pub(crate) fn chain(links: &[&SignedObject<Right>]) -> RightChain {
+        let bytes: Vec<SignedBytes> = links.iter().map(|link| link.bytes().clone()).collect();
+        RightChain::verify_form(&bytes).unwrap()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use baton_proto::{
-        SignedBytes, SignedObject,
-        quota::{QuotaGrant, QuotaProof},
-    };
-
     use super::{
-        fixtures::{grant, key},
+        fixtures::{chain, grant, key},
         *,
     };
 
     const NODE: NodeId = NodeId([5; 32]);
     const MODEL: ModelId = ModelId([6; 32]);
 
-    fn used(chain: &[&SignedObject<QuotaGrant>], holder: u8, turn: AuthHash) -> QuotaUse {
-        let last = chain.last().unwrap();
-        let proof = QuotaProof { version: 1, holder: last.holder, grant: last.quota_hash(), auth_hash: turn };
-        let chain: Vec<SignedBytes> = chain.iter().map(|link| link.bytes().clone()).collect();
-        QuotaUse { chain, proof: SignedObject::sign(proof, &key(holder)).bytes().clone() }
-    }
-
-    fn quotas(revoked: Vec<QuotaSerial>) -> Quotas {
-        Quotas::new(QuotaPolicy { issuers: vec![key(1).public_key()], required: true, revoked }, NODE)
-    }
-
     #[test]
     fn a_known_chain_still_needs_its_proof_its_time_and_no_revocation() {
         let first = grant(None, 1, (100, 1000));
-        let mut quotas = quotas(Vec::new());
+        let policy = QuotaPolicy { issuers: vec![key(1).public_key()], required: true, revoked: Vec::new() };
+        let mut quotas = Quotas::new(policy, NODE);
         let (turn, other) = (AuthHash([1; 32]), AuthHash([2; 32]));
-        let good = used(&[&first], 2, turn);
+        let good = chain(&[&first]).prove(&key(2), turn);
         assert!(!quotas.knows(&good));
         assert!(quotas.check(&good, (&turn, MODEL), 10).is_ok());
         assert!(quotas.knows(&good));
         assert_eq!(quotas.check(&good, (&other, MODEL), 10).unwrap_err(), ErrorCode::BadSignature);
-        let stolen = used(&[&first], 9, other);
+        let stolen = chain(&[&first]).prove(&key(9), other);
         assert_eq!(quotas.check(&stolen, (&other, MODEL), 10).unwrap_err(), ErrorCode::BadSignature);
         assert_eq!(quotas.check(&good, (&turn, MODEL), 1_000_000).unwrap_err(), ErrorCode::Expired);
-        quotas.policy.revoked.push(first.serial);
+        quotas.policy.revoked.push(first.id);
         assert_eq!(quotas.check(&good, (&turn, MODEL), 10).unwrap_err(), ErrorCode::QuotaExceeded);
     }
 }

@@ -9,7 +9,7 @@ use baton_mesh::Caller;
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     ids::AuthHash,
-    quota::QuotaUse,
+    right::QuotaUse,
     turn::{SealedPayload, TurnAuth},
     wire::{InlineBlob, TurnRequest},
 };

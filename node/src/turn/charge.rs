@@ -8,7 +8,7 @@ use baton_mesh::Caller;
 use baton_proto::{
     ErrorCode, SignedObject,
     ids::{AuthHash, ModelId},
-    quota::{QuotaChain, QuotaGrant, QuotaUse},
+    right::{QuotaUse, Right, RightChain},
 };
 
 use crate::{
@@ -57,7 +57,7 @@ impl Charge {
         core: &Arc<Core>,
         who: Caller,
         most: u32,
-        chain: Option<&QuotaChain>,
+        chain: Option<&RightChain>,
     ) -> Result<Self, Refusal> {
         let payers = payers(&core.limits, &who, chain);
         let held = affordable(&payers, most);
@@ -72,7 +72,7 @@ impl Charge {
         core: &Arc<Core>,
         who: Caller,
         tokens: u32,
-        chain: Option<&QuotaChain>,
+        chain: Option<&RightChain>,
     ) -> Result<Self, Refusal> {
         let charge = Self::take(core, who, tokens, chain)?;
         // No wait makes an hour's quota larger.
@@ -214,14 +214,14 @@ fn exceeded(retry_after_ms: u32) -> Refusal {
 }
 
 /// The accounts that pay: all grants of a chain, or else the subnet. A peer of the operator's own networks pays nothing.
-fn payers(limits: &ServiceLimits, who: &Caller, chain: Option<&QuotaChain>) -> Vec<Payer> {
+fn payers(limits: &ServiceLimits, who: &Caller, chain: Option<&RightChain>) -> Vec<Payer> {
     if let Some(chain) = chain {
-        let payer = |link: &SignedObject<QuotaGrant>| Payer {
-            holder: Holder::grant(link.quota_hash()),
-            rates: ServiceLimits::grant_hour(link),
-            concurrent: link.concurrent,
+        let payer = |link: &SignedObject<Right>| {
+            let quota = link.quota()?;
+            let (holder, rates) = (Holder::grant(link.right_hash()), ServiceLimits::grant_hour(quota));
+            Some(Payer { holder, rates, concurrent: quota.concurrent })
         };
-        return chain.links().iter().map(payer).collect();
+        return chain.links().iter().filter_map(payer).collect();
     }
     let payer =
         |subnet| Payer { holder: Holder::subnet(subnet), rates: limits.subnet_hour(), concurrent: u16::MAX };
@@ -244,7 +244,7 @@ pub(crate) fn check_quota(
     used: Option<&QuotaUse>,
     model: ModelId,
     auth_hash: &AuthHash,
-) -> Result<Option<QuotaChain>, ErrorCode> {
+) -> Result<Option<RightChain>, ErrorCode> {
     let mut quotas = lock(&core.quotas);
     match used {
         Some(used) => quotas.check(used, (auth_hash, model), core.now_ms()).map(Some),
@@ -254,9 +254,9 @@ pub(crate) fn check_quota(
 }
 
 /// The key that a turn counts to where it waits. All grants narrowed from an issuer's grant share its slots.
-pub(crate) fn payer(who: &Caller, chain: Option<&QuotaChain>) -> Key {
+pub(crate) fn payer(who: &Caller, chain: Option<&RightChain>) -> Key {
     match chain.and_then(|chain| chain.links().first()) {
-        Some(grant) => Key::Grant(grant.quota_hash().0),
+        Some(grant) => Key::Grant(grant.right_hash().0),
         None => Key::of(who.subnet),
     }
 }
@@ -267,14 +267,14 @@ mod tests {
     use baton_proto::ids::NodeId;
 
     use super::*;
-    use crate::core::{accounts::Accounts, quotas::fixtures::grant};
+    use crate::core::{
+        accounts::Accounts,
+        quotas::fixtures::{chain, grant},
+    };
 
-    fn of(chain: &[&SignedObject<QuotaGrant>]) -> Vec<Payer> {
-        let bytes: Vec<_> = chain.iter().map(|link| link.bytes().clone()).collect();
-        let chain = QuotaChain::verify_form(&bytes).unwrap();
-        let limits = ServiceLimits::default();
+    fn of(links: &[&SignedObject<Right>]) -> Vec<Payer> {
         let who = Caller { peer: NodeId([1; 32]), subnet: None };
-        payers(&limits, &who, Some(&chain))
+        payers(&ServiceLimits::default(), &who, Some(&chain(links)))
     }
 
     fn turn(accounts: &mut Accounts, payers: &[Payer], most: u32, used: u32) -> Result<u32, u32> {

@@ -15,14 +15,13 @@ use baton_proto::{
     ids::{EmbedId, PayloadHash},
     limits::{EMBED_AUTH_VERSION, MODEL_MANIFEST_VERSION, VERSION},
     node_record::{ModelManifest, ModelOffer, NodeRecord},
-    quota::{QuotaProof, QuotaUse},
     receipt::EngineKind,
 };
 use serde_json::{Value, json};
 
 use super::{
     counting,
-    objects::{frame, node_record, plain, quota_grants, signed},
+    objects::{frame, node_record, plain, quota_use, signed},
     session::{START_MS, node, node_exchange},
 };
 
@@ -91,20 +90,8 @@ pub(crate) fn made() -> EmbedExchange {
     };
     let sealed_reply = SealedReply::seal(&reply, &node(0), &secret, &nonce);
     let reply = SignedObject::sign(reply, &node(0));
-    let holder = SecretSigningKey::from_seed(&counting(0xb4));
-    let grants = quota_grants();
-    let [_, last] = &grants;
-    let proof = QuotaProof {
-        version: VERSION,
-        holder: last.holder,
-        grant: last.quota_hash(),
-        auth_hash: auth.auth_hash(),
-    };
-    let quota = QuotaUse {
-        chain: grants.iter().map(|grant| grant.bytes().clone()).collect(),
-        proof: SignedObject::sign(proof, &holder).bytes().clone(),
-    };
-    let request = EmbedRequest { auth: auth.bytes().clone(), texts: sealed, quota: Some(quota) };
+    let request =
+        EmbedRequest { auth: auth.bytes().clone(), texts: sealed, quota: Some(quota_use(auth.auth_hash())) };
     let answer = EmbedAnswer::Embedded { nonce, sealed: sealed_reply };
     EmbedExchange { auth, texts, request, secret, reply, answer }
 }

@@ -9,15 +9,17 @@ use baton_proto::{
     ErrorCode, Signable, SignedBytes, SignedObject, codec,
     export::ExportStatement,
     head::{BranchHead, DeviceLease, HeadInner, HeadRecord, SegmentRef},
-    ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, QuotaSerial, SessionId, SuiAddress},
+    ids::{
+        AuthHash, BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, RightId, SessionId, SuiAddress,
+    },
     limits::{MODEL_MANIFEST_VERSION, NODE_RECORD_VERSION, PROGRESS_TOKENS, VERSION},
     link::BranchPoint,
     memory::{RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     note::{TurnNote, TurnNoteKind},
-    quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{EngineKind, ProgressNote},
     record::RecordKind,
+    right::{MemoryAccess, Permissions, QuotaProof, QuotaUse, Right, RightChain, RightScope, TurnQuota},
     turn::{Grant, GrantedKey, HeadGrant, Sampling, StoragePolicy},
     wire::{
         ClientFrame, InlineBlob, NodeFrame, RelayRecall, ReplyEvent, StoreState, TokenBytes, TokenLogprob,
@@ -199,51 +201,59 @@ pub(crate) fn recall_hint(made: &Session) -> SignedObject<RecallHint> {
     SignedObject::sign(hint, &account)
 }
 
-/// An issuer's quota, and a narrower one by its holder.
-pub(crate) fn quota_grants() -> [SignedObject<QuotaGrant>; 2] {
+/// An issuer's grant, a narrower one by its holder, a delegation and an invitation.
+pub(crate) fn rights() -> [SignedObject<Right>; 4] {
     let (issuer, holder) =
         (SecretSigningKey::from_seed(&counting(0xb0)), SecretSigningKey::from_seed(&counting(0xb1)));
-    let first = QuotaGrant {
-        version: VERSION,
-        grantor: issuer.public_key(),
-        serial: QuotaSerial(counting(0xb2)),
-        parent: None,
-        holder: holder.public_key(),
-        nodes: Vec::new(),
-        models: Vec::new(),
-        turns_per_hour: 600,
-        tokens_per_hour: 200_000,
-        concurrent: 4,
-        from_ms: START_MS,
-        until_ms: START_MS + 86_400_000,
+    let day = START_MS..START_MS + 86_400_000;
+    let quota =
+        TurnQuota { models: Vec::new(), turns_per_hour: 600, tokens_per_hour: 200_000, concurrent: 4 };
+    let narrow = TurnQuota { models: vec![manifest().model_id()], turns_per_hour: 60, ..quota.clone() };
+    let first = Right {
+        id: RightId(counting(0xb2)),
         depth: 3,
+        ..Right::new(issuer.public_key(), holder.public_key(), RightScope::Turns(quota), day.clone())
     };
     let first = SignedObject::sign(first, &issuer);
-    let second = QuotaGrant {
+    let second = Right {
         grantor: holder.public_key(),
-        serial: QuotaSerial(counting(0xb3)),
-        parent: Some(first.quota_hash()),
+        id: RightId(counting(0xb3)),
+        parent: Some(first.right_hash()),
         holder: SecretSigningKey::from_seed(&counting(0xb4)).public_key(),
-        nodes: vec![node(0).node_id(), node(1).node_id()],
-        models: vec![manifest().model_id()],
-        turns_per_hour: 60,
+        places: [node(0), node(1)].map(|node| node.public_key()).to_vec(),
+        scope: RightScope::Turns(narrow),
         depth: 0,
-        ..QuotaGrant::clone(&first)
+        ..Right::clone(&first)
     };
-    let second = SignedObject::sign(second, &holder);
-    [first, second]
+    let access = MemoryAccess { permissions: Permissions(0b11), project: Some("boats".to_owned()) };
+    let delegation = Right {
+        id: RightId(counting(0xb5)),
+        ..Right::new(issuer.public_key(), holder.public_key(), RightScope::Memory(access), day.clone())
+    };
+    let invitation = Right {
+        id: RightId(counting(0xb6)),
+        places: vec![issuer.public_key()],
+        ..Right::new(issuer.public_key(), holder.public_key(), RightScope::Ownership, day)
+    };
+    [
+        first,
+        SignedObject::sign(second, &holder),
+        SignedObject::sign(delegation, &issuer),
+        SignedObject::sign(invitation, &issuer),
+    ]
 }
 
-/// The use of the narrower quota for turn 5.
+/// The chain of both grants, and its use for an authorisation.
+pub(crate) fn quota_use(auth_hash: AuthHash) -> QuotaUse {
+    let [first, second, ..] = rights().map(|right| right.bytes().clone());
+    let chain = RightChain::verify_form(&[first, second]).expect("the fixture's grants hold");
+    chain.prove(&SecretSigningKey::from_seed(&counting(0xb4)), auth_hash)
+}
+
+/// The use of the narrower grant for turn 5.
 pub(crate) fn quota_proof(made: &Session) -> SignedObject<QuotaProof> {
-    let [_, last] = quota_grants();
-    let proof = QuotaProof {
-        version: VERSION,
-        holder: last.holder,
-        grant: last.quota_hash(),
-        auth_hash: turn(made, 5).auth.auth_hash(),
-    };
-    SignedObject::sign(proof, &SecretSigningKey::from_seed(&counting(0xb4)))
+    let used = quota_use(turn(made, 5).auth.auth_hash());
+    SignedObject::verify(used.proof).expect("the fixture's proof verifies")
 }
 
 /// Every object, signed and unsigned.
@@ -276,9 +286,7 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
         signed("RecallHint", &recall_hint(made), None),
         signed("QuotaProof", &quota_proof(made), None),
     ]);
-    objects.extend(
-        quota_grants().iter().map(|grant| signed("QuotaGrant", grant, Some(grant.quota_hash().to_string()))),
-    );
+    objects.extend(rights().iter().map(|right| signed("Right", right, Some(right.right_hash().to_string()))));
     for seq in [0, 3, 9, 12, 18] {
         let turn = turn(made, seq);
         let record = &turn.accepted.record;
@@ -392,13 +400,7 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
                 }),
             },
         ),
-        (
-            "Quota",
-            ClientFrame::Quota(QuotaUse {
-                chain: quota_grants().iter().map(|grant| grant.bytes().clone()).collect(),
-                proof: quota_proof(made).bytes().clone(),
-            }),
-        ),
+        ("Quota", ClientFrame::Quota(quota_use(turn(made, 5).auth.auth_hash()))),
     ]
 }
 

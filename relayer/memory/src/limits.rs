@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+pub use baton_proto::text::is_name;
+
 /// Most bytes of an outside name (session, project, persona): room for any id or a readable title.
-pub const MAX_NAME_BYTES: usize = 256;
+pub const MAX_NAME_BYTES: usize = baton_proto::limits::MAX_PLACE_BYTES;
 /// Most bytes of one item's text: a message of a conversation is an item, and has at most 512 KiB.
 pub const MAX_TEXT_BYTES: usize = 512 * 1024;
 /// Most bytes of a fact: it must fit a memory item of a prompt.
@@ -45,12 +47,6 @@ pub const OWNER_IDLE: Duration = Duration::from_secs(300);
 pub const RESTORE_AT_ONCE: usize = 8;
 /// The form of an outside name, for errors.
 pub const NAME_FORM: &str = "a name has 1 to 256 bytes, not only spaces, and no control characters";
-
-/// Whether a text has the form of a name ([`NAME_FORM`]).
-#[must_use]
-pub fn is_name(text: &str) -> bool {
-    !text.trim().is_empty() && text.len() <= MAX_NAME_BYTES && !text.chars().any(char::is_control)
-}
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use baton_kit::{
 };
 use baton_memory::ids::OwnerId;
 use baton_mesh::{IpNetwork, Multiaddr};
-use baton_proto::ids::QuotaSerial;
+use baton_proto::ids::RightId;
 use clap::Args;
 
 use super::values::{EmbedderSetting, HttpSetting, RolesSetting};
@@ -76,8 +76,8 @@ options! {
                     .default("[]")
                     .in_words("none");
             /// Serial numbers of revoked invitations; repeat, or separate with commas
-            [long = "revoke-invitation"] revoked_invitations: Option<Vec<QuotaSerial>> =
-                parsed::<QuotaSerial>("SERIAL"), list(MAX_OWNERS, "serial numbers, each 32 hex characters")
+            [long = "revoke-invitation"] revoked_invitations: Option<Vec<RightId>> =
+                parsed::<RightId>("ID"), list(MAX_OWNERS, "ids, each 32 hex characters")
                     .default("[]")
                     .in_words("none");
             /// Most owners

@@ -1,8 +1,7 @@
-//! Known delegations: registered by the owner, presented with a request, or revoked.
+//! Known rights of owners: registered delegations, the invitation, and revoked ones.
 //!
-//! Each key has one sealed record with its delegations, and one record lists all keys for the owner. A
-//! revoked delegation is kept until its expiry, so that its bearer cannot present it again. A revocation of one
-//! that was never seen is kept for ever, since the delegation may begin at any time.
+//! One sealed record of an owner has them. A revoked id is kept until its right has ended, so that its bearer
+//! cannot present it again. A revocation of a right that was never seen is kept for ever.
 
 use std::sync::Arc;
 
@@ -11,23 +10,24 @@ use baton_memory::{
     Memory, RecordChanges,
     api::{MemoryError, Result},
     ids::OwnerId,
+    limits::MAX_TEXT_BYTES,
 };
-use baton_proto::codec;
+use baton_proto::{
+    ErrorCode, SignedBytes, codec,
+    ids::RightId,
+    right::{MemoryAccess, RightChain, RightScope},
+};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use super::{Delegation, SignedDelegation};
+use super::refusal_reason;
 
-/// Most delegations of one key: one for each of a few projects, and a few replaced ones.
-pub(crate) const MAX_PER_KEY: usize = 16;
-/// Most keys of one owner: devices and agents of a person.
-pub(crate) const MAX_KEYS: usize = 256;
-/// Keys beyond [`MAX_KEYS`] that only a revocation may use: a leaked delegation can be revoked by an owner with
-/// many keys, too.
-const MAX_REVOKED_KEYS: usize = 256;
-/// Longest record: all keys, or [`MAX_PER_KEY`] delegations with names and signatures.
-const MAX_RECORD_BYTES: usize = 64 * 1024;
-const INDEX: &str = "delegates";
+/// Most registered delegations of one owner: devices and agents of a person.
+pub(crate) const MAX_REGISTERED: usize = 256;
+/// Most revocations of one owner. A leaked delegation can be revoked by an owner with many of them, too.
+pub(crate) const MAX_REVOKED: usize = 4096;
+/// The owner's record.
+const RECORD: &str = "rights";
 
 /// The functions of memory that authentication needs: nonces and small sealed records.
 pub trait Records: Send + Sync {
@@ -84,25 +84,80 @@ impl Records for Memory {
     }
 }
 
-/// A delegation that the relayer knows of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DelegationEntry {
-    /// The delegation; `None` for one that was revoked before the relayer saw it.
-    pub(crate) signed: Option<SignedDelegation>,
-    /// Its id.
-    pub(crate) id: [u8; 16],
-    /// Whether the owner revoked it.
-    pub(crate) revoked: bool,
-    /// When it became known, in milliseconds since the Unix epoch.
-    pub(crate) since_ms: u64,
-    /// How long it must be kept, in seconds since the Unix epoch.
-    pub(crate) until_s: u64,
+/// The rights that an owner gave, as far as a relayer knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OwnerRights {
+    /// Registered chains, oldest first.
+    pub(crate) registered: Vec<Vec<SignedBytes>>,
+    /// Rights that no longer count.
+    pub(crate) revoked: Vec<Revocation>,
 }
 
-impl DelegationEntry {
-    fn counts_at(&self, now_s: u64) -> Option<&Delegation> {
-        let delegation = &self.signed.as_ref()?.delegation;
-        (!self.revoked && delegation.holds_at(now_s)).then_some(delegation)
+/// A right that its owner took back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Revocation {
+    /// Its id.
+    pub(crate) id: RightId,
+    /// Its end; the greatest time if the relayer never saw it, since it may begin at any time.
+    pub(crate) until_ms: u64,
+}
+
+impl OwnerRights {
+    /// Reads a record, without rights that ended.
+    fn read(bytes: Option<&Vec<u8>>, now_ms: u64) -> Result<Self> {
+        let Some(bytes) = bytes else { return Ok(Self::default()) };
+        let mut rights: Self = codec::decode(bytes, MAX_TEXT_BYTES)
+            .map_err(|_| MemoryError::Damaged("a record of delegations does not decode".to_owned()))?;
+        let holds = |chain: RightChain| now_ms < chain.last().until_ms;
+        rights.registered.retain(|chain| RightChain::of_verified(chain).is_ok_and(holds));
+        rights.revoked.retain(|revocation| now_ms < revocation.until_ms);
+        Ok(rights)
+    }
+
+    /// The registered chains.
+    pub(crate) fn chains(&self) -> impl Iterator<Item = RightChain> {
+        self.registered.iter().filter_map(|chain| RightChain::of_verified(chain).ok())
+    }
+
+    fn revoked_ids(&self) -> Vec<RightId> {
+        self.revoked.iter().map(|revocation| revocation.id).collect()
+    }
+
+    /// Adds a chain; returns whether it counts.
+    fn register(&mut self, chain: &RightChain) -> Result<bool> {
+        if chain.is_revoked(&self.revoked_ids()) {
+            return Ok(false);
+        }
+        let bytes = chain.bytes();
+        if !self.registered.contains(&bytes) {
+            if self.registered.len() >= MAX_REGISTERED {
+                return Err(MemoryError::Full(format!(
+                    "an owner registers at most {MAX_REGISTERED} delegations"
+                )));
+            }
+            self.registered.push(bytes);
+        }
+        Ok(true)
+    }
+
+    /// Takes a right back, with all that were narrowed from it. Returns whether anything changed.
+    fn revoke(&mut self, id: RightId) -> Result<bool> {
+        if self.revoked.iter().any(|revocation| revocation.id == id) {
+            return Ok(false);
+        }
+        if self.revoked.len() >= MAX_REVOKED {
+            return Err(MemoryError::Full(format!("an owner takes back at most {MAX_REVOKED} delegations")));
+        }
+        let mut until_ms = u64::MAX;
+        self.registered.retain(|chain| {
+            // An invitation is the operator's to revoke.
+            let chain = RightChain::of_verified(chain).ok().filter(|chain| chain.last().memory().is_some());
+            let named = chain.as_ref().and_then(|chain| chain.links().iter().find(|link| link.id == id));
+            until_ms = named.map_or(until_ms, |link| link.until_ms);
+            named.is_none()
+        });
+        self.revoked.push(Revocation { id, until_ms });
+        Ok(true)
     }
 }
 
@@ -111,26 +166,14 @@ impl DelegationEntry {
 pub struct Registry {
     records: Arc<dyn Records>,
     /// The relayer's key; delegations for another relayer do not count.
-    relayer: Option<PublicKey>,
+    relayer: PublicKey,
 }
 
 impl Registry {
-    /// A registry over a memory's records.
+    /// The registry of the relayer with this key, over a memory's records.
     #[must_use]
-    pub fn new(records: Arc<dyn Records>) -> Self {
-        Self { records, relayer: None }
-    }
-
-    /// The same registry at the relayer with this key.
-    #[must_use]
-    pub fn at(self, relayer: PublicKey) -> Self {
-        Self { relayer: Some(relayer), ..self }
-    }
-
-    /// Whether a delegation counts at this relayer.
-    #[must_use]
-    pub(crate) fn is_for_here(&self, delegation: &Delegation) -> bool {
-        self.relayer.as_ref().is_none_or(|relayer| delegation.counts_at_relayer(relayer))
+    pub fn new(records: Arc<dyn Records>, relayer: PublicKey) -> Self {
+        Self { records, relayer }
     }
 
     /// Its records.
@@ -138,8 +181,8 @@ impl Registry {
         &*self.records
     }
 
-    /// The present rights of a key to an owner's memory, by a presented delegation or else by known ones.
-    /// Prefers a delegation without a project, then the one that expires last.
+    /// The present right of a key to an owner's memory, by a presented chain or else by registered ones.
+    /// Prefers a right without a project, then the one that expires last.
     ///
     /// # Errors
     /// Memory's, when records cannot be read.
@@ -147,198 +190,94 @@ impl Registry {
         &self,
         owner: OwnerId,
         key: &PublicKey,
-        presented: Option<&SignedDelegation>,
-        now_s: u64,
-    ) -> Result<Option<Delegation>> {
-        let known = self.known(owner, key).await?;
-        let Some(signed) = presented else {
-            let counting = known.iter().filter_map(|known| known.counts_at(now_s));
-            // Several relayers may share one database.
-            let counting = counting.filter(|delegation| self.is_for_here(delegation));
-            let best = counting.max_by_key(|delegation| (delegation.project.is_none(), delegation.expires_s));
-            return Ok(best.cloned());
-        };
-        let delegation = &signed.delegation;
-        let names_us = delegation.owner == owner && delegation.delegate == *key;
-        let fits = names_us && delegation.holds_at(now_s) && self.is_for_here(delegation);
-        let revoked = known.iter().any(|known| known.revoked && known.id == delegation.id);
-        Ok((fits && !revoked).then(|| delegation.clone()))
-    }
-
-    /// Registers a delegation. A known or revoked one stays unchanged; returns whether it is valid.
-    ///
-    /// # Errors
-    /// [`MemoryError::Full`] and memory's.
-    pub async fn register(&self, signed: SignedDelegation, now_ms: u64) -> Result<bool> {
-        let Delegation { owner, delegate, id, expires_s, .. } = signed.delegation;
-        self.make_room(owner, now_ms).await?;
-        let entry = DelegationEntry {
-            signed: Some(signed),
-            id,
-            revoked: false,
-            since_ms: now_ms,
-            until_s: expires_s,
-        };
-        let mut counts = false;
-        let change = |read: &[Option<Vec<u8>>]| {
-            let (keys, known) = decode_both(read, now_ms)?;
-            let there = known.iter().find(|known| known.id == id);
-            counts = there.is_none_or(|there| !there.revoked);
-            if there.is_some() { Ok(Vec::new()) } else { with_one_more(delegate, keys, known, entry.clone()) }
-        };
-        self.records.change(owner, names_of(&delegate), Box::new(change)).await?;
-        Ok(counts)
-    }
-
-    /// Revokes a delegation, of a given key or of any key. Returns whether anything changed. With the key,
-    /// even a delegation that the relayer never saw can be revoked.
-    ///
-    /// # Errors
-    /// [`MemoryError::Full`] and memory's.
-    pub(crate) async fn revoke(
-        &self,
-        owner: OwnerId,
-        id: [u8; 16],
-        key: Option<PublicKey>,
+        presented: Option<&RightChain>,
         now_ms: u64,
-    ) -> Result<bool> {
-        let Some(delegate) = key else {
-            for delegate in self.keys(owner).await? {
-                if let Some(changed) = self.revoke_of(owner, id, delegate, None).await? {
-                    return Ok(changed);
-                }
-            }
-            return Ok(false);
-        };
-        self.make_room(owner, now_ms).await?;
-        let changed = self.revoke_of(owner, id, delegate, Some(now_ms)).await?;
-        Ok(changed.unwrap_or(false))
+    ) -> Result<Option<MemoryAccess>> {
+        let rights = self.list(owner, now_ms).await?;
+        let chains: Vec<_> = presented.map_or_else(|| rights.chains().collect(), |chain| vec![chain.clone()]);
+        let revoked = rights.revoked_ids();
+        // Several relayers may share one database.
+        let counting = chains.iter().filter(|chain| {
+            chain.last().holder == *key && self.check(chain, owner, &revoked, now_ms).is_ok()
+        });
+        let accesses = counting.filter_map(|chain| Some((chain.last().memory()?, chain.last().until_ms)));
+        let best = accesses.max_by_key(|(access, until_ms)| (access.project.is_none(), *until_ms));
+        Ok(best.map(|(access, _)| access.clone()))
     }
 
-    /// Drops the keys without a delegation that still counts, if the owner has too many.
-    async fn make_room(&self, owner: OwnerId, now_ms: u64) -> Result<()> {
-        let keys = self.keys(owner).await?;
-        if keys.len() < MAX_KEYS {
-            return Ok(());
-        }
-        for key in keys {
-            let change = |read: &[Option<Vec<u8>>]| {
-                let (mut keys, known) = decode_both(read, now_ms)?;
-                if !known.is_empty() {
-                    return Ok(Vec::new());
-                }
-                keys.retain(|kept| *kept != key);
-                Ok(vec![(INDEX.to_owned(), Some(codec::encode(&keys))), (name_of(&key), None)])
-            };
-            self.records.change(owner, names_of(&key), Box::new(change)).await?;
-        }
-        Ok(())
-    }
-
-    /// Revokes a key's delegation; returns whether that changed a known one. An unknown one is recorded as
-    /// revoked if a time is given.
-    async fn revoke_of(
-        &self,
-        owner: OwnerId,
-        id: [u8; 16],
-        delegate: PublicKey,
-        unseen_ms: Option<u64>,
-    ) -> Result<Option<bool>> {
-        let mut changed = None;
-        let change = |read: &[Option<Vec<u8>>]| {
-            let (keys, mut known) = decode_both(read, unseen_ms.unwrap_or(0))?;
-            if let Some(there) = known.iter_mut().find(|known| known.id == id) {
-                changed = Some(!there.revoked);
-                there.revoked = true;
-                return Ok(vec![(name_of(&delegate), Some(codec::encode(&known)))]);
-            }
-            let Some(now_ms) = unseen_ms else { return Ok(Vec::new()) };
-            changed = Some(true);
-            // Its beginning is unknown, and any later time may be it: the revocation never ends.
-            let until_s = u64::MAX;
-            let entry = DelegationEntry { signed: None, id, revoked: true, since_ms: now_ms, until_s };
-            with_one_more(delegate, keys, known, entry)
-        };
-        self.records.change(owner, names_of(&delegate), Box::new(change)).await?;
-        Ok(changed)
-    }
-
-    /// All known delegations, oldest first.
+    /// Whether the relayer invited an owner, and the operator did not revoke the invitation.
     ///
     /// # Errors
     /// Memory's.
-    pub(crate) async fn list(&self, owner: OwnerId) -> Result<Vec<DelegationEntry>> {
-        let mut all = Vec::new();
-        for key in self.keys(owner).await? {
-            all.extend(self.known(owner, &key).await?);
-        }
-        all.sort_by_key(|known| known.since_ms);
-        Ok(all)
+    pub(crate) async fn is_invited(&self, owner: OwnerId, revoked: &[RightId], now_ms: u64) -> Result<bool> {
+        let rights = self.list(owner, now_ms).await?;
+        let counts = |chain: &RightChain| {
+            chain.last().scope == RightScope::Ownership && self.check(chain, owner, revoked, now_ms).is_ok()
+        };
+        Ok(rights.chains().any(|chain| counts(&chain)))
     }
 
-    async fn keys(&self, owner: OwnerId) -> Result<Vec<PublicKey>> {
-        self.read(owner, INDEX.to_owned()).await
+    /// Checks that a chain is an owner's delegation or an invitation of the owner, and counts at this relayer.
+    pub(crate) fn check(
+        &self,
+        chain: &RightChain,
+        owner: OwnerId,
+        revoked: &[RightId],
+        now_ms: u64,
+    ) -> std::result::Result<(), ErrorCode> {
+        let right = chain.last();
+        let is_given = match right.scope {
+            RightScope::Memory(_) => OwnerId::of(&chain.grantor()) == owner,
+            RightScope::Ownership => chain.grantor() == self.relayer && OwnerId::of(&right.holder) == owner,
+            RightScope::Turns(_) => false,
+        };
+        if is_given { chain.check_use(self.relayer, revoked, now_ms) } else { Err(ErrorCode::WrongAudience) }
     }
 
-    async fn known(&self, owner: OwnerId, key: &PublicKey) -> Result<Vec<DelegationEntry>> {
-        self.read(owner, name_of(key)).await
+    /// Registers a right. A known one stays unchanged; returns whether it is valid, or was revoked.
+    ///
+    /// # Errors
+    /// [`MemoryError::Invalid`] for another owner's or relayer's, or one that has ended; [`MemoryError::Full`] and
+    /// memory's.
+    pub async fn register(&self, owner: OwnerId, chain: &RightChain, now_ms: u64) -> Result<bool> {
+        // One that begins later may be registered now.
+        let checked = self.check(chain, owner, &[], now_ms.max(chain.last().from_ms));
+        let invalid = |code| MemoryError::Invalid(format!("the delegation {}", refusal_reason(code)));
+        checked.map_err(invalid)?;
+        self.change(owner, now_ms, |rights| rights.register(chain)).await
     }
 
-    async fn read<T: serde::de::DeserializeOwned>(&self, owner: OwnerId, name: String) -> Result<Vec<T>> {
-        decode(self.records.get(owner, name).await?.as_ref())
+    /// Revokes a right by its id, even one that the relayer never saw. Returns whether anything changed.
+    ///
+    /// # Errors
+    /// [`MemoryError::Full`] and memory's.
+    pub(crate) async fn revoke(&self, owner: OwnerId, id: RightId, now_ms: u64) -> Result<bool> {
+        self.change(owner, now_ms, |rights| rights.revoke(id)).await
     }
-}
 
-fn decode<T: serde::de::DeserializeOwned>(bytes: Option<&Vec<u8>>) -> Result<Vec<T>> {
-    let Some(bytes) = bytes else { return Ok(Vec::new()) };
-    codec::decode(bytes, MAX_RECORD_BYTES)
-        .map_err(|_| MemoryError::Damaged("a record of delegations does not decode".to_owned()))
-}
-
-/// The records that a change of a key's delegations reads.
-fn names_of(delegate: &PublicKey) -> Vec<String> {
-    vec![INDEX.to_owned(), name_of(delegate)]
-}
-
-/// Their contents: all keys, and the key's delegations without expired ones.
-fn decode_both(read: &[Option<Vec<u8>>], now_ms: u64) -> Result<(Vec<PublicKey>, Vec<DelegationEntry>)> {
-    let mut known: Vec<DelegationEntry> = decode(read.get(1).and_then(Option::as_ref))?;
-    known.retain(|known| known.until_s > now_ms / 1_000);
-    Ok((decode(read.first().and_then(Option::as_ref))?, known))
-}
-
-/// Their contents with one more delegation. A revocation has room of its own, and takes that of a registration.
-fn with_one_more(
-    delegate: PublicKey,
-    mut keys: Vec<PublicKey>,
-    mut known: Vec<DelegationEntry>,
-    entry: DelegationEntry,
-) -> Result<RecordChanges> {
-    if known.len() >= MAX_PER_KEY
-        && entry.revoked
-        && let Some(oldest) = known.iter().position(|known| !known.revoked)
-    {
-        known.remove(oldest);
+    async fn change(
+        &self,
+        owner: OwnerId,
+        now_ms: u64,
+        change: impl Fn(&mut OwnerRights) -> Result<bool> + Send + Sync,
+    ) -> Result<bool> {
+        let mut changed = false;
+        let decide = |read: &[Option<Vec<u8>>]| {
+            let mut rights = OwnerRights::read(read.first().and_then(Option::as_ref), now_ms)?;
+            changed = change(&mut rights)?;
+            Ok(vec![(RECORD.to_owned(), Some(codec::encode(&rights)))])
+        };
+        self.records.change(owner, vec![RECORD.to_owned()], Box::new(decide)).await?;
+        Ok(changed)
     }
-    if known.len() >= MAX_PER_KEY {
-        return Err(MemoryError::Full(format!("a key has at most {MAX_PER_KEY} delegations")));
-    }
-    let mut changes = Vec::new();
-    if !keys.contains(&delegate) {
-        let most = if entry.revoked { MAX_KEYS + MAX_REVOKED_KEYS } else { MAX_KEYS };
-        if keys.len() >= most {
-            return Err(MemoryError::Full(format!("an owner delegates to at most {MAX_KEYS} keys")));
-        }
-        keys.push(delegate);
-        changes.push((INDEX.to_owned(), Some(codec::encode(&keys))));
-    }
-    known.push(entry);
-    changes.push((name_of(&delegate), Some(codec::encode(&known))));
-    Ok(changes)
-}
 
-fn name_of(key: &PublicKey) -> String {
-    format!("delegate/{key}")
+    /// All known rights of an owner.
+    ///
+    /// # Errors
+    /// Memory's.
+    pub(crate) async fn list(&self, owner: OwnerId, now_ms: u64) -> Result<OwnerRights> {
+        OwnerRights::read(self.records.get(owner, RECORD.to_owned()).await?.as_ref(), now_ms)
+    }
 }
 
 #[cfg(test)]
@@ -349,9 +288,9 @@ pub(crate) mod tests {
     };
 
     use baton_keys::SecretSigningKey;
+    use baton_proto::right::{Permissions, Right};
 
     use super::*;
-    use crate::delegation::Scopes;
 
     type Table = HashMap<(OwnerId, String), Vec<u8>>;
     type Rival = Box<dyn FnOnce(&mut Table) + Send>;
@@ -431,36 +370,24 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn registrations_of_two_relayers_at_once_are_all_stored() {
-        let records = Arc::new(InMemoryRecords::default());
-        let registry = Registry::new(records.clone());
+        let (records, registry) = registry();
         let (mine, theirs) = (PublicKey([2; 32]), PublicKey([3; 32]));
         // The other relayer registers another key, and revokes this delegation.
-        let other = signed(&theirs, 100, 200);
-        let taken = signed(&mine, 100, 200);
-        let (id, known) = (
-            taken.delegation.id,
-            DelegationEntry {
-                id: other.delegation.id,
-                signed: Some(other),
-                revoked: false,
-                since_ms: 1,
-                until_s: 200,
-            },
-        );
-        let gone = DelegationEntry { id, signed: None, revoked: true, since_ms: 1, until_s: 200 };
+        let (other, taken) = (signed(&theirs, 100, 200), signed(&mine, 100, 200));
+        let revoked = vec![Revocation { id: taken.last().id, until_ms: 200 }];
+        let rights = OwnerRights { registered: vec![other.bytes()], revoked };
         let rival = move |records: &mut Table| {
-            let keys = codec::encode(&vec![theirs, mine]);
-            records.insert((owner(), INDEX.to_owned()), keys);
-            records.insert((owner(), name_of(&theirs)), codec::encode(&vec![known]));
-            records.insert((owner(), name_of(&mine)), codec::encode(&vec![gone]));
+            records.insert((owner(), RECORD.to_owned()), codec::encode(&rights));
         };
         *records.rival.lock().unwrap() = Some(Box::new(rival));
-        assert!(!registry.register(taken.clone(), 0).await.unwrap(), "it was taken back meanwhile");
-        assert!(registry.register(signed(&mine, 100, 200), 0).await.unwrap());
-        assert_eq!(registry.list(owner()).await.unwrap().len(), 3);
+        assert!(!registry.register(owner(), &taken, 0).await.unwrap(), "it was taken back meanwhile");
+        assert!(registry.register(owner(), &signed(&mine, 100, 200), 0).await.unwrap());
+        assert_eq!(registry.list(owner(), 0).await.unwrap().registered.len(), 2);
         assert!(registry.find(owner(), &theirs, None, 150).await.unwrap().is_some());
         assert!(registry.find(owner(), &mine, Some(&taken), 150).await.unwrap().is_none());
     }
+
+    const RELAYER: PublicKey = PublicKey([8; 32]);
 
     fn account() -> SecretSigningKey {
         SecretSigningKey::from_seed(&[7; 32])
@@ -470,119 +397,135 @@ pub(crate) mod tests {
         OwnerId::of(&account().public_key())
     }
 
-    fn signed(delegate: &PublicKey, from_s: u64, until_s: u64) -> SignedDelegation {
-        let scopes = Scopes::named(["read"]).unwrap();
-        Delegation::new(owner(), *delegate, scopes, from_s, until_s).sign(&account())
+    fn registry() -> (Arc<InMemoryRecords>, Registry) {
+        let records = Arc::new(InMemoryRecords::default());
+        (records.clone(), Registry::new(records, RELAYER))
+    }
+
+    fn right(delegate: &PublicKey, from_ms: u64, until_ms: u64) -> Right {
+        let access = MemoryAccess { permissions: Permissions(1), project: None };
+        Right::new(account().public_key(), *delegate, RightScope::Memory(access), from_ms..until_ms)
+    }
+
+    fn signed(delegate: &PublicKey, from_ms: u64, until_ms: u64) -> RightChain {
+        RightChain::issue(right(delegate, from_ms, until_ms), &account()).unwrap()
     }
 
     #[tokio::test]
     async fn a_registered_delegation_counts_until_it_expires_or_is_taken_back() {
-        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
+        let (_, registry) = registry();
         let key = PublicKey([2; 32]);
         let delegation = signed(&key, 100, 200);
         assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_none());
-        assert!(registry.register(delegation.clone(), 50_000).await.unwrap());
+        assert!(registry.register(owner(), &delegation, 50).await.unwrap());
         for (now, counts) in [(99, false), (100, true), (199, true), (200, false)] {
             assert_eq!(registry.find(owner(), &key, None, now).await.unwrap().is_some(), counts, "{now}");
         }
         assert!(registry.find(OwnerId([1; 32]), &key, None, 150).await.unwrap().is_none());
         assert!(registry.find(owner(), &PublicKey([3; 32]), None, 150).await.unwrap().is_none());
-        let id = delegation.delegation.id;
-        assert!(registry.revoke(owner(), id, None, 150_000).await.unwrap());
-        assert!(!registry.revoke(owner(), id, None, 150_000).await.unwrap(), "only once");
+        let id = delegation.last().id;
+        assert!(registry.revoke(owner(), id, 150).await.unwrap());
+        assert!(!registry.revoke(owner(), id, 150).await.unwrap(), "only once");
         assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_none());
         assert!(registry.find(owner(), &key, Some(&delegation), 150).await.unwrap().is_none());
-        assert!(!registry.register(delegation, 150_000).await.unwrap(), "not even registered again");
+        assert!(!registry.register(owner(), &delegation, 150).await.unwrap(), "not even registered again");
         assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_none());
+        let known = registry.list(owner(), 200).await.unwrap();
+        assert_eq!(known, OwnerRights::default(), "an ended right is forgotten");
     }
 
     #[tokio::test]
-    async fn a_presented_delegation_counts_for_its_key_and_owner_only() {
-        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
-        let key = PublicKey([2; 32]);
-        let delegation = signed(&key, 100, 200);
-        let find = |owner, key: PublicKey, now| {
-            let (registry, delegation) = (registry.clone(), delegation.clone());
-            async move { registry.find(owner, &key, Some(&delegation), now).await.unwrap().is_some() }
+    async fn only_delegations_of_this_owner_at_this_relayer_count() {
+        let (_, registry) = registry();
+        let (key, thief) = (PublicKey([2; 32]), SecretSigningKey::from_seed(&[9; 32]));
+        let changed = |change: fn(&mut Right)| {
+            let mut right = right(&key, 100, 200);
+            change(&mut right);
+            RightChain::issue(right, &account()).unwrap()
         };
-        assert!(find(owner(), key, 150).await);
-        assert!(!find(owner(), key, 250).await);
-        assert!(!find(OwnerId([1; 32]), key, 150).await);
-        assert!(!find(owner(), PublicKey([3; 32]), 150).await);
-    }
-
-    #[tokio::test]
-    async fn an_unseen_delegation_can_be_taken_back_by_its_key() {
-        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
-        let key = PublicKey([2; 32]);
-        let delegation = signed(&key, 100, 200);
-        assert!(!registry.revoke(owner(), delegation.delegation.id, None, 1).await.unwrap());
-        assert!(registry.revoke(owner(), delegation.delegation.id, Some(key), 1).await.unwrap());
-        assert!(registry.find(owner(), &key, Some(&delegation), 150).await.unwrap().is_none());
-        // One that begins years later stays taken back, whatever is registered meanwhile.
-        let (from_s, until_s) = (500_000_000, 500_000_900);
-        let later = signed(&key, from_s, until_s);
-        assert!(registry.revoke(owner(), later.delegation.id, Some(key), 1).await.unwrap());
-        registry.register(signed(&key, from_s, until_s), from_s * 1_000).await.unwrap();
-        assert!(registry.find(owner(), &key, Some(&later), from_s + 1).await.unwrap().is_none());
-    }
-
-    #[tokio::test]
-    async fn the_number_of_delegations_is_bounded_and_expired_ones_make_room() {
-        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
-        let key = PublicKey([2; 32]);
-        for _ in 0..MAX_PER_KEY {
-            registry.register(signed(&key, 100, 200), 0).await.unwrap();
+        let own = Right { grantor: thief.public_key(), ..right(&key, 100, 200) };
+        for (chain, counts) in [
+            (signed(&key, 100, 200), true),
+            (changed(|right| right.places = vec![RELAYER]), true),
+            (changed(|right| right.places = vec![PublicKey([5; 32])]), false),
+            (changed(|right| right.scope = RightScope::Ownership), false),
+            (signed(&key, 100, 150), false),
+            (RightChain::issue(own, &thief).unwrap(), false),
+        ] {
+            let presented = registry.find(owner(), &key, Some(&chain), 150).await.unwrap();
+            assert_eq!(presented.is_some(), counts, "{chain:?}");
+            let registered = registry.register(owner(), &chain, 150).await;
+            assert_eq!(registered.is_ok(), counts, "{registered:?}");
+            for (owner, key) in [(OwnerId([1; 32]), key), (owner(), PublicKey([3; 32]))] {
+                assert!(registry.find(owner, &key, Some(&chain), 150).await.unwrap().is_none());
+            }
         }
-        let refused = registry.register(signed(&key, 100, 200), 0).await;
-        assert!(matches!(refused, Err(MemoryError::Full(_))), "{refused:?}");
-        assert_eq!(registry.list(owner()).await.unwrap().len(), MAX_PER_KEY);
-        registry.register(signed(&key, 200, 300), 200_000).await.unwrap();
-        assert_eq!(registry.list(owner()).await.unwrap().len(), 1);
     }
 
     #[tokio::test]
-    async fn expired_keys_make_room_and_a_revocation_always_fits() {
-        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
-        let key = |number: usize| {
-            let mut bytes = [2; 32];
-            bytes[..8].copy_from_slice(&number.to_le_bytes());
-            PublicKey(bytes)
-        };
-        for number in 0..MAX_KEYS {
-            registry.register(signed(&key(number), 100, 200), 0).await.unwrap();
+    async fn a_delegate_narrows_its_right_for_another_key_until_either_is_taken_back() {
+        let (friend, key) = (SecretSigningKey::from_seed(&[2; 32]), PublicKey([3; 32]));
+        for first in [false, true] {
+            let (_, registry) = registry();
+            let chain =
+                RightChain::issue(Right { depth: 1, ..right(&friend.public_key(), 100, 200) }, &account());
+            let chain = chain.unwrap().narrow(&friend, |right| right.holder = key).unwrap();
+            registry.register(owner(), &chain, 100).await.unwrap();
+            assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_some());
+            let link = if first { &chain.links()[0] } else { chain.last() };
+            registry.revoke(owner(), link.id, 150).await.unwrap();
+            for presented in [None, Some(&chain)] {
+                assert!(registry.find(owner(), &key, presented, 150).await.unwrap().is_none());
+            }
         }
-        let refused = registry.register(signed(&key(MAX_KEYS), 100, 200), 0).await;
+    }
+
+    #[tokio::test]
+    async fn an_unseen_delegation_can_be_taken_back_also_years_before_it_begins() {
+        let (_, registry) = registry();
+        let key = PublicKey([2; 32]);
+        let later = signed(&key, 500_000_000, 500_000_900);
+        assert!(registry.revoke(owner(), later.last().id, 1).await.unwrap());
+        registry.register(owner(), &signed(&key, 500_000_000, 500_000_900), 500_000_000).await.unwrap();
+        assert!(registry.find(owner(), &key, Some(&later), 500_000_001).await.unwrap().is_none());
+        assert!(registry.find(owner(), &key, None, 500_000_001).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn registrations_and_revocations_are_bounded_and_ended_ones_make_room() {
+        let (_, registry) = registry();
+        let key = PublicKey([2; 32]);
+        for _ in 0..MAX_REGISTERED {
+            registry.register(owner(), &signed(&key, 100, 200), 0).await.unwrap();
+        }
+        let refused = registry.register(owner(), &signed(&key, 100, 200), 0).await;
         assert!(matches!(refused, Err(MemoryError::Full(_))), "{refused:?}");
         // A leaked delegation of a key that the relayer never saw.
-        let leaked = signed(&key(MAX_KEYS), 100, 900);
-        assert!(registry.revoke(owner(), leaked.delegation.id, Some(key(MAX_KEYS)), 1).await.unwrap());
-        assert!(registry.find(owner(), &key(MAX_KEYS), Some(&leaked), 150).await.unwrap().is_none());
-        // And of a key with as many registrations as fit.
-        for _ in 1..MAX_PER_KEY {
-            registry.register(signed(&key(0), 100, 200), 0).await.unwrap();
+        let leaked = signed(&PublicKey([3; 32]), 100, 900);
+        assert!(registry.revoke(owner(), leaked.last().id, 1).await.unwrap());
+        assert!(registry.find(owner(), &PublicKey([3; 32]), Some(&leaked), 150).await.unwrap().is_none());
+        registry.register(owner(), &signed(&key, 200, 300), 200).await.unwrap();
+        let known = registry.list(owner(), 200).await.unwrap();
+        assert_eq!((known.registered.len(), known.revoked.len()), (1, 1));
+        let mut rights = OwnerRights::default();
+        for number in 0..MAX_REVOKED as u128 {
+            rights.revoke(RightId(number.to_le_bytes())).unwrap();
         }
-        let other = signed(&key(0), 100, 900);
-        assert!(registry.revoke(owner(), other.delegation.id, Some(key(0)), 1).await.unwrap());
-        assert!(registry.find(owner(), &key(0), Some(&other), 150).await.unwrap().is_none());
-        // After their time, other keys have their places; the revocations stay.
-        registry.register(signed(&key(MAX_KEYS + 1), 200, 300), 250_000).await.unwrap();
-        assert_eq!(registry.keys(owner()).await.unwrap().len(), 3);
-        assert!(registry.find(owner(), &key(MAX_KEYS), Some(&leaked), 300).await.unwrap().is_none());
+        assert!(matches!(rights.revoke(RightId([255; 16])), Err(MemoryError::Full(_))));
     }
 
     #[tokio::test]
     async fn the_unbound_delegation_goes_before_one_for_a_project() {
-        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
+        let (_, registry) = registry();
         let key = PublicKey([2; 32]);
-        let mut bound = signed(&key, 100, 900).delegation;
-        bound.project = Some("garden".to_owned());
-        registry.register(bound.sign(&account()), 0).await.unwrap();
-        assert_eq!(
-            registry.find(owner(), &key, None, 150).await.unwrap().unwrap().project.as_deref(),
-            Some("garden")
-        );
-        registry.register(signed(&key, 100, 200), 0).await.unwrap();
-        assert_eq!(registry.find(owner(), &key, None, 150).await.unwrap().unwrap().project, None);
+        let garden = Some("garden".to_owned());
+        let access = MemoryAccess { permissions: Permissions(1), project: garden.clone() };
+        let bound = Right { scope: RightScope::Memory(access), ..right(&key, 100, 900) };
+        let bound = RightChain::issue(bound, &account()).unwrap();
+        for (chain, project) in [(bound, garden), (signed(&key, 100, 200), None)] {
+            registry.register(owner(), &chain, 0).await.unwrap();
+            let found = registry.find(owner(), &key, None, 150).await.unwrap().unwrap();
+            assert_eq!(found.project, project);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The owner's delegations: register, list, revoke.
 
-use baton_keys::ids::PublicKey;
+use baton_proto::{ids::RightId, right::RightChain};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -10,54 +10,38 @@ use super::{
     operation::{Call, NoInput},
     shapes::Count,
 };
-use crate::{
-    delegation::{DelegationJson, registry::DelegationEntry},
-    time,
-};
+use crate::delegation::refusal_reason;
+
+/// A delegation to register.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RegisterInput {
+    /// The text of the delegation, which begins with `baton-right-1:`.
+    delegation: String,
+}
 
 /// A delegation known to the relayer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct KnownJson {
     id: String,
-    /// The delegation; null if it was revoked before the relayer saw it.
-    delegation: Option<DelegationJson>,
-    revoked: bool,
-    /// When the relayer first knew of it, RFC 3339.
-    since: String,
-}
-
-impl From<DelegationEntry> for KnownJson {
-    fn from(known: DelegationEntry) -> Self {
-        Self {
-            id: hex::encode(known.id),
-            delegation: known.signed.as_ref().map(DelegationJson::from),
-            revoked: known.revoked,
-            since: time::format(known.since_ms),
-        }
-    }
+    /// The text of the delegation; null if it was revoked.
+    delegation: Option<String>,
 }
 
 /// Delegations.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct KnownList {
-    /// Delegations, oldest first.
+    /// Delegations, oldest first, and then the revoked ones.
     delegations: Vec<KnownJson>,
 }
 
-pub(super) async fn register(call: Call, json: DelegationJson) -> Result<Count, ApiError> {
+pub(super) async fn register(call: Call, input: RegisterInput) -> Result<Count, ApiError> {
     call.caller.unbound()?;
-    let signed = json.verify().map_err(|error| ApiError::bad(error.to_string()))?;
-    if signed.delegation.owner != call.owner() {
-        return Err(ApiError::bad("the delegation is another owner's"));
-    }
-    if !call.app.registry().is_for_here(&signed.delegation) {
-        return Err(ApiError::bad("the delegation is for another relayer"));
-    }
-    let now_ms = call.app.now_ms();
-    if signed.delegation.expires_s <= now_ms / 1_000 {
-        return Err(ApiError::bad("the delegation has expired"));
-    }
-    match call.app.registry().register(signed, now_ms).await? {
+    let chain: RightChain = input
+        .delegation
+        .parse()
+        .map_err(|code| ApiError::bad(format!("the delegation {}", refusal_reason(code))))?;
+    match call.app.registry().register(call.owner(), &chain, call.app.now_ms()).await? {
         true => Ok(Count { count: 1 }),
         false => {
             Err(ApiError::new(CONFLICT).saying("the delegation was taken back").hinting("sign another one"))
@@ -67,27 +51,17 @@ pub(super) async fn register(call: Call, json: DelegationJson) -> Result<Count, 
 
 pub(super) async fn list(call: Call, _: NoInput) -> Result<KnownList, ApiError> {
     call.caller.unbound()?;
-    let known = call.app.registry().list(call.owner()).await?;
-    Ok(KnownList { delegations: known.into_iter().map(KnownJson::from).collect() })
+    let rights = call.app.registry().list(call.owner(), call.app.now_ms()).await?;
+    let delegations = rights.chains().filter(|chain| chain.last().memory().is_some());
+    let delegations = delegations
+        .map(|chain| KnownJson { id: chain.last().id.to_string(), delegation: Some(chain.to_string()) });
+    let revoked = rights.revoked.iter().map(|right| KnownJson { id: right.id.to_string(), delegation: None });
+    Ok(KnownList { delegations: delegations.chain(revoked).collect() })
 }
 
-/// The delegate.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RevokeQuery {
-    /// The delegate's public key, 64 hex characters. Required to revoke a delegation that the relayer has
-    /// never seen.
-    key: Option<String>,
-}
-
-pub(super) async fn revoke(call: Call, query: RevokeQuery) -> Result<Count, ApiError> {
+pub(super) async fn revoke(call: Call, _: NoInput) -> Result<Count, ApiError> {
     call.caller.unbound()?;
-    let mut bytes = [0; 16];
-    hex::decode_to_slice(&call.target, &mut bytes).map_err(|_| ApiError::missing("delegation"))?;
-    let key = query.key.as_deref().map(PublicKey::parse_hex).transpose();
-    let key = key.map_err(|_| ApiError::bad("`key` has 64 hex characters"))?;
-    match call.app.registry().revoke(call.owner(), bytes, key, call.app.now_ms()).await? {
-        true => Ok(Count { count: 1 }),
-        false => Err(ApiError::missing("delegation")),
-    }
+    let id = RightId::parse_hex(&call.target).map_err(|_| ApiError::missing("delegation"))?;
+    let changed = call.app.registry().revoke(call.owner(), id, call.app.now_ms()).await?;
+    Ok(Count { count: changed.into() })
 }

@@ -226,8 +226,8 @@ async fn identify_token(
         return Err(ApiError::new(CLEAR_TOKEN));
     }
     let (key, now_ms) = (token.key().public_key(), app.now_ms());
-    app.inner.config.owners.check_policy(owner, app.registry().records(), now_ms).await?;
-    let delegation = app.registry().find(owner, &key, None, now_ms / 1_000).await?.ok_or_else(unknown)?;
+    app.inner.config.owners.check_policy(owner, app.registry(), now_ms).await?;
+    let delegation = app.registry().find(owner, &key, None, now_ms).await?.ok_or_else(unknown)?;
     super::lock(&app.inner.owner_rates).take(owner, now_ms).map_err(limited)?;
     count_owner(app, owner, subnet, now_ms)?;
     Ok(Caller { owner, key, delegation: Some(delegation) })
@@ -299,7 +299,7 @@ async fn identify(
     // An owner presents an invitation before it is admitted; the route counts it.
     let invited = parts.uri.path() == owner::INVITATION;
     if !invited {
-        app.inner.config.owners.check_policy(verified.account(), records, now_ms).await?;
+        app.inner.config.owners.check_policy(verified.account(), app.registry(), now_ms).await?;
     }
     let identified = verified.identify(app.registry(), now_ms).await.map_err(refuse)?;
     super::lock(&app.inner.owner_rates).take(identified.caller.owner, now_ms).map_err(limited)?;

@@ -174,7 +174,7 @@ pub(super) const INVITATION: &str = "/api/invitation";
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Invitation {
-    /// The operator's line, which begins with `baton-quota-1:`.
+    /// The operator's line, which begins with `baton-right-1:`.
     invitation: String,
 }
 
@@ -192,7 +192,7 @@ pub(super) async fn redeem(call: Call, request: Invitation) -> Result<InvitedOwn
         return Err(ApiError::owner_only());
     }
     let (app, owner) = (&call.app, call.owner());
-    let records = app.registry().records();
-    let until_ms = app.inner.config.owners.redeem(owner, &request.invitation, records, app.now_ms()).await?;
+    let owners = &app.inner.config.owners;
+    let until_ms = owners.redeem(owner, &request.invitation, app.registry(), app.now_ms()).await?;
     Ok(InvitedOwner { owner: owner.to_string(), until: time::format(until_ms) })
 }

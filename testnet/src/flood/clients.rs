@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, NewSession, QuotaHolder, RouteOptions, TurnEvent, TurnInput};
-use baton_keys::{SecretSigningKey, secret::random_bytes};
-use baton_proto::{SignedObject, ids::QuotaSerial, limits::VERSION, quota::QuotaGrant};
+use baton_keys::SecretSigningKey;
+use baton_proto::right::{Right, RightChain, RightScope, TurnQuota};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
@@ -53,23 +53,10 @@ pub struct SlowTurn {
 /// A grant of a hundred turns a minute, and its key.
 pub(super) fn granted_quota(issuer: &SecretSigningKey) -> anyhow::Result<Arc<QuotaHolder>> {
     let holder = SecretSigningKey::generate();
-    let grant = QuotaGrant {
-        version: VERSION,
-        grantor: issuer.public_key(),
-        serial: QuotaSerial(random_bytes()),
-        parent: None,
-        holder: holder.public_key(),
-        nodes: Vec::new(),
-        models: Vec::new(),
-        turns_per_hour: 10_000,
-        tokens_per_hour: 1_000_000,
-        concurrent: 2,
-        from_ms: 0,
-        until_ms: u64::MAX,
-        depth: 0,
-    };
-    let chain = [SignedObject::sign(grant, issuer).bytes().clone()];
-    Ok(Arc::new(QuotaHolder::new(&chain, holder)?))
+    let quota =
+        TurnQuota { models: Vec::new(), turns_per_hour: 10_000, tokens_per_hour: 1_000_000, concurrent: 2 };
+    let grant = Right::new(issuer.public_key(), holder.public_key(), RightScope::Turns(quota), 0..u64::MAX);
+    Ok(Arc::new(QuotaHolder::new(RightChain::issue(grant, issuer)?, holder)?))
 }
 
 pub(super) async fn open_client(

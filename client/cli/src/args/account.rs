@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
+use baton_keys::ids::PublicKey;
+use baton_proto::{ids::RightId, right::Permission};
 use clap::{ArgGroup, Args, Subcommand, builder::PossibleValuesParser};
-
-/// Permissions that a delegation can give, in their signed order.
-pub(crate) const SCOPES: [&str; 5] = ["read", "write", "chat", "admin", "intimate"];
 
 /// The commands for the account key.
 #[derive(Debug, Subcommand)]
@@ -33,20 +32,17 @@ pub(crate) enum AccountCommand {
     Delegate(DelegateArguments),
     /// Revoke a delegation or a token, at once and for good (needs --relayer).
     Revoke {
-        /// Id of the delegation, as baton account delegate lists it.
-        id: String,
-        /// Public key of the delegate; also revokes a delegation that the relayer has never seen.
-        #[arg(long, value_name = "HEX")]
-        key: Option<String>,
+        /// Id of the delegation, as baton account delegate lists it; also of one that the relayer has never seen.
+        id: RightId,
     },
 }
 
 const DELEGATE_EXAMPLES: &str = "\
 Examples:
   baton account                                    on the delegate's machine: its public key
-  baton account delegate KEY > agent.json          to read, for 30 days
+  baton account delegate KEY > agent.txt          to read, for 30 days
   baton account delegate KEY --scopes read,write --project garden --days 7 --register --relayer https://relayer.example
-  baton memory list --delegation agent.json --relayer https://relayer.example
+  baton memory list --delegation agent.txt --relayer https://relayer.example
   baton account delegate --token --relayer https://relayer.example
   baton account delegate --relayer https://relayer.example
   baton account revoke ID --relayer https://relayer.example";
@@ -56,7 +52,7 @@ Examples:
 #[command(group = ArgGroup::new("delegate").args(["key", "token"]))]
 pub(crate) struct DelegateArguments {
     /// Public key of the delegate, 64 hex characters.
-    pub key: Option<String>,
+    pub key: Option<PublicKey>,
     /// Make a token for an agent that cannot sign requests, as its MCP configuration takes it (needs --relayer).
     #[arg(long)]
     pub token: bool,
@@ -67,7 +63,7 @@ pub(crate) struct DelegateArguments {
         value_name = "LIST",
         value_delimiter = ',',
         default_value = "read",
-        value_parser = PossibleValuesParser::new(SCOPES),
+        value_parser = PossibleValuesParser::new(Permission::ALL.map(Permission::name)),
         requires = "delegate"
     )]
     pub scopes: Vec<String>,
@@ -76,7 +72,7 @@ pub(crate) struct DelegateArguments {
     pub project: Option<String>,
     /// Public key of the only relayer at which it counts, 64 hex characters [default: every relayer].
     #[arg(long, value_name = "HEX", requires = "key")]
-    pub at_relayer: Option<String>,
+    pub at_relayer: Option<PublicKey>,
     /// Validity in days.
     #[arg(
         long,

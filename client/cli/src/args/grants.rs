@@ -18,7 +18,7 @@ pub(crate) struct GrantsArguments {
     /// The grant command [default: show your public key for grants, and the grant in use].
     #[command(subcommand)]
     pub command: Option<GrantsCommand>,
-    /// File of a grant to show instead, after a check of its signatures.
+    /// File of a grant, delegation or invitation to show instead, after a check of its signatures.
     pub file: Option<PathBuf>,
 }
 

@@ -105,7 +105,7 @@ pub(crate) enum MemoryCommand {
     },
     /// Redeem an invitation of the relayer's operator, so that the relayer serves this account.
     Redeem {
-        /// Invitation, a line that begins with baton-quota-1:
+        /// Invitation, a line that begins with baton-right-1:
         invitation: String,
     },
     /// Serve memory's tools to an agent on this machine, over standard input and output (Model Context Protocol).

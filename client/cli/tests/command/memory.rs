@@ -8,6 +8,7 @@ use baton_keys::{
     ids::PublicKey,
     token::AgentToken,
 };
+use baton_proto::right::RightChain;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use wiremock::{
@@ -274,15 +275,14 @@ async fn a_token_is_the_key_of_a_registered_delegation_and_is_the_only_output() 
     says(&made, &[&format!("{url}/mcp")]);
     let requests = server.received_requests().await.unwrap();
     let registered = requests.iter().find(|request| request.url.path() == "/api/delegations").unwrap();
-    let delegation: Value = serde_json::from_slice(&registered.body).unwrap();
-    assert_eq!(delegation["delegate_key"], token.key().public_key().to_string());
-    assert_eq!(
-        (&delegation["scopes"], &delegation["project"]),
-        (&json!(["read", "write"]), &json!("garden"))
-    );
+    let body: Value = serde_json::from_slice(&registered.body).unwrap();
+    let chain: RightChain = body["delegation"].as_str().unwrap().parse().unwrap();
+    assert_eq!(chain.last().holder, token.key().public_key());
+    let memory = json!({ "scopes": ["read", "write"], "project": "garden" });
+    assert_eq!(chain.describe()["memory"], memory);
     let shown = last(&baton(folder.path(), &["account", "--json"], "").await);
     assert_eq!(shown["account"], token.account());
-    let id = delegation["id"].as_str().unwrap();
+    let id = chain.last().id;
     says(&made, &[&format!("baton account revoke {id}")]);
     let json = last(
         &baton(folder.path(), &["account", "delegate", "--token", "--json", "--relayer", &url], "").await,

@@ -124,7 +124,7 @@ fn storage_is_ordered_as_offered_and_counts_in_the_price() {
     assert_eq!(refused, Err(NoChoice::TooExpensive { cheapest: 650, max_price: 649 }));
     // A holder of a grant is offered more, and pays for it.
     let key = SecretSigningKey::from_seed(&[2; 32]);
-    let quota = QuotaHolder::new(&issued(key.public_key()), key).unwrap();
+    let quota = QuotaHolder::new(issued(key.public_key()), key).unwrap();
     let granted = Wish { quota: Some(&quota), ..limited(10_000) };
     let choice = choose(&all, &granted, 7).unwrap();
     assert_eq!((choice.storage.closed_epochs, choice.highest_price(0)), (20, 2600));

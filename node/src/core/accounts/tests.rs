@@ -17,7 +17,7 @@ fn subnet(subnet: Subnet) -> Vec<Payer> {
 }
 
 fn grant(number: u8) -> Payer {
-    payer(Holder::grant(QuotaHash([number; 32])), rates(None, 1000, 650))
+    payer(Holder::grant(RightHash([number; 32])), rates(None, 1000, 650))
 }
 
 fn tokens(tokens: u64) -> Amounts {
@@ -50,7 +50,7 @@ fn unused_amounts_come_back_and_use_decays_within_an_hour() {
 #[test]
 fn a_refusal_takes_nothing_from_any_payer() {
     let mut accounts = Accounts::default();
-    let none = payer(Holder::grant(QuotaHash([2; 32])), rates(Some(0), 1000, 650));
+    let none = payer(Holder::grant(RightHash([2; 32])), rates(Some(0), 1000, 650));
     for _ in 0..10 {
         assert_eq!(accounts.hold(&[grant(1), none], tokens(1000), 0), Err(u32::MAX));
     }

@@ -199,19 +199,26 @@ fn init_with_a_store_writes_it_and_checks_the_node() {
 }
 
 #[test]
-fn issued_grants_are_listed() {
+fn issued_grants_are_listed_with_their_state() {
     let home = tempfile::tempdir().unwrap();
     output(home.path(), &["init"]);
-    assert!(text(&output(home.path(), &["grants", "list"]).stdout).contains("No grant is recorded"));
-    let key: Value =
-        serde_json::from_slice(&output(home.path(), &["grants", "key", "--json"]).stdout).unwrap();
-    let issue = ["grants", "issue", "--json", "--holder", key["issuer"].as_str().unwrap()];
-    let issued: Value = serde_json::from_slice(&output(home.path(), &issue).stdout).unwrap();
-    let listed: Value =
-        serde_json::from_slice(&output(home.path(), &["grants", "list", "--json"]).stdout).unwrap();
-    let grant = &listed["grants"][0];
-    assert_eq!((&grant["serial"], &grant["state"]), (&issued["serial"], &"valid".into()), "{listed}");
-    assert!(text(&output(home.path(), &["grants", "list"]).stdout).contains("grants_revoked"));
+    let json = |words: &[&str]| -> Value {
+        serde_json::from_slice(&output(home.path(), &[words, &["--json"]].concat()).stdout).unwrap()
+    };
+    let key = json(&["grants", "key"]);
+    let issued = json(&["grants", "issue", "--holder", key["issuer"].as_str().unwrap()]);
+    let file = home.path().join("alice.grant").to_str().unwrap().to_owned();
+    fs::write(&file, issued["text"].as_str().unwrap()).unwrap();
+    let (id, list) = (issued["id"].as_str().unwrap(), ["grants", "list", &file]);
+    let states = |words: &[&str]| json(words)["grants"][0]["state"].clone();
+    assert_eq!(states(&list), "valid");
+    assert!(text(&output(home.path(), &list).stdout).contains(id));
+    let config = home.path().join(".local/share/baton-node/config.toml");
+    let settings = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("grants_revoked = [\"{id}\"]\n{settings}")).unwrap();
+    assert_eq!(states(&list), "revoked");
+    fs::write(&file, &issued["text"].as_str().unwrap()[..200]).unwrap();
+    assert!(failure(&mut baton_node(home.path(), &list)).1.contains("holds no grant"));
 }
 
 #[test]

@@ -20,11 +20,11 @@ use baton_node::service::{EmbeddingModel, QuotaPolicy, ServiceLimits};
 use baton_proto::{
     ErrorCode, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedTexts},
-    ids::{EmbedId, ExchangeKeyId, ModelId, NodeId, PayloadHash, QuotaSerial},
+    ids::{EmbedId, ExchangeKeyId, ModelId, NodeId, PayloadHash},
     limits::{EMBED_AUTH_VERSION, MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_EMBED_TEXTS},
     node_record::ModelOffer,
-    quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::EngineKind,
+    right::{Right, RightChain, RightScope, TurnQuota},
 };
 use tempfile::{TempDir, tempdir};
 use tokio::{io::AsyncWriteExt as _, sync::Semaphore, time::Instant};
@@ -463,31 +463,11 @@ async fn unknown_peers_share_their_tokens_and_holders_of_a_grant_have_their_own(
         reply(&ask(&client, &node, &good).await, &good);
     }
     assert_eq!(refused(&client, &node, &order(&node, &["word"])).await, ErrorCode::QuotaExceeded);
-    let grant = QuotaGrant {
-        version: 1,
-        grantor: issuer.public_key(),
-        serial: QuotaSerial([7; 16]),
-        parent: None,
-        holder: holder.public_key(),
-        nodes: Vec::new(),
-        models: vec![MODEL],
-        turns_per_hour: 2,
-        tokens_per_hour: 1000,
-        concurrent: 1,
-        from_ms: 0,
-        until_ms: u64::MAX,
-        depth: 0,
-    };
-    let grant = SignedObject::sign(grant, &issuer);
+    let quota = TurnQuota { models: vec![MODEL], turns_per_hour: 2, tokens_per_hour: 1000, concurrent: 1 };
+    let grant = Right::new(issuer.public_key(), holder.public_key(), RightScope::Turns(quota), 0..u64::MAX);
+    let grant = RightChain::issue(grant, &issuer).unwrap();
     let under = |mut order: Order, of: &SignedObject<EmbedAuth>| {
-        let proof = QuotaProof {
-            version: 1,
-            holder: holder.public_key(),
-            grant: grant.quota_hash(),
-            auth_hash: of.auth_hash(),
-        };
-        let proof = SignedObject::sign(proof, &holder).bytes().clone();
-        order.request.quota = Some(QuotaUse { chain: vec![grant.bytes().clone()], proof });
+        order.request.quota = Some(grant.prove(&holder, of.auth_hash()));
         order
     };
     let stolen = order(&node, &["word"]);

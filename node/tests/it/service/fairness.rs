@@ -14,8 +14,8 @@ use baton_node::{
 };
 use baton_proto::{
     ErrorCode, SignedObject, codec,
-    ids::{NodeId, QuotaSerial},
-    quota::{QuotaGrant, QuotaProof, QuotaUse},
+    ids::{NodeId, RightId},
+    right::{QuotaUse, Right, RightChain, RightScope, TurnQuota},
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame},
 };
@@ -128,7 +128,7 @@ async fn nothing_is_fetched_and_nothing_computed_before_a_turn_has_a_slot() {
 
 pub(super) struct GrantHolder {
     holder: SecretSigningKey,
-    chain: Vec<SignedObject<QuotaGrant>>,
+    chain: RightChain,
 }
 
 const ISSUER: [u8; 32] = [0x11; 32];
@@ -139,36 +139,24 @@ pub(super) fn trusting() -> QuotaPolicy {
 }
 
 pub(super) fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> GrantHolder {
+    granted_as(RightId([7; 16]), turns_per_hour, nodes)
+}
+
+fn granted_as(id: RightId, turns_per_hour: u32, nodes: Vec<NodeId>) -> GrantHolder {
     let (issuer, holder) = (SecretSigningKey::from_seed(&ISSUER), SecretSigningKey::generate());
-    let grant = QuotaGrant {
-        version: 1,
-        grantor: issuer.public_key(),
-        serial: QuotaSerial([7; 16]),
-        parent: None,
-        holder: holder.public_key(),
-        nodes,
-        models: Vec::new(),
-        turns_per_hour,
-        tokens_per_hour: 10_000,
-        concurrent: 2,
-        from_ms: now_ms() - 1000,
-        until_ms: now_ms() + 60_000,
-        depth: 1,
+    let quota = TurnQuota { models: Vec::new(), turns_per_hour, tokens_per_hour: 10_000, concurrent: 2 };
+    let valid_ms = now_ms() - 1000..now_ms() + 60_000;
+    let grant = Right {
+        id,
+        places: nodes.iter().map(NodeId::public_key).collect(),
+        ..Right::new(issuer.public_key(), holder.public_key(), RightScope::Turns(quota), valid_ms)
     };
-    GrantHolder { holder, chain: vec![SignedObject::sign(grant, &issuer)] }
+    GrantHolder { holder, chain: RightChain::issue(grant, &issuer).unwrap() }
 }
 
 impl GrantHolder {
     pub(super) fn used(&self, auth: &SignedObject<TurnAuth>) -> QuotaUse {
-        let last = self.chain.last().unwrap();
-        let proof = QuotaProof {
-            version: 1,
-            holder: self.holder.public_key(),
-            grant: last.quota_hash(),
-            auth_hash: auth.auth_hash(),
-        };
-        let chain = self.chain.iter().map(|link| link.bytes().clone()).collect();
-        QuotaUse { chain, proof: SignedObject::sign(proof, &self.holder).bytes().clone() }
+        self.chain.prove(&self.holder, auth.auth_hash())
     }
 }
 
@@ -210,7 +198,7 @@ async fn free_identities_of_one_subnet_share_its_tokens_also_on_loopback() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
-    let quotas = QuotaPolicy { required: true, revoked: vec![QuotaSerial([9; 16])], ..trusting() };
+    let quotas = QuotaPolicy { required: true, revoked: vec![RightId([9; 16])], ..trusting() };
     let (node, _folder) = node(counting(ServiceLimits { quotas, ..Setup::default().limits })).await;
     let (client, mut session) = (Client::start().await, Session::new());
     let bare = session.prepare(&node, "hello", Changes::default());
@@ -242,10 +230,7 @@ async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
     let elsewhere = granted(10, vec![NodeId([3; 32])]);
     let misplaced = run_under(&client, &node, &prepared, elsewhere.used(&prepared.auth)).await;
     assert_eq!(misplaced.code(), Some(ErrorCode::WrongAudience));
-    let mut revoked = granted(10, Vec::new());
-    let issuer = SecretSigningKey::from_seed(&ISSUER);
-    let withdrawn = QuotaGrant { serial: QuotaSerial([9; 16]), ..QuotaGrant::clone(&revoked.chain[0]) };
-    revoked.chain = vec![SignedObject::sign(withdrawn, &issuer)];
+    let revoked = granted_as(RightId([9; 16]), 10, Vec::new());
     let refused = run_under(&client, &node, &prepared, revoked.used(&prepared.auth)).await;
     assert_eq!(refused.code(), Some(ErrorCode::QuotaExceeded));
     let alone = client.ask_after(&node, &ClientFrame::Quota(other.used(&prepared.auth))).await;

@@ -21,9 +21,9 @@ use baton_proto::{
     memory::{MemEnvelope, MemoryItem, RecallHint},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeRecord},
     note::TurnNote,
-    quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{ProgressNote, Receipt},
     record::{Message, Record, SealedRecord},
+    right::{QuotaProof, QuotaUse, Right},
     segment::{Entry, Segment, blob_salt},
     turn::{
         Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload, TurnAuth,
@@ -150,7 +150,6 @@ wire_types!(
     NodeRecord,
     Payload,
     ProgressNote,
-    QuotaGrant,
     QuotaProof,
     QuotaUse,
     ReadBlob,
@@ -160,6 +159,7 @@ wire_types!(
     Record,
     ReplyEvent,
     ResumePrefix,
+    Right,
     Sampling,
     SealedPayload,
     SealedRecord,
@@ -193,10 +193,10 @@ signed_types!(
     MemEnvelope,
     NodeRecord,
     ProgressNote,
-    QuotaGrant,
     QuotaProof,
     RecallHint,
     Receipt,
+    Right,
     TurnNote,
     TurnAuth
 );

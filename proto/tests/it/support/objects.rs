@@ -11,8 +11,8 @@ use baton_proto::{
     memory::{MemEnvelope, RecallHint},
     node_record::NodeRecord,
     note::TurnNote,
-    quota::{QuotaGrant, QuotaProof},
     receipt::{ProgressNote, Receipt},
+    right::{QuotaProof, Right},
     turn::TurnAuth,
 };
 use serde::{
@@ -203,7 +203,7 @@ settable_signers! {
     HeadRecord: |record, key| { record.head_key = key.public_key(); }
     MemEnvelope: |envelope, key| { envelope.relayer = key.public_key(); }
     RecallHint: |hint, key| { hint.key = key.public_key(); }
-    QuotaGrant: |grant, key| { grant.grantor = key.public_key(); }
+    Right: |right, key| { right.grantor = key.public_key(); }
     QuotaProof: |proof, key| { proof.holder = key.public_key(); }
     EmbedAuth: |auth, key| { auth.suite = SUITE; auth.client_key = key.public_key(); }
     EmbedReply: |reply, key| {

@@ -40,7 +40,7 @@ impl<'a> ChatServer<'a> {
             embedder: std::sync::Arc::new(super::world::Words),
             writer: None,
             addresses: baton_relayer::http::ClientAddresses::default(),
-            owners: std::sync::Arc::new(Owners::new(OwnerPolicy::default(), relayer.key.public_key())),
+            owners: std::sync::Arc::new(Owners::new(OwnerPolicy::default())),
             audience: baton_relayer::http::Audience { relayer: relayer.key.public_key(), required: false },
             budgets: std::sync::Arc::new(Budgets::new(BudgetLimits::default(), world.clock())),
             limits: Limits::default(),

@@ -6,11 +6,14 @@ use baton_client::{AccountKey, Client, ClientError, MemoryHint, NewSession, Turn
 use baton_keys::SecretSigningKey;
 use baton_memory::ids::OwnerId;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
-use baton_proto::{ErrorCode, codec, ids::SuiAddress, memory::RecallScope, wire::NodeFrame};
-use baton_relayer::{
-    SealedLimits,
-    delegation::{Delegation, Scopes, registry::Registry},
+use baton_proto::{
+    ErrorCode, codec,
+    ids::{PublicKey, SuiAddress},
+    memory::RecallScope,
+    right::{MemoryAccess, Permissions, Right, RightChain, RightScope},
+    wire::NodeFrame,
 };
+use baton_relayer::{SealedLimits, delegation::registry::Registry};
 use tokio::time::Instant;
 
 use baton_testkit::fake::now_ms;
@@ -88,15 +91,15 @@ async fn only_the_owner_and_its_delegates_get_an_owners_memory() {
             .is_empty()
     );
 
-    let registry = Registry::new(world.memory.clone());
-    let now_s = now_ms() / 1000;
+    let registry = Registry::new(world.memory.clone(), PublicKey([0; 32]));
     let allow = async |names: &[&str], project: Option<&str>| {
-        let scopes = Scopes::named(names.iter().copied()).unwrap();
-        let key = other_account.public_key();
-        let mut delegation = Delegation::new(world.owner(), key, scopes, now_s - 1, now_s + 3600);
-        delegation.project = project.map(str::to_owned);
-        let signed = delegation.sign(world.account.signing_key());
-        assert!(registry.register(signed, now_ms()).await.unwrap());
+        let permissions = Permissions::named(names.iter().copied()).unwrap();
+        let scope = RightScope::Memory(MemoryAccess { permissions, project: project.map(str::to_owned) });
+        let (account, now) = (world.account.signing_key(), now_ms());
+        let valid_ms = now - 1_000..now + 3_600_000;
+        let right = Right::new(account.public_key(), other_account.public_key(), scope, valid_ms);
+        let chain = RightChain::issue(right, account).unwrap();
+        assert!(registry.register(world.owner(), &chain, now).await.unwrap());
     };
     allow(&["write"], None).await;
     let refused = turn(&world, &relayer, Some(as_owner(&other_account))).await.unwrap_err();

@@ -8,22 +8,22 @@ use std::{
     },
 };
 
-use baton_keys::{SecretSigningKey, account::AccountKey, ids::PublicKey, master::MasterKey};
+use baton_keys::{SecretSigningKey, account::AccountKey, master::MasterKey};
 use baton_memory::{
     Memory, Parts,
-    ids::OwnerId,
     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
     vault::Vault,
 };
 use baton_mesh::Networks;
 use baton_models::embed::{EmbedFuture, EmbedRole, Embedder};
+use baton_proto::right::{MemoryAccess, Permissions, Right, RightChain, RightScope};
 use baton_relayer::{
     BudgetLimits, Budgets,
-    delegation::{Delegation, DelegationJson, Scopes},
     http::{self, AppState, Audience, ClientAddresses, Limits, ServerConfig},
     owners::{OwnerPolicy, Owners},
 };
 use reqwest::{Client, Method, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -202,7 +202,7 @@ impl TestServer {
             writer: None,
             limits,
             addresses: ClientAddresses::default(),
-            owners: Arc::new(Owners::new(policy, relayer_key.public_key())),
+            owners: Arc::new(Owners::new(policy)),
             budgets: budgets.clone(),
             audience: Audience { relayer: relayer_key.public_key(), required },
             public_url: None,
@@ -283,10 +283,6 @@ impl<'a> Person<'a> {
         }
     }
 
-    pub(super) fn owner(&self) -> OwnerId {
-        OwnerId::of(&self.key.public_key())
-    }
-
     pub(super) fn headers(&self, method: &str, path: &str, body: &[u8]) -> Vec<(&'static str, String)> {
         let seconds = self.server.seconds();
         let mut headers = self.key.request_headers(&self.account, method, path, body, seconds).to_vec();
@@ -322,29 +318,28 @@ impl<'a> Person<'a> {
     }
 
     /// A delegation from this person to another's key, from a minute ago for an hour.
-    pub(super) fn delegate(
-        &self,
-        friend: &Person<'_>,
-        scopes: &[&str],
-        project: Option<&str>,
-    ) -> DelegationJson {
-        self.delegate_at(friend, scopes, project, None)
+    pub(super) fn delegate(&self, friend: &Person<'_>, scopes: &[&str], project: Option<&str>) -> Delegation {
+        let permissions = Permissions::named(scopes.iter().copied()).unwrap();
+        let scope = RightScope::Memory(MemoryAccess { permissions, project: project.map(str::to_owned) });
+        let (now, key) = (self.server.seconds() * 1_000, self.key.signing_key());
+        let valid_ms = now - 60_000..now + 3_600_000;
+        let right = Right::new(key.public_key(), friend.key.public_key(), scope, valid_ms);
+        let chain = RightChain::issue(right, key).unwrap();
+        Delegation { id: chain.last().id.to_string(), delegation: chain.to_string() }
     }
+}
 
-    /// The same, for one relayer.
-    pub(super) fn delegate_at(
-        &self,
-        friend: &Person<'_>,
-        scopes: &[&str],
-        project: Option<&str>,
-        relayer: Option<PublicKey>,
-    ) -> DelegationJson {
-        let scopes = Scopes::named(scopes.iter().copied()).unwrap();
-        let now = self.server.seconds();
-        let key = friend.key.public_key();
-        let mut delegation = Delegation::new(self.owner(), key, scopes, now - 60, now + 3_600);
-        delegation.project = project.map(str::to_owned);
-        delegation.relayer = relayer;
-        DelegationJson::from(&delegation.sign(self.key.signing_key()))
+/// A delegation as a request registers it.
+#[derive(Serialize)]
+pub(super) struct Delegation {
+    #[serde(skip)]
+    pub id: String,
+    delegation: String,
+}
+
+impl Delegation {
+    /// Its form in a request's header.
+    pub(super) fn to_header(&self) -> String {
+        self.delegation.clone()
     }
 }

@@ -59,8 +59,8 @@ async fn an_invitation_is_presented_once() {
     let server = server_for(OwnerAdmission::Invited).await;
     let (person, other) = (Person::new(&server), Person::new(&server));
     person.post("/api/remember", fact()).await.refused(403, "not_admitted");
-    let (text, _) = owners::invite(&relayer_key(), person.key.public_key(), 1, START_MS).unwrap();
-    let invitation = json!({ "invitation": text });
+    let invitation = owners::invite(&relayer_key(), person.key.public_key(), 1, START_MS).unwrap();
+    let invitation = json!({ "invitation": invitation.to_string() });
     other.post("/api/invitation", invitation.clone()).await.refused(400, "bad_request");
     other.post("/api/remember", fact()).await.refused(403, "not_admitted");
     let answer = person.post("/api/invitation", invitation).await.good();
