@@ -12,7 +12,7 @@ use crate::{
     apis::form::ApiForm,
     clock::rfc3339,
     http::api_error::ApiError,
-    keys::{accounts::KeyMatch, caller::Caller},
+    keys::caller::Caller,
     state::{GatewayState, Inner},
 };
 
@@ -154,14 +154,17 @@ pub(crate) fn caller(inner: &Inner, headers: &HeaderMap) -> Result<Caller, ApiEr
     }
     let sent = if bearer.is_empty() { own } else { bearer };
     let named = inner.config.keys.as_ref().filter(|_| !sent.is_empty());
-    match named.and_then(|keys| keys.find(sent, inner.client.now_ms() / 1000)) {
-        Some(KeyMatch::Valid(key)) => Ok(Caller::Key(key)),
-        Some(KeyMatch::Expired(key)) => {
-            let (name, end) = (&key.name, rfc3339(key.expires_s.unwrap_or_default()));
-            let message =
-                format!("the key {name:?} ended at {end}; its owner extends it with baton serve keys change");
-            Err(ApiError::new("key_expired", message))
-        }
+    match named.and_then(|keys| keys.find(sent)) {
+        Some(key) => match key.expires_s {
+            Some(end_s) if end_s <= inner.client.now_ms() / 1000 => {
+                let (name, end) = (&key.name, rfc3339(end_s));
+                let message = format!(
+                    "the key {name:?} ended at {end}; its owner extends it with baton serve keys change"
+                );
+                Err(ApiError::new("key_expired", message))
+            }
+            _ => Ok(Caller::Key(key)),
+        },
         None if inner.config.key.is_none() => Ok(Caller::Owner),
         None => Err(ApiError::key()),
     }

@@ -69,21 +69,6 @@ pub struct KeyQuotas {
     pub tokens_per_day: Option<u64>,
 }
 
-/// Changes to a key. A part that is `None` stays as it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KeyChange {
-    /// The project.
-    pub project: Option<String>,
-    /// Whether memory is used.
-    pub memory: Option<bool>,
-    /// The requests in an hour; `Some(None)` for no limit.
-    pub requests_per_hour: Option<Option<u64>>,
-    /// The tokens in a day; `Some(None)` for no limit.
-    pub tokens_per_day: Option<Option<u64>>,
-    /// The end, in seconds since the Unix epoch; `Some(None)` for no end.
-    pub expires_s: Option<Option<u64>>,
-}
-
 /// A failure with the file of keys.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -126,9 +111,6 @@ pub enum KeyListError {
     /// Not a name of a key or project.
     #[error("{0:?} is no name: 1 to {MAX_KEY_NAME_BYTES} letters, digits, hyphens, dots and underscores")]
     Name(String),
-    /// A quota that allows nothing.
-    #[error("a quota of 0 allows nothing: remove the key instead")]
-    ZeroQuota,
 }
 
 fn known_names(known: &[String]) -> String {
@@ -185,8 +167,8 @@ impl KeyListFile {
     pub fn add(
         &self,
         name: &str,
-        change: &KeyChange,
         now_s: u64,
+        change: impl FnOnce(&mut NamedKey),
     ) -> Result<(NamedKey, Zeroizing<String>), KeyListError> {
         check_name(name)?;
         let _lock = self.lock()?;
@@ -207,7 +189,8 @@ impl KeyListFile {
             created_s: now_s,
             expires_s: None,
         };
-        key.apply(change)?;
+        change(&mut key);
+        check_name(&key.project)?;
         keys.push(key.clone());
         self.write(keys)?;
         Ok((key, text))
@@ -217,16 +200,15 @@ impl KeyListFile {
     ///
     /// # Errors
     /// [`KeyListError`], by cause.
-    pub fn change(&self, name: &str, change: &KeyChange) -> Result<NamedKey, KeyListError> {
+    pub fn change(&self, name: &str, change: impl FnOnce(&mut NamedKey)) -> Result<NamedKey, KeyListError> {
         let _lock = self.lock()?;
         let mut keys = self.keys()?;
-        let known = keys.iter().map(|key| key.name.clone()).collect();
-        let found = keys.iter_mut().find(|key| is_same_name(&key.name, name));
-        let key = found.ok_or_else(|| KeyListError::Unknown { name: name.to_owned(), known })?;
-        key.apply(change)?;
-        let changed = key.clone();
+        let mut key = take(&mut keys, name)?;
+        change(&mut key);
+        check_name(&key.project)?;
+        keys.push(key.clone());
         self.write(keys)?;
-        Ok(changed)
+        Ok(key)
     }
 
     /// Removes a key. A running endpoint refuses it within a second.
@@ -236,12 +218,7 @@ impl KeyListFile {
     pub fn remove(&self, name: &str) -> Result<NamedKey, KeyListError> {
         let _lock = self.lock()?;
         let mut keys = self.keys()?;
-        let place = keys.iter().position(|key| is_same_name(&key.name, name));
-        let Some(place) = place else {
-            let known = keys.into_iter().map(|key| key.name).collect();
-            return Err(KeyListError::Unknown { name: name.to_owned(), known });
-        };
-        let removed = keys.remove(place);
+        let removed = take(&mut keys, name)?;
         self.write(keys)?;
         Ok(removed)
     }
@@ -272,30 +249,19 @@ impl KeyListFile {
 }
 
 impl NamedKey {
-    fn apply(&mut self, change: &KeyChange) -> Result<(), KeyListError> {
-        if let Some(project) = &change.project {
-            check_name(project)?;
-            self.project.clone_from(project);
-        }
-        let quotas = [change.requests_per_hour, change.tokens_per_day];
-        if quotas.contains(&Some(Some(0))) {
-            return Err(KeyListError::ZeroQuota);
-        }
-        self.memory = change.memory.unwrap_or(self.memory);
-        self.quotas.requests_per_hour = change.requests_per_hour.unwrap_or(self.quotas.requests_per_hour);
-        self.quotas.tokens_per_day = change.tokens_per_day.unwrap_or(self.quotas.tokens_per_day);
-        self.expires_s = change.expires_s.unwrap_or(self.expires_s);
-        Ok(())
-    }
-
     /// Whether a program sent this key. Takes the same time for each key.
     fn is_key(&self, hash: &str) -> bool {
         self.hash.as_bytes().ct_eq(hash.as_bytes()).into()
     }
+}
 
-    fn has_expired(&self, now_s: u64) -> bool {
-        self.expires_s.is_some_and(|end_s| end_s <= now_s)
-    }
+/// Takes a key out of the list.
+fn take(keys: &mut Vec<NamedKey>, name: &str) -> Result<NamedKey, KeyListError> {
+    let place = keys.iter().position(|key| is_same_name(&key.name, name)).ok_or_else(|| {
+        let known = keys.iter().map(|key| key.name.clone()).collect();
+        KeyListError::Unknown { name: name.to_owned(), known }
+    })?;
+    Ok(keys.remove(place))
 }
 
 fn hash(key: &[u8]) -> String {
@@ -323,7 +289,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let (_home, file) = file();
         assert!(file.keys().unwrap().is_empty(), "no file yet");
-        let (key, text) = file.add("anna", &KeyChange::default(), 7).unwrap();
+        let (key, text) = file.add("anna", 7, |_| {}).unwrap();
         assert_eq!((key.project.as_str(), key.memory, key.created_s), ("anna", false, 7));
         assert!(text.starts_with(KEY_PREFIX) && text.len() == KEY_PREFIX.len() + 64);
         let kept = std::fs::read_to_string(&file.path).unwrap();
@@ -336,48 +302,41 @@ mod tests {
     #[test]
     fn keys_are_changed_and_removed_by_name() {
         let (_home, file) = file();
-        let (before, _) = file.add("ben", &KeyChange::default(), 0).unwrap();
-        file.add("anna", &KeyChange::default(), 0).unwrap();
-        let again = file.add("Anna", &KeyChange::default(), 0);
+        let (before, _) = file.add("ben", 0, |_| {}).unwrap();
+        file.add("anna", 0, |_| {}).unwrap();
+        let again = file.add("Anna", 0, |_| {});
         assert!(
             matches!(again, Err(KeyListError::Exists(_))),
             "a name has no case: its project would be anna's"
         );
-        let change = KeyChange {
-            project: Some("family".to_owned()),
-            tokens_per_day: Some(Some(10)),
-            expires_s: Some(Some(5)),
-            ..KeyChange::default()
+        let change = |key: &mut NamedKey| {
+            key.project = "family".to_owned();
+            (key.quotas.tokens_per_day, key.expires_s) = (Some(10), Some(5));
         };
-        let after = file.change("ben", &change).unwrap();
+        let after = file.change("ben", change).unwrap();
         assert_eq!((after.project.as_str(), after.quotas.tokens_per_day), ("family", Some(10)));
         assert_eq!(after.hash, before.hash, "the same key");
-        assert!(after.has_expired(5) && !after.has_expired(4));
         let names: Vec<String> = file.keys().unwrap().into_iter().map(|key| key.name).collect();
         assert_eq!(names, ["anna", "ben"]);
-        let open = KeyChange { tokens_per_day: Some(None), expires_s: Some(None), ..KeyChange::default() };
-        let open = file.change("ben", &open).unwrap();
-        assert_eq!((open.quotas.tokens_per_day, open.expires_s), (None, None));
         file.remove("ben").unwrap();
         let gone = file.remove("ben").unwrap_err().to_string();
         assert!(gone.contains("known: anna"), "{gone}");
     }
 
     #[test]
-    fn wrong_names_zero_quotas_and_too_many_keys_are_refused_and_change_nothing() {
+    fn wrong_names_and_too_many_keys_are_refused_and_change_nothing() {
         let (_home, file) = file();
-        let none = KeyChange::default();
         for name in ["", "a b", "é", "a/b", &"x".repeat(MAX_KEY_NAME_BYTES + 1)] {
-            assert!(matches!(file.add(name, &none, 0), Err(KeyListError::Name(_))), "{name}");
+            assert!(matches!(file.add(name, 0, |_| {}), Err(KeyListError::Name(_))), "{name}");
         }
-        let zero = KeyChange { requests_per_hour: Some(Some(0)), ..KeyChange::default() };
-        assert!(matches!(file.add("a", &zero, 0), Err(KeyListError::ZeroQuota)));
+        let project = |key: &mut NamedKey| key.project = "a/b".to_owned();
+        assert!(matches!(file.add("a", 0, project), Err(KeyListError::Name(_))));
         assert!(file.keys().unwrap().is_empty());
         for number in 0..MAX_KEYS {
-            file.add(&number.to_string(), &none, 0).unwrap();
+            file.add(&number.to_string(), 0, |_| {}).unwrap();
         }
-        assert!(matches!(file.add("0", &none, 0), Err(KeyListError::Exists(_))));
-        assert!(matches!(file.add("one-more", &none, 0), Err(KeyListError::Full)));
+        assert!(matches!(file.add("0", 0, |_| {}), Err(KeyListError::Exists(_))));
+        assert!(matches!(file.add("one-more", 0, |_| {}), Err(KeyListError::Full)));
         assert_eq!(file.keys().unwrap().len(), MAX_KEYS);
     }
 
@@ -391,7 +350,7 @@ mod tests {
             files::replace_private(&file.path, damaged.as_bytes()).unwrap();
             let error = file.keys().unwrap_err().to_string();
             assert!(error.contains("serve.keys.json"), "{error}");
-            assert!(file.add("a", &KeyChange::default(), 0).is_err(), "nothing is overwritten");
+            assert!(file.add("a", 0, |_| {}).is_err(), "nothing is overwritten");
         }
         std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(file.keys(), Err(KeyListError::File(KeyFileError::Permissions { .. }))));

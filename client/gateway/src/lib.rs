@@ -57,9 +57,8 @@ mod sessions;
 mod state;
 mod turns;
 
-pub use clock::rfc3339;
 pub use keys::{
-    KeyChange, KeyListError, KeyListFile, KeyQuotas, MAX_KEY_NAME_BYTES, MAX_KEYS, NamedKey,
+    KeyListError, KeyListFile, KeyQuotas, MAX_KEY_NAME_BYTES, MAX_KEYS, NamedKey,
     accounts::{NamedKeys, read_usage},
     generate_key,
     usage::{DayUsage, KeyUsage, UsageTable},

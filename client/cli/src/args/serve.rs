@@ -135,7 +135,7 @@ Examples:
   baton serve keys remove ben";
 
 /// Options of a key.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct KeyOptions {
     /// Project whose conversations the key sees [default of a new key: its name].
     #[arg(long, value_name = "NAME")]

@@ -2,9 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 
-use baton_gateway::{
-    DayUsage, KeyChange, KeyListError, KeyListFile, KeyUsage, NamedKey, UsageTable, read_usage, rfc3339,
-};
+use baton_gateway::{DayUsage, KeyListError, KeyListFile, KeyUsage, NamedKey, UsageTable, read_usage};
 use serde_json::{Value, json};
 
 use crate::{
@@ -32,20 +30,20 @@ pub(crate) fn run(settings: &Settings, arguments: &KeysArguments, out: &Out) -> 
         KeysCommand::Add { name, options } => {
             let change = change(options, now_s)?;
             let page = PageAddress::load(settings.home())?;
-            let (key, text) = file.add(name, &change, now_s).map_err(failure)?;
+            let (key, text) = file.add(name, now_s, change).map_err(failure)?;
             show_added(&key, &text, page.as_ref(), now_s, out)
         }
         KeysCommand::Change { name, options } => {
             let change = change(options, now_s)?;
-            if change == KeyChange::default() {
+            if *options == KeyOptions::default() {
                 return Err(Failure::usage(
                     "no option says what to change",
                     "baton serve keys change -h lists the options",
                 ));
             }
-            let key = file.change(name, &change).map_err(failure)?;
+            let key = file.change(name, change).map_err(failure)?;
             let text = format!("{name} is changed. {}", rights(&key));
-            Ok(out.answer(&describe(&key, None, now_s), &text)?)
+            Ok(out.answer(&read_usage(settings.home()).describe(&key, now_s), &text)?)
         }
         KeysCommand::Remove { name } => {
             let key = file.remove(name).map_err(failure)?;
@@ -65,11 +63,9 @@ fn show_added(
 ) -> Result<(), Failure> {
     let link = page.map(|page| page.link(Some(text)));
     if out.json() {
-        let mut value = describe(key, None, now_s);
-        if let Value::Object(fields) = &mut value {
-            fields.insert("key".to_owned(), text.into());
-            fields.insert("link".to_owned(), json!(link.as_ref().map(|link| link.as_str())));
-        }
+        let mut value = UsageTable::default().describe(key, now_s);
+        value["key"] = text.into();
+        value["link"] = json!(link.as_ref().map(|link| link.as_str()));
         return Ok(out.value(&value)?);
     }
     out.line(text)?;
@@ -86,7 +82,8 @@ fn show_added(
     Ok(())
 }
 
-fn change(options: &KeyOptions, now_s: u64) -> Result<KeyChange, Failure> {
+/// The change of a key that options name; what no option names stays.
+fn change(options: &KeyOptions, now_s: u64) -> Result<impl FnOnce(&mut NamedKey) + use<'_>, Failure> {
     if let Some(Term::At(end_s)) = options.expires
         && end_s <= now_s
     {
@@ -96,16 +93,19 @@ fn change(options: &KeyOptions, now_s: u64) -> Result<KeyChange, Failure> {
             "a key that should end now is removed: baton serve keys remove NAME",
         ));
     }
-    Ok(KeyChange {
-        project: options.project.clone(),
-        memory: options.memory.map(|switch| switch == Switch::On),
-        requests_per_hour: options.requests_per_hour.map(|quota| quota.0),
-        tokens_per_day: options.tokens_per_day.map(|quota| quota.0),
-        expires_s: options.expires.map(|term| match term {
-            Term::Days(days) => Some(now_s.saturating_add(days.saturating_mul(DAY_S))),
-            Term::At(time_s) => Some(time_s),
-            Term::Never => None,
-        }),
+    Ok(move |key: &mut NamedKey| {
+        let quotas = &mut key.quotas;
+        key.project = options.project.clone().unwrap_or_else(|| key.project.clone());
+        key.memory = options.memory.map_or(key.memory, |switch| switch == Switch::On);
+        quotas.requests_per_hour =
+            options.requests_per_hour.map_or(quotas.requests_per_hour, |quota| quota.0);
+        quotas.tokens_per_day = options.tokens_per_day.map_or(quotas.tokens_per_day, |quota| quota.0);
+        key.expires_s = match options.expires {
+            Some(Term::Days(days)) => Some(now_s.saturating_add(days.saturating_mul(DAY_S))),
+            Some(Term::At(time_s)) => Some(time_s),
+            Some(Term::Never) => None,
+            None => key.expires_s,
+        };
     })
 }
 
@@ -141,7 +141,7 @@ fn rights(key: &NamedKey) -> String {
 fn list(file: &KeyListFile, usage: &UsageTable, now_s: u64, out: &Out) -> Result<(), Failure> {
     let keys = file.keys().map_err(failure)?;
     if out.json() {
-        let keys: Vec<Value> = keys.iter().map(|key| describe(key, usage.of(&key.name), now_s)).collect();
+        let keys: Vec<Value> = keys.iter().map(|key| usage.describe(key, now_s)).collect();
         return Ok(out.value(&json!({ "keys": keys }))?);
     }
     if keys.is_empty() {
@@ -183,7 +183,7 @@ fn show(file: &KeyListFile, usage: &UsageTable, name: &str, now_s: u64, out: &Ou
     };
     let own = usage.of(name);
     if out.json() {
-        return Ok(out.value(&describe(key, own, now_s))?);
+        return Ok(out.value(&usage.describe(key, now_s))?);
     }
     out.note(&rights(key));
     let days = own.into_iter().flat_map(KeyUsage::days).map(|(day_s, usage)| {
@@ -197,27 +197,4 @@ fn show(file: &KeyListFile, usage: &UsageTable, name: &str, now_s: u64, out: &Ou
         return Ok(());
     }
     Ok(out.table(&["DAY", "REQUESTS", "INPUT TOKENS", "ANSWER TOKENS"], rows)?)
-}
-
-fn describe(key: &NamedKey, usage: Option<&KeyUsage>, now_s: u64) -> Value {
-    let days = usage.into_iter().flat_map(KeyUsage::days);
-    json!({
-        "name": key.name,
-        "project": key.project,
-        "memory": key.memory,
-        "created": rfc3339(key.created_s),
-        "expires": key.expires_s.map(rfc3339),
-        "expired": key.expires_s.is_some_and(|end_s| end_s <= now_s),
-        "requests_per_hour": key.quotas.requests_per_hour,
-        "requests_in_hour": usage.map_or(0, |usage| usage.requests_in_hour(now_s)),
-        "tokens_per_day": key.quotas.tokens_per_day,
-        "days": days
-            .map(|(day_s, usage)| json!({
-                "day": day(day_s.saturating_mul(1000)),
-                "requests": usage.requests,
-                "input_tokens": usage.input_tokens,
-                "output_tokens": usage.output_tokens,
-            }))
-            .collect::<Vec<_>>(),
-    })
 }

@@ -96,12 +96,10 @@ impl ApiError {
 
     /// A quota of the key of this name is spent.
     pub(crate) fn quota(name: &str, spent: SpentQuota) -> Self {
-        let wait_s = spent.wait_s();
-        let (code, cause) = match spent {
-            SpentQuota::Requests { limit, .. } => {
-                ("rate_limit_exceeded", format!("has made its {} of this hour", count(limit, "request")))
-            }
-            SpentQuota::Tokens { limit, rest, .. } => {
+        let SpentQuota { limit, rest_tokens, wait_s } = spent;
+        let (code, cause) = match rest_tokens {
+            None => ("rate_limit_exceeded", format!("has made its {} of this hour", count(limit, "request"))),
+            Some(rest) => {
                 let limit = count(limit, "token");
                 let cause = format!("has {rest} of its {limit} of this day left, too few for this request");
                 ("insufficient_quota", cause)
@@ -270,7 +268,7 @@ mod tests {
         ] {
             assert_eq!(wait(seconds), said, "{seconds}");
         }
-        let spent = ApiError::quota("anna", SpentQuota::Requests { limit: 1, wait_s: 90 });
+        let spent = ApiError::quota("anna", SpentQuota { limit: 1, rest_tokens: None, wait_s: 90 });
         assert!(
             spent.message.contains("has made its 1 request of this hour; the quota begins anew in 2 min")
         );

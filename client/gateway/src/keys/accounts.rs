@@ -3,7 +3,6 @@
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
 };
 
 use baton_keys::files;
@@ -37,35 +36,22 @@ struct AccountState {
     usage: UsageTable,
     /// Whether the usage file lacks some usage.
     is_unsaved: bool,
-    /// The list's file when it was read.
-    stamp: Option<FileStamp>,
+    /// Whether the list's file could not be read, which the log has.
+    is_unreadable: bool,
 }
 
-/// Distinguishes two states of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileStamp {
-    modified: SystemTime,
-    bytes: u64,
-}
-
-/// A key as it matches a request.
-#[derive(Debug, Clone)]
-pub(crate) enum KeyMatch {
-    Valid(Arc<NamedKey>),
-    Expired(Arc<NamedKey>),
-}
-
-/// The tokens of a running request. They are held until a node is asked, and all of them are counted then: nobody knows
-/// how many the node computes until its receipt comes. So a request whose end the endpoint does not live to see is
-/// counted too. Dropping a charge for which no node was asked counts nothing.
+/// The tokens of a running request. All of them are counted at first: nobody knows how many the node computes until its
+/// receipt comes. So a request whose end the endpoint does not live to see is counted too. Dropping a charge for which
+/// no node was asked takes them back.
 #[derive(Debug)]
 pub(crate) struct Charge {
     keys: NamedKeys,
     name: String,
     held: TokenEstimate,
-    /// When a node was asked, in seconds since the Unix epoch.
-    asked_s: Option<u64>,
-    now_s: u64,
+    /// When they were counted, in seconds since the Unix epoch.
+    held_s: u64,
+    /// Whether a node was asked.
+    is_asked: bool,
 }
 
 impl NamedKeys {
@@ -75,10 +61,9 @@ impl NamedKeys {
     /// As [`KeyListFile::keys`].
     pub fn open(home: &Path) -> Result<Self, KeyListError> {
         let list = KeyListFile::of_home(home);
-        let stamp = list.stamp();
         let keys = list.keys()?;
         let usage = read_usage(home);
-        let state = AccountState { keys, usage, is_unsaved: false, stamp };
+        let state = AccountState { keys, usage, is_unsaved: false, is_unreadable: false };
         let inner = KeyAccounts { list, usage_path: home.join(USAGE_FILE), state: Mutex::new(state) };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -88,11 +73,10 @@ impl NamedKeys {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key that a program sent, if it has a name.
-    pub(crate) fn find(&self, sent: &[u8], now_s: u64) -> Option<KeyMatch> {
+    /// The key that a program sent, if it has a name; it may have ended.
+    pub(crate) fn find(&self, sent: &[u8]) -> Option<Arc<NamedKey>> {
         let hash = hash(sent);
-        let found = self.state().keys.iter().find(|key| key.is_key(&hash)).cloned().map(Arc::new)?;
-        Some(if found.has_expired(now_s) { KeyMatch::Expired(found) } else { KeyMatch::Valid(found) })
+        self.state().keys.iter().find(|key| key.is_key(&hash)).cloned().map(Arc::new)
     }
 
     /// The keys, by name, with a copy of their usage.
@@ -127,30 +111,28 @@ impl NamedKeys {
         wanted: TokenEstimate,
         now_s: u64,
     ) -> Result<Charge, SpentQuota> {
-        let held = self.state().usage.hold(key, wanted, now_s)?;
-        let name = key.name.clone();
-        Ok(Charge { keys: self.clone(), name, held, asked_s: None, now_s })
+        let mut state = self.state();
+        let held = state.usage.hold(key, wanted, now_s)?;
+        state.is_unsaved = true;
+        Ok(Charge { keys: self.clone(), name: key.name.clone(), held, held_s: now_s, is_asked: false })
     }
 
-    /// Reads the list again if its file changed, and writes new usage. Blocking.
+    /// Reads the list again, and writes new usage. Blocking.
     pub(crate) fn synchronise(&self) {
         self.reload();
         self.save();
     }
 
     fn reload(&self) {
-        let stamp = self.inner.list.stamp();
-        if self.state().stamp == stamp {
-            return;
-        }
         let keys = self.inner.list.keys();
         let mut state = self.state();
-        state.stamp = stamp;
+        let was_unreadable = std::mem::replace(&mut state.is_unreadable, keys.is_err());
         match keys {
             Ok(keys) => {
                 state.usage.keep(&keys);
                 state.keys = keys;
             }
+            Err(_) if was_unreadable => {}
             Err(error) => {
                 tracing::warn!(%error, "the list of keys changed, and cannot be read; the former one holds")
             }
@@ -168,14 +150,6 @@ impl NamedKeys {
             tracing::warn!(%error, "the usage of keys was not saved");
             self.state().is_unsaved = true;
         }
-    }
-}
-
-impl KeyListFile {
-    /// The file's state; none if it cannot be read.
-    fn stamp(&self) -> Option<FileStamp> {
-        let metadata = std::fs::metadata(&self.path).ok()?;
-        Some(FileStamp { modified: metadata.modified().ok()?, bytes: metadata.len() })
     }
 }
 
@@ -200,33 +174,28 @@ impl Charge {
         self.held
     }
 
-    /// Counts all tokens, since a node is asked: from now on it may compute.
+    /// Keeps all tokens counted, since a node is asked: from now on it may compute.
     pub(crate) fn note_asked(&mut self) {
-        if self.asked_s.is_none() {
-            self.asked_s = Some(self.now_s);
-            self.change(|usage, charge| usage.settle(&charge.name, charge.held, charge.held, charge.now_s));
-        }
+        self.is_asked = true;
     }
 
     /// Counts the tokens that the request used.
     pub(crate) fn settle(mut self, used: TokenEstimate, now_s: u64) {
-        self.note_asked();
-        let asked_s = self.asked_s.unwrap_or(now_s);
-        self.change(|usage, charge| usage.correct(&charge.name, charge.held, asked_s, used, now_s));
+        self.is_asked = true;
+        self.replace(used, now_s);
     }
 
-    fn change(&self, change: impl FnOnce(&mut UsageTable, &Self)) {
+    fn replace(&self, used: TokenEstimate, now_s: u64) {
         let mut state = self.keys.state();
-        change(&mut state.usage, self);
+        state.usage.settle(&self.name, self.held, self.held_s, used, now_s);
         state.is_unsaved = true;
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if self.asked_s.is_none() {
-            let none = TokenEstimate::default();
-            self.change(|usage, charge| usage.settle(&charge.name, charge.held, none, charge.now_s));
+        if !self.is_asked {
+            self.replace(TokenEstimate::default(), self.held_s);
         }
     }
 }
@@ -234,32 +203,28 @@ impl Drop for Charge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::KeyChange;
 
     const NOW_S: u64 = 1_800_000_000;
 
-    fn found(keys: &NamedKeys, sent: &str) -> Option<String> {
-        match keys.find(sent.as_bytes(), NOW_S)? {
-            KeyMatch::Valid(key) => Some(key.name.clone()),
-            KeyMatch::Expired(key) => Some(format!("{} expired", key.name)),
-        }
+    fn found(keys: &NamedKeys, sent: &str) -> Option<(String, Option<u64>)> {
+        keys.find(sent.as_bytes()).map(|key| (key.name.clone(), key.expires_s))
     }
 
     #[test]
     fn keys_are_learned_and_forgotten_while_the_endpoint_runs() {
         let home = tempfile::tempdir().unwrap();
         let (keys, list) = (NamedKeys::open(home.path()).unwrap(), KeyListFile::of_home(home.path()));
-        let (_, anna) = list.add("anna", &KeyChange::default(), NOW_S).unwrap();
+        let (_, anna) = list.add("anna", NOW_S, |_| {}).unwrap();
         assert_eq!(found(&keys, &anna), None);
         keys.synchronise();
-        assert_eq!(found(&keys, &anna).as_deref(), Some("anna"));
-        let end = KeyChange { expires_s: Some(Some(NOW_S)), ..KeyChange::default() };
-        list.change("anna", &end).unwrap();
+        assert_eq!(found(&keys, &anna), Some(("anna".to_owned(), None)));
+        list.change("anna", |key| key.expires_s = Some(NOW_S)).unwrap();
         keys.synchronise();
-        assert_eq!(found(&keys, &anna).as_deref(), Some("anna expired"));
+        let ended = Some(("anna".to_owned(), Some(NOW_S)));
+        assert_eq!(found(&keys, &anna), ended);
         files::replace_private(&home.path().join("serve.keys.json"), b"{").unwrap();
         keys.synchronise();
-        assert_eq!(found(&keys, &anna).as_deref(), Some("anna expired"), "the former list holds");
+        assert_eq!(found(&keys, &anna), ended, "the former list holds");
         std::fs::remove_file(home.path().join("serve.keys.json")).unwrap();
         keys.synchronise();
         assert_eq!(found(&keys, &anna), None);
@@ -269,8 +234,7 @@ mod tests {
     fn usage_survives_a_restart_and_damage_stops_nothing() {
         let home = tempfile::tempdir().unwrap();
         let list = KeyListFile::of_home(home.path());
-        let quota = KeyChange { tokens_per_day: Some(Some(100)), ..KeyChange::default() };
-        let (anna, _) = list.add("anna", &quota, NOW_S).unwrap();
+        let (anna, _) = list.add("anna", NOW_S, |key| key.quotas.tokens_per_day = Some(100)).unwrap();
         let keys = NamedKeys::open(home.path()).unwrap();
         let wanted = TokenEstimate { input: 10, output: 50 };
         keys.count_request(&anna, NOW_S).unwrap();

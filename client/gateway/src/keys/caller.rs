@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{NamedKey, usage::SpentQuota};
+use super::NamedKey;
 
 /// The caller of a request.
 #[derive(Debug, Clone, Default)]
@@ -28,15 +28,6 @@ impl Caller {
         match self {
             Self::Owner => true,
             Self::Key(key) => key.memory,
-        }
-    }
-}
-
-impl SpentQuota {
-    /// Seconds until the quota begins anew.
-    pub(crate) fn wait_s(self) -> u64 {
-        match self {
-            Self::Requests { wait_s, .. } | Self::Tokens { wait_s, .. } => wait_s,
         }
     }
 }

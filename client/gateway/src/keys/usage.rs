@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{KeyQuotas, NamedKey};
+use crate::clock::rfc3339;
 
 const HOUR_S: u64 = 3_600;
 const DAY_S: u64 = 24 * HOUR_S;
@@ -27,6 +29,11 @@ impl DayUsage {
     fn tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
+
+    fn add(&mut self, tokens: TokenEstimate) {
+        self.input_tokens = self.input_tokens.saturating_add(tokens.input);
+        self.output_tokens = self.output_tokens.saturating_add(tokens.output);
+    }
 }
 
 /// The usage of a key.
@@ -38,9 +45,6 @@ pub struct KeyUsage {
     hour_requests: u64,
     /// Usage by day, in days since the Unix epoch.
     days: BTreeMap<u64, DayUsage>,
-    /// Tokens of requests for which no node was asked yet. A restart ends them unasked.
-    #[serde(skip)]
-    held_tokens: u64,
 }
 
 /// The rest of a key's quotas.
@@ -55,11 +59,12 @@ pub(crate) struct QuotaRest {
 
 /// The quota that refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SpentQuota {
-    /// The requests of this hour.
-    Requests { limit: u64, wait_s: u64 },
-    /// The tokens of this day.
-    Tokens { limit: u64, rest: u64, wait_s: u64 },
+pub(crate) struct SpentQuota {
+    pub(crate) limit: u64,
+    /// The rest of this day's tokens; none where the requests of this hour are spent.
+    pub(crate) rest_tokens: Option<u64>,
+    /// Seconds until the quota begins anew.
+    pub(crate) wait_s: u64,
 }
 
 /// The tokens of a request.
@@ -105,7 +110,7 @@ impl KeyUsage {
         // An input may be larger than its estimate. The next day pays for it.
         let yesterday = self.day(now_s.saturating_sub(DAY_S)).tokens();
         let excess = quotas.tokens_per_day.map_or(0, |limit| yesterday.saturating_sub(limit));
-        let used_tokens = self.day(now_s).tokens().saturating_add(self.held_tokens).saturating_add(excess);
+        let used_tokens = self.day(now_s).tokens().saturating_add(excess);
         QuotaRest {
             requests: quotas
                 .requests_per_hour
@@ -124,6 +129,32 @@ impl UsageTable {
         self.0.get(name)
     }
 
+    /// A key with its usage, for programs.
+    #[must_use]
+    pub fn describe(&self, key: &NamedKey, now_s: u64) -> Value {
+        let rest = self.rest(key, now_s);
+        let days = self.of(&key.name).into_iter().flat_map(KeyUsage::days);
+        json!({
+            "name": key.name,
+            "project": key.project,
+            "memory": key.memory,
+            "created": rfc3339(key.created_s),
+            "expires": key.expires_s.map(rfc3339),
+            "requests_per_hour": key.quotas.requests_per_hour,
+            "requests_left": rest.requests,
+            "tokens_per_day": key.quotas.tokens_per_day,
+            "tokens_left": rest.tokens,
+            "days": days
+                .map(|(day_s, DayUsage { requests, input_tokens, output_tokens })| json!({
+                    "day": rfc3339(day_s).split('T').next(),
+                    "requests": requests,
+                    "input_tokens": input_tokens,
+                    "output_tokens": output_tokens,
+                }))
+                .collect::<Vec<_>>(),
+        })
+    }
+
     /// The rest of a key's quotas.
     pub(crate) fn rest(&self, key: &NamedKey, now_s: u64) -> QuotaRest {
         self.0.get(&key.name).unwrap_or(&KeyUsage::default()).rest(key.quotas, now_s)
@@ -133,7 +164,7 @@ impl UsageTable {
     pub(crate) fn count_request(&mut self, key: &NamedKey, now_s: u64) -> Result<(), SpentQuota> {
         let rest = self.rest(key, now_s);
         if let (Some(0), Some(limit)) = (rest.requests, key.quotas.requests_per_hour) {
-            return Err(SpentQuota::Requests { limit, wait_s: rest.next_hour_s });
+            return Err(SpentQuota { limit, rest_tokens: None, wait_s: rest.next_hour_s });
         }
         let usage = self.0.entry(key.name.clone()).or_default();
         if usage.hour != now_s / HOUR_S {
@@ -155,7 +186,7 @@ impl UsageTable {
         day.requests = day.requests.saturating_sub(1);
     }
 
-    /// Holds the tokens of a request until [`UsageTable::settle`]. Returns the held tokens: the answer may be shorter
+    /// Counts the tokens that a request may use, until [`UsageTable::settle`]. Returns them: the answer may be shorter
     /// than wanted.
     pub(crate) fn hold(
         &mut self,
@@ -169,41 +200,29 @@ impl UsageTable {
             // An answer needs a token; a request for vectors has none.
             let least = wanted.input.saturating_add(wanted.output.min(1));
             if rest_tokens < least {
-                return Err(SpentQuota::Tokens { limit, rest: rest_tokens, wait_s: rest.next_day_s });
+                return Err(SpentQuota { limit, rest_tokens: rest.tokens, wait_s: rest.next_day_s });
             }
             held.output = wanted.output.min(rest_tokens - wanted.input);
         }
-        let usage = self.0.entry(key.name.clone()).or_default();
-        usage.held_tokens = usage.held_tokens.saturating_add(held.input.saturating_add(held.output));
+        self.0.entry(key.name.clone()).or_default().day_mut(now_s).add(held);
         Ok(held)
     }
 
-    /// Counts the tokens of a request that ended, in place of the held ones.
-    pub(crate) fn settle(&mut self, name: &str, held: TokenEstimate, used: TokenEstimate, now_s: u64) {
-        // A key that was removed meanwhile has no usage any more.
-        let Some(usage) = self.0.get_mut(name) else { return };
-        usage.held_tokens = usage.held_tokens.saturating_sub(held.input.saturating_add(held.output));
-        let day = usage.day_mut(now_s);
-        day.input_tokens = day.input_tokens.saturating_add(used.input);
-        day.output_tokens = day.output_tokens.saturating_add(used.output);
-    }
-
-    /// Replaces the tokens of a request that were counted at `counted_s`, when its node was asked, by those that it used.
-    pub(crate) fn correct(
+    /// Replaces the tokens of a request that were held at `held_s` by those that it used.
+    pub(crate) fn settle(
         &mut self,
         name: &str,
-        counted: TokenEstimate,
-        counted_s: u64,
+        held: TokenEstimate,
+        held_s: u64,
         used: TokenEstimate,
         now_s: u64,
     ) {
+        // A key that was removed meanwhile has no usage any more.
         let Some(usage) = self.0.get_mut(name) else { return };
-        let day = usage.day_mut(counted_s);
-        day.input_tokens = day.input_tokens.saturating_sub(counted.input);
-        day.output_tokens = day.output_tokens.saturating_sub(counted.output);
-        let day = usage.day_mut(now_s);
-        day.input_tokens = day.input_tokens.saturating_add(used.input);
-        day.output_tokens = day.output_tokens.saturating_add(used.output);
+        let day = usage.day_mut(held_s);
+        day.input_tokens = day.input_tokens.saturating_sub(held.input);
+        day.output_tokens = day.output_tokens.saturating_sub(held.output);
+        usage.day_mut(now_s).add(used);
     }
 
     /// Forgets the usage of all keys but these.
@@ -241,7 +260,7 @@ mod tests {
         let (key, mut usage) = (key(Some(2), None), UsageTable::default());
         usage.count_request(&key, NOW_S).unwrap();
         usage.count_request(&key, NOW_S).unwrap();
-        let spent = Err(SpentQuota::Requests { limit: 2, wait_s: HOUR_S - 100 });
+        let spent = Err(SpentQuota { limit: 2, rest_tokens: None, wait_s: HOUR_S - 100 });
         assert_eq!(usage.count_request(&key, NOW_S), spent);
         usage.uncount_request("anna", NOW_S);
         usage.count_request(&key, NOW_S).unwrap();
@@ -257,10 +276,10 @@ mod tests {
         assert_eq!(first, estimate(30, 50));
         let second = usage.hold(&key, estimate(15, 50), NOW_S).unwrap();
         assert_eq!(second, estimate(15, 5), "the first turn holds its tokens while it runs");
-        let spent = SpentQuota::Tokens { limit: 100, rest: 0, wait_s: DAY_S - 100 };
+        let spent = SpentQuota { limit: 100, rest_tokens: Some(0), wait_s: DAY_S - 100 };
         assert_eq!(usage.hold(&key, estimate(0, 1), NOW_S), Err(spent));
-        usage.settle("anna", first, estimate(20, 10), NOW_S);
-        usage.settle("anna", second, estimate(0, 0), NOW_S);
+        usage.settle("anna", first, NOW_S, estimate(20, 10), NOW_S);
+        usage.settle("anna", second, NOW_S, estimate(0, 0), NOW_S);
         assert_eq!(usage.rest(&key, NOW_S).tokens, Some(70));
         assert!(usage.hold(&key, estimate(90, 1), NOW_S).is_err(), "the input alone is more than the rest");
         assert_eq!(usage.hold(&key, estimate(90, 9), NOW_S + DAY_S).unwrap(), estimate(90, 9));
@@ -270,7 +289,7 @@ mod tests {
     fn an_input_beyond_its_estimate_is_paid_the_next_day() {
         let (key, mut usage) = (key(None, Some(100)), UsageTable::default());
         let held = usage.hold(&key, estimate(10, 10), NOW_S).unwrap();
-        usage.settle("anna", held, estimate(120, 10), NOW_S);
+        usage.settle("anna", held, NOW_S, estimate(120, 10), NOW_S);
         assert_eq!(usage.rest(&key, NOW_S).tokens, Some(0));
         assert_eq!(usage.rest(&key, NOW_S + DAY_S).tokens, Some(70));
         assert_eq!(usage.rest(&key, NOW_S + 2 * DAY_S).tokens, Some(100));
@@ -282,7 +301,8 @@ mod tests {
         for day in 0..40 {
             usage.count_request(&key, NOW_S + day * DAY_S).unwrap();
             let held = usage.hold(&key, estimate(1, 1), NOW_S + day * DAY_S).unwrap();
-            usage.settle("anna", held, estimate(3, 4), NOW_S + day * DAY_S);
+            let time_s = NOW_S + day * DAY_S;
+            usage.settle("anna", held, time_s, estimate(3, 4), time_s);
         }
         let days: Vec<_> = usage.of("anna").unwrap().days().collect();
         assert_eq!(days.len(), DAYS_KEPT);
@@ -312,11 +332,11 @@ mod tests {
                 }
                 if ends && let Some((held, percent)) = running.pop() {
                     let used = estimate(held.input * percent / 100, held.output * percent / 100);
-                    usage.settle("anna", held, used, NOW_S);
+                    usage.settle("anna", held, NOW_S, used, NOW_S);
                 }
             }
             for (held, _) in running {
-                usage.settle("anna", held, held, NOW_S);
+                usage.settle("anna", held, NOW_S, held, NOW_S);
             }
             let used = usage.of("anna").map(|usage| usage.day(NOW_S).tokens()).unwrap_or_default();
             prop_assert!(used <= limit, "{used} of {limit}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use baton_client::{AccountKey, TurnInput};
-use baton_gateway::{KeyChange, KeyListFile, read_usage};
+use baton_gateway::{KeyListFile, NamedKey, read_usage};
 use baton_proto::ErrorCode;
 use baton_testkit::{
     World,
@@ -28,8 +28,8 @@ struct Program<'a> {
 
 impl<'a> Program<'a> {
     /// Adds a key to the home of an endpoint that is not open yet.
-    fn add(world: &World, name: &str, change: &KeyChange) -> Zeroizing<String> {
-        KeyListFile::of_home(world.home.path()).add(name, change, 0).unwrap().1
+    fn add(world: &World, name: &str, change: impl FnOnce(&mut NamedKey)) -> Zeroizing<String> {
+        KeyListFile::of_home(world.home.path()).add(name, 0, change).unwrap().1
     }
 
     fn of(endpoint: &'a Endpoint, key: Zeroizing<String>) -> Self {
@@ -77,10 +77,9 @@ fn ids(list: &Value) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_sees_the_conversations_of_its_project_and_the_owner_sees_all() {
     let world = World::new(1).await;
-    let anna = Program::add(&world, "anna", &KeyChange::default());
-    let phone = KeyChange { project: Some("anna".to_owned()), ..KeyChange::default() };
-    let phone = Program::add(&world, "phone", &phone);
-    let ben = Program::add(&world, "ben", &KeyChange::default());
+    let anna = Program::add(&world, "anna", |_| {});
+    let phone = Program::add(&world, "phone", |key| key.project = "anna".to_owned());
+    let ben = Program::add(&world, "ben", |_| {});
     let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
     let (anna_key, ben_key) = (anna.clone(), ben.clone());
     let [anna, phone, ben] = [anna, phone, ben].map(|key| Program::of(&endpoint, key));
@@ -150,10 +149,8 @@ async fn a_key_sees_the_conversations_of_its_project_and_the_owner_sees_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn quotas_cut_and_refuse_with_the_time_to_wait_and_usage_is_told() {
     let world = World::new(1).await;
-    let requests = KeyChange { requests_per_hour: Some(Some(2)), ..KeyChange::default() };
-    let requests = Program::add(&world, "few", &requests);
-    let tokens = KeyChange { tokens_per_day: Some(Some(40)), ..KeyChange::default() };
-    let tokens = Program::add(&world, "short", &tokens);
+    let requests = Program::add(&world, "few", |key| key.quotas.requests_per_hour = Some(2));
+    let tokens = Program::add(&world, "short", |key| key.quotas.tokens_per_day = Some(40));
     let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
     let (few_key, short_key) = (requests.clone(), tokens.clone());
     let [few, short] = [requests, tokens].map(|key| Program::of(&endpoint, key));
@@ -205,9 +202,8 @@ async fn quotas_cut_and_refuse_with_the_time_to_wait_and_usage_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_ends_is_removed_and_is_added_while_the_endpoint_runs() {
     let world = World::new(1).await;
-    let ended = KeyChange { expires_s: Some(Some(1)), ..KeyChange::default() };
-    let ended = Program::add(&world, "ended", &ended);
-    let guest = Program::add(&world, "guest", &KeyChange::default());
+    let ended = Program::add(&world, "ended", |key| key.expires_s = Some(1));
+    let guest = Program::add(&world, "guest", |_| {});
     let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
     let [ended, guest] = [ended, guest].map(|key| Program::of(&endpoint, key));
     let question = said(&[("user", "a")]);
@@ -216,7 +212,7 @@ async fn a_key_ends_is_removed_and_is_added_while_the_endpoint_runs() {
     guest.say(&question).await;
     let list = KeyListFile::of_home(world.home.path());
     list.remove("guest").unwrap();
-    let late = Program::of(&endpoint, Program::add(&world, "late", &KeyChange::default()));
+    let late = Program::of(&endpoint, Program::add(&world, "late", |_| {}));
     let learned = async {
         while guest.get("/api/sessions").await.0 != 401 || late.get("/api/sessions").await.0 != 200 {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -234,9 +230,8 @@ async fn memory_is_of_the_key_s_project_and_only_where_the_key_has_it() {
     let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
     let (remembered, mut exchanges) = mpsc::unbounded_channel();
     let memory = Arc::new(Memory(AccountKey::generate(), remembered));
-    let on = KeyChange { memory: Some(true), ..KeyChange::default() };
-    let with = Program::add(&world, "with", &on);
-    let without = Program::add(&world, "without", &KeyChange::default());
+    let with = Program::add(&world, "with", |key| key.memory = true);
+    let without = Program::add(&world, "without", |_| {});
     let template = TurnInput::new(Vec::new()).with_route(|route| route.relayer = Some(relayer.named()));
     let endpoint = Endpoint::with_keys(&world, template, Some(memory)).await;
     let [with, without] = [with, without].map(|key| Program::of(&endpoint, key));
@@ -260,9 +255,8 @@ async fn the_sentences_about_privacy_say_what_a_turn_does_with_the_words_of_a_pe
     let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
     let (remembered, mut exchanges) = mpsc::unbounded_channel();
     let memory = Arc::new(Memory(AccountKey::generate(), remembered));
-    let on = KeyChange { memory: Some(true), ..KeyChange::default() };
-    let with = Program::add(&world, "with", &on);
-    let without = Program::add(&world, "without", &KeyChange::default());
+    let with = Program::add(&world, "with", |key| key.memory = true);
+    let without = Program::add(&world, "without", |_| {});
     let template = TurnInput::new(Vec::new()).with_route(|route| route.relayer = Some(relayer.named()));
     let endpoint = Endpoint::with_keys(&world, template, Some(memory)).await;
     let owner = Zeroizing::new(KEY.to_owned());
@@ -308,8 +302,8 @@ fn said_by_user(number: usize) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_sees_edits_and_forgets_the_memories_of_its_project_alone() {
     let world = World::new(1).await;
-    let on = KeyChange { memory: Some(true), ..KeyChange::default() };
-    let (anna, off) = (Program::add(&world, "anna", &on), Program::add(&world, "off", &KeyChange::default()));
+    let anna = Program::add(&world, "anna", |key| key.memory = true);
+    let off = Program::add(&world, "off", |_| {});
     let (remembered, _exchanges) = mpsc::unbounded_channel();
     let memory = Arc::new(Memory(AccountKey::generate(), remembered));
     let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), Some(memory)).await;
@@ -349,7 +343,7 @@ async fn a_key_sees_edits_and_forgets_the_memories_of_its_project_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_reach_memory_s_tools_with_the_owner_s_key_alone() {
     let world = World::new(1).await;
-    let named = Program::add(&world, "named", &KeyChange { memory: Some(true), ..KeyChange::default() });
+    let named = Program::add(&world, "named", |key| key.memory = true);
     let (remembered, _exchanges) = mpsc::unbounded_channel();
     let memory = Arc::new(Memory(AccountKey::generate(), remembered));
     let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), Some(memory)).await;
@@ -420,7 +414,7 @@ async fn however_a_request_ends_its_node_s_tokens_are_counted() {
         (Act::AdmitAndHang, Reader::ServerIsKilled, INPUT + LIMIT, INPUT + LIMIT),
     ] {
         let world = World::new(1).await;
-        let key = Program::add(&world, "anna", &KeyChange::default());
+        let key = Program::add(&world, "anna", |_| {});
         let template = TurnInput::new(Vec::new()).with_route(|route| route.max_attempts = 2);
         let endpoint = Endpoint::with_keys(&world, template, None).await;
         let anna = Program::of(&endpoint, key);
@@ -474,8 +468,8 @@ async fn however_a_request_ends_its_node_s_tokens_are_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_without_their_bodies_are_counted_and_keep_nobody_waiting() {
     let world = World::new(1).await;
-    let few = KeyChange { requests_per_hour: Some(Some(70)), ..KeyChange::default() };
-    let (anna, ben) = (Program::add(&world, "anna", &few), Program::add(&world, "ben", &few));
+    let few = |key: &mut NamedKey| key.quotas.requests_per_hour = Some(70);
+    let (anna, ben) = (Program::add(&world, "anna", few), Program::add(&world, "ben", few));
     let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
     let mut waiting = Vec::new();
     for _ in 0..70 {
@@ -503,7 +497,7 @@ async fn requests_without_their_bodies_are_counted_and_keep_nobody_waiting() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_has_eight_requests_at_once_and_further_ones_are_not_counted() {
     let world = World::new(1).await;
-    let key = Program::add(&world, "anna", &KeyChange::default());
+    let key = Program::add(&world, "anna", |_| {});
     let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
     let anna = Program::of(&endpoint, key);
     world.nodes[0].script([Act::AdmitAndHang; 8]);
