@@ -53,9 +53,6 @@ pub(crate) enum Command {
     /// Attack a node or a relayer, for `flood`
     #[command(hide = true)]
     FloodAttack(AttackerArgs),
-    /// Kill the processes of a command that was killed
-    #[command(hide = true)]
-    Warden,
     /// Run only the Walrus-compatible store
     Store(StoreArgs),
     /// Print a completion script for a shell

@@ -46,10 +46,6 @@ pub fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
     let cli = Cli::try_parse_from(&given);
     let cli = cli.unwrap_or_else(|error| usage::exit(&usage::completed(&Cli::command(), &given, error)));
-    if matches!(cli.command, Command::Warden) {
-        // Before anything else starts: the warden must outlive the process that started it.
-        return process::warden::run();
-    }
     // The store's warnings name damaged files for its operator.
     let level = if matches!(cli.command, Command::Store(_)) { "warn" } else { "error" };
     log::start(log::filter(cli.log.as_deref().unwrap_or(level), "warn"));
@@ -76,7 +72,6 @@ pub fn main() -> ExitCode {
             Command::Churn(of) => {
                 trial::command(&of.trial, async |folder| churn::churn(&of, folder).await).await
             }
-            Command::Warden => Ok(()),
             Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
             Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),
         }

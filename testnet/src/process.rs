@@ -1,13 +1,12 @@
 //! One child process of the test network: started with `--json`, watched by its event lines, stopped or
 //! killed.
 //!
-//! No child outlives this process: dropping a [`Process`] kills it, and [`warden`] kills the children of a
-//! killed process. A limit on file sizes can simulate a full disk for each child.
-
-pub mod warden;
+//! No child outlives this process: dropping a [`Process`] kills it. A watcher beside each child, a shell, kills the
+//! child after `kill -9` of this process. A limit on file sizes can simulate a full disk for each child.
 
 use std::{
     ffi::OsStr,
+    fs::File,
     io::Write as _,
     path::{Path, PathBuf},
     process::Stdio,
@@ -23,7 +22,6 @@ use tokio::{
     sync::mpsc,
     time::timeout,
 };
-use warden::Ward;
 
 /// Event lines waiting to be read. Our processes print a handful, so the reader drops none.
 const EVENT_QUEUE: usize = 64;
@@ -32,11 +30,12 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// Time for a process to become ready: a node loads its model first.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Waits for the word that the warden knows the child, or ends with this process. Then turns a write beyond the file
-/// size limit into an error, as on a full disk, instead of a fatal signal.
-const IGNORE_SIGXFSZ: &str = "read -r _ || exit 1; trap '' XFSZ; exec \"$@\" </dev/null";
-/// The same, with a full disk from the first write on. The hard limit stays, so that space can be freed.
-const START_ON_FULL_DISK: &str = "read -r _ || exit 1; trap '' XFSZ; ulimit -S -f 0; exec \"$@\" </dev/null";
+/// Runs a program in place of the shell. Its watcher waits for a line, or kills the program if the pipe ends without one.
+/// A write beyond the file size limit becomes an error, as on a full disk, instead of a fatal signal.
+const LAUNCH: &str = "exec 3<&0; { read -r _ <&3 || kill -9 $$; } >/dev/null 2>&1 &\n\
+                      trap '' XFSZ; $1; shift; exec \"$@\" </dev/null 3<&-";
+/// The command in [`LAUNCH`] that fills the disk before the first write. The hard limit stays, so that space can be freed.
+const FILL_DISK: &str = "ulimit -S -f 0";
 
 /// The simulated state of a program's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,9 +52,9 @@ pub enum DiskSpace {
 #[derive(Debug)]
 pub struct Process {
     name: String,
-    // Fields drop in order: the child is killed before the warden forgets it.
+    // Fields drop in order: the child is killed before its watcher ends.
     child: Child,
-    _ward: Ward,
+    _watcher: Watcher,
     events: mpsc::Receiver<Value>,
     log: PathBuf,
     /// The event that it printed when ready.
@@ -76,12 +75,13 @@ impl Process {
         let log = folder.join(format!("{name}.log"));
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&log);
         let file = file.with_context(|| format!("cannot write {}", log.display()))?;
-        let (mut child, ward) = spawn(command(program, args, DiskSpace::Roomy)?)?;
+        let (mut child, watcher) = spawn(command(program, args, DiskSpace::Roomy)?)?;
         let stdout = child.stdout.take().context("the child's output is piped")?;
         let stderr = child.stderr.take().context("the child's log is piped")?;
         tokio::spawn(keep_log(stderr, tokio::fs::File::from_std(file)));
         let events = read_events(stdout);
-        let mut process = Self { name: name.to_owned(), child, _ward: ward, events, log, ready: Value::Null };
+        let mut process =
+            Self { name: name.to_owned(), child, _watcher: watcher, events, log, ready: Value::Null };
         process.ready = process.wait_event("ready", READY_TIMEOUT).await?;
         Ok(process)
     }
@@ -178,12 +178,9 @@ impl Process {
 /// # Errors
 /// When the program does not exist.
 pub(crate) fn command(program: &str, args: &[impl AsRef<OsStr>], disk: DiskSpace) -> anyhow::Result<Command> {
-    let script = match disk {
-        DiskSpace::Roomy => IGNORE_SIGXFSZ,
-        DiskSpace::Full => START_ON_FULL_DISK,
-    };
+    let before = if disk == DiskSpace::Full { FILL_DISK } else { "true" };
     let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).arg(sibling(program)?).args(args);
+    command.args(["-c", LAUNCH, "sh", before]).arg(sibling(program)?).args(args);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A separate process group: a signal from the terminal reaches this process alone, which then stops the
     // child in order.
@@ -191,16 +188,25 @@ pub(crate) fn command(program: &str, args: &[impl AsRef<OsStr>], disk: DiskSpace
     Ok(command)
 }
 
-/// Starts a command, whose program begins once the warden knows the child.
+/// The pipe to a child's watcher. Dropping it tells the watcher that the child needs it no more.
+#[derive(Debug)]
+pub(crate) struct Watcher(File);
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // A watcher that is gone needs no message.
+        let _ = self.0.write_all(b"\n");
+    }
+}
+
+/// Starts a command.
 ///
 /// # Errors
-/// When the child or the warden cannot be started.
-pub(crate) fn spawn(mut command: Command) -> anyhow::Result<(Child, Ward)> {
+/// When the child cannot be started.
+pub(crate) fn spawn(mut command: Command) -> anyhow::Result<(Child, Watcher)> {
     let mut child = command.spawn().context("cannot start a program by `sh`")?;
-    let ward = Ward::of(&child)?;
-    let go = child.stdin.take().context("the child's input is piped")?.into_owned_fd()?;
-    std::fs::File::from(go).write_all(b"\n").context("`sh` has ended")?;
-    Ok((child, ward))
+    let pipe = child.stdin.take().context("the child's input is piped")?.into_owned_fd()?;
+    Ok((child, Watcher(pipe.into())))
 }
 
 /// Writes a child's log output to its file, until it ends.

@@ -107,7 +107,7 @@ impl ProgramRunner {
         command.env_clear().env("HOME", &self.folder);
         command.envs(PASSED_ON.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         let began = Instant::now();
-        let (mut child, _ward) = process::spawn(command)?;
+        let (mut child, _watcher) = process::spawn(command)?;
         let stdout = tokio::spawn(read_all(child.stdout.take().context("the output is piped")?));
         let stderr = tokio::spawn(read_all(child.stderr.take().context("the errors are piped")?));
         let limit = conditions.kill_after.unwrap_or(GIVE_UP);
