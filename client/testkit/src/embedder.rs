@@ -3,22 +3,22 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use baton_client::{Client, Multiaddr};
-use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{EMBED_PROTOCOL, Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_keys::SecretSigningKey;
+use baton_mesh::TurnStream;
 use baton_proto::{
     ErrorCode, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, SealedReply},
     ids::{AuthHash, ModelId, NodeId},
-    limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_FRAME_BYTES, VERSION},
-    node_record::{ModelOffer, NodeRecord, StorageOffer},
+    limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, VERSION},
+    node_record::ModelOffer,
     receipt::EngineKind,
-    wire::{ClientFrame, NodeFrame},
 };
 use parking_lot::Mutex;
 
 use crate::{
     World,
-    fake::{now_ms, signed_record},
+    fake::{FakeNode, FakeNodeInner, now_ms},
+    store::{MemoryStore, Stores},
 };
 
 pub const EMBEDDER: &str = "tiny-embedder";
@@ -49,78 +49,32 @@ pub enum EmbedderAct {
 pub struct Script {
     pub acts: Arc<Mutex<VecDeque<EmbedderAct>>>,
     pub asked: Arc<Mutex<Vec<(NodeId, EmbedAuth, usize)>>>,
-    /// Turns requested from a node that serves none.
-    pub turns: Arc<Mutex<usize>>,
 }
 
-/// A node that embeds texts and serves no turns.
+/// A node that embeds texts, and offers no model for turns.
 pub struct Embedder {
-    pub mesh: MeshHandle,
-}
-
-struct EmbedderInner {
-    signing: SecretSigningKey,
-    exchange: ExchangeSecret,
-    script: Script,
+    pub node: FakeNode,
 }
 
 impl Embedder {
     pub async fn start(script: &Script) -> Self {
-        let shared = Arc::new(EmbedderInner {
-            signing: SecretSigningKey::generate(),
-            exchange: ExchangeSecret::generate(),
-            script: script.clone(),
-        });
-        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-        let config =
-            MeshConfig { side_protocols: vec![EMBED_PROTOCOL], ..MeshConfig::server("embedder", listen) };
-        let (mesh, incoming) = Mesh::spawn(shared.signing.expose_seed(), config).await.unwrap();
-        tokio::spawn(accept(shared, incoming));
-        Self { mesh }
+        let model = ModelOffer {
+            model: ModelId([0x1e; 32]),
+            name: EMBEDDER.to_owned(),
+            engine: EngineKind::Embedding,
+            context_tokens: 256,
+            input_price: 0,
+            output_price: 0,
+        };
+        let stores = Stores::from(&MemoryStore::default());
+        let node = FakeNode::start_with(stores, model, None, Vec::new()).await;
+        node.embed(script);
+        Self { node }
     }
 
     pub fn addrs(&self) -> Vec<Multiaddr> {
-        self.mesh.bootstrap_addrs()
+        self.node.addrs()
     }
-}
-
-async fn accept(shared: Arc<EmbedderInner>, mut incoming: Incoming) {
-    while let Some((_, stream)) = incoming.next().await {
-        let shared = shared.clone();
-        tokio::spawn(async move {
-            if stream.protocol() == EMBED_PROTOCOL.as_ref() {
-                embed(&shared, stream).await;
-            } else {
-                tell(&shared, stream).await;
-            }
-        });
-    }
-}
-
-fn record(shared: &EmbedderInner) -> SignedObject<NodeRecord> {
-    let model = ModelOffer {
-        model: ModelId([0x1e; 32]),
-        name: EMBEDDER.to_owned(),
-        engine: EngineKind::Embedding,
-        context_tokens: 256,
-        input_price: 0,
-        output_price: 0,
-    };
-    let key = shared.exchange.public_key();
-    signed_record(&shared.signing, key, model, StorageOffer::default(), now_ms())
-}
-
-async fn tell(shared: &EmbedderInner, mut stream: TurnStream) {
-    let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
-    let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
-        ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(shared).bytes().clone()),
-        _ => {
-            *shared.script.turns.lock() += 1;
-            NodeFrame::Refused { code: ErrorCode::ModelUnavailable, retry_after_ms: 0 }
-        }
-    };
-    let _ = stream.send(&codec::encode(&answer)).await;
-    let _ = stream.close().await;
 }
 
 /// The vector of a text: its length and its first byte.
@@ -128,15 +82,15 @@ pub fn vector(text: &str) -> [f32; 2] {
     [f32::from(u16::try_from(text.len()).unwrap()), f32::from(text.as_bytes()[0])]
 }
 
-async fn embed(shared: &EmbedderInner, mut stream: TurnStream) {
+pub(crate) async fn embed(shared: &FakeNodeInner, script: &Script, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_EMBED_FRAME_BYTES).await else { return };
     let EmbedFrame::Request(request) = codec::decode(&bytes, MAX_EMBED_FRAME_BYTES).unwrap();
     let auth = SignedObject::<EmbedAuth>::verify(request.auth).unwrap();
     assert_eq!((auth.audience, auth.check_time(now_ms())), (shared.signing.node_id(), Ok(())));
     let (texts, secret) = request.texts.open(&shared.exchange, &auth).unwrap();
     let seen = (auth.audience, EmbedAuth::clone(&auth), texts.texts.len());
-    shared.script.asked.lock().push(seen);
-    let act = shared.script.acts.lock().pop_front().unwrap_or(EmbedderAct::Serve);
+    script.asked.lock().push(seen);
+    let act = script.acts.lock().pop_front().unwrap_or(EmbedderAct::Serve);
     let mut reply = EmbedReply {
         version: VERSION,
         node: shared.signing.node_id(),

@@ -10,15 +10,16 @@ use std::{
         Arc,
         atomic::{AtomicI64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use baton_client::Multiaddr;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Networks, TurnStream};
+use baton_mesh::{EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Networks, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject, codec,
     commit::SealedTurn,
-    ids::{BlobDigest, ExchangeKey, ModelId, NodeId, SessionId, TurnId},
+    ids::{BlobDigest, ExchangeKey, LinkHash, ModelId, NodeId, SessionId, TurnId},
     limits::{MAX_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
     node_record::{KeyWindow, MAX_EPOCHS, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     note::{TurnNote, TurnNoteKind},
@@ -29,7 +30,7 @@ use baton_proto::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::store::Stores;
+use crate::{embedder, store::Stores};
 
 pub use act::Act;
 
@@ -55,6 +56,33 @@ pub struct NodeLog {
     pub frames: Vec<SeenFrame>,
     /// Every opened payload, as encoded, with the session's id.
     pub payloads: Vec<(SessionId, Vec<u8>)>,
+    /// The acts that happened, by attempt.
+    pub lies: HashMap<AttemptKey, Lie>,
+}
+
+/// The key of an attempt, known to both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttemptKey {
+    pub session: SessionId,
+    pub seq: u64,
+    pub attempt: u32,
+}
+
+/// An act, as it happened.
+#[derive(Debug, Clone, Copy)]
+pub struct Lie {
+    pub act: Act,
+    pub at: Instant,
+    /// The link that the client may accept nevertheless.
+    pub link: Option<LinkHash>,
+}
+
+/// The tokens of a model that gives one to each word, as the echo engine does.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    pub id_of: fn(&str) -> u32,
+    /// Pause before each token.
+    pub delay: Duration,
 }
 
 /// A request as a node saw it.
@@ -76,14 +104,18 @@ struct FakeNodeState {
     blobs: HashMap<BlobDigest, Vec<u8>>,
     seen: NodeLog,
     storage: StorageOffer,
-    /// The name of the model, and the bytes of its id.
-    model: (&'static str, u8),
+    model: ModelOffer,
+    /// Of a node that embeds texts.
+    embedding: Option<embedder::Script>,
 }
 
-struct FakeNodeInner {
-    signing: SecretSigningKey,
-    exchange: ExchangeSecret,
+pub(crate) struct FakeNodeInner {
+    pub(crate) signing: SecretSigningKey,
+    pub(crate) exchange: ExchangeSecret,
     engine: EngineKind,
+    /// Without them, an answer has two tokens.
+    words: Option<Words>,
+    bootstrap: Vec<Multiaddr>,
     stores: Stores,
     state: Mutex<FakeNodeState>,
     /// The node's clock error, in milliseconds ahead.
@@ -101,6 +133,11 @@ impl FakeNodeInner {
     fn now_ms(&self) -> u64 {
         now_ms().saturating_add_signed(self.clock_ahead_ms.load(Ordering::SeqCst))
     }
+
+    async fn spawn(self: Arc<Self>, listen: Vec<Multiaddr>) -> MeshHandle {
+        let (shared, bootstrap) = (self.clone(), self.bootstrap.clone());
+        spawn_peer(&self.signing, listen, bootstrap, move |_, stream| serve(shared.clone(), stream)).await
+    }
 }
 
 #[derive(Clone)]
@@ -113,7 +150,7 @@ pub struct FakeNode {
 pub const MODEL: &str = "parrot";
 
 /// Time for which a queue stands still.
-pub const QUEUE: std::time::Duration = std::time::Duration::from_millis(900);
+pub const QUEUE: Duration = Duration::from_millis(900);
 
 pub fn now_ms() -> u64 {
     baton_client::system_clock()()
@@ -121,14 +158,31 @@ pub fn now_ms() -> u64 {
 
 impl FakeNode {
     pub async fn start(stores: impl Into<Stores>, engine: EngineKind) -> Self {
-        let signing = SecretSigningKey::generate();
-        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-        let (mesh, incoming) = spawn_mesh(&signing, "fake node", listen).await;
-        let shared = Arc::new(FakeNodeInner {
-            signing,
-            exchange: ExchangeSecret::generate(),
+        let model = ModelOffer {
+            model: ModelId([7; 32]),
+            name: MODEL.to_owned(),
             engine,
-            stores: stores.into(),
+            context_tokens: 4096,
+            input_price: 1,
+            output_price: 2,
+        };
+        Self::start_with(stores.into(), model, None, Vec::new()).await
+    }
+
+    /// A node of a network, with another model.
+    pub async fn start_with(
+        stores: Stores,
+        model: ModelOffer,
+        words: Option<Words>,
+        bootstrap: Vec<Multiaddr>,
+    ) -> Self {
+        let shared = Arc::new(FakeNodeInner {
+            signing: SecretSigningKey::generate(),
+            exchange: ExchangeSecret::generate(),
+            engine: model.engine,
+            words,
+            bootstrap,
+            stores,
             clock_ahead_ms: AtomicI64::new(0),
             state: Mutex::new(FakeNodeState {
                 script: VecDeque::new(),
@@ -138,22 +192,21 @@ impl FakeNode {
                 seen: NodeLog::default(),
                 // Long enough for every test that counts epochs.
                 storage: StorageOffer { unknown_max_epochs: MAX_EPOCHS, ..StorageOffer::default() },
-                model: (MODEL, 7),
+                model,
+                embedding: None,
             }),
             asked: watch::channel(0).0,
             hanging: watch::channel(0).0,
             left: watch::channel(0).0,
         });
-        tokio::spawn(accept(shared.clone(), incoming));
+        let mesh = shared.clone().spawn(any_port()).await;
         let listen = mesh.listen_addrs();
         Self { shared, mesh, listen }
     }
 
     /// Starts it again at the same address, after a stop.
     pub async fn revive(&mut self) {
-        let (mesh, incoming) = spawn_mesh(&self.shared.signing, "fake node", self.listen.clone()).await;
-        tokio::spawn(accept(self.shared.clone(), incoming));
-        self.mesh = mesh;
+        self.mesh = self.shared.clone().spawn(self.listen.clone()).await;
     }
 
     pub fn stores(&self) -> Stores {
@@ -200,7 +253,12 @@ impl FakeNode {
 
     /// Offers another model than the other nodes.
     pub fn offer_model(&self, name: &'static str, id: u8) {
-        self.shared.state.lock().model = (name, id);
+        let mut state = self.shared.state.lock();
+        (state.model.name, state.model.model) = (name.to_owned(), ModelId([id; 32]));
+    }
+
+    pub(crate) fn embed(&self, script: &embedder::Script) {
+        self.shared.state.lock().embedding = Some(script.clone());
     }
 
     pub fn clear_script(&self) {
@@ -238,13 +296,11 @@ async fn send(stream: &mut TurnStream, frame: &NodeFrame) {
     let _ = stream.send(&codec::encode(frame)).await;
 }
 
-async fn accept(shared: Arc<FakeNodeInner>, mut incoming: Incoming) {
-    while let Some((_, stream)) = incoming.next().await {
-        tokio::spawn(serve(shared.clone(), stream));
-    }
-}
-
 async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
+    let embedding = shared.state.lock().embedding.clone();
+    if let Some(script) = embedding.filter(|_| stream.protocol() == EMBED_PROTOCOL.as_ref()) {
+        return embedder::embed(&shared, &script, stream).await;
+    }
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
     if shared.state.lock().seen.deaf {
         // Waits until the other side gives up.
@@ -277,59 +333,55 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
     let _ = stream.close().await;
 }
 
+/// The node's record, valid for an hour.
 fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
     let mut key = *shared.exchange.public_key().as_bytes();
     let state = shared.state.lock();
     if state.seen.unusable_key {
         key[ExchangeKey::LEN - 32..].fill(0);
     }
-    let (name, id) = state.model;
-    let model = ModelOffer {
-        model: ModelId([id; 32]),
-        name: name.to_owned(),
-        engine: shared.engine,
-        context_tokens: 4096,
-        input_price: 1,
-        output_price: 2,
-    };
-    signed_record(&shared.signing, ExchangeKey::from(key), model, state.storage, shared.now_ms())
-}
-
-/// A node's record, valid for an hour.
-pub(crate) fn signed_record(
-    signing: &SecretSigningKey,
-    key: ExchangeKey,
-    model: ModelOffer,
-    storage: StorageOffer,
-    now: u64,
-) -> SignedObject<NodeRecord> {
+    let (now, key) = (shared.now_ms(), ExchangeKey::from(key));
     let until = now + 3_600_000;
     let record = NodeRecord {
         version: NODE_RECORD_VERSION,
-        node: signing.node_id(),
+        node: shared.signing.node_id(),
         sequence: now,
         addresses: Vec::new(),
         keys: vec![KeyWindow { key, from_ms: now - 1000, until_ms: until }],
-        models: vec![model],
+        models: vec![state.model.clone()],
         limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
-        storage,
+        storage: state.storage,
         versions: vec![VERSION],
         software: "fake".to_owned(),
         issued_ms: now,
         expires_ms: until,
     };
-    SignedObject::sign(record, signing)
+    SignedObject::sign(record, &shared.signing)
 }
 
-/// The mesh of a server on this machine.
-pub(crate) async fn spawn_mesh(
+/// Starts the mesh of a server on this machine, with a task for each of its streams.
+pub(crate) async fn spawn_peer<T: Future<Output = ()> + Send + 'static>(
     signing: &SecretSigningKey,
-    agent: &str,
     listen: Vec<Multiaddr>,
-) -> (MeshHandle, Incoming) {
-    let mut config = MeshConfig::server(agent, listen);
+    bootstrap: Vec<Multiaddr>,
+    serve: impl Fn(MeshHandle, TurnStream) -> T + Send + 'static,
+) -> MeshHandle {
+    let mut config = MeshConfig::server("fake", listen);
+    (config.side_protocols, config.bootstrap) = (vec![EMBED_PROTOCOL], bootstrap);
     config.limits.own_networks = Networks::loopback();
-    Mesh::spawn(signing.expose_seed(), config).await.unwrap()
+    let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
+    let own = mesh.clone();
+    tokio::spawn(async move {
+        while let Some((_, stream)) = incoming.next().await {
+            tokio::spawn(serve(own.clone(), stream));
+        }
+    });
+    mesh
+}
+
+/// Any port of this machine.
+pub(crate) fn any_port() -> Vec<Multiaddr> {
+    vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]
 }
 
 /// The answer to a note; none to a lost one.

@@ -1,7 +1,7 @@
 //! Test doubles of a client's peers: scripted nodes, stores, relayers and head indexes.
 //!
-//! The doubles speak the real protocol over a real mesh, and misbehave on request. Only tests depend on this
-//! crate.
+//! The doubles speak the real protocol over a real mesh, and misbehave on request. Only tests and the test network
+//! depend on this crate.
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 #![expect(missing_docs, reason = "the names of a test's helpers and their fields say it")]
 

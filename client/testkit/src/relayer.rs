@@ -17,7 +17,7 @@ use baton_proto::{
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use crate::fake::{FakeNode, now_ms, spawn_mesh};
+use crate::fake::{FakeNode, any_port, now_ms, spawn_peer};
 
 pub fn items() -> Vec<MemoryItem> {
     let item = |text: &str| MemoryItem { text: text.to_owned(), source: "notes".to_owned(), time_ms: 1 };
@@ -48,18 +48,10 @@ pub struct FakeRelayer {
 impl FakeRelayer {
     pub async fn start(node: &FakeNode, trick: Trick) -> Self {
         let signing = SecretSigningKey::generate();
-        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-        let (mesh, mut incoming) = spawn_mesh(&signing, "fake relayer", listen).await;
-        let (dialer, addrs) = (mesh.clone(), node.addrs());
-        let hints = Hints::default();
+        let (own, addrs, hints) = (signing.clone(), node.addrs(), Hints::default());
         let heard = hints.clone();
-        tokio::spawn(async move {
-            while let Some((_, stream)) = incoming.next().await {
-                let (signing, dialer, addrs) = (signing.clone(), dialer.clone(), addrs.clone());
-                tokio::spawn(relay(signing, dialer, addrs, stream, trick, heard.clone()));
-            }
-        });
-        Self { mesh, hints }
+        let serve = move |mesh, stream| relay(own.clone(), mesh, addrs.clone(), stream, trick, heard.clone());
+        Self { mesh: spawn_peer(&signing, any_port(), Vec::new(), serve).await, hints }
     }
 
     pub fn named(&self) -> Relayer {

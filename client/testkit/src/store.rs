@@ -13,7 +13,7 @@ use baton_proto::{
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture, StoreTime},
 };
 use baton_walrus_client::{ShardCount, blob_id};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 #[derive(Default)]
@@ -39,6 +39,12 @@ pub fn down() -> StoreError {
 }
 
 impl MemoryStore {
+    /// The contents, unless the store is down.
+    fn up(&self) -> Result<MutexGuard<'_, StoreContents>, StoreError> {
+        let inner = self.0.lock();
+        if inner.down { Err(down()) } else { Ok(inner) }
+    }
+
     /// Sets the clock that it reports.
     pub fn set_clock(&self, clock: Clock) {
         self.0.lock().clock = Some(clock);
@@ -106,10 +112,7 @@ impl MemoryStore {
 impl BlobStore for MemoryStore {
     fn put<'a>(&'a self, bytes: Vec<u8>, _: PutOptions) -> StoreFuture<'a, PutOutcome> {
         Box::pin(async move {
-            let mut inner = self.0.lock();
-            if inner.down {
-                return Err(down());
-            }
+            let mut inner = self.up()?;
             let id = blob_id(&bytes, ShardCount::TESTBED).unwrap();
             inner.puts += 1;
             self.1.send_replace(inner.puts);
@@ -121,13 +124,8 @@ impl BlobStore for MemoryStore {
 
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
         Box::pin(async move {
-            let mut inner = self.0.lock();
-            if inner.down {
-                return Err(down());
-            }
-            if let Some(error) = inner.reads.pop_front() {
-                return Err(error);
-            }
+            let mut inner = self.up()?;
+            inner.reads.pop_front().map_or(Ok(()), Err)?;
             let bytes = inner.blobs.get(&id).cloned().ok_or(StoreError::NotFound)?;
             assert!(bytes.len() <= limit);
             Ok(bytes)
@@ -136,32 +134,24 @@ impl BlobStore for MemoryStore {
 
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let mut inner = self.0.lock();
-            if inner.down {
-                return Err(down());
-            }
-            inner.exists.pop_front().map_or_else(|| Ok(inner.blobs.contains_key(&id)), Err)
+            let mut inner = self.up()?;
+            inner.exists.pop_front().map_or(Ok(()), Err)?;
+            Ok(inner.blobs.contains_key(&id))
         })
     }
 
     fn times<'a>(&'a self) -> StoreFuture<'a, Vec<StoreTime>> {
         let clock = self.0.lock().clock.clone();
-        let time = |clock: Clock| StoreTime {
-            name: "the test's store".to_owned(),
-            unix_ms: clock(),
-            margin_ms: 500,
-        };
-        Box::pin(async move { Ok(clock.map(time).into_iter().collect()) })
+        let name = "the test's store".to_owned();
+        let time = clock.map(|clock| StoreTime { name, unix_ms: clock(), margin_ms: 500 });
+        Box::pin(async move { Ok(time.into_iter().collect()) })
     }
 }
 
 impl HeadIndex for MemoryStore {
     fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let mut inner = self.0.lock();
-            if inner.down {
-                return Err(down());
-            }
+            let mut inner = self.up()?;
             let offered = SignedObject::<HeadRecord>::verify_encoded(&record).unwrap();
             let key = offered.index_key();
             if let Some(stored) = inner.heads.get(&key) {
@@ -176,10 +166,7 @@ impl HeadIndex for MemoryStore {
     }
 
     fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
-        Box::pin(async move {
-            let inner = self.0.lock();
-            if inner.down { Err(down()) } else { Ok(inner.heads.get(&key).cloned()) }
-        })
+        Box::pin(async move { Ok(self.up()?.heads.get(&key).cloned()) })
     }
 }
 

@@ -3,7 +3,7 @@
 use baton_proto::ErrorCode;
 
 /// The node's action for the next turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Act {
     Serve,
     /// Gives this answer.
@@ -85,4 +85,85 @@ pub enum Act {
     Charge,
     /// Charges a millionth more than offered.
     Overcharge,
+    /// Sets the final flag on a token.
+    FinalWithoutLink,
+    /// Omits a sealed chunk.
+    SkipChunk,
+    /// Omits a token before sealing.
+    SkipToken,
+    /// Sends half of the tokens, but a link over all of them.
+    ShortenAnswer,
+    /// Sends a word that the model did not generate, then ends; a substitute must not continue from it.
+    PoisonAndEnd,
+    /// Sends random bytes as a frame.
+    RandomFrame,
+    /// Sends a frame that is invalid at this point.
+    StrayFrame,
+    /// Sends random bytes as a sealed chunk.
+    RandomChunk,
+    /// Sends random bytes, correctly sealed.
+    GarbageInChunk,
+    /// Sends a progress note with an invalid signature.
+    ForgedNote,
+    /// Sends all tokens, but never the link.
+    StopBeforeLink,
+    /// Signs the link wrongly.
+    BadLinkSignature,
+    /// Signs the receipt wrongly.
+    BadReceiptSignature,
+    /// Counts one token more than were sent, within the order; the blob holds the honest link.
+    Overcount,
+    /// Signs link and receipt in the name of another node, with that node's key.
+    OtherAuthor,
+    /// Signs link and receipt with a time far after the order's.
+    OtherTime,
+    /// Links to another previous link.
+    OtherPrevLink,
+    /// Links to another previous blob.
+    OtherPrevBlob,
+    /// Links with another sequence number.
+    OtherSequence,
+    /// Seals changed earlier turns.
+    AlteredHistory,
+    /// Seals another user message.
+    AlteredQuestion,
+    /// Calls the blob stored without a PUT.
+    ClaimStored,
+}
+
+impl Act {
+    /// Whether it happens in the middle of the answer.
+    pub(super) fn is_of_tokens(self) -> bool {
+        matches!(
+            self,
+            Self::Hang
+                | Self::Truncate
+                | Self::FinalWithoutLink
+                | Self::SkipChunk
+                | Self::SkipToken
+                | Self::ShortenAnswer
+                | Self::PoisonAndEnd
+                | Self::RandomFrame
+                | Self::StrayFrame
+                | Self::RandomChunk
+                | Self::GarbageInChunk
+                | Self::ForgedNote
+        )
+    }
+
+    /// Whether it changes link or receipt after an honest sealing. Its author denies the sealing later.
+    pub(super) fn is_of_link(self) -> bool {
+        matches!(
+            self,
+            Self::StopBeforeLink
+                | Self::BadLinkSignature
+                | Self::BadReceiptSignature
+                | Self::Overcount
+                | Self::OtherAuthor
+                | Self::OtherTime
+                | Self::OtherPrevLink
+                | Self::OtherPrevBlob
+                | Self::OtherSequence
+        )
+    }
 }

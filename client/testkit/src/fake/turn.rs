@@ -1,8 +1,8 @@
 //! One turn of the fake node: its window, its answer, and the misbehaviour that the script names.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Instant};
 
-use baton_keys::seal::StreamSealer;
+use baton_keys::{SecretSigningKey, seal::StreamSealer};
 use baton_mesh::TurnStream;
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -11,21 +11,22 @@ use baton_proto::{
     codec,
     commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
-    ids::{ModelId, RunningHash},
-    limits::{MAX_BLOB_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
-    link::blob_digest,
+    ids::{LinkHash, ModelId, RunningHash},
+    limits::{MAX_BLOB_BYTES, MAX_NODE_FRAME_BYTES, MAX_TURN_MS, REPLY_BLOCK, VERSION},
+    link::{Link, blob_digest},
     memory::{MemEnvelope, MemoryItem},
     node_record::storage_units,
     receipt::{
         EngineKind, ProgressNote, Receipt, ServedContents, TokenCounts, running_hash_start, running_hash_step,
     },
-    record::{FinishReason, Record},
+    record::{FinishReason, Message, Record, Role},
     store::PutOptions,
     turn::{CheckInput, Payload, TurnAuth},
-    wire::{NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest},
+    wire::{Committed, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest},
 };
+use baton_walrus_client::{ShardCount, blob_id};
 
-use super::{Act, FakeNodeInner, QUEUE, now_ms, send};
+use super::{Act, AttemptKey, FakeNodeInner, Lie, QUEUE, now_ms, send};
 
 /// The turns that the client shows, from inlined blobs and the store.
 async fn window(
@@ -140,6 +141,7 @@ impl<'a> ServedTurn<'a> {
             state.script.pop_front().unwrap_or(Act::Serve)
         };
         if let Act::Refuse(code) = act {
+            note_lie(shared, &auth, act, None);
             send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 10 }).await;
             return None;
         }
@@ -223,6 +225,9 @@ impl<'a> ServedTurn<'a> {
     }
 
     fn answer(&self) -> String {
+        if self.shared.words.is_some() {
+            return format!("echo: {}", self.payload.messages.last().map_or("", |last| last.text.as_str()));
+        }
         let read = effective(&self.window.turns).len();
         let system = self.payload.system.first().map_or("", |system| system.text.as_str());
         let said = self.payload.messages.last().map_or("", |last| last.text.as_str());
@@ -234,47 +239,111 @@ impl<'a> ServedTurn<'a> {
         }
     }
 
-    /// The third point: two tokens. Returns their running hash, or `None` if the reply ends here.
+    /// The tokens of an answer: of a model with words one for each, else two.
+    fn tokens_of(&self, answer: &str) -> Vec<(u32, String)> {
+        let Some(words) = self.shared.words else {
+            let (head, tail) = answer.split_at(answer.len() / 2);
+            return vec![(40, head.to_owned()), (41, tail.to_owned())];
+        };
+        let spaced = |(place, word): (usize, &str)| {
+            ((words.id_of)(word), if place == 0 { word.to_owned() } else { format!(" {word}") })
+        };
+        answer.split(' ').enumerate().map(spaced).collect()
+    }
+
+    /// The third point: the tokens. Returns their running hash, or `None` if the reply ends here.
     async fn tokens(&mut self, answer: &str) -> Option<RunningHash> {
         let act = self.act;
-        let (head, tail) = answer.split_at(answer.len() / 2);
+        let tokens = self.tokens_of(answer);
         let start = running_hash_start(&self.payload.grant.record_key.record_key(), &self.auth.auth_hash());
-        let resumed = &self.payload.resume_tokens;
+        let resumed = self.payload.resume_tokens.clone();
+        if self.shared.words.is_some() && !tokens.iter().map(|(id, _)| id).take(resumed.len()).eq(&resumed) {
+            // A prefix that another node forged.
+            self.send(&failed(ErrorCode::PayloadRejected, 0, ""), true).await;
+            return None;
+        }
         let mut hash = resumed.iter().fold(start, |hash, token| running_hash_step(&hash, *token));
-        for (index, text) in [(0u32, head), (1, tail)].into_iter().skip(resumed.len()) {
-            let index = if act == Act::RepeatToken { 0 } else { index };
+        // Acts happen in the middle of the rest.
+        let middle = resumed.len() + tokens.len().saturating_sub(resumed.len() + 1) / 2;
+        for (place, (id, text)) in tokens.into_iter().enumerate().skip(resumed.len()) {
+            if let Some(words) = self.shared.words {
+                tokio::time::sleep(words.delay).await;
+            }
+            let at = u32::try_from(place).unwrap();
+            let index = if act == Act::RepeatToken { 0 } else { at };
             let alternatives = if act == Act::KeepLogprobs { 0 } else { self.payload.sampling.logprobs };
-            let logprobs = reported(40 + index, text, alternatives);
-            let ids = vec![40 + index];
-            self.send(&ReplyEvent::Tokens { index, ids, text: text.to_owned(), logprobs }, false).await;
-            hash = running_hash_step(&hash, 40 + index);
-            match act {
-                Act::NoteAndTruncate => {
-                    let note = self.signed_note(index + 1, hash);
-                    self.send(&note, false).await;
-                    return None;
-                }
-                Act::Truncate => return None,
-                Act::OvercountHalfAndVanish => break,
-                Act::HugeFrame => {
-                    drop(self.stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await);
-                    return None;
-                }
-                Act::Fail(code) => {
-                    self.send(&failed(code, 0, ""), true).await;
-                    return None;
-                }
-                Act::Hang => {
-                    self.hang().await;
-                    return None;
-                }
-                _ => {}
+            let logprobs = reported(id, &text, alternatives);
+            let event = ReplyEvent::Tokens { index, ids: vec![id], text, logprobs };
+            hash = running_hash_step(&hash, id);
+            if place == middle && act.is_of_tokens() {
+                note_lie(self.shared, &self.auth, act, None);
+            }
+            if place < middle || place > middle && act != Act::ShortenAnswer {
+                self.send(&event, false).await;
+            } else if self.middle_token(&event, at, hash).await.is_break() {
+                return None;
+            }
+            if act == Act::OvercountHalfAndVanish && place == middle {
+                break;
             }
         }
         for event in needless(act, self.auth.max_output_tokens) {
             self.send(&event, false).await;
         }
         Some(if act == Act::WrongNote { running_hash_step(&hash, 1) } else { hash })
+    }
+
+    /// Sends the token in the middle of the answer, or misbehaves.
+    async fn middle_token(&mut self, event: &ReplyEvent, index: u32, hash: RunningHash) -> Point {
+        let frame = match self.act {
+            Act::SkipToken | Act::ShortenAnswer => return Point::Continue(()),
+            Act::SkipChunk => {
+                // It is sealed, so that it counts, but not sent.
+                drop(self.sealer.seal(&event.to_chunk(), false));
+                return Point::Continue(());
+            }
+            Act::PoisonAndEnd => {
+                let (ids, text) = (vec![99], " lies".to_owned());
+                let poison = ReplyEvent::Tokens { index, ids, text, logprobs: Vec::new() };
+                self.send(&poison, false).await;
+                return Point::Break(());
+            }
+            Act::RandomFrame => garbage(),
+            Act::StrayFrame => codec::encode(&NodeFrame::Done),
+            Act::RandomChunk => codec::encode(&NodeFrame::Chunk(garbage())),
+            Act::GarbageInChunk => {
+                codec::encode(&NodeFrame::Chunk(self.sealer.seal(&[0xff; REPLY_BLOCK], false)))
+            }
+            _ => {
+                self.send(event, self.act == Act::FinalWithoutLink).await;
+                return self.after_middle(index, hash).await;
+            }
+        };
+        let _ = self.stream.send(&frame).await;
+        Point::Break(())
+    }
+
+    /// The end of the reply after the token in the middle of the answer, if the act ends it.
+    async fn after_middle(&mut self, index: u32, hash: RunningHash) -> Point {
+        match self.act {
+            Act::NoteAndTruncate => {
+                let note = self.signed_note(index + 1, hash);
+                self.send(&note, false).await;
+            }
+            Act::ForgedNote => {
+                let ReplyEvent::Progress(mut note) = self.signed_note(index + 1, hash) else {
+                    unreachable!()
+                };
+                note.signature.0[7] ^= 0x20;
+                self.send(&ReplyEvent::Progress(note), false).await;
+            }
+            Act::Truncate | Act::FinalWithoutLink => {}
+            Act::HugeFrame => drop(self.stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await),
+            Act::Fail(code) => self.send(&failed(code, 0, ""), true).await,
+            Act::Hang => self.hang().await,
+            _ => return Point::Continue(()),
+        }
+        Point::Break(())
     }
 
     fn signed_note(&self, token_count: u32, running_hash: RunningHash) -> ReplyEvent {
@@ -286,7 +355,8 @@ impl<'a> ServedTurn<'a> {
 
     /// The fourth point: the progress note.
     async fn note(&mut self, hash: RunningHash) {
-        let note = self.signed_note(2, hash);
+        let count = u32::try_from(self.tokens_of(&self.answer()).len()).unwrap();
+        let note = self.signed_note(count, hash);
         let notes = match self.act {
             Act::RepeatNote => 2,
             Act::OvercountHalfAndVanish => 0,
@@ -303,9 +373,17 @@ impl<'a> ServedTurn<'a> {
         {
             let mut state = self.shared.state.lock();
             state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
-            state.sealed.insert((self.auth.turn_id, self.auth.attempt), sealed.clone());
+            if !self.act.is_of_link() {
+                state.sealed.insert((self.auth.turn_id, self.auth.attempt), sealed.clone());
+            }
+        }
+        if self.act != Act::Serve && !self.act.is_of_tokens() {
+            let is_accepted = matches!(self.act, Act::CommitTwice | Act::ClaimStored);
+            let link = is_accepted.then(|| sealed.link.link_hash());
+            note_lie(self.shared, &self.auth, self.act, link);
         }
         match self.act {
+            Act::StopBeforeLink => return self.hang().await,
             Act::SealAndVanish
             | Act::SealOtherAndVanish
             | Act::SealOnceAsked(_)
@@ -322,6 +400,7 @@ impl<'a> ServedTurn<'a> {
         if self.act == Act::WrongDigest {
             committed.blob_digest.0[0] ^= 1;
         }
+        self.forge(&mut committed);
         self.send(&ReplyEvent::Committed(Box::new(committed)), false).await;
         if self.act == Act::CommitTwice {
             // It must be another link, even within one millisecond.
@@ -331,6 +410,10 @@ impl<'a> ServedTurn<'a> {
         let said = match self.act {
             Act::GiveUpStoring => StoreState::GivenUp,
             Act::NeverStore => StoreState::Pending,
+            Act::ClaimStored => {
+                let blob_id = blob_id(&sealed.blob, ShardCount::TESTBED).unwrap();
+                StoreState::Stored { blob_id, end_epoch: Some(1000) }
+            }
             _ => match self.shared.stores.blobs.put(sealed.blob, PutOptions::default()).await {
                 Ok(outcome) => StoreState::Stored { blob_id: outcome.blob_id, end_epoch: outcome.end_epoch },
                 Err(_) => StoreState::GivenUp,
@@ -338,6 +421,38 @@ impl<'a> ServedTurn<'a> {
         };
         self.send(&ReplyEvent::Store(said), true).await;
         let _ = self.stream.close().await;
+    }
+
+    /// Falsifies a field of link or receipt, and signs both again.
+    fn forge(&self, committed: &mut Committed) {
+        let mut key = self.shared.signing.clone();
+        let mut receipt = SignedObject::<Receipt>::verify(committed.receipt.clone()).unwrap().into_value();
+        let mut link = SignedObject::<Link>::verify(committed.link.clone()).unwrap().into_value();
+        match self.act {
+            Act::BadLinkSignature => return committed.link.signature.0[7] ^= 0x20,
+            Act::BadReceiptSignature => return committed.receipt.signature.0[7] ^= 0x20,
+            Act::Overcount => receipt.tokens.output += 1,
+            Act::OtherAuthor => {
+                key = SecretSigningKey::generate();
+                (receipt.node, link.author) = (key.node_id(), key.node_id());
+            }
+            Act::OtherTime => {
+                receipt.time_ms += 2 * MAX_TURN_MS;
+                link.time_ms += 2 * MAX_TURN_MS;
+            }
+            Act::OtherPrevLink => link.prev_link.0[0] ^= 1,
+            Act::OtherPrevBlob => match &mut link.prev_blob {
+                Some(blob) => blob.digest.0[0] ^= 1,
+                // The first turn has no previous blob, so the record's length changes instead.
+                None => link.record_length ^= 1,
+            },
+            Act::OtherSequence => link.seq += 1,
+            _ => return,
+        }
+        let receipt = SignedObject::sign(receipt, &key);
+        link.receipt_hash = receipt.receipt_hash();
+        committed.receipt = receipt.bytes().clone();
+        committed.link = SignedObject::sign(link, &key).bytes().clone();
     }
 
     /// The statement on an earlier answer, of which the node knows what its model gives.
@@ -359,6 +474,14 @@ impl<'a> ServedTurn<'a> {
             Some(_) => CheckVerdict::Different { token: 0, logits },
         };
         AnswerCheck { order: *order, verdict }
+    }
+
+    /// The running hash of an answer.
+    fn hash_of(&self, answer: &str) -> RunningHash {
+        let start = running_hash_start(&self.payload.grant.record_key.record_key(), &self.auth.auth_hash());
+        let resumed = &self.payload.resume_tokens;
+        let rest = self.tokens_of(answer).into_iter().map(|(id, _)| id).skip(resumed.len());
+        resumed.iter().copied().chain(rest).fold(start, |hash, token| running_hash_step(&hash, token))
     }
 
     fn seal(&self, answer: &str, act: Act) -> SealedTurn {
@@ -386,14 +509,14 @@ impl<'a> ServedTurn<'a> {
                 input: 10,
                 output: match act {
                     Act::OvercountAndVanish | Act::OvercountHalfAndVanish => self.auth.max_output_tokens,
-                    _ => 2,
+                    _ => u32::try_from(self.tokens_of(answer).len()).unwrap(),
                 },
                 memory: u32::from(!self.memory.is_empty()),
                 ..honest.tokens
             },
             running_hash: match act {
                 Act::OtherHashAndVanish => RunningHash([9; 32]),
-                _ => hash_of(&self.auth, &self.payload),
+                _ => self.hash_of(answer),
             },
             checks: ordered.map(|(order, input)| self.check(order, input)).collect(),
             price,
@@ -402,22 +525,34 @@ impl<'a> ServedTurn<'a> {
         };
         let text =
             if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
-        let record = Record::of_turn(
-            self.payload.kind,
-            self.payload.supersedes_from,
-            &self.payload.messages,
-            text,
-            FinishReason::Stop,
-        );
-        let position = ChainPosition { base: &self.window.base, prev_blob: self.window.prev_blob };
+        let (mut base, mut messages) = (self.window.base.clone(), self.payload.messages.clone());
+        let other = vec![Message::new(Role::User, "what nobody asked")];
+        match act {
+            Act::AlteredQuestion => messages = other,
+            Act::AlteredHistory => match base.entries.first_mut().and_then(|entry| entry.record.0.last_mut())
+            {
+                Some(byte) => *byte ^= 1,
+                // Without an earlier turn in this segment, the question changes instead.
+                None => messages = other,
+            },
+            _ => {}
+        }
+        let payload = &self.payload;
+        let record =
+            Record::of_turn(payload.kind, payload.supersedes_from, &messages, text, FinishReason::Stop);
+        let position = ChainPosition { base: &base, prev_blob: self.window.prev_blob };
         seal_turn(&self.auth, position, &self.payload.grant, &record, receipt, &self.shared.signing).unwrap()
     }
 }
 
-/// The running hash of an answer: its two tokens, or a resume prefix with the rest of them.
-fn hash_of(auth: &SignedObject<TurnAuth>, payload: &Payload) -> RunningHash {
-    let resumed = &payload.resume_tokens;
-    let rest = [40, 41].into_iter().skip(resumed.len());
-    let start = running_hash_start(&payload.grant.record_key.record_key(), &auth.auth_hash());
-    resumed.iter().copied().chain(rest).fold(start, |hash, token| running_hash_step(&hash, token))
+/// Notes that an act happened.
+fn note_lie(shared: &FakeNodeInner, auth: &TurnAuth, act: Act, link: Option<LinkHash>) {
+    let lie = Lie { act, at: Instant::now(), link };
+    let key = AttemptKey { session: auth.session_id, seq: auth.seq, attempt: auth.attempt };
+    shared.state.lock().seen.lies.insert(key, lie);
+}
+
+fn garbage() -> Vec<u8> {
+    // No frame and no event begins with this number.
+    [&[0xff; 8][..], &baton_keys::secret::random_bytes::<32>()].concat()
 }
