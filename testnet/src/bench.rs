@@ -82,9 +82,6 @@ pub(crate) struct BenchTurnArgs {
     /// Session lengths at which to count a turn's bytes and blobs
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,10000")]
     pub(crate) at: Vec<u64>,
-    /// Shard count of the store in the timed part
-    #[arg(long, default_value_t = 10)]
-    pub(crate) shards: u16,
     /// Folder of downloaded models
     #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
@@ -157,15 +154,11 @@ struct Figures {
     echo: overhead::Overhead,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<overhead::Overhead>,
-    /// The wait for the blob ID before the next turn can be signed, by shard count; not part of the overhead.
-    blob_id_ms: Vec<overhead::BlobIdWait>,
     growth: Vec<growth::Cost>,
     /// Bytes of a turn at the longest length over bytes at the shortest.
     bytes_ratio: f64,
-    /// Time of a turn at the longest length over the time at the shortest, measured by turns at the end.
+    /// Time of a turn at the longest length over that at the shortest.
     time_ratio: f64,
-    /// Time of a turn at the shortest length, at the end over the beginning: the cost of older nodes and stores.
-    age_ratio: f64,
     /// Processor time of a start and a turn at the longest length over that at the shortest.
     start_ratio: f64,
 }
@@ -175,20 +168,31 @@ pub(crate) async fn run(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Turn(args) => {
             let figures = measure(&args).await?;
-            output::report(args.json, &figures, || lines(&figures))
+            if !args.json {
+                output::line(&summary("echo ", &figures.echo));
+                figures.model.iter().for_each(|model| output::line(&summary("model", model)));
+            }
+            output::report(args.json, &figures)
         }
         BenchCommand::Apis(args) => {
             let mut figures = Vec::new();
             for engine in [EngineChoice::Echo, EngineChoice::Native] {
                 figures.push(apis::measure(engine, &args).await?);
             }
-            output::report(args.json, &figures, || apis::lines(&figures))
+            output::report(args.json, &figures)
         }
-        BenchCommand::Sessions(args) => {
-            let cost = sessions::measure(&args).await?;
-            output::report(args.json, &cost, || sessions::lines(&cost))
-        }
+        BenchCommand::Sessions(args) => output::report(args.json, &sessions::measure(&args).await?),
     }
+}
+
+/// The network's share of a first token, in a line.
+fn summary(name: &str, measured: &overhead::Overhead) -> String {
+    let (added, network, bare) =
+        (measured.added_first_token_ms, measured.network_first_token_ms, measured.bare_first_token_ms);
+    format!(
+        "{name}: first token {:.2} ms over the network, {:.2} ms bare; added {:.2} ms p50, {:.2} ms p99 ({} turns)",
+        network.p50, bare.p50, added.p50, added.p99, measured.turns
+    )
 }
 
 async fn measure(args: &BenchTurnArgs) -> anyhow::Result<Figures> {
@@ -200,50 +204,15 @@ async fn measure(args: &BenchTurnArgs) -> anyhow::Result<Figures> {
     } else {
         None
     };
-    output::note("blob IDs");
-    let blob_id_ms = overhead::blob_id_waits()?;
     output::note("bytes and blobs of a turn as the session grows");
     let growth = Box::pin(growth::measure(&args.at)).await?;
-    let total = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.bytes_up + cost.bytes_down);
-    let bytes_ratio = total(growth.last()) / total(growth.first());
-    let time_ratio = growth.last().map_or(f64::NAN, |last| last.turn_ms / last.short_ms);
-    let short = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.short_ms);
-    let age_ratio = short(growth.last()) / short(growth.first());
-    let start = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.start_ms);
-    let start_ratio = start(growth.last()) / start(growth.first());
-    Ok(Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio, age_ratio, start_ratio })
-}
-
-fn lines(figures: &Figures) -> Vec<String> {
-    let Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio, age_ratio, start_ratio } =
-        figures;
-    let show = |name: &str, measured: &overhead::Overhead| {
-        let (added, network, bare) =
-            (measured.added_first_token_ms, measured.network_first_token_ms, measured.bare_first_token_ms);
-        format!(
-            "{name}: first token {:.2} ms over the network, {:.2} ms bare; added {:.2} ms p50, {:.2} ms p99 ({} turns)",
-            network.p50, bare.p50, added.p50, added.p99, measured.turns
-        )
+    let ratio = |figure: fn(&growth::Cost) -> f64| match (growth.first(), growth.last()) {
+        (Some(first), Some(last)) => figure(last) / figure(first),
+        _ => f64::NAN,
     };
-    let mut lines = vec![show("echo ", echo)];
-    lines.extend(model.as_ref().map(|model| show("model", model)));
-    lines.extend(blob_id_ms.iter().map(|wait| {
-        format!("blob ID at {} shards: {:.2} ms for {} bytes", wait.shards, wait.ms, wait.bytes)
-    }));
-    lines.push(
-        "\n  at turn   bytes up   bytes down   blobs   turn ms   short ms   start ms   (of one turn: means, and medians of times)"
-            .to_owned(),
-    );
-    lines.extend(growth.iter().map(|cost| {
-        let growth::Cost { turn, bytes_up, bytes_down, blobs, turn_ms, short_ms, start_ms, .. } = cost;
-        format!(
-            "  {turn:>7} {bytes_up:>10.0} {bytes_down:>12.0} {blobs:>7.2} {turn_ms:>9.2} {short_ms:>10.2} {start_ms:>10.2}"
-        )
-    }));
-    lines.push(format!(
-        "  longest to shortest: {bytes_ratio:.3} times the bytes, {time_ratio:.3} times the time, {start_ratio:.3} times the processor of a start; nodes and store by their age: {age_ratio:.3} times"
-    ));
-    lines
+    let bytes_ratio = ratio(|cost| cost.bytes_up + cost.bytes_down);
+    let (time_ratio, start_ratio) = (ratio(|cost| cost.turn_ms), ratio(|cost| cost.start_ms));
+    Ok(Figures { echo, model, growth, bytes_ratio, time_ratio, start_ratio })
 }
 
 #[cfg(test)]

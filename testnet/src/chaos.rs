@@ -1,6 +1,6 @@
 //! `baton-testnet chaos`: kills, full disks, damaged files, old copies and wrong clocks, on real processes.
 //!
-//! A seed stands for one trial of each scenario ([`Scenario`]); `plan` derives its kills, damage or clock
+//! A seed stands for one trial of each scenario ([`Scenario`]), which draws its kills, damage or clock
 //! from the seed alone. Each trial has its own network: store, node, clients and relayer are the programs
 //! beside this one. The echo engine repeats each message, so the answers are known. After each trial, every
 //! turn that a client printed as verified must be there, once and in order. The same holds for a new device
@@ -9,7 +9,7 @@
 mod call;
 mod damage;
 mod faults;
-mod files;
+pub(crate) mod files;
 mod kills;
 mod plan;
 mod report;
@@ -20,16 +20,17 @@ use std::{ops::RangeInclusive, path::Path, time::Instant};
 
 use anyhow::Context as _;
 use baton_keys::files::create_private_folder;
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 use futures::{StreamExt as _, stream};
 
+use plan::Program;
 pub use plan::Scenario;
-use plan::{FirstCommand, Trial, TrialFault};
 use report::TrialFindings;
 pub use report::{BrokenPromise, ChaosReport, FindingKind, TrialTally};
 use world::TrialWorld;
 
 use crate::{
+    draws::Draws,
     output,
     trial::{self, TrialOptions},
 };
@@ -39,10 +40,9 @@ pub(crate) const CHAOS_HELP: &str = "\
 A seed stands for one trial of each scenario, each on a network of its own with the echo engine. Afterwards everything that \
 a client printed as verified must be there, once and in order, also for a fresh device with the 24 words alone.
 
-Columns: acked: turns and memories that were acknowledged; lost: acknowledged and not there; wrong: doubled, out of \
-order, or with another's answer; undetected: damage or a wrong clock that nobody named; unserved: honest calls that were \
-refused with nothing wrong any more; panics; hangs: calls of more than 30 s; failed: trials that could not be carried \
-out; unmentioned: starts after harmless damage of which no log says a word, for information.
+Counts: acknowledged: turns and memories; lost: acknowledged and not there; wrong: doubled, out of order, or with another's \
+answer; undetected: damage or a wrong clock that nobody named; unserved: honest calls that were refused with nothing wrong \
+any more; panics; hangs: calls of more than 30 s; failed: trials that could not be carried out.
 
 Examples:
   baton-testnet chaos --seed 7
@@ -92,71 +92,71 @@ pub async fn chaos(options: &ChaosOptions, folder: &Path) -> anyhow::Result<Chao
         let seed = options.trial.seed();
         seed..=seed
     });
-    let wanted = |trial: &Trial| options.only.is_empty() || options.only.contains(&trial.scenario);
-    let trials: Vec<Trial> = seeds.clone().flat_map(plan::plan).filter(wanted).collect();
-    output::note(&format!("chaos: seeds {}..{}, {} trials", seeds.start(), seeds.end(), trials.len()));
-    let mut report = ChaosReport::default();
+    let only: &[Scenario] = if options.only.is_empty() { Scenario::value_variants() } else { &options.only };
+    let trials = seeds.clone().flat_map(|seed| only.iter().map(move |scenario| (seed, *scenario)));
+    output::note(&format!("chaos: seeds {}..{}", seeds.start(), seeds.end()));
+    let mut report = ChaosReport::new();
     let mut running = stream::iter(trials)
-        .map(|trial| async move {
-            let findings = in_folder(folder, &trial).await;
-            (trial, findings)
-        })
+        .map(|(seed, scenario)| async move { (seed, scenario, in_folder(folder, seed, scenario).await) })
         .buffer_unordered(options.lanes.max(1));
-    while let Some((trial, findings)) = running.next().await {
-        let name = trial.scenario.name();
-        for line in findings.lines.iter().chain(&findings.unmentioned) {
-            output::note(&format!("  seed {}, {name}: {line}", trial.seed));
+    while let Some((seed, scenario, findings)) = running.next().await {
+        for (kind, what) in &findings.found {
+            output::note(&format!("  seed {seed}, {}: {kind:?}: {what}", scenario.name()));
         }
-        report.add(trial.seed, trial.scenario, findings);
+        report.add(seed, scenario, findings);
     }
     report.seconds = trial::tenths(began.elapsed());
     Ok(report)
 }
 
 /// Runs a trial in its own folder, which is removed if no promise broke.
-async fn in_folder(folder: &Path, trial: &Trial) -> TrialFindings {
-    let folder = folder.join(format!("seed-{}-{}", trial.seed, trial.scenario.name()));
-    let mut findings = prepared(&folder, trial).await.unwrap_or_else(|error| {
-        let mut findings = TrialFindings::default();
-        findings.found(FindingKind::Failed, &format!("{error:#}"));
-        findings
-    });
-    findings.tally.trials += 1;
-    if findings.tally.broken() == 0 {
+async fn in_folder(folder: &Path, seed: u64, scenario: Scenario) -> TrialFindings {
+    let folder = folder.join(format!("seed-{seed}-{}", scenario.name()));
+    let mut findings = TrialFindings::default();
+    if let Err(error) = Box::pin(carry_out(&folder, seed, scenario, &mut findings)).await {
+        findings.found(FindingKind::Failed, format!("{error:#}"));
+    }
+    findings.search_logs(&folder);
+    if findings.found.is_empty() {
         // Otherwise hundreds of trials leave gigabytes.
         let _ = std::fs::remove_dir_all(&folder);
     }
     findings
 }
 
-async fn prepared(folder: &Path, trial: &Trial) -> anyhow::Result<TrialFindings> {
+async fn carry_out(
+    folder: &Path,
+    seed: u64,
+    scenario: Scenario,
+    findings: &mut TrialFindings,
+) -> anyhow::Result<()> {
     create_private_folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    match &trial.fault {
-        TrialFault::FirstStart(command, how) if *command != FirstCommand::Chat => {
-            return starts::first_start(folder, *command, *how).await;
+    let mut draws = Draws::of(seed, scenario as u64);
+    let program = draws.one_of(scenario.programs()).context("a scenario is of some program")?;
+    if scenario == Scenario::FirstStart {
+        starts::first_start(folder, program, &mut draws, findings).await?;
+        if program != Program::Client {
+            return Ok(());
         }
-        _ => {}
     }
-    let mut world = TrialWorld::start(folder, trial).await?;
-    if let Err(error) = carry_out(&mut world, &trial.fault).await {
-        world.findings.found(FindingKind::Failed, &format!("{error:#}"));
-    }
-    Ok(world.end().await)
-}
-
-async fn carry_out(world: &mut TrialWorld, fault: &TrialFault) -> anyhow::Result<()> {
-    match fault {
-        TrialFault::Kills(kills) => kills::kills(world, kills).await,
-        TrialFault::TwoDevices(rounds) => kills::two_devices(world, rounds).await,
-        TrialFault::FullDisk(program) => faults::full_disk(world, *program).await,
-        TrialFault::FirstStart(_, how) => starts::first_chat(world, *how).await,
-        TrialFault::Damage(program, damage) => damage::damage(world, *program, damage).await,
-        TrialFault::OlderHome(before, after) => faults::older_home(world, *before, *after).await,
-        TrialFault::CutJournal(turns, kept) => faults::cut_journal(world, *turns, *kept).await,
-        TrialFault::WrongClock(program, seconds) => faults::wrong_clock(world, *program, *seconds).await,
-        TrialFault::ForgetfulStore(everything) => faults::forgetful_store(world, *everything).await,
-        TrialFault::SilentPeers(program, count) => faults::silent_peers(world, *program, *count).await,
-    }
+    let mut world = TrialWorld::start(folder, program, draws).await?;
+    let carried_out = match scenario {
+        Scenario::Kills | Scenario::KillRelayer => kills::kills(&mut world).await,
+        Scenario::TwoDevices => kills::two_devices(&mut world).await,
+        Scenario::FullDisk => faults::full_disk(&mut world).await,
+        Scenario::FirstStart => starts::first_chat(&mut world).await,
+        Scenario::DamageClient => damage::of_client(&mut world).await,
+        Scenario::DamageNode => damage::of_node(&mut world).await,
+        Scenario::DamageStore => damage::of_store(&mut world).await,
+        Scenario::DamageRelayer => damage::of_relayer(&mut world).await,
+        Scenario::OlderHome => faults::older_home(&mut world).await,
+        Scenario::CutJournal => faults::cut_journal(&mut world).await,
+        Scenario::WrongClock => faults::wrong_clock(&mut world).await,
+        Scenario::ForgetfulStore => faults::forgetful_store(&mut world).await,
+        Scenario::SilentPeers => faults::silent_peers(&mut world).await,
+    };
+    world.end(findings).await;
+    carried_out
 }
 
 #[cfg(test)]

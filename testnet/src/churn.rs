@@ -20,20 +20,18 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, Multiaddr, NewSession};
-use baton_proto::ids::NodeId;
 use clap::{Args, builder::RangedU64ValueParser};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    byzantine::{Behaviour, ByzantineNode, ByzantineOptions, MisbehaviourLog},
+    byzantine::{Behaviour, FakeNode, start_liar},
     draws::Draws,
-    network::{Network, NodeOptions, SHARDS},
+    network::{Network, NodeOptions},
     output,
     trial::{self, TrialOptions, free_ports},
 };
 use chat::{ChurnClient, ClientResults};
-use nodes::Deaths;
 pub use report::{ChurnReport, MisbehaviourReport};
 
 /// The end of the command's help.
@@ -87,14 +85,6 @@ impl Default for ChurnOptions {
     }
 }
 
-/// What the checks of answers know of the nodes; clones share it.
-#[derive(Clone, Default)]
-struct KnownNodes {
-    byzantine: Arc<Vec<NodeId>>,
-    log: MisbehaviourLog,
-    deaths: Deaths,
-}
-
 /// Runs the churn in a folder, and returns a report.
 ///
 /// # Errors
@@ -109,15 +99,13 @@ pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Chur
     let seed = options.trial.seed();
     output::note(&format!("churn: seed {seed}"));
     let begun = Instant::now();
-    let mut known = KnownNodes::default();
     let mut network = start_nodes(options, seed, folder).await?;
-    let byzantine = start_byzantine(options, seed, &network, &known.log).await?;
-    known.byzantine = Arc::new(byzantine.iter().map(|node| node.node).collect());
-    let clients = open_clients(options, seed, &network, &byzantine, &known).await?;
+    let liars = Arc::new(start_liars(options, seed, &network).await?);
+    let clients = open_clients(options, seed, &network, &liars).await?;
     output::note(&format!(
         "{} nodes, {} of them hostile; {} clients; {:.1} s to start",
         options.nodes,
-        byzantine.len(),
+        liars.len(),
         clients.len(),
         begun.elapsed().as_secs_f64()
     ));
@@ -129,7 +117,7 @@ pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Chur
     for client in clients {
         chatting.spawn(client.run(stop.clone()));
     }
-    let counts = nodes::kill_and_restart(&mut network, options, seed, &known.deaths).await?;
+    let counts = nodes::kill_and_restart(&mut network, options, seed).await?;
     stop.cancel();
     let mut report = ChurnReport::new(options, seed, started.elapsed(), counts);
     let mut clients = Vec::new();
@@ -153,12 +141,12 @@ pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Chur
     for client in &mut clients {
         client.note_detected_claims().await?;
     }
-    report.gather(&clients, &known.log);
+    report.gather(&clients, &liars);
     for client in clients {
         client.client.shutdown(Duration::from_secs(2)).await;
     }
-    for node in byzantine {
-        node.stop().await?;
+    for node in liars.iter() {
+        node.stop().await;
     }
     network.stop().await?;
     Ok(report)
@@ -178,28 +166,15 @@ async fn start_nodes(options: &ChurnOptions, seed: u64, folder: &Path) -> anyhow
     Ok(network)
 }
 
-async fn start_byzantine(
-    options: &ChurnOptions,
-    seed: u64,
-    network: &Network,
-    log: &MisbehaviourLog,
-) -> anyhow::Result<Vec<ByzantineNode>> {
+async fn start_liars(options: &ChurnOptions, seed: u64, network: &Network) -> anyhow::Result<Vec<FakeNode>> {
     let all = Behaviour::ALL;
     let mut started = Vec::new();
     for index in 0..options.hostile {
         let behaviours =
             if options.hostile < all.len() { all.to_vec() } else { vec![all[index % all.len()]] };
-        let node_options = ByzantineOptions {
-            folder: &network.folder.join(format!("hostile-{index}")),
-            store_url: network.store_url(),
-            shards: SHARDS,
-            echo_delay: Duration::from_millis(options.echo_delay_ms),
-            bootstrap: network.addresses().into_iter().take(HUB).collect(),
-            behaviours,
-            begin: usize::try_from(Draws::of(seed, 100 + index as u64).below(1000))?,
-            log: log.clone(),
-        };
-        started.push(ByzantineNode::start(node_options).await?);
+        let begin = usize::try_from(Draws::of(seed, 100 + index as u64).below(1000))?;
+        let delay = Duration::from_millis(options.echo_delay_ms);
+        started.push(start_liar(network, delay, &behaviours, begin).await?);
     }
     Ok(started)
 }
@@ -209,11 +184,10 @@ async fn open_clients(
     options: &ChurnOptions,
     seed: u64,
     network: &Network,
-    byzantine: &[ByzantineNode],
-    known: &KnownNodes,
+    liars: &Arc<Vec<FakeNode>>,
 ) -> anyhow::Result<Vec<ChurnClient>> {
     let honest = network.addresses();
-    let misbehaving = byzantine.iter().filter_map(|node| node.addresses.first().cloned());
+    let misbehaving = liars.iter().filter_map(|node| node.addrs().first().cloned());
     let others: Vec<Multiaddr> = honest.iter().skip(HUB).cloned().chain(misbehaving).collect();
     let mut clients = Vec::new();
     for index in 0..options.clients {
@@ -230,7 +204,7 @@ async fn open_clients(
             session,
             draws,
             words: options.words,
-            known: known.clone(),
+            liars: liars.clone(),
             results: ClientResults::default(),
         });
     }

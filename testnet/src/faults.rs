@@ -41,7 +41,7 @@ pub const MAX_FAULT_RULES: usize = 64;
 pub struct FaultPlan {
     /// The seed of the choices, beside the number of the request.
     pub seed: u64,
-    /// The rules, in the order of tries. Those after [`MAX_FAULT_RULES`] are ignored.
+    /// The rules, in the order of tries.
     pub rules: Vec<FaultRule>,
 }
 

@@ -35,7 +35,7 @@ use crate::{
     output,
     trial::{self, BUILD, TrialOptions, TrialReport},
 };
-use attack::{AttackKind, AttackReport, NodeAttack};
+use attack::{AttackKind, AttackReport, NodeAttack, Wave};
 use attacker::{AttackPlan, Attacker};
 use clients::{Honest, Until, granted_quota, honest, open_client};
 use watch::{MemoryUse, NodeCounts, NodeWatch};
@@ -87,6 +87,8 @@ const EACH_OF_MANY: u64 = 20;
 /// within its share, the node serves as many turns as it can, ten times the honest ones. Any set of clients
 /// may load it like that.
 const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
+/// A 99th percentile is slow from this multiple of the one without an attack on.
+const SLOW_RATIO: f64 = 2.0;
 /// A network of no machine (RFC 5737): this machine is none of the node's own.
 const NO_MACHINE: &str = "192.0.2.0/24";
 /// Megabytes of blobs that the node caches in memory: so few that the cache is full before its memory is
@@ -131,7 +133,7 @@ pub struct FloodPart {
 
 /// The result.
 #[derive(Debug, Clone, Serialize)]
-pub struct FloodReport {
+pub struct FloodReport<Part = FloodPart> {
     /// How the programs were built.
     pub build: &'static str,
     /// Processors of the machine, shared with the attacker.
@@ -140,44 +142,54 @@ pub struct FloodReport {
     pub seconds: u64,
     /// Whether the node's defence was on.
     pub defence: bool,
-    /// By name: `quiet`, `forged`, `signed`, `forged-many`, `signed-many`, `tiny-pieces`, `empty-chunks`, `burner`.
-    pub parts: BTreeMap<&'static str, FloodPart>,
+    /// By name: `quiet`, and the attacks.
+    pub parts: BTreeMap<&'static str, Part>,
     /// Violations other than slowness; empty if the defence held.
     pub breaches: Vec<String>,
     /// Parts in which honest clients waited too long.
     pub slow: Vec<String>,
 }
 
-/// An attack of the flood.
-#[derive(Debug, Clone, Copy)]
-struct Wave {
-    name: &'static str,
-    kind: AttackKind,
-    /// Second byte of its clients' addresses, so that each attack has unused quotas.
-    network: u8,
-    subnets: usize,
-    each: u64,
-}
-
-fn waves(options: &FloodOptions) -> Vec<Wave> {
+/// The attacks of the flood, each with the name of its part.
+fn waves(options: &FloodOptions) -> Vec<(&'static str, Wave)> {
     let many = usize::from(options.subnets);
-    let wave = |name, kind, network, subnets, each| Wave { name, kind, network, subnets, each };
+    let wave = |kind, network, subnets, each| Wave { kind, network, subnets, each };
     let mut waves = vec![
-        wave("forged", AttackKind::Forged, 1, 1, u64::MAX),
-        wave("signed", AttackKind::Signed, 2, 1, 1),
-        wave("forged-many", AttackKind::Forged, 3, many, u64::MAX),
-        wave("signed-many", AttackKind::Signed, 4, many, EACH_OF_MANY),
-        wave("tiny-pieces", AttackKind::Packets(PacketShape::TinyPieces), 0, 1, 0),
-        wave("empty-chunks", AttackKind::Packets(PacketShape::EmptyChunks), 0, 1, 0),
-        wave("burner", AttackKind::Burner, 0, 1, 0),
+        ("forged", wave(AttackKind::Forged, 1, 1, u64::MAX)),
+        ("signed", wave(AttackKind::Signed, 2, 1, 1)),
+        ("forged-many", wave(AttackKind::Forged, 3, many, u64::MAX)),
+        ("signed-many", wave(AttackKind::Signed, 4, many, EACH_OF_MANY)),
+        ("tiny-pieces", wave(AttackKind::Packets(PacketShape::TinyPieces), 0, 1, 0)),
+        ("empty-chunks", wave(AttackKind::Packets(PacketShape::EmptyChunks), 0, 1, 0)),
+        ("burner", wave(AttackKind::Burner, 0, 1, 0)),
     ];
-    waves.retain(|wave| wave.subnets > 0 && options.has(wave.name));
+    waves.retain(|(name, wave)| wave.subnets > 0 && options.has(name));
     waves
 }
 
 impl FloodOptions {
     fn has(&self, part: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|name| name == part)
+    }
+}
+
+impl<Part> FloodReport<Part> {
+    fn of(options: &FloodOptions, parts: BTreeMap<&'static str, Part>) -> Self {
+        Self {
+            build: BUILD,
+            processors: std::thread::available_parallelism().map_or(0, Into::into),
+            seconds: options.seconds,
+            defence: options.defence,
+            parts,
+            breaches: Vec::new(),
+            slow: Vec::new(),
+        }
+    }
+}
+
+impl<Part: Serialize> TrialReport for FloodReport<Part> {
+    fn broken(&self) -> usize {
+        self.breaches.len() + self.slow.len()
     }
 }
 
@@ -231,10 +243,10 @@ impl FloodReport {
         }
     }
 
-    fn find_slowness(&mut self, most: f64) {
+    fn find_slowness(&mut self) {
         for (name, part) in &mut self.parts {
             let ratio = part.p99_over_burner.unwrap_or(part.p99_over_quiet);
-            if !UNJUDGED.contains(name) && ratio >= most {
+            if !UNJUDGED.contains(name) && ratio >= SLOW_RATIO {
                 self.slow.push(format!("{name}: the slowest honest turns took {ratio:.2} times as long"));
             }
         }
@@ -272,16 +284,16 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
         ensure!(warm.failed == 0, "honest turns fail without an attack: {}", warm.failures.join("; "));
     }
     let (seed, mut parts) = (options.trial.seed(), BTreeMap::new());
-    for wave in std::iter::once(None).chain(waves(options).into_iter().map(Some)) {
-        let name = wave.map_or("quiet", |wave| wave.name);
+    let attacks = waves(options).into_iter().map(|(name, wave)| (name, Some(wave)));
+    for (name, wave) in std::iter::once(("quiet", None)).chain(attacks) {
         output::note(name);
         // The burner uses the least processor time of an attack, so that no attack is compared with a burner that used
         // more.
         let attacks = parts.iter().filter(|(name, _)| **name != "quiet");
         let duty = attacks.map(|(_, part): (_, &FloodPart)| part.attacker.cpus).fold(1.0, f64::min);
         let clients = if name == SHARED_BY_SUBNET { &granted } else { &clients };
-        let part = measure(&network, clients, wave.map(|wave| (wave, duty, seed)), options).await?;
-        parts.insert(name, part);
+        let attack = wave.map(|wave| attack(&network, wave, options, seed, duty)).transpose()?;
+        parts.insert(name, measure(&network, clients, attack, options.seconds).await?);
     }
     for client in clients.into_iter().chain(granted) {
         client.shutdown(Duration::from_secs(5)).await;
@@ -294,54 +306,45 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
         part.p99_over_quiet = quiet.map_or(1.0, |quiet| p99 / quiet);
         part.p99_over_burner = busy.filter(|_| *name != "burner").map(|busy| p99 / busy);
     }
-    let mut report = FloodReport {
-        build: BUILD,
-        processors: std::thread::available_parallelism().map_or(0, Into::into),
-        seconds: options.seconds,
-        defence: options.defence,
-        parts,
-        breaches: Vec::new(),
-        slow: Vec::new(),
-    };
+    let mut report = FloodReport::of(options, parts);
     report.find_breaches(options.subnets);
-    report.find_slowness(2.0);
+    report.find_slowness();
     Ok(report)
+}
+
+/// An attack on the node, with a seed and, of the burner, a share of a processor.
+fn attack(
+    network: &Network,
+    wave: Wave,
+    options: &FloodOptions,
+    seed: u64,
+    duty: f64,
+) -> anyhow::Result<NodeAttack> {
+    let node = network.running().next().context("the node runs")?;
+    let protocol = if matches!(wave.kind, AttackKind::Packets(_)) { "/webrtc-direct" } else { "/tcp/" };
+    let is_target = |address: &str| address.starts_with("/ip4/") && address.contains(protocol);
+    let target = node.addresses.iter().find(|address| is_target(&address.to_string())).cloned();
+    let target = target.with_context(|| format!("the node has an address with {protocol}"))?;
+    let (node, rate, seconds) = (node.node, options.rate, options.seconds);
+    Ok(NodeAttack { wave, target, node, rate, seconds, seed, duty })
 }
 
 /// Runs one part: the honest clients, perhaps under an attack.
 async fn measure(
     network: &Network,
     clients: &[Arc<Client>],
-    attack: Option<(Wave, f64, u64)>,
-    options: &FloodOptions,
+    attack: Option<NodeAttack>,
+    seconds: u64,
 ) -> anyhow::Result<FloodPart> {
     let node = network.running().next().context("the node runs")?;
-    let counts = NodeCounts::of(node).await?;
+    let admin = node.admin.as_deref().context("the node has an admin port")?;
+    let before = watch::metrics(admin).await?;
     let attacker = match attack {
-        Some((wave, duty, seed)) => {
-            let is_over_webrtc = matches!(wave.kind, AttackKind::Packets(_));
-            let protocol = if is_over_webrtc { "/webrtc-direct" } else { "/tcp/" };
-            let is_target = |address: &str| address.starts_with("/ip4/") && address.contains(protocol);
-            let target = node.addresses.iter().find(|address| is_target(&address.to_string())).cloned();
-            let Wave { name, kind, network: subnet, subnets, each } = wave;
-            let plan = AttackPlan::Node(NodeAttack {
-                kind,
-                target: target.with_context(|| format!("the node has an address with {protocol}"))?,
-                node: node.node,
-                rate: options.rate,
-                seconds: options.seconds,
-                seed,
-                network: subnet,
-                subnets,
-                each,
-                duty,
-            });
-            Some(Attacker::start(name, &plan, &network.folder).await?)
-        }
+        Some(attack) => Some(Attacker::start(&AttackPlan::Node(attack), &network.folder).await?),
         None => None,
     };
     let watch = NodeWatch::begin(node)?;
-    let honest = honest(clients, Until::Passed(Duration::from_secs(options.seconds))).await?;
+    let honest = honest(clients, Until::Passed(Duration::from_secs(seconds))).await?;
     let (node_mib, node_cpus) = watch.end().await?;
     let attacker = match attacker {
         Some(attacker) => attacker.report().await?,
@@ -352,58 +355,9 @@ async fn measure(
         p99_over_quiet: 1.0,
         p99_over_burner: None,
         attacker,
-        node: NodeCounts::of(node).await?.since(&counts),
+        node: NodeCounts::between(&before, &watch::metrics(admin).await?),
         node_cpus,
         node_mib,
         load_average: watch::load_average(),
     })
-}
-
-impl TrialReport for FloodReport {
-    fn lines(&self) -> Vec<String> {
-        let defence = if self.defence { "on" } else { "off" };
-        let mut lines =
-            vec![format!("{} build, defence {defence}, {} processors", self.build, self.processors)];
-        lines.extend(self.parts.iter().flat_map(|(name, part)| part.lines(name)));
-        lines.extend(self.breaches.iter().chain(&self.slow).cloned());
-        lines
-    }
-
-    fn broken(&self) -> u64 {
-        (self.breaches.len() + self.slow.len()) as u64
-    }
-}
-
-impl FloodPart {
-    fn lines(&self, name: &str) -> Vec<String> {
-        let Self { honest, attacker, node_mib, node_cpus, load_average, p99_over_quiet, .. } = self;
-        let Honest { turns, failed, turn_ms, again, .. } = honest;
-        let over_burner = self.p99_over_burner.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
-        let slowest = honest.slowest.iter().map(|turn| format!("{:.0} ms at {:.1} s", turn.ms, turn.at_s));
-        let slowest = slowest.collect::<Vec<_>>().join(", ");
-        let AttackReport { offered_per_second: offered, at_node_per_second: at_node, cpus, .. } = attacker;
-        let AttackReport { refused_at_door_per_second: at_door, sent_per_second: sent, .. } = attacker;
-        let AttackReport { refused_in_handshake_per_second: in_handshake, .. } = attacker;
-        let AttackReport { behind_per_second: behind, answers, .. } = attacker;
-        let mut lines = vec![
-            format!(
-                "{name:<12} {turns:>5} honest turns, {failed} failed, {:>7.1} ms half, {:>7.1} ms p99, {p99_over_quiet:.2} of quiet, {over_burner} of the burner's",
-                turn_ms.p50, turn_ms.p99
-            ),
-            format!(
-                "             a second: {offered:.0} offered, {at_node:.0} at the node ({at_door:.0} refused at the door, {in_handshake:.0} in the handshake, {sent:.0} sent), {behind:.0} not made"
-            ),
-            format!(
-                "             processors: attacker {cpus:.2}, node {node_cpus:.2}, load {load_average:.1}; node's memory {:.1} MiB at most, grew {:.1}",
-                node_mib.most, node_mib.grew
-            ),
-            format!("             node: {:?}", self.node),
-            format!("             answers: {answers:?}"),
-            format!("             slowest: {slowest}"),
-        ];
-        if !again.is_empty() {
-            lines.push(format!("             honest attempts that failed: {again:?}"));
-        }
-        lines
-    }
 }

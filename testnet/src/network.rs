@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
@@ -17,16 +18,17 @@ use baton_node::{
     models::Catalogue,
 };
 use baton_proto::ids::{BlobId, NodeId};
-use baton_walrus_client::http_client;
+use baton_walrus_client::{HttpStore, ShardCount, http_client};
 use reqwest::{Body, Method, Response};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::process::Process;
 
-/// Shard count of a store unless the options say another: that of Walrus's local testbed.
+/// Shard count of the store: that of Walrus's local testbed.
 pub const SHARDS: u16 = 10;
 
+/// Time limit of a call of a relayer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The default model of nodes.
 const MODEL: &str = "smollm2-135m-instruct";
 
@@ -57,8 +59,6 @@ pub enum EngineChoice {
 pub struct NodeOptions {
     /// The engine.
     pub engine: EngineChoice,
-    /// Shard count of the store.
-    pub shards: u16,
     /// Faults that the store injects, as for `baton-testnet store --faults`.
     pub store_faults: Option<String>,
     /// Pause before each token of the echo engine.
@@ -73,14 +73,7 @@ impl NodeOptions {
     /// Options with this engine, on a store without faults.
     #[must_use]
     pub fn new(engine: EngineChoice) -> Self {
-        Self {
-            engine,
-            shards: SHARDS,
-            store_faults: None,
-            echo_delay_ms: 0,
-            model_dir: None,
-            extra: Vec::new(),
-        }
+        Self { engine, store_faults: None, echo_delay_ms: 0, model_dir: None, extra: Vec::new() }
     }
 
     /// Options with the echo engine.
@@ -130,18 +123,7 @@ pub struct RelayerProcess {
     pub url: String,
     /// Its identity and the addresses of its sealed endpoint.
     pub relayer: Relayer,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ListedBlob {
-    blob_id: String,
-}
-
-/// The store's usage.
-#[derive(serde::Deserialize)]
-struct StoreUsage {
-    blobs: u64,
+    http: reqwest::Client,
 }
 
 /// A store and some nodes.
@@ -195,7 +177,7 @@ impl Network {
     /// When the store's address or shard count is none.
     pub fn client_config(&self, home: Option<&Path>) -> anyhow::Result<ClientConfig> {
         let url = self.nodes_store_url.as_ref().unwrap_or(&self.store_url);
-        let mut config = ClientConfig::with_http(home, url, url, Some(url), self.options.shards)?;
+        let mut config = ClientConfig::with_http(home, url, url, Some(url), SHARDS)?;
         config.bootstrap = self.addresses();
         Ok(config)
     }
@@ -225,6 +207,12 @@ impl Network {
         self.hub = hub;
     }
 
+    /// A plain HTTP client of the store.
+    pub(crate) fn http_store(&self) -> anyhow::Result<Arc<HttpStore>> {
+        let store = HttpStore::builder(&self.store_url, &self.store_url, ShardCount::TESTBED);
+        Ok(Arc::new(store.build()?))
+    }
+
     /// URL of the store, even while it is stopped.
     #[must_use]
     pub fn store_url(&self) -> &str {
@@ -235,7 +223,7 @@ impl Network {
     ///
     /// # Errors
     /// The failure, with the process's last log lines if it has any.
-    pub async fn start_node(&mut self, index: usize, extra: &[String]) -> anyhow::Result<NodeId> {
+    pub async fn start_node(&mut self, index: usize, extra: &[&str]) -> anyhow::Result<NodeId> {
         let name = format!("node-{index}");
         let folder = self.folder.join(&name);
         let mut args: Vec<String> = vec!["run".into(), "--json".into()];
@@ -252,7 +240,7 @@ impl Network {
         let store = self.nodes_store_url.as_ref().unwrap_or(&self.store_url);
         set("--publisher", store);
         set("--aggregator", store);
-        set("--shards", &self.options.shards.to_string());
+        set("--shards", &SHARDS.to_string());
         set("--admin", "127.0.0.1:0");
         match self.options.engine {
             EngineChoice::Native => set("--engine", "native"),
@@ -264,22 +252,12 @@ impl Network {
         if let Some(models) = &self.options.model_dir {
             set("--model-dir", &models.to_string_lossy());
         }
-        for node in self.nodes.iter().take(self.hub).flatten() {
-            if let Some(address) = node.addresses.first() {
-                set("--bootstrap", &address.to_string());
-            }
-        }
-        args.extend(self.options.extra.iter().chain(extra).cloned());
+        self.bootstrap().iter().for_each(|address| set("--bootstrap", &address.to_string()));
+        args.extend(self.options.extra.iter().cloned());
+        args.extend(extra.iter().map(|word| (*word).to_owned()));
         let process = Process::start(&name, "baton-node", &args, &self.folder).await?;
-        let ready = &process.ready;
-        let node: NodeId = ready["node"].as_str().context("the ready line names the node")?.parse()?;
-        let addresses = ready["listen"]
-            .as_array()
-            .context("the ready line lists addresses")?
-            .iter()
-            .filter_map(|address| address.as_str()?.parse().ok())
-            .collect();
-        let admin = ready["admin"].as_str().map(str::to_owned);
+        let (node, addresses) = identity(&process.ready, "node")?;
+        let admin = process.ready["admin"].as_str().map(str::to_owned);
         let started = NodeProcess { process, node, addresses, admin };
         let slot = self.nodes.get_mut(index).context("no such node")?;
         *slot = Some(started);
@@ -290,29 +268,9 @@ impl Network {
     ///
     /// # Errors
     /// The failure, with the process's last log lines if it has any.
-    pub async fn add_node(&mut self, extra: &[String]) -> anyhow::Result<NodeId> {
+    pub async fn add_node(&mut self, extra: &[&str]) -> anyhow::Result<NodeId> {
         self.nodes.push(None);
         self.start_node(self.nodes.len() - 1, extra).await
-    }
-
-    /// Starts a relayer that knows the running nodes, with an embedder that needs no model and these further arguments.
-    ///
-    /// # Errors
-    /// The failure, with the process's last log lines if it has any.
-    pub async fn start_relayer(&self, extra: &[&str]) -> anyhow::Result<RelayerProcess> {
-        let data = self.folder.join("relayer").to_string_lossy().into_owned();
-        let nodes: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
-        let mut args = vec!["--data-dir", &data, "run", "--json", "--mdns", "false", "--embedder", "hashing"];
-        args.extend(["--listen", "/ip4/127.0.0.1/tcp/0"]);
-        args.extend(nodes.iter().flat_map(|node| ["--bootstrap", node]));
-        args.extend(extra);
-        let process = Process::start("relayer", "baton-relayer", &args, &self.folder).await?;
-        let ready = &process.ready;
-        let node = ready["relayer"].as_str().context("the ready line names the relayer")?.parse()?;
-        let url = ready["http"].as_str().context("the ready line names the HTTP address")?.to_owned();
-        let listen = ready["listen"].as_array().context("the ready line lists addresses")?;
-        let addrs = listen.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
-        Ok(RelayerProcess { process, url, relayer: Relayer { node, addrs } })
     }
 
     /// Kills a node with `kill -9`.
@@ -352,6 +310,12 @@ impl Network {
     pub fn take_ended(&mut self) -> Vec<NodeProcess> {
         let ended = |node: &mut Option<NodeProcess>| node.take_if(|node| node.process.has_ended());
         self.nodes.iter_mut().filter_map(ended).collect()
+    }
+
+    /// Addresses of the nodes with which others bootstrap.
+    pub(crate) fn bootstrap(&self) -> Vec<Multiaddr> {
+        let hub = self.nodes.iter().take(self.hub).flatten();
+        hub.filter_map(|node| node.addresses.first().cloned()).collect()
     }
 
     /// TCP addresses of the running nodes.
@@ -401,7 +365,7 @@ impl Network {
         Ok(sent.error_for_status()?)
     }
 
-    async fn admin_json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+    async fn admin_json(&self, path: &str) -> anyhow::Result<Value> {
         Ok(self.admin(Method::GET, path, "").await?.json().await?)
     }
 
@@ -434,7 +398,7 @@ impl Network {
     /// # Errors
     /// When the store does not respond.
     pub async fn blob_count(&self) -> anyhow::Result<u64> {
-        Ok(self.admin_json::<StoreUsage>("usage").await?.blobs)
+        self.admin_json("usage").await?["blobs"].as_u64().context("the store counts its blobs")
     }
 
     /// The IDs of all stored blobs.
@@ -442,8 +406,9 @@ impl Network {
     /// # Errors
     /// When the store does not respond.
     pub async fn list_blobs(&self) -> anyhow::Result<Vec<BlobId>> {
-        let listed: Vec<ListedBlob> = self.admin_json("blobs").await?;
-        Ok(listed.iter().map(|blob| blob.blob_id.parse()).collect::<Result<_, _>>()?)
+        let listed = self.admin_json("blobs").await?;
+        let ids = listed.as_array().into_iter().flatten().filter_map(|blob| blob["blobId"].as_str());
+        Ok(ids.map(str::parse).collect::<Result<_, _>>()?)
     }
 
     /// The bytes of one stored blob, as on the store's disk.
@@ -455,26 +420,54 @@ impl Network {
     }
 }
 
-/// Sends a request to a relayer that an account signs, and returns the JSON of the answer.
-///
-/// # Errors
-/// When the relayer does not answer, refuses, or answers no JSON.
-pub async fn signed_call(
-    client: &reqwest::Client,
-    account: &AccountKey,
-    (method, url, path): (Method, &str, &str),
-    body: &Value,
-) -> anyhow::Result<Value> {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let (id, seconds) = (account.account_id(), system_clock()() / 1000);
-    let mut request = client.request(method.clone(), format!("{url}{path}"));
-    for (name, value) in account.request_headers(&id, method.as_str(), path, body.as_bytes(), seconds) {
-        request = request.header(name, value);
+impl RelayerProcess {
+    /// Starts a relayer with its data in a folder, for these nodes and with further arguments.
+    ///
+    /// # Errors
+    /// The failure, with the process's last log lines if it has any.
+    pub async fn start(folder: &Path, nodes: &[Multiaddr], extra: &[&str]) -> anyhow::Result<Self> {
+        let data = folder.join("relayer").to_string_lossy().into_owned();
+        let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        let mut args = vec!["--data-dir", &data, "run", "--json", "--mdns", "false"];
+        args.extend(["--listen", "/ip4/127.0.0.1/tcp/0"]);
+        args.extend(nodes.iter().flat_map(|node| ["--bootstrap", node]));
+        args.extend(extra);
+        let process = Process::start("relayer", "baton-relayer", &args, folder).await?;
+        let (node, addrs) = identity(&process.ready, "relayer")?;
+        let url = process.ready["http"].as_str().context("the ready line names the HTTP address")?.to_owned();
+        let http = reqwest::Client::builder().no_proxy().timeout(CALL_TIMEOUT).build()?;
+        Ok(Self { process, url, relayer: Relayer { node, addrs }, http })
     }
-    let answer = request.header("content-type", "application/json").body(body).send().await?;
-    let (status, text) = (answer.status(), answer.text().await?);
-    ensure!(status.is_success(), "{path}: {status}: {text}");
-    serde_json::from_str(&text).with_context(|| format!("{path} gave no JSON"))
+
+    /// Sends a request that an account signs, and returns the JSON of the answer.
+    ///
+    /// # Errors
+    /// When the relayer does not answer, refuses, or answers no JSON.
+    pub async fn call(
+        &self,
+        account: &AccountKey,
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> anyhow::Result<Value> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let (id, seconds) = (account.account_id(), system_clock()() / 1000);
+        let mut request = self.http.request(method.clone(), format!("{}{path}", self.url));
+        for (name, value) in account.request_headers(&id, method.as_str(), path, body.as_bytes(), seconds) {
+            request = request.header(name, value);
+        }
+        let answer = request.header("content-type", "application/json").body(body).send().await?;
+        let (status, text) = (answer.status(), answer.text().await?);
+        ensure!(status.is_success(), "{path}: {status}: {text}");
+        serde_json::from_str(&text).with_context(|| format!("{path} gave no JSON"))
+    }
+}
+
+/// The identity and the addresses in the ready line of a program.
+fn identity(ready: &Value, name: &str) -> anyhow::Result<(NodeId, Vec<Multiaddr>)> {
+    let node = ready[name].as_str().context("the ready line names the identity")?.parse()?;
+    let listen = ready["listen"].as_array().context("the ready line lists addresses")?;
+    Ok((node, listen.iter().filter_map(|address| address.as_str()?.parse().ok()).collect()))
 }
 
 async fn start_store(
@@ -482,7 +475,7 @@ async fn start_store(
     options: &NodeOptions,
     address: Option<&str>,
 ) -> anyhow::Result<StoreProcess> {
-    let (data, shards) = (folder.join("store"), options.shards.to_string());
+    let (data, shards) = (folder.join("store"), SHARDS.to_string());
     let (data, address) = (data.to_string_lossy(), address.unwrap_or("127.0.0.1:0"));
     let mut args = vec!["store", "--json", "--log", "warn", "--data-dir", &data, "--shards", &shards];
     args.extend(["--listen", address, "--admin", "127.0.0.1:0"]);

@@ -61,65 +61,6 @@ pub(crate) async fn node_record(
     }
 }
 
-/// The data of an exported session's next turn.
-pub(crate) struct Next {
-    pub(crate) seq: u64,
-    prev_link: LinkHash,
-    prev_blob: BlobRef,
-    /// Grants the last segment with all its records, and no older segment.
-    pub(crate) grant: Grant,
-}
-
-/// The position of the next turn, and a grant of the whole last segment.
-pub(crate) fn next(
-    export: &Export,
-    root: &SessionRoot,
-    turn_id: TurnId,
-    attempt: u32,
-    author: NodeId,
-) -> anyhow::Result<Next> {
-    let last = export.segments.last().context("the session has a segment")?;
-    let session_id = root.session_id();
-    let key = root.blob_key(last.segment, &blob_salt(&last.blob)?);
-    let head = Segment::open(&last.blob, &key, &session_id, last.segment)?;
-    let mut links = Vec::with_capacity(head.entries.len());
-    for entry in &head.entries {
-        links.push(SignedObject::<Link>::verify(entry.link.clone())?);
-    }
-    let end = links.last().context("a segment has links")?;
-    let (seq, prev_link) = (end.seq + 1, end.link_hash());
-    let prev_blob = BlobRef {
-        blob_id: last.blob_id,
-        digest: blob_digest(&last.blob),
-        length: u32::try_from(last.blob.len())?,
-    };
-    let records = links
-        .iter()
-        .map(|link| ReadRecord {
-            seq: link.seq,
-            key: GrantedKey::of_record(&root.record_key(&link.record_identity())),
-        })
-        .collect();
-    let base = baton_proto::chain::base_after(head);
-    let identity = RecordIdentity { session_id, segment: base.segment, seq, turn_id, attempt, author };
-    let record_key = root.record_key(&identity);
-    let grant = Grant {
-        segment: base.segment,
-        index: u8::try_from(base.entries.len())?,
-        record_key: GrantedKey::of_record(&record_key),
-        blob_key: GrantedKey::of_blob(&root.blob_key(base.segment, &record_key.blob_salt())),
-        blobs: vec![ReadBlob {
-            segment: last.segment,
-            blob: Some(prev_blob),
-            author: Some(end.author),
-            key: GrantedKey::of_blob(&key),
-        }],
-        records,
-        head: None,
-    };
-    Ok(Next { seq, prev_link, prev_blob, grant })
-}
-
 /// A turn of a session, for one node.
 pub(crate) struct RawOrder<'a> {
     pub(crate) node: &'a NodeRecord,
@@ -136,7 +77,7 @@ pub(crate) struct RawOrder<'a> {
     pub(crate) valid_ms: (u64, u64),
 }
 
-/// Builds the turn after an exported session's head.
+/// Builds the turn after an exported session's head. It grants the last segment with all its records, and no older one.
 pub(crate) fn build(
     export: &Export,
     root: &SessionRoot,
@@ -144,8 +85,43 @@ pub(crate) fn build(
     text: &str,
     valid_ms: (u64, u64),
 ) -> anyhow::Result<RawTurn> {
-    let turn_id = TurnId(random_bytes());
-    let Next { seq, prev_link, prev_blob, grant } = next(export, root, turn_id, 0, node.node)?;
+    let last = export.segments.last().context("the session has a segment")?;
+    let session_id = root.session_id();
+    let key = root.blob_key(last.segment, &blob_salt(&last.blob)?);
+    let head = Segment::open(&last.blob, &key, &session_id, last.segment)?;
+    let mut links = Vec::with_capacity(head.entries.len());
+    for entry in &head.entries {
+        links.push(SignedObject::<Link>::verify(entry.link.clone())?);
+    }
+    let end = links.last().context("a segment has links")?;
+    let (seq, prev_link, turn_id) = (end.seq + 1, end.link_hash(), TurnId(random_bytes()));
+    let prev_blob = BlobRef {
+        blob_id: last.blob_id,
+        digest: blob_digest(&last.blob),
+        length: u32::try_from(last.blob.len())?,
+    };
+    let read = |link: &SignedObject<Link>| ReadRecord {
+        seq: link.seq,
+        key: GrantedKey::of_record(&root.record_key(&link.record_identity())),
+    };
+    let base = baton_proto::chain::base_after(head);
+    let (segment, author) = (base.segment, node.node);
+    let record_key =
+        root.record_key(&RecordIdentity { session_id, segment, seq, turn_id, attempt: 0, author });
+    let grant = Grant {
+        segment,
+        index: u8::try_from(base.entries.len())?,
+        record_key: GrantedKey::of_record(&record_key),
+        blob_key: GrantedKey::of_blob(&root.blob_key(segment, &record_key.blob_salt())),
+        blobs: vec![ReadBlob {
+            segment: last.segment,
+            blob: Some(prev_blob),
+            author: Some(end.author),
+            key: GrantedKey::of_blob(&key),
+        }],
+        records: links.iter().map(read).collect(),
+        head: None,
+    };
     let (signing, n_shards, prev_blob) = (root.signing_key(), export.n_shards, Some(prev_blob));
     RawOrder { node, signing, n_shards, seq, prev_link, prev_blob, turn_id, grant, text, valid_ms }.seal()
 }

@@ -172,10 +172,8 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
         Some(address) => Some(EmbeddedStore::bind(address).await?),
         None => None,
     };
-    let admin = match &admin_listener {
-        Some(listener) => Some(format!("http://{}", listener.local_addr()?)),
-        None => None,
-    };
+    let admin = admin_listener.as_ref().map(|listener| listener.local_addr()).transpose()?;
+    let admin = admin.map(|address| format!("http://{address}"));
     let mut signals = crate::output::stop_signals()?;
     if args.json {
         let ready = serde_json::json!({ "event": "ready", "url": url, "admin": admin });
@@ -184,23 +182,20 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
         crate::output::line(&format!("store with {} shards at {url}", args.shards));
     }
     let shutdown = CancellationToken::new();
-    let signal = shutdown.clone();
-    let waiting = tokio::spawn(async move {
-        signals.next().await;
-        signal.cancel();
-    });
     let routes = Faults::new(args.faults).around(store.router());
     let serving = store.serve_as(listener, routes, shutdown.clone().cancelled_owned());
-    match admin_listener {
-        Some(listener) => {
-            let admin = store.serve_admin(listener, shutdown.clone().cancelled_owned());
-            let (served, administered) = tokio::join!(serving, admin);
-            served?;
-            administered?;
+    let administering = async {
+        match admin_listener {
+            Some(listener) => store.serve_admin(listener, shutdown.clone().cancelled_owned()).await,
+            None => Ok(()),
         }
-        None => serving.await?,
-    }
-    waiting.abort();
+    };
+    let stopping = async {
+        signals.next().await;
+        shutdown.cancel();
+        Ok(())
+    };
+    tokio::try_join!(serving, administering, stopping)?;
     Ok(())
 }
 

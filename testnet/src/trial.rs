@@ -46,13 +46,10 @@ impl TrialOptions {
     }
 }
 
-/// A trial's report.
+/// A trial's report, broken promises included.
 pub trait TrialReport: Serialize {
-    /// The report for people, broken promises included.
-    fn lines(&self) -> Vec<String>;
-
     /// The number of broken promises.
-    fn broken(&self) -> u64;
+    fn broken(&self) -> usize;
 }
 
 /// Runs a trial in its folder until it ends or a signal comes, and prints its report. Fails if a promise broke.
@@ -62,7 +59,7 @@ pub(crate) async fn command<R: TrialReport>(
 ) -> anyhow::Result<()> {
     let (_temporary, folder) = folder(options.keep.as_deref())?;
     let report = Box::pin(output::until_signal(trial(&folder))).await?;
-    output::report(options.json, &report, || report.lines())?;
+    output::report(options.json, &report)?;
     let broken = report.broken();
     ensure!(broken == 0, "{broken} promises broke");
     Ok(())

@@ -7,18 +7,19 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use baton_keys::files::replace_private;
-use baton_kit::{output::shell_word, progress};
+use baton_kit::output::shell_word;
 use clap::Args;
+use serde_json::json;
 
 use crate::{
-    network::{EngineChoice, Network, NodeOptions},
-    output, trial,
+    network::{EngineChoice, Network, NodeOptions, SHARDS},
+    output,
+    process::sibling,
+    trial,
 };
 
 /// Time between two looks at the processes of the nodes.
 const NODE_LOOK: Duration = Duration::from_secs(1);
-/// Where no spinner can be drawn, a line says after each such time that a part is still starting.
-const STILL_STARTING: Duration = Duration::from_secs(5);
 
 /// Arguments of `baton-testnet up`.
 #[derive(Debug, Args)]
@@ -35,9 +36,6 @@ pub(crate) struct UpArgs {
     /// Delay of the test engine before each token, in milliseconds
     #[arg(long, default_value_t = 0, value_name = "MS")]
     pub(crate) echo_delay_ms: u64,
-    /// Shard count of the store
-    #[arg(long, default_value_t = 10)]
-    pub(crate) shards: u16,
     /// Folder of downloaded models
     #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
@@ -58,7 +56,6 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let (_temporary, folder) = trial::folder(args.data_dir.as_deref())?;
     let model = args.model.clone().map(|name| ["--model".to_owned(), name]);
     let options = NodeOptions {
-        shards: args.shards,
         echo_delay_ms: args.echo_delay_ms,
         model_dir: args.model_dir.clone(),
         extra: match args.engine {
@@ -99,27 +96,13 @@ async fn start(folder: &Path, nodes: usize, options: NodeOptions) -> anyhow::Res
     Ok(network)
 }
 
-/// Waits for the start of `part`, with a spinner at a terminal and lines elsewhere.
+/// Waits for the start of `part`, and says how long it took.
 async fn with_word<T>(part: &str, starting: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let begun = Instant::now();
-    let spinner = progress::spinner(format!("starting {part}"));
-    let waiting = async {
-        loop {
-            tokio::time::sleep(STILL_STARTING).await;
-            if spinner.is_hidden() {
-                output::note(&format!("{part} is still starting, after {} s", begun.elapsed().as_secs()));
-            }
-        }
-    };
-    let started = tokio::select! {
-        started = starting => started,
-        () = waiting => unreachable!("the waiting does not end"),
-    };
-    spinner.finish_and_clear();
-    if started.is_ok() {
-        output::note(&format!("{part} is ready ({:.1} s)", begun.elapsed().as_secs_f64()));
-    }
-    started
+    output::note(&format!("starting {part}"));
+    let started = starting.await?;
+    output::note(&format!("{part} is ready ({:.1} s)", begun.elapsed().as_secs_f64()));
+    Ok(started)
 }
 
 /// Waits for the end of standard input.
@@ -132,11 +115,11 @@ async fn stdin_closed() {
 /// Writes a configuration for the client, which keeps its command line short.
 pub(crate) fn write_config(network: &Network, folder: &Path) -> anyhow::Result<PathBuf> {
     let nodes: Vec<String> = network.addresses().iter().map(|address| format!("\"{address}\"")).collect();
-    let (store, shards) = (network.store_url(), network.options.shards);
+    let store = network.store_url();
     // A home of its own: the person's conversations stay apart.
     let home = folder.join("home").display().to_string();
     let text = format!(
-        "home = {home:?}\npublisher = \"{store}\"\nshards = {shards}\nnode = [\n  {},\n]\n",
+        "home = {home:?}\npublisher = \"{store}\"\nshards = {SHARDS}\nnode = [\n  {},\n]\n",
         nodes.join(",\n  ")
     );
     let path = folder.join("baton.toml");
@@ -146,34 +129,30 @@ pub(crate) fn write_config(network: &Network, folder: &Path) -> anyhow::Result<P
 
 fn announce(network: &Network, args: &UpArgs, config: &Path) {
     let store = network.store_url();
+    let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
     if args.json {
-        let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
-        let ready = serde_json::json!({
-            "event": "ready", "store": store, "shards": args.shards, "nodes": nodes, "config": config,
+        let ready = json!({
+            "event": "ready", "store": store, "shards": SHARDS, "nodes": nodes, "config": config,
         });
-        output::line(&ready.to_string());
-        return;
+        return output::line(&ready.to_string());
     }
-    output::line(&format!("store {store} ({} shards)", args.shards));
+    output::line(&format!("store {store} ({SHARDS} shards)"));
     for node in network.running() {
         let admin = node.admin.as_deref().unwrap_or("none");
         let process = node.process.id().unwrap_or_default();
         output::line(&format!("node  {} (process {process}, admin http://{admin})", node.node));
     }
-    let baton = crate::process::sibling("baton").unwrap_or_else(|_| PathBuf::from("baton"));
-    let echo = if args.engine == crate::network::EngineChoice::Echo { " --allow-echo" } else { "" };
-    output::line("\nTalk to it from another terminal:\n");
+    let program = |name: &str| shell_word(&sibling(name).unwrap_or_else(|_| PathBuf::from(name)));
+    let echo = if args.engine == EngineChoice::Echo { " --allow-echo" } else { "" };
     // Clients do not dial loopback addresses that multicast announces: the settings name the nodes.
-    output::line(&format!("  export BATON_CONFIG={}", shell_word(config)));
-    output::line(&format!("  {} chat{echo}\n", shell_word(&baton)));
-    let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
-    let relayer = crate::process::sibling("baton-relayer").unwrap_or_else(|_| PathBuf::from("baton-relayer"));
-    output::line("A relayer for it, after baton-relayer init:\n");
     output::line(&format!(
-        "  {} run --publisher {store} --aggregator {store} --shards {} --bootstrap {}\n",
-        shell_word(&relayer),
-        args.shards,
+        "\nTalk to it from another terminal:\n\n  export BATON_CONFIG={}\n  {} chat{echo}\n\n\
+         A relayer for it, after baton-relayer init:\n\n  \
+         {} run --publisher {store} --aggregator {store} --shards {SHARDS} --bootstrap {}\n\n\
+         Ctrl-C stops everything",
+        shell_word(config),
+        program("baton"),
+        program("baton-relayer"),
         nodes.join(",")
     ));
-    output::line("Ctrl-C stops everything");
 }

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{Client, NewSession, RouteOptions, TurnInput};
+use baton_client::{Client, NewSession, TurnInput};
 use baton_walrus_client::http_client;
 use futures::StreamExt as _;
 use serde::Serialize;
@@ -122,11 +122,8 @@ fn message(number: usize) -> String {
 }
 
 async fn bare_first_token(client: &Client, engine: EngineChoice, number: usize) -> anyhow::Result<f64> {
-    let input = TurnInput {
-        max_output_tokens: ANSWER_TOKENS,
-        route: RouteOptions { allow_echo: engine == EngineChoice::Echo, ..RouteOptions::default() },
-        ..TurnInput::user(message(number))
-    };
+    let input = TurnInput { max_output_tokens: ANSWER_TOKENS, ..TurnInput::user(message(number)) };
+    let input = input.with_route(|route| route.allow_echo = engine == EngineChoice::Echo);
     let begun = Instant::now();
     let session = client.new_session(NewSession::default()).await?;
     let made_ms = ms_since(begun);
@@ -164,24 +161,6 @@ async fn api_first_token(http: &reqwest::Client, url: &str, api: Api, number: us
 /// Whether a stream has text yet: not only an empty one, as in the chunk that names the role.
 fn has_text(stream: &str, api: Api) -> bool {
     stream.split(api.first_text).skip(1).any(|rest| !rest.starts_with('"'))
-}
-
-/// The times as a table.
-pub(super) fn lines(figures: &[ApiLatencies]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for ApiLatencies { engine, samples, bare_first_token_ms: bare, apis } in figures {
-        lines.push(format!(
-            "{engine} engine, {samples} samples; first token of a bare session: {:.2} ms p50, {:.2} ms p99",
-            bare.p50, bare.p99
-        ));
-        lines.extend(apis.iter().map(|ApiLatency { api, first_token_ms: first, added_ms: added }| {
-            format!(
-                "  {api:<18} {:>8.2} ms p50 {:>8.2} ms p99   added {:>7.2} ms p50 {:>7.2} ms p99",
-                first.p50, first.p99, added.p50, added.p99
-            )
-        }));
-    }
-    lines
 }
 
 #[cfg(test)]

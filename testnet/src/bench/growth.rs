@@ -42,20 +42,12 @@ pub(crate) struct Cost {
     pub(crate) bytes_up: f64,
     pub(crate) bytes_down: f64,
     pub(crate) blobs: f64,
-    /// Time of one turn up to its acceptance, in milliseconds: the median of `timed` turns from there on.
+    /// Time of one turn up to its acceptance, in milliseconds: the median.
     pub(crate) turn_ms: f64,
-    /// The same for turns around the shortest length, in new sessions. They alternate with the turns of `turn_ms`,
-    /// so nodes and store have the same age.
-    pub(crate) short_ms: f64,
-    /// Number of timed turns.
-    pub(crate) timed: usize,
     /// Processor time of a client that opens its home, goes on with the session by one turn and ends, in milliseconds:
     /// the mean of sixteen, the last of which make a snapshot.
     pub(crate) start_ms: f64,
 }
-
-/// Most segments over which a turn is timed.
-const TIMED_SEGMENTS: u64 = 16;
 
 /// Attempts that may fail while the session grows, such as at a node that still holds it. More failures mean that
 /// the benchmark measures the nodes' limits.
@@ -67,8 +59,6 @@ struct GrowingSession {
     config: ClientConfig,
     client: Client,
     session: SessionId,
-    /// The first turn around the shortest length.
-    shortest: u64,
     nodes: [NodeId; 2],
     counted: Arc<ByteCounts>,
     /// Failed attempts. Their cost must not be part of the measurement.
@@ -87,10 +77,10 @@ struct StoreTraffic {
 /// Runs a session up to the greatest length, on two echo nodes in turn, through a counting proxy of the store.
 pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let half = SEGMENT_TURNS as u64 / 2;
-    let apart = at.windows(2).all(|pair| matches!(pair, [one, next] if one + 6 * half <= *next));
+    let apart = at.windows(2).all(|pair| matches!(pair, [one, next] if one + 4 * half <= *next));
     ensure!(
         apart && at.first().is_some_and(|first| *first >= half),
-        "--at must rise by 48 or more, from 8 on"
+        "--at must rise by 32 or more, from 8 on"
     );
     let folder = tempfile::tempdir()?;
     let mut network = Network::start(folder.path(), 0, unlimited(EngineChoice::Echo, None)).await?;
@@ -100,33 +90,21 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let config = network.client_config(Some(&folder.path().join("client")))?;
     let client = Client::open(config.clone()).await?;
     let session = client.new_session(NewSession::default()).await?;
-    let shortest = at.first().map_or(0, |first| first - half);
-    let growing = GrowingSession {
-        network,
-        config,
-        client,
-        session,
-        shortest,
-        nodes,
-        counted,
-        failed: AtomicU64::new(0),
-    };
+    let failed = AtomicU64::new(0);
+    let growing = GrowingSession { network, config, client, session, nodes, counted, failed };
 
     let begun = Instant::now();
     let mut costs = Vec::new();
     let mut turn = 0;
-    for (position, length) in at.iter().enumerate() {
+    for length in at {
         while turn < length - half {
-            growing.say(&growing.client, growing.session, turn).await?;
+            growing.say(&growing.client, turn).await?;
             turn += 1;
             if turn.is_multiple_of(REPORT_TURNS) {
                 output::note(&format!("  {turn} turns after {:.1} s", begun.elapsed().as_secs_f64()));
             }
         }
-        // The next length begins after these turns.
-        let room = at.get(position + 1).map_or(u64::MAX, |next| next - half - turn - SEGMENT_TURNS as u64);
-        let segments = (room / SEGMENT_TURNS as u64).min(TIMED_SEGMENTS);
-        costs.push(growing.around(*length, &mut turn, segments).await?);
+        costs.push(growing.around(*length, &mut turn).await?);
     }
     let GrowingSession { network, client, failed, .. } = growing;
     output::note(&format!(
@@ -140,20 +118,18 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
 }
 
 impl GrowingSession {
-    /// Counts over the turns of one segment's length around a turn, and times those and the segments after it.
-    async fn around(&self, length: u64, turn: &mut u64, segments: u64) -> anyhow::Result<Cost> {
-        self.settle(self.session).await?;
+    /// Counts and times the turns of one segment's length around a turn.
+    async fn around(&self, length: u64, turn: &mut u64) -> anyhow::Result<Cost> {
+        self.settle().await?;
         let before = self.counts().await?;
+        let mut times = Vec::new();
         for _ in 0..SEGMENT_TURNS {
-            self.timed(self.session, *turn).await?;
+            times.push(self.say(&self.client, *turn).await?.as_secs_f64() * 1000.0);
+            self.settle().await?;
             *turn += 1;
         }
         let now = self.counts().await?;
         ensure!(now.failed == before.failed, "attempts failed in the turns around {length}");
-        let (mut times, mut short_times) = (Vec::new(), Vec::new());
-        for _ in 1..segments {
-            self.timed_segment(turn, &mut times, &mut short_times).await?;
-        }
         let start_ms = self.starts(turn).await?;
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let mean = |before: u64, now: u64| (now - before) as f64 / SEGMENT_TURNS as f64;
@@ -163,8 +139,6 @@ impl GrowingSession {
             bytes_down: mean(before.down, now.down),
             blobs: mean(before.blobs, now.blobs),
             turn_ms: Quantiles::of(&times).p50,
-            short_ms: Quantiles::of(&short_times).p50,
-            timed: times.len(),
             start_ms,
         })
     }
@@ -175,7 +149,7 @@ impl GrowingSession {
         let before = cpu_seconds(std::process::id())?;
         for _ in 0..SEGMENT_TURNS {
             let client = Client::open(self.config.clone()).await?;
-            self.say(&client, self.session, *turn).await?;
+            self.say(&client, *turn).await?;
             let settled = client.session(self.session).wait_settled(SETTLE_TIMEOUT).await?;
             ensure!(settled, "background work did not end");
             client.shutdown(SETTLE_TIMEOUT).await;
@@ -186,40 +160,8 @@ impl GrowingSession {
         Ok((cpu_seconds(std::process::id())? - before) * 1000.0 / turns)
     }
 
-    /// The turns of one segment's length, alternating with turns of a new session around the shortest length.
-    async fn timed_segment(
-        &self,
-        turn: &mut u64,
-        times: &mut Vec<f64>,
-        short_times: &mut Vec<f64>,
-    ) -> anyhow::Result<()> {
-        let short = self.client.new_session(NewSession::default()).await?;
-        for turn in 0..self.shortest {
-            self.timed(short, turn).await?;
-        }
-        for short_turn in (self.shortest..).take(SEGMENT_TURNS) {
-            // Each session goes first as often, on either node: the second finds caches that the first filled.
-            if short_turn % 4 < 2 {
-                times.push(self.timed(self.session, *turn).await?);
-                short_times.push(self.timed(short, short_turn).await?);
-            } else {
-                short_times.push(self.timed(short, short_turn).await?);
-                times.push(self.timed(self.session, *turn).await?);
-            }
-            *turn += 1;
-        }
-        Ok(())
-    }
-
-    /// One turn with its background work; returns its milliseconds up to the acceptance.
-    async fn timed(&self, session: SessionId, turn: u64) -> anyhow::Result<f64> {
-        let took = self.say(&self.client, session, turn).await?;
-        self.settle(session).await?;
-        Ok(took.as_secs_f64() * 1000.0)
-    }
-
-    async fn settle(&self, session: SessionId) -> anyhow::Result<()> {
-        let settled = self.client.session(session).wait_settled(SETTLE_TIMEOUT).await?;
+    async fn settle(&self) -> anyhow::Result<()> {
+        let settled = self.client.session(self.session).wait_settled(SETTLE_TIMEOUT).await?;
         ensure!(settled, "background work did not end");
         Ok(())
     }
@@ -231,7 +173,7 @@ impl GrowingSession {
     }
 
     /// One turn, on each node in turn; returns its time up to the acceptance.
-    async fn say(&self, client: &Client, session: SessionId, turn: u64) -> anyhow::Result<Duration> {
+    async fn say(&self, client: &Client, turn: u64) -> anyhow::Result<Duration> {
         let text: String =
             format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
         let [even, odd] = self.nodes;
@@ -247,7 +189,8 @@ impl GrowingSession {
                 }
             }
         };
-        client.session(session).turn(input, on_event).await.with_context(|| format!("turn {turn}"))?;
+        let session = client.session(self.session);
+        session.turn(input, on_event).await.with_context(|| format!("turn {turn}"))?;
         let failed = self.failed.load(Relaxed);
         ensure!(failed <= MAX_FAILED_ATTEMPTS, "{failed} attempts failed: the nodes' limits are in the way");
         Ok(begun.elapsed())

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use anyhow::{Context as _, bail};
-use baton_client::{NewSession, RouteOptions, TurnInput};
+use baton_client::{NewSession, TurnInput};
 use baton_node::{
     engine::{
         Engine, EngineEvent, GenerateJob, Sampling,
@@ -11,12 +11,11 @@ use baton_node::{
     },
     prompt::{ChatMessage, Prompt, Role},
 };
-use baton_walrus_client::{ShardCount, blob_id};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::{BenchTurnArgs, Quantiles, ms_since, timed_turn, unlimited};
-use crate::network::{EngineChoice, Network, NodeOptions, native_engine};
+use crate::network::{EngineChoice, Network, native_engine};
 
 /// Turns of one session before the next begins, so that prompts stay short and comparable.
 const SESSION_TURNS: usize = 4;
@@ -24,8 +23,6 @@ const SESSION_TURNS: usize = 4;
 const WARM_UP: usize = 4;
 const ANSWER_TOKENS: u32 = 4;
 const SYSTEM: &str = "You are a helpful assistant.";
-/// A blob of an ordinary open segment.
-const BLOB_BYTES: usize = 64 * 1024 + 64;
 
 /// The network's overhead.
 #[derive(Debug, Serialize)]
@@ -38,14 +35,6 @@ pub(crate) struct Overhead {
     pub(crate) network_turn_ms: Quantiles,
 }
 
-/// The time of one blob ID.
-#[derive(Debug, Serialize)]
-pub(crate) struct BlobIdWait {
-    pub(crate) shards: u16,
-    pub(crate) bytes: usize,
-    pub(crate) ms: f64,
-}
-
 /// Measures one engine: each prompt goes to a node over the network, then to the bare engine in this process.
 pub(super) async fn measure(
     choice: EngineChoice,
@@ -53,7 +42,7 @@ pub(super) async fn measure(
     args: &BenchTurnArgs,
 ) -> anyhow::Result<Overhead> {
     let folder = tempfile::tempdir()?;
-    let options = NodeOptions { shards: args.shards, ..unlimited(choice, args.model_dir.clone()) };
+    let options = unlimited(choice, args.model_dir.clone());
     let network = Network::start(folder.path(), 2, options).await?;
     let nodes: Vec<_> = network.running().map(|node| node.node).collect();
     let bare = bare_engine(choice, args.model_dir.clone()).await?;
@@ -69,15 +58,11 @@ pub(super) async fn measure(
         }
         let text = format!("This is message {turn}. Please answer with one word.");
         messages.push(ChatMessage::new(Role::User, text.clone()));
-        let input = TurnInput {
-            max_output_tokens: ANSWER_TOKENS,
-            route: RouteOptions {
-                node: nodes.get(turn % nodes.len()).copied(),
-                allow_echo: choice == EngineChoice::Echo,
-                ..RouteOptions::default()
-            },
-            ..TurnInput::user(text)
-        };
+        let input = TurnInput { max_output_tokens: ANSWER_TOKENS, ..TurnInput::user(text) };
+        let input = input.with_route(|route| {
+            route.node = nodes.get(turn % nodes.len()).copied();
+            route.allow_echo = choice == EngineChoice::Echo;
+        });
         let timed = timed_turn(&client, session.context("a session was begun")?, input).await?;
         let alone = bare_first_token_ms(bare.as_ref(), messages.clone()).await?;
         messages.push(ChatMessage::new(Role::Assistant, timed.outcome.text.as_str()));
@@ -125,21 +110,4 @@ async fn bare_first_token_ms(engine: &dyn Engine, messages: Vec<ChatMessage>) ->
         }
     }
     first.context("an answer has text")
-}
-
-/// Median of five computations at the testbed's and the mainnet's shard counts.
-pub(super) fn blob_id_waits() -> anyhow::Result<Vec<BlobIdWait>> {
-    let bytes: Vec<u8> = (0u8..251).cycle().take(BLOB_BYTES).collect();
-    let mut waits = Vec::new();
-    for shards in [10, 1000] {
-        let count = ShardCount::new(shards)?;
-        let mut times = Vec::new();
-        for _ in 0..5 {
-            let begun = Instant::now();
-            blob_id(&bytes, count)?;
-            times.push(ms_since(begun));
-        }
-        waits.push(BlobIdWait { shards, bytes: bytes.len(), ms: Quantiles::of(&times).p50 });
-    }
-    Ok(waits)
 }

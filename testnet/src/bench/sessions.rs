@@ -91,13 +91,3 @@ async fn say(client: &Client, session: SessionId) -> anyhow::Result<()> {
     ensure!(client.session(session).wait_settled(SETTLE_TIMEOUT).await?, "background work did not end");
     Ok(())
 }
-
-pub(super) fn lines(cost: &SessionsCost) -> Vec<String> {
-    let SessionsCost { open, one_of_few_ms, one_of_many_ms, around_few_ms, around_many_ms, ratio } = cost;
-    vec![
-        format!("processor time of a turn, with {FEW} and with {open} open sessions:"),
-        format!("  in one session:        {one_of_few_ms:.1} ms, {one_of_many_ms:.1} ms"),
-        format!("  in all, by turns:      {around_few_ms:.1} ms, {around_many_ms:.1} ms"),
-        format!("  at most {ratio:.2} times as much"),
-    ]
-}

@@ -3,7 +3,7 @@
 
 use std::{
     io::Write as _,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitStatus,
     time::{Duration, Instant},
 };
@@ -15,6 +15,7 @@ use tokio::{
     time::timeout,
 };
 
+use super::plan::Kill;
 use crate::process::{self, DiskSpace};
 
 /// A longer call counts as a hang.
@@ -26,9 +27,6 @@ const PANIC_CODE: i32 = 101;
 /// Environment variables that calls inherit. Others are cleared, since the user's settings would change the
 /// results.
 const PASSED_ON: [&str; 5] = ["PATH", "TMPDIR", "LD_LIBRARY_PATH", "RUST_BACKTRACE", "LLVM_PROFILE_FILE"];
-/// Arguments for places, each with a value that a message omits.
-const PLACES: [&str; 8] =
-    ["--home", "--publisher", "--shards", "--node", "--words-file", "--out", "--data-dir", "--relayer-url"];
 
 /// Conditions of a call.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,8 +37,8 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    pub(super) fn killed_after(ms: Option<u64>) -> Self {
-        Self { kill_after: ms.map(Duration::from_millis), ..Self::default() }
+    pub(super) fn killed(kill: Option<Kill>) -> Self {
+        Self { kill_after: kill.map(|kill| Duration::from_millis(kill.after_ms)), ..Self::default() }
     }
 
     pub(super) fn full_disk() -> Self {
@@ -65,6 +63,11 @@ impl CallOutcome {
         self.status.success()
     }
 
+    /// A value if it ended with code 0, else the outcome.
+    pub(super) fn or_failed<T>(self, value: T) -> Result<T, Self> {
+        if self.is_ok() { Ok(value) } else { Err(self) }
+    }
+
     pub(super) fn has_panicked(&self) -> bool {
         self.status.code() == Some(PANIC_CODE) || self.stderr.contains("panicked at")
     }
@@ -82,64 +85,40 @@ impl CallOutcome {
     }
 }
 
-/// Runs programs, and records their output in a folder.
-#[derive(Clone, Debug)]
-pub(super) struct ProgramRunner {
-    folder: PathBuf,
-}
-
-impl ProgramRunner {
-    pub(super) fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned() }
-    }
-
-    /// Runs a program to its end.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub(super) async fn call(
-        &self,
-        program: &str,
-        args: &[&str],
-        conditions: Conditions,
-    ) -> anyhow::Result<CallOutcome> {
-        let mut command = process::command(program, args, conditions.disk)?;
-        command.env_clear().env("HOME", &self.folder);
-        command.envs(PASSED_ON.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        let began = Instant::now();
-        let (mut child, _watcher) = process::spawn(command)?;
-        let stdout = tokio::spawn(read_all(child.stdout.take().context("the output is piped")?));
-        let stderr = tokio::spawn(read_all(child.stderr.take().context("the errors are piped")?));
-        let limit = conditions.kill_after.unwrap_or(GIVE_UP);
-        let status = match timeout(limit, child.wait()).await {
-            Ok(status) => status?,
-            Err(_) => {
-                child.start_kill()?;
-                child.wait().await?
-            }
-        };
-        let (stdout, stderr, took) = (stdout.await?, stderr.await?, began.elapsed());
-        let what = format!("{program} {}", described(args));
-        let path = self.folder.join("calls.log");
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
-        writeln!(file, "== {what}: {status}, {:.1} s\n{stdout}{stderr}", took.as_secs_f64())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(CallOutcome { what, status, stdout, stderr, took })
-    }
-}
-
-/// The arguments without those for places and formats.
-fn described(args: &[&str]) -> String {
-    let mut shown = Vec::new();
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if PLACES.contains(arg) {
-            args.next();
-        } else if !["--json", "--allow-echo"].contains(arg) {
-            shown.push(*arg);
+/// Runs a program to its end, and records its output in a folder.
+///
+/// # Errors
+/// When it cannot be started.
+pub(super) async fn call(
+    folder: &Path,
+    program: &str,
+    args: &[&str],
+    conditions: Conditions,
+) -> anyhow::Result<CallOutcome> {
+    let mut command = process::command(program, args, conditions.disk)?;
+    command.env_clear().env("HOME", folder);
+    command.envs(PASSED_ON.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    let began = Instant::now();
+    let (mut child, _watcher) = process::spawn(command)?;
+    let stdout = tokio::spawn(read_all(child.stdout.take().context("the output is piped")?));
+    let stderr = tokio::spawn(read_all(child.stderr.take().context("the errors are piped")?));
+    let limit = conditions.kill_after.unwrap_or(GIVE_UP);
+    let status = match timeout(limit, child.wait()).await {
+        Ok(status) => status?,
+        Err(_) => {
+            child.start_kill()?;
+            child.wait().await?
         }
-    }
-    shown.join(" ")
+    };
+    let (stdout, stderr, took) = (stdout.await?, stderr.await?, began.elapsed());
+    let path = folder.join("calls.log");
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
+    let seconds = took.as_secs_f64();
+    writeln!(file, "== {program} {}: {status}, {seconds:.1} s\n{stdout}{stderr}", args.join(" "))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    // The words of the command; all are in the log.
+    let what = [&[program][..], args.get(..2).unwrap_or(args)].concat().join(" ");
+    Ok(CallOutcome { what, status, stdout, stderr, took })
 }
 
 async fn read_all(mut pipe: impl AsyncRead + Unpin) -> String {
@@ -147,16 +126,4 @@ async fn read_all(mut pipe: impl AsyncRead + Unpin) -> String {
     // An error ends the output; the bytes before it count.
     let _ = pipe.read_to_end(&mut bytes).await;
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_is_named_by_what_it_does() {
-        let args =
-            ["chat", "abc", "--message", "hello", "--home", "/x", "--json", "--node", "/ip4", "--only", "n"];
-        assert_eq!(described(&args), "chat abc --message hello --only n");
-    }
 }

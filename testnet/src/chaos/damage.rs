@@ -12,15 +12,13 @@ use anyhow::Context as _;
 use super::{
     call::Conditions,
     files,
-    plan::{FileDamage, Program},
+    plan::Program,
     report::FindingKind,
     world::{ClientHome, TrialWorld},
 };
 
-/// Messages before the damage of client or node.
-const MESSAGES: u64 = 3;
-/// Messages before the damage of store or relayer; each leaves a blob or a fact there.
-const STORED_MESSAGES: u64 = 5;
+/// Messages before the damage.
+const MESSAGES: u64 = 5;
 
 /// Warnings of a healthy test node, which has no peers and a test engine.
 const USUAL: [&str; 2] = ["the echo engine repeats", "Failed to trigger bootstrap"];
@@ -48,46 +46,34 @@ fn is_warning(line: &str) -> bool {
     (line.contains("WARN") || line.contains("ERROR")) && !USUAL.iter().any(|usual| line.contains(usual))
 }
 
-/// Damages a file under a folder, and returns it with words for a finding.
-fn damage_file(folder: &Path, program: Program, damage: &FileDamage) -> anyhow::Result<(PathBuf, String)> {
-    let file = files::damage(folder, damage)?;
+/// A device after some messages, each of which leaves a blob or a fact.
+async fn with_messages(world: &mut TrialWorld) -> anyhow::Result<ClientHome> {
+    let mut device = world.device();
+    world.say_turns(&mut device, MESSAGES).await?;
+    world.settle(&device).await?;
+    Ok(device)
+}
+
+/// Damages a file under a folder of the trial's program, and returns it with words for a finding.
+fn damage(world: &mut TrialWorld, folder: &Path) -> anyhow::Result<(PathBuf, String)> {
+    let (file, change) = files::damage(folder, &mut world.draws)?;
     let name = file.strip_prefix(folder).unwrap_or(&file).display();
-    let program = format!("{program:?}").to_lowercase();
-    let what = format!("{name} of the {program}, {:?}", damage.change);
+    let program = format!("{:?}", world.program).to_lowercase();
+    let what = format!("{name} of the {program}, {change:?}");
     Ok((file, what))
 }
 
-/// Damages a file of a program that is down, and then sends a message.
-pub(super) async fn damage(
-    world: &mut TrialWorld,
-    program: Program,
-    damage: &FileDamage,
-) -> anyhow::Result<()> {
-    let mut device = world.device();
-    let messages = match program {
-        Program::Client | Program::Node => MESSAGES,
-        Program::Store | Program::Relayer => STORED_MESSAGES,
-    };
-    world.say_turns(&mut device, messages).await?;
-    world.settle(&device).await?;
-    match program {
-        Program::Client => of_client(world, &device, damage).await,
-        Program::Node => of_node(world, &mut device, damage).await,
-        Program::Store => of_store(world, &mut device, damage).await,
-        Program::Relayer => of_relayer(world, &device, damage).await,
-    }
-}
-
-async fn of_client(world: &mut TrialWorld, device: &ClientHome, damage: &FileDamage) -> anyhow::Result<()> {
-    let words = world.words(device).await?;
-    let (_, what) = damage_file(&device.home, Program::Client, damage)?;
+pub(super) async fn of_client(world: &mut TrialWorld) -> anyhow::Result<()> {
+    let device = with_messages(world).await?;
+    let words = world.words(&device).await?;
+    let (_, what) = damage(world, &device.home)?;
     let mut device = device.in_lane(1);
     let (acknowledged, _) = world.say(&mut device, &[], Conditions::default()).await?;
     let verified = world.session(&device, "verify", &["--full"]).await?;
     let (own, shown) = world.history(&device).await?;
     let missing = world.judge(&own);
     if verified.is_ok() && shown.is_ok() && !missing.is_good() {
-        world.findings.found(FindingKind::Undetected, &format!("{what}: {missing:?}"));
+        world.findings.found(FindingKind::Undetected, format!("{what}: {missing:?}"));
     }
     if acknowledged && shown.is_ok() {
         world.check(&device).await
@@ -97,46 +83,43 @@ async fn of_client(world: &mut TrialWorld, device: &ClientHome, damage: &FileDam
     }
 }
 
-async fn of_node(world: &mut TrialWorld, device: &mut ClientHome, damage: &FileDamage) -> anyhow::Result<()> {
+pub(super) async fn of_node(world: &mut TrialWorld) -> anyhow::Result<()> {
+    let mut device = with_messages(world).await?;
     world.stop(Program::Node).await?;
     let folder = world.data(Program::Node);
-    let (_, what) = damage_file(&folder, Program::Node, damage)?;
-    let mark = LogMark::now(world.log(Program::Node));
+    damage(world, &folder)?;
     if world.start_again(Program::Node).await.is_err() {
         // The node refuses to start; its operator creates a new one.
         fs::remove_dir_all(&folder)?;
         world.start_again(Program::Node).await?;
-    } else if !mark.warns() {
-        world.findings.found(FindingKind::Unmentioned, &what);
     }
-    world.say_surely(device).await?;
-    world.check(device).await
+    world.say_surely(&mut device).await?;
+    world.check(&device).await
 }
 
-async fn of_store(
-    world: &mut TrialWorld,
-    device: &mut ClientHome,
-    damage: &FileDamage,
-) -> anyhow::Result<()> {
-    let words = world.words(device).await?;
+pub(super) async fn of_store(world: &mut TrialWorld) -> anyhow::Result<()> {
+    let mut device = with_messages(world).await?;
+    let words = world.words(&device).await?;
     let listed: BTreeSet<_> = world.network.list_blobs().await?.into_iter().collect();
     world.stop(Program::Store).await?;
     let folder = world.data(Program::Store);
     let blobs = folder.join("files");
     let mut intact = files::contents(&blobs)?;
-    let (file, what) = damage_file(&folder, Program::Store, damage)?;
+    let (file, what) = damage(world, &folder)?;
     if file.starts_with(&blobs) {
         intact = intact.intersection(&files::contents(&blobs)?).cloned().collect();
     }
     let mark = LogMark::now(world.log(Program::Store));
     if world.start_again(Program::Store).await.is_ok() {
         let kept = files::contents(&folder)?;
-        let deleted = intact.difference(&kept).count() as u64;
-        let loss = format!("{deleted} intact blobs of {} deleted after damage of {what}", intact.len());
-        world.findings.found_all(FindingKind::Lost, deleted, &loss);
+        let deleted = intact.difference(&kept).count();
+        if deleted > 0 {
+            let loss = format!("{deleted} intact blobs of {} deleted after damage of {what}", intact.len());
+            world.findings.found(FindingKind::Lost, loss);
+        }
         let left: BTreeSet<_> = world.network.list_blobs().await?.into_iter().collect();
         let forgotten = listed.difference(&left).count();
-        let is_short = match world.restore_once(&words, device).await? {
+        let is_short = match world.restore_once(&words, &device).await? {
             Ok(fresh) => {
                 let (history, _) = world.history(&fresh).await?;
                 !world.judge(&history).is_good()
@@ -145,32 +128,35 @@ async fn of_store(
         };
         if (forgotten > 0 || is_short) && !mark.warns() {
             let what = format!("{what}: {forgotten} blobs forgotten, no warning");
-            world.findings.found(FindingKind::Undetected, &what);
+            world.findings.found(FindingKind::Undetected, what);
         }
     } else {
         // The store refuses to start. Its operator creates a new one, and clients store their copies again.
         fs::rename(&folder, world.folder.join("store-damaged")).context("cannot move the store aside")?;
         world.start_again(Program::Store).await?;
     }
-    world.session(device, "verify", &["--full", "--fix"]).await?;
-    world.say_surely(device).await?;
-    world.check(device).await
+    world.session(&device, "verify", &["--full", "--fix"]).await?;
+    world.say_surely(&mut device).await?;
+    world.check(&device).await
 }
 
 /// The memory must be complete, or refused.
-async fn of_relayer(world: &mut TrialWorld, device: &ClientHome, damage: &FileDamage) -> anyhow::Result<()> {
+pub(super) async fn of_relayer(world: &mut TrialWorld) -> anyhow::Result<()> {
+    let device = with_messages(world).await?;
     world.stop(Program::Relayer).await?;
-    let (_, what) = damage_file(&world.data(Program::Relayer), Program::Relayer, damage)?;
+    let folder = world.data(Program::Relayer);
+    let (_, what) = damage(world, &folder)?;
     let mark = LogMark::now(world.log(Program::Relayer));
     if world.start_again(Program::Relayer).await.is_err() {
         return Ok(());
     }
-    let (listed, outcome) = world.history(device).await?;
+    let (listed, outcome) = world.history(&device).await?;
     if outcome.is_ok() {
         let verdict = world.judge(&listed);
-        world.findings.judge(&verdict);
-        let kind = if verdict.is_good() { FindingKind::Unmentioned } else { FindingKind::Undetected };
-        world.findings.found_all(kind, u64::from(!mark.warns()), &what);
+        if !verdict.is_good() && !mark.warns() {
+            world.findings.found(FindingKind::Undetected, what);
+        }
+        world.findings.judge(verdict);
     }
     Ok(())
 }

@@ -8,13 +8,13 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::plan::{FileChange, FileDamage};
+use crate::draws::Draws;
 
 /// Bytes zeroed at once: a sector.
 const ZEROED_BYTES: usize = 512;
 
 /// All non-empty files under a folder, in order of their paths.
-pub(super) fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -33,24 +33,36 @@ pub(super) fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Damages one file under a folder, and returns its path. Every folder is equally likely, so that an index
+/// A change of a file's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileChange {
+    /// One flipped bit; a draw selects it.
+    Flip { at: u64 },
+    /// A truncation to `kept` thousandths.
+    Cut { kept: u64 },
+    /// A stretch of zeros; a draw selects its start.
+    Zero { at: u64 },
+    /// A truncation to zero bytes.
+    Empty,
+}
+
+/// Damages one file under a folder, and returns its path with the change. Every folder is equally likely, so that an index
 /// beside many blobs is hit too.
-pub(super) fn damage(folder: &Path, damage: &FileDamage) -> anyhow::Result<PathBuf> {
+pub(super) fn damage(folder: &Path, draws: &mut Draws) -> anyhow::Result<(PathBuf, FileChange)> {
     let mut folders: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
     for file in list(folder)? {
         folders.entry(file.parent().unwrap_or(folder).to_owned()).or_default().push(file);
     }
-    let folders: Vec<Vec<PathBuf>> = folders.into_values().collect();
-    let files = pick(&folders, damage.folder).with_context(|| format!("{} is empty", folder.display()))?;
-    let file = pick(files, damage.file).context("a folder with files has one")?;
-    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    fs::write(file, changed(bytes, damage.change))
-        .with_context(|| format!("cannot damage {}", file.display()))?;
-    Ok(file.clone())
-}
-
-fn pick<T>(choices: &[T], draw: u64) -> Option<&T> {
-    choices.get(usize::try_from(draw.checked_rem(choices.len() as u64)?).ok()?)
+    let folders: Vec<&[PathBuf]> = folders.values().map(Vec::as_slice).collect();
+    let files = draws.one_of(&folders).with_context(|| format!("{} is empty", folder.display()))?;
+    let files: Vec<&PathBuf> = files.iter().collect();
+    let file = draws.one_of(&files).context("a folder with files has one")?;
+    let (at, kept) = (draws.next(), draws.below(1000));
+    let changes =
+        [FileChange::Flip { at }, FileChange::Cut { kept }, FileChange::Zero { at }, FileChange::Empty];
+    let change = draws.one_of(&changes).context("there are changes")?;
+    change_file(file, change)?;
+    Ok((file.clone(), change))
 }
 
 /// Applies a change to bytes.
@@ -65,7 +77,10 @@ fn changed(mut bytes: Vec<u8>, change: FileChange) -> Vec<u8> {
                 *byte ^= 1 << (bit % 8);
             }
         }
-        FileChange::Cut { kept } => bytes.truncate(share(bytes.len(), kept)),
+        FileChange::Cut { kept } => {
+            let kept = bytes.len() as u64 * kept.min(1000) / 1000;
+            bytes.truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+        }
         FileChange::Zero { at: draw } => {
             let from = at(draw, bytes.len());
             bytes.iter_mut().skip(from).take(ZEROED_BYTES).for_each(|byte| *byte = 0);
@@ -75,17 +90,10 @@ fn changed(mut bytes: Vec<u8>, change: FileChange) -> Vec<u8> {
     bytes
 }
 
-/// A share of a length, in thousandths.
-fn share(length: usize, thousandths: u64) -> usize {
-    let length = length as u64;
-    usize::try_from(length * thousandths.min(1000) / 1000).unwrap_or_default()
-}
-
-/// Truncates a file to a share in thousandths.
-pub(super) fn cut(file: &Path, kept: u64) -> anyhow::Result<()> {
+/// Changes a file's bytes.
+pub(super) fn change_file(file: &Path, change: FileChange) -> anyhow::Result<()> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    fs::write(file, changed(bytes, FileChange::Cut { kept }))
-        .with_context(|| format!("cannot cut {}", file.display()))
+    fs::write(file, changed(bytes, change)).with_context(|| format!("cannot damage {}", file.display()))
 }
 
 /// Copies a folder to a new path, with the modes of its files and folders.
@@ -146,14 +154,13 @@ mod tests {
         copy(&home, &older).unwrap();
         let before = contents(&home).unwrap();
         assert_eq!(before.len(), 3);
-        let file = damage(&home, &FileDamage { folder: 1, file: 1, change: FileChange::Empty }).unwrap();
-        assert_eq!(file, home.join("sessions/b"));
-        assert_eq!(contents(&home).unwrap().len(), 2);
-        put_back(&older, &home).unwrap();
-        assert_eq!(contents(&home).unwrap(), before);
-        assert!(
-            damage(&home.join("none"), &FileDamage { folder: 0, file: 0, change: FileChange::Empty })
-                .is_err()
-        );
+        for seed in 0..20 {
+            let (file, _) = damage(&home, &mut Draws::of(seed, 0)).unwrap();
+            assert!(file.starts_with(&home));
+            assert_ne!(contents(&home).unwrap(), before);
+            put_back(&older, &home).unwrap();
+            assert_eq!(contents(&home).unwrap(), before);
+        }
+        assert!(damage(&home.join("none"), &mut Draws::of(0, 0)).is_err());
     }
 }

@@ -13,21 +13,35 @@ use super::{
     world::{ClientHome, TrialWorld},
 };
 
+/// Turns of a conversation with kills.
+const TURNS: usize = 12;
+/// Additions to memory with kills of the relayer.
+const ADDITIONS: usize = 10;
+/// Rounds in which two devices write concurrently.
+const DEVICE_ROUNDS: usize = 4;
+/// Latest kill after a turn's start. In this time, a client starts, finds its node, receives its answer and
+/// stores it.
+const LATEST_MS: u64 = 700;
+/// Latest kill after the start of an addition to memory.
+const LATEST_RELAYER_MS: u64 = 120;
 /// How often two devices synchronise before their heads must be equal.
 const STEPS: usize = 4;
 
 /// Messages, most with a kill.
-pub(super) async fn kills(world: &mut TrialWorld, kills: &[Option<Kill>]) -> anyhow::Result<()> {
+pub(super) async fn kills(world: &mut TrialWorld) -> anyhow::Result<()> {
     let mut device = world.device();
-    if kills.iter().flatten().any(|kill| kill.program == Program::Relayer) {
-        for kill in kills {
-            message(world, &mut device, *kill).await?;
+    if world.program == Program::Relayer {
+        for _ in 0..ADDITIONS {
+            let kill = Kill::draw(&mut world.draws, &[Program::Relayer], LATEST_RELAYER_MS);
+            message(world, &mut device, kill).await?;
         }
     } else {
         world.say_turns(&mut device, 1).await?;
         let mut served = BTreeSet::new();
-        for kill in kills {
-            message(world, &mut device, *kill).await?;
+        for _ in 0..TURNS {
+            let programs = [Program::Client, Program::Node, Program::Store];
+            let kill = Kill::draw(&mut world.draws, &programs, LATEST_MS);
+            message(world, &mut device, kill).await?;
             find_deleted(world, &mut served).await?;
         }
         node_alone(world, &mut device, &mut served).await?;
@@ -44,9 +58,10 @@ async fn find_deleted(world: &mut TrialWorld, served: &mut BTreeSet<BlobId>) -> 
             left.insert(id);
         }
     }
-    let deleted = served.difference(&left).count() as u64;
-    let what = format!("the store serves {deleted} of its blobs no more");
-    world.findings.found_all(FindingKind::Lost, deleted, &what);
+    let deleted = served.difference(&left).count();
+    if deleted > 0 {
+        world.findings.found(FindingKind::Lost, format!("the store serves {deleted} of its blobs no more"));
+    }
     *served = left;
     Ok(())
 }
@@ -79,8 +94,8 @@ async fn node_alone(
 async fn message(world: &mut TrialWorld, device: &mut ClientHome, kill: Option<Kill>) -> anyhow::Result<()> {
     let text = world.next_text(device);
     let clients = world.clients.clone();
-    let own = kill.filter(|kill| kill.program == Program::Client).map(|kill| kill.after_ms);
-    let saying = clients.say(device, &text, &[], Conditions::killed_after(own));
+    let own = kill.filter(|kill| kill.program == Program::Client);
+    let saying = clients.say(device, &text, &[], Conditions::killed(own));
     let (outcome, killed) = tokio::join!(saying, world.kill(kill));
     killed?;
     world.took(device, &text, &outcome?);
@@ -89,19 +104,20 @@ async fn message(world: &mut TrialWorld, device: &mut ClientHome, kill: Option<K
 
 /// Two devices write concurrently and are killed meanwhile. Then both synchronise, and a third device is
 /// restored from the words alone.
-pub(super) async fn two_devices(world: &mut TrialWorld, rounds: &[[Option<u64>; 2]]) -> anyhow::Result<()> {
+pub(super) async fn two_devices(world: &mut TrialWorld) -> anyhow::Result<()> {
     let mut first = world.device();
     world.say_turns(&mut first, 1).await?;
     world.settle(&first).await?;
     let words = world.words(&first).await?;
     let restored = world.restore(&words, &first).await?;
     let mut second = restored.context("a second device has the session")?.in_lane(1);
-    for [first_ms, second_ms] in rounds {
+    for _ in 0..DEVICE_ROUNDS {
+        let [one, other] = [(); 2].map(|()| Kill::draw(&mut world.draws, &[Program::Client], LATEST_MS));
         let texts = [world.next_text(&first), world.next_text(&second)];
         let clients = world.clients.clone();
         let (one, other) = tokio::join!(
-            clients.say(&first, &texts[0], &[], Conditions::killed_after(*first_ms)),
-            clients.say(&second, &texts[1], &[], Conditions::killed_after(*second_ms)),
+            clients.say(&first, &texts[0], &[], Conditions::killed(one)),
+            clients.say(&second, &texts[1], &[], Conditions::killed(other)),
         );
         world.took(&mut first, &texts[0], &one?);
         world.took(&mut second, &texts[1], &other?);
@@ -120,7 +136,7 @@ pub(super) async fn two_devices(world: &mut TrialWorld, rounds: &[[Option<u64>; 
     let first_lacks = world.judge(&of_first);
     verdict.lost.retain(|text| !first_lacks.lost.contains(text));
     verdict.wrong.retain(|text| !first_lacks.wrong.contains(text));
-    world.findings.judge(&verdict);
+    world.findings.judge(verdict);
     Ok(())
 }
 
@@ -139,6 +155,6 @@ async fn come_into_step(world: &mut TrialWorld, devices: [&ClientHome; 2]) -> an
         }
     }
     let what = format!("after {STEPS} times in step, two devices have the heads {heads:?}");
-    world.findings.found(FindingKind::Wrong, &what);
+    world.findings.found(FindingKind::Wrong, what);
     Ok(())
 }

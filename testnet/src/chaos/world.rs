@@ -12,13 +12,13 @@ use baton_walrus_client::http_client;
 use serde_json::Value;
 
 use super::{
-    call::{CallOutcome, Conditions, HANG, ProgramRunner},
-    plan::{Kill, Program, Trial},
+    call::{CallOutcome, Conditions, HANG, call},
+    plan::{Kill, Program},
     report::{FindingKind, TrialFindings},
 };
 use crate::{
     draws::Draws,
-    network::{Network, NodeOptions, SHARDS},
+    network::{Network, NodeOptions, RelayerProcess, SHARDS},
     process::{DiskSpace, Process},
     trial::{
         free_ports,
@@ -37,8 +37,6 @@ pub(super) const RECOVERY: Duration = Duration::from_secs(25);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a message repeats its padding; its answer then takes a third of a second.
 const REPEATS: usize = 8;
-/// The first lane of draws for ports; plans use lower lanes.
-const PORT_LANES: u64 = 1000;
 
 /// A client's home and its session.
 #[derive(Clone, Debug)]
@@ -64,20 +62,14 @@ impl ClientHome {
     }
 }
 
-/// The servers of a trial's clients.
-#[derive(Clone, Debug)]
-enum Servers {
-    /// A node's address, and the URL of a store.
-    NodeAndStore(String, String),
-    /// A relayer's URL.
-    Relayer(String),
-}
-
 /// Runs clients with the network's addresses. Clones may run them concurrently.
 #[derive(Clone, Debug)]
 pub(super) struct TrialClients {
-    runner: ProgramRunner,
-    servers: Servers,
+    folder: PathBuf,
+    /// The arguments that name the servers.
+    servers: Vec<String>,
+    /// Whether messages are additions to a relayer's memory, in place of turns.
+    of_memory: bool,
 }
 
 impl TrialClients {
@@ -88,18 +80,13 @@ impl TrialClients {
         words: &[&str],
         conditions: Conditions,
     ) -> anyhow::Result<CallOutcome> {
-        let (home, shards) = (home.to_string_lossy(), SHARDS.to_string());
+        let home = home.to_string_lossy();
         let mut args = [words, &["--json", "--home", &home]].concat();
-        match &self.servers {
-            Servers::NodeAndStore(node, store) => {
-                args.extend(["--publisher", store, "--shards", &shards, "--node", node]);
-            }
-            Servers::Relayer(url) => args.extend(["--relayer-url", url]),
-        }
-        self.runner.call("baton", &args, conditions).await
+        args.extend(self.servers.iter().map(String::as_str));
+        call(&self.folder, "baton", &args, conditions).await
     }
 
-    /// Sends one message, with optional further arguments: a turn, or an addition to memory.
+    /// Sends one message, with optional further arguments.
     pub(super) async fn say(
         &self,
         device: &ClientHome,
@@ -107,38 +94,34 @@ impl TrialClients {
         more: &[&str],
         conditions: Conditions,
     ) -> anyhow::Result<CallOutcome> {
-        let mut words = match self.servers {
-            Servers::Relayer(_) => vec!["memory", "add", text],
-            Servers::NodeAndStore(..) => {
-                let session = device.session.as_deref();
-                let message = ["--message", text, "--allow-echo"];
-                ["chat"].into_iter().chain(session).chain(message).collect()
-            }
+        let words = if self.of_memory {
+            vec!["memory", "add", text]
+        } else {
+            let message = ["--message", text, "--allow-echo"];
+            ["chat"].into_iter().chain(device.session.as_deref()).chain(message).collect()
         };
-        words.extend(more);
-        self.call(&device.home, &words, conditions).await
+        self.call(&device.home, &[&words[..], more].concat(), conditions).await
     }
 
     /// Whether the client printed that the message is there for good.
     fn is_acknowledged(&self, outcome: &CallOutcome) -> bool {
-        match self.servers {
-            Servers::Relayer(_) => outcome.is_ok(),
-            Servers::NodeAndStore(..) => {
-                outcome.json().is_some_and(|turn| turn["verified"] == true && turn["seq"].is_u64())
-            }
-        }
+        let is_verified = |turn: Value| turn["verified"] == true && turn["seq"].is_u64();
+        if self.of_memory { outcome.is_ok() } else { outcome.json().is_some_and(is_verified) }
     }
 }
 
 /// The state of a trial.
 pub(super) struct TrialWorld {
     pub(super) folder: PathBuf,
+    /// The program that the trial is about.
+    pub(super) program: Program,
+    pub(super) draws: Draws,
     pub(super) network: Network,
-    pub(super) ledger: TurnLedger,
     pub(super) findings: TrialFindings,
     /// The clients of the running servers.
     pub(super) clients: TrialClients,
-    relayer: Option<Process>,
+    ledger: TurnLedger,
+    relayer: Option<RelayerProcess>,
     port: u16,
     homes: usize,
 }
@@ -148,27 +131,29 @@ impl TrialWorld {
     ///
     /// # Errors
     /// When they do not start.
-    pub(super) async fn start(folder: &Path, trial: &Trial) -> anyhow::Result<Self> {
+    pub(super) async fn start(folder: &Path, program: Program, mut draws: Draws) -> anyhow::Result<Self> {
         let options = NodeOptions { echo_delay_ms: ECHO_DELAY_MS, ..NodeOptions::echo() };
         let mut network = Network::start(folder, 0, options).await?;
         // A fixed port, so that clients find the node or relayer after a restart.
-        let mut draws = Draws::of(trial.seed, PORT_LANES + trial.scenario as u64);
         let ports = free_ports(1, &mut draws)?;
         let port = ports.first().copied().context("there is a port")?;
         network.use_ports(ports);
         network.nodes.push(None);
-        let servers = Servers::Relayer(format!("http://127.0.0.1:{port}"));
+        let of_memory = program == Program::Relayer;
+        let servers = vec!["--relayer-url".to_owned(), format!("http://127.0.0.1:{port}")];
         let mut world = Self {
             folder: folder.to_owned(),
+            program,
+            draws,
             network,
-            ledger: TurnLedger::default(),
             findings: TrialFindings::default(),
-            clients: TrialClients { runner: ProgramRunner::new(folder), servers },
+            clients: TrialClients { folder: folder.to_owned(), servers, of_memory },
+            ledger: TurnLedger::default(),
             relayer: None,
             port,
             homes: 0,
         };
-        if !trial.is_of_memory() {
+        if !of_memory {
             world.start_node(&[]).await?;
             return Ok(world);
         }
@@ -179,20 +164,17 @@ impl TrialWorld {
         Ok(world)
     }
 
-    fn is_of_memory(&self) -> bool {
-        matches!(self.clients.servers, Servers::Relayer(_))
-    }
-
     /// Starts the node again, with optional further arguments.
     ///
     /// # Errors
     /// When it does not start.
     pub(super) async fn start_node(&mut self, extra: &[&str]) -> anyhow::Result<()> {
-        let extra: Vec<String> = extra.iter().map(|word| (*word).to_owned()).collect();
-        self.network.start_node(0, &extra).await?;
+        self.network.start_node(0, extra).await?;
         let address = self.network.addresses().first().map(ToString::to_string);
-        let store = self.network.store_url().to_owned();
-        self.clients.servers = Servers::NodeAndStore(address.context("the node has an address")?, store);
+        let (address, shards) = (address.context("the node has an address")?, SHARDS.to_string());
+        let store = self.network.store_url();
+        let servers = ["--publisher", store, "--shards", &shards, "--node", &address];
+        self.clients.servers = servers.map(str::to_owned).to_vec();
         Ok(())
     }
 
@@ -205,9 +187,9 @@ impl TrialWorld {
             Program::Node => self.start_node(&[]).await?,
             Program::Store => self.network.restart_store().await?,
             Program::Relayer => {
-                let data = self.data(program);
-                let args = relayer_args(&data, self.port);
-                self.relayer = Some(Process::start("relayer", "baton-relayer", &args, &self.folder).await?);
+                let http = format!("127.0.0.1:{}", self.port);
+                let extra = ["--http", &http, "--embedder", "hashing"];
+                self.relayer = Some(RelayerProcess::start(&self.folder, &[], &extra).await?);
             }
             Program::Client => {}
         }
@@ -219,7 +201,7 @@ impl TrialWorld {
         match program {
             Program::Node => self.network.nodes.first_mut()?.take().map(|node| node.process),
             Program::Store => self.network.store.take().map(|store| store.process),
-            Program::Relayer => self.relayer.take(),
+            Program::Relayer => self.relayer.take().map(|relayer| relayer.process),
             Program::Client => None,
         }
     }
@@ -256,7 +238,7 @@ impl TrialWorld {
         let process = match program {
             Program::Node => self.network.running().next().map(|node| &node.process),
             Program::Store => self.network.store.as_ref().map(|store| &store.process),
-            Program::Relayer => self.relayer.as_ref(),
+            Program::Relayer => self.relayer.as_ref().map(|relayer| &relayer.process),
             Program::Client => return Ok(()),
         };
         match process.context("the server runs")?.set_disk(disk) {
@@ -308,14 +290,14 @@ impl TrialWorld {
     /// A device with a new home, which its first call creates; of memory, the account's one.
     pub(super) fn device(&mut self) -> ClientHome {
         self.homes += 1;
-        let name = if self.is_of_memory() { "account".to_owned() } else { format!("home-{}", self.homes) };
+        let name = if self.clients.of_memory { "account".to_owned() } else { format!("home-{}", self.homes) };
         ClientHome { home: self.folder.join(name), session: None, lane: 0 }
     }
 
     /// A unique text, recorded in the ledger.
     pub(super) fn next_text(&mut self, device: &ClientHome) -> String {
         let (number, lane) = (self.ledger.next_number(), device.lane);
-        let text = if self.is_of_memory() {
+        let text = if self.clients.of_memory {
             format!("item {number} of the list is a thing of its own")
         } else {
             format!("message {number} of lane {lane}:{}", " and so on".repeat(REPEATS))
@@ -386,7 +368,7 @@ impl TrialWorld {
 
     /// Waits until store and index match the device's session, and records a finding if they never do.
     pub(super) async fn settle(&mut self, device: &ClientHome) -> anyhow::Result<()> {
-        if self.is_of_memory() {
+        if self.clients.of_memory {
             return Ok(());
         }
         let settled = retried(SETTLE, async || {
@@ -397,7 +379,7 @@ impl TrialWorld {
         });
         if let Err(failed) = settled.await? {
             let what = format!("the session did not settle: {}", failed.brief());
-            self.findings.found(FindingKind::Unserved, &what);
+            self.findings.found(FindingKind::Unserved, what);
         }
         Ok(())
     }
@@ -420,7 +402,7 @@ impl TrialWorld {
         let fresh = ClientHome { session: of.session.clone(), ..self.device() };
         let call = ["session", "restore", "--words-file", &words.to_string_lossy()];
         let outcome = self.call(&fresh.home, &call).await?;
-        Ok(if outcome.is_ok() { Ok(fresh) } else { Err(outcome) })
+        Ok(outcome.or_failed(fresh))
     }
 
     /// Restores the session on a new device from its words alone. If no try succeeds, returns `None` and
@@ -439,7 +421,7 @@ impl TrialWorld {
         &mut self,
         device: &ClientHome,
     ) -> anyhow::Result<(Vec<Exchange>, CallOutcome)> {
-        let outcome = if self.is_of_memory() {
+        let outcome = if self.clients.of_memory {
             self.call(&device.home, &["memory", "list", "--all", "--limit", "200"]).await?
         } else {
             self.session(device, "show", &[]).await?
@@ -449,21 +431,16 @@ impl TrialWorld {
 
     /// The violations in a history.
     pub(super) fn judge(&self, history: &[Exchange]) -> LedgerVerdict {
-        if self.is_of_memory() {
-            self.ledger.count(history.iter().map(|exchange| exchange.said.as_str()))
-        } else {
-            self.ledger.judge(history)
-        }
+        self.ledger.judge(history)
     }
 
     /// Checks that every acknowledged message is there once and in order: from the words alone, then after a
     /// fix on the device and on a new one. Of memory, it checks the list alone.
     pub(super) async fn check(&mut self, device: &ClientHome) -> anyhow::Result<()> {
-        if self.is_of_memory() {
+        if self.clients.of_memory {
             let (listed, outcome) = self.history(device).await?;
-            let listed = if outcome.is_ok() { Ok(listed) } else { Err(outcome) };
-            if let Some(listed) = self.findings.served(listed) {
-                self.findings.judge(&self.judge(&listed));
+            if let Some(listed) = self.findings.served(outcome.or_failed(listed)) {
+                self.findings.judge(self.judge(&listed));
             }
             return Ok(());
         }
@@ -473,14 +450,14 @@ impl TrialWorld {
         let (own, _) = self.history(device).await?;
         verdict.and(self.judge(&own));
         verdict.and(self.restored(&words, device).await?);
-        self.findings.judge(&verdict);
+        self.findings.judge(verdict);
         Ok(())
     }
 
     /// The same check when the device itself is unusable.
     pub(super) async fn check_by_words(&mut self, words: &Path, of: &ClientHome) -> anyhow::Result<()> {
         let verdict = self.restored(words, of).await?;
-        self.findings.judge(&verdict);
+        self.findings.judge(verdict);
         Ok(())
     }
 
@@ -524,16 +501,14 @@ impl TrialWorld {
         Ok(newest["blob_id"].as_str().context("the newest blob has an ID")?.parse()?)
     }
 
-    /// Stops the network and searches the logs.
-    pub(super) async fn end(mut self) -> TrialFindings {
+    /// Stops the network, and hands its findings on.
+    pub(super) async fn end(mut self, findings: &mut TrialFindings) {
         let relayer = self.stop(Program::Relayer).await;
-        let Self { folder, network, ledger, mut findings, .. } = self;
-        if let Err(error) = relayer.and(network.stop().await) {
-            findings.found(FindingKind::Unserved, &format!("the end: {error:#}"));
+        if let Err(error) = relayer.and(self.network.stop().await) {
+            self.findings.found(FindingKind::Unserved, format!("the end: {error:#}"));
         }
-        findings.tally.acknowledged += ledger.acknowledged();
-        findings.search_logs(&folder);
-        findings
+        findings.acknowledged += self.ledger.acknowledged();
+        findings.found.append(&mut self.findings.found);
     }
 }
 
@@ -542,20 +517,20 @@ impl TrialFindings {
     pub(super) fn inspect(&mut self, outcome: &CallOutcome) {
         self.find_panic(outcome);
         if outcome.took > HANG {
-            self.found(FindingKind::Hangs, &outcome.brief());
+            self.found(FindingKind::Hangs, outcome.brief());
         }
     }
 
     /// Records a panic.
     pub(super) fn find_panic(&mut self, outcome: &CallOutcome) {
         if outcome.has_panicked() {
-            self.found(FindingKind::Panics, &outcome.brief());
+            self.found(FindingKind::Panics, outcome.brief());
         }
     }
 
     /// Records a valid call that failed.
     pub(super) fn served<T>(&mut self, outcome: Result<T, CallOutcome>) -> Option<T> {
-        outcome.inspect_err(|failed| self.found(FindingKind::Unserved, &failed.brief())).ok()
+        outcome.inspect_err(|failed| self.found(FindingKind::Unserved, failed.brief())).ok()
     }
 
     /// Searches the logs of a folder's processes for panics.
@@ -567,7 +542,7 @@ impl TrialFindings {
             if name.ends_with(".log") && name != "calls.log" {
                 let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
                 for line in text.lines().filter(|line| line.contains("panicked at")) {
-                    self.found(FindingKind::Panics, &format!("{name}: {line}"));
+                    self.found(FindingKind::Panics, format!("{name}: {line}"));
                 }
             }
         }
@@ -595,14 +570,6 @@ async fn is_well(url: &str) -> bool {
     body["status"].as_str().is_none_or(|status| status == "ok")
 }
 
-/// Arguments that run a relayer with its data in a folder; port 0 means any.
-pub(super) fn relayer_args(data: &Path, port: u16) -> Vec<String> {
-    let (data, http) = (data.to_string_lossy(), format!("127.0.0.1:{port}"));
-    let place = ["--data-dir", &data, "run", "--json", "--mdns", "false", "--http", &http];
-    let rest = ["--embedder", "hashing", "--listen", "/ip4/127.0.0.1/tcp/0"];
-    place.into_iter().chain(rest).map(str::to_owned).collect()
-}
-
 /// Parses turns from the output of `baton session show --json`, with those of branches, or facts from that of
 /// `baton memory list --json`. Items that a relayer adds itself, such as the user as an entity, are left out.
 fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
@@ -618,9 +585,7 @@ fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
         is_beside: turn["branch"].is_string(),
     });
     let items = shown["items"].as_array().into_iter().flatten().filter(|item| item["kind"] == "fact");
-    let facts = items.filter_map(|item| item["text"].as_str());
-    let facts = facts.map(|said| Exchange { said: said.to_owned(), ..Exchange::default() });
-    turns.chain(facts).collect()
+    turns.chain(items.filter_map(|item| item["text"].as_str()).map(Exchange::of_list)).collect()
 }
 
 #[cfg(test)]

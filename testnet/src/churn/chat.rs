@@ -1,16 +1,15 @@
 //! One client's conversation, without pauses: it sends a message, compares the answer, and sends the next.
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
-use baton_client::{Client, ClientError, RouteOptions, TurnInput, TurnOutcome};
+use baton_client::{Client, RouteOptions, TurnInput, TurnOutcome};
 use baton_proto::ids::{NodeId, SessionId};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    KnownNodes,
-    gaps::{FailedAttempt, Takeover, TurnWatch},
-};
+use super::gaps::{FailedAttempt, Takeover, TurnWatch};
 use crate::{
-    byzantine::{AttemptKey, Misbehaviour},
+    byzantine::{Act, AttemptKey, FakeNode, lie_of},
     draws::Draws,
     trial::{
         PAUSE,
@@ -32,11 +31,9 @@ pub(super) struct ClientResults {
     pub(super) restarts: u64,
     /// Errors of turns that failed as a whole and were resumed, by name.
     pub(super) unfinished: Vec<&'static str>,
-    /// Misbehaviours in accepted attempts.
-    pub(super) accepted_misbehaviours: Vec<Misbehaviour>,
-    /// Nodes of accepted turns whose blobs were called stored and not stored.
-    pub(super) claimed_stored: Vec<NodeId>,
-    /// How many of them this client found to lie.
+    /// Lies in accepted attempts, with their nodes.
+    pub(super) accepted_lies: Vec<(Act, NodeId)>,
+    /// How many of the blobs that were called stored and not stored this client noticed.
     pub(super) claims_detected: u64,
     /// Turns accepted from byzantine nodes, falsified or not.
     pub(super) from_byzantine: u64,
@@ -50,7 +47,7 @@ pub(super) struct ChurnClient {
     pub(super) session: SessionId,
     pub(super) draws: Draws,
     pub(super) words: (u64, u64),
-    pub(super) known: KnownNodes,
+    pub(super) liars: Arc<Vec<FakeNode>>,
     pub(super) results: ClientResults,
 }
 
@@ -80,38 +77,31 @@ impl ChurnClient {
     async fn turn(&mut self, said: String) -> anyhow::Result<()> {
         let seq = self.results.ledger.acknowledged();
         self.results.ledger.say(0, &said);
-        let known = self.known.clone();
-        let mut watch = TurnWatch::new(self.session, seq, &known);
+        let mut watch = TurnWatch::new(self.session, seq, &self.liars, &mut self.results);
         let input = TurnInput::user(said.as_str()).with_route(|route| route.allow_echo = true);
         let session = self.client.session(self.session);
         let mut result = session.turn(input, |event| watch.take(event)).await.map(Some);
-        let mut resumes = 0;
-        let outcome = loop {
+        for resumes in 0.. {
             match result {
-                Ok(Some(outcome)) => break outcome,
-                Ok(None) => {
-                    self.results
-                        .violations
-                        .push(format!("turn {seq} of client {} was forgotten", self.index));
-                    return Ok(());
-                }
-                Err(error) if resumes < MAX_RESUMES => {
-                    self.note_unfinished(&error);
-                    resumes += 1;
-                }
-                Err(error) => return Err(error).context("a turn could not be finished"),
+                Err(error) if resumes < MAX_RESUMES => watch.results.unfinished.push(error.name()),
+                _ => break,
             }
             tokio::time::sleep(PAUSE).await;
-            // A new call does not repeat the text shown before.
-            self.collect(&mut watch);
-            watch = TurnWatch::new(self.session, seq, &known);
+            watch.begin_again();
             let options = RouteOptions { allow_echo: true, ..RouteOptions::default() };
-            result = self.client.session(self.session).resume(options, |event| watch.take(event)).await;
-        };
-        watch.accepted(&outcome);
-        self.compare(&said, &outcome, &watch);
-        self.collect(&mut watch);
-        self.results.ledger.acknowledge(&said);
+            result = session.resume(options, |event| watch.take(event)).await;
+        }
+        let shown = watch.shown;
+        match result.context("a turn could not be finished")? {
+            Some(outcome) => {
+                self.compare(&said, &outcome, &shown);
+                self.results.ledger.acknowledge(&said);
+            }
+            None => {
+                let forgotten = format!("turn {seq} of client {} was forgotten", self.index);
+                self.results.violations.push(forgotten);
+            }
+        }
         Ok(())
     }
 
@@ -119,50 +109,37 @@ impl ChurnClient {
     pub(super) async fn note_detected_claims(&mut self) -> anyhow::Result<()> {
         let explained = self.client.explain(None, &RouteOptions::default()).await?;
         let lied =
-            |node: &&NodeId| explained.iter().any(|one| one.node == **node && one.last_fault == Some("lied"));
-        self.results.claims_detected = self.results.claimed_stored.iter().filter(lied).count() as u64;
+            |node: NodeId| explained.iter().any(|one| one.node == node && one.last_fault == Some("lied"));
+        let accepted = self.results.accepted_lies.iter();
+        let claims = accepted.filter(|(act, node)| *act == Act::ClaimStored && lied(*node));
+        self.results.claims_detected = claims.count() as u64;
         Ok(())
-    }
-
-    fn note_unfinished(&mut self, error: &ClientError) {
-        tracing::info!(client = self.index, %error, "a turn is taken up again");
-        self.results.unfinished.push(error.name());
-    }
-
-    /// Moves a watch's results into this client's results.
-    fn collect(&mut self, watch: &mut TurnWatch<'_>) {
-        self.results.failures.append(&mut watch.failures);
-        self.results.takeovers.append(&mut watch.takeovers);
-        self.results.restarts += watch.restarts;
     }
 
     /// Checks that the answer equals the engine's word for word, that the same text was shown, and that no
     /// misbehaviour is in it.
-    fn compare(&mut self, said: &str, outcome: &TurnOutcome, watch: &TurnWatch<'_>) {
+    fn compare(&mut self, said: &str, outcome: &TurnOutcome, shown: &str) {
         let (client, seq) = (self.index, outcome.seq);
-        let mut wrong = |what: String| {
-            self.results.violations.push(format!("client {client}, turn {seq}: {what}"));
-        };
-        if seq != self.results.ledger.acknowledged() {
-            wrong(format!("it should be turn {}", self.results.ledger.acknowledged()));
+        let results = &mut self.results;
+        let mut wrong =
+            |what: String| results.violations.push(format!("client {client}, turn {seq}: {what}"));
+        if seq != results.ledger.acknowledged() {
+            wrong(format!("it should be turn {}", results.ledger.acknowledged()));
         }
         let expected = echo(said);
-        for (what, text) in [("answered", &outcome.text), ("shown", &watch.shown)] {
-            if *text != expected {
+        for (what, text) in [("answered", outcome.text.as_str()), ("shown", shown)] {
+            if text != expected {
                 wrong(format!("{text:?} was {what} for {expected:?}"));
             }
         }
-        if self.known.byzantine.contains(&outcome.node) {
-            self.results.from_byzantine += 1;
+        if self.liars.iter().any(|node| node.id() == outcome.node) {
+            results.from_byzantine += 1;
         }
         let key = AttemptKey { session: self.session, seq, attempt: outcome.attempt };
-        let Some(entry) = self.known.log.entry(&key) else { return };
-        self.results.accepted_misbehaviours.push(entry.misbehaviour);
-        if entry.misbehaviour == Misbehaviour::ClaimsStored {
-            self.results.claimed_stored.push(outcome.node);
-        }
-        if entry.first_link.is_none_or(|first| first != outcome.link_hash) {
-            wrong(format!("a lie was accepted: {:?}", entry.misbehaviour));
+        let Some(lie) = lie_of(&self.liars, &key) else { return };
+        results.accepted_lies.push((lie.act, outcome.node));
+        if lie.link != Some(outcome.link_hash) {
+            wrong(format!("a lie was accepted: {:?}", lie.act));
         }
     }
 }

@@ -1,33 +1,11 @@
 //! Kills and restarts of nodes.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use baton_proto::ids::NodeId;
-use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
 use super::{ChurnOptions, HUB};
 use crate::{draws::Draws, network::Network};
-
-/// The last kill of each node; clones share it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Deaths(Arc<Mutex<HashMap<NodeId, Instant>>>);
-
-impl Deaths {
-    fn note(&self, node: NodeId) {
-        self.0.lock().insert(node, Instant::now());
-    }
-
-    /// The time of a node's last kill, if that was after `since`.
-    pub(super) fn of(&self, node: NodeId, since: Instant) -> Option<Instant> {
-        let deaths = self.0.lock();
-        deaths.get(&node).copied().filter(|death| *death >= since)
-    }
-}
 
 /// Counts of kills and starts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +20,6 @@ pub(super) async fn kill_and_restart(
     network: &mut Network,
     options: &ChurnOptions,
     seed: u64,
-    deaths: &Deaths,
 ) -> anyhow::Result<ChurnCounts> {
     let mut draws = Draws::of(seed, 2);
     let mut counts = ChurnCounts::default();
@@ -61,7 +38,6 @@ pub(super) async fn kill_and_restart(
         if may_die && (down.is_empty() || draws.below(2) == 0) {
             let victim = draws.one_of(&up).and_then(|index| network.nodes.get(index)?.as_ref());
             let Some(node) = victim.map(|running| running.node) else { continue };
-            deaths.note(node);
             network.kill_node(node).await?;
             counts.kills += 1;
         } else if let Some(index) = draws.one_of(&down) {

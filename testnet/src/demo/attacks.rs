@@ -4,17 +4,19 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{ClientError, HeadStatus, InlinePolicy, RouteOptions, TurnEvent, system_clock};
+use baton_client::{ClientError, HeadStatus, InlinePolicy, TurnEvent, system_clock};
 use baton_mesh::Multiaddr;
 use baton_proto::{
     ErrorCode, SignedObject,
+    export::Export,
     head::{HeadRecord, head_period},
     ids::NodeId,
+    receipt::Receipt,
     store::HeadIndex as _,
 };
 
 use super::Demo;
-use crate::{network::EngineChoice, output, raw};
+use crate::{output, raw};
 
 /// Lifetime of an authorisation that is to expire during the demo.
 const SHORT_LIFE_MS: u64 = 25_000;
@@ -36,8 +38,7 @@ impl Demo {
         for attack in ["one byte flipped", "an older blob"] {
             self.settle().await?;
             let export = self.export().await?;
-            let author = self.last_author(&export)?;
-            self.network.stop_node(author).await?;
+            self.network.stop_node(last_author(&export)?).await?;
             let fresh = self.network.add_node(&[]).await?;
             self.reopen_client().await?;
             let last = export.turns.last().context("the session has turns")?;
@@ -58,16 +59,14 @@ impl Demo {
             let fixed = self.network.read_blob(head).await?;
             ensure!(fixed == whole, "{attack}: the store does not have the blob as it was");
         }
-        self.report.tamper_refused = true;
         Ok(())
     }
 
     async fn refused_then_fixed(&mut self, node: NodeId, attack: &str) -> anyhow::Result<()> {
         let input = Self::ask("Tell me something about dogs.").with_route(|route| {
-            route.node = Some(node);
+            *route = self.only_by(node);
             route.inline = InlinePolicy::Never;
             route.max_attempts = 1;
-            route.allow_echo = self.engine == EngineChoice::Echo;
         });
         match self.client.session(self.session).turn(input, |_: TurnEvent| {}).await {
             Err(ClientError::TurnFailed { code: Some(ErrorCode::BlobHashMismatch), .. }) => {
@@ -76,13 +75,9 @@ impl Demo {
             Err(other) => bail!("{attack}: refused as something else: {other}"),
             Ok(_) => bail!("{attack}: the node accepted it"),
         }
-        let options = RouteOptions {
-            node: Some(node),
-            allow_echo: self.engine == EngineChoice::Echo,
-            ..RouteOptions::default()
-        };
-        let outcome = self.client.session(self.session).resume(options, |_: TurnEvent| {}).await?;
-        let outcome = outcome.context("the refused turn was pending")?;
+        let session = self.client.session(self.session);
+        let resumed = session.resume(self.only_by(node), |_: TurnEvent| {}).await?;
+        let outcome = resumed.context("the refused turn was pending")?;
         self.accepted(&outcome);
         self.settle().await?;
         self.verify_stored().await?;
@@ -96,16 +91,14 @@ impl Demo {
         self.settle().await?;
         let root = self.client.session(self.session).backup().await?;
         let key = root.head_secret(head_period(system_clock()())).index_key();
-        let store = self.http_store()?;
+        let store = self.network.http_store()?;
         let older = store.resolve(key).await?.context("the head is published")?;
-        let before = SignedObject::<HeadRecord>::verify_encoded(&older)?.sequence;
         self.say(Self::ask("Thank you.")).await?;
         self.settle().await?;
         let newer = store.resolve(key).await?.context("the head is published")?;
-        ensure!(
-            SignedObject::<HeadRecord>::verify_encoded(&newer)?.sequence > before,
-            "the head did not move"
-        );
+        let [before, after] =
+            [&older, &newer].map(|record| SignedObject::<HeadRecord>::verify_encoded(record));
+        ensure!(after?.sequence > before?.sequence, "the head did not move");
         self.network.force_head(older).await?;
         match self.client.session(self.session).check_head().await {
             Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
@@ -115,15 +108,11 @@ impl Demo {
             Ok(_) => bail!("the older head was accepted"),
         }
         // The client still has the record that the index lost, and publishes it again.
-        let published = self.client.session(self.session).wait_published(PUBLISHING_GRACE).await?;
-        ensure!(published, "the head that the index lost was not published again");
-        let status = self.client.session(self.session).check_head().await?;
-        ensure!(
-            status == HeadStatus::Current,
-            "the index shows {status:?} after the head was published again"
-        );
+        let session = self.client.session(self.session);
+        ensure!(session.wait_published(PUBLISHING_GRACE).await?, "the head was not published again");
+        let status = session.check_head().await?;
+        ensure!(status == HeadStatus::Current, "then the index shows {status:?}");
         output::note("  and given the newest record again");
-        self.report.rollback_refused = true;
         Ok(())
     }
 
@@ -134,22 +123,21 @@ impl Demo {
         let root = self.client.session(self.session).backup().await?;
         let export = self.export().await?;
         let (first, second) = (self.node_at(0)?, self.node_at(1)?);
-        let mesh = self.client.mesh().clone();
-        let record = raw::node_record(&mesh, first, &self.addresses_of(first)).await?;
+        let record = raw::node_record(self.client.mesh(), first, &self.addresses_of(first)).await?;
         let issued = system_clock()();
         let window = (issued, issued + SHORT_LIFE_MS);
         let turn = raw::build(&export, &root, &record, "Say yes.", window)?;
 
-        let once = turn.send(&mesh, first, &self.addresses_of(first)).await?;
+        let once = self.send(&turn, first).await?;
         let committed = once.committed.with_context(|| format!("refused as {:?}", once.refused))?;
         ensure!(once.token_chunks > 0, "the first sending generated nothing");
-        let again = turn.send(&mesh, first, &self.addresses_of(first)).await?;
+        let again = self.send(&turn, first).await?;
         ensure!(again.refused.is_none(), "the second sending was refused as {:?}", again.refused);
         ensure!(again.committed.as_ref() == Some(&committed), "the second sending has another receipt");
         ensure!(again.token_chunks == 0, "the second sending generated again");
         output::note("  twice: the same receipt, one generation");
 
-        let elsewhere = turn.send(&mesh, second, &self.addresses_of(second)).await?;
+        let elsewhere = self.send(&turn, second).await?;
         ensure!(elsewhere.refused == Some(ErrorCode::WrongAudience), "elsewhere: {:?}", elsewhere.refused);
         output::note("  to another node: WrongAudience");
         Ok(LateReplay { turn, node: first, expires_ms: window.1 })
@@ -160,16 +148,25 @@ impl Demo {
         output::note("the authorisation from before, now expired, once more");
         let left = (late.expires_ms + 200).saturating_sub(system_clock()());
         tokio::time::sleep(Duration::from_millis(left)).await;
-        let mesh = self.client.mesh().clone();
-        let reply = late.turn.send(&mesh, late.node, &self.addresses_of(late.node)).await?;
+        let reply = self.send(&late.turn, late.node).await?;
         ensure!(reply.refused == Some(ErrorCode::Expired), "late: {:?}", reply.refused);
         output::note("  late: Expired");
-        self.report.replay_refused = true;
         Ok(())
+    }
+
+    async fn send(&self, turn: &raw::RawTurn, node: NodeId) -> anyhow::Result<raw::RawReply> {
+        turn.send(self.client.mesh(), node, &self.addresses_of(node)).await
     }
 
     fn addresses_of(&self, node: NodeId) -> Vec<Multiaddr> {
         let running = self.network.running().find(|running| running.node == node);
         running.map(|running| running.addresses.clone()).unwrap_or_default()
     }
+}
+
+/// The node that served the last turn.
+fn last_author(export: &Export) -> anyhow::Result<NodeId> {
+    let receipt = export.turns.last().and_then(|turn| turn.receipt.as_ref());
+    let receipt = SignedObject::<Receipt>::verify_encoded(receipt.context("the last turn has a receipt")?)?;
+    Ok(receipt.node)
 }

@@ -1,10 +1,9 @@
 //! The store is down for two turns, which nodes serve all the same and store afterwards.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use baton_proto::store::{BlobStore as _, StoreError};
-use baton_walrus_client::{HttpStore, ShardCount};
 
 use super::{Demo, open_client};
 use crate::output;
@@ -33,11 +32,10 @@ impl Demo {
         ensure!(left == 0, "{left} turns are not stored");
         let export = self.export().await?;
         let last = export.turns.last().and_then(|turn| turn.blob_id);
-        let store = self.http_store()?;
+        let store = self.network.http_store()?;
         ensure!(store.exists(last.context("the head blob's ID is known")?).await?, "the head is not stored");
         self.verify_stored().await?;
         output::note("  caught up");
-        self.report.store_outage_survived = true;
         Ok(())
     }
 
@@ -45,7 +43,7 @@ impl Demo {
     /// work.
     async fn still_unstored(&self, turns: &[u64]) -> anyhow::Result<()> {
         let probe = self.export().await?.turns.first().and_then(|turn| turn.blob_id);
-        let asked = self.http_store()?.exists(probe.context("the first blob's ID is known")?).await;
+        let asked = self.network.http_store()?.exists(probe.context("the first blob's ID is known")?).await;
         ensure!(matches!(asked, Err(StoreError::Unavailable { .. })), "the store still answers: {asked:?}");
         let settled = self.client.session(self.session).wait_settled(OUTAGE_LOOK).await?;
         ensure!(!settled, "everything counts as stored without a store");
@@ -69,24 +67,5 @@ impl Demo {
         self.client.shutdown(Duration::from_secs(5)).await;
         self.client = open_client(&self.network, &self.network.folder.join("client")).await?;
         Ok(())
-    }
-
-    /// A plain HTTP client of the store.
-    pub(super) fn http_store(&self) -> anyhow::Result<Arc<HttpStore>> {
-        let url = self.network.store_url();
-        let shards = ShardCount::new(self.network.options.shards)?;
-        Ok(Arc::new(HttpStore::builder(url, url, shards).build()?))
-    }
-
-    /// The node that served the last turn.
-    pub(super) fn last_author(
-        &self,
-        export: &baton_proto::export::Export,
-    ) -> anyhow::Result<baton_proto::ids::NodeId> {
-        use baton_proto::{SignedObject, receipt::Receipt};
-        let receipt = export.turns.last().and_then(|turn| turn.receipt.as_ref());
-        let receipt =
-            SignedObject::<Receipt>::verify_encoded(receipt.context("the last turn has a receipt")?)?;
-        Ok(receipt.node)
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::Demo;
-use crate::{network::EngineChoice, output, process::sibling};
+use crate::{output, process::sibling};
 
 impl Demo {
     /// Uses the engine of a new process: it has other batches, no cached keys and values, and no other node's
@@ -29,10 +29,7 @@ impl Demo {
             command.arg("--model-dir").arg(models);
         }
         let done = command.kill_on_drop(true).output().await.context("cannot run baton-node replay")?;
-        let wanted = match self.engine {
-            EngineChoice::Native => "same",
-            EngineChoice::Echo => "not-replayable",
-        };
+        let wanted = if self.echo { "not-replayable" } else { "same" };
         let said = String::from_utf8_lossy(&done.stdout);
         let mut turns = 0;
         for line in said.lines() {
@@ -41,9 +38,8 @@ impl Demo {
             turns += 1;
         }
         let errors = String::from_utf8_lossy(&done.stderr);
-        ensure!(turns == self.report.turns, "{turns} of {} turns: {errors}", self.report.turns);
+        ensure!(turns == self.turns, "{turns} of {} turns: {errors}", self.turns);
         output::note(&format!("  {turns} turns are {wanted}"));
-        self.report.recomputed = (self.engine == EngineChoice::Native).then_some(true);
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use baton_proto::{
 };
 
 use super::{Demo, open_client};
-use crate::{network::EngineChoice, output};
+use crate::output;
 
 impl Demo {
     /// The steps of `baton session rekey`, and what a thief with all keys of the old session can do.
@@ -45,14 +45,12 @@ impl Demo {
         self.thief_is_refused(&thief, &root).await?;
         self.thief_reads_nothing(&root).await?;
         thief.shutdown(Duration::ZERO).await;
-        self.report.stolen_device_locked_out = true;
         Ok(())
     }
 
     /// Nobody continues or restores the old session.
     async fn thief_is_refused(&self, thief: &Client, root: &SessionRoot) -> anyhow::Result<()> {
-        let allow_echo = self.engine == EngineChoice::Echo;
-        let input = TurnInput::user("This is mine now.").with_route(|route| route.allow_echo = allow_echo);
+        let input = TurnInput::user("This is mine now.").with_route(|route| route.allow_echo = self.echo);
         let old = root.session_id();
         match thief.session(old).turn(input, |_: TurnEvent| {}).await {
             Err(ClientError::Deleted) => output::note("  the thief's next message: refused as Deleted"),

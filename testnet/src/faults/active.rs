@@ -11,9 +11,10 @@ use std::{
 
 use axum::http::Method;
 use baton_proto::ids::BlobId;
+use baton_walrus_client::QuiltPatchId;
 use parking_lot::{Mutex, RwLock};
 
-use super::{Fault, FaultPlan, FaultRoute, MAX_FAULT_RULES, draw};
+use super::{Fault, FaultPlan, FaultRoute, draw};
 
 /// Most blobs whose first PUT is remembered: a few megabytes. When full, those with expired windows are
 /// removed; if none has expired, new blobs get no window.
@@ -26,11 +27,9 @@ pub struct Faults {
 }
 
 /// A plan in force; each new plan gets its own, so that counting restarts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ActivePlan {
     plan: FaultPlan,
-    /// The longest time in which reads find nothing after a PUT.
-    window: Duration,
     /// Requests seen, by kind.
     requests: [AtomicU64; 4],
     first_puts: Mutex<HashMap<BlobId, Instant>>,
@@ -61,9 +60,7 @@ impl Faults {
 
     /// Notes that a blob was stored other than by a request.
     pub fn stored(&self, id: BlobId) {
-        if let Some(running) = self.running() {
-            running.stored(id, Instant::now());
-        }
+        self.running().iter().for_each(|running| running.stored(id, Instant::now()));
     }
 
     pub(super) fn running(&self) -> Option<Arc<ActivePlan>> {
@@ -73,37 +70,28 @@ impl Faults {
 
 impl ActivePlan {
     fn new(plan: FaultPlan) -> Self {
-        let windows = plan.rules.iter().filter_map(|rule| match rule.fault {
+        Self { plan, ..Self::default() }
+    }
+
+    /// The longest time in which reads find nothing after a PUT.
+    pub(super) fn window(&self) -> Option<Duration> {
+        let windows = self.plan.rules.iter().filter_map(|rule| match rule.fault {
             Fault::NotFoundAfterPut(window) => Some(window),
             _ => None,
         });
-        let window = windows.max().unwrap_or_default();
-        Self { window, plan, requests: Default::default(), first_puts: Mutex::default() }
-    }
-
-    /// Whether times of PUTs matter.
-    pub(super) fn has_window(&self) -> bool {
-        !self.window.is_zero()
+        windows.max()
     }
 
     /// Notes that a blob was stored.
     pub(super) fn stored(&self, id: BlobId, now: Instant) {
-        if !self.has_window() {
-            return;
-        }
+        let Some(window) = self.window() else { return };
         let mut first_puts = self.first_puts.lock();
         if first_puts.len() >= MAX_REMEMBERED_PUTS {
-            first_puts.retain(|_, first| now.duration_since(*first) < self.window);
+            first_puts.retain(|_, first| now.duration_since(*first) < window);
         }
         if first_puts.len() < MAX_REMEMBERED_PUTS {
             first_puts.entry(id).or_insert(now);
         }
-    }
-
-    /// Time since the first PUT of a blob, if it is remembered.
-    fn since_put(&self, id: BlobId, now: Instant) -> Option<Duration> {
-        let first_puts = self.first_puts.lock();
-        first_puts.get(&id).map(|first| now.duration_since(*first))
     }
 
     /// The fault that the next request of this kind meets.
@@ -111,8 +99,8 @@ impl ActivePlan {
         // `Any` is last and is never the kind of a request.
         let counter = self.requests.get(subject.route as usize)?;
         let number = counter.fetch_add(1, Ordering::Relaxed);
-        let since_put = subject.blob.and_then(|id| self.since_put(id, now));
-        let rules = self.plan.rules.iter().take(MAX_FAULT_RULES).zip(0..);
+        let first_put = subject.blob.and_then(|id| self.first_puts.lock().get(&id).copied());
+        let rules = self.plan.rules.iter().zip(0..);
         let fitting = rules.filter(|(rule, _)| {
             rule.route.covers(subject.route) && rule.fault.fits(subject.route, subject.reads)
         });
@@ -121,7 +109,7 @@ impl ActivePlan {
                 let [first, ..] = blob.0.as_chunks::<8>().0 else { return false };
                 // By blob alone: GET and HEAD see the same cache.
                 let drawn = draw(self.plan.seed, 0, FaultRoute::Any, u64::from_le_bytes(*first));
-                drawn < rule.share && since_put.is_some_and(|since| since < window)
+                drawn < rule.share && first_put.is_some_and(|first| now.duration_since(first) < window)
             }
             (Fault::NotFoundAfterPut(_), None) => false,
             _ => draw(self.plan.seed, *index, subject.route, number) < rule.share,
@@ -141,7 +129,9 @@ impl FaultyRequest {
             ("v1", "quilts") => (true, first.and_then(|id| id.parse().ok())),
             ("v1", "blobs") => match (first, second) {
                 (Some("by-quilt-id"), Some(id)) => (true, id.parse().ok()),
-                (Some("by-quilt-patch-id"), Some(id)) => (true, quilt_of_patch(id)),
+                (Some("by-quilt-patch-id"), Some(id)) => {
+                    (true, id.parse::<QuiltPatchId>().ok().map(|patch| patch.quilt))
+                }
                 (first, _) => (false, first.and_then(|id| id.parse().ok())),
             },
             _ => return None,
@@ -160,21 +150,8 @@ impl FaultyRequest {
     }
 }
 
-/// A patch ID starts with its quilt's ID. The first 42 characters are the first 31.5 bytes; the 43rd has the
-/// rest of the last byte.
-fn quilt_of_patch(id: &str) -> Option<BlobId> {
-    let head = id.get(..43)?;
-    let (most, last) = head.split_at(42);
-    // The lower two bits of the 43rd character belong to the patch: cleared, it ends the quilt's ID.
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let value = ALPHABET.iter().position(|letter| last.as_bytes() == [*letter])?;
-    let letter = char::from(*ALPHABET.get(value & !3)?);
-    format!("{most}{letter}").parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::FaultRule;
     use super::*;
 
     fn subject(route: FaultRoute, blob: Option<BlobId>) -> FaultyRequest {
@@ -257,18 +234,7 @@ mod tests {
     #[test]
     fn requests_are_told_apart_by_path() {
         let id = BlobId([0xa7; 32]);
-        let patch = [&id.0[..], &[1, 2, 0, 3, 0]].concat();
-        let encoded = {
-            // 37 bytes in base64url.
-            const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-            let bits: Vec<bool> =
-                patch.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1)).collect();
-            let letters = bits.chunks(6).map(|six| {
-                let value = (0..6).fold(0, |value, bit| value * 2 + usize::from(six.get(bit) == Some(&true)));
-                char::from(ALPHABET[value])
-            });
-            letters.collect::<String>()
-        };
+        let patch = QuiltPatchId { quilt: id, start: 2, end: 3 };
         for (method, path, expected) in [
             (Method::PUT, "/v1/blobs".to_owned(), Some((FaultRoute::Put, false, None))),
             (Method::GET, format!("/v1/blobs/{id}"), Some((FaultRoute::Get, true, Some(id)))),
@@ -280,7 +246,7 @@ mod tests {
             (Method::GET, format!("/v1/blobs/by-quilt-id/{id}/a"), Some((FaultRoute::Quilt, true, Some(id)))),
             (
                 Method::GET,
-                format!("/v1/blobs/by-quilt-patch-id/{encoded}"),
+                format!("/v1/blobs/by-quilt-patch-id/{patch}"),
                 Some((FaultRoute::Quilt, true, Some(id))),
             ),
             (Method::POST, "/v1alpha/blobs/concat".to_owned(), Some((FaultRoute::Get, true, None))),
@@ -291,15 +257,5 @@ mod tests {
             let found = FaultyRequest::of(&method, &path).map(|found| (found.route, found.reads, found.blob));
             assert_eq!(found, expected, "{method} {path}");
         }
-    }
-
-    #[test]
-    fn rules_beyond_the_limit_are_not_tried() {
-        let never = FaultRule { route: FaultRoute::Any, fault: Fault::Internal, share: 0.0 };
-        let always = FaultRule { share: 1.0, ..never };
-        let mut rules = vec![never; MAX_FAULT_RULES];
-        rules.push(always);
-        let running = ActivePlan::new(FaultPlan { seed: 0, rules });
-        assert_eq!(running.decide(&subject(FaultRoute::Get, None), Instant::now()), None);
     }
 }

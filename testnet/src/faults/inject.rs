@@ -51,7 +51,7 @@ async fn inject(State(faults): State<Faults>, request: Request, next: Next) -> R
         return refusal;
     }
     let mut answer = next.run(request).await;
-    if !subject.reads && running.has_window() && answer.status().is_success() {
+    if !subject.reads && running.window().is_some() && answer.status().is_success() {
         answer = noted(&running, answer).await;
     }
     match fault {

@@ -18,6 +18,26 @@ const HOSTILE: &str = "get:404-after-put=600ms@0.5,head:404-after-put=600ms@0.5,
                        get:oversized=0.05,get:endless=0.02,get:wrong-bytes=0.05,get:drip=300ms@0.02,\
                        head:500=0.03,quilt:500=0.03,quilt:wrong-bytes=0.05,any:slow=150ms@0.05;seed=1";
 
+const ROUTES: [(&str, FaultRoute); 5] = [
+    ("put", FaultRoute::Put),
+    ("get", FaultRoute::Get),
+    ("head", FaultRoute::Head),
+    ("quilt", FaultRoute::Quilt),
+    ("any", FaultRoute::Any),
+];
+/// The faults without a time.
+const PLAIN: [(&str, Fault); 10] = [
+    ("500", Fault::Internal),
+    ("503", Fault::Unavailable),
+    ("429", Fault::TooMany),
+    ("504", Fault::GatewayTimeout),
+    ("truncated", Fault::Truncated),
+    ("oversized", Fault::Oversized),
+    ("endless", Fault::Endless),
+    ("wrong-bytes", Fault::WrongBytes),
+    ("wrong-id", Fault::WrongId),
+    ("answer-lost", Fault::AnswerLost),
+];
 /// What an error says to write instead.
 const FAULTS: &str = "take 500, 503, 429, 504, 404-after-put, slow, drip, truncated, oversized, endless, wrong-bytes, \
                       wrong-id or answer-lost";
@@ -65,44 +85,37 @@ fn parse_rule(text: &str) -> Result<FaultRule, String> {
     let (route, fault) = text.split_once(':').ok_or_else(|| {
         no(text, "rule", "take route:fault, for example put:500=0.1, or a preset (none, store, hostile)")
     })?;
-    let route = match route {
-        "put" => FaultRoute::Put,
-        "get" => FaultRoute::Get,
-        "head" => FaultRoute::Head,
-        "quilt" => FaultRoute::Quilt,
-        "any" => FaultRoute::Any,
-        _ => return Err(no(route, "route", "take put, get, head, quilt or any")),
-    };
+    let route =
+        named(&ROUTES, route).ok_or_else(|| no(route, "route", "take put, get, head, quilt or any"))?;
     let end = fault.find(['=', '@']).unwrap_or(fault.len());
     let (name, value) = fault.split_at(end);
-    let timed = |fault: fn(Duration) -> Fault| {
-        let value = value.strip_prefix('=').ok_or_else(|| no(value, "duration", DURATION))?;
-        let (time, share) = value.split_once('@').map_or((value, None), |(a, b)| (a, Some(b)));
-        let time = duration(time).ok_or_else(|| no(time, "duration", DURATION))?;
-        Ok((fault(time), share))
-    };
-    let plain = |fault| Ok((fault, value.get(1..).filter(|_| !value.is_empty())));
     let (fault, share) = match name {
-        "404-after-put" => timed(Fault::NotFoundAfterPut),
-        "slow" => timed(Fault::Slow),
-        "drip" => timed(Fault::Drip),
-        "500" => plain(Fault::Internal),
-        "503" => plain(Fault::Unavailable),
-        "429" => plain(Fault::TooMany),
-        "504" => plain(Fault::GatewayTimeout),
-        "truncated" => plain(Fault::Truncated),
-        "oversized" => plain(Fault::Oversized),
-        "endless" => plain(Fault::Endless),
-        "wrong-bytes" => plain(Fault::WrongBytes),
-        "wrong-id" => plain(Fault::WrongId),
-        "answer-lost" => plain(Fault::AnswerLost),
-        _ => Err(no(name, "fault", FAULTS)),
-    }?;
+        "404-after-put" | "slow" | "drip" => {
+            let value = value.strip_prefix('=').ok_or_else(|| no(value, "duration", DURATION))?;
+            let (time, share) = value.split_once('@').map_or((value, None), |(a, b)| (a, Some(b)));
+            let time = duration(time).ok_or_else(|| no(time, "duration", DURATION))?;
+            let fault = match name {
+                "slow" => Fault::Slow(time),
+                "drip" => Fault::Drip(time),
+                _ => Fault::NotFoundAfterPut(time),
+            };
+            (fault, share)
+        }
+        _ => {
+            let fault = named(&PLAIN, name).ok_or_else(|| no(name, "fault", FAULTS))?;
+            (fault, value.get(1..).filter(|_| !value.is_empty()))
+        }
+    };
     let share = share.map_or(Ok(1.0), |text| {
         let number = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
         number.ok_or_else(|| no(text, "share", "take a number from 0 to 1"))
     })?;
     Ok(FaultRule { route, fault, share })
+}
+
+/// The value with this name.
+fn named<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
+    table.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
 /// A number with ms, s, m, h or d.

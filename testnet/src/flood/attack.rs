@@ -8,7 +8,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -19,7 +19,6 @@ use baton_keys::SecretSigningKey;
 use baton_mesh::{Mesh, MeshConfig, Multiaddr, Reach};
 use baton_proto::{codec, ids::NodeId, limits::MAX_NODE_FRAME_BYTES, wire::NodeFrame};
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
-use libp2p::identity::Keypair;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -31,16 +30,14 @@ use tokio::{
 use super::{
     shots::shot,
     webrtc::{self, PacketShape},
-    wire::{
-        RefusalStage, StreamPiece, connect, first_frame, handshake, next_piece, open_and_send, socket_address,
-    },
+    wire::{StreamPiece, connect, first_frame, handshake, next_piece, open_and_send, socket_address},
 };
 use crate::{draws::Draws, process::cpu_seconds, raw, trial::retried};
 
 /// An attack on a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NodeAttack {
-    pub(super) kind: AttackKind,
+    pub(super) wave: Wave,
     /// Address of the node.
     pub(super) target: Multiaddr,
     /// Id of the node.
@@ -49,14 +46,20 @@ pub(super) struct NodeAttack {
     pub(super) rate: u32,
     pub(super) seconds: u64,
     pub(super) seed: u64,
-    /// Second byte of the clients' addresses 10.x.0.0.
+    /// Fraction of a processor that the burner uses.
+    pub(super) duty: f64,
+}
+
+/// The shape of an attack.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Wave {
+    pub(super) kind: AttackKind,
+    /// Second byte of the clients' addresses 10.x.0.0, so that each attack has unused quotas.
     pub(super) network: u8,
     /// Number of clients' subnets.
     pub(super) subnets: usize,
     /// Requests of each identity.
     pub(super) each: u64,
-    /// Fraction of a processor that the burner uses.
-    pub(super) duty: f64,
 }
 
 /// Concurrent connections of an attacker with one address. One with many addresses has one connection from
@@ -116,23 +119,49 @@ pub struct AttackReport {
     pub answers: BTreeMap<String, u64>,
 }
 
+/// An event that an attack counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AttackEvent {
+    Offered,
+    Sent,
+    RefusedAtDoor,
+    RefusedInHandshake,
+    Behind,
+    Identities,
+}
+
+/// The counts of all lanes.
 #[derive(Default)]
 pub(super) struct AttackCounts {
-    offered: AtomicU64,
-    pub(super) sent: AtomicU64,
-    before_handshake: AtomicU64,
-    pub(super) during_handshake: AtomicU64,
-    behind: AtomicU64,
-    pub(super) identities: AtomicU64,
+    counts: [AtomicU64; 6],
     answers: Mutex<BTreeMap<String, u64>>,
 }
 
 impl AttackCounts {
+    pub(super) fn count(&self, what: AttackEvent) {
+        if let Some(count) = self.counts.get(what as usize) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
     pub(super) fn answered(&self, what: &str) {
-        let mut answers = self.answers.lock();
-        match answers.get_mut(what) {
-            Some(count) => *count += 1,
-            None => drop(answers.insert(what.to_owned(), 1)),
+        *self.answers.lock().entry(what.to_owned()).or_default() += 1;
+    }
+
+    fn report(&self, seconds: f64, cpus: f64) -> AttackReport {
+        let [offered, sent, at_door, in_handshake, behind, identities] =
+            self.counts.each_ref().map(|count| count.load(Relaxed));
+        let per_second = |count: u64| (f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / seconds).round();
+        AttackReport {
+            offered_per_second: per_second(offered),
+            at_node_per_second: per_second(sent + at_door + in_handshake),
+            sent_per_second: per_second(sent),
+            refused_at_door_per_second: per_second(at_door),
+            refused_in_handshake_per_second: per_second(in_handshake),
+            behind_per_second: per_second(behind),
+            identities,
+            cpus: (cpus * 100.0).round() / 100.0,
+            answers: self.answers.lock().clone(),
         }
     }
 }
@@ -148,13 +177,12 @@ struct RequestPlan {
     /// Requests of one identity.
     each: u64,
     counts: AttackCounts,
-    over: AtomicBool,
 }
 
 impl NodeAttack {
     /// The requests of the attack, made in advance.
     pub(super) async fn shots(&self) -> anyhow::Result<Vec<Vec<u8>>> {
-        if !matches!(self.kind, AttackKind::Forged | AttackKind::Signed) {
+        if !matches!(self.wave.kind, AttackKind::Forged | AttackKind::Signed) {
             return Ok(Vec::new());
         }
         let seed = SecretSigningKey::generate().expose_seed();
@@ -173,72 +201,65 @@ impl NodeAttack {
         mesh.shutdown().await;
         let now_ms = system_clock()();
         // Sessions of its own: a node remembers the turns of earlier attacks.
-        let mut draws = Draws::of(self.seed, SHOT_LANES + u64::from(self.network));
-        (0..SHOTS).map(|_| shot(&record, now_ms, &mut draws, self.kind == AttackKind::Forged)).collect()
+        let mut draws = Draws::of(self.seed, SHOT_LANES + u64::from(self.wave.network));
+        (0..SHOTS).map(|_| shot(&record, now_ms, &mut draws, self.wave.kind == AttackKind::Forged)).collect()
     }
 
     /// Attacks for the plan's time.
     pub(super) async fn run(self, shots: Vec<Vec<u8>>) -> anyhow::Result<AttackReport> {
         let (began, cpus) = (Instant::now(), cpu_seconds(std::process::id())?);
         let target = socket_address(&self.target)?;
-        let counts = match self.kind {
+        let counts = match self.wave.kind {
             AttackKind::Burner => burn(self.duty, Duration::from_secs(self.seconds)),
             AttackKind::Packets(shape) => webrtc::attack(&self, target, shape).await?,
             AttackKind::Forged | AttackKind::Signed => self.request(target, shots).await?,
         };
         let seconds = began.elapsed().as_secs_f64();
-        Ok(report(&counts, seconds, (cpu_seconds(std::process::id())? - cpus) / seconds))
+        Ok(counts.report(seconds, (cpu_seconds(std::process::id())? - cpus) / seconds))
     }
 
     async fn request(&self, target: SocketAddr, shots: Vec<Vec<u8>>) -> anyhow::Result<AttackCounts> {
-        let lanes = if self.subnets > 1 { self.subnets } else { LANES };
-        let count = u32::try_from(lanes)?;
-        let gap = Duration::from_secs(1) * count / self.rate.max(1);
+        let Wave { kind, network, subnets, each } = self.wave;
         let plan = Arc::new(RequestPlan {
             target,
             fresh: Mutex::new((0..shots.len()).collect()),
             shots,
-            reusable: self.kind == AttackKind::Forged,
-            each: self.each,
+            reusable: kind == AttackKind::Forged,
+            each,
             counts: AttackCounts::default(),
-            over: AtomicBool::new(false),
         });
-        let mut tasks = JoinSet::new();
-        let now = Instant::now();
-        for number in 0..count {
-            let index = if self.subnets > 1 { number } else { 0 };
-            let third = u8::try_from(index % 250)?;
-            let second = u8::try_from(index / 250).ok().and_then(|more| more.checked_add(2 * self.network));
-            let client = Ipv4Addr::new(10, second.context("too many subnets")?, third, 1);
-            let pace = RequestPace { next: now + gap * number / count, gap };
-            let draws = Draws::of(self.seed, u64::from(number + 1));
-            tasks.spawn(Lane { plan: plan.clone(), client, pace, draws }.run());
-        }
-        sleep_until(now + Duration::from_secs(self.seconds)).await;
-        plan.over.store(true, Relaxed);
-        tasks.shutdown().await;
+        let client = |number: usize| {
+            let subnet = if subnets > 1 { number } else { 0 };
+            let second = u8::try_from(subnet / 250).ok()?.checked_add(2 * network)?;
+            Some(Ipv4Addr::new(10, second, u8::try_from(subnet % 250).ok()?, 1))
+        };
+        let lanes = if subnets > 1 { subnets } else { LANES };
+        let clients: Option<Vec<Ipv4Addr>> = (0..lanes).map(client).collect();
+        let clients = clients.context("too many subnets")?;
+        let lane = |(number, client): (u64, Ipv4Addr), pace| {
+            let draws = Draws::of(self.seed, number + 1);
+            Lane { plan: plan.clone(), client, pace, draws }.run()
+        };
+        self.in_lanes((0..).zip(clients), lane).await?;
         let plan = Arc::into_inner(plan).context("every lane has ended")?;
         Ok(plan.counts)
     }
-}
 
-fn report(counts: &AttackCounts, seconds: f64, cpus: f64) -> AttackReport {
-    let per_second = |counts: &[&AtomicU64]| {
-        let count: u64 = counts.iter().map(|count| count.load(Relaxed)).sum();
-        (f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / seconds).round()
-    };
-    let AttackCounts { offered, sent, before_handshake, during_handshake, behind, identities, answers } =
-        counts;
-    AttackReport {
-        offered_per_second: per_second(&[offered]),
-        at_node_per_second: per_second(&[sent, before_handshake, during_handshake]),
-        sent_per_second: per_second(&[sent]),
-        refused_at_door_per_second: per_second(&[before_handshake]),
-        refused_in_handshake_per_second: per_second(&[during_handshake]),
-        behind_per_second: per_second(&[behind]),
-        identities: identities.load(Relaxed),
-        cpus: (cpus * 100.0).round() / 100.0,
-        answers: answers.lock().clone(),
+    /// Runs a lane for each of the items, at an even pace together, for the attack's time.
+    pub(super) async fn in_lanes<I, T: Future<Output = ()> + Send + 'static>(
+        &self,
+        items: impl IntoIterator<Item = I>,
+        lane: impl Fn(I, RequestPace) -> T,
+    ) -> anyhow::Result<()> {
+        let items: Vec<I> = items.into_iter().collect();
+        let (mut tasks, now, count) = (JoinSet::new(), Instant::now(), u32::try_from(items.len())?);
+        let gap = Duration::from_secs(1) * count / self.rate.max(1);
+        for (number, item) in (0_u32..).zip(items) {
+            tasks.spawn(lane(item, RequestPace { next: now + gap * number / count, gap }));
+        }
+        sleep_until(now + Duration::from_secs(self.seconds)).await;
+        tasks.shutdown().await;
+        Ok(())
     }
 }
 
@@ -276,37 +297,32 @@ impl RequestPace {
         let now = Instant::now();
         while self.next + self.gap * 4 < now {
             self.next += self.gap;
-            counts.offered.fetch_add(1, Relaxed);
-            counts.behind.fetch_add(1, Relaxed);
+            counts.count(AttackEvent::Offered);
+            counts.count(AttackEvent::Behind);
         }
         sleep_until(self.next).await;
         self.next += self.gap;
-        counts.offered.fetch_add(1, Relaxed);
+        counts.count(AttackEvent::Offered);
     }
 }
 
 impl Lane {
     async fn run(mut self) {
-        while !self.plan.over.load(Relaxed) {
+        loop {
             self.pace.due(&self.plan.counts).await;
             // A due request without a connection makes one connection attempt.
             let connecting = async {
                 let stream = connect(self.client, self.plan.target).await?;
-                let identity = Keypair::ed25519_from_bytes(self.draws.bytes::<32>())
-                    .map_err(|_| RefusalStage::DuringHandshake)?;
-                handshake(stream, &identity).await
+                handshake(stream, self.draws.bytes()).await
             };
-            let counts = &self.plan.counts;
-            match timeout(CONNECT_TIMEOUT, connecting).await {
-                Ok(Ok(link)) => {
-                    counts.identities.fetch_add(1, Relaxed);
+            let connected = timeout(CONNECT_TIMEOUT, connecting).await;
+            match connected.unwrap_or(Err(AttackEvent::RefusedInHandshake)) {
+                Ok(link) => {
+                    self.plan.counts.count(AttackEvent::Identities);
                     let (read, write) = link.split();
                     self.talk(read, write).await;
                 }
-                Ok(Err(RefusalStage::BeforeHandshake)) => drop(counts.before_handshake.fetch_add(1, Relaxed)),
-                Ok(Err(RefusalStage::DuringHandshake)) | Err(_) => {
-                    counts.during_handshake.fetch_add(1, Relaxed);
-                }
+                Err(refused) => self.plan.counts.count(refused),
             }
         }
     }
@@ -327,13 +343,13 @@ impl Lane {
         let sending = async {
             let mut sent = 0;
             let mut stream = 1u32;
-            while sent < plan.each && !plan.over.load(Relaxed) {
+            while sent < plan.each {
                 if sent > 0 {
                     self.pace.due(&plan.counts).await;
                 }
                 let shot = if open.count() < IN_FLIGHT { plan.fresh.lock().pop_front() } else { None };
                 let Some((shot, frame)) = shot.and_then(|shot| Some((shot, plan.shots.get(shot)?))) else {
-                    plan.counts.behind.fetch_add(1, Relaxed);
+                    plan.counts.count(AttackEvent::Behind);
                     // An identity that cannot send leaves its connection.
                     sent += u64::from(sent == 0);
                     continue;
@@ -342,10 +358,10 @@ impl Lane {
                 let bytes = open_and_send(stream, frame);
                 if write.write_all(&bytes).await.is_err() || write.flush().await.is_err() {
                     // The connection was closed meanwhile, which refused the request too.
-                    plan.counts.before_handshake.fetch_add(1, Relaxed);
+                    plan.counts.count(AttackEvent::RefusedAtDoor);
                     return;
                 }
-                plan.counts.sent.fetch_add(1, Relaxed);
+                plan.counts.count(AttackEvent::Sent);
                 sent += 1;
                 stream += 2;
             }

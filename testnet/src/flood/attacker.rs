@@ -33,10 +33,10 @@ pub(super) struct Attacker(Process);
 
 impl Attacker {
     /// Starts an attacker, and waits until it attacks.
-    pub(super) async fn start(name: &str, plan: &AttackPlan, folder: &Path) -> anyhow::Result<Self> {
+    pub(super) async fn start(plan: &AttackPlan, folder: &Path) -> anyhow::Result<Self> {
         let plan = serde_json::to_string(plan)?;
         let args = ["flood-attack", plan.as_str()];
-        Ok(Self(Process::start(name, "baton-testnet", &args, folder).await?))
+        Ok(Self(Process::start("attacker", "baton-testnet", &args, folder).await?))
     }
 
     /// Waits for the end of the attack, and for the attacker's report.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, NewSession, QuotaHolder, RouteOptions, TurnEvent, TurnInput};
+use baton_client::{Client, NewSession, QuotaHolder, TurnEvent, TurnInput};
 use baton_keys::SecretSigningKey;
 use baton_proto::right::{Right, RightChain, RightScope, TurnQuota};
 use serde::Serialize;
@@ -80,13 +80,15 @@ pub(super) enum Until {
     Passed(Duration),
 }
 
+/// The time of an honest call, and its failure.
+pub(super) type TimedCall = (SlowTurn, Result<(), String>);
+
 /// The calls of one honest client, at an even pace.
 pub(super) struct HonestPace {
     began: Instant,
     every: Duration,
     until: Until,
-    /// The time of each call, and its failure.
-    pub(super) calls: Vec<(SlowTurn, Result<(), String>)>,
+    pub(super) calls: Vec<TimedCall>,
 }
 
 impl HonestPace {
@@ -118,10 +120,7 @@ impl HonestPace {
 
 impl Honest {
     /// The results of calls, and the reasons of failed attempts.
-    pub(super) fn of(
-        calls: Vec<(SlowTurn, Result<(), String>)>,
-        again: BTreeMap<String, u64>,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn of(calls: Vec<TimedCall>, again: BTreeMap<String, u64>) -> anyhow::Result<Self> {
         ensure!(!calls.is_empty(), "no honest call was begun");
         let mut slowest: Vec<SlowTurn> = calls.iter().map(|(turn, _)| *turn).collect();
         let times: Vec<f64> = slowest.iter().map(|turn| turn.ms).collect();
@@ -150,11 +149,12 @@ pub(super) async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Res
     Honest::of(calls, again)
 }
 
-/// Each turn's time and failure, and the reasons of failed attempts.
-type ClientTurns = (Vec<(SlowTurn, Result<(), String>)>, Vec<String>);
-
-/// Runs one honest client.
-async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<ClientTurns> {
+/// Runs one honest client. Returns its turns, and the reasons of failed attempts.
+async fn talk(
+    client: Arc<Client>,
+    offset: Duration,
+    until: Until,
+) -> anyhow::Result<(Vec<TimedCall>, Vec<String>)> {
     tokio::time::sleep(offset).await;
     let (mut pace, mut again, mut session) = (HonestPace::begin(TURN_EVERY, until), Vec::new(), None);
     while pace.goes_on() {
@@ -163,12 +163,8 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
             Some(id) => id,
             None => client.new_session(NewSession::default()).await?,
         };
-        let text = format!("honest words of turn {number}");
-        let input = TurnInput {
-            max_output_tokens: 16,
-            route: RouteOptions { allow_echo: true, ..RouteOptions::default() },
-            ..TurnInput::user(text)
-        };
+        let input = TurnInput::user(format!("honest words of turn {number}"));
+        let input = TurnInput { max_output_tokens: 16, ..input }.with_route(|route| route.allow_echo = true);
         let on_event = |event: TurnEvent| {
             if let TurnEvent::AttemptFailed { code, reason, .. } = event {
                 again.push(code.map_or(reason, |code| code.name().to_owned()));

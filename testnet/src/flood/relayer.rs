@@ -11,31 +11,31 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, NewSession, RouteOptions, TurnInput};
+use baton_client::{Client, NewSession, TurnInput};
 use baton_keys::account::AccountKey;
 use baton_mesh::Multiaddr;
+use futures::future::join_all;
 use reqwest::Method;
 use serde::Serialize;
 use serde_json::json;
-use tokio::task::JoinSet;
 
 use super::{
-    FloodOptions,
+    FloodOptions, FloodReport, SLOW_RATIO,
     attacker::{AttackPlan, Attacker},
-    clients::{Honest, HonestPace, SlowTurn, TURN_EVERY, Until},
+    clients::{Honest, HonestPace, SlowTurn, TURN_EVERY, TimedCall, Until},
     relayer_attack::{RelayerAttack, RelayerAttackKind},
 };
 use crate::{
     bench::Quantiles,
-    network::{Network, NodeOptions, RelayerProcess, signed_call},
+    network::{Network, NodeOptions, RelayerProcess},
     output,
-    trial::{BUILD, TrialReport},
 };
 
 /// Time between two honest requests of a client.
 const REQUEST_EVERY: Duration = Duration::from_millis(300);
 /// Time of the warm-up.
 const WARM_UP: Duration = Duration::from_secs(3);
+
 /// Results of the honest clients at one endpoint.
 #[derive(Debug, Clone, Serialize)]
 pub struct HonestCalls {
@@ -62,25 +62,8 @@ pub struct RelayerPart {
     pub attacker: BTreeMap<String, u64>,
 }
 
-/// The result.
-#[derive(Debug, Clone, Serialize)]
-pub struct RelayerFloodReport {
-    /// How the programs were built.
-    pub build: &'static str,
-    /// Processors of the machine, shared with the attacker.
-    pub processors: usize,
-    /// Length of each part.
-    pub seconds: u64,
-    /// By name: `quiet`, `slow-bodies`, `idle`, `fresh-keys`, `idle-streams`.
-    pub parts: BTreeMap<&'static str, RelayerPart>,
-    /// Failed honest calls; empty if the defence held.
-    pub breaches: Vec<String>,
-    /// Parts in which honest clients waited too long.
-    pub slow: Vec<String>,
-}
-
 impl HonestCalls {
-    fn of(calls: Vec<(SlowTurn, Result<(), String>)>) -> anyhow::Result<Self> {
+    fn of(calls: Vec<TimedCall>) -> anyhow::Result<Self> {
         let Honest { turns, failures, turn_ms, slowest, .. } = Honest::of(calls, BTreeMap::new())?;
         Ok(Self { answered: turns, failures, call_ms: turn_ms, p99_over_quiet: 1.0, slowest })
     }
@@ -96,7 +79,7 @@ impl RelayerPart {
 ///
 /// # Errors
 /// When a process does not start, or the warm-up fails.
-pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<RelayerFloodReport> {
+pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodReport<RelayerPart>> {
     let node_options = NodeOptions { echo_delay_ms: 2, ..NodeOptions::echo() };
     let network = Network::start(folder, 1, node_options).await?;
     let mut flooded = FloodedRelayer::start(&network, options.clients).await?;
@@ -115,25 +98,25 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<Relaye
     }
     flooded.running.process.terminate().await?;
     network.stop().await?;
-    let (mut breaches, mut slow) = (Vec::new(), Vec::new());
-    let quiet = parts.get_mut("quiet").context("the quiet part ran")?;
+    let mut report = FloodReport::of(options, parts);
+    let quiet = report.parts.get_mut("quiet").context("the quiet part ran")?;
     let quiet = quiet.endpoints().map(|(_, calls)| calls.call_ms.p99);
-    for (name, part) in &mut parts {
+    for (name, part) in &mut report.parts {
         for ((endpoint, calls), quiet) in part.endpoints().into_iter().zip(quiet) {
             calls.p99_over_quiet = calls.call_ms.p99 / quiet;
             let (failed, ratio) = (calls.failures.len(), calls.p99_over_quiet);
             if failed > 0 {
-                breaches.push(format!("{name}: {failed} honest calls failed at the {endpoint} endpoint"));
+                let breach = format!("{name}: {failed} honest calls failed at the {endpoint} endpoint");
+                report.breaches.push(breach);
             }
-            if ratio >= 2.0 {
-                slow.push(format!(
-                    "{name}: the slowest honest calls of {endpoint} took {ratio:.2} times as long"
-                ));
+            if ratio >= SLOW_RATIO {
+                let slow =
+                    format!("{name}: the slowest honest calls of {endpoint} took {ratio:.2} times as long");
+                report.slow.push(slow);
             }
         }
     }
-    let processors = std::thread::available_parallelism().map_or(0, Into::into);
-    Ok(RelayerFloodReport { build: BUILD, processors, seconds: options.seconds, parts, breaches, slow })
+    Ok(report)
 }
 
 /// The relayer, and its honest clients.
@@ -143,23 +126,24 @@ struct FloodedRelayer<'a> {
     running: RelayerProcess,
     /// Addresses for the attacker.
     attacked: Vec<Multiaddr>,
-    http: SocketAddr,
-    requests: reqwest::Client,
     accounts: Vec<AccountKey>,
 }
 
 impl<'a> FloodedRelayer<'a> {
     async fn start(network: &'a Network, clients: usize) -> anyhow::Result<Self> {
-        let places = ["--http", "[::]:0", "--listen", "/ip6/::1/tcp/0"];
-        let mut running = network.start_relayer(&[&places[..], &["--owners", "open"]].concat()).await?;
+        let places = ["--http", "[::]:0", "--listen", "/ip6/::1/tcp/0", "--embedder", "hashing"];
+        let extra = [&places[..], &["--owners", "open"]].concat();
+        let mut running = RelayerProcess::start(&network.folder, &network.addresses(), &extra).await?;
         let (honest, attacked) = std::mem::take(&mut running.relayer.addrs)
             .into_iter()
             .partition(|address| address.to_string().starts_with("/ip6/"));
         running.relayer.addrs = honest;
-        let http = running.url.strip_prefix("http://").context("the relayer has a URL")?.parse()?;
-        let requests = reqwest::Client::builder().no_proxy().build()?;
-        let accounts = (0..clients).map(|_| AccountKey::generate()).collect();
-        Ok(Self { network, running, attacked, http, requests, accounts })
+        Ok(Self {
+            network,
+            running,
+            attacked,
+            accounts: (0..clients).map(|_| AccountKey::generate()).collect(),
+        })
     }
 
     /// Runs the honest clients for a time, and an attack beside them.
@@ -173,15 +157,16 @@ impl<'a> FloodedRelayer<'a> {
         let client = self.network.client(&home).await?;
         let attacker = match attack {
             Some((kind, network)) => {
+                let http: SocketAddr = self.running.url.trim_start_matches("http://").parse()?;
                 let plan = AttackPlan::Relayer(RelayerAttack {
                     kind,
-                    http: SocketAddr::from((Ipv4Addr::LOCALHOST, self.http.port())),
+                    http: SocketAddr::from((Ipv4Addr::LOCALHOST, http.port())),
                     relayer: self.running.relayer.node,
                     sealed: self.attacked.clone(),
                     network,
                     seconds: span.as_secs(),
                 });
-                Some(Attacker::start("relayer-attack", &plan, &self.network.folder).await?)
+                Some(Attacker::start(&plan, &self.network.folder).await?)
             }
             None => None,
         };
@@ -195,25 +180,16 @@ impl<'a> FloodedRelayer<'a> {
     }
 
     async fn recalls(&self, span: Duration) -> anyhow::Result<HonestCalls> {
-        let mut tasks = JoinSet::new();
-        for key in &self.accounts {
-            let (requests, key, url) = (self.requests.clone(), key.clone(), format!("http://{}", self.http));
-            tasks.spawn(async move {
-                let question = json!({ "query": "favourite fruit" });
-                let mut pace = HonestPace::begin(REQUEST_EVERY, Until::Passed(span));
-                while pace.goes_on() {
-                    let place = (Method::POST, url.as_str(), "/api/recall");
-                    let recall = async { signed_call(&requests, &key, place, &question).await.map(drop) };
-                    pace.call(recall).await;
-                }
-                pace.calls
-            });
-        }
-        let mut all = Vec::new();
-        while let Some(calls) = tasks.join_next().await {
-            all.extend(calls?);
-        }
-        HonestCalls::of(all)
+        let question = &json!({ "query": "favourite fruit" });
+        let clients = self.accounts.iter().map(|account| async move {
+            let mut pace = HonestPace::begin(REQUEST_EVERY, Until::Passed(span));
+            while pace.goes_on() {
+                let recall = self.running.call(account, Method::POST, "/api/recall", question);
+                pace.call(async { recall.await.map(drop) }).await;
+            }
+            pace.calls
+        });
+        HonestCalls::of(join_all(clients).await.concat())
     }
 
     async fn turns(&self, client: &Client, span: Duration) -> anyhow::Result<HonestCalls> {
@@ -221,44 +197,15 @@ impl<'a> FloodedRelayer<'a> {
         while pace.goes_on() {
             let turn = async {
                 let session = client.new_session(NewSession::default()).await?;
-                let input = TurnInput {
-                    max_output_tokens: 8,
-                    route: RouteOptions {
-                        allow_echo: true,
-                        relayer: Some(self.running.relayer.clone()),
-                        ..RouteOptions::default()
-                    },
-                    ..TurnInput::user("honest words")
-                };
+                let input = TurnInput { max_output_tokens: 8, ..TurnInput::user("honest words") };
+                let input = input.with_route(|route| {
+                    (route.allow_echo, route.relayer) = (true, Some(self.running.relayer.clone()));
+                });
                 client.session(session).turn(input, |_| {}).await?;
                 Ok(())
             };
             pace.call(turn).await;
         }
         HonestCalls::of(pace.calls)
-    }
-}
-
-impl TrialReport for RelayerFloodReport {
-    fn lines(&self) -> Vec<String> {
-        let mut lines = vec![format!("{} build, {} processors", self.build, self.processors)];
-        for (name, part) in &self.parts {
-            for (endpoint, calls) in [("http", &part.http), ("sealed", &part.sealed)] {
-                let HonestCalls { answered, failures, call_ms, p99_over_quiet, .. } = calls;
-                lines.push(format!(
-                    "{name:<12} {endpoint:<6} {answered:>5} answered, {} failed, {:>7.1} ms half, {:>7.1} ms p99, {p99_over_quiet:.2} of quiet",
-                    failures.len(),
-                    call_ms.p50,
-                    call_ms.p99,
-                ));
-            }
-            lines.push(format!("             attacker: {:?}", part.attacker));
-        }
-        lines.extend(self.breaches.iter().chain(&self.slow).cloned());
-        lines
-    }
-
-    fn broken(&self) -> u64 {
-        (self.breaches.len() + self.slow.len()) as u64
     }
 }

@@ -11,16 +11,18 @@ use baton_client::system_clock;
 use baton_keys::account::{AccountKey, body_sha256};
 use baton_mesh::{Mesh, MeshConfig, Multiaddr};
 use baton_proto::ids::NodeId;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
-    sync::Mutex,
     task::JoinSet,
 };
 
-/// Connections, or streams, of the attacks that hold something.
+/// Connections of the attacks that hold something.
 const HELD: usize = 300;
+/// Peers that hold streams.
+const STREAM_PEERS: usize = 4;
 /// Addresses of each attack.
 const ADDRESSES: u8 = 8;
 /// Bytes that a slow body announces.
@@ -69,12 +71,11 @@ impl RelayerAttackKind {
 impl RelayerAttack {
     /// Attacks for the plan's time, and returns the outcomes of the attempts.
     pub(super) async fn run(self) -> BTreeMap<String, u64> {
-        let outcomes = Arc::new(Mutex::new(BTreeMap::new()));
-        let seconds = Duration::from_secs(self.seconds);
-        let attacker = RelayerAttacker { attack: Arc::new(self), outcomes: outcomes.clone() };
+        let attacker = RelayerAttacker { attack: Arc::new(self), outcomes: Arc::default() };
+        let seconds = Duration::from_secs(attacker.attack.seconds);
         // The attack does not end by itself.
-        let _ = tokio::time::timeout(seconds, attacker.run()).await;
-        outcomes.lock().await.clone()
+        let _ = tokio::time::timeout(seconds, attacker.clone().run()).await;
+        attacker.outcomes.lock().clone()
     }
 }
 
@@ -86,30 +87,28 @@ struct RelayerAttacker {
 }
 
 impl RelayerAttacker {
-    async fn note(&self, outcome: &str) {
-        *self.outcomes.lock().await.entry(outcome.to_owned()).or_default() += 1;
+    fn note(&self, outcome: &str) {
+        *self.outcomes.lock().entry(outcome.to_owned()).or_default() += 1;
     }
 
     /// Attacks until it is dropped.
     async fn run(self) {
         let kind = self.attack.kind;
         let mut tasks = JoinSet::new();
-        for number in 0..HELD {
+        let peers = if kind == RelayerAttackKind::IdleStreams { STREAM_PEERS } else { HELD };
+        for number in 0..peers {
             let attacker = self.clone();
-            match kind {
-                RelayerAttackKind::IdleStreams if number >= 4 => {}
-                RelayerAttackKind::IdleStreams => {
-                    drop(tasks.spawn(async move { attacker.idle_streams().await }))
+            tasks.spawn(async move {
+                if kind == RelayerAttackKind::IdleStreams {
+                    return attacker.idle_streams().await;
                 }
-                _ => drop(tasks.spawn(async move {
-                    loop {
-                        let outcome = attacker.attempt(kind, number).await;
-                        attacker.note(outcome.as_deref().unwrap_or("connection failed")).await;
-                        // The attacker shares the processors with the relayer.
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                })),
-            }
+                loop {
+                    let outcome = attacker.attempt(kind, number).await;
+                    attacker.note(outcome.as_deref().unwrap_or("connection failed"));
+                    // The attacker shares the processors with the relayer.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            });
         }
         while tasks.join_next().await.is_some() {}
     }
@@ -166,11 +165,11 @@ impl RelayerAttacker {
             let deadline = tokio::time::Instant::now() + OPEN_TIMEOUT;
             match mesh.open(self.attack.relayer, &self.attack.sealed, deadline).await {
                 Ok(stream) => {
-                    self.note("stream opened").await;
+                    self.note("stream opened");
                     held.push(stream);
                 }
                 Err(_) => {
-                    self.note("stream refused").await;
+                    self.note("stream refused");
                     held.clear();
                 }
             }

@@ -13,6 +13,8 @@ use crate::{network::NodeProcess, process::cpu_seconds};
 
 /// How often memory is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// The beginning of the metrics of open connections.
+const CONNECTIONS: &str = "baton_connections{";
 
 /// The node's counters from its admin port; for a part, their increase. They include honest clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,59 +37,51 @@ pub struct NodeCounts {
     pub connections: u64,
 }
 
-async fn metrics(admin: &str) -> anyhow::Result<String> {
-    Ok(reqwest::get(format!("http://{admin}/metrics")).await?.error_for_status()?.text().await?)
+/// The values of a node's metrics, by name with labels.
+pub(super) type NodeMetrics = BTreeMap<String, u64>;
+
+/// Reads the metrics of a node.
+pub(super) async fn metrics(admin: &str) -> anyhow::Result<NodeMetrics> {
+    let answer = reqwest::get(format!("http://{admin}/metrics")).await?.error_for_status()?;
+    Ok(parse(&answer.text().await?))
+}
+
+fn parse(text: &str) -> NodeMetrics {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let values = lines.filter_map(|line| {
+        let (name, value) = line.rsplit_once(' ')?;
+        let value = Duration::try_from_secs_f64(value.parse().ok()?).map_or(0, |value| value.as_secs());
+        Some((name.to_owned(), value))
+    });
+    values.collect()
+}
+
+/// The sum of the metrics whose names begin so.
+fn sum(metrics: &NodeMetrics, begins: &str) -> u64 {
+    metrics.iter().filter(|(name, _)| name.starts_with(begins)).map(|(_, value)| value).sum()
 }
 
 impl NodeCounts {
-    /// Reads the counters of a node.
-    pub(super) async fn of(node: &NodeProcess) -> anyhow::Result<Self> {
-        let admin = node.admin.as_deref().context("the node has an admin port")?;
-        Ok(Self::parse(&metrics(admin).await?))
-    }
-
-    fn parse(text: &str) -> Self {
-        let mut counts = Self::default();
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let Some((name, value)) = line.rsplit_once(' ') else { continue };
-            let Ok(value) = value.parse::<f64>() else { continue };
-            let value = Duration::try_from_secs_f64(value).map_or(0, |value| value.as_secs());
-            match name {
-                "baton_streams_total{result=\"accepted\"}" => counts.streams = value,
-                "baton_streams_total{result=\"too_many\"}" | "baton_streams_total{result=\"queue_full\"}" => {
-                    counts.streams_reset += value;
-                }
-                _ if name.starts_with("baton_inbound_refused_total{") => counts.connections_refused += value,
-                _ if name.starts_with("baton_connections{") => counts.connections += value,
-                "baton_requests_total{kind=\"turn\"}" => counts.turns_read = value,
-                "baton_turns_total{outcome=\"committed\"}" => counts.turns_served = value,
-                "baton_bans_total" => counts.bans = value,
-                _ => {
-                    let code = name.strip_prefix("baton_refused_total{code=\"");
-                    if let Some(code) = code.and_then(|code| code.strip_suffix("\"}")) {
-                        counts.refused.insert(code.to_owned(), value);
-                    }
-                }
-            }
-        }
-        counts
-    }
-
-    /// The increase since `before`.
-    pub(super) fn since(&self, before: &Self) -> Self {
-        let refused = self.refused.iter().map(|(code, count)| {
-            let before = before.refused.get(code).copied().unwrap_or(0);
-            (code.clone(), count.saturating_sub(before))
+    /// The increase from earlier metrics to later ones.
+    pub(super) fn between(before: &NodeMetrics, after: &NodeMetrics) -> Self {
+        let more = |name: &str| sum(after, name).saturating_sub(sum(before, name));
+        let codes = after.keys().filter_map(|name| {
+            let code = name.strip_prefix("baton_refused_total{code=\"")?.strip_suffix("\"}")?;
+            Some((code.to_owned(), more(name)))
         });
+        let streams_reset = ["too_many", "queue_full"]
+            .map(|result| more(&format!("baton_streams_total{{result=\"{result}\"}}")))
+            .into_iter()
+            .sum();
         Self {
-            connections_refused: self.connections_refused.saturating_sub(before.connections_refused),
-            streams: self.streams.saturating_sub(before.streams),
-            streams_reset: self.streams_reset.saturating_sub(before.streams_reset),
-            turns_read: self.turns_read.saturating_sub(before.turns_read),
-            turns_served: self.turns_served.saturating_sub(before.turns_served),
-            refused: refused.filter(|(_, count)| *count > 0).collect(),
-            bans: self.bans.saturating_sub(before.bans),
-            connections: self.connections,
+            connections_refused: more("baton_inbound_refused_total{"),
+            streams: more("baton_streams_total{result=\"accepted\"}"),
+            streams_reset,
+            turns_read: more("baton_requests_total{kind=\"turn\"}"),
+            turns_served: more("baton_turns_total{outcome=\"committed\"}"),
+            refused: codes.filter(|(_, count)| *count > 0).collect(),
+            bans: more("baton_bans_total"),
+            connections: sum(after, CONNECTIONS),
         }
     }
 
@@ -153,8 +147,8 @@ impl NodeWatch {
                     _ = ticks.tick() => {}
                     _ = &mut stopped => return samples,
                 }
-                if let (Ok(mib), Ok(text)) = (resident_mib(pid), metrics(&admin).await) {
-                    samples.push((mib, NodeCounts::parse(&text).connections));
+                if let (Ok(mib), Ok(metrics)) = (resident_mib(pid), metrics(&admin).await) {
+                    samples.push((mib, sum(&metrics, CONNECTIONS)));
                 }
             }
         });
@@ -194,10 +188,10 @@ mod tests {
                     baton_inbound_refused_total{reason=\"handshake\"} 4\n\
                     baton_streams_total{result=\"too_many\"} 2\nbaton_streams_total{result=\"queue_full\"} 3\n\
                     baton_refused_total{code=\"BadSignature\"} 11\nbaton_bans_total 4\n# EOF\n";
-        let counts = NodeCounts::parse(text);
+        let counts = NodeCounts::between(&NodeMetrics::new(), &parse(text));
         assert_eq!((counts.connections_refused, counts.streams_reset, counts.bans), (7, 5, 4));
         assert_eq!((counts.refused_as("BadSignature"), counts.refused_as("Busy")), (11, 0));
-        assert_eq!(counts.since(&counts), NodeCounts::default());
+        assert_eq!(NodeCounts::between(&parse(text), &parse(text)), NodeCounts::default());
     }
 
     #[test]

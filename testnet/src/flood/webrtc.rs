@@ -6,10 +6,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,11 +17,10 @@ use serde::{Deserialize, Serialize};
 use sha1::Sha1;
 use tokio::{
     net::UdpSocket,
-    task::JoinSet,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, timeout},
 };
 
-use super::attack::{AttackCounts, CONNECT_TIMEOUT, NodeAttack, RequestPace};
+use super::attack::{AttackCounts, AttackEvent, CONNECT_TIMEOUT, NodeAttack, RequestPace};
 
 /// Connections at a time: as many unfinished ones as a subnet may have.
 const LANES: u32 = 8;
@@ -85,38 +81,22 @@ pub(super) async fn attack(
     shape: PacketShape,
 ) -> anyhow::Result<AttackCounts> {
     let counts = Arc::new(AttackCounts::default());
-    let over = Arc::new(AtomicBool::new(false));
-    let gap = Duration::from_secs(1) * LANES / attack.rate.max(1);
-    let (mut tasks, now) = (JoinSet::new(), Instant::now());
-    for number in 0..LANES {
-        let (counts, over) = (counts.clone(), over.clone());
-        let pace = RequestPace { next: now + gap * number / LANES, gap };
-        tasks.spawn(async move { lane(target, shape, pace, &counts, &over).await });
-    }
-    sleep_until(now + Duration::from_secs(attack.seconds)).await;
-    over.store(true, Relaxed);
-    tasks.shutdown().await;
+    attack.in_lanes(0..LANES, |_, pace| lane(target, shape, pace, counts.clone())).await?;
     Arc::into_inner(counts).context("every lane has ended")
 }
 
 /// Opens one connection after another, and sends on each until the node ends it.
-async fn lane(
-    target: SocketAddr,
-    shape: PacketShape,
-    mut pace: RequestPace,
-    counts: &AttackCounts,
-    over: &AtomicBool,
-) {
-    while !over.load(Relaxed) {
-        pace.due(counts).await;
+async fn lane(target: SocketAddr, shape: PacketShape, mut pace: RequestPace, counts: Arc<AttackCounts>) {
+    loop {
+        pace.due(&counts).await;
         let Ok(Ok(mut peer)) = timeout(CONNECT_TIMEOUT, HostilePeer::connect(target)).await else {
-            counts.during_handshake.fetch_add(1, Relaxed);
+            counts.count(AttackEvent::RefusedInHandshake);
             continue;
         };
-        counts.identities.fetch_add(1, Relaxed);
-        while !over.load(Relaxed) && peer.send_pieces(shape).await.unwrap_or(false) {
-            counts.sent.fetch_add(1, Relaxed);
-            pace.due(counts).await;
+        counts.count(AttackEvent::Identities);
+        while peer.send_pieces(shape).await.unwrap_or(false) {
+            counts.count(AttackEvent::Sent);
+            pace.due(&counts).await;
         }
         counts.answered("ended");
     }

@@ -9,12 +9,13 @@ use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
 };
 
-use anyhow::Context as _;
 use baton_mesh::Multiaddr;
 use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use libp2p::{core::upgrade::OutboundConnectionUpgrade as _, identity::Keypair, multiaddr::Protocol, noise};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
+
+use super::attack::AttackEvent;
 
 /// The first message of multistream-select on both sides: a length of one byte, and a line.
 const HELLO: &[u8] = b"\x13/multistream/1.0.0\n";
@@ -37,15 +38,6 @@ const RST: u16 = 8;
 /// An encrypted connection, ready for streams.
 pub(super) type NoiseConnection = noise::Output<Compat<TcpStream>>;
 
-/// The stage at which a connection was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RefusalStage {
-    /// Before the handshake.
-    BeforeHandshake,
-    /// During or right after the handshake.
-    DuringHandshake,
-}
-
 /// The socket address of a multiaddress.
 pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> {
     let mut parts = address.iter();
@@ -58,7 +50,7 @@ pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> 
 }
 
 /// Opens a TCP connection and agrees on Noise; the handshake has not begun.
-pub(super) async fn connect(client: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, RefusalStage> {
+pub(super) async fn connect(client: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, AttackEvent> {
     let connected = async {
         let socket = TcpSocket::new_v4()?;
         // Otherwise the source's ports would all linger for stray packets, thousands a second.
@@ -74,21 +66,21 @@ pub(super) async fn connect(client: Ipv4Addr, target: SocketAddr) -> Result<Comp
         agree(&mut stream, NOISE).await?;
         io::Result::Ok(stream)
     };
-    connected.await.map_err(|_| RefusalStage::BeforeHandshake)
+    connected.await.map_err(|_| AttackEvent::RefusedAtDoor)
 }
 
-/// Performs the handshake with an identity.
+/// Performs the handshake with the identity of a seed.
 pub(super) async fn handshake(
     stream: Compat<TcpStream>,
-    identity: &Keypair,
-) -> Result<NoiseConnection, RefusalStage> {
+    seed: [u8; 32],
+) -> Result<NoiseConnection, AttackEvent> {
     let secured = async {
-        let noise = noise::Config::new(identity).context("a key of our own")?;
+        let noise = noise::Config::new(&Keypair::ed25519_from_bytes(seed)?)?;
         let (_, mut secured) = noise.upgrade_outbound(stream, "/noise").await?;
         agree(&mut secured, YAMUX).await?;
         anyhow::Ok(secured)
     };
-    secured.await.map_err(|_| RefusalStage::DuringHandshake)
+    secured.await.map_err(|_| AttackEvent::RefusedInHandshake)
 }
 
 /// Proposes a protocol, and waits until the node accepts it.

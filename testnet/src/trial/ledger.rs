@@ -26,6 +26,13 @@ pub(crate) struct Exchange {
     pub(crate) is_beside: bool,
 }
 
+impl Exchange {
+    /// A text in a list without answers and without an order, such as the memory's.
+    pub(crate) fn of_list(text: &str) -> Self {
+        Self { said: text.to_owned(), answer: echo(text), is_beside: true }
+    }
+}
+
 /// Violations of the promises.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LedgerVerdict {
@@ -77,7 +84,7 @@ impl TurnLedger {
     /// - An unacknowledged message may be there once.
     /// - No other message is there.
     pub(crate) fn judge(&self, history: &[Exchange]) -> LedgerVerdict {
-        let mut verdict = self.count(history.iter().map(|exchange| exchange.said.as_str()));
+        let mut verdict = self.count(history);
         for exchange in history {
             if exchange.answer != echo(&exchange.said) {
                 let what = format!("{:?} has the answer {:?}", brief(&exchange.said), exchange.answer);
@@ -100,11 +107,11 @@ impl TurnLedger {
         verdict
     }
 
-    /// The same check for a list without answers or order, such as the memory's.
-    pub(crate) fn count<'a>(&self, texts: impl Iterator<Item = &'a str>) -> LedgerVerdict {
+    /// The check that each message is there as often as it may be.
+    fn count(&self, history: &[Exchange]) -> LedgerVerdict {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for text in texts {
-            *counts.entry(text).or_default() += 1;
+        for exchange in history {
+            *counts.entry(&exchange.said).or_default() += 1;
         }
         let mut verdict = LedgerVerdict::default();
         for message in self.messages.iter().filter(|message| message.acknowledged) {
@@ -198,7 +205,8 @@ mod tests {
 
     #[test]
     fn a_list_has_no_order() {
-        assert!(ledger().count(["d", "c", "a"].into_iter()).is_good());
-        assert_eq!(ledger().count(["d", "d", "a"].into_iter()).lost, BTreeSet::from(["c".to_owned()]));
+        assert!(ledger().judge(&["d", "c", "a"].map(Exchange::of_list)).is_good());
+        let verdict = ledger().judge(&["d", "d", "a"].map(Exchange::of_list));
+        assert_eq!((verdict.lost, verdict.wrong.len()), (BTreeSet::from(["c".to_owned()]), 1));
     }
 }

@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use baton_testnet::chaos::{ChaosOptions, Scenario, chaos};
+use clap::ValueEnum as _;
 
 /// Seeds, with one trial of each scenario.
 const SAMPLE: RangeInclusive<u64> = 1..=1;
@@ -35,11 +36,10 @@ async fn acknowledged_turns_survive_every_fault() {
         .map(|finding| format!("seed {}, {}: {}", finding.seed, finding.scenario.name(), finding.what))
         .collect();
     assert_eq!(findings, Vec::<String>::new());
-    assert_eq!(report.total.broken(), 0, "{report:?}");
-    for scenario in Scenario::ALL {
-        let tally = &report.scenarios[&scenario];
+    for scenario in Scenario::value_variants() {
+        let tally = &report.scenarios[scenario];
         assert_eq!(tally.trials, trials, "{scenario:?}");
         // A first start that only creates a key acknowledges nothing.
-        assert!(tally.acknowledged > 0 || scenario == Scenario::FirstStart, "{scenario:?}: {tally:?}");
+        assert!(tally.acknowledged > 0 || *scenario == Scenario::FirstStart, "{scenario:?}: {tally:?}");
     }
 }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{Client, ClientConfig, NewSession, RouteOptions, TurnInput, TurnOutcome};
+use baton_client::{Client, NewSession, RouteOptions, TurnInput, TurnOutcome};
 use baton_engine::kernels::Isa;
 use baton_node::engine::{
     Engine,
@@ -24,13 +24,12 @@ use baton_proto::{
     turn::Sampling,
 };
 use baton_testnet::{
-    byzantine::{ByzantineNode, ByzantineOptions, EngineLie, FalseEngine, MisbehaviourLog},
+    byzantine::{EngineLie, FalseEngine, NodeInProcess},
     network::{Network, NodeOptions},
 };
 
 use crate::support::Random;
 
-const SHARDS: u16 = 10;
 /// Turns within which a client should find every liar.
 const MOST_TURNS: u64 = 60;
 /// The name of the model at all nodes.
@@ -90,33 +89,23 @@ impl Files {
 struct World {
     network: Network,
     files: Files,
-    folder: PathBuf,
     started: usize,
 }
 
 impl World {
     async fn start(folder: &Path) -> Self {
         let network = Network::start(folder, 0, NodeOptions::echo()).await.unwrap();
-        Self { network, files: Files::write(folder), folder: folder.to_owned(), started: 0 }
+        Self { network, files: Files::write(folder), started: 0 }
     }
 
-    async fn node(&mut self, engine: Arc<dyn Engine>) -> ByzantineNode {
+    async fn node(&mut self, engine: Arc<dyn Engine>) -> NodeInProcess {
         self.started += 1;
-        let options = ByzantineOptions {
-            folder: &self.folder.join(format!("node-{}", self.started)),
-            store_url: self.network.store_url(),
-            shards: SHARDS,
-            echo_delay: Duration::ZERO,
-            bootstrap: Vec::new(),
-            behaviours: Vec::new(),
-            begin: 0,
-            log: MisbehaviourLog::default(),
-        };
-        ByzantineNode::start_with(options, engine).await.unwrap()
+        let name = format!("node-{}", self.started);
+        NodeInProcess::start(&self.network, &name, engine).await.unwrap()
     }
 
     /// Honest nodes, with all instruction sets of this processor in turn.
-    async fn honest(&mut self, count: usize) -> Vec<ByzantineNode> {
+    async fn honest(&mut self, count: usize) -> Vec<NodeInProcess> {
         let mut nodes = Vec::new();
         for isa in Isa::all().into_iter().cycle().take(count) {
             let engine = self.files.engine("honest", isa);
@@ -125,10 +114,8 @@ impl World {
         nodes
     }
 
-    async fn client(&self, name: &str, nodes: &[&ByzantineNode]) -> Client {
-        let url = self.network.store_url();
-        let home = self.folder.join(name);
-        let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), SHARDS).unwrap();
+    async fn client(&self, name: &str, nodes: &[&NodeInProcess]) -> Client {
+        let mut config = self.network.client_config(Some(&self.network.folder.join(name))).unwrap();
         config.bootstrap = nodes.iter().flat_map(|node| node.addresses.clone()).collect();
         config.timeouts.author_stores = Duration::from_secs(5);
         let client = Client::open(config).await.unwrap();
@@ -224,7 +211,7 @@ async fn clients_find_liars_within_60_turns_and_accuse_no_honest_node() {
     let clients = if is_full() { 8 } else { 2 };
     let mut rows = Vec::new();
     for number in 0..clients {
-        let nodes: Vec<&ByzantineNode> = honest.iter().chain(liars.iter().map(|(_, node)| node)).collect();
+        let nodes: Vec<&NodeInProcess> = honest.iter().chain(liars.iter().map(|(_, node)| node)).collect();
         let client = world.client(&format!("client-{number}"), &nodes).await;
         let owner = Owner::new(client, 100 + number);
         // Churn: one of the honest nodes leaves after some turns, and another joins before the next client.

@@ -38,10 +38,11 @@ struct Program {
 }
 
 /// Starts a program that may have this many files open.
-async fn start(program: &str, files: Option<u32>, arguments: &[&str]) -> Program {
+async fn start(program: &str, files: Option<u32>, arguments: &str) -> Program {
     let limit = files.map_or(String::new(), |files| format!("ulimit -n {files}; "));
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("{limit}exec \"$@\""), "sh"]).arg(sibling(program).unwrap()).args(arguments);
+    command.args(["-c", &format!("{limit}exec \"$@\""), "sh"]).arg(sibling(program).unwrap());
+    command.args(arguments.split_whitespace());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -160,19 +161,9 @@ fn certificate(folder: &Path) -> Option<(String, String)> {
 
 async fn check_store(files: Option<u32>) {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("store").display().to_string();
-    let arguments = [
-        "store",
-        "--data-dir",
-        &data,
-        "--shards",
-        "10",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-        "--json",
-    ];
+    let data = folder.path().display();
+    let arguments =
+        format!("store --json --data-dir {data} --shards 10 --listen 127.0.0.1:0 --admin 127.0.0.1:0");
     let mut store = start("baton-testnet", files, &arguments).await;
     check_http("store", port_of(&store.ready["url"]), "/status").await;
     check_http("store's admin", port_of(&store.ready["admin"]), "/admin/usage").await;
@@ -181,28 +172,13 @@ async fn check_store(files: Option<u32>) {
 
 async fn check_relayer(files: Option<u32>, bootstrap: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("relayer").display().to_string();
-    let arguments = [
-        "--data-dir",
-        &data,
-        "run",
-        "--json",
-        "--mdns",
-        "false",
-        "--http",
-        "127.0.0.1:0",
-        "--embedder",
-        "hashing",
-        "--listen",
-        "/ip4/127.0.0.1/tcp/0",
-        "--listen",
-        "/ip4/127.0.0.1/tcp/0/ws",
-        // The crowd and the honest peer share a subnet, whose rates other tests look at.
-        "--own-network",
-        "127.0.0.0/8",
-        "--bootstrap",
-        bootstrap,
-    ];
+    let data = folder.path().join("relayer");
+    // The crowd and the honest peer share a subnet, whose rates other tests look at.
+    let arguments = format!(
+        "--data-dir {} run --json --mdns false --http 127.0.0.1:0 --embedder hashing --bootstrap {bootstrap} \
+         --listen /ip4/127.0.0.1/tcp/0 --listen /ip4/127.0.0.1/tcp/0/ws --own-network 127.0.0.0/8",
+        data.display()
+    );
     let mut relayer = start("baton-relayer", files, &arguments).await;
     check_http("relayer", port_of(&relayer.ready["http"]), "/health").await;
     if files.is_none() {
@@ -230,26 +206,16 @@ async fn check_libp2p(name: &str, address: &str) {
 
 async fn check_gateway(files: Option<u32>, node: &str, store: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let home = folder.path().join("home").display().to_string();
-    let mut arguments = vec![
-        "serve",
-        "--json",
-        "--listen",
-        "127.0.0.1:0",
-        "--home",
-        &home,
-        "--node",
-        node,
-        "--publisher",
-        store,
-        "--shards",
-        "10",
-    ];
+    let home = folder.path().join("home");
+    let arguments = format!(
+        "serve --json --listen 127.0.0.1:0 --home {} --node {node} --publisher {store} --shards 10",
+        home.display()
+    );
     let mut gateway = start("baton", files, &arguments).await;
     check_http("gateway", port_of(&gateway.ready["url"]), "/access").await;
     gateway.child.kill().await.unwrap();
     let Some((certificate, key)) = certificate(folder.path()) else { return };
-    arguments.extend(["--tls-cert", &certificate, "--tls-key", &key]);
+    let arguments = format!("{arguments} --tls-cert {certificate} --tls-key {key}");
     let mut gateway = start("baton", files, &arguments).await;
     check_tls("gateway over TLS", port_of(&gateway.ready["url"])).await;
     gateway.child.kill().await.unwrap();

@@ -10,9 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use baton_client::Multiaddr;
 use baton_keys::account::AccountKey;
 use baton_testnet::{
-    network::{Network, NodeOptions, signed_call},
+    network::{Network, NodeOptions, RelayerProcess},
     process::{Process, sibling},
 };
 use reqwest::Method;
@@ -25,31 +26,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A relayer, and an account with memory there.
 struct Relayer {
-    process: Process,
-    url: String,
+    running: RelayerProcess,
     account: AccountKey,
-    client: reqwest::Client,
 }
 
 impl Relayer {
-    async fn start(network: &Network, nodes: &[String], arguments: &[&str], account: AccountKey) -> Self {
-        let data = network.folder.join("relayer").to_string_lossy().into_owned();
+    async fn start(network: &Network, nodes: &[Multiaddr], arguments: &[&str], account: AccountKey) -> Self {
         let url = network.store_url();
-        let fixed = ["--data-dir", &data, "run", "--json", "--mdns", "false", "--http", "127.0.0.1:0"];
         let store = ["--publisher", url, "--aggregator", url, "--heads", url, "--shards", "10"];
-        let other = ["--listen", "/ip4/127.0.0.1/tcp/0", "--allow-echo", "true"];
-        let bootstrap = nodes.iter().flat_map(|node| ["--bootstrap", node]);
-        let all =
-            fixed.into_iter().chain(store).chain(other).chain(bootstrap).chain(arguments.iter().copied());
-        let all: Vec<String> = all.map(str::to_owned).collect();
-        let process = Process::start("relayer", "baton-relayer", &all, &network.folder).await.unwrap();
-        let url = process.ready["http"].as_str().unwrap().to_owned();
-        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
-        Self { process, url, account, client }
+        let other = ["--http", "127.0.0.1:0", "--allow-echo", "true"];
+        let all = [&store[..], &other, arguments].concat();
+        let running = RelayerProcess::start(&network.folder, nodes, &all).await.unwrap();
+        Self { running, account }
     }
 
     async fn call(&self, method: Method, path: &str, body: &Value) -> Value {
-        signed_call(&self.client, &self.account, (method, self.url.as_str(), path), body).await.unwrap()
+        self.running.call(&self.account, method, path, body).await.unwrap()
     }
 
     async fn chat(&self, text: &str) -> Value {
@@ -78,10 +70,6 @@ impl Relayer {
         let facts = list["items"].as_array().unwrap().iter().filter(|item| item["kind"] == "fact");
         facts.map(|item| item["text"].as_str().unwrap().to_owned()).collect()
     }
-}
-
-fn addresses(network: &Network) -> Vec<String> {
-    network.addresses().iter().map(ToString::to_string).collect()
 }
 
 /// The arguments of each available storage; the URL file is in `folder`.
@@ -149,7 +137,7 @@ async fn recalls(case: &Case, storage: &[String]) {
     assert!(pulled.status.success(), "{pulled:?}");
     let folder = tempfile::tempdir().unwrap();
     let network = Network::start(folder.path(), 1, NodeOptions::echo()).await.unwrap();
-    let nodes = addresses(&network);
+    let nodes = network.addresses();
     let embedder = ["--embedder", case.embedder, "--model-dir", &models];
     let arguments: Vec<&str> = embedder.into_iter().chain(storage.iter().map(String::as_str)).collect();
     let mut relayer = Relayer::start(&network, &nodes, &arguments, AccountKey::generate()).await;
@@ -159,7 +147,7 @@ async fn recalls(case: &Case, storage: &[String]) {
     for _ in ["at once", "after a kill"] {
         let said = relayer.recalls(case.question, case.fact).await;
         assert!(said["content"].as_str().unwrap().contains(case.fact), "the node's prompt had it: {said}");
-        relayer.process.kill().await.unwrap();
+        relayer.running.process.kill().await.unwrap();
         relayer = Relayer::start(&network, &nodes, &arguments, relayer.account).await;
     }
     let kept = relayer.facts().await;
@@ -169,7 +157,7 @@ async fn recalls(case: &Case, storage: &[String]) {
     for word in ["radiator", "Rust for everything"] {
         assert!(data.iter().all(|folder| !holds(folder, word.as_bytes())), "{word} lies in the clear");
     }
-    relayer.process.terminate().await.unwrap();
+    relayer.running.process.terminate().await.unwrap();
     network.stop().await.unwrap();
 }
 
@@ -241,7 +229,7 @@ async fn a_model_that_a_node_serves_finds_the_facts_of_an_owner_who_allows_it() 
         .map(str::to_owned)
         .collect::<Vec<_>>();
     let mut node = Process::start("node", "baton-node", &all, folder.path()).await.unwrap();
-    let nodes = vec![node.ready["listen"][0].as_str().unwrap().to_owned()];
+    let nodes: [Multiaddr; 1] = [node.ready["listen"][0].as_str().unwrap().parse().unwrap()];
     let arguments = ["--embedder", "hashing", "--through-nodes", "scripted"];
     let mut relayer = Relayer::start(&network, &nodes, &arguments, AccountKey::generate()).await;
 
@@ -258,7 +246,7 @@ async fn a_model_that_a_node_serves_finds_the_facts_of_an_owner_who_allows_it() 
         tokio::time::sleep(PAUSE).await;
     };
     assert!(found.iter().any(|fact| fact.contains("keeps the lighthouse at Ponta")), "{found:?}");
-    relayer.process.terminate().await.unwrap();
+    relayer.running.process.terminate().await.unwrap();
     node.terminate().await.unwrap();
     network.stop().await.unwrap();
 }

@@ -118,7 +118,7 @@ async fn an_answer_under_a_schema_is_continued_by_another_node_to_the_same_text(
     assert_eq!(refused.unwrap_err().code(), Some(ErrorCode::PayloadRejected));
     client.shutdown(Duration::from_secs(2)).await;
 
-    let victim = network.add_node(&["--pause-at".to_owned(), "mid-token".to_owned()]).await.unwrap();
+    let victim = network.add_node(&["--pause-at", "mid-token"]).await.unwrap();
     let index = network.index_of(victim).unwrap();
     // The first node is drawn at random, so a client without history soon picks the pausing one.
     for round in 0..MAX_ROUNDS {

@@ -40,7 +40,7 @@ fn say(text: &str, node: Option<NodeId>) -> TurnInput {
 
 /// One cell: the node dies at `step`, and restarts or not.
 async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
-    let victim = network.add_node(&["--pause-at".to_owned(), step.to_owned()]).await.unwrap();
+    let victim = network.add_node(&["--pause-at", step]).await.unwrap();
     let index = network.index_of(victim).unwrap();
     let client = open_client(network, home).await;
     let session = client.new_session(NewSession::default()).await.unwrap();

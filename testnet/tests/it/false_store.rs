@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use baton_client::{Client, NewSession, RouteOptions, TurnInput};
 use baton_testnet::{
-    byzantine::{Behaviour, ByzantineNode, ByzantineOptions, Misbehaviour, MisbehaviourLog},
-    network::{Network, NodeOptions, SHARDS},
+    byzantine::{Act, Behaviour, start_liar},
+    network::{Network, NodeOptions},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -15,23 +15,10 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_its_root() {
     let folder = tempfile::tempdir().unwrap();
     let network = Network::start(folder.path(), 0, NodeOptions::echo()).await.unwrap();
-    let log = MisbehaviourLog::default();
-    let node = ByzantineNode::start(ByzantineOptions {
-        folder: &folder.path().join("hostile"),
-        store_url: network.store_url(),
-        shards: SHARDS,
-        echo_delay: Duration::ZERO,
-        bootstrap: Vec::new(),
-        behaviours: vec![Behaviour::FalseStore],
-        begin: 0,
-        log: log.clone(),
-    })
-    .await
-    .unwrap();
-
+    let node = start_liar(&network, Duration::ZERO, &[Behaviour::FalseStore], 0).await.unwrap();
     let home = folder.path().join("client");
     let mut config = network.client_config(Some(&home)).unwrap();
-    config.bootstrap = node.addresses.clone();
+    config.bootstrap = node.addrs();
     config.timeouts.second_look = Duration::from_millis(100);
     let client = Client::open(config).await.unwrap();
     let session = client.new_session(NewSession::default()).await.unwrap();
@@ -39,11 +26,12 @@ async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_it
     let input = TurnInput::user("hello").with_route(|route| route.allow_echo = true);
     assert_eq!(handle.turn(input, |_| {}).await.unwrap().text, "echo: hello");
     assert!(handle.wait_settled(TIMEOUT).await.unwrap());
-    assert_eq!(log.counts().get(&Misbehaviour::ClaimsStored), Some(&1));
+    let told: Vec<Act> = node.seen(|seen| seen.lies.values().map(|lie| lie.act).collect());
+    assert_eq!(told, [Act::ClaimStored]);
     let lied = async {
         loop {
             let explained = client.explain(None, &RouteOptions::default()).await.unwrap();
-            if explained.iter().any(|one| one.node == node.node && one.last_fault == Some("lied")) {
+            if explained.iter().any(|one| one.node == node.id() && one.last_fault == Some("lied")) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -52,7 +40,7 @@ async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_it
     tokio::time::timeout(TIMEOUT, lied).await.expect("the client finds the lie");
     let root = handle.backup().await.unwrap();
     client.shutdown(TIMEOUT).await;
-    node.stop().await.unwrap();
+    node.stop().await;
     std::fs::remove_dir_all(&home).unwrap();
 
     let client = Client::open(network.client_config(None).unwrap()).await.unwrap();

@@ -13,7 +13,8 @@ use std::{
 };
 
 use baton_proto::{
-    ids::{BlobDigest, BlobId},
+    ids::BlobId,
+    link::blob_digest,
     store::{BlobStore as _, PutOptions, StoreError},
 };
 use baton_testnet::faults::{Fault, FaultPlan, FaultRoute, FaultRule, Faults};
@@ -137,7 +138,7 @@ fn chosen() -> Vec<Cell> {
     let drawn = |cell: &Cell| {
         let mut input = seed.to_le_bytes().to_vec();
         input.extend(cell.number.to_le_bytes());
-        u64::from(blake3::hash(&input).as_bytes()[0]) % SAMPLE == 0
+        u64::from(blob_digest(&input).0[0]) % SAMPLE == 0
     };
     cells.into_iter().filter(drawn).collect()
 }
@@ -167,10 +168,8 @@ impl Cell {
 
     /// Bytes unique to this cell.
     fn bytes(self) -> Vec<u8> {
-        let seed = blake3::hash(&self.number.to_le_bytes());
-        let mut bytes = vec![0; 3000];
-        blake3::Hasher::new_keyed(seed.as_bytes()).finalize_xof().fill(&mut bytes);
-        bytes
+        let part = |place: u64| blob_digest(&[self.number.to_le_bytes(), place.to_le_bytes()].concat()).0;
+        (0..).flat_map(part).take(3000).collect()
     }
 }
 
@@ -242,7 +241,7 @@ fn patches(bytes: &[u8]) -> [QuiltPatch<'_>; 2] {
 /// Makes the call: `Ok` means a right result. A wrong result panics.
 async fn call(cell: Cell, store: &HttpStore, bytes: &[u8]) -> Result<(), StoreError> {
     let id = blob_id(bytes, SHARDS).unwrap();
-    let blake3 = |bytes: &[u8]| Verification::Digest(BlobDigest(blake3::hash(bytes).into()));
+    let digest = |bytes: &[u8]| Verification::Digest(blob_digest(bytes));
     let (read, write) = (ReadOptions::new(1 << 20), PutOptions::default());
     if !cell.stores() {
         store.note_stored(goods(cell, bytes));
@@ -250,7 +249,7 @@ async fn call(cell: Cell, store: &HttpStore, bytes: &[u8]) -> Result<(), StoreEr
     match cell.call {
         Call::GetById => assert_eq!(store.read(id, &read).await?, bytes, "{cell}"),
         Call::GetByDigest => {
-            assert_eq!(store.read(id, &read.verify(blake3(bytes))).await?, bytes, "{cell}");
+            assert_eq!(store.read(id, &read.verify(digest(bytes))).await?, bytes, "{cell}");
         }
         Call::Head => {
             if !store.exists(id).await? {
@@ -274,7 +273,7 @@ async fn call(cell: Cell, store: &HttpStore, bytes: &[u8]) -> Result<(), StoreEr
             let patch = QuiltPatchId { quilt: quilt_id, start: entry.start, end: entry.end };
             let expected = &bytes[1000..];
             let verification =
-                if cell.call == Call::PatchById { Verification::BlobId } else { blake3(expected) };
+                if cell.call == Call::PatchById { Verification::BlobId } else { digest(expected) };
             let found = store.read_patch(patch, &read.verify(verification)).await?;
             assert_eq!(found.bytes, expected, "{cell}");
         }

@@ -29,7 +29,7 @@ async fn conversations_survive_a_dead_store_and_a_failing_one() {
     drop(held);
     network.reach_store_by(&[dead.as_str(), &store, &other].join(","));
     for _ in 0..2 {
-        network.add_node(&["--heads".to_owned(), store.clone()]).await.unwrap();
+        network.add_node(&["--heads", &store]).await.unwrap();
     }
 
     let urls = [dead.as_str(), &store, &other];
