@@ -1,5 +1,5 @@
-//! The file in the data folder with the HTTP address and the options of its relayer, while that runs. So `status` and
-//! `doctor` need no options for a relayer that was started with some.
+//! The file in the data folder with the HTTP address and the options of its relayer, while that runs. So
+//! `doctor` needs no options for a relayer that was started with some.
 
 use std::{
     io,
@@ -68,17 +68,14 @@ impl Drop for AddressFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        config::{EmbedderSetting, HttpSetting},
-        owners::OwnerAdmission,
-    };
+    use crate::{config::EmbedderSetting, owners::OwnerAdmission};
 
     #[test]
     fn the_address_file_lives_as_long_as_its_relayer() {
         let folder = tempfile::tempdir().unwrap();
         let http = "127.0.0.1:8791".parse().unwrap();
         let options = Options {
-            http: Some(HttpSetting::At(http)),
+            http: Some("127.0.0.1:8791".to_owned()),
             shards: Some(10),
             owners: Some(OwnerAdmission::Listed),
             embedder: Some(EmbedderSetting::Hashing),

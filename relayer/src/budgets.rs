@@ -1,18 +1,17 @@
 //! Budgets of the operator's resources, over all owners: stored bytes, blobs and model calls.
 //!
 //! Rates by key, owner and subnet bound one user; these bound all of them together. A refusal names the option.
-//! The counts of the hour are saved (`budget_file.rs`), so that a restart does not begin the hour anew.
+//! The use of the hour is saved (`upkeep.rs`), so that a restart does not begin the hour anew.
 
 use std::{
-    collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use baton_limits::{Buckets, MAX_KEYS, Rate};
+use baton_limits::{Bucket, Buckets, Rate};
 use baton_memory::{
     content::{ContentFuture, ContentStore},
     extraction::{Complete, ModelError, PromptMessage},
@@ -22,6 +21,7 @@ use baton_memory::{
 use baton_proto::store::StoreError;
 use baton_walrus_client::quilt::QuiltPatchId;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// The operator's budgets; 0 means no limit.
@@ -31,21 +31,14 @@ pub struct BudgetLimits {
     pub max_bytes: u64,
     /// Blobs an hour that are stored at the publishers.
     pub blobs_per_hour: u64,
-    /// Calls an hour of the language model at `model_url`.
+    /// Calls an hour of the language model at `model_url`. An owner has a tenth of them.
     pub model_calls_per_hour: u64,
-    /// Among them, calls for one owner.
-    pub owner_model_calls_per_hour: u64,
 }
 
 impl Default for BudgetLimits {
     fn default() -> Self {
-        Self {
-            max_bytes: 64 << 30,
-            // A hundred facts share a blob.
-            blobs_per_hour: 1_000,
-            model_calls_per_hour: 6_000,
-            owner_model_calls_per_hour: 600,
-        }
+        // A hundred facts share a blob.
+        Self { max_bytes: 64 << 30, blobs_per_hour: 1_000, model_calls_per_hour: 6_000 }
     }
 }
 
@@ -58,100 +51,65 @@ pub(crate) struct BudgetSpent {
     pub(crate) wait_ms: Option<u32>,
 }
 
-/// The name under which an owner's calls are counted.
-pub(crate) type OwnerName = [u8; 16];
+impl BudgetSpent {
+    fn hourly(option: &'static str) -> impl Fn(u32) -> Self {
+        move |wait| Self { option, wait_ms: Some(wait) }
+    }
+}
 
 /// The budgets of a relayer.
 pub struct Budgets {
     limits: BudgetLimits,
-    /// Names an owner by the relayer's keys: without them, nobody can tell whose name stands in the file.
-    name_of: Box<dyn Fn(OwnerId) -> OwnerName + Send + Sync>,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     stored_bytes: AtomicU64,
     hourly: Mutex<HourlyBudgets>,
 }
 
 struct HourlyBudgets {
-    blobs: Option<Buckets<()>>,
-    calls: Option<Buckets<()>>,
-    owner_calls: Option<Buckets<OwnerName>>,
+    blobs: Bucket,
+    calls: Bucket,
+    owner_calls: Buckets<OwnerId>,
 }
 
 /// The use of the hourly budgets at a time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BudgetLevels {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct HourlyUse {
     /// In milliseconds since the Unix epoch.
-    pub(crate) at_ms: u64,
-    /// Absent where nothing was used, or there is no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) blobs: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) model_calls: Option<u64>,
-    /// Names of owners in hex.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) owner_model_calls: BTreeMap<String, u64>,
+    at_ms: u64,
+    pub(crate) blobs: u64,
+    pub(crate) model_calls: u64,
 }
 
-fn hourly<K: Copy + Eq + std::hash::Hash>(amount: u64) -> Option<Buckets<K>> {
-    (amount > 0).then(|| Buckets::new(Rate::per_hour(amount)))
+fn hourly(amount: u64) -> Rate {
+    Rate::per_hour(if amount == 0 { u64::MAX } else { amount })
 }
 
 impl Budgets {
     /// Budgets with this clock, in milliseconds since the Unix epoch.
     #[must_use]
     pub fn new(limits: BudgetLimits, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
-        let hourly = HourlyBudgets {
-            blobs: hourly(limits.blobs_per_hour),
-            calls: hourly(limits.model_calls_per_hour),
-            owner_calls: hourly(limits.owner_model_calls_per_hour),
-        };
-        let name_of = Box::new(|OwnerId(owner): OwnerId| owner.first_chunk().copied().unwrap_or_default());
-        Self { limits, name_of, now_ms, stored_bytes: AtomicU64::new(0), hourly: Mutex::new(hourly) }
-    }
-
-    /// The same, counting owners under these names.
-    #[must_use]
-    pub(crate) fn with_names(self, name_of: impl Fn(OwnerId) -> OwnerName + Send + Sync + 'static) -> Self {
-        Self { name_of: Box::new(name_of), ..self }
+        let owner_calls = Buckets::new(hourly(limits.model_calls_per_hour.div_ceil(10)));
+        let hourly = HourlyBudgets { blobs: Bucket::default(), calls: Bucket::default(), owner_calls };
+        Self { limits, now_ms, stored_bytes: AtomicU64::new(0), hourly: Mutex::new(hourly) }
     }
 
     /// The use of the hourly budgets now.
-    pub(crate) fn levels(&self) -> BudgetLevels {
-        let at_ms = (self.now_ms)();
-        let hourly = self.hourly();
-        let of_all =
-            |rates: &Option<Buckets<()>>| rates.as_ref()?.in_use(at_ms).next().map(|((), used)| used);
-        let owners = hourly.owner_calls.iter().flat_map(|calls| calls.in_use(at_ms));
-        BudgetLevels {
+    pub(crate) fn hourly_use(&self) -> HourlyUse {
+        let (at_ms, limits, used) = ((self.now_ms)(), &self.limits, self.hourly.lock());
+        HourlyUse {
             at_ms,
-            blobs: of_all(&hourly.blobs),
-            model_calls: of_all(&hourly.calls),
-            owner_model_calls: owners.map(|(name, used)| (hex::encode(name), used)).collect(),
+            blobs: used.blobs.in_use(&hourly(limits.blobs_per_hour), at_ms),
+            model_calls: used.calls.in_use(&hourly(limits.model_calls_per_hour), at_ms),
         }
     }
 
     /// Continues with the use of the hourly budgets of an earlier process. A time in the future counts as now.
-    pub(crate) fn restore(&self, levels: &BudgetLevels) {
-        let at_ms = levels.at_ms.min((self.now_ms)());
-        let mut hourly = self.hourly();
-        if let (Some(blobs), Some(used)) = (&mut hourly.blobs, levels.blobs) {
-            blobs.restore((), used, at_ms);
-        }
-        if let (Some(calls), Some(used)) = (&mut hourly.calls, levels.model_calls) {
-            calls.restore((), used, at_ms);
-        }
-        let Some(calls) = &mut hourly.owner_calls else { return };
-        for (name, used) in levels.owner_model_calls.iter().take(MAX_KEYS) {
-            let mut bytes = OwnerName::default();
-            if hex::decode_to_slice(name, &mut bytes).is_ok() {
-                calls.restore(bytes, *used, at_ms);
-            }
-        }
-    }
-
-    fn hourly(&self) -> MutexGuard<'_, HourlyBudgets> {
-        self.hourly.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn restore(&self, earlier: HourlyUse) {
+        let at_ms = earlier.at_ms.min((self.now_ms)());
+        let mut used = self.hourly.lock();
+        used.blobs = Bucket::used(earlier.blobs, at_ms, &hourly(self.limits.blobs_per_hour));
+        used.calls = Bucket::used(earlier.model_calls, at_ms, &hourly(self.limits.model_calls_per_hour));
     }
 
     /// Notes the bytes that are stored now.
@@ -173,10 +131,9 @@ impl Budgets {
 
     /// Takes a blob.
     fn take_blob(&self) -> Result<(), BudgetSpent> {
-        let mut hourly = self.hourly();
-        let Some(blobs) = &mut hourly.blobs else { return Ok(()) };
-        let spent = |wait| BudgetSpent { option: "blobs_per_hour", wait_ms: Some(wait) };
-        blobs.take((), (self.now_ms)()).map_err(spent)
+        let rate = hourly(self.limits.blobs_per_hour);
+        let taken = self.hourly.lock().blobs.take(&rate, 1, (self.now_ms)());
+        taken.map_err(BudgetSpent::hourly("blobs_per_hour"))
     }
 
     /// Takes a model call for an owner.
@@ -184,19 +141,17 @@ impl Budgets {
     /// # Errors
     /// [`BudgetSpent`], of the owner first.
     pub(crate) fn take_model_call(&self, owner: Option<OwnerId>) -> Result<(), BudgetSpent> {
-        let now_ms = (self.now_ms)();
-        let owner = owner.map(|owner| (self.name_of)(owner));
-        let mut hourly = self.hourly();
-        if let (Some(owner), Some(calls)) = (owner, &mut hourly.owner_calls) {
-            let spent = |wait| BudgetSpent { option: "owner_model_calls_per_hour", wait_ms: Some(wait) };
-            calls.take(owner, now_ms).map_err(spent)?;
+        let (now_ms, rate) = ((self.now_ms)(), hourly(self.limits.model_calls_per_hour));
+        let mut used = self.hourly.lock();
+        if let Some(owner) = owner {
+            let taken = used.owner_calls.take(owner, now_ms);
+            taken.map_err(BudgetSpent::hourly("model_calls_per_hour, of which an owner has a tenth,"))?;
         }
-        let Some(calls) = &mut hourly.calls else { return Ok(()) };
-        let Err(wait) = calls.take((), now_ms) else { return Ok(()) };
-        if let (Some(owner), Some(calls)) = (owner, &mut hourly.owner_calls) {
-            calls.give_back(&owner, 1);
+        let taken = used.calls.take(&rate, 1, now_ms).map_err(BudgetSpent::hourly("model_calls_per_hour"));
+        if let (Err(_), Some(owner)) = (&taken, owner) {
+            used.owner_calls.give_back(&owner, 1);
         }
-        Err(BudgetSpent { option: "model_calls_per_hour", wait_ms: Some(wait) })
+        taken
     }
 
     /// Whether an owner has a model call left. Takes nothing.
@@ -204,16 +159,10 @@ impl Budgets {
     /// # Errors
     /// As [`Self::take_model_call`].
     pub(crate) fn check_model_call(&self, owner: OwnerId) -> Result<(), BudgetSpent> {
-        let now_ms = (self.now_ms)();
-        let owner = (self.name_of)(owner);
-        let hourly = self.hourly();
-        let own = hourly.owner_calls.as_ref().map_or(0, |calls| calls.wait_ms(&owner, now_ms));
-        let all = hourly.calls.as_ref().map_or(0, |calls| calls.wait_ms(&(), now_ms));
-        for (option, wait) in [("owner_model_calls_per_hour", own), ("model_calls_per_hour", all)] {
-            if wait > 0 {
-                return Err(BudgetSpent { option, wait_ms: Some(wait) });
-            }
-        }
+        self.take_model_call(Some(owner))?;
+        let mut used = self.hourly.lock();
+        used.owner_calls.give_back(&owner, 1);
+        used.calls.give_back(&hourly(self.limits.model_calls_per_hour), 1);
         Ok(())
     }
 }
@@ -326,60 +275,39 @@ mod tests {
     }
 
     #[test]
-    fn model_calls_end_at_the_owners_budget_and_at_that_of_all() {
-        let limits = BudgetLimits {
-            model_calls_per_hour: 5,
-            owner_model_calls_per_hour: 3,
-            ..BudgetLimits::default()
-        };
-        let (budgets, now_ms) = budgets(limits);
+    fn model_calls_end_at_an_owners_tenth_and_at_the_budget_of_all() {
+        let (budgets, now_ms) = budgets(BudgetLimits { model_calls_per_hour: 12, ..BudgetLimits::default() });
         let model = CountedModel::new(Arc::new(Echo), budgets.clone());
-        let (one, other) = (OwnerId([1; 32]), OwnerId([2; 32]));
-        let calls = |owner| {
-            let model = model.for_owner(owner).unwrap();
+        let owner = |number| OwnerId([number; 32]);
+        let calls = |number| {
+            let model = model.for_owner(owner(number)).unwrap();
             (0..10).filter(|_| model.complete(&[], 1).now_or_never().unwrap().is_ok()).count()
         };
-        assert_eq!([calls(one), calls(other)], [3, 2]);
-        let spent = |owner| budgets.check_model_call(owner).unwrap_err().option;
-        assert_eq!([spent(one), spent(other)], ["owner_model_calls_per_hour", "model_calls_per_hour"]);
-        assert_eq!(spent(OwnerId([3; 32])), "model_calls_per_hour");
+        assert_eq!([1, 2, 3, 4, 5, 6, 7].map(calls), [2, 2, 2, 2, 2, 2, 0]);
+        let spent = |number| budgets.check_model_call(owner(number)).unwrap_err().option;
+        assert!(spent(1).contains("a tenth") && spent(8) == "model_calls_per_hour");
         now_ms.store(HOUR_MS, Ordering::SeqCst);
-        assert_eq!(budgets.check_model_call(one), Ok(()));
-        // A refusal by the budget of all takes nothing from the owner.
-        assert_eq!([calls(other), calls(one)], [3, 2]);
+        assert_eq!(budgets.check_model_call(owner(1)), Ok(()));
+        // A refusal by the budget of all takes nothing from the owner, and neither does a check.
+        assert_eq!([7, 1].map(calls), [2, 2]);
     }
 
     #[test]
     fn a_restart_does_not_begin_the_hour_anew() {
-        let limits = BudgetLimits {
-            blobs_per_hour: 4,
-            model_calls_per_hour: 4,
-            owner_model_calls_per_hour: 2,
-            ..BudgetLimits::default()
-        };
-        let (one, other) = (OwnerId([1; 32]), OwnerId([2; 32]));
+        let limits = BudgetLimits { blobs_per_hour: 4, model_calls_per_hour: 4, ..BudgetLimits::default() };
         let (before, now_ms) = budgets(limits);
         now_ms.store(HOUR_MS, Ordering::SeqCst);
         before.take_blob().unwrap();
-        for _ in 0..2 {
-            before.take_model_call(Some(one)).unwrap();
-        }
-        let levels = before.levels();
-        assert_eq!((levels.blobs, levels.model_calls, levels.owner_model_calls.len()), (Some(1), Some(2), 1));
-
-        let (after, clock) = budgets(limits);
-        clock.store(HOUR_MS, Ordering::SeqCst);
-        after.restore(&levels);
-        assert_eq!(after.check_model_call(one).unwrap_err().option, "owner_model_calls_per_hour");
-        assert!(after.take_model_call(Some(other)).is_ok() && after.take_model_call(Some(other)).is_ok());
-        assert_eq!(after.take_model_call(None).unwrap_err().option, "model_calls_per_hour");
-        assert_eq!((0..4).filter(|_| after.take_blob().is_ok()).count(), 3);
+        before.take_model_call(None).unwrap();
+        let used = before.hourly_use();
+        let calls = |budgets: &Budgets| (0..9).filter(|_| budgets.take_model_call(None).is_ok()).count();
         // The hours between the two processes refill the budgets, and a clock set back gives nothing.
-        clock.store(2 * HOUR_MS, Ordering::SeqCst);
-        assert!(after.check_model_call(one).is_ok());
-        let (early, _) = budgets(limits);
-        early.restore(&levels);
-        assert!(early.check_model_call(one).is_err());
+        for (clock, left) in [(HOUR_MS, 3), (2 * HOUR_MS, 4), (0, 3)] {
+            let (after, now_ms) = budgets(limits);
+            now_ms.store(clock, Ordering::SeqCst);
+            after.restore(used);
+            assert_eq!((calls(&after), (0..9).filter(|_| after.take_blob().is_ok()).count()), (left, left));
+        }
     }
 
     #[test]
@@ -400,12 +328,7 @@ mod tests {
 
     #[test]
     fn zero_is_no_limit() {
-        let none = BudgetLimits {
-            max_bytes: 0,
-            blobs_per_hour: 0,
-            model_calls_per_hour: 0,
-            owner_model_calls_per_hour: 0,
-        };
+        let none = BudgetLimits { max_bytes: 0, blobs_per_hour: 0, model_calls_per_hour: 0 };
         let (budgets, _) = budgets(none);
         budgets.note_stored(u64::MAX);
         assert_eq!(budgets.check_bytes(), Ok(()));

@@ -23,13 +23,10 @@ use crate::config::Options;
                   Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage."
 )]
 pub(crate) struct Cli {
-    /// Folder with the relayer's keys and memory [default: $XDG_DATA_HOME/baton-relayer or
+    /// Folder with the relayer's keys, memory and config.toml [default: $XDG_DATA_HOME/baton-relayer or
     /// ~/.local/share/baton-relayer]
     #[arg(long, value_name = "DIR", global = true, env = "BATON_RELAYER_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Configuration file [default: config.toml in the data folder]
-    #[arg(long, value_name = "FILE", global = true, env = "BATON_RELAYER_CONFIG")]
-    pub(crate) config: Option<PathBuf>,
     /// Log level, or a tracing filter; info and warn show only errors of libp2p
     #[arg(long, value_name = "LEVEL", global = true, env = "BATON_RELAYER_LOG", default_value = "info")]
     pub(crate) log: String,
@@ -57,13 +54,10 @@ impl Cli {
         Self::command()
             .mut_subcommand("run", describe_defaults::<Options>)
             .mut_subcommand("doctor", describe_defaults::<Options>)
-            .mut_subcommand("status", |status| narrowed(status, &["http"]))
             .mut_subcommand("backup", |backup| narrowed(backup, &STORAGE_OPTIONS))
             .mut_subcommand("restore", |restore| narrowed(restore, &STORAGE_OPTIONS))
             .mut_subcommand("models", |models| {
-                models
-                    .mut_subcommand("pull", |pull| narrowed(pull, &["model_dir"]))
-                    .mut_subcommand("list", |list| narrowed(list, &["model_dir"]))
+                models.mut_subcommand("pull", |pull| narrowed(pull, &["model_dir"]))
             })
             .mut_subcommand("owners", |owners| {
                 ["list", "accept-loss", "erase"].into_iter().fold(owners, |owners, name| {
@@ -87,57 +81,52 @@ pub(crate) enum Command {
     /// Create the keys and a commented configuration file
     Init,
     /// Run the relayer
-    #[command(
-        after_help = "Examples:\n  baton-relayer run\n  baton-relayer run --http off --bootstrap /ip4/127.0.0.1/tcp/4001/p2p/12D3Koo...\n  \
-                      baton-relayer run --postgres-url-file /etc/baton/postgres-url"
-    )]
+    #[command(after_help = "Example: baton-relayer run --bootstrap /ip4/127.0.0.1/tcp/4001/p2p/12D3Koo...")]
     Run(RunArgs),
-    /// Ask the running relayer for its state
-    #[command(after_help = "Exit code 0 when it is ready, 1 when it is not or does not answer.\n\n\
-                            Examples:\n  baton-relayer status\n  baton-relayer status --json | jq -r '.relayer.addresses[0]'")]
-    Status(StatusArgs),
     /// Check everything that a relayer needs, and name the fix of each problem
-    #[command(
-        after_help = "It asks the running relayer, where there is one, looks at the rest itself, and changes nothing. It takes every \
-                            option of `run`, so that it can be asked about a relayer that is not configured by a file. \
-                            docs/MEMORY.md lists every code.\n\n\
-                            Exit code 0 when there is no problem (warnings may be), 1 when there is one.\n\n\
-                            Examples:\n  baton-relayer doctor\n  baton-relayer doctor --json | jq '.checks[].findings[]'"
-    )]
-    Doctor(DoctorArgs),
+    ///
+    /// It asks the running relayer, where there is one, looks at the rest itself, and changes nothing. It takes every
+    /// option of `run`, so that it can be asked about a relayer that is not configured by a file. docs/MEMORY.md lists
+    /// every code. Exit code 0 when there is no problem (warnings may be), 1 when there is one.
+    #[command(after_help = "Example: baton-relayer doctor --json | jq '.checks[].findings[]'")]
+    Doctor(RunArgs),
     /// Invite an account to this relayer: print an invitation for its key
-    #[command(
-        after_help = "The owner presents the line once, with `baton memory redeem`. It counts with owners = \"invited\".\n\n\
-                            Example: baton-relayer invite <64 hex> --days 90"
-    )]
+    ///
+    /// The owner presents the line once, with `baton memory redeem`. It counts with owners = "invited".
+    #[command(after_help = "Example: baton-relayer invite <64 hex> --days 90")]
     Invite(InviteArgs),
     /// Manage embedding models
     #[command(subcommand)]
     Models(ModelsCommand),
-    /// Print the OpenAPI document of the HTTP API
-    Openapi,
     /// Write memory and the owners' keys into one file, also while the relayer runs
-    #[command(
-        after_help = "The file has all memory and all owners' key files, sealed under master.key, and is readable by its owner \
-                      alone (0600). It does not have master.key, without which it cannot be read, relayer.key and config.toml: \
-                      keep copies of these elsewhere. Every record is checked before the file gets its name. Data that an \
-                      owner deletes later stays readable in it: keep it no longer than your promise of deletion allows.\n\n\
-                      Exit codes: 0 the backup is made and checked, 1 it is not (the message says why), 2 wrong usage.\n\n\
-                      Examples:\n  baton-relayer backup /backup/memory-$(date +%F)\n  \
-                      baton-relayer backup --json /backup/memory | jq .records"
-    )]
-    Backup(BackupArgs),
+    ///
+    /// The file has all memory and all owners' key files, sealed under master.key, and is readable by its owner alone
+    /// (0600). It does not have master.key, without which it cannot be read, relayer.key and config.toml: keep copies of
+    /// these elsewhere. Every record is checked before the file gets its name. Data that an owner deletes later stays
+    /// readable in it: keep it no longer than your promise of deletion allows.
+    #[command(after_help = "Example: baton-relayer backup /backup/memory-$(date +%F)")]
+    Backup {
+        /// New file; an existing one is never replaced
+        path: PathBuf,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Put a backup of memory back, while no relayer runs
-    #[command(
-        after_help = "The backup is checked first. The present database stays beside it as memory.sqlite.replaced. Key files that \
-                      exist stay, so data that was deleted since the backup stays deleted; an owner with later data is refused \
-                      until `owners accept-loss`. With --with-keys, the state of the backup comes back whole, deleted data \
-                      included. Without any key file, as on a new machine, the backup's are written; put master.key there first.\n\n\
-                      Exit codes: 0 it is put back, 1 it is not (the message says why), 2 wrong usage.\n\n\
-                      Examples:\n  baton-relayer restore /backup/memory-2026-11-26\n  \
-                      baton-relayer restore --with-keys /backup/memory-2026-11-26"
-    )]
-    Restore(RestoreArgs),
+    ///
+    /// The backup is checked first. The present database stays beside it as memory.sqlite.replaced. Key files that
+    /// exist stay, so data that was deleted since the backup stays deleted; an owner with later data is refused until
+    /// `owners accept-loss`. With --with-keys, the state of the backup comes back whole, deleted data included. Without
+    /// any key file, as on a new machine, the backup's are written; put master.key there first.
+    #[command(after_help = "Example: baton-relayer restore /backup/memory-2026-11-26")]
+    Restore {
+        /// File that `baton-relayer backup` made
+        path: PathBuf,
+        /// Put back the owners' key files too: data deleted since the backup comes back, and later data is lost
+        #[arg(long)]
+        with_keys: bool,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Manage owners; with embedded storage, stop the relayer first
     #[command(subcommand)]
     Owners(OwnersCommand),
@@ -147,59 +136,14 @@ pub(crate) enum Command {
     Man(ManArguments),
 }
 
+/// Options of `run` and `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) options: Options,
-    /// Print one JSON line on standard output when ready
+    /// Print one JSON line: of `run`, when it is ready
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    pub(crate) options: Options,
-    /// Print one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BackupArgs {
-    /// New file; an existing one is never replaced
-    pub(crate) path: PathBuf,
-    /// Print one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) options: Options,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RestoreArgs {
-    /// File that `baton-relayer backup` made
-    pub(crate) path: PathBuf,
-    /// Put back the owners' key files too: data deleted since the backup comes back, and later data is lost
-    #[arg(long)]
-    pub(crate) with_keys: bool,
-    /// Print one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) options: Options,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {
-    #[command(flatten)]
-    pub(crate) options: Options,
-    /// Print one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Do not dial or query anything outside this machine's relayer
-    #[arg(long)]
-    pub(crate) offline: bool,
 }
 
 #[derive(Debug, Args)]
@@ -220,11 +164,6 @@ pub(crate) enum ModelsCommand {
     Pull {
         /// Name of the model, such as potion-base-8m
         name: String,
-        #[command(flatten)]
-        options: Options,
-    },
-    /// List the available models and show which are downloaded
-    List {
         #[command(flatten)]
         options: Options,
     },
@@ -275,39 +214,13 @@ mod tests {
         at.render_long_help().to_string()
     }
 
-    /// All commands below one, with their paths.
-    fn leaves<'a>(command: &'a clap::Command, path: &str, found: &mut Vec<(String, &'a clap::Command)>) {
-        let path = format!("{path} {}", command.get_name());
-        if command.get_subcommands().next().is_none() {
-            found.push((path.clone(), command));
-        }
-        command.get_subcommands().for_each(|below| leaves(below, &path, found));
-    }
-
-    #[test]
-    fn options_name_their_values_in_one_form() {
-        let mut whole = Cli::whole();
-        whole.build();
-        let mut all = Vec::new();
-        leaves(&whole, "", &mut all);
-        for (path, command) in all {
-            let options = command
-                .get_arguments()
-                .filter(|argument| argument.get_long().is_some() && argument.get_action().takes_values());
-            for name in options.flat_map(|option| option.get_value_names().unwrap_or_default()) {
-                assert!(name.chars().all(|c| c.is_ascii_uppercase()), "{path}: {name}");
-            }
-        }
-    }
-
     #[test]
     fn small_commands_show_only_their_own_options_and_accept_the_others() {
         Cli::whole().debug_assert();
-        let cases: [(&[&str], &[&str]); 7] = [
-            (&["backup"], &["--keys-dir", "--json", "Examples"]),
-            (&["restore"], &["--keys-dir", "--with-keys", "Examples"]),
+        let cases: [(&[&str], &[&str]); 6] = [
+            (&["backup"], &["--keys-dir", "Example"]),
+            (&["restore"], &["--keys-dir", "--with-keys", "Example"]),
             (&["models", "pull"], &["--model-dir"]),
-            (&["models", "list"], &["--model-dir"]),
             (&["owners", "list"], &["--postgres-url-file", "--keys-dir"]),
             (&["owners", "accept-loss"], &["--yes", "--keys-dir"]),
             (&["owners", "erase"], &["--yes", "--keys-dir"]),
@@ -317,7 +230,7 @@ mod tests {
             for option in shown {
                 assert!(text.contains(option), "{path:?} {option}:\n{text}");
             }
-            for option in ["--http", "--bootstrap", "--publisher", "--drain-seconds"] {
+            for option in ["--http", "--bootstrap", "--publisher", "--max-owners"] {
                 assert!(!text.contains(option), "{path:?} {option}:\n{text}");
             }
         }
@@ -325,8 +238,6 @@ mod tests {
             assert!(help(&["run"]).contains(option), "{option}");
             assert!(help(&["doctor"]).contains(option), "{option}");
         }
-        let status = help(&["status"]);
-        assert!(status.contains("--http") && !status.contains("--keys-dir"), "{status}");
         let line = ["baton-relayer", "owners", "list", "--shards", "7"];
         Cli::from_arg_matches(&Cli::whole().get_matches_from(line)).expect("hidden is not refused");
     }

@@ -2,40 +2,27 @@
 
 use anyhow::{Context as _, bail};
 use baton_keys::{SecretSigningKey, ids::PublicKey};
+use baton_kit::output::print_line;
 use baton_memory::ids::OwnerId;
 
-use crate::{cli::InviteArgs, config::Settings, http, output::println, owners, setup, time::now_ms};
-
-/// Owners per read from the storage.
-const OWNERS_PAGE: usize = 1_000;
+use crate::{cli::InviteArgs, config::Settings, owners, setup, time::now_ms};
 
 /// Prints an invitation of an account's key to the relayer with this key.
 pub(crate) fn invite(args: &InviteArgs, relayer: &SecretSigningKey) -> anyhow::Result<()> {
     let holder = PublicKey::parse_hex(&args.key)
         .context("the account's public key has 64 hex characters; its baton account has it")?;
     let invitation = owners::invite(relayer, holder, args.days, now_ms())?;
-    println(&if args.json { invitation.describe().to_string() } else { invitation.to_string() });
-    Ok(())
-}
-
-/// Prints the OpenAPI document.
-pub(crate) fn openapi() -> anyhow::Result<()> {
-    println(&http::document().to_pretty_json()?);
+    print_line(match args.json {
+        true => invitation.describe().to_string(),
+        false => invitation.to_string(),
+    });
     Ok(())
 }
 
 /// Prints all owners.
 pub(crate) async fn list_owners(settings: &Settings) -> anyhow::Result<()> {
-    let vault = setup::vault(settings).await?;
-    let mut after = None;
-    loop {
-        let (owners, last) = vault.owners(after, OWNERS_PAGE).await?;
-        owners.iter().for_each(|owner| println(&owner.to_string()));
-        if last.is_none() {
-            return Ok(());
-        }
-        after = last;
-    }
+    setup::all_owners(&setup::vault(settings).await?).await?.iter().for_each(print_line);
+    Ok(())
 }
 
 /// Deletes an owner.
@@ -45,7 +32,7 @@ pub(crate) async fn erase_owner(settings: &Settings, account: &str, yes: bool) -
         bail!("this deletes all memory of {owner} and its keys, for good; add --yes to do it");
     }
     setup::open(settings, None).await?.memory.erase_owner(owner).await?;
-    println(&format!("erased {owner}"));
+    print_line(format!("erased {owner}"));
     Ok(())
 }
 
@@ -57,12 +44,12 @@ pub(crate) async fn accept_loss(settings: &Settings, account: Option<&str>, yes:
         None => memory.owners_with_loss().await?,
     };
     if owners.is_empty() {
-        println("nothing was lost, as far as key files tell");
+        print_line("nothing was lost, as far as key files tell");
         return Ok(());
     }
     if !yes {
         for owner in &owners {
-            println(&owner.to_string());
+            print_line(owner);
         }
         bail!(
             "what the database lost of these is given up, for good, with --yes; a backup of the database, put back while no \
@@ -71,7 +58,7 @@ pub(crate) async fn accept_loss(settings: &Settings, account: Option<&str>, yes:
     }
     for owner in owners {
         let loss = memory.accept_loss(owner).await?;
-        println(&format!(
+        print_line(format!(
             "{owner}: {} events are there, {} are lost, {} other records were removed",
             loss.events, loss.lost_events, loss.removed
         ));

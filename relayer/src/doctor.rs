@@ -1,7 +1,7 @@
 //! `baton-relayer doctor`: checks everything that a relayer needs, and reports problems with their fixes.
 //!
 //! Some facts come from the running relayer; `doctor` checks the rest itself. It changes nothing. Each subject
-//! is a module that first looks and then judges; `codes` lists all problems.
+//! is a module; `codes` lists all problems.
 
 mod codes;
 mod database;
@@ -15,17 +15,16 @@ mod stores;
 use std::path::Path;
 
 use crate::{
-    cli::DoctorArgs,
+    cli::RunArgs,
     config::{CONFIG_FILE, Options, Settings},
     data_folder::own_key,
-    output::println,
     running::{self, RelayerAnswer, RunningRelayer},
     setup,
-    time::now_ms,
 };
 use anyhow::bail;
 use baton_kit::{
     doctor::{Check, Report},
+    output::print_line,
     terminal::Style,
 };
 use baton_memory::storage::embedded::EmbeddedStorage;
@@ -39,31 +38,30 @@ struct Subject {
     own_key: Option<String>,
     /// Another process has the embedded database open.
     in_use: bool,
-    offline: bool,
-    now_ms: u64,
 }
 
 /// Checks, and prints the findings.
 ///
 /// # Errors
 /// If there is a problem.
-pub(crate) async fn run(folder: &Path, config: Option<&Path>, args: DoctorArgs) -> anyhow::Result<()> {
-    let mut config_check = check_config(folder, config, &args);
-    let settings = Settings::load(folder, config, args.options.clone());
-    if let Err(error) = &settings
-        && config_check.findings.is_empty()
-    {
-        config_check.found(codes::CONFIG_BROKEN, error.to_string());
+pub(crate) async fn run(folder: &Path, args: RunArgs) -> anyhow::Result<()> {
+    let mut config = Check::new("config");
+    let path = folder.join(CONFIG_FILE);
+    match path.exists() {
+        true => config.saw(path.display().to_string()),
+        false => config.saw(format!("the defaults: there is no {}", path.display())),
     }
-    let mut checks = vec![config_check];
-    if let Ok(settings) = settings {
-        let subject = Subject::look(settings, args.options, args.offline).await;
-        subject.check(&mut checks).await;
+    for problem in Settings::examine(folder, args.options.clone()) {
+        config.found(codes::CONFIG_BROKEN, problem.to_string());
+    }
+    let mut checks = vec![config];
+    if let Ok(settings) = Settings::load(folder, args.options.clone()) {
+        Subject::look(settings, args.options).await.check(&mut checks).await;
     }
     let report = Report::new(checks);
     match args.json {
-        true => println(&serde_json::json!(report).to_string()),
-        false => println(&report.describe(Style::stdout())),
+        true => print_line(serde_json::json!(report).to_string()),
+        false => print_line(report.describe(Style::stdout())),
     }
     match report.problems {
         0 => Ok(()),
@@ -72,23 +70,10 @@ pub(crate) async fn run(folder: &Path, config: Option<&Path>, args: DoctorArgs) 
     }
 }
 
-fn check_config(folder: &Path, config: Option<&Path>, args: &DoctorArgs) -> Check {
-    let mut check = Check::new("config");
-    let path = config.map_or_else(|| folder.join(CONFIG_FILE), Path::to_owned);
-    match path.exists() {
-        true => check.saw(path.display().to_string()),
-        false => check.saw(format!("the defaults: there is no {}", path.display())),
-    }
-    for problem in Settings::examine(folder, config, args.options.clone()) {
-        check.found(codes::CONFIG_BROKEN, problem.to_string());
-    }
-    check
-}
-
 impl Subject {
     /// Finds out whether the relayer runs. Its options count, except for those that `doctor` has itself.
-    async fn look(mut settings: Settings, flags: Options, offline: bool) -> Self {
-        let answer = running::ask(&settings.data_dir, settings.http).await;
+    async fn look(mut settings: Settings, flags: Options) -> Self {
+        let answer = running::ask(&settings).await;
         if let RelayerAnswer::Relayer(relayer) = &answer
             && let Some(options) = relayer.options.clone()
             && let Ok(in_force) = Settings::resolve(&settings.data_dir, flags.or(options))
@@ -96,9 +81,9 @@ impl Subject {
             settings = in_force;
         }
         let own_key = own_key(&settings.data_dir).map(|key| key.to_string());
-        let database = setup::embedded_config(&settings);
-        let in_use = settings.postgres_url_file.is_none() && EmbeddedStorage::is_in_use(&database);
-        Self { settings, answer, own_key, in_use, offline, now_ms: now_ms() }
+        let is_embedded = settings.options.postgres_url_file.is_none();
+        let in_use = is_embedded && EmbeddedStorage::is_in_use(&setup::embedded_config(&settings));
+        Self { settings, answer, own_key, in_use }
     }
 
     /// The running relayer, if it is this one.
@@ -117,8 +102,8 @@ impl Subject {
         checks.push(relayer::check(self));
         checks.push(files::check(self));
         checks.push(database::check(self).await);
-        let (embedder, model) = models::check(self).await;
-        checks.extend([embedder, model]);
+        checks.push(models::check_embedder(self).await);
+        checks.push(models::check_model(self).await);
         let (store, clock) = stores::check(self).await;
         checks.push(store);
         checks.push(ports::check(self));
@@ -127,13 +112,19 @@ impl Subject {
     }
 }
 
-/// A subject for tests of the judging: the default settings in a folder that does not exist.
+/// A subject for tests: these settings in a folder that does not exist.
 #[cfg(test)]
 fn subject(text: &str, answer: RelayerAnswer) -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join(CONFIG_FILE), text).expect("a file in it");
-    let settings = Settings::load(folder.path(), None, Options::default()).expect("valid settings");
-    Subject { settings, answer, own_key: None, in_use: false, offline: true, now_ms: 1_800_000_000_000 }
+    let settings = Settings::load(folder.path(), Options::default()).expect("valid settings");
+    Subject { settings, answer, own_key: None, in_use: false }
+}
+
+/// The answer of no relayer, for tests.
+#[cfg(test)]
+fn silent() -> RelayerAnswer {
+    RelayerAnswer::Silent(String::new())
 }
 
 /// A ready relayer for tests.

@@ -14,7 +14,6 @@
 mod address_file;
 mod auth;
 mod backups;
-mod budget_file;
 mod budgets;
 pub mod chat;
 mod cli;
@@ -27,7 +26,6 @@ pub mod http;
 mod injection;
 mod models;
 mod node_model;
-mod output;
 pub mod owners;
 mod program;
 mod running;
@@ -36,7 +34,6 @@ mod service;
 mod setup;
 mod slots;
 mod stacks;
-mod status;
 mod time;
 mod upkeep;
 

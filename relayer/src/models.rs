@@ -1,10 +1,13 @@
 //! Commands for embedding models.
 
-use crate::{config::Settings, output::println};
+use crate::config::Settings;
 use anyhow::Context as _;
 use baton_keys::files::create_private_folder;
-use baton_kit::progress::{self, BarStyle};
-use baton_models::embed::models::{PullProgress, catalogue, model, pull as fetch};
+use baton_kit::{
+    output::print_line,
+    progress::{self, BarStyle},
+};
+use baton_models::embed::models::{PullProgress, model, pull as fetch};
 
 /// Fetches a model, or verifies an existing one.
 pub(crate) fn pull(settings: &Settings, name: &str) -> anyhow::Result<()> {
@@ -25,16 +28,7 @@ pub(crate) fn pull(settings: &Settings, name: &str) -> anyhow::Result<()> {
     });
     bar.finish_and_clear();
     for file in files? {
-        println(&file.display().to_string());
-    }
-    Ok(())
-}
-
-/// Shows the models.
-pub(crate) fn list(settings: &Settings) -> anyhow::Result<()> {
-    for model in catalogue() {
-        let state = if model.is_installed(&settings.model_dir) { "here" } else { "not fetched" };
-        println(&format!("{:<20} {:<12} {} ({})", model.name, state, model.description, model.licence));
+        print_line(file.display());
     }
     Ok(())
 }

@@ -7,7 +7,8 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Context as _;
 use baton_kit::{
     crash::{self, Panic, PanicEnd},
-    log, manual, output,
+    log, manual,
+    output::{self, print_line},
 };
 
 use crate::{
@@ -16,9 +17,7 @@ use crate::{
     commands,
     config::{CONFIG_FILE, Options, Settings},
     data_folder::{self, init, write_template},
-    doctor, models,
-    output::println,
-    serve, stacks, status,
+    doctor, models, serve, stacks,
 };
 
 /// Idle time of a thread for blocking work. It wipes its stack as it ends.
@@ -45,14 +44,14 @@ pub fn main() -> ExitCode {
 
 fn command(cli: Cli) -> anyhow::Result<()> {
     let folder = cli.data_dir.unwrap_or_else(data_folder::default_folder);
-    let settings = |options: Options| Settings::load(&folder, cli.config.as_deref(), options);
+    let settings = |options: Options| Settings::load(&folder, options);
     match cli.command {
         Command::Init => {
             let key = init(&folder)?;
             write_template(&folder)?;
-            println(&format!("relayer key {}", key.public_key()));
-            println(&format!("data in {}, configuration in {CONFIG_FILE} there", folder.display()));
-            println("next: baton-relayer models pull potion-base-8m, then baton-relayer run");
+            print_line(format!("relayer key {}", key.public_key()));
+            print_line(format!("data in {}, configuration in {CONFIG_FILE} there", folder.display()));
+            print_line("next: baton-relayer models pull potion-base-8m, then baton-relayer run");
             Ok(())
         }
         Command::Run(args) => {
@@ -60,15 +59,13 @@ fn command(cli: Cli) -> anyhow::Result<()> {
             let key = init(&folder)?;
             block_on(serve::run(settings, key, args.json))
         }
-        Command::Status(args) => block_on(status::run(&settings(args.options)?, args.json)),
-        Command::Doctor(args) => block_on(doctor::run(&folder, cli.config.as_deref(), args)),
+        Command::Doctor(args) => block_on(doctor::run(&folder, args)),
         Command::Invite(args) => commands::invite(&args, &init(&folder)?),
-        Command::Openapi => commands::openapi(),
         Command::Completions(shell) => Ok(manual::print_completions(Cli::whole(), &shell)?),
         Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::whole(), &pages)?),
-        Command::Backup(args) => backups::back_up(&settings(args.options)?, &args.path, args.json),
-        Command::Restore(args) => {
-            backups::restore(&settings(args.options)?, &args.path, args.with_keys, args.json)
+        Command::Backup { path, options } => backups::back_up(&settings(options)?, &path),
+        Command::Restore { path, with_keys, options } => {
+            backups::restore(&settings(options)?, &path, with_keys)
         }
         Command::Owners(OwnersCommand::List { options }) => {
             block_on(commands::list_owners(&settings(options)?))
@@ -80,7 +77,6 @@ fn command(cli: Cli) -> anyhow::Result<()> {
             block_on(commands::erase_owner(&settings(options)?, &account, yes))
         }
         Command::Models(ModelsCommand::Pull { name, options }) => models::pull(&settings(options)?, &name),
-        Command::Models(ModelsCommand::List { options }) => models::list(&settings(options)?),
     }
 }
 

@@ -1,16 +1,16 @@
-//! Asks the relayer that runs with these settings, over its open HTTP routes. `status` and `doctor` call it.
+//! Asks the relayer that runs with these settings, over its open HTTP routes. `doctor` calls it.
 //! It signs nothing, and sees no memory.
 
-use std::{path::Path, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 
 use crate::{
     address_file::AddressFile,
-    config::{HttpSetting, Options},
+    config::{Options, Settings},
     data_folder::own_key,
-    http::{MemoryFacts, RelayerIdentity},
+    http::RelayerIdentity,
     serve::client_url,
 };
 
@@ -38,15 +38,8 @@ pub(crate) struct RunningRelayer {
 /// The answer at the HTTP address of the settings.
 #[derive(Clone, Debug)]
 pub(crate) enum RelayerAnswer {
-    /// The settings give no address to ask, for this reason.
-    NoAddress(&'static str),
-    /// Nothing answers.
-    Silent {
-        /// The URL.
-        url: String,
-        /// The cause.
-        reason: String,
-    },
+    /// Nothing answers at this URL.
+    Silent(String),
     /// A program answers that is no relayer with an identity.
     OtherProgram {
         /// The URL.
@@ -60,44 +53,31 @@ pub(crate) enum RelayerAnswer {
 
 /// Asks the relayer of a data folder for identity, health and readiness: at the address in its file, else at
 /// that of the settings. After a crash the file stays, so another relayer there does not count.
-pub(crate) async fn ask(data_dir: &Path, http: HttpSetting) -> RelayerAnswer {
+pub(crate) async fn ask(settings: &Settings) -> RelayerAnswer {
+    let data_dir = &settings.data_dir;
     if let Some(running) = AddressFile::read(data_dir)
-        && let RelayerAnswer::Relayer(mut relayer) = ask_at(HttpSetting::At(running.http)).await
+        && let RelayerAnswer::Relayer(mut relayer) = ask_at(running.http).await
         && own_key(data_dir).is_some_and(|own| own.to_string() == relayer.identity.relayer)
     {
         relayer.options = Some(running.options());
         return RelayerAnswer::Relayer(relayer);
     }
-    ask_at(http).await
+    ask_at(settings.http).await
 }
 
-async fn ask_at(http: HttpSetting) -> RelayerAnswer {
-    let address = match http {
-        HttpSetting::Off => return RelayerAnswer::NoAddress("HTTP is off, so a relayer cannot be asked"),
-        HttpSetting::At(address) if address.port() == 0 => {
-            return RelayerAnswer::NoAddress(
-                "port 0 of http is a new one at each start: name the real address with --http",
-            );
-        }
-        HttpSetting::At(address) => address,
-    };
+async fn ask_at(address: SocketAddr) -> RelayerAnswer {
     let url = client_url(None, address);
-    let silent = |reason: String| RelayerAnswer::Silent { url: url.clone(), reason };
-    let client = match Client::builder().timeout(TIMEOUT).no_proxy().build() {
-        Ok(client) => client,
-        Err(error) => return silent(root_cause(&error)),
+    let Ok(client) = Client::builder().timeout(TIMEOUT).no_proxy().build() else {
+        return RelayerAnswer::Silent(url);
     };
-    let response = match client.get(format!("{url}/relayer")).send().await {
-        Ok(response) => response,
-        Err(error) => return silent(root_cause(&error)),
+    let Ok(response) = client.get(format!("{url}/relayer")).send().await else {
+        return RelayerAnswer::Silent(url);
     };
     let status = response.status();
     let identity = match read_json(response).await.map(serde_json::from_value::<RelayerIdentity>) {
         Ok(Ok(identity)) if status.is_success() => identity,
         _ => {
-            let reason = format!(
-                "{url}/relayer answers {status} without a relayer's identity, as an older relayer does"
-            );
+            let reason = format!("{url}/relayer answers {status} without a relayer's identity");
             return RelayerAnswer::OtherProgram { url, reason };
         }
     };
@@ -152,25 +132,6 @@ fn not_ready_reason(status: StatusCode, body: &Value) -> Option<String> {
     Some(if texts.is_empty() { format!("/readyz answers {status}") } else { texts.join("; ") })
 }
 
-/// The parts of memory in words, each with its heading.
-pub(crate) fn describe_memory(memory: &MemoryFacts) -> Vec<String> {
-    let judge = match memory.judge.as_str() {
-        "endpoint" => "a language model at an endpoint",
-        "nodes" => "a language model on third-party nodes, for owners that allow it",
-        _ => "rules, without a language model",
-    };
-    let contents = match memory.contents.as_str() {
-        "walrus" => "encrypted in stores outside",
-        _ => "in the database alone",
-    };
-    vec![
-        format!("Storage   {}", memory.storage),
-        format!("Embedder  {}", memory.embedder),
-        format!("Judge     {judge}"),
-        format!("Contents  {contents}"),
-    ]
-}
-
 /// The innermost cause of an error: the outer ones only name the request.
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
@@ -199,12 +160,5 @@ mod tests {
             "the disk is full; make space"
         );
         assert!(not_ready_reason(StatusCode::NOT_FOUND, &Value::Null).unwrap().contains("404"));
-    }
-
-    #[tokio::test]
-    async fn without_an_address_nothing_is_asked() {
-        for setting in [HttpSetting::Off, HttpSetting::At("127.0.0.1:0".parse().unwrap())] {
-            assert!(matches!(ask_at(setting).await, RelayerAnswer::NoAddress(_)));
-        }
     }
 }

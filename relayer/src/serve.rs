@@ -2,16 +2,14 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use baton_client::Client;
 use baton_keys::{SecretSigningKey, account::sign_relayer_url};
-use baton_kit::signals::StopSignals;
-use baton_memory::Memory;
+use baton_kit::{output::print_line, signals::StopSignals};
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -20,12 +18,11 @@ use zeroize::Zeroizing;
 use crate::{
     address_file::{AddressFile, RunningOptions},
     chat::{Chat, ChatConfig},
-    config::{HttpSetting, Settings},
+    config::Settings,
     http::{
         self, AppState, Audience, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig,
     },
     injection::Recollection,
-    output::println,
     owners::Owners,
     service::{Relayer, SealedLimits},
     setup,
@@ -33,52 +30,53 @@ use crate::{
     upkeep::Upkeep,
 };
 
-/// How long an answer of `GET /relayer` is given again before it is read anew.
-const IDENTITY_KEPT: Duration = Duration::from_secs(1);
+/// Time for running turns to finish at shutdown.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// Serves as the settings say.
 pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -> anyhow::Result<()> {
-    if settings.http == HttpSetting::Off && settings.bootstrap.is_empty() && !settings.mdns {
-        bail!(
-            "no node can be found, and HTTP is off: give --bootstrap with a node's address, leave mDNS on, or HTTP"
-        );
-    }
+    let options = &settings.options;
     // Before memory opens, so that a wrong address is reported at once.
     let listener = listen(settings.http).await?;
     let agent = concat!("baton/", env!("CARGO_PKG_VERSION"), " (relayer)");
-    let mut config = MeshConfig::server(agent, settings.listen.clone());
-    config.bootstrap.clone_from(&settings.bootstrap);
-    config.mdns = settings.mdns;
+    let mut config = MeshConfig::server(agent, options.listen());
+    config.bootstrap = options.bootstrap();
+    config.mdns = options.mdns();
     config.limits.own_networks = settings.limits.own_networks.clone();
     let (mesh, incoming) = Mesh::spawn(Zeroizing::new(*key.expose_seed()), config).await?;
     let opened = setup::open(&settings, Some(&mesh)).await?;
-    let chat = Conversations::open(&settings, &opened.memory, &key).await?;
+    let memory = opened.memory.clone();
+    let recollection: Arc<dyn Recollection> = Arc::new(memory.clone());
+    let conversations = conversations(&settings, recollection.clone(), &key).await?;
     // From here on, running work is let finish.
     let mut signals = StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")?;
     let owners = Arc::new(Owners::new(settings.owners.clone()));
-    let audience = Audience { relayer: key.public_key(), required: settings.require_audience };
     let upkeep = Upkeep::new(&settings, &opened, owners.clone());
     upkeep.count_owners().await?;
-    let identity = identity_source(&settings, &opened, chat.is_open(), &key, mesh.clone());
-    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-    let running = |http| RunningOptions::new(http, &settings.options);
-    let address_file = address.map(|http| AddressFile::write(&settings.data_dir, &running(http))).transpose();
-    let address_file = address_file.context("the file with the relayer's address cannot be written")?;
+    let identity = identity_source(&settings, &opened, conversations.is_some(), &key, mesh.clone());
+    let address = listener.local_addr()?;
+    let running = RunningOptions::new(address, &settings.given);
+    let address_file = AddressFile::write(&settings.data_dir, &running)
+        .context("the file with the relayer's address cannot be written")?;
     announce(&settings, &identity(), address, json);
 
     let shutdown = CancellationToken::new();
-    let grace = Duration::from_secs(settings.drain_seconds.into());
-    let recollection: Arc<dyn Recollection> = Arc::new(opened.memory.clone());
-    let sealed_limits =
-        SealedLimits { own_networks: settings.limits.own_networks.clone(), ..SealedLimits::default() };
-    let relayer = Relayer::new(key, mesh.clone(), Arc::new(now_ms)).with_memory(recollection);
-    let relayer = relayer.with_limits(sealed_limits).with_owners(owners.clone());
-    let memory = opened.memory.clone();
-    let jobs = memory.run_jobs(shutdown.clone());
-    let sealed = relayer.run(incoming, shutdown.clone(), grace);
-    let config = server_config(&settings, opened, owners, audience, identity);
-    let http = serve_http(config, listener, chat.chat(), shutdown.clone());
-    let upkeep = upkeep.run(shutdown.clone());
+    let config = ServerConfig {
+        memory: memory.clone(),
+        embedder: opened.embedder,
+        writer: opened.writer,
+        limits: settings.limits.clone(),
+        addresses: settings.addresses.clone(),
+        owners: owners.clone(),
+        budgets: opened.budgets,
+        audience: Audience { relayer: key.public_key(), required: options.require_audience() },
+        public_url: settings.public_url.clone(),
+        identity,
+        now_ms: Arc::new(now_ms),
+    };
+    let sealed_limits = SealedLimits::new(settings.limits.own_networks.clone());
+    let relayer = Relayer::new(key, mesh.clone(), recollection, owners, sealed_limits, Arc::new(now_ms));
+    let chat = conversations.as_ref().map(|(_, chat)| chat.clone());
     let stopping = async {
         tokio::select! {
             () = signals.next() => tracing::info!("stopping: running turns and requests may end"),
@@ -86,94 +84,59 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
         }
         shutdown.cancel();
     };
-    let ((), served, (), (), ()) =
-        tokio::join!(Box::pin(sealed), Box::pin(http), Box::pin(jobs), Box::pin(upkeep), stopping);
+    let ((), served, (), (), ()) = tokio::join!(
+        Box::pin(relayer.run(incoming, shutdown.clone(), GRACE)),
+        Box::pin(serve_http(config, listener, chat, shutdown.clone())),
+        Box::pin(memory.run_jobs(shutdown.clone())),
+        Box::pin(upkeep.run(shutdown.clone())),
+        stopping
+    );
     // Before the memory is free: a relayer that starts then writes its own.
     drop(address_file);
-    chat.close(grace).await;
+    if let Some((client, chat)) = conversations {
+        if tokio::time::timeout(GRACE, chat.finish()).await.is_err() {
+            tracing::warn!("conversations still running at the end of the grace period are cut off");
+        }
+        client.shutdown(GRACE).await;
+    }
     memory.close_all().await;
     mesh.shutdown().await;
     served
 }
 
-/// Conversations over HTTP, if a store is configured.
-struct Conversations(Option<(Client, Chat)>);
-
-impl Conversations {
-    async fn open(settings: &Settings, memory: &Memory, key: &SecretSigningKey) -> anyhow::Result<Self> {
-        if settings.http == HttpSetting::Off {
-            return Ok(Self(None));
-        }
-        let Some(client) = setup::client(settings).await? else {
-            tracing::info!("no conversations over HTTP: they need publishers and aggregators");
-            return Ok(Self(None));
-        };
-        let config = ChatConfig { allow_echo: settings.allow_echo };
-        let memory: Arc<dyn Recollection> = Arc::new(memory.clone());
-        let chat = Chat::new(client.clone(), memory, key.clone(), config, Arc::new(now_ms));
-        Ok(Self(Some((client, chat))))
-    }
-
-    fn is_open(&self) -> bool {
-        self.0.is_some()
-    }
-
-    fn chat(&self) -> Option<Chat> {
-        self.0.as_ref().map(|(_, chat)| chat.clone())
-    }
-
-    /// Lets running turns finish within the grace period.
-    async fn close(self, grace: Duration) {
-        let Some((client, chat)) = self.0 else { return };
-        if tokio::time::timeout(grace, chat.finish()).await.is_err() {
-            tracing::warn!("conversations still running at the end of the grace period are cut off");
-        }
-        client.shutdown(grace).await;
-    }
+/// Conversations over HTTP with their client, if a store is configured.
+async fn conversations(
+    settings: &Settings,
+    memory: Arc<dyn Recollection>,
+    key: &SecretSigningKey,
+) -> anyhow::Result<Option<(Client, Chat)>> {
+    let Some(client) = setup::client(settings).await? else {
+        tracing::info!("no conversations over HTTP: they need publishers and aggregators");
+        return Ok(None);
+    };
+    let config = ChatConfig { allow_echo: settings.options.allow_echo() };
+    let chat = Chat::new(client.clone(), memory, key.clone(), config, Arc::new(now_ms));
+    Ok(Some((client, chat)))
 }
 
-async fn listen(setting: HttpSetting) -> anyhow::Result<Option<TcpListener>> {
-    let HttpSetting::At(address) = setting else { return Ok(None) };
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
         anyhow!(
-            "cannot serve HTTP at {address}: {error}; give another --http address (port 0 takes a free one), or `--http off`"
+            "cannot serve HTTP at {address}: {error}; give another --http address (port 0 takes a free one)"
         )
     })?;
     if !address.ip().is_loopback() {
         tracing::warn!(%address, "HTTP is served without TLS to other machines: put a TLS proxy in front");
     }
-    Ok(Some(listener))
-}
-
-fn server_config(
-    settings: &Settings,
-    opened: setup::MemorySetup,
-    owners: Arc<Owners>,
-    audience: Audience,
-    identity: IdentitySource,
-) -> ServerConfig {
-    ServerConfig {
-        memory: opened.memory,
-        embedder: opened.embedder,
-        writer: opened.writer,
-        limits: settings.limits.clone(),
-        addresses: settings.addresses.clone(),
-        owners,
-        budgets: opened.budgets,
-        audience,
-        public_url: settings.public_url.clone(),
-        identity,
-        now_ms: Arc::new(now_ms),
-    }
+    Ok(listener)
 }
 
 async fn serve_http(
     config: ServerConfig,
-    listener: Option<TcpListener>,
+    listener: TcpListener,
     chat: Option<Chat>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some(listener) = listener else { return Ok(()) };
     let app = AppState::new(config);
     let router = http::router(&app, chat);
     let served = http::serve(app, router, listener, shutdown.clone().cancelled_owned()).await;
@@ -196,7 +159,7 @@ fn identity_source(
     let memory = memory_facts(settings, opened.embedder.id());
     let peer_id = baton_mesh::peer_id_of(mesh.node_id()).map(|peer| peer.to_string()).unwrap_or_default();
     let started = Instant::now();
-    let read = move || {
+    Arc::new(move || {
         let peers = mesh.peers();
         let connected = peers.iter().filter(|peer| peer.connected).count();
         RelayerIdentity {
@@ -211,34 +174,22 @@ fn identity_source(
             memory: memory.clone(),
             conversations,
         }
-    };
-    // Anyone may ask, and each reading copies the table of peers.
-    let kept: Mutex<Option<(Instant, RelayerIdentity)>> = Mutex::new(None);
-    Arc::new(move || {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*kept {
-            Some((at, identity)) if at.elapsed() < IDENTITY_KEPT => identity.clone(),
-            _ => {
-                let identity = read();
-                *kept = Some((Instant::now(), identity.clone()));
-                identity
-            }
-        }
     })
 }
 
 /// The parts of memory that these settings lead to.
 pub(crate) fn memory_facts(settings: &Settings, embedder: &str) -> MemoryFacts {
-    let judge = match (&settings.model, &settings.through_nodes) {
+    let judge = match (&settings.model, &settings.options.through_nodes) {
         (Some(_), _) => "endpoint",
         (None, Some(_)) => "nodes",
         (None, None) => "rules",
     };
     MemoryFacts {
-        storage: if settings.postgres_url_file.is_some() { "postgres" } else { "embedded" }.to_owned(),
+        storage: if settings.options.postgres_url_file.is_some() { "postgres" } else { "embedded" }
+            .to_owned(),
         embedder: embedder.to_owned(),
         judge: judge.to_owned(),
-        contents: if settings.walrus.is_some() { "walrus" } else { "local" }.to_owned(),
+        contents: if settings.has_stores { "walrus" } else { "local" }.to_owned(),
     }
 }
 
@@ -265,18 +216,24 @@ fn is_loopback(address: &str) -> bool {
 }
 
 /// Reports the relayer's addresses once it listens: for a person, or as one JSON line for a program.
-fn announce(settings: &Settings, identity: &RelayerIdentity, http: Option<SocketAddr>, json: bool) {
+fn announce(settings: &Settings, identity: &RelayerIdentity, http: SocketAddr, json: bool) {
     if json {
         let ready = serde_json::json!({
             "event": "ready", "relayer": identity.relayer, "peer_id": identity.peer_id,
-            "listen": identity.addresses, "http": http.map(|address| format!("http://{address}")),
+            "listen": identity.addresses, "http": format!("http://{http}"),
         });
-        println(&ready.to_string());
+        print_line(ready.to_string());
         return;
     }
-    println(&format!("relayer {}, data in {}", identity.relayer, show(&settings.data_dir)));
-    let url = http.map(|address| client_url(settings.public_url.as_deref(), address));
-    closing_lines(identity, url.as_deref()).iter().for_each(|line| println(line));
+    let url = client_url(settings.public_url.as_deref(), http);
+    print_line(format!("relayer {}, data in {}", identity.relayer, settings.data_dir.display()));
+    print_line(format!("  memory at {url}, described in {url}/openapi.json"));
+    identity.addresses.iter().for_each(|address| print_line(format!("  listening on {address}")));
+    // The URL leads to the address for sealed turns, so one value serves both.
+    print_line(format!(
+        "use it from a client with:\n  baton chat --memory --relayer {url}\n  baton memory list --all --relayer {url}\n\
+         look for problems with: baton-relayer doctor"
+    ));
 }
 
 /// The URL for clients: the configured one, or else the listener's. An address of all interfaces becomes the
@@ -291,30 +248,6 @@ pub(crate) fn client_url(public_url: Option<&str>, address: SocketAddr) -> Strin
         ip => ip,
     };
     format!("http://{}", SocketAddr::new(ip, address.port()))
-}
-
-/// The addresses, and the exact commands of clients.
-fn closing_lines(identity: &RelayerIdentity, url: Option<&str>) -> Vec<String> {
-    let mut lines = Vec::new();
-    if let Some(url) = url {
-        lines.push(format!("  memory at {url}, described in {url}/openapi.json"));
-    }
-    lines.extend(identity.addresses.iter().map(|address| format!("  listening on {address}")));
-    lines.push("use it from a client with:".to_owned());
-    // The URL leads to the address for sealed turns, so one value serves both.
-    if let Some(relayer) = url.or(identity.addresses.first().map(String::as_str)) {
-        lines.push(format!("  baton chat --memory --relayer {relayer}"));
-    }
-    if let Some(url) = url {
-        lines.push(format!("  baton memory list --all --relayer {url}"));
-        lines.push("see how it does with: baton-relayer status".to_owned());
-    }
-    lines.push("look for problems with: baton-relayer doctor".to_owned());
-    lines
-}
-
-fn show(path: &Path) -> String {
-    path.display().to_string()
 }
 
 #[cfg(test)]

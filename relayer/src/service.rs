@@ -17,8 +17,8 @@ use baton_proto::{
     wire::{ClientFrame, NodeFrame, RelayRecall, TurnRequest},
 };
 use sha2::{Digest as _, Sha256};
-use tokio::{task::JoinSet, time::Instant};
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use baton_memory::{
     api::{Filters, Place, RecallRequest},
@@ -51,8 +51,9 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// A relayer: its key, its memory, and its network.
 pub struct Relayer {
     key: SecretSigningKey,
-    memory: Option<(Arc<dyn Recollection>, Registry)>,
-    owners: Option<Arc<Owners>>,
+    memory: Arc<dyn Recollection>,
+    registry: Registry,
+    owners: Arc<Owners>,
     mesh: MeshHandle,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     admission: Admission,
@@ -75,65 +76,41 @@ enum RelayError {
 }
 
 impl Relayer {
-    /// A relayer that forwards turns; `now_ms` is the wall clock in milliseconds since the Unix epoch.
+    /// A relayer that forwards turns, and adds the memory of these owners to those with a hint; `now_ms` is the wall
+    /// clock in milliseconds since the Unix epoch.
     #[must_use]
-    pub fn new(key: SecretSigningKey, mesh: MeshHandle, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
-        let admission = Admission::new(SealedLimits::default(), now_ms.clone());
-        Self { key, memory: None, owners: None, mesh, now_ms, admission }
-    }
-
-    /// Sets who may be an owner; without it, any account key.
-    #[must_use]
-    pub(crate) fn with_owners(mut self, owners: Arc<Owners>) -> Self {
-        self.owners = Some(owners);
-        self
-    }
-
-    /// Sets the limits.
-    #[must_use]
-    pub fn with_limits(mut self, limits: SealedLimits) -> Self {
-        self.admission = Admission::new(limits, self.now_ms.clone());
-        self
-    }
-
-    /// Adds the owners' memory, for turns with a hint.
-    #[must_use]
-    pub fn with_memory(mut self, memory: Arc<dyn Recollection>) -> Self {
-        self.memory = Some((memory.clone(), Registry::new(memory, self.key.public_key())));
-        self
+    pub fn new(
+        key: SecretSigningKey,
+        mesh: MeshHandle,
+        memory: Arc<dyn Recollection>,
+        owners: Arc<Owners>,
+        limits: SealedLimits,
+        now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    ) -> Self {
+        let registry = Registry::new(memory.clone(), key.public_key());
+        let admission = Admission::new(limits, now_ms.clone());
+        Self { key, memory, registry, owners, mesh, now_ms, admission }
     }
 
     /// Serves until shutdown, then lets running turns finish within `grace`.
     pub async fn run(self, mut incoming: Incoming, shutdown: CancellationToken, grace: Duration) {
-        let relayer = Arc::new(self);
-        let mut turns = JoinSet::new();
-        loop {
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => break,
-                Some(ended) = turns.join_next(), if !turns.is_empty() => propagate_panic(ended),
-                next = incoming.next() => {
-                    let Some((_, stream)) = next else { break };
-                    let relayer = relayer.clone();
-                    // The mesh bounds the streams of all peers and of a subnet.
-                    turns.spawn(async move {
-                        relayer.serve(stream).await;
-                    });
-                }
-            }
-        }
-        let drained = async {
-            while let Some(ended) = turns.join_next().await {
-                propagate_panic(ended);
+        let (relayer, turns) = (Arc::new(self), TaskTracker::new());
+        let accepting = async {
+            while let Some((_, stream)) = incoming.next().await {
+                let relayer = relayer.clone();
+                // The mesh bounds the streams of all peers and of a subnet.
+                turns.spawn(async move { relayer.serve(stream).await });
             }
         };
-        if tokio::time::timeout(grace, drained).await.is_err() {
+        shutdown.run_until_cancelled(accepting).await;
+        turns.close();
+        if tokio::time::timeout(grace, turns.wait()).await.is_err() {
             tracing::warn!("turns still running at the end of the grace period are cut off");
         }
     }
 
     async fn serve(&self, mut stream: TurnStream) {
-        let who = self.admission.caller(&stream);
+        let who = self.admission.defence.caller(&stream);
         let admitted = self.admission.admit(&mut stream, &who, &self.mesh).await;
         let (mut sender, receiver) = stream.split();
         let result = match admitted {
@@ -148,11 +125,14 @@ impl Relayer {
         let client = short(&who.peer);
         match result {
             Ok(frames) => {
-                self.admission.served(who);
+                self.admission.defence.served(who);
                 tracing::info!(%client, frames, "turn relayed");
             }
             Err(RelayError::Refuse(code, retry_after_ms)) => {
-                self.admission.note_refusal(who, code);
+                // A peer that takes the relayer for a node has the wrong address.
+                if code != ErrorCode::WrongAudience {
+                    self.admission.defence.refused(who, code);
+                }
                 // At debug: a flood of refused requests must not fill the log.
                 tracing::debug!(%client, code = code.name(), "turn refused");
                 let refused = NodeFrame::Refused { code, retry_after_ms };
@@ -227,29 +207,26 @@ impl Relayer {
     ) -> Result<Vec<MemoryItem>, ErrorCode> {
         let hint = SignedObject::<RecallHint>::verify(hint)?;
         hint.check_for(auth, &self.key.public_key())?;
-        let Some((memory, registry)) = &self.memory else { return Ok(Vec::new()) };
-        let owner = OwnerId(hint.owner.0);
-        if let Some(owners) = &self.owners {
-            let admitted = owners.check_policy(owner, registry, (self.now_ms)()).await;
-            admitted.map_err(|_| ErrorCode::MemUnauthorized)?;
-        }
-        let HintRight { project, intimate } = self.may_read(registry, owner, &hint).await?;
-        self.take_hint(memory, &hint, auth).await?;
+        let (memory, owner) = (&self.memory, OwnerId(hint.owner.0));
+        let admitted = self.owners.check_policy(owner, &self.registry, (self.now_ms)()).await;
+        admitted.map_err(|_| ErrorCode::MemUnauthorized)?;
+        let (project, sees_intimate) = self.may_read(owner, &hint).await?;
+        self.take_hint(&hint, auth).await?;
         let (session, persona) = (hint.session.clone(), hint.persona.clone());
         // A known session keeps its own project. This turn records nothing, so an unknown session stays
         // unknown and has the hint's place.
-        let known = match &session {
-            Some(name) => memory.knows_session(owner, name.clone()).await.unwrap_or(true),
-            None => false,
+        let session = match session {
+            Some(name) if memory.knows_session(owner, name.clone()).await.unwrap_or(true) => Some(name),
+            _ => None,
         };
-        let place = Place { session: session.clone().filter(|_| known), project, persona };
+        let place = Place { session: session.clone(), project, persona };
         let scope = scope_of(hint.scope);
         let hits = if hint.hint.trim().is_empty() {
             let views = memory.profile(owner, place).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "no memory for a turn");
                 Vec::new()
             });
-            let granted = views.into_iter().filter(|view| intimate || !view.intimate).collect();
+            let granted = views.into_iter().filter(|view| sees_intimate || !view.intimate).collect();
             profile_hits(granted, scope, auth.memory_tokens)
         } else {
             let request = RecallRequest {
@@ -257,14 +234,13 @@ impl Relayer {
                 scope,
                 query: Text(hint.hint.clone()),
                 limit: RECALL_ITEMS,
-                threshold: None,
                 budget_tokens: Some(auth.memory_tokens),
                 filters: Filters {
-                    not_session: session.filter(|_| known),
-                    without_intimate: !intimate,
+                    not_session: session,
+                    without_intimate: !sees_intimate,
                     ..Filters::default()
                 },
-                weights: None,
+                ..RecallRequest::default()
             };
             let recall = memory.recall(owner, request).await;
             if recall.degraded.is_some() {
@@ -277,16 +253,11 @@ impl Relayer {
 
     /// Refuses a replayed hint: an attacker with a captured request learns nothing by sending it again. Each
     /// attempt of a client has its own authorisation, and so its own hint.
-    async fn take_hint(
-        &self,
-        memory: &Arc<dyn Recollection>,
-        hint: &RecallHint,
-        auth: &SignedObject<TurnAuth>,
-    ) -> Result<(), ErrorCode> {
+    async fn take_hint(&self, hint: &RecallHint, auth: &SignedObject<TurnAuth>) -> Result<(), ErrorCode> {
         let name = Sha256::new().chain_update(b"baton recall hint").chain_update(hint.owner.0);
         let name = name.chain_update(auth.auth_hash().0).finalize().into();
         let now_ms = (self.now_ms)();
-        match memory.take_nonce_to_read(name, now_ms, now_ms.saturating_add(HINT_KEPT_MS)).await {
+        match self.memory.take_nonce_to_read(name, now_ms, now_ms.saturating_add(HINT_KEPT_MS)).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(ErrorCode::MemUnauthorized),
             Err(error) => {
@@ -296,36 +267,21 @@ impl Relayer {
         }
     }
 
-    /// The rights of the hint's signer to the owner's memory, and the hint's project.
-    async fn may_read(
-        &self,
-        registry: &Registry,
-        owner: OwnerId,
-        hint: &RecallHint,
-    ) -> Result<HintRight, ErrorCode> {
+    /// The hint's project, and whether its signer may see intimate items of the owner there.
+    async fn may_read(&self, owner: OwnerId, hint: &RecallHint) -> Result<(Option<String>, bool), ErrorCode> {
         if OwnerId::of(&hint.key) == owner {
-            return Ok(HintRight { project: hint.project.clone(), intimate: true });
+            return Ok((hint.project.clone(), true));
         }
-        let found = registry.find(owner, &hint.key, None, (self.now_ms)()).await;
+        let found = self.registry.find(owner, &hint.key, None, (self.now_ms)()).await;
         let access = found.ok().flatten().filter(|access| access.permissions.allow(Scope::Read));
         let access = access.ok_or(ErrorCode::MemUnauthorized)?;
-        let intimate = access.permissions.allow(Scope::Intimate);
-        let project = match (access.project, &hint.project) {
-            (None, named) => named.clone(),
-            (Some(bound), Some(named)) if !is_same_name(&bound, named) => {
-                return Err(ErrorCode::MemUnauthorized);
-            }
-            (Some(bound), _) => Some(bound),
-        };
-        Ok(HintRight { project, intimate })
+        let sees_intimate = access.permissions.allow(Scope::Intimate);
+        match (access.project, &hint.project) {
+            (None, named) => Ok((named.clone(), sees_intimate)),
+            (Some(bound), Some(named)) if !is_same_name(&bound, named) => Err(ErrorCode::MemUnauthorized),
+            (Some(bound), _) => Ok((Some(bound), sees_intimate)),
+        }
     }
-}
-
-/// The rights of a hint's signer.
-struct HintRight {
-    project: Option<String>,
-    /// Whether it includes intimate items.
-    intimate: bool,
 }
 
 fn scope_of(scope: RecallScope) -> MemoryScope {
@@ -345,11 +301,7 @@ fn refuse(code: ErrorCode) -> RelayError {
 
 /// Sends a frame to the client, within the time limit.
 async fn to_client(client: &mut TurnSender, frame: &[u8]) -> Result<(), RelayError> {
-    send_within(client, frame, SEND_TIMEOUT).await
-}
-
-async fn send_within(client: &mut TurnSender, frame: &[u8], limit: Duration) -> Result<(), RelayError> {
-    client.send_by(frame, Instant::now() + limit).await.map_err(|_| RelayError::Gone)
+    client.send_by(frame, Instant::now() + SEND_TIMEOUT).await.map_err(|_| RelayError::Gone)
 }
 
 /// Whether a node's frame has, or begins with, the type of a relayer's frame.
@@ -415,14 +367,6 @@ async fn pass_back(
     }
 }
 
-fn propagate_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
-        std::panic::resume_unwind(error.into_panic());
-    }
-}
-
 /// Eight hex characters of a transport identity, for the operator's log.
 fn short(node: &NodeId) -> String {
     node.to_string().chars().take(8).collect()
@@ -444,15 +388,6 @@ mod tests {
         let others = [NodeFrame::Accepted { nonce: [1; 32] }, NodeFrame::Chunk(vec![2]), NodeFrame::Done];
         assert!(others.iter().all(|frame| !is_memory(&codec::encode(frame))));
         assert!(!is_memory(&[]));
-    }
-
-    #[tokio::test]
-    async fn gives_up_a_client_that_takes_no_frame() {
-        let (near, _far) = tokio::io::duplex(16);
-        let io = tokio_util::compat::TokioAsyncReadCompatExt::compat(near);
-        let (mut client, _watch) = TurnStream::from_io(NodeId([1; 32]), "/baton/turn/2", io).split();
-        let limit = Duration::from_millis(50);
-        assert!(matches!(send_within(&mut client, &[0; 1000], limit).await, Err(RelayError::Gone)));
     }
 
     #[test]

@@ -10,16 +10,17 @@ use baton_memory::{
     Memory, Parts, backup,
     content::WalrusContents,
     extraction::{Endpoint, EndpointConfig, ModelWriter, Writer, read_key},
+    ids::OwnerId,
     storage::{Storage, embedded::EmbeddedConfig},
     vault::Vault,
 };
 use baton_mesh::MeshHandle;
-use baton_models::embed::{Embedder, EmbedderConfig, RemoteConfig, Roles, models};
+use baton_models::embed::{Embedder, EmbedderConfig, RemoteConfig, models};
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
 
 use crate::{
     budgets::{Budgets, CountedContents, CountedModel},
-    config::{EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings, WalrusSettings},
+    config::{EmbedderSetting, ModelSettings, Options, Settings},
     data_folder::MASTER_FILE,
     node_model::NodeModel,
     time::now_ms,
@@ -29,6 +30,9 @@ use crate::{
 const MODEL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Concurrent requests to a language model.
 const MODEL_CONCURRENCY: usize = 4;
+
+/// Owners per read from the storage.
+const OWNERS_PAGE: usize = 1_000;
 
 /// Time limit for one request to an embedding endpoint, and the number of its texts.
 const EMBEDDER_TIMEOUT_MS: u64 = 10_000;
@@ -49,22 +53,22 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
     let vault = vault_on(settings, storage(settings, mesh.is_some()).await?).await?;
     let embedder = baton_models::embed::open(&embedder_config(settings), &settings.model_dir).await?;
     tracing::info!(embedder = embedder.id(), "memory is open");
-    let names = vault.clone();
-    let budgets = Budgets::new(settings.budgets, Arc::new(now_ms));
-    let budgets = Arc::new(budgets.with_names(move |owner| names.pseudonym(owner).0));
+    let budgets = Arc::new(Budgets::new(settings.budgets, Arc::new(now_ms)));
     let writer = settings.model.as_ref().map(|model| writer(model, &budgets)).transpose()?;
     let mut parts = Parts::new(vault.clone(), embedder.clone(), Arc::new(now_ms));
     parts.writer.clone_from(&writer);
-    if let (Some(model), Some(mesh)) = (&settings.through_nodes, mesh) {
-        let shards = ShardCount::new(settings.shards)?;
-        let nodes = NodeModel::open(mesh.clone(), shards, model.clone(), settings.allow_echo).await?;
+    if let (Some(model), Some(mesh)) = (&settings.options.through_nodes, mesh) {
+        let shards = ShardCount::new(settings.options.shards())?;
+        let echo = settings.options.allow_echo();
+        let nodes = NodeModel::open(mesh.clone(), shards, model.clone(), echo).await?;
         if writer.is_some() {
             tracing::info!("nodes are not asked for what to keep: model_url goes before through_nodes");
         }
         parts.node_writer = Some(Arc::new(ModelWriter::new(Arc::new(nodes))));
     }
-    if let Some(walrus) = &settings.walrus {
-        let contents = Arc::new(WalrusContents::new(Arc::new(store(walrus)?), walrus.epochs));
+    if settings.has_stores {
+        let (store, epochs) = (store(&settings.options)?, settings.options.epochs());
+        let contents = Arc::new(WalrusContents::new(Arc::new(store), epochs));
         parts.contents = Some(Arc::new(CountedContents::new(contents, budgets.clone())));
     }
     let memory = Memory::open(parts).await.context("the embedder cannot work; set another `embedder`")?;
@@ -76,6 +80,19 @@ pub(crate) async fn vault(settings: &Settings) -> anyhow::Result<Vault> {
     vault_on(settings, storage(settings, false).await?).await
 }
 
+/// All owners with memory.
+pub(crate) async fn all_owners(vault: &Vault) -> anyhow::Result<Vec<OwnerId>> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let (owners, last) = vault.owners(after, OWNERS_PAGE).await?;
+        all.extend(owners);
+        if last.is_none() {
+            return Ok(all);
+        }
+        after = last;
+    }
+}
+
 async fn vault_on(settings: &Settings, storage: Arc<dyn Storage>) -> anyhow::Result<Vault> {
     let master = MasterKey::load_or_create(&settings.data_dir.join(MASTER_FILE), None)?;
     Vault::new(storage, &settings.keys_dir, master).await.with_context(|| {
@@ -85,7 +102,7 @@ async fn vault_on(settings: &Settings, storage: Arc<dyn Storage>) -> anyhow::Res
 
 async fn storage(settings: &Settings, check: bool) -> anyhow::Result<Arc<dyn Storage>> {
     use baton_memory::storage::embedded::EmbeddedStorage;
-    if let Some(path) = &settings.postgres_url_file {
+    if let Some(path) = &settings.options.postgres_url_file {
         return postgres(path).await;
     }
     let config = embedded_config(settings);
@@ -124,21 +141,18 @@ fn writer(model: &ModelSettings, budgets: &Arc<Budgets>) -> anyhow::Result<Arc<d
 }
 
 /// The Walrus-compatible stores of contents.
-pub(crate) fn store(walrus: &WalrusSettings) -> anyhow::Result<HttpStore> {
-    let shards = ShardCount::new(walrus.shards)?;
-    let publishers: Vec<&str> = walrus.publishers.iter().map(String::as_str).collect();
-    let aggregators: Vec<&str> = walrus.aggregators.iter().map(String::as_str).collect();
+pub(crate) fn store(options: &Options) -> anyhow::Result<HttpStore> {
+    let (publishers, aggregators) = (options.publishers(), options.aggregators());
+    let publishers: Vec<&str> = publishers.iter().map(String::as_str).collect();
+    let aggregators: Vec<&str> = aggregators.iter().map(String::as_str).collect();
+    let shards = ShardCount::new(options.shards())?;
     let mut builder = HttpStore::endpoints(&publishers, &aggregators, shards);
-    let token = match (&walrus.token_file, &walrus.secret_file) {
-        (Some(path), _) => Some(TokenFile::Bearer(path.clone())),
-        (None, Some(path)) => Some(TokenFile::Secret(path.clone())),
-        (None, None) => None,
-    };
-    if let Some(file) = token {
+    let bearer = options.publisher_token_file.clone().map(TokenFile::Bearer);
+    if let Some(file) = bearer.or(options.publisher_secret_file.clone().map(TokenFile::Secret)) {
         builder = builder.token(file.read()?);
     }
-    if let Some(heads) = &walrus.heads {
-        builder = builder.heads(heads);
+    if let Some(heads) = &options.heads {
+        builder = builder.heads(heads.trim_end_matches('/'));
     }
     Ok(builder.build()?)
 }
@@ -159,17 +173,28 @@ async fn postgres(_: &Path) -> anyhow::Result<Arc<dyn Storage>> {
 
 /// The client for conversations over HTTP: its sessions live in memory, for the length of a request.
 pub(crate) async fn client(settings: &Settings) -> anyhow::Result<Option<Client>> {
-    let Some(walrus) = &settings.walrus else { return Ok(None) };
-    let mut config = ClientConfig::with_store(None, store(walrus)?);
-    config.bootstrap.clone_from(&settings.bootstrap);
-    config.mdns = settings.mdns;
+    if !settings.has_stores {
+        return Ok(None);
+    }
+    let mut config = ClientConfig::with_store(None, store(&settings.options)?);
+    config.bootstrap = settings.options.bootstrap();
+    config.mdns = settings.options.mdns();
     Ok(Some(Client::open(config).await.context("the network of conversations cannot be joined")?))
 }
 
 /// The embedder's configuration from the settings.
 fn embedder_config(settings: &Settings) -> EmbedderConfig {
-    match (settings.embedder, &settings.embedder_endpoint) {
-        (EmbedderSetting::Endpoint, Some(endpoint)) => EmbedderConfig::Remote(remote(endpoint)),
+    match (settings.options.embedder(), &settings.embedder_endpoint) {
+        (EmbedderSetting::Endpoint, Some(of)) => EmbedderConfig::Remote(RemoteConfig {
+            base_url: of.endpoint.url.clone(),
+            model: of.endpoint.model.clone(),
+            dimensions: of.dimensions as usize,
+            send_dimensions: false,
+            api_key_file: of.endpoint.key_file.clone(),
+            roles: of.roles.clone(),
+            timeout_ms: EMBEDDER_TIMEOUT_MS,
+            batch: EMBEDDER_BATCH,
+        }),
         (EmbedderSetting::Static, _) => EmbedderConfig::Potion {},
         (EmbedderSetting::MiniLm, _) => EmbedderConfig::Minilm {},
         (EmbedderSetting::Auto, _) if models::POTION_BASE_8M.is_installed(&settings.model_dir) => {
@@ -179,25 +204,5 @@ fn embedder_config(settings: &Settings) -> EmbedderConfig {
         (EmbedderSetting::Auto | EmbedderSetting::Hashing | EmbedderSetting::Endpoint, _) => {
             EmbedderConfig::Hashing {}
         }
-    }
-}
-
-fn remote(settings: &EmbedderEndpoint) -> RemoteConfig {
-    let roles = match &settings.roles {
-        None => Roles::None,
-        Some((RolesSetting::InputType, query, document)) => {
-            Roles::InputType { query: query.clone(), document: document.clone() }
-        }
-        Some((_, query, document)) => Roles::Prefix { query: query.clone(), document: document.clone() },
-    };
-    RemoteConfig {
-        base_url: settings.endpoint.url.clone(),
-        model: settings.endpoint.model.clone(),
-        dimensions: settings.dimensions as usize,
-        send_dimensions: false,
-        api_key_file: settings.endpoint.key_file.clone(),
-        roles,
-        timeout_ms: EMBEDDER_TIMEOUT_MS,
-        batch: EMBEDDER_BATCH,
     }
 }

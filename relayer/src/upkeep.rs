@@ -8,19 +8,23 @@ use std::{
 };
 
 use anyhow::Context as _;
+use baton_keys::files::replace_private;
 use baton_memory::vault::Vault;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    budget_file::BudgetFile, budgets::Budgets, config::Settings, owners::Owners, setup::MemorySetup,
+    budgets::Budgets,
+    config::Settings,
+    owners::Owners,
+    setup::{self, MemorySetup},
 };
 
+/// The file in the data folder with the use of the hour's budgets.
+const BUDGET_FILE: &str = "budgets.json";
 /// How often the stored bytes are measured. A burst between two measurements is bounded by the rates of owners.
 const MEASURE_PAUSE: Duration = Duration::from_secs(30);
 /// Measurements between two counts of the owners: an hour.
 const MEASUREMENTS_PER_COUNT: u32 = 120;
-/// Owners per read from the storage.
-const OWNERS_PAGE: usize = 1_000;
 
 /// See the module.
 pub(crate) struct Upkeep {
@@ -28,28 +32,24 @@ pub(crate) struct Upkeep {
     owners: Arc<Owners>,
     budgets: Arc<Budgets>,
     keys_dir: PathBuf,
-    file: BudgetFile,
+    budget_file: PathBuf,
 }
 
 impl Upkeep {
     pub(crate) fn new(settings: &Settings, opened: &MemorySetup, owners: Arc<Owners>) -> Self {
         let (keys_dir, budgets) = (settings.keys_dir.clone(), opened.budgets.clone());
-        let file = BudgetFile::open(&settings.data_dir, &budgets);
-        Self { vault: opened.vault.clone(), owners, budgets, keys_dir, file }
+        let budget_file = settings.data_dir.join(BUDGET_FILE);
+        // It is no accounting: without it, the hour begins anew.
+        let saved = std::fs::read(&budget_file).ok().and_then(|saved| serde_json::from_slice(&saved).ok());
+        saved.into_iter().for_each(|used| budgets.restore(used));
+        Self { vault: opened.vault.clone(), owners, budgets, keys_dir, budget_file }
     }
 
     /// Counts the owners with memory. It stops when there are too many already.
     pub(crate) async fn count_owners(&self) -> anyhow::Result<()> {
-        let (mut known, mut after) = (HashSet::new(), None);
-        loop {
-            let page = self.vault.owners(after, OWNERS_PAGE).await;
-            let (owners, last) = page.context("the owners of this memory cannot be counted")?;
-            known.extend(owners);
-            if last.is_none() {
-                break;
-            }
-            after = last;
-        }
+        let all = setup::all_owners(&self.vault).await;
+        let known: HashSet<_> =
+            all.context("the owners of this memory cannot be counted")?.into_iter().collect();
         if known.len() > self.owners.max_owners() {
             tracing::warn!(
                 owners = known.len(),
@@ -75,8 +75,21 @@ impl Upkeep {
         }
     }
 
+    /// Saves the use of the hour's budgets. An unused hour needs no file: the use in an older one ends by itself.
+    async fn save_budgets(&self) {
+        let (path, used) = (self.budget_file.clone(), self.budgets.hourly_use());
+        if used.blobs == 0 && used.model_calls == 0 {
+            return;
+        }
+        let text = serde_json::json!(used).to_string();
+        let saved = tokio::task::spawn_blocking(move || replace_private(&path, text.as_bytes())).await;
+        if !matches!(saved, Ok(Ok(()))) {
+            tracing::warn!(file = BUDGET_FILE, "the hour's budgets were not saved");
+        }
+    }
+
     /// Measures and counts until shutdown, and saves the hour's budgets.
-    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
         let mut measurements = 0_u32;
         loop {
             self.measure().await;
@@ -86,14 +99,14 @@ impl Upkeep {
             {
                 tracing::warn!(%error, "the last count of owners stays");
             }
-            self.file.write(&self.budgets).await;
+            self.save_budgets().await;
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 () = tokio::time::sleep(MEASURE_PAUSE) => {}
             }
         }
-        self.file.write(&self.budgets).await;
+        self.save_budgets().await;
     }
 }
 

@@ -49,7 +49,7 @@ class RelayerApi(unittest.TestCase):
             "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--embedder", "hashing", "--publisher", url,
             "--aggregator", url, "--epochs", "5", "--shards", str(cls.store.ready.get("shards", 1000)),
             "--requests-per-minute", "2000000",
-            "--own-network", "127.0.0.0/8", "--owner-model-calls-per-hour", "0", "--model-calls-per-hour", "0",
+            "--own-network", "127.0.0.0/8", "--model-calls-per-hour", "0",
             "--blobs-per-hour", "0", "--model-url", f"http://127.0.0.1:{cls.model.server_address[1]}/v1", "--model", "test",
         )
         cls.url = cls.relayer.ready["http"]

@@ -46,7 +46,7 @@ pub struct Filters {
 }
 
 /// A recall.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RecallRequest {
     /// The caller's place.
     pub place: Place,
@@ -247,7 +247,8 @@ pub struct Page {
 
 /// The fate of other items that hold the words of deleted, edited or denied items. In each case, entities
 /// that no item names any more are deleted. Summaries of deleted items are deleted too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Others {
     /// They stay, and the answer names them.
     None,

@@ -1,14 +1,11 @@
 //! Validates options against each other, and applies defaults.
 
-use std::path::Path;
+use std::{net::SocketAddr, path::Path};
 
-use axum::http::HeaderName;
 use baton_kit::config::OptionTable as _;
+use baton_models::embed::Roles;
 
-use super::{
-    ConfigError, EmbedderEndpoint, EmbedderSetting, HttpSetting, ModelSettings, Options, RolesSetting,
-    Settings, WalrusSettings,
-};
+use super::{ConfigError, EmbedderEndpoint, EmbedderSetting, ModelSettings, Options, RolesSetting, Settings};
 use crate::{
     budgets::BudgetLimits,
     http::{ClientAddresses, Limits},
@@ -22,44 +19,26 @@ impl Settings {
     /// [`ConfigError::Conflict`].
     pub(crate) fn resolve(data_dir: &Path, given: Options) -> Result<Self, ConfigError> {
         let options = given.clone().or(Options::defaults());
-        let (embedder, embedder_endpoint) = embedder(&options)?;
         Ok(Self {
-            http: options.http(),
+            http: options.http().parse().or_else(|_| conflict("http is no address"))?,
             public_url: options.public_url.as_deref().map(base_url),
             limits: limits(&options),
-            addresses: addresses(&options)?,
+            addresses: ClientAddresses { proxies: options.trusted_proxies().into() },
             owners: owners(&options)?,
-            budgets: budgets(&options),
-            require_audience: options.require_audience(),
+            budgets: BudgetLimits {
+                max_bytes: options.max_bytes(),
+                blobs_per_hour: options.blobs_per_hour(),
+                model_calls_per_hour: options.model_calls_per_hour(),
+            },
             keys_dir: options.keys_dir.clone().unwrap_or_else(|| data_dir.join("keys")),
-            embedder,
-            embedder_endpoint,
+            embedder_endpoint: embedder(&options)?,
             model_dir: options.model_dir.clone().unwrap_or_else(|| data_dir.join("models")),
             model: model(&options)?,
-            shards: options.shards(),
-            walrus: walrus(&options)?,
-            listen: options.listen(),
-            bootstrap: options.bootstrap(),
-            mdns: options.mdns(),
-            allow_echo: options.allow_echo(),
-            drain_seconds: options.drain_seconds(),
-            postgres_url_file: options.postgres_url_file,
-            through_nodes: options.through_nodes,
+            has_stores: has_stores(&options)?,
             data_dir: data_dir.to_owned(),
-            options: given,
+            options,
+            given,
         })
-    }
-
-    /// All options that exclude or require each other, where [`Self::resolve`] returns the first.
-    pub(super) fn conflicts(options: &Options) -> Vec<ConfigError> {
-        let found = [
-            embedder(options).err(),
-            model(options).err(),
-            walrus(options).err(),
-            addresses(options).err(),
-            owners(options).err(),
-        ];
-        found.into_iter().flatten().collect()
     }
 }
 
@@ -67,37 +46,32 @@ fn conflict<T>(text: &str) -> Result<T, ConfigError> {
     Err(ConfigError::Conflict(text.to_owned()))
 }
 
-fn embedder(options: &Options) -> Result<(EmbedderSetting, Option<EmbedderEndpoint>), ConfigError> {
-    let setting = options.embedder();
+fn embedder(options: &Options) -> Result<Option<EmbedderEndpoint>, ConfigError> {
     let given = (&options.embedder_url, &options.embedder_model, options.embedder_dimensions);
-    match (setting, given) {
+    match (options.embedder(), given) {
         (EmbedderSetting::Endpoint, (Some(url), Some(model), Some(dimensions))) => {
-            let endpoint = ModelSettings {
-                url: base_url(url),
-                model: model.clone(),
-                key_file: options.embedder_key_file.clone(),
+            let key_file = options.embedder_key_file.clone();
+            let endpoint = ModelSettings { url: base_url(url), model: model.clone(), key_file };
+            let words = (options.embedder_query_role.clone(), options.embedder_document_role.clone());
+            let roles = match (options.embedder_roles(), words) {
+                (RolesSetting::None, (None, None)) => Roles::None,
+                (RolesSetting::Prefix, (Some(query), Some(document))) => Roles::Prefix { query, document },
+                (RolesSetting::InputType, (Some(query), Some(document))) => {
+                    Roles::InputType { query, document }
+                }
+                _ => {
+                    return conflict(
+                        "embedder_roles = \"prefix\" or \"input_type\" goes with embedder_query_role and embedder_document_role",
+                    );
+                }
             };
-            let roles = roles(options)?;
-            Ok((setting, Some(EmbedderEndpoint { endpoint, dimensions, roles })))
+            Ok(Some(EmbedderEndpoint { endpoint, dimensions, roles }))
         }
         (EmbedderSetting::Endpoint, _) => {
             conflict("embedder = \"endpoint\" needs embedder_url, embedder_model and embedder_dimensions")
         }
-        (_, (None, None, None)) => Ok((setting, None)),
+        (_, (None, None, None)) => Ok(None),
         _ => conflict("embedder_url, embedder_model and embedder_dimensions are for embedder = \"endpoint\""),
-    }
-}
-
-fn roles(options: &Options) -> Result<Option<(RolesSetting, String, String)>, ConfigError> {
-    let given = (&options.embedder_query_role, &options.embedder_document_role);
-    match (options.embedder_roles(), given) {
-        (RolesSetting::None, (None, None)) => Ok(None),
-        (by @ (RolesSetting::Prefix | RolesSetting::InputType), (Some(query), Some(document))) => {
-            Ok(Some((by, query.clone(), document.clone())))
-        }
-        _ => conflict(
-            "embedder_roles = \"prefix\" or \"input_type\" goes with embedder_query_role and embedder_document_role",
-        ),
     }
 }
 
@@ -113,26 +87,14 @@ fn model(options: &Options) -> Result<Option<ModelSettings>, ConfigError> {
     }
 }
 
-fn walrus(options: &Options) -> Result<Option<WalrusSettings>, ConfigError> {
-    let (publishers, aggregators) = (options.publishers(), options.aggregators());
-    if publishers.is_empty() && aggregators.is_empty() {
-        return Ok(None);
-    }
-    if publishers.is_empty() || aggregators.is_empty() {
+fn has_stores(options: &Options) -> Result<bool, ConfigError> {
+    if options.publishers().is_empty() != options.aggregators().is_empty() {
         return conflict("publishers and aggregators go together: contents are read back and checked");
     }
     if options.publisher_token_file.is_some() && options.publisher_secret_file.is_some() {
         return conflict("publisher_token_file and publisher_secret_file exclude each other");
     }
-    Ok(Some(WalrusSettings {
-        publishers,
-        aggregators,
-        token_file: options.publisher_token_file.clone(),
-        secret_file: options.publisher_secret_file.clone(),
-        shards: options.shards(),
-        epochs: options.epochs(),
-        heads: options.heads.as_deref().map(base_url),
-    }))
+    Ok(!options.publishers().is_empty())
 }
 
 fn limits(options: &Options) -> Limits {
@@ -145,38 +107,12 @@ fn limits(options: &Options) -> Limits {
     }
 }
 
-fn addresses(options: &Options) -> Result<ClientAddresses, ConfigError> {
-    let proxies = options.trusted_proxies();
-    let name = match (&options.client_address_header, !proxies.is_empty()) {
-        (Some(name), true) => name,
-        (None, false) => return Ok(ClientAddresses::default()),
-        (None, true) => {
-            return conflict("trusted_proxies needs client_address_header, such as x-forwarded-for");
-        }
-        (Some(_), false) => {
-            return conflict(
-                "client_address_header needs trusted_proxies: the proxy's address, such as 127.0.0.1",
-            );
-        }
-    };
-    match name.to_ascii_lowercase().parse::<HeaderName>() {
-        // Its values are no plain addresses.
-        Ok(header) if header != "forwarded" => {
-            Ok(ClientAddresses { header: Some(header), proxies: proxies.into() })
-        }
-        _ => conflict(
-            "client_address_header is the name of a header with addresses alone, such as x-forwarded-for or x-real-ip",
-        ),
-    }
-}
-
 fn owners(options: &Options) -> Result<OwnerPolicy, ConfigError> {
     // A proxy on this machine makes a loopback address public.
-    let has_proxy = options.public_url.is_some() || options.client_address_header.is_some();
-    let by_address = match options.http() {
-        HttpSetting::At(address) if has_proxy || !address.ip().is_loopback() => OwnerAdmission::Listed,
-        _ => OwnerAdmission::Open,
-    };
+    let has_proxy = options.public_url.is_some() || !options.trusted_proxies().is_empty();
+    let address: Result<SocketAddr, _> = options.http().parse();
+    let is_public = has_proxy || !address.is_ok_and(|address| address.ip().is_loopback());
+    let by_address = if is_public { OwnerAdmission::Listed } else { OwnerAdmission::Open };
     let policy = OwnerPolicy {
         owners: options.owners.unwrap_or(by_address),
         listed: options.allowed_owners(),
@@ -189,15 +125,6 @@ fn owners(options: &Options) -> Result<OwnerPolicy, ConfigError> {
         );
     }
     Ok(policy)
-}
-
-fn budgets(options: &Options) -> BudgetLimits {
-    BudgetLimits {
-        max_bytes: options.max_bytes(),
-        blobs_per_hour: options.blobs_per_hour(),
-        model_calls_per_hour: options.model_calls_per_hour(),
-        owner_model_calls_per_hour: options.owner_model_calls_per_hour(),
-    }
 }
 
 fn base_url(url: &str) -> String {

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use baton_kit::{
     config::{
-        ANY_URL, OptionEntry, OptionType, SWITCH, URL, choice, list, number, parsed, path, range, switch,
-        text, words,
+        ANY_URL, OptionType, SWITCH, URL, choice, list, number, parsed, path, range, switch, text, words,
     },
     endpoint::listen_address,
     options,
@@ -15,7 +14,7 @@ use baton_mesh::{IpNetwork, Multiaddr};
 use baton_proto::ids::RightId;
 use clap::Args;
 
-use super::values::{EmbedderSetting, HttpSetting, RolesSetting};
+use super::values::{EmbedderSetting, RolesSetting};
 use crate::owners::OwnerAdmission;
 
 /// Most addresses, servers or networks in a list.
@@ -26,36 +25,27 @@ const ANY_COUNT: u64 = i64::MAX as u64;
 const NETWORKS: &str = "networks such as \"192.168.1.0/24\", or addresses";
 const ANY_FILE: &str = "a file";
 
-/// An address of an HTTP server or `off`.
-const HTTP: OptionType<HttpSetting> = OptionType::new("ADDRESS", http, |value| match value {
-    HttpSetting::Off => "off".into(),
-    HttpSetting::At(address) => address.to_string().into(),
-});
-
-fn http(_: &OptionEntry, text: &str) -> Result<HttpSetting, String> {
-    if text == "off" {
-        return Ok(HttpSetting::Off);
-    }
-    listen_address(text).map(HttpSetting::At).map_err(|expected| format!("{expected}, or `off`"))
-}
+/// An address of an HTTP server.
+const HTTP: OptionType<String> = OptionType::new(
+    "ADDRESS",
+    |_, text| listen_address(text).map(|address| address.to_string()),
+    |value| value.clone().into(),
+);
 
 options! {
     /// Options as given, all optional. Flags, environment and file share them.
     #[derive(Args, Clone, Debug, Default, PartialEq)]
     pub struct Options, "BATON_RELAYER_", table {
         "HTTP" {
-            /// Address of the HTTP server, or off; put a TLS proxy in front before you open it to others
-            http: Option<HttpSetting> =
-                HTTP, text("an address such as \"localhost:8000\", or \"off\"").default("\"127.0.0.1:8000\"");
+            /// Address of the HTTP server; put a TLS proxy in front before you open it to others
+            http: Option<String> =
+                HTTP, text("an address such as \"localhost:8000\"").default("\"127.0.0.1:8000\"");
             /// URL at which clients reach the HTTP server
             public_url: Option<String> = URL, text(ANY_URL).in_words("from their Host header");
             /// Most requests per minute of one owner; a subnet (a /24 of IPv4, a /48 of IPv6) has five times as many
             requests_per_minute: Option<u32> = number(), range(2, 100_000_000).default("600");
-            /// Header in which a proxy reports the client's address, such as x-forwarded-for; it counts from
-            /// trusted_proxies alone
-            client_address_header: Option<String> =
-                words("HEADER"), text("a header's name").in_words("none, as clients connect directly");
-            /// Addresses or networks of the proxies that client_address_header is believed from, such as 127.0.0.1
+            /// Addresses or networks of your proxies, such as 127.0.0.1; they report a client's address in
+            /// X-Forwarded-For
             [long = "trusted-proxy"] trusted_proxies: Option<Vec<IpNetwork>> =
                 parsed::<IpNetwork>("NETWORK"), list(MAX_ADDRESSES, NETWORKS).default("[]").in_words("none");
             /// Networks of your own machines, which have no limit by subnet for requests and sealed turns
@@ -69,7 +59,7 @@ options! {
             /// Who may have memory here: any account key, the allowed_owners, or also holders of invitations
             owners: Option<OwnerAdmission> =
                 choice("WHO"), text("\"open\", \"listed\" or \"invited\"")
-                    .in_words("open while http is on loopback without public_url or client_address_header, else listed");
+                    .in_words("open while http is on loopback without public_url or trusted_proxies, else listed");
             /// Account ids of listed owners; repeat, or separate with commas
             [long = "allow-owner"] allowed_owners: Option<Vec<OwnerId>> =
                 parsed::<OwnerId>("ACCOUNT"), list(MAX_OWNERS, "account ids, each 0x and 64 hex characters")
@@ -86,10 +76,8 @@ options! {
             max_bytes: Option<u64> = number(), range(0, ANY_COUNT).default("68719476736");
             /// Most blobs per hour at the publishers, for all owners; 0 is no limit
             blobs_per_hour: Option<u64> = number(), range(0, ANY_COUNT).default("1000");
-            /// Most calls of model_url per hour, for all owners; 0 is no limit
+            /// Most calls of model_url per hour, for all owners; one has a tenth of them; 0 is no limit
             model_calls_per_hour: Option<u64> = number(), range(0, ANY_COUNT).default("6000");
-            /// Most calls of model_url per hour for one owner; 0 is no limit
-            owner_model_calls_per_hour: Option<u64> = number(), range(0, ANY_COUNT).default("600");
         }
         "Memory" {
             /// File (mode 600) with postgres://user:password@host/database; sealed records then lie there, and
@@ -163,8 +151,6 @@ options! {
                     .in_words("none");
             /// Discover nodes on the local network
             mdns: Option<bool> = SWITCH, switch("true");
-            /// Seconds for running turns to finish at shutdown
-            drain_seconds: Option<u32> = number(), range(0, 86_400).default("30");
         }
     }
 }

@@ -1,18 +1,6 @@
 //! Option values with a name.
 
-use std::net::SocketAddr;
-
 use clap::ValueEnum;
-
-/// Address of the HTTP server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum HttpSetting {
-    /// No HTTP server.
-    #[default]
-    Off,
-    /// At this address.
-    At(SocketAddr),
-}
 
 /// How an embedding endpoint distinguishes queries from documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

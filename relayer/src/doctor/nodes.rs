@@ -8,7 +8,7 @@ use futures::future::join_all;
 use zeroize::Zeroizing;
 
 use super::{Check, Subject, codes};
-use crate::config::{HttpSetting, Settings};
+use crate::config::Settings;
 
 /// Timeout of one node.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -17,44 +17,36 @@ const SOFTWARE: &str = concat!("baton/", env!("CARGO_PKG_VERSION"), " (relayer d
 
 pub(super) async fn check(subject: &Subject) -> Check {
     let settings = &subject.settings;
+    let bootstrap = settings.options.bootstrap();
     let mut check = Check::new("nodes");
-    judge_sources(&mut check, settings, needs(settings));
+    judge_sources(&mut check, settings);
     if let Some(relayer) = subject.running() {
         let peers = relayer.identity.peers;
         check.saw(format!("{} connected, {} known", peers.connected, peers.known));
-        if peers.connected == 0 && (settings.mdns || !settings.bootstrap.is_empty()) {
+        if peers.connected == 0 && (settings.options.mdns() || !bootstrap.is_empty()) {
             check.found(codes::PEERS_NONE, format!("{} peers are known", peers.known));
         }
     }
-    if subject.offline && !settings.bootstrap.is_empty() {
-        check.saw("offline: bootstrap nodes were not dialled");
-        return check;
-    }
-    let dialled = join_all(settings.bootstrap.iter().map(|address| {
+    let dialled = join_all(bootstrap.iter().map(|address| {
         let seed = Zeroizing::new(random_bytes());
         Box::pin(Mesh::try_dial(seed, SOFTWARE, address, DIAL_TIMEOUT, async |_, _| ()))
     }));
-    let addresses = settings.bootstrap.iter().map(Multiaddr::to_string);
+    let addresses = bootstrap.iter().map(Multiaddr::to_string);
     let dialled: Vec<_> = addresses.zip(dialled.await).collect();
     judge_dials(&mut check, &dialled);
     check
 }
 
-/// The parts of the configuration that need a node, in words.
-fn needs(settings: &Settings) -> Vec<&'static str> {
-    let conversations = settings.walrus.is_some() && settings.http != HttpSetting::Off;
-    let needs = [
-        (conversations, "conversations over HTTP"),
-        (settings.through_nodes.is_some() && settings.model.is_none(), "through_nodes"),
-        (settings.http == HttpSetting::Off, "sealed turns, since HTTP is off"),
-    ];
-    needs.into_iter().filter_map(|(needed, name)| needed.then_some(name)).collect()
-}
-
-fn judge_sources(check: &mut Check, settings: &Settings, needs: Vec<&str>) {
-    match (settings.bootstrap.is_empty(), settings.mdns, needs.is_empty()) {
-        (true, false, false) => check.found(codes::NODES_NEEDED, needs.join(" and ")),
-        (true, false, true) => check.found(codes::NODES_NONE, "bootstrap is empty and mdns is off"),
+fn judge_sources(check: &mut Check, settings: &Settings) {
+    let options = &settings.options;
+    let needs = match (settings.has_stores, &options.through_nodes, &settings.model) {
+        (true, _, _) => Some("conversations over HTTP"),
+        (false, Some(_), None) => Some("through_nodes"),
+        _ => None,
+    };
+    match (options.bootstrap().is_empty(), options.mdns(), needs) {
+        (true, false, Some(needs)) => check.found(codes::NODES_NEEDED, needs),
+        (true, false, None) => check.found(codes::NODES_NONE, "bootstrap is empty and mdns is off"),
         (true, true, _) => {
             check.saw("no bootstrap node is configured; nodes of the local network are found by multicast");
         }
@@ -87,15 +79,14 @@ fn judge_dials(check: &mut Check, dialled: &[(String, DialOutcome<()>)]) {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{running_relayer, subject},
+        super::{running_relayer, silent, subject},
         *,
     };
     use crate::running::RelayerAnswer;
 
     fn codes_with(text: &str) -> Vec<&'static str> {
-        let subject = subject(text, RelayerAnswer::NoAddress("a test"));
         let mut check = Check::new("nodes");
-        judge_sources(&mut check, &subject.settings, needs(&subject.settings));
+        judge_sources(&mut check, &subject(text, silent()).settings);
         check.codes()
     }
 
@@ -106,7 +97,6 @@ mod tests {
         assert!(codes_with("").is_empty());
         assert_eq!(codes_with(alone), ["R702"]);
         assert_eq!(codes_with(&format!("{alone}{stores}")), ["R701"]);
-        assert_eq!(codes_with(&format!("{alone}http = \"off\"")), ["R701"]);
         let nodes = "through_nodes = \"m\"\n";
         assert_eq!(codes_with(&format!("{alone}{nodes}")), ["R701"]);
         let model = "model_url = \"http://x/v1\"\nmodel = \"m\"\n";

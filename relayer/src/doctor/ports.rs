@@ -3,14 +3,14 @@
 use baton_kit::doctor::{Socket, SocketCodes, check_socket, is_open, socket_of};
 
 use super::{Check, Subject, codes};
-use crate::{config::HttpSetting, running::RelayerAnswer};
+use crate::running::RelayerAnswer;
 
 const CODES: SocketCodes = SocketCodes { taken: codes::PORT_TAKEN, refused: codes::PORT_REFUSED };
 
 pub(super) fn check(subject: &Subject) -> Check {
     let mut check = Check::new("ports");
     check_http(&mut check, subject);
-    for address in &subject.settings.listen {
+    for address in subject.settings.options.listen() {
         let address = address.to_string();
         match subject.running() {
             Some(relayer) if is_open(&address, &relayer.identity.addresses) => {
@@ -26,10 +26,7 @@ pub(super) fn check(subject: &Subject) -> Check {
 }
 
 fn check_http(check: &mut Check, subject: &Subject) {
-    let HttpSetting::At(address) = subject.settings.http else {
-        check.saw("HTTP is off");
-        return;
-    };
+    let address = subject.settings.http;
     match (&subject.answer, subject.running()) {
         (_, Some(relayer)) => check.saw(format!("HTTP at {} is the running relayer's", relayer.url)),
         (RelayerAnswer::Relayer(other), None) => {
@@ -38,7 +35,7 @@ fn check_http(check: &mut Check, subject: &Subject) {
         (RelayerAnswer::OtherProgram { reason, .. }, None) => {
             check.found(codes::HTTP_OTHER, format!("{address}: {reason}"));
         }
-        (RelayerAnswer::Silent { .. } | RelayerAnswer::NoAddress(_), None) => {
+        (RelayerAnswer::Silent(_), None) => {
             check_socket(check, CODES, &format!("HTTP at {address}"), Some(Socket::Tcp(address)));
         }
     }

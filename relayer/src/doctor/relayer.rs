@@ -8,10 +8,7 @@ use crate::{running::RelayerAnswer, serve::memory_facts};
 pub(super) fn check(subject: &Subject) -> Check {
     let Some(relayer) = subject.running() else {
         return match &subject.answer {
-            RelayerAnswer::NoAddress(reason) => Check::skipped("relayer", *reason),
-            RelayerAnswer::Silent { url, .. } => {
-                Check::skipped("relayer", format!("no relayer answers at {url}"))
-            }
+            RelayerAnswer::Silent(url) => Check::skipped("relayer", format!("no relayer answers at {url}")),
             // The check of the ports reports them.
             RelayerAnswer::OtherProgram { url, .. } => {
                 Check::skipped("relayer", format!("another program answers at {url}"))

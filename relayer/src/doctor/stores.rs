@@ -6,7 +6,7 @@ use baton_kit::doctor::{
 use baton_proto::limits::MAX_CLOCK_SKEW_MS;
 
 use super::{Check, Subject, codes};
-use crate::setup;
+use crate::{setup, time::now_ms};
 
 const CODES: StoreCodes = StoreCodes {
     silent: codes::STORE_SILENT,
@@ -21,31 +21,28 @@ const CODES: StoreCodes = StoreCodes {
 /// The checks of the stores and of the clock.
 pub(super) async fn check(subject: &Subject) -> (Check, Check) {
     let (store, readings) = check_walrus(subject).await;
-    (store, judge_clock(subject.now_ms, &readings))
+    (store, judge_clock(now_ms(), &readings))
 }
 
 /// Also how this machine's clock compares with the stores'.
 async fn check_walrus(subject: &Subject) -> (Check, Vec<ClockReading>) {
-    let Some(walrus) = &subject.settings.walrus else {
+    let options = &subject.settings.options;
+    if !subject.settings.has_stores {
         let why =
             "none is configured: contents stay in the database, and there are no conversations over HTTP";
         return (Check::skipped("store", why), Vec::new());
-    };
+    }
     let mut check = Check::new("store");
-    let store = setup::store(walrus);
+    let store = setup::store(options);
     if let Err(error) = &store {
         check.found(codes::STORE_TOKEN_BROKEN, format!("{error:#}"));
     }
-    if subject.offline {
-        check.saw("offline: the stores were not asked");
-        return (check, Vec::new());
-    }
     let servers = StoreServers {
-        publishers: &walrus.publishers,
-        aggregators: &walrus.aggregators,
-        heads: walrus.heads.as_slice(),
+        publishers: &options.publishers(),
+        aggregators: &options.aggregators(),
+        heads: options.heads.as_slice(),
         one_index: false,
-        shards: walrus.shards,
+        shards: options.shards(),
     };
     let readings = check_stores(&mut check, &CODES, servers).await;
     if let Ok(store) = store {

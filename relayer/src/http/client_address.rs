@@ -2,18 +2,18 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderMap;
 use baton_limits::{Networks, Subnet};
 
 /// Most addresses of one header that are read, from its end.
 const MAX_HOPS: usize = 16;
+/// The header in which proxies report addresses.
+const HEADER: &str = "x-forwarded-for";
 
-/// The header with the client's address, and the proxies that are believed.
+/// The proxies that are believed, also those on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientAddresses {
-    /// The header, such as `x-forwarded-for`; `None` where clients connect directly.
-    pub header: Option<HeaderName>,
-    /// The proxies that are believed, also those on this machine.
+    /// Their addresses.
     pub proxies: Networks,
 }
 
@@ -26,24 +26,22 @@ impl ClientAddresses {
 
     /// Whether a connection is a client's own: it comes from no trusted proxy.
     pub(super) fn is_client(&self, peer: IpAddr) -> bool {
-        self.header.is_none() || !self.proxies.has(peer)
+        !self.proxies.has(peer)
     }
 
     /// The client's address. Only a trusted proxy's header counts. Each proxy appends the address that it saw, so
     /// the last address that is no trusted proxy is the client.
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let peer = peer.to_canonical();
-        let Some(header) = self.header.as_ref().filter(|_| self.proxies.has(peer)) else { return peer };
-        let values = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
+        let values = headers.get_all(HEADER).iter().filter_map(|value| value.to_str().ok());
         let hops: Vec<&str> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
-        let mut client = peer;
+        let mut client = peer.to_canonical();
         for hop in hops.iter().rev().take(MAX_HOPS) {
             // Text that is no address comes from before the last trusted proxy.
             let Ok(address) = hop.parse::<IpAddr>() else { break };
-            client = address.to_canonical();
             if !self.proxies.has(client) {
                 break;
             }
+            client = address.to_canonical();
         }
         client
     }
@@ -75,10 +73,7 @@ mod tests {
 
     #[test]
     fn only_a_trusted_proxy_is_believed_and_only_for_what_it_saw_itself() {
-        let addresses = ClientAddresses {
-            header: Some(HeaderName::from_static("x-forwarded-for")),
-            proxies: networks(&["10.0.0.2", "127.0.0.1"]),
-        };
+        let addresses = ClientAddresses { proxies: networks(&["10.0.0.2", "127.0.0.1"]) };
         for (peer, header, expected) in [
             ("203.0.113.9", &["198.51.100.7"][..], "203.0.113.9"),
             ("10.0.0.3", &["198.51.100.7"], "10.0.0.3"),
@@ -115,8 +110,7 @@ mod tests {
 
     #[test]
     fn this_machine_and_the_named_proxies_are_trusted_with_a_token_and_nobody_else() {
-        let proxies = networks(&["10.0.0.2"]);
-        let addresses = ClientAddresses { header: None, proxies };
+        let addresses = ClientAddresses { proxies: networks(&["10.0.0.2"]) };
         let trusts = |peer: &str| addresses.is_unread(peer.parse().unwrap());
         for peer in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.2", "::ffff:10.0.0.2"] {
             assert!(trusts(peer), "{peer}");

@@ -16,29 +16,25 @@ use crate::slots::{slots, take_slot};
 /// Limits of the sealed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedLimits {
-    /// Networks of the operator's own machines, whose peers are not counted.
-    pub own_networks: Networks,
-    /// Turns a minute from one subnet.
-    pub turns_per_minute: u32,
+    /// Those of its streams.
+    pub streams: DefenceLimits,
     /// Concurrent relayed turns. A subnet has a quarter of them.
     pub relayed_turns: usize,
-    /// Memory of all large requests until they are forwarded, in bytes. A subnet has a quarter of it.
-    pub frame_bytes: usize,
-    /// Time limit for a peer's request, with the wait for memory and for a slot.
-    pub request_timeout: Duration,
 }
 
-impl Default for SealedLimits {
-    fn default() -> Self {
-        Self {
-            own_networks: Networks::default(),
+impl SealedLimits {
+    /// The usual limits; peers of the operator's own networks are not counted.
+    #[must_use]
+    pub fn new(own_networks: Networks) -> Self {
+        let streams = DefenceLimits {
+            own_networks,
             // As many as a node takes from the subnet of this relayer.
             turns_per_minute: 600,
-            relayed_turns: 256,
             // Sixteen of the largest requests.
             frame_bytes: 256 * 1024 * 1024,
             request_timeout: Duration::from_secs(15),
-        }
+        };
+        Self { streams, relayed_turns: 256 }
     }
 }
 
@@ -53,13 +49,11 @@ pub(super) struct AdmittedTurn {
 
 /// The state of the admission.
 pub(super) struct Admission {
-    defence: StreamDefence,
+    pub(super) defence: StreamDefence,
     slots: Slots,
     request_timeout: Duration,
-    now_ms: Clock,
+    now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
-
-type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 impl From<StreamDenial> for RelayError {
     fn from(StreamDenial { code, retry_after_ms }: StreamDenial) -> Self {
@@ -68,17 +62,10 @@ impl From<StreamDenial> for RelayError {
 }
 
 impl Admission {
-    pub(super) fn new(limits: SealedLimits, now_ms: Clock) -> Self {
-        let SealedLimits { own_networks, turns_per_minute, relayed_turns, frame_bytes, request_timeout } =
-            limits;
-        let limits = DefenceLimits { own_networks, turns_per_minute, frame_bytes, request_timeout };
-        let defence = StreamDefence::new(limits, now_ms.clone(), || ());
-        Self { defence, slots: slots(relayed_turns), request_timeout, now_ms }
-    }
-
-    /// The peer of a stream.
-    pub(super) fn caller(&self, stream: &TurnStream) -> Caller {
-        self.defence.caller(stream)
+    pub(super) fn new(limits: SealedLimits, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
+        let (slots, request_timeout) = (slots(limits.relayed_turns), limits.streams.request_timeout);
+        let defence = StreamDefence::new(limits.streams, now_ms.clone(), || ());
+        Self { defence, slots, request_timeout, now_ms }
     }
 
     /// Reads and checks a request, in order of cost.
@@ -100,18 +87,5 @@ impl Admission {
         let slot = take_slot(&self.slots, Key::of(who.subnet), deadline).await;
         let slot = slot.map_err(|Full| RelayError::Refuse(ErrorCode::Busy, BUSY_RETRY_MS))?;
         Ok(AdmittedTurn { request, auth, share, slot })
-    }
-
-    /// Records the misbehaviour behind a refusal, if there is one.
-    pub(super) fn note_refusal(&self, who: &Caller, code: ErrorCode) {
-        // A peer that takes the relayer for a node has the wrong address.
-        if code != ErrorCode::WrongAudience {
-            self.defence.refused(who, code);
-        }
-    }
-
-    /// Records that a turn of this peer was served to its end.
-    pub(super) fn served(&self, who: &Caller) {
-        self.defence.served(who);
     }
 }

@@ -7,3 +7,4 @@ mod crash;
 mod dispatch;
 mod http;
 mod links;
+mod program;

@@ -3,10 +3,8 @@
 
 use std::{
     fs::File,
-    io::{BufRead as _, BufReader},
     os::unix::fs::FileExt as _,
     path::Path,
-    process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,64 +16,16 @@ use baton_walrus_client::{HttpStore, ShardCount};
 use baton_walrus_store::{EmbeddedConfig, EmbeddedStore, HeadIdentity};
 use reqwest::StatusCode;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use baton_testkit::{
-    fake::{FakeNode, now_ms},
-    store::Stores,
-};
+use baton_testkit::{fake::FakeNode, store::Stores};
 
-/// A write beyond a file limit is an error in the process, not a signal that ends it.
-const NO_SIGNAL_AT_THE_LIMIT: &str = "trap '' XFSZ; exec \"$0\" \"$@\"";
+use crate::program::Program;
+
 /// Generous for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-struct Process {
-    child: Child,
-    url: String,
-    /// The relayer's public key, raw.
-    key: Vec<u8>,
-    client: reqwest::Client,
-}
-
-impl Process {
-    fn start(folder: &Path, arguments: &[&str]) -> Self {
-        let mut child = Command::new("bash")
-            .args(["-c", NO_SIGNAL_AT_THE_LIMIT, env!("CARGO_BIN_EXE_baton-relayer"), "--data-dir"])
-            .arg(folder)
-            .args(["run", "--json", "--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0"])
-            .args(["--embedder", "hashing", "--requests-per-minute", "200000"])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
-        let key = ready["relayer"].as_str().unwrap();
-        let key = (0..32).map(|at| u8::from_str_radix(&key[2 * at..2 * at + 2], 16).unwrap()).collect();
-        let url = ready["http"].as_str().unwrap().to_owned();
-        Self { child, url, key, client: reqwest::Client::builder().no_proxy().build().unwrap() }
-    }
-
-    async fn post(&self, key: &AccountKey, path: &str, body: &Value) -> (StatusCode, String) {
-        let body = body.to_string();
-        let mut request = self.client.post(format!("{}{path}", self.url));
-        let seconds = now_ms() / 1000;
-        for (name, value) in key.request_headers(&key.account_id(), "POST", path, body.as_bytes(), seconds) {
-            request = request.header(name, value);
-        }
-        let answer = request.body(body).send().await.unwrap();
-        (answer.status(), answer.text().await.unwrap())
-    }
-
-    async fn get(&self, path: &str) -> (StatusCode, Value) {
-        let answer = self.client.get(format!("{}{path}", self.url)).send().await.unwrap();
-        (answer.status(), answer.json().await.unwrap())
-    }
-
+impl Program {
     fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap()
     }
@@ -113,7 +63,7 @@ impl Process {
                 for at in occurrences(&bytes[..read], needle) {
                     *count += 1;
                     // The relayer's own key belongs there.
-                    if *needle != self.key {
+                    if hex::encode(needle) != self.key {
                         let place = format!("{} bytes at {:x} of {line}\n", needle.len(), from + at as u64);
                         places.push_str(&place);
                     }
@@ -124,21 +74,10 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn occurrences(bytes: &[u8], needle: &[u8]) -> Vec<usize> {
     let first = needle[0];
     let starts = bytes.iter().enumerate().filter(|(_, byte)| **byte == first);
     starts.filter(|(at, _)| bytes[*at..].starts_with(needle)).map(|(at, _)| at).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
@@ -169,33 +108,20 @@ async fn a12_a_sessions_key_is_nowhere_in_the_process_a_second_after_its_last_us
         Arc::new(HttpStore::builder(&store, &store, ShardCount::TESTBED).heads(&store).build().unwrap());
     let node = FakeNode::start(Stores { blobs: client.clone(), heads: client }, EngineKind::Native).await;
     let bootstrap = node.addrs()[0].to_string();
-    let arguments = [
-        "--publisher",
-        &store,
-        "--aggregator",
-        &store,
-        "--heads",
-        &store,
-        "--shards",
-        "10",
-        "--epochs",
-        "2",
-        "--mdns",
-        "false",
-        "--bootstrap",
-        &bootstrap,
-    ];
-    let relayer = Process::start(&folder.path().join("relayer"), &arguments);
+    let stores = format!("--publisher={store} --aggregator={store} --heads={store} --bootstrap={bootstrap}");
+    let arguments: Vec<&str> = stores.split(' ').chain(["--shards=10", "--epochs=2"]).collect();
+    let relayer = Program::start(&folder.path().join("relayer"), &arguments);
     let account = AccountKey::generate();
     for round in 0..ROUNDS {
         let root = SessionRoot::generate();
-        let (raw, hex, words) = (root.expose().to_vec(), hex(root.expose()), root.to_words().to_string());
+        let (raw, hex, words) =
+            (root.expose().to_vec(), hex::encode(root.expose()), root.to_words().to_string());
         for (turn, key) in [&hex, &words, &hex].into_iter().enumerate() {
             let body = json!({
                 "messages": [{ "role": "user", "content": format!("My boat number {turn} is red.") }],
                 "session_key": key, "stream": turn == 2,
             });
-            let (status, text) = relayer.post(&account, "/v1/chat", &body).await;
+            let (status, text) = relayer.post(&account, "/v1/chat", &body).await.unwrap();
             assert!(status.is_success() && text.contains(&format!("({turn})")), "{turn}: {status} {text}");
         }
         // A refused request has its key wiped too.
@@ -203,10 +129,10 @@ async fn a12_a_sessions_key_is_nowhere_in_the_process_a_second_after_its_last_us
             "messages": [{ "role": "user", "content": "Hello!" }], "session_key": hex,
             "session_id": "00".repeat(32),
         });
-        assert_eq!(relayer.post(&account, "/v1/chat", &foreign).await.0, StatusCode::BAD_REQUEST);
+        assert_eq!(relayer.post(&account, "/v1/chat", &foreign).await.unwrap().0, StatusCode::BAD_REQUEST);
         // The promised second.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let needles = [raw, hex.into_bytes(), words.into_bytes(), relayer.key.clone()];
+        let needles = [raw, hex.into_bytes(), words.into_bytes(), hex::decode(&relayer.key).unwrap()];
         let (found, places) = relayer.copies(&needles);
         assert!(found[3] > 0, "the search finds what is there");
         let threads = relayer.threads();
@@ -217,7 +143,7 @@ async fn a12_a_sessions_key_is_nowhere_in_the_process_a_second_after_its_last_us
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
-    let relayer = Process::start(folder.path(), &["--mdns", "false"]);
+    let relayer = Program::start(folder.path(), &[]);
     let account = AccountKey::generate();
     assert_eq!(relayer.get("/readyz").await.0, StatusCode::OK);
     let fact = |number: usize| {
@@ -226,7 +152,7 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
     };
     let mut acknowledged = 0;
     for _ in 0..3 {
-        let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await;
+        let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await.unwrap();
         assert!(status.is_success(), "{text}");
         acknowledged += 1;
     }
@@ -238,7 +164,7 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
     };
     limit(Some(database));
     let refused = loop {
-        let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await;
+        let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await.unwrap();
         if !status.is_success() {
             break (status, text);
         }
@@ -273,10 +199,10 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(relayer.get("/health").await.1["status"], "ok");
-    let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await;
+    let (status, text) = relayer.post(&account, "/api/remember", &fact(acknowledged)).await.unwrap();
     assert!(status.is_success(), "{text}");
     let list = json!({ "everything": true, "limit": 200, "filters": { "kinds": ["fact"] } });
-    let (_, listed) = relayer.post(&account, "/api/list", &list).await;
+    let (_, listed) = relayer.post(&account, "/api/list", &list).await.unwrap();
     for number in 0..=acknowledged {
         assert_eq!(
             listed.matches(&format!("Locker {number} holds")).count(),

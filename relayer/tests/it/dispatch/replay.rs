@@ -14,9 +14,11 @@ use baton_proto::{
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame, RelayRecall, TurnRequest},
 };
-use tokio::time::Instant;
 
-use super::world::{SealedRelayer, World};
+use super::{
+    sealed::{peer, stream_to},
+    world::{SealedRelayer, World},
+};
 
 /// The frame that a client sends to the relayer of this key, captured in its place.
 async fn captured(
@@ -51,33 +53,20 @@ async fn captured(
     }
 }
 
-/// An unknown peer that sends frames to the relayer.
-struct UnknownPeer(MeshHandle);
-
-impl UnknownPeer {
-    async fn new() -> Self {
-        let config = MeshConfig::server("an unknown peer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
-        let key = SecretSigningKey::generate();
-        Self(Mesh::spawn(key.expose_seed(), config).await.unwrap().0)
-    }
-
-    /// The relayer's first answer: the added memory, or the reason for none.
-    async fn send(
-        &self,
-        relayer: &SealedRelayer,
-        (request, hint, node_key): (TurnRequest, SignedBytes, ExchangeKey),
-    ) -> Result<Vec<MemoryItem>, ErrorCode> {
-        let until = Instant::now() + Duration::from_secs(10);
-        let named = relayer.named();
-        let mut stream = self.0.open(named.node, &named.addrs, until).await.unwrap();
-        let recall = Some(RelayRecall { hint, node_key });
-        stream.send(&codec::encode(&ClientFrame::Relay { request, recall })).await.unwrap();
-        let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, until).await.unwrap().unwrap();
-        match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
-            NodeFrame::Memory(items) => Ok(items),
-            NodeFrame::Refused { code, .. } => Err(code),
-            other => panic!("{other:?}"),
-        }
+/// The relayer's first answer to an unknown peer: the added memory, or the reason for none.
+async fn send(
+    peer: &MeshHandle,
+    relayer: &SealedRelayer,
+    (request, hint, node_key): (TurnRequest, SignedBytes, ExchangeKey),
+) -> Result<Vec<MemoryItem>, ErrorCode> {
+    let mut stream = stream_to(peer, relayer).await;
+    let recall = Some(RelayRecall { hint, node_key });
+    stream.send(&codec::encode(&ClientFrame::Relay { request, recall })).await.unwrap();
+    let frame = stream.recv(MAX_NODE_FRAME_BYTES).await.unwrap().unwrap();
+    match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
+        NodeFrame::Memory(items) => Ok(items),
+        NodeFrame::Refused { code, .. } => Err(code),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -95,15 +84,15 @@ async fn a_captured_hint_opens_memory_once_and_a_replay_of_it_nothing() {
     let key = SecretSigningKey::generate();
     let frame = captured(&world, &key, MemoryHint::new(world.account.clone(), "boat")).await;
     let relayer = world.sealed_as(key.clone()).await;
-    let peer = UnknownPeer::new().await;
-    let first = peer.send(&relayer, frame.clone()).await.unwrap();
+    let peer = peer().await;
+    let first = send(&peer, &relayer, frame.clone()).await.unwrap();
     assert_eq!(first.len(), 1, "the client's own, late");
     for _ in 0..2 {
-        assert_eq!(peer.send(&relayer, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
+        assert_eq!(send(&peer, &relayer, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
     }
     // Nor after a restart, or at another relayer with the same key on the same memory.
     let again = world.sealed_as(key).await;
-    assert_eq!(peer.send(&again, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
+    assert_eq!(send(&peer, &again, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
     // The node refuses the same turn without its hint; it brings no memory.
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 1, "a replay goes no further than the relayer");
 }
@@ -119,31 +108,31 @@ async fn a_captured_hint_is_of_its_own_turn_owner_and_time() {
     let (own_request, own_hint, own_key) =
         captured(&world, &key, MemoryHint::new(thief.clone(), "boat")).await;
     let relayer = world.sealed_as(key).await;
-    let peer = UnknownPeer::new().await;
+    let peer = peer().await;
     let owner = SuiAddress(world.owner().0);
 
     // On a turn of the thief's own.
-    let moved = peer.send(&relayer, (own_request.clone(), hint.clone(), own_key.clone())).await;
+    let moved = send(&peer, &relayer, (own_request.clone(), hint.clone(), own_key.clone())).await;
     assert_eq!(moved, Err(ErrorCode::MemUnauthorized), "it is of another turn");
     // The thief's own hint on the thief's own turn, with the other account's name.
     let claimed = forged(&own_hint, &thief, |hint| hint.owner = owner);
-    let claimed = peer.send(&relayer, (own_request.clone(), claimed, own_key.clone())).await;
+    let claimed = send(&peer, &relayer, (own_request.clone(), claimed, own_key.clone())).await;
     assert_eq!(claimed, Err(ErrorCode::MemUnauthorized), "it is of another account");
     // The captured hint with another turn: the owner did not sign that.
     let auth = SignedObject::<TurnAuth>::verify(own_request.auth.clone()).unwrap();
     let mut rebound = SignedObject::<RecallHint>::verify(hint.clone()).unwrap().into_value();
     rebound.auth_hash = auth.auth_hash();
     let rebound = SignedBytes { body: codec::encode(&rebound), signature: hint.signature };
-    assert!(peer.send(&relayer, (own_request.clone(), rebound, own_key.clone())).await.is_err());
+    assert!(send(&peer, &relayer, (own_request.clone(), rebound, own_key.clone())).await.is_err());
     // An exchange key that the order does not name, as of an attacker who wants to read the items.
     let foreign_key = ExchangeSecret::generate().public_key();
-    let foreign = peer.send(&relayer, (request.clone(), hint.clone(), foreign_key)).await;
+    let foreign = send(&peer, &relayer, (request.clone(), hint.clone(), foreign_key)).await;
     assert_eq!(foreign, Err(ErrorCode::KxExpired));
     // Refused hints use nothing up.
-    assert_eq!(peer.send(&relayer, (own_request, own_hint, own_key)).await, Ok(Vec::new()));
+    assert_eq!(send(&peer, &relayer, (own_request, own_hint, own_key)).await, Ok(Vec::new()));
 
     // The whole captured frame, after its time.
     world.later_ms.fetch_add(200_000, Ordering::SeqCst);
-    assert_eq!(peer.send(&relayer, (request, hint, node_key)).await, Err(ErrorCode::Expired));
+    assert_eq!(send(&peer, &relayer, (request, hint, node_key)).await, Err(ErrorCode::Expired));
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 1, "of the thief's own turn");
 }

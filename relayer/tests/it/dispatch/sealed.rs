@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_client::{AccountKey, Client, ClientError, MemoryHint, NewSession, TurnInput, TurnOutcome};
 use baton_keys::SecretSigningKey;
 use baton_memory::ids::OwnerId;
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Networks, TurnStream};
 use baton_proto::{
     ErrorCode, codec,
     ids::{PublicKey, SuiAddress},
@@ -61,6 +61,11 @@ async fn a_hint_brings_memory_to_a_turn_whose_words_the_relayer_never_has() {
     assert!(texts(&turn(&world, &relayer, None).await.unwrap()).is_empty());
     let profile = turn(&world, &relayer, Some(MemoryHint::new(world.account.clone(), ""))).await.unwrap();
     assert_eq!(texts(&profile).len(), 2);
+    // A scope of nothing recalls nothing.
+    for words in ["boat", ""] {
+        let hint = MemoryHint { scope: RecallScope::None, ..MemoryHint::new(world.account.clone(), words) };
+        assert!(texts(&turn(&world, &relayer, Some(hint)).await.unwrap()).is_empty());
+    }
 
     // Nothing of the turn was written, neither here nor to a log.
     assert!(world.memory.turns().is_empty());
@@ -116,25 +121,14 @@ async fn only_the_owner_and_its_delegates_get_an_owners_memory() {
     assert_ne!(OwnerId::of(&other_account.public_key()), world.owner());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_scope_of_nothing_recalls_nothing() {
-    let world = World::new().await;
-    world.remember("The user's boat is called Marigold").await;
-    let relayer = world.sealed().await;
-    for words in ["boat", ""] {
-        let hint = MemoryHint { scope: RecallScope::None, ..MemoryHint::new(world.account.clone(), words) };
-        assert!(texts(&turn(&world, &relayer, Some(hint)).await.unwrap()).is_empty());
-    }
-}
-
 /// A peer that speaks frames by itself.
-async fn peer() -> MeshHandle {
+pub(super) async fn peer() -> MeshHandle {
     // A peer dials loopback addresses only if it listens on one.
     let config = MeshConfig::server("raw peer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
     Mesh::spawn(SecretSigningKey::generate().expose_seed(), config).await.unwrap().0
 }
 
-async fn stream_to(peer: &MeshHandle, relayer: &SealedRelayer) -> TurnStream {
+pub(super) async fn stream_to(peer: &MeshHandle, relayer: &SealedRelayer) -> TurnStream {
     let deadline = Instant::now() + Duration::from_secs(20);
     peer.open(relayer.mesh.node_id(), &relayer.mesh.listen_addrs(), deadline).await.unwrap()
 }
@@ -142,7 +136,7 @@ async fn stream_to(peer: &MeshHandle, relayer: &SealedRelayer) -> TurnStream {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_streams_of_a_few_peers_do_not_stop_an_honest_turn() {
     let world = World::new().await;
-    let limits = SealedLimits { relayed_turns: 1, ..SealedLimits::default() };
+    let limits = SealedLimits { relayed_turns: 1, ..SealedLimits::new(Networks::default()) };
     let relayer = world.sealed_with(SecretSigningKey::generate(), limits).await;
     let peers = [peer().await, peer().await];
     let mut idle = Vec::new();

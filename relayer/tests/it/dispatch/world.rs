@@ -30,6 +30,7 @@ use baton_relayer::{
     Recollection, Relayer, SealedLimits,
     chat::{Chat, ChatAnswer, ChatConfig, ChatError, ChatEvent, ChatRequest},
     delegation::registry::{Change, Records},
+    owners::{OwnerPolicy, Owners},
 };
 use baton_walrus_client::ShardCount;
 use futures::future::BoxFuture;
@@ -272,7 +273,7 @@ impl World {
 
     /// A relayer with this key.
     pub(super) async fn sealed_as(&self, key: SecretSigningKey) -> SealedRelayer {
-        self.sealed_with(key, SealedLimits::default()).await
+        self.sealed_with(key, SealedLimits::new(Networks::default())).await
     }
 
     /// A relayer with this key and these limits.
@@ -282,8 +283,9 @@ impl World {
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
         config.limits.own_networks = Networks::loopback();
         let (mesh, incoming) = Mesh::spawn(key.expose_seed(), config).await.unwrap();
-        let relayer = Relayer::new(key.clone(), mesh.clone(), self.clock());
-        let relayer = relayer.with_memory(self.memory.clone()).with_limits(limits);
+        let owners = Arc::new(Owners::new(OwnerPolicy::default(), key.public_key()));
+        let (memory, clock) = (self.memory.clone(), self.clock());
+        let relayer = Relayer::new(key.clone(), mesh.clone(), memory, owners, limits, clock);
         tokio::spawn(relayer.run(incoming, CancellationToken::new(), Duration::from_secs(1)));
         SealedRelayer { mesh, key }
     }
