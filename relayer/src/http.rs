@@ -7,11 +7,11 @@
 mod api_error;
 mod audience;
 mod body;
-mod chat;
+pub mod chat;
 mod client_address;
-mod completion;
 mod constraints;
 mod delegations;
+mod document;
 mod extract;
 mod gate;
 mod identity;
@@ -32,7 +32,7 @@ mod tools;
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -41,26 +41,21 @@ use baton_kit::listen;
 use baton_limits::{Buckets, Rate, Slots, Subnet};
 use baton_memory::{Memory, extraction, ids::OwnerId};
 use baton_models::embed::Embedder;
+use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
-use utoipa::openapi::{
-    Components, InfoBuilder, OpenApi, OpenApiBuilder, Paths,
-    security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme},
-};
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(crate) use api_error::ApiError;
-pub(crate) use api_error::ApiErrorJson;
 pub use audience::Audience;
 pub use client_address::ClientAddresses;
 pub use identity::{IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity};
 pub use limits::Limits;
 
-use operation::Operation;
+use chat::Chat;
 
 use crate::{
     budgets::Budgets,
-    chat::Chat,
     delegation::registry::{Records, Registry},
     owners::Owners,
     slots::slots,
@@ -85,7 +80,7 @@ struct Inner {
     requests: Slots,
     large_bodies: Slots,
     tasks: TaskTracker,
-    document: OnceLock<OpenApi>,
+    document: OnceLock<Value>,
     /// Memory's last readiness answer, with its time.
     readiness: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), String>)>>,
 }
@@ -168,77 +163,12 @@ impl AppState {
     }
 }
 
-/// All open routes.
-fn open_routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(open::health))
-        .routes(routes!(open::ready))
-        .routes(routes!(open::version))
-        .routes(routes!(open::relayer))
-        .routes(routes!(open::config))
-        .routes(routes!(open::sui))
-        .routes(routes!(open::document))
-}
-
-/// The OpenAPI document of all routes, with conversations.
-#[must_use]
-pub fn document() -> OpenApi {
-    describe(&operations(Some(None)), open_routes().into_openapi())
-}
-
-/// All operations behind the gate; the last is that of conversations, if there are any.
-fn operations(chat: Option<Option<Chat>>) -> Vec<Operation> {
-    operations::table().into_iter().chain(chat.map(chat::operation)).collect()
-}
-
-fn describe(operations: &[Operation], open: OpenApi) -> OpenApi {
-    let info = InfoBuilder::new()
-        .title("Baton relayer")
-        .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(DESCRIPTION));
-    let (mut paths, mut schemas) = (Paths::new(), Vec::new());
-    for operation in operations {
-        operation.describe(&mut paths, &mut schemas);
-    }
-    #[cfg(feature = "mcp")]
-    tools::describe(&mut paths);
-    let mut components = Components::new();
-    components.schemas.extend(schemas);
-    let mut all = SecurityRequirement::default();
-    for (header, about) in open::AUTH_HEADERS {
-        let scheme = ApiKey::Header(ApiKeyValue::with_description(header, about));
-        components.add_security_scheme(header, SecurityScheme::ApiKey(scheme));
-        all = all.add(header, Vec::<String>::new());
-    }
-    components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
-    for (path, item) in &mut paths.paths {
-        let token = (path == gate::AGENTS).then(|| SecurityRequirement::new("token", Vec::<String>::new()));
-        for (_, operation) in open::operations(item) {
-            operation.security = Some([Some(all.clone()), token.clone()].into_iter().flatten().collect());
-        }
-    }
-    let document = OpenApiBuilder::new().info(info.build()).paths(paths).components(Some(components));
-    let mut document = document.build();
-    document.merge(open);
-    completion::complete(&mut document);
-    constraints::constrain(&mut document);
-    document
-}
-
-const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /readyz, /version, /relayer, /config, \
-    /sui and /openapi.json is signed: Ed25519 over `{timestamp}.{METHOD}.{path and query}.{SHA-256 of the body, hex}.{nonce}.\
-    {account id}`, in the headers x-public-key, x-signature (both hex), x-timestamp (seconds), x-nonce (a UUID) and \
-    x-account-id (the Sui address of the owner's key). The query parameter `relayer`, the key at /relayer, binds a request to \
-    this relayer; it may be required. A body of more than 2 MiB needs its SHA-256, hex, in \
-    x-body-sha256 too, so that its signature is checked before it is read. A key that is not the owner's needs a delegation, registered or in \
-    the header x-delegation. Errors are JSON with code, message, hint and request_id; a 429 or 503 says in Retry-After \
-    when to come back. Times are RFC 3339. The namespace `default` is the shared pool of no project.";
-
 /// The whole server: open routes, those of the table, conversations if there are any, and `/mcp`.
 pub fn router(app: &AppState, chat: Option<Chat>) -> Router {
-    let operations = operations(chat.map(Some));
-    let (open, open_document) = open_routes().split_for_parts();
-    let _ = app.inner.document.set(describe(&operations, open_document));
+    let operations: Vec<_> = operations::table().into_iter().chain(chat.map(chat::operation)).collect();
+    let _ = app.inner.document.set(document::document(&operations));
+    let routes = open::routes().into_iter();
+    let open = routes.fold(Router::new(), |router, (_, path, _, handler)| router.route(path, handler));
     let mut router =
         open.layer(middleware::from_fn_with_state(app.clone(), gate::open)).with_state(app.clone());
     #[cfg(feature = "mcp")]
@@ -271,9 +201,4 @@ pub async fn serve(
         tracing::warn!("tasks of requests still run at the end of the grace period");
     }
     Ok(())
-}
-
-/// Locks a mutex that is never held across an await.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -168,13 +168,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn e7_of_a_long_message_a_turn_carries_the_beginning() {
-        let long = "I sail. ".repeat(2_000);
-        let (_, items) = items_of(vec![hit(1, &long), hit(2, "short")]);
-        assert!(items.len() == 2 && items[0].text.starts_with("I sail.") && items[0].text.len() < 4_096);
-    }
-
-    #[test]
     fn items_that_do_not_fit_an_envelope_are_omitted_whole() {
         let many: Vec<Hit> = (0..=u8::MAX).map(|id| hit(id, &"y".repeat(4000))).collect();
         let (kept, items) = items_of(many);

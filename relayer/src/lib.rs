@@ -15,7 +15,6 @@ mod address_file;
 mod auth;
 mod backups;
 mod budgets;
-pub mod chat;
 mod cli;
 mod commands;
 mod config;
@@ -38,6 +37,7 @@ mod time;
 mod upkeep;
 
 pub use budgets::{BudgetLimits, Budgets};
+pub use http::chat;
 pub use injection::Recollection;
 pub use node_model::NodeModel;
 pub use program::main;

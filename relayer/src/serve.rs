@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     address_file::{AddressFile, RunningOptions},
-    chat::{Chat, ChatConfig},
+    chat::Chat,
     config::Settings,
     http::{
         self, AppState, Audience, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig,
@@ -114,8 +114,8 @@ async fn conversations(
         tracing::info!("no conversations over HTTP: they need publishers and aggregators");
         return Ok(None);
     };
-    let config = ChatConfig { allow_echo: settings.options.allow_echo() };
-    let chat = Chat::new(client.clone(), memory, key.clone(), config, Arc::new(now_ms));
+    let echo = settings.options.allow_echo();
+    let chat = Chat::new(client.clone(), memory, key.clone(), echo, Arc::new(now_ms));
     Ok(Some((client, chat)))
 }
 

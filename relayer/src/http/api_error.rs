@@ -1,7 +1,5 @@
 //! All errors in one shape: code, message, hint and request id. Codes are stable; texts are for people.
 
-use std::fmt::Write as _;
-
 use axum::{
     Json,
     extract::Request,
@@ -133,12 +131,6 @@ impl ApiError {
         Self::new(NOT_FOUND).saying(format!("no such {what}"))
     }
 
-    /// An action that only the owner's key may do.
-    #[must_use]
-    pub(crate) fn owner_only() -> Self {
-        Self::new(OWNER_ONLY)
-    }
-
     /// Sets the message.
     #[must_use]
     pub(crate) fn saying(mut self, message: impl Into<String>) -> Self {
@@ -254,10 +246,7 @@ pub(super) struct RequestId(pub String);
 
 impl RequestId {
     fn random() -> Self {
-        Self(random_bytes::<8>().iter().fold(String::with_capacity(16), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        }))
+        Self(hex::encode(random_bytes::<8>()))
     }
 }
 

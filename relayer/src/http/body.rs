@@ -33,8 +33,6 @@ pub(super) struct BodyReader {
     parts: BodyDataStream,
     limits: BodyLimits,
     bytes: Vec<u8>,
-    /// A part that arrived and exceeds the last bound.
-    next: Option<Bytes>,
     /// When the sender's grace period ends.
     grace: Instant,
 }
@@ -42,7 +40,7 @@ pub(super) struct BodyReader {
 impl BodyReader {
     pub(super) fn new(body: Body, limits: BodyLimits) -> Self {
         let grace = Instant::now() + limits.patience;
-        Self { parts: body.into_data_stream(), limits, bytes: Vec::new(), next: None, grace }
+        Self { parts: body.into_data_stream(), limits, bytes: Vec::new(), grace }
     }
 
     /// Reads on until the body ends, or more than `bound` bytes have arrived. Returns whether it ended.
@@ -50,27 +48,17 @@ impl BodyReader {
     /// # Errors
     /// A 413 for a body that is too long, a 408 for a slow or incomplete one.
     pub(super) async fn read_within(&mut self, bound: usize) -> Result<bool, ApiError> {
-        loop {
-            let part = match self.next.take() {
-                Some(part) => part,
-                None => match self.receive().await? {
-                    Some(part) => part,
-                    None => return Ok(true),
-                },
-            };
-            let length = self.bytes.len().saturating_add(part.len());
-            if length > self.limits.most {
+        while self.bytes.len() <= bound {
+            let Some(part) = self.receive().await? else { return Ok(true) };
+            if self.bytes.len().saturating_add(part.len()) > self.limits.most {
                 let most = self.limits.most;
                 return Err(
                     ApiError::new(TOO_LARGE).saying(format!("a body of this route has at most {most} bytes"))
                 );
             }
-            if length > bound {
-                self.next = Some(part);
-                return Ok(false);
-            }
             self.bytes.extend_from_slice(&part);
         }
+        Ok(false)
     }
 
     async fn receive(&mut self) -> Result<Option<Bytes>, ApiError> {

@@ -1,58 +1,76 @@
-//! `POST /v1/chat`: one turn of a conversation, with a whole answer or server-sent events. Neither the words
-//! nor the session's key are kept.
+//! Conversations in plain mode, `POST /v1/chat`: here the relayer is the session's client, for the length of one request.
+//! The answer is whole, or comes as server-sent events.
+//!
+//! The root of the session comes with the request, lives in memory, and is wiped when the request ends.
+//! Between two requests, nothing on the relayer can open the session.
+//!
+//! Some data must outlive a request: the journal of turns, and blobs that the store does not have yet. The
+//! client seals it under the root and keeps it among the owner's records. The next request with the root
+//! continues from it, here or at another relayer on the same database.
+//!
+//! This module must never keep a root, log a word, or fail a turn because memory failed.
+
+mod head;
+mod memoryless;
+mod session_records;
+mod turn;
 
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{
     Json,
-    http::{Method, StatusCode},
+    http::Method,
     response::{
         IntoResponse, Response, Sse,
         sse::{Event, KeepAlive},
     },
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use baton_client::SessionRoot;
-use baton_memory::{api::RecallMode, limits::MAX_PAGE, model::MemoryScope};
+use baton_client::{Client, ClientError, SessionRoot};
+use baton_keys::SecretSigningKey;
+use baton_memory::{
+    api::{MemoryError, RecallMode},
+    ids::OwnerId,
+    model::MemoryScope,
+};
 use baton_proto::{
-    ErrorCode,
+    ErrorCode, SignedObject,
     ids::SessionId,
+    receipt::Receipt,
     record::{FinishReason, Message, Role},
 };
 use futures::stream;
-use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
-use utoipa::{ToSchema, openapi::Response as Documented};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::task::TaskTracker;
+use utoipa::ToSchema;
 use zeroize::Zeroizing;
 
 use super::{
     ApiError,
-    api_error::{
-        BUSY, CHAT_FORKED, CHAT_GONE, CHAT_ROLLBACK, INTERNAL, MODEL, NO_NODE, RequestId, UNAVAILABLE,
-        UNSUPPORTED,
-    },
-    extract::scope_named,
+    api_error::{BUSY, CHAT_FORKED, CHAT_GONE, CHAT_ROLLBACK, INTERNAL, MODEL, NO_NODE, UNAVAILABLE},
+    document::Schemas,
     limits::CHAT_BODY_BYTES,
-    operation::{Answer, Call, Effect, Operation, Schemas},
+    operation::{Answer, Call, Effect, Operation},
     shapes::RecallHit,
 };
-use crate::{
-    chat::{
-        Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, DEFAULT_MEMORY_TOKENS, DEFAULT_RECALL_ITEMS,
-        MemoryReport, RecalledFact,
-    },
-    delegation::Scope,
-};
+use crate::{delegation::Scope, injection::Recollection};
+use memoryless::DrivenSessions;
+use session_records::{RecordStore, SessionRecords};
 
-/// Most tokens of memories that a request may ask for.
-const MAX_MEMORY_TOKENS: u32 = 4096;
+/// Most concurrent conversations; each holds a session in memory.
+const MAX_CHATS: usize = 128;
+/// Events that may wait for a reader. An answer has fewer. A very slow reader of several attempts misses only
+/// display text, since the last event has the whole answer.
+const MAX_WAITING_EVENTS: usize = 4096;
 
 /// The route of conversations. It carries keys of sessions.
 pub(super) const PATH: &str = "/v1/chat";
 
-/// The operation of these conversations; without them, for its documentation alone.
-pub(super) fn operation(chat: Option<Chat>) -> Operation {
-    let handler = move |call, input| turn(chat.clone(), call, input);
+/// The operation of these conversations.
+pub(super) fn operation(chat: Chat) -> Operation {
+    let handler = move |call, request| answer(chat.clone(), call, request);
     Operation::new(
         Effect::Adds,
         Method::POST,
@@ -81,239 +99,400 @@ struct MessageInput {
     tool_call_id: Option<String>,
 }
 
-/// A text that is wiped on drop.
-struct SecretText(Zeroizing<String>);
-
-impl<'de> Deserialize<'de> for SecretText {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
-    }
+/// The messages of a request.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(try_from = "Vec<MessageInput>")]
+pub struct ChatMessages {
+    /// System text to pin from now on; `None` leaves it unchanged.
+    pub system: Option<Vec<Message>>,
+    /// The new messages, in order; the session holds the earlier ones.
+    pub said: Vec<Message>,
 }
 
-impl std::fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SecretText(..)")
+impl TryFrom<Vec<MessageInput>> for ChatMessages {
+    type Error = &'static str;
+
+    fn try_from(input: Vec<MessageInput>) -> Result<Self, Self::Error> {
+        let mut read = Self::default();
+        for message in input {
+            let role = match message.role.as_str() {
+                "system" => Role::System,
+                "user" => Role::User,
+                "tool" => Role::Tool,
+                "assistant" => {
+                    read.said.clear();
+                    continue;
+                }
+                _ => return Err("a message's role is user, tool, system or assistant"),
+            };
+            let to = if role == Role::System { read.system.get_or_insert_default() } else { &mut read.said };
+            let mut message_read = Message::new(role, message.content);
+            (message_read.name, message_read.call_id) = (message.name, message.tool_call_id);
+            to.push(message_read);
+        }
+        Ok(read)
     }
 }
 
 /// One turn of a conversation.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ChatInput {
+#[schema(as = ChatInput)]
+pub struct ChatRequest {
     /// Messages of the turn. System messages are pinned to the session from now on. Of the others, only
     /// messages after the last `assistant` message count: the session holds the earlier messages.
-    messages: Vec<MessageInput>,
+    #[schema(value_type = Vec<MessageInput>)]
+    pub messages: ChatMessages,
     /// Name or id of the model. Default: any.
-    model: Option<String>,
+    pub model: Option<String>,
     /// Id of the session, 64 hex characters.
-    session_id: Option<String>,
+    #[serde(default, deserialize_with = "session_id")]
+    #[schema(value_type = Option<String>)]
+    pub session_id: Option<SessionId>,
     /// Root of the session, as 64 hex characters or 24 words. Default: a new session. The relayer holds it in
     /// memory only while the request lasts.
+    #[serde(default, deserialize_with = "session_key")]
     #[schema(value_type = Option<String>)]
-    session_key: Option<SecretText>,
+    pub session_key: Option<SessionRoot>,
     /// `head` of the last answer. The turn is refused if the session has another head.
-    head: Option<String>,
+    pub head: Option<String>,
     /// Project of the session. Default: the shared pool.
-    project: Option<String>,
+    pub project: Option<String>,
     /// Persona of the conversation, set when the session begins. Default: the session's. With any other
     /// persona, nothing is recalled or recorded.
-    persona: Option<String>,
+    pub persona: Option<String>,
     /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or
     /// `none`.
-    memory_scope: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub memory_scope: Option<MemoryScope>,
+    /// Nothing intimate, whatever the scope says: the caller was not granted it.
+    #[serde(skip)]
+    pub without_intimate: bool,
     /// Whether to answer as server-sent events: `started`, `text`, `restarted`, then `done` or `error`.
     #[serde(default)]
-    stream: bool,
+    pub stream: bool,
     /// Most tokens of the answer.
-    max_tokens: Option<u32>,
+    pub max_tokens: Option<u32>,
     /// Sampling temperature, 0 to 5. Default: 0.7.
-    temperature: Option<f32>,
+    pub temperature: Option<f32>,
     /// Sampling seed. Default: random.
-    seed: Option<u64>,
+    pub seed: Option<u64>,
     /// Most memories, up to 200. Default: 6.
-    recall_limit: Option<usize>,
+    pub recall_limit: Option<usize>,
     /// Most tokens of memories, up to 4096. Default: 512.
-    memory_tokens: Option<u32>,
+    pub memory_tokens: Option<u32>,
 }
 
-/// A memory that was sent to the node with the turn.
-#[derive(Debug, Serialize, ToSchema)]
-struct RecalledJson {
+fn session_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SessionId>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|text| text.parse().map_err(|error| D::Error::custom(format!("`session_id`: {error}"))))
+        .transpose()
+}
+
+fn session_key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SessionRoot>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)?.map(Zeroizing::new) else {
+        return Ok(None);
+    };
+    let mut bytes = Zeroizing::new([0u8; 32]);
+    if hex::decode_to_slice(text.trim(), &mut bytes[..]).is_ok() {
+        return Ok(Some(SessionRoot::from_bytes(*bytes)));
+    }
+    let wrong = |error| format!("`session_key` is 64 hex characters or 24 words: {error}");
+    SessionRoot::from_words(&text).map(Some).map_err(|error| D::Error::custom(wrong(error)))
+}
+
+/// A memory that was sent to the node with the turn (A8).
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = RecalledJson)]
+pub struct RecalledFact {
+    /// The item, with score and provenance; its text is the sent text.
     #[serde(flatten)]
-    found: RecallHit,
+    pub(super) found: RecallHit,
     /// Whether the node used it, by its signed receipt; null while unknown.
-    used: Option<bool>,
+    pub used: Option<bool>,
 }
 
 /// The use of memory in a turn.
-#[derive(Debug, Serialize, ToSchema)]
-struct MemoryJson {
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = MemoryJson)]
+pub struct MemoryReport {
     /// Kind of search: `full`, `lexical` (words only) or `none`.
     #[schema(value_type = String)]
-    mode: RecallMode,
+    pub mode: RecallMode,
     /// Reason for a search that was not full, with any fix. If memory is lost, the turn continues without
     /// it.
-    degraded: Option<String>,
+    pub degraded: Option<String>,
     /// Number of matches that were left out.
-    dropped: usize,
+    pub(crate) dropped: usize,
     /// Whether the turn is durably recorded. If not, the session's next request records it, unless memory was
     /// lost.
-    recorded: Option<bool>,
+    pub recorded: Option<bool>,
 }
 
-/// Durations, in milliseconds.
-#[derive(Debug, Serialize, ToSchema)]
-struct LatencyJson {
-    recall_ms: u64,
-    first_token_ms: Option<u64>,
-    total_ms: u64,
+impl MemoryReport {
+    /// The report of a turn without a search.
+    fn of_none(degraded: Option<String>) -> Self {
+        Self { mode: RecallMode::None, degraded, dropped: 0, recorded: None }
+    }
 }
 
 /// The node's receipt of the turn.
-#[derive(Debug, Serialize, ToSchema)]
-struct ReceiptJson {
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ReceiptJson {
     /// Hash of the receipt, in hex.
     hash: String,
     /// Id of the model.
     model: String,
     /// `native`, `proxied` or `echo`.
-    engine: String,
+    engine: &'static str,
     input_tokens: u32,
     output_tokens: u32,
     memory_tokens: u32,
-    memory_items: u16,
+    /// Items of memory that the node used.
+    pub memory_items: u16,
     price: u64,
     /// Signed receipt as in docs/PROTOCOL.md, base64.
     signed: String,
 }
 
-/// An earlier turn that was finished first.
-#[derive(Debug, Serialize, ToSchema)]
-struct EarlierJson {
-    turn: u64,
-    content: String,
-}
-
-/// A finished turn.
-#[derive(Debug, Serialize, ToSchema)]
-struct ChatOutput {
-    content: String,
-    /// `stop`, `length` or `tool_calls`.
-    finish_reason: String,
-    session_id: String,
-    /// Key that continues the session, here or in any client; as secret as the conversation.
-    session_key: String,
-    /// Head of the session; send it with the next request.
-    head: String,
-    request_id: String,
-    /// Turn in the session, from 0.
-    turn: u64,
-    /// Node that served the turn.
-    node: String,
-    model: Option<String>,
-    recalled_facts: Vec<RecalledJson>,
-    memory: MemoryJson,
-    receipt: Option<ReceiptJson>,
-    earlier: Option<EarlierJson>,
-    latency: LatencyJson,
-}
-
-/// The answer to a turn.
-enum TurnAnswer {
-    Whole(Box<ChatOutput>),
-    /// Server-sent events.
-    Events(Response),
-}
-
-impl Answer for TurnAnswer {
-    fn documented(schemas: &mut Schemas) -> (StatusCode, Documented) {
-        ChatOutput::documented(schemas)
-    }
-
-    fn respond(self) -> Response {
-        match self {
-            Self::Whole(output) => Json(output).into_response(),
-            Self::Events(events) => events,
+impl From<SignedObject<Receipt>> for ReceiptJson {
+    fn from(receipt: SignedObject<Receipt>) -> Self {
+        Self {
+            hash: receipt.receipt_hash().to_string(),
+            model: receipt.model.to_string(),
+            engine: receipt.engine.name(),
+            input_tokens: receipt.tokens.input,
+            output_tokens: receipt.tokens.output,
+            memory_tokens: receipt.tokens.memory,
+            memory_items: receipt.memory_items,
+            price: receipt.price,
+            signed: BASE64_STANDARD.encode(receipt.encode()),
         }
     }
 }
 
-async fn turn(chat: Option<Chat>, call: Call, input: ChatInput) -> Result<TurnAnswer, ApiError> {
-    let chat = chat.ok_or_else(|| ApiError::new(UNSUPPORTED))?;
-    let streamed = input.stream;
-    let place = call.caller.place(input.project.clone(), None, input.persona.clone())?;
-    let scope = scope_named(input.memory_scope.as_deref())?;
-    let mut request = read(input, scope)?;
+/// An earlier turn that was finished first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = EarlierJson)]
+pub struct EarlierTurn {
+    /// Turn in the session, from 0.
+    pub turn: u64,
+    /// Its answer.
+    pub content: String,
+}
+
+/// A finished turn.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = ChatOutput)]
+pub struct ChatAnswer {
+    /// The answer.
+    pub content: String,
+    /// `stop`, `length` or `tool_calls`.
+    finish_reason: &'static str,
+    /// The session.
+    #[serde(serialize_with = "as_text")]
+    #[schema(value_type = String)]
+    pub session_id: SessionId,
+    /// Key that continues the session, here or in any client; as secret as the conversation.
+    #[serde(serialize_with = "as_hex")]
+    #[schema(value_type = String)]
+    pub session_key: SessionRoot,
+    /// Head of the session; send it with the next request.
+    pub head: String,
+    /// Id of the request in the relayer's log.
+    request_id: String,
+    /// Turn in the session, from 0.
+    pub turn: u64,
+    /// Node that served the turn.
+    node: String,
+    model: Option<String>,
+    /// The memories of the turn.
+    pub recalled_facts: Vec<RecalledFact>,
+    /// The use of memory.
+    pub memory: MemoryReport,
+    /// The node's signed receipt; null for a turn that comes from the store alone.
+    pub receipt: Option<ReceiptJson>,
+    /// An earlier message that was finished first.
+    pub earlier: Option<EarlierTurn>,
+}
+
+fn as_text<S: Serializer>(value: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn as_hex<S: Serializer>(root: &SessionRoot, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&Zeroizing::new(hex::encode(root.expose())))
+}
+
+fn finish_name(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Length => "length",
+        FinishReason::ToolCall => "tool_calls",
+        FinishReason::Stop | FinishReason::StopString | FinishReason::None => "stop",
+    }
+}
+
+/// Events of a turn.
+#[derive(Debug)]
+pub enum ChatEvent {
+    /// The session is open and memory has answered; the turn begins.
+    Started {
+        /// The session.
+        session_id: SessionId,
+        /// The memories of the turn.
+        recalled: Vec<RecalledFact>,
+        /// The report of memory.
+        memory: MemoryReport,
+    },
+    /// Text of the answer; display only.
+    Text(String),
+    /// Earlier text is void.
+    Restarted,
+    /// The turn is done: accepted, recorded, and the last event.
+    Done(Box<ChatAnswer>),
+    /// The turn failed; the last event.
+    Failed(ChatError),
+}
+
+/// Why a turn failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChatError {
+    /// The request is invalid; the text says why.
+    #[error("{0}")]
+    Bad(String),
+    /// The presented head differs from the session's head, or other sources have fewer turns than it names.
+    #[error("{code}: {0}", code = ErrorCode::RollbackDetected)]
+    Rollback(&'static str),
+    /// Another writer replaced a turn.
+    #[error("{code}", code = ErrorCode::ForkDetected)]
+    Fork,
+    /// The reader disconnected, and the turn was cancelled.
+    #[error("nobody waited for the answer; the turn was given up")]
+    HungUp,
+    /// The session, or the relayer, is busy.
+    #[error("another turn of this session is under way, or was a moment ago")]
+    Busy {
+        /// When to retry.
+        retry_after_ms: u64,
+    },
+    /// The client's own error.
+    #[error(transparent)]
+    Client(Box<ClientError>),
+    /// Memory failed in the middle of a turn: the session's own records could not be stored.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+impl From<ClientError> for ChatError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Protocol(ErrorCode::ForkDetected) => Self::Fork,
+            error => Self::Client(Box::new(error)),
+        }
+    }
+}
+
+/// The conversations of this relayer. Clones share everything.
+#[derive(Clone)]
+pub struct Chat {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// A client in memory, without sessions of its own; the clients of requests share its network and nodes.
+    client: Client,
+    memory: Arc<dyn Recollection>,
+    key: SecretSigningKey,
+    allow_echo: bool,
+    now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    slots: Arc<Semaphore>,
+    /// Sessions that run while their owner's memory is unreadable.
+    memoryless: DrivenSessions,
+    tasks: TaskTracker,
+}
+
+impl Chat {
+    /// Conversations over a client in memory, with this memory; `key` is the relayer's. With `allow_echo`, test engines
+    /// that only repeat the message may serve.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        memory: Arc<dyn Recollection>,
+        key: SecretSigningKey,
+        allow_echo: bool,
+        now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    ) -> Self {
+        let slots = Arc::new(Semaphore::new(MAX_CHATS));
+        let (memoryless, tasks) = (DrivenSessions::default(), TaskTracker::new());
+        let inner = Inner { client, memory, key, allow_echo, now_ms, slots, memoryless, tasks };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Begins a turn; its last event is [`ChatEvent::Done`] or [`ChatEvent::Failed`]. A reader that
+    /// disconnects during the answer cancels it. The node stops, the message is dropped, and the session
+    /// stays unchanged. An accepted answer is always finished, and waits for the session's next request.
+    ///
+    /// # Errors
+    /// [`ChatError::Bad`], [`ChatError::Busy`].
+    pub fn turn(&self, owner: OwnerId, request: ChatRequest) -> Result<mpsc::Receiver<ChatEvent>, ChatError> {
+        turn::check(&request)?;
+        let busy = |_| ChatError::Busy { retry_after_ms: 1000 };
+        let slot = self.inner.slots.clone().try_acquire_owned().map_err(busy)?;
+        let (events, receiver) = mpsc::channel(MAX_WAITING_EVENTS);
+        let chat = self.clone();
+        self.inner.tasks.spawn(async move {
+            let last = match Box::pin(chat.drive(owner, request, &events)).await {
+                Ok(answer) => ChatEvent::Done(Box::new(answer)),
+                Err(error) => ChatEvent::Failed(error),
+            };
+            // A reader that left after the answer gets it with its next request.
+            let _ = events.send(last).await;
+            drop(slot);
+        });
+        Ok(receiver)
+    }
+
+    /// Waits for running turns.
+    pub async fn finish(&self) {
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+}
+
+/// The answer to a turn, whole or as server-sent events.
+struct TurnAnswer(Response);
+
+impl Answer for TurnAnswer {
+    fn documented(schemas: &mut Schemas) -> (u16, Value) {
+        ChatAnswer::documented(schemas)
+    }
+
+    fn respond(self) -> Response {
+        self.0
+    }
+}
+
+async fn answer(chat: Chat, call: Call, mut request: ChatRequest) -> Result<TurnAnswer, ApiError> {
+    let place = call.caller.place(request.project, None, request.persona)?;
     (request.project, request.persona) = (place.project, place.persona);
     request.without_intimate = !call.caller.sees_intimate();
-    let events = chat.turn(call.owner(), request).map_err(api_error)?;
+    let streamed = request.stream;
+    let mut events = chat.turn(call.owner(), request).map_err(api_error)?;
+    let id = call.request_id.0;
     if streamed {
-        return Ok(TurnAnswer::Events(sse(events, call.request_id).into_response()));
+        let events = stream::unfold((events, id), |(mut events, id)| async move {
+            let event = events.recv().await?;
+            Some((Ok::<_, Infallible>(sent(event, &id)), (events, id)))
+        });
+        // A proxy in front, such as nginx, would keep the events back.
+        let events = ([("x-accel-buffering", "no")], Sse::new(events).keep_alive(KeepAlive::default()));
+        return Ok(TurnAnswer(events.into_response()));
     }
-    let answer = whole(events).await?;
-    Ok(TurnAnswer::Whole(Box::new(output(answer, &call.request_id))))
-}
-
-fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, ApiError> {
-    let session_id = input.session_id.map(|text| {
-        text.parse::<SessionId>().map_err(|error| ApiError::bad(format!("`session_id`: {error}")))
-    });
-    let (system, messages) = messages(input.messages)?;
-    Ok(ChatRequest {
-        messages,
-        system,
-        session_id: session_id.transpose()?,
-        session_key: input.session_key.map(|text| root(&text.0)).transpose()?,
-        head: input.head,
-        project: input.project,
-        persona: input.persona,
-        scope,
-        without_intimate: false,
-        model: input.model,
-        max_tokens: input.max_tokens,
-        temperature: input.temperature,
-        seed: input.seed,
-        recall_items: input.recall_limit.unwrap_or(DEFAULT_RECALL_ITEMS).min(MAX_PAGE),
-        memory_tokens: input.memory_tokens.unwrap_or(DEFAULT_MEMORY_TOKENS).min(MAX_MEMORY_TOKENS),
-    })
-}
-
-/// Parses a session's root from hex or words.
-fn root(text: &str) -> Result<SessionRoot, ApiError> {
-    let mut bytes = Zeroizing::new([0u8; 32]);
-    if hex::decode_to_slice(text.trim(), &mut bytes[..]).is_ok() {
-        return Ok(SessionRoot::from_bytes(*bytes));
-    }
-    SessionRoot::from_words(text)
-        .map_err(|error| ApiError::bad(format!("`session_key` is 64 hex characters or 24 words: {error}")))
-}
-
-/// The pinned text, if given, and the messages that begin the turn.
-fn messages(input: Vec<MessageInput>) -> Result<(Option<Vec<Message>>, Vec<Message>), ApiError> {
-    let (mut system, mut said) = (Vec::new(), Vec::new());
-    for message in input {
-        let role = match message.role.as_str() {
-            "system" => Role::System,
-            "user" => Role::User,
-            "tool" => Role::Tool,
-            "assistant" => {
-                said.clear();
-                continue;
-            }
-            _ => return Err(ApiError::bad("a message's role is user, tool, system or assistant")),
-        };
-        let mut read = Message::new(role, message.content);
-        (read.name, read.call_id) = (message.name, message.tool_call_id);
-        if role == Role::System { system.push(read) } else { said.push(read) }
-    }
-    Ok(((!system.is_empty()).then_some(system), said))
-}
-
-/// Waits for the last event.
-async fn whole(mut events: mpsc::Receiver<ChatEvent>) -> Result<ChatAnswer, ApiError> {
     while let Some(event) = events.recv().await {
         match event {
-            ChatEvent::Done(answer) => return Ok(*answer),
+            ChatEvent::Done(answer) => {
+                return Ok(TurnAnswer(Json(ChatAnswer { request_id: id, ..*answer }).into_response()));
+            }
             ChatEvent::Failed(error) => return Err(api_error(error)),
             ChatEvent::Started { .. } | ChatEvent::Text(_) | ChatEvent::Restarted => {}
         }
@@ -321,93 +500,28 @@ async fn whole(mut events: mpsc::Receiver<ChatEvent>) -> Result<ChatAnswer, ApiE
     Err(ApiError::new(INTERNAL))
 }
 
-fn sse(events: mpsc::Receiver<ChatEvent>, request_id: RequestId) -> impl IntoResponse {
-    let stream = stream::unfold((events, request_id), |(mut events, request_id)| async move {
-        let event = events.recv().await?;
-        Some((Ok::<_, Infallible>(sent(event, &request_id)), (events, request_id)))
-    });
-    // A proxy in front, such as nginx, would keep the events back.
-    ([("x-accel-buffering", "no")], Sse::new(stream).keep_alive(KeepAlive::default()))
-}
-
-fn sent(event: ChatEvent, request_id: &RequestId) -> Event {
+fn sent(event: ChatEvent, request_id: &str) -> Event {
     let (name, value) = match event {
         ChatEvent::Started { session_id, recalled, memory } => {
-            let recalled: Vec<RecalledJson> = recalled.into_iter().map(Into::into).collect();
-            let value = serde_json::json!({
-                "session_id": session_id.to_string(), "request_id": request_id.0, "recalled_facts": recalled,
-                "memory": MemoryJson::from(memory),
+            let session_id = session_id.to_string();
+            let value = json!({
+                "session_id": session_id, "request_id": request_id, "recalled_facts": recalled, "memory": memory,
             });
             ("started", value)
         }
-        ChatEvent::Text(text) => ("text", serde_json::json!({ "text": text })),
-        ChatEvent::Restarted => ("restarted", serde_json::json!({})),
+        ChatEvent::Text(text) => ("text", json!({ "text": text })),
+        ChatEvent::Restarted => ("restarted", json!({})),
         ChatEvent::Done(answer) => {
-            ("done", serde_json::to_value(output(*answer, request_id)).unwrap_or_default())
+            ("done", json!(ChatAnswer { request_id: request_id.to_owned(), ..*answer }))
         }
-        ChatEvent::Failed(error) => {
-            ("error", serde_json::to_value(api_error(error).json(&request_id.0)).unwrap_or_default())
-        }
+        ChatEvent::Failed(error) => ("error", json!(api_error(error).json(request_id))),
     };
     // The value is our own JSON text, without the line ends that an event cannot carry.
     Event::default().event(name).data(value.to_string())
 }
 
-impl From<RecalledFact> for RecalledJson {
-    fn from(fact: RecalledFact) -> Self {
-        Self { found: fact.hit.into(), used: fact.used }
-    }
-}
-
-impl From<MemoryReport> for MemoryJson {
-    fn from(report: MemoryReport) -> Self {
-        let MemoryReport { mode, degraded, dropped, recorded } = report;
-        Self { mode, degraded, dropped: dropped.len(), recorded }
-    }
-}
-
-fn output(answer: ChatAnswer, request_id: &RequestId) -> ChatOutput {
-    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let receipt = answer.receipt.map(|receipt| ReceiptJson {
-        hash: receipt.receipt_hash().to_string(),
-        model: receipt.model.to_string(),
-        engine: receipt.engine.name().to_owned(),
-        input_tokens: receipt.tokens.input,
-        output_tokens: receipt.tokens.output,
-        memory_tokens: receipt.tokens.memory,
-        memory_items: receipt.memory_items,
-        price: receipt.price,
-        signed: BASE64_STANDARD.encode(receipt.encode()),
-    });
-    let finish = match answer.finish {
-        FinishReason::Length => "length",
-        FinishReason::ToolCall => "tool_calls",
-        FinishReason::Stop | FinishReason::StopString | FinishReason::None => "stop",
-    };
-    ChatOutput {
-        content: answer.content,
-        finish_reason: finish.to_owned(),
-        session_id: answer.session_id.to_string(),
-        session_key: hex::encode(answer.session_key.expose()),
-        head: answer.head,
-        request_id: request_id.0.clone(),
-        turn: answer.seq,
-        node: answer.node.to_string(),
-        model: answer.model,
-        recalled_facts: answer.recalled.into_iter().map(Into::into).collect(),
-        memory: answer.memory.into(),
-        receipt,
-        earlier: answer.earlier.map(|(turn, content)| EarlierJson { turn, content }),
-        latency: LatencyJson {
-            recall_ms: ms(answer.latency.recall),
-            first_token_ms: answer.latency.first_token.map(ms),
-            total_ms: ms(answer.latency.total),
-        },
-    }
-}
-
 /// Removes the chat records of sessions before memory deletes the sessions; returns whether any existed. It
-/// runs first, since a session in use cannot be deleted.
+/// runs first, since a session in use cannot be deleted. One that is resumed at once may be busy until its lease expires.
 ///
 /// # Errors
 /// A 503 while a session is in use.
@@ -418,8 +532,10 @@ pub(super) async fn forget(
     let mut any = false;
     // The names of plain-mode sessions are their ids.
     for session in sessions.into_iter().filter_map(|name| name.parse::<SessionId>().ok()) {
-        let (memory, now_ms) = (Arc::new(call.memory().clone()), call.app.inner.config.now_ms.clone());
-        any |= crate::chat::forget(memory, call.owner(), session, now_ms).await.map_err(api_error)?;
+        let store = Arc::new(RecordStore::Memory(Arc::new(call.memory().clone())));
+        let records = SessionRecords { store, owner: call.owner(), session };
+        let now_ms = call.app.inner.config.now_ms.clone();
+        any |= session_records::forget(records, now_ms).await.map_err(api_error)?;
     }
     Ok(any)
 }
@@ -441,23 +557,23 @@ fn api_error(error: ChatError) -> ApiError {
             tracing::warn!(%error, "a session's records are unavailable");
             ApiError::new(UNAVAILABLE).after_ms(2_000)
         }
-        ChatError::Client { name, message, code, kept } => {
-            let kind = match (name, code) {
+        ChatError::Client(error) => {
+            let kind = match (error.name(), error.code()) {
                 ("Deleted", _) => CHAT_GONE,
                 ("NoNode", _) => NO_NODE,
                 ("Log" | "Store", _) => UNAVAILABLE,
                 ("MessageTooLong" | "TooManyMessages" | "SchemaTooLong" | "EmptyMessage", _) => {
-                    return ApiError::bad(message);
+                    return ApiError::bad(error.to_string());
                 }
                 (
-                    _,
+                    name,
                     Some(ErrorCode::PayloadRejected | ErrorCode::ContextOverflow | ErrorCode::ContentRefused),
-                ) => {
-                    return ApiError::bad(message).with("error", name.into());
-                }
+                ) => return ApiError::bad(error.to_string()).with("error", name.into()),
                 _ => MODEL,
             };
-            ApiError::new(kind).saying(message).with("error", name.into()).with("message_kept", kept.into())
+            let is_kept = matches!(*error, ClientError::TurnFailed { .. } | ClientError::NoNode(_));
+            let answer = ApiError::new(kind).saying(error.to_string());
+            answer.with("error", error.name().into()).with("message_kept", is_kept.into())
         }
     }
 }
@@ -466,36 +582,33 @@ fn api_error(error: ChatError) -> ApiError {
 mod tests {
     use super::*;
 
-    fn message(role: &str, content: &str) -> MessageInput {
-        MessageInput { role: role.to_owned(), content: content.to_owned(), name: None, tool_call_id: None }
+    fn read(body: Value) -> Result<ChatRequest, String> {
+        serde_json::from_value(body).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_turn_begins_after_the_last_answer_and_pins_system_text() {
-        let (system, said) = messages(vec![
-            message("system", "be brief"),
-            message("user", "one"),
-            message("assistant", "1"),
-            message("user", "two"),
-        ])
-        .unwrap();
-        assert_eq!(system.unwrap()[0].text, "be brief");
-        assert_eq!(said.iter().map(|message| message.text.as_str()).collect::<Vec<_>>(), ["two"]);
-        assert!(messages(vec![message("robot", "x")]).is_err());
-        assert!(
-            messages(vec![message("user", "x")]).unwrap().0.is_none(),
-            "none leaves the pinned text as it is"
-        );
+        let of = |roles: &[(&str, &str)]| {
+            let messages = roles.iter().map(|(role, content)| json!({ "role": role, "content": content }));
+            read(json!({ "messages": messages.collect::<Vec<_>>() })).map(|request| request.messages)
+        };
+        let read =
+            of(&[("system", "be brief"), ("user", "one"), ("assistant", "1"), ("user", "two")]).unwrap();
+        assert_eq!(read.system.unwrap()[0].text, "be brief");
+        assert_eq!(read.said.iter().map(|message| message.text.as_str()).collect::<Vec<_>>(), ["two"]);
+        assert!(of(&[("robot", "x")]).is_err());
+        assert!(of(&[("user", "x")]).unwrap().system.is_none(), "none leaves the pinned text as it is");
     }
 
     #[test]
     fn a_session_key_is_hex_or_words_and_never_shown() {
         let key = SessionRoot::generate();
-        assert_eq!(root(&hex::encode(key.expose())).unwrap(), key);
-        assert_eq!(root(&key.to_words()).unwrap(), key);
-        let refused = root("secretsecret").unwrap_err().json("r");
-        assert!(!format!("{refused:?}").contains("secretsecret"));
-        let input: ChatInput = serde_json::from_str(r#"{"messages":[],"session_key":"abc"}"#).unwrap();
-        assert!(!format!("{input:?}").contains("abc"));
+        let of = |text: &str| read(json!({ "messages": [], "session_key": text }));
+        for text in [hex::encode(key.expose()), key.to_words().to_string()] {
+            let request = of(&text).unwrap();
+            assert!(!format!("{request:?}").contains(&text));
+            assert_eq!(request.session_key.unwrap(), key);
+        }
+        assert!(!of("secretsecret").unwrap_err().contains("secretsecret"));
     }
 }

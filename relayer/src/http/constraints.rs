@@ -1,390 +1,205 @@
 //! Adds the constraints of fields to the OpenAPI document, by the names of fields: a project has the same form in
 //! each request and answer. Pure.
 
-use serde_json::Value;
-use utoipa::{
-    Number,
-    openapi::{
-        Array, KnownFormat, OpenApi, RefOr, Schema, SchemaFormat,
-        path::Operation,
-        schema::{AnyOf, ArrayItems, Object, SchemaType, Type},
-    },
+use baton_memory::{
+    limits::{MAX_IDEMPOTENCY_BYTES, MAX_NAME_BYTES},
+    model::{Author, Kind, Layer, MemoryScope, Role},
 };
+use serde_json::{Value, json};
 
 use super::{
     extract::SHARED,
-    limits::{MAX_FACTS, MAX_FILTER_NAMES, MAX_IDS},
-    open,
+    limits::{MAX_ANALYZE_BYTES, MAX_FACTS, MAX_FILTER_NAMES, MAX_IDS},
 };
-
-/// A constraint of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FieldForm {
-    /// 1 to 256 bytes, not only space, without control characters. The document counts characters, of which there
-    /// are at most as many.
-    Name,
-    /// A name that is not the shared pool's.
-    Project,
-    /// This many hex characters.
-    Hex(u8),
-    /// RFC 3339.
-    Time,
-    /// At most this many bytes.
-    Bytes(usize),
-    /// At most this many bytes, and not only space.
-    Words(usize),
-    /// Not only space.
-    NotBlank,
-    /// 0x and 64 hex characters.
-    Account,
-    /// The time and the name of a namespace.
-    Cursor,
-    /// One of these.
-    OneOf(&'static [&'static str]),
-    /// A list of some of these.
-    SomeOf(&'static [&'static str]),
-    /// A number above 0.
-    Positive,
-    /// From 0 to this number.
-    UpTo(usize),
-    /// A number of days: from a hundredth to this number.
-    Days(usize),
-    /// A list of at most this many values.
-    AtMost(usize),
-    /// A list with a value.
-    AtLeastOne,
-    /// A list of 1 to this many values.
-    NotEmpty(usize),
-    /// A list of 1 to this many ids of 32 hex characters.
-    Ids(usize),
-}
-
-const KINDS: &[&str] = &["episode", "fact", "entity", "summary"];
-const LAYERS: &[&str] = &["profile", "relationship", "episode"];
-const AUTHORS: &[&str] = &["user", "assistant", "owner", "import"];
-const SCOPES: &[&str] = &["read", "write", "chat", "admin", "intimate"];
-const MEMORY_SCOPES: &[&str] =
-    &["full", "neutral_and_relationship", "relationship_only", "neutral_only", "insights_only", "none"];
+use crate::delegation::Scope;
 
 /// The form of a time (RFC 3339, section 5.6), after 1970 in every zone.
 const TIME_PATTERN: &str = r"^(197[1-9]|19[89][0-9]|[2-9][0-9]{3})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})$";
 
-/// The first and last characters of each range of white space in Unicode, which `str::trim` removes. `\s` of a pattern
-/// (ECMA-262) is another set: it has U+FEFF, and lacks U+0085.
-const SPACES: [(char, char); 10] = [
-    ('\t', '\r'),
-    (' ', ' '),
-    ('\u{85}', '\u{85}'),
-    ('\u{a0}', '\u{a0}'),
-    ('\u{1680}', '\u{1680}'),
-    ('\u{2000}', '\u{200a}'),
-    ('\u{2028}', '\u{2029}'),
-    ('\u{202f}', '\u{202f}'),
-    ('\u{205f}', '\u{205f}'),
-    ('\u{3000}', '\u{3000}'),
-];
+/// The white space of Unicode, which `str::trim` removes, in a class of a pattern. `\s` of a pattern (ECMA-262) is
+/// another set: it has U+FEFF, and lacks U+0085.
+const SPACES: &str = r"\u0009-\u000d\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028-\u2029\u202f\u205f\u3000";
 
 /// The control characters, in a class of a pattern.
 const CONTROLS: &str = r"\u0000-\u001f\u007f-\u009f";
 
-/// The spaces, in a class of a pattern.
-fn spaces() -> String {
-    let range = |(first, last): &(char, char)| {
-        let of = |character: &char| format!("\\u{:04x}", u32::from(*character));
-        if first == last { of(first) } else { format!("{}-{}", of(first), of(last)) }
-    };
-    SPACES.iter().map(range).collect()
+/// 1 to 256 bytes, not only space, without control characters. The document counts characters, of which there are at
+/// most as many.
+fn name(pattern_start: &str) -> Value {
+    let pattern = format!("{pattern_start}[^{CONTROLS}]*[^{SPACES}{CONTROLS}][^{CONTROLS}]*$");
+    json!({ "minLength": 1, "maxLength": MAX_NAME_BYTES, "pattern": pattern })
 }
 
-/// The form of a text with a character that is no space.
-fn words_pattern() -> String {
-    format!("[^{}]", spaces())
+fn hex(digits: usize) -> Value {
+    json!({ "pattern": format!("^[0-9a-fA-F]{{{digits}}}$") })
 }
 
-/// The form of a name: a character that is no space, among others that are no control characters.
-fn name_pattern() -> String {
-    format!("^[^{CONTROLS}]*[^{}{CONTROLS}][^{CONTROLS}]*$", spaces())
+/// Not only space.
+fn not_blank() -> Value {
+    json!({ "minLength": 1, "pattern": format!("[^{SPACES}]") })
 }
 
-/// Most bytes of a text to remember.
-const MAX_TEXT: usize = 64 * 1024;
+fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> Value {
+    json!({ "enum": names.into_iter().collect::<Vec<_>>() })
+}
 
-/// Fields with the same form in all schemas and parameters.
-const FIELDS: &[(&str, FieldForm)] = &[
-    ("project", FieldForm::Name),
-    ("namespace", FieldForm::Name),
-    ("session", FieldForm::Name),
-    ("persona", FieldForm::Name),
-    ("not_session", FieldForm::Name),
-    ("parent", FieldForm::Name),
-    ("idempotency_key", FieldForm::Bytes(256)),
-    ("superseded_by", FieldForm::Hex(32)),
-    ("owner_key", FieldForm::Hex(64)),
-    ("delegate_key", FieldForm::Hex(64)),
-    ("relayer", FieldForm::Hex(64)),
-    ("key", FieldForm::Hex(64)),
-    ("signature", FieldForm::Hex(128)),
-    ("url_signature", FieldForm::Hex(128)),
-    ("created", FieldForm::Time),
-    ("updated", FieldForm::Time),
-    ("updated_at", FieldForm::Time),
-    ("valid_from", FieldForm::Time),
-    ("valid_to", FieldForm::Time),
-    ("occurred_at", FieldForm::Time),
-    ("since", FieldForm::Time),
-    ("until", FieldForm::Time),
-    ("expires", FieldForm::Time),
-    ("not_before", FieldForm::Time),
-    ("time", FieldForm::Time),
-    ("before", FieldForm::Time),
-    ("author", FieldForm::OneOf(AUTHORS)),
-    ("authors", FieldForm::SomeOf(AUTHORS)),
-    ("kinds", FieldForm::SomeOf(KINDS)),
-    ("layers", FieldForm::SomeOf(LAYERS)),
-    ("scopes", FieldForm::OneOf(SCOPES)),
-    ("consent", FieldForm::OneOf(&["granted", "pending"])),
-    ("decision", FieldForm::OneOf(&["grant", "deny"])),
-    ("others", FieldForm::OneOf(&["none", "own", "all"])),
-    ("memory_scope", FieldForm::OneOf(MEMORY_SCOPES)),
-    ("confirm", FieldForm::Account),
-    ("updated_after", FieldForm::Cursor),
-];
+/// The form of a field or, without a schema, of a parameter. For a list, it is the form of each item.
+fn form_of(schema: &str, field: &str) -> Option<Value> {
+    Some(match (schema, field) {
+        ("Item" | "HolderJson", "kind") | (_, "kinds") => one_of(Kind::ALL.iter().map(|kind| kind.name())),
+        ("FactInput", "layer") => one_of([Layer::Profile.name(), Layer::Relationship.name()]),
+        ("Item", "layer") | (_, "layers") => one_of(Layer::ALL.iter().map(|layer| layer.name())),
+        ("Item", "role") => one_of(Role::ALL.iter().map(|role| role.name())),
+        (_, "author" | "authors") => one_of(Author::ALL.iter().map(|author| author.name())),
+        (_, "scopes") => one_of(Scope::ALL.map(Scope::name)),
+        (_, "memory_scope") => one_of(MemoryScope::ALL.iter().map(|scope| scope.name())),
+        (_, "consent") => one_of(["granted", "pending"]),
+        (_, "decision") => one_of(["grant", "deny"]),
+        (_, "others") => one_of(["none", "own", "all"]),
+        ("RecallInput", "sort") => one_of(["relevance", "recent"]),
+        ("Dropped", "reason") => one_of(["threshold", "limit", "budget", "duplicate"]),
+        ("RecallAnswer", "mode") => one_of(["full", "lexical", "none"]),
+        ("Dropped" | "HolderJson" | "Item" | "DelegationJson" | "KnownJson" | "Accepted", "id")
+        | ("EdgeJson", "from" | "to")
+        | ("Item", "sources")
+        | ("Accepted", "superseded")
+        | ("IdsInput" | "DecideInput", "ids")
+        | (_, "superseded_by") => hex(32),
+        (_, "owner_key" | "delegate_key" | "relayer" | "key") => hex(64),
+        (_, "signature" | "url_signature") => hex(128),
+        (_, "confirm") => json!({ "pattern": "^0x[0-9a-fA-F]{64}$" }),
+        (_, "updated_after") => json!({ "pattern": "^[0-9]{1,19}\\.([0-9a-f]{2})*$" }),
+        ("FilterInput", "from")
+        | (_, "created" | "updated" | "updated_at" | "valid_from" | "valid_to" | "occurred_at" | "since")
+        | (_, "until" | "expires" | "not_before" | "time" | "before") => {
+            json!({ "format": "date-time", "pattern": TIME_PATTERN })
+        }
+        ("ProjectInput", "name") => name(&format!("^(?!{SHARED}$)")),
+        ("NameInput" | "SessionInput" | "ForkInput" | "", "name")
+        | (_, "project" | "namespace" | "session" | "persona" | "not_session" | "parent") => name("^"),
+        (_, "idempotency_key") => json!({ "maxLength": MAX_IDEMPOTENCY_BYTES }),
+        ("FactInput" | "EditInput" | "TextInput" | "Analyze" | "Embed", "text") => {
+            let mut text = not_blank();
+            text["maxLength"] = MAX_ANALYZE_BYTES.into();
+            text
+        }
+        ("RecallInput", "query") | ("Ask", "question") => not_blank(),
+        ("RecallInput" | "Ask" | "Restore" | "", "limit") => json!({ "minimum": 1 }),
+        ("RecallInput", "threshold") | ("FactInput", "salience") => json!({ "minimum": 0, "maximum": 1 }),
+        ("ChatInput", "temperature") => json!({ "minimum": 0, "maximum": 5 }),
+        ("ScoringWeights", "recency_half_life_days") => json!({ "minimum": 0.01, "maximum": 36_500 }),
+        ("ScoringWeights", _) => json!({ "minimum": 0, "maximum": 1_000 }),
+        _ => return None,
+    })
+}
 
-/// Fields whose form depends on their schema.
-const FIELDS_OF_SCHEMAS: &[(&str, &str, FieldForm)] = &[
-    ("Dropped", "id", FieldForm::Hex(32)),
-    ("HolderJson", "id", FieldForm::Hex(32)),
-    ("Item", "id", FieldForm::Hex(32)),
-    ("Item", "kind", FieldForm::OneOf(KINDS)),
-    ("Item", "layer", FieldForm::OneOf(LAYERS)),
-    ("Item", "role", FieldForm::OneOf(&["system", "user", "assistant", "summary"])),
-    ("Item", "sources", FieldForm::Hex(32)),
-    ("HolderJson", "kind", FieldForm::OneOf(KINDS)),
-    ("DelegationJson", "id", FieldForm::Hex(32)),
-    ("KnownJson", "id", FieldForm::Hex(32)),
-    ("EdgeJson", "from", FieldForm::Hex(32)),
-    ("EdgeJson", "to", FieldForm::Hex(32)),
-    ("FilterInput", "from", FieldForm::Time),
-    ("FactInput", "layer", FieldForm::OneOf(&["profile", "relationship"])),
-    ("FactInput", "text", FieldForm::Words(MAX_TEXT)),
-    ("EditInput", "text", FieldForm::Words(MAX_TEXT)),
-    ("TextInput", "text", FieldForm::Words(MAX_TEXT)),
-    ("Analyze", "text", FieldForm::Words(MAX_TEXT)),
-    ("Embed", "text", FieldForm::Words(MAX_TEXT)),
-    ("Bulk", "items", FieldForm::NotEmpty(MAX_FACTS)),
-    ("BulkQuery", "job_ids", FieldForm::AtMost(MAX_FACTS)),
-    ("RecallInput", "query", FieldForm::NotBlank),
-    ("Ask", "question", FieldForm::NotBlank),
-    ("RecallInput", "threshold", FieldForm::UpTo(1)),
-    ("FactInput", "salience", FieldForm::UpTo(1)),
-    ("ChatInput", "temperature", FieldForm::UpTo(5)),
-    ("ScoringWeights", "semantic", FieldForm::UpTo(1000)),
-    ("ScoringWeights", "recency", FieldForm::UpTo(1000)),
-    ("ScoringWeights", "importance", FieldForm::UpTo(1000)),
-    ("ScoringWeights", "recency_half_life_days", FieldForm::Days(36_500)),
-    ("RecallInput", "sort", FieldForm::OneOf(&["relevance", "recent"])),
-    ("IdsInput", "ids", FieldForm::Ids(MAX_IDS)),
-    ("DecideInput", "ids", FieldForm::Ids(MAX_IDS)),
-    ("RecallInput", "limit", FieldForm::Positive),
-    ("Ask", "limit", FieldForm::Positive),
-    ("Restore", "limit", FieldForm::Positive),
-    ("", "limit", FieldForm::Positive),
-    ("ChatInput", "messages", FieldForm::AtLeastOne),
-    ("NameInput", "name", FieldForm::Name),
-    ("ProjectInput", "name", FieldForm::Project),
-    ("Accepted", "id", FieldForm::Hex(32)),
-    ("Accepted", "superseded", FieldForm::Hex(32)),
-    ("SessionInput", "name", FieldForm::Name),
-    ("ForkInput", "name", FieldForm::Name),
-    ("", "name", FieldForm::Name),
-    ("Dropped", "reason", FieldForm::OneOf(&["threshold", "limit", "budget", "duplicate"])),
-    ("RecallAnswer", "mode", FieldForm::OneOf(&["full", "lexical", "none"])),
-];
+/// The bounds of a list.
+fn length_of(schema: &str, field: &str) -> Value {
+    match (schema, field) {
+        ("IdsInput" | "DecideInput", "ids") => json!({ "minItems": 1, "maxItems": MAX_IDS }),
+        (_, "kinds" | "layers" | "authors") => json!({ "maxItems": MAX_FILTER_NAMES }),
+        ("Bulk", "items") => json!({ "minItems": 1, "maxItems": MAX_FACTS }),
+        ("BulkQuery", "job_ids") => json!({ "maxItems": MAX_FACTS }),
+        ("ChatInput", "messages") => json!({ "minItems": 1 }),
+        _ => json!({}),
+    }
+}
 
 /// Adds the constraints to all schemas and parameters.
-pub(super) fn constrain(document: &mut OpenApi) {
-    let components = document.components.iter_mut().flat_map(|components| &mut components.schemas);
-    for (name, schema) in components {
-        let RefOr::T(schema) = schema else { continue };
-        match schema {
-            Schema::Object(object) => constrain_fields(name, object),
-            // A schema that has the fields of another one, and its own.
-            Schema::AllOf(parts) => {
-                for part in &mut parts.items {
-                    if let RefOr::T(Schema::Object(object)) = part {
-                        constrain_fields(name, object);
-                    }
-                }
-            }
-            _ => name_variants(schema),
+pub(super) fn constrain(document: &mut Value) {
+    for (name, schema) in fields_of(document.pointer_mut("/components/schemas")) {
+        // A value of an enum without a tag may have the form of several variants: the first that fits counts.
+        if let Some(variants) = schema.as_object_mut().and_then(|schema| schema.remove("oneOf")) {
+            schema["anyOf"] = variants;
+        }
+        constrain_fields(name, schema);
+        // A schema that has the fields of another one, and its own.
+        let parts = schema.get_mut("allOf").and_then(Value::as_array_mut);
+        parts.into_iter().flatten().for_each(|part| constrain_fields(name, part));
+    }
+    let items = fields_of(document.get_mut("paths"));
+    for (_, operation) in items.flat_map(|(_, item)| fields_of(Some(item))) {
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for parameter in parameters.into_iter().flatten() {
+            let name = parameter["name"].as_str().unwrap_or_default().to_owned();
+            apply(&mut parameter["schema"], "", &name);
         }
     }
-    for item in document.paths.paths.values_mut() {
-        for (_, operation) in open::operations(item) {
-            constrain_parameters(operation);
-        }
+    widen(document);
+}
+
+fn fields_of(object: Option<&mut Value>) -> impl Iterator<Item = (&String, &mut Value)> {
+    object.and_then(Value::as_object_mut).into_iter().flatten()
+}
+
+fn constrain_fields(name: &str, schema: &mut Value) {
+    fields_of(schema.get_mut("properties")).for_each(|(field, property)| apply(property, name, field));
+}
+
+fn apply(property: &mut Value, schema: &str, field: &str) {
+    let mut each = &mut *property;
+    if each.get("items").is_some() {
+        merge(each, length_of(schema, field));
+        each = &mut each["items"];
+    }
+    let Some(mut form) = form_of(schema, field) else { return };
+    // A field that may be left out may be null too.
+    if is_a(each, "null")
+        && let Some(Value::Array(names)) = form.get_mut("enum")
+    {
+        names.push(Value::Null);
+    }
+    merge(each, form);
+}
+
+fn merge(schema: &mut Value, constraints: Value) {
+    if let (Value::Object(schema), Value::Object(constraints)) = (schema, constraints) {
+        schema.extend(constraints);
     }
 }
 
-fn constrain_fields(schema: &str, object: &mut Object) {
-    for (field, property) in &mut object.properties {
-        widen(property);
-        if let Some(form) = form_of(schema, field) {
-            apply(property, form);
-        }
-    }
-}
-
-/// A value of an enum without a tag may have the form of several variants: the first that fits counts.
-fn name_variants(schema: &mut Schema) {
-    if let Schema::OneOf(variants) = schema {
-        let mut any = AnyOf::new();
-        (any.items, any.description) = (variants.items.clone(), variants.description.clone());
-        *schema = Schema::AnyOf(any);
-    }
+/// Whether a value may have this type.
+fn is_a(schema: &Value, kind: &str) -> bool {
+    schema["type"] == kind || schema["type"].as_array().is_some_and(|kinds| kinds.contains(&json!(kind)))
 }
 
 /// Numbers without a sign have another format and a larger maximum than those with one.
-fn widen(property: &mut RefOr<Schema>) {
-    let RefOr::T(Schema::Object(object)) = property else { return };
-    let lacks_only_maximum = object.minimum.is_some() && object.maximum.is_none();
-    if !is_a(&object.schema_type, &Type::Integer) || !lacks_only_maximum {
-        return;
+fn widen(part: &mut Value) {
+    if is_a(part, "integer") && part["maximum"].is_null() {
+        let is_small = part["format"] == "int32";
+        let (format, most) = if is_small { ("uint32", u32::MAX.into()) } else { ("uint64", u64::MAX) };
+        (part["format"], part["maximum"]) = (format.into(), most.into());
     }
-    let (format, most) = match object.format {
-        Some(SchemaFormat::KnownFormat(KnownFormat::Int32)) => ("uint32", u32::MAX as usize),
-        _ => ("uint64", usize::MAX),
-    };
-    (object.format, object.maximum) =
-        (Some(SchemaFormat::Custom(format.to_owned())), Some(Number::UInt(most)));
-}
-
-fn constrain_parameters(operation: &mut Operation) {
-    for parameter in operation.parameters.iter_mut().flatten() {
-        let RefOr::T(parameter) = parameter else { continue };
-        let form = form_of("", &parameter.name);
-        if let (Some(form), Some(schema)) = (form, &mut parameter.schema) {
-            apply(schema, form);
-            widen(schema);
-        }
-    }
-}
-
-fn form_of(schema: &str, field: &str) -> Option<FieldForm> {
-    let own = FIELDS_OF_SCHEMAS.iter().find(|(of, name, _)| *of == schema && *name == field);
-    let shared = || FIELDS.iter().find(|(name, _)| *name == field).map(|(_, form)| *form);
-    own.map(|(_, _, form)| *form).or_else(shared)
-}
-
-fn apply(schema: &mut RefOr<Schema>, form: FieldForm) {
-    match schema {
-        RefOr::T(Schema::Object(object)) if is_a(&object.schema_type, &Type::String) => {
-            apply_to_text(object, form)
-        }
-        RefOr::T(Schema::Object(object)) => apply_to_number(object, form),
-        RefOr::T(Schema::Array(array)) => apply_to_list(array, form),
+    match part {
+        Value::Array(items) => items.iter_mut().for_each(widen),
+        Value::Object(fields) => fields.values_mut().for_each(widen),
         _ => {}
-    }
-}
-
-/// Whether a value may have this type. A field that may be left out may be null too.
-fn is_a(kind: &SchemaType, wanted: &Type) -> bool {
-    match kind {
-        SchemaType::Type(kind) => kind == wanted,
-        SchemaType::Array(kinds) => kinds.contains(wanted),
-        SchemaType::AnyValue => false,
-    }
-}
-
-fn apply_to_number(object: &mut Object, form: FieldForm) {
-    match form {
-        FieldForm::Positive => object.minimum = Some(Number::UInt(1)),
-        FieldForm::UpTo(most) => {
-            (object.minimum, object.maximum) = (Some(Number::UInt(0)), Some(Number::UInt(most)));
-        }
-        FieldForm::Days(most) => {
-            (object.minimum, object.maximum) = (Some(Number::Float(0.01)), Some(Number::UInt(most)));
-        }
-        _ => {}
-    }
-}
-
-fn apply_to_list(array: &mut Array, form: FieldForm) {
-    match form {
-        FieldForm::NotEmpty(most) | FieldForm::Ids(most) => {
-            (array.min_items, array.max_items) = (Some(1), Some(most));
-        }
-        FieldForm::AtLeastOne => array.min_items = Some(1),
-        FieldForm::AtMost(most) => array.max_items = Some(most),
-        FieldForm::SomeOf(_) => array.max_items = Some(MAX_FILTER_NAMES),
-        _ => {}
-    }
-    let form = if matches!(form, FieldForm::Ids(_)) { FieldForm::Hex(32) } else { form };
-    if let ArrayItems::RefOrSchema(items) = &mut array.items {
-        apply(items, form);
-    }
-}
-
-fn apply_to_text(object: &mut Object, form: FieldForm) {
-    match form {
-        FieldForm::Name | FieldForm::Project => {
-            (object.min_length, object.max_length) = (Some(1), Some(baton_memory::limits::MAX_NAME_BYTES));
-            object.pattern = Some(match form {
-                FieldForm::Project => format!("^(?!{SHARED}$){}", name_pattern().trim_start_matches('^')),
-                _ => name_pattern(),
-            });
-        }
-        FieldForm::Hex(digits) => object.pattern = Some(format!("^[0-9a-fA-F]{{{digits}}}$")),
-        FieldForm::Time => {
-            object.format = Some(SchemaFormat::KnownFormat(KnownFormat::DateTime));
-            object.pattern = Some(TIME_PATTERN.to_owned());
-        }
-        FieldForm::Bytes(most) => object.max_length = Some(most),
-        FieldForm::Words(most) => {
-            (object.min_length, object.max_length) = (Some(1), Some(most));
-            object.pattern = Some(words_pattern());
-        }
-        FieldForm::NotBlank => {
-            object.min_length = Some(1);
-            object.pattern = Some(words_pattern());
-        }
-        FieldForm::Account => object.pattern = Some("^0x[0-9a-fA-F]{64}$".to_owned()),
-        FieldForm::Cursor => object.pattern = Some("^[0-9]{1,19}\\.([0-9a-f]{2})*$".to_owned()),
-        FieldForm::OneOf(names) | FieldForm::SomeOf(names) => {
-            let mut values: Vec<Value> = names.iter().map(|name| Value::from(*name)).collect();
-            if is_a(&object.schema_type, &Type::Null) {
-                values.push(Value::Null);
-            }
-            object.enum_values = Some(values);
-        }
-        FieldForm::Positive
-        | FieldForm::UpTo(_)
-        | FieldForm::Days(_)
-        | FieldForm::AtMost(_)
-        | FieldForm::AtLeastOne
-        | FieldForm::NotEmpty(_)
-        | FieldForm::Ids(_) => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn a_field_has_the_form_of_its_schema_or_else_that_of_its_name() {
-        assert_eq!(form_of("EdgeJson", "from"), Some(FieldForm::Hex(32)));
-        assert_eq!(form_of("FilterInput", "from"), Some(FieldForm::Time));
-        assert_eq!(form_of("", "project"), Some(FieldForm::Name));
+        assert_eq!(form_of("EdgeJson", "from"), Some(hex(32)));
+        assert_eq!(form_of("FilterInput", "from"), form_of("Item", "time"));
+        assert_eq!(form_of("", "project"), Some(name("^")));
         assert_eq!(form_of("Item", "text"), None);
     }
 
     #[test]
     fn the_spaces_of_patterns_are_those_that_are_trimmed() {
-        for character in char::MIN..=char::MAX {
-            let is_space = SPACES.iter().any(|(first, last)| (first..=last).contains(&&character));
-            assert_eq!(is_space, character.is_whitespace(), "{character:?}");
+        let (mut listed, mut first) = (BTreeSet::new(), None);
+        for code in SPACES.split(r"\u").skip(1) {
+            let last = u32::from_str_radix(&code[..4], 16).unwrap();
+            listed.extend(first.unwrap_or(last)..=last);
+            first = code.ends_with('-').then_some(last);
         }
-        assert!(words_pattern().starts_with(r"[^\u0009-\u000d\u0020\u0085"), "{}", words_pattern());
+        let is_space = |code: &u32| char::from_u32(*code).is_some_and(char::is_whitespace);
+        assert_eq!(listed, (0..=u32::from(char::MAX)).filter(is_space).collect());
     }
 }

@@ -4,11 +4,10 @@
 use baton_memory::{
     api::{Filters, ItemView, Place},
     limits::{NAME_FORM, is_name},
-    model::MemoryScope,
 };
 use baton_proto::text::is_same_place;
 use serde::de::DeserializeOwned;
-use zeroize::Zeroizing;
+use serde_json::Value;
 
 use super::api_error::{ApiError, BOUND};
 use crate::{auth::Caller, delegation::Scope};
@@ -23,50 +22,30 @@ pub(super) fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError>
     if body.trim_ascii_start().first() == Some(&b'[') {
         return Err(ApiError::bad("the body is a list: send an object"));
     }
-    let read = serde_json::from_slice(body).or_else(|_| serde_json::from_slice(&with_whole_numbers(body)));
-    read.map_err(|error| ApiError::bad(format!("the body: {error}")))
+    let read = serde_json::from_slice(body).or_else(|error| {
+        let mut value: Value = serde_json::from_slice(body)?;
+        make_whole(&mut value);
+        serde_json::from_value(value).map_err(|_| error)
+    });
+    read.map_err(|error: serde_json::Error| ApiError::bad(format!("the body: {error}")))
 }
 
 /// Integers up to this number are exact in a float.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// A JSON text whose numbers without a fraction are written without a point: to JSON Schema, 77.0 is an integer.
-fn with_whole_numbers(json: &[u8]) -> Zeroizing<Vec<u8>> {
-    let mut out = Zeroizing::new(Vec::with_capacity(json.len()));
-    let mut rest = json;
-    while let Some(first) = rest.first() {
-        let length = match first {
-            b'"' => text_length(rest),
-            b'-' | b'0'..=b'9' => {
-                let end = rest
-                    .iter()
-                    .position(|byte| !matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'e' | b'E'));
-                end.unwrap_or(rest.len())
-            }
-            _ => 1,
-        };
-        let (token, after) = rest.split_at(length);
-        let number = std::str::from_utf8(token).ok().filter(|token| token.contains(['.', 'e', 'E']));
-        match number.and_then(|token| token.parse::<f64>().ok()) {
-            Some(number) if *first != b'"' && number.fract() == 0.0 && number.abs() <= MAX_EXACT => {
-                out.extend_from_slice(format!("{number:.0}").as_bytes());
-            }
-            _ => out.extend_from_slice(token),
+/// Turns numbers without a fraction into integers: to JSON Schema, 77.0 is one.
+fn make_whole(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= MAX_EXACT);
+            #[expect(clippy::cast_possible_truncation, reason = "it is a whole number within the range")]
+            let whole = float.filter(|_| number.is_f64()).map(|float| float as i64);
+            *number = whole.map_or_else(|| number.clone(), Into::into);
         }
-        rest = after;
+        Value::Array(items) => items.iter_mut().for_each(make_whole),
+        Value::Object(fields) => fields.values_mut().for_each(make_whole),
+        _ => {}
     }
-    out
-}
-
-/// The bytes of the JSON string at the beginning of a text, with its quotes.
-fn text_length(json: &[u8]) -> usize {
-    let mut escaped = false;
-    let end = json.iter().skip(1).position(|byte| {
-        let ends = *byte == b'"' && !escaped;
-        escaped = *byte == b'\\' && !escaped;
-        ends
-    });
-    end.map_or(json.len(), |end| end + 2)
 }
 
 /// The namespace of items without a project.
@@ -189,30 +168,27 @@ impl Caller {
     }
 }
 
-/// A scope of memory by its name.
-pub(super) fn scope_named(name: Option<&str>) -> Result<MemoryScope, ApiError> {
-    let Some(name) = name else { return Ok(MemoryScope::NeutralAndRelationship) };
-    MemoryScope::named(name).ok_or_else(|| {
-        let names: Vec<_> = MemoryScope::ALL.iter().map(|scope| scope.name()).collect();
-        ApiError::bad(format!("`memory_scope` is one of {}", names.join(", ")))
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_number_without_a_fraction_is_an_integer() {
-        for (json, whole) in [
-            (r#"{"limit":77.0,"a":-1.0e1}"#, r#"{"limit":77,"a":-10}"#),
-            (r#"{"a":0.5,"b":7}"#, r#"{"a":0.5,"b":7}"#),
-            (r#"{"text":"77.0 \" 1.0","a":[2.0]}"#, r#"{"text":"77.0 \" 1.0","a":[2]}"#),
-            (r#"{"a":1e400,"b":1e17}"#, r#"{"a":1e400,"b":1e17}"#),
-            (r#"{"a":"cut"#, r#"{"a":"cut"#),
-            ("{\"a\":-", "{\"a\":-"),
+        for (mut value, whole) in [
+            (json!({ "limit": 77.0, "a": -1.0e1 }), json!({ "limit": 77, "a": -10 })),
+            (json!({ "a": 0.5, "b": 7, "c": u64::MAX }), json!({ "a": 0.5, "b": 7, "c": u64::MAX })),
+            (
+                json!({ "text": "77.0", "a": [2.0], "b": 1e17 }),
+                json!({ "text": "77.0", "a": [2], "b": 1e17 }),
+            ),
         ] {
-            assert_eq!(std::str::from_utf8(&with_whole_numbers(json.as_bytes())).unwrap(), whole);
+            make_whole(&mut value);
+            assert_eq!(value, whole);
         }
+        assert_eq!(read_json::<[i64; 0]>(b"[]").unwrap_err().code(), "bad_request");
+        assert_eq!(read_json::<std::collections::BTreeMap<String, i64>>(br#"{"a":7.0}"#).unwrap()["a"], 7);
+        assert!(read_json::<Value>(br#"{"a":1e400}"#).is_err());
     }
 }

@@ -15,7 +15,7 @@ use axum::{
     body::Body,
     extract::{ConnectInfo, Request, State},
     http::{
-        HeaderMap, HeaderValue, StatusCode,
+        HeaderValue, StatusCode,
         header::{AUTHORIZATION, CONNECTION, WWW_AUTHENTICATE},
         request::Parts,
     },
@@ -26,6 +26,7 @@ use baton_keys::{account::body_sha256, token::AgentToken};
 use baton_kit::listen::Activity;
 use baton_limits::{Full, Key, Slots, Subnet, Ticket};
 use baton_memory::ids::OwnerId;
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
@@ -114,23 +115,18 @@ async fn run_admitted<F>(
 where
     F: Future<Output = Response> + Send + 'static,
 {
-    let quota = request.extensions().get::<Caller>().map(|caller| quota(app, caller));
     let running = run(request);
     // A separate task: a client that disconnects must not interrupt a write.
     let task = app.inner.tasks.spawn(async move {
         let _permits = permits;
         tokio::time::timeout(ANSWER_TIMEOUT, running).await
     });
-    let mut response = match task.await {
+    match task.await {
         Ok(Ok(response)) => response,
         Ok(Err(_)) => ApiError::new(DEADLINE).into_response(),
         // A panic has ended the process already; only the runtime's shutdown reaches this.
         Err(_) => ApiError::new(INTERNAL).into_response(),
-    };
-    if let Some(quota) = quota {
-        response.headers_mut().extend(quota);
     }
-    response
 }
 
 /// The slots of a running request: one for the request, and one for a large body.
@@ -149,45 +145,19 @@ async fn slot(app: &AppState, slots: &Slots, subnet: Option<Subnet>) -> Result<T
 /// Admits a request: returns it with caller, body and slots.
 async fn admit(app: &AppState, route: GateRoute, request: Request) -> Result<(Request, Permits), ApiError> {
     let (mut parts, sent) = request.into_parts();
-    let most = route.body_bytes;
     let now_ms = app.now_ms();
     let subnet = subnet_of(app, &parts);
     if let Some(subnet) = subnet {
-        let taken = super::lock(&app.inner.subnet_rates).take(subnet, now_ms);
+        let taken = app.inner.subnet_rates.lock().take(subnet, now_ms);
         taken.map_err(|wait| limited(wait.max(reset_next(app, &parts, wait))))?;
     }
-    if parts.uri.path() == AGENTS
-        && let Some(token) = parts.headers.get(AUTHORIZATION)
-    {
-        let caller = identify_token(app, &parts, token, subnet).await?;
-        return admit_agent(app, parts, sent, (caller, subnet)).await;
-    }
-    let signed_path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    parts.uri = app.inner.config.audience.check(&parts.uri)?;
-    let head = SignedHead::read(&parts.headers, now_ms).map_err(refuse)?;
-    let mut large = None;
-    let (caller, bytes) = match head.stated_body_sha256().map(str::to_owned) {
-        Some(stated) => {
-            let caller = identify(app, &parts, head, &signed_path, &stated, route.reads, subnet).await?;
-            let mut reader = BodyReader::new(sent, limits_of(app, most));
-            if !reader.read_within(BODY_BYTES).await? {
-                let begun = Instant::now();
-                large = Some(slot(app, &app.inner.large_bodies, subnet).await?);
-                reader.excuse(begun.elapsed());
-                reader.read_within(most).await?;
-            }
-            let bytes = reader.into_bytes();
-            if body_sha256(&bytes) != stated {
-                return Err(ApiError::new(UNAUTHENTICATED));
-            }
-            (caller, bytes)
+    let token = parts.headers.get(AUTHORIZATION).filter(|_| parts.uri.path() == AGENTS);
+    let (caller, bytes, large) = match token {
+        Some(token) => {
+            let caller = identify_token(app, &parts, token, subnet).await?;
+            (caller, body::read(sent, limits_of(app, BODY_BYTES)).await?, None)
         }
-        None => {
-            let bytes = body::read(sent, limits_of(app, most.min(BODY_BYTES))).await;
-            let bytes = bytes.map_err(|error| unstated(error, most))?;
-            let hash = body_sha256(&bytes);
-            (identify(app, &parts, head, &signed_path, &hash, route.reads, subnet).await?, bytes)
-        }
+        None => admit_signed(app, route, &mut parts, sent, subnet).await?,
     };
     let request = slot(app, &app.inner.requests, subnet).await?;
     parts.extensions.insert(caller);
@@ -195,17 +165,38 @@ async fn admit(app: &AppState, route: GateRoute, request: Request) -> Result<(Re
     Ok((Request::from_parts(parts, Body::from(bytes)), permits))
 }
 
-/// Reads the body of an agent's request, and takes its slot.
-async fn admit_agent(
+/// Checks the signature of a request, and reads its body: before the signature only as much as needs no slot.
+async fn admit_signed(
     app: &AppState,
-    mut parts: Parts,
+    route: GateRoute,
+    parts: &mut Parts,
     sent: Body,
-    (caller, subnet): (Caller, Option<Subnet>),
-) -> Result<(Request, Permits), ApiError> {
-    let bytes = body::read(sent, limits_of(app, BODY_BYTES)).await?;
-    let request = slot(app, &app.inner.requests, subnet).await?;
-    parts.extensions.insert(caller);
-    Ok((Request::from_parts(parts, Body::from(bytes)), Permits { _request: request, _large: None }))
+    subnet: Option<Subnet>,
+) -> Result<(Caller, Bytes, Option<Ticket>), ApiError> {
+    let most = route.body_bytes;
+    let signed_path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    parts.uri = app.inner.config.audience.check(&parts.uri)?;
+    let head = SignedHead::read(&parts.headers, app.now_ms()).map_err(refuse)?;
+    let Some(stated) = head.stated_body_sha256().map(str::to_owned) else {
+        let bytes = body::read(sent, limits_of(app, most.min(BODY_BYTES))).await;
+        let bytes = bytes.map_err(|error| unstated(error, most))?;
+        let hash = body_sha256(&bytes);
+        let caller = identify(app, parts, head, &signed_path, &hash, route.reads, subnet).await?;
+        return Ok((caller, bytes, None));
+    };
+    let caller = identify(app, parts, head, &signed_path, &stated, route.reads, subnet).await?;
+    let (mut reader, mut large) = (BodyReader::new(sent, limits_of(app, most)), None);
+    if !reader.read_within(BODY_BYTES).await? {
+        let begun = Instant::now();
+        large = Some(slot(app, &app.inner.large_bodies, subnet).await?);
+        reader.excuse(begun.elapsed());
+        reader.read_within(most).await?;
+    }
+    let bytes = reader.into_bytes();
+    if body_sha256(&bytes) != stated {
+        return Err(ApiError::new(UNAUTHENTICATED));
+    }
+    Ok((caller, bytes, large))
 }
 
 /// Finds the delegation of an agent's token; returns the caller.
@@ -220,15 +211,14 @@ async fn identify_token(
     let sent = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
     let token = sent.and_then(|(_, token)| AgentToken::parse(token)).ok_or_else(unknown)?;
     let owner: OwnerId = token.account().parse().map_err(|_| unknown())?;
-    let peer =
-        parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity.peer().ip());
+    let peer = connection(parts).map(|activity| activity.peer().ip());
     if peer.is_some_and(|peer| !app.inner.config.addresses.is_unread(peer)) {
         return Err(ApiError::new(CLEAR_TOKEN));
     }
     let (key, now_ms) = (token.key().public_key(), app.now_ms());
     app.inner.config.owners.check_policy(owner, app.registry(), now_ms).await?;
     let delegation = app.registry().find(owner, &key, None, now_ms).await?.ok_or_else(unknown)?;
-    super::lock(&app.inner.owner_rates).take(owner, now_ms).map_err(limited)?;
+    app.inner.owner_rates.lock().take(owner, now_ms).map_err(limited)?;
     count_owner(app, owner, subnet, now_ms)?;
     Ok(Caller { owner, key, delegation: Some(delegation) })
 }
@@ -238,7 +228,7 @@ async fn identify_token(
 fn count_owner(app: &AppState, owner: OwnerId, subnet: Option<Subnet>, now_ms: u64) -> Result<(), ApiError> {
     let counted = app.inner.config.owners.count(owner, subnet, now_ms);
     if let (Err(OwnerRefusal::TooManyNew(_)), Some(subnet)) = (&counted, subnet) {
-        let mut rates = super::lock(&app.inner.subnet_rates);
+        let mut rates = app.inner.subnet_rates.lock();
         let cost = rates.left(&subnet, now_ms).min(REFUSED_OWNER_COST);
         // As many are left.
         let _ = rates.take_many(subnet, cost, now_ms);
@@ -246,25 +236,24 @@ fn count_owner(app: &AppState, owner: OwnerId, subnet: Option<Subnet>, now_ms: u
     Ok(counted?)
 }
 
+/// The connection of a request.
+fn connection(parts: &Parts) -> Option<&Activity> {
+    parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity)
+}
+
 /// The subnet that counts a request, by its connection or by a trusted proxy.
 fn subnet_of(app: &AppState, parts: &Parts) -> Option<Subnet> {
-    let ConnectInfo(activity) = parts.extensions.get::<ConnectInfo<Activity>>()?;
-    app.inner.config.addresses.subnet(
-        activity.peer().ip(),
-        &parts.headers,
-        &app.inner.config.limits.own_networks,
-    )
+    let (config, peer) = (&app.inner.config, connection(parts)?.peer().ip());
+    config.addresses.subnet(peer, &parts.headers, &config.limits.own_networks)
 }
 
 /// Resets further connections of a client that connects directly, while its subnet has no request left. Returns for how
 /// many milliseconds; 0 for a client behind a proxy.
 fn reset_next(app: &AppState, parts: &Parts, wait_ms: u32) -> u32 {
-    let activity = parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity);
-    let direct = activity.filter(|activity| app.inner.config.addresses.is_client(activity.peer().ip()));
-    let span = direct.map(|activity| {
-        let own = &app.inner.config.limits.own_networks;
-        activity.reset_next(Duration::from_millis(wait_ms.into()), own)
-    });
+    let config = &app.inner.config;
+    let direct = connection(parts).filter(|activity| config.addresses.is_client(activity.peer().ip()));
+    let wait = Duration::from_millis(wait_ms.into());
+    let span = direct.map(|activity| activity.reset_next(wait, &config.limits.own_networks));
     span.map_or(0, |span| u32::try_from(span.as_millis()).unwrap_or(u32::MAX))
 }
 
@@ -302,7 +291,7 @@ async fn identify(
         app.inner.config.owners.check_policy(verified.account(), app.registry(), now_ms).await?;
     }
     let identified = verified.identify(app.registry(), now_ms).await.map_err(refuse)?;
-    super::lock(&app.inner.owner_rates).take(identified.caller.owner, now_ms).map_err(limited)?;
+    app.inner.owner_rates.lock().take(identified.caller.owner, now_ms).map_err(limited)?;
     if !invited {
         count_owner(app, identified.caller.owner, subnet, now_ms)?;
     }
@@ -315,17 +304,4 @@ fn refuse(error: AuthError) -> ApiError {
         AuthError::Clock => ApiError::new(CLOCK),
         AuthError::Memory(error) => error.into(),
     }
-}
-
-/// The caller's remaining rate, as headers.
-fn quota(app: &AppState, caller: &Caller) -> HeaderMap {
-    let now_ms = app.now_ms();
-    let left = super::lock(&app.inner.owner_rates).left(&caller.owner, now_ms);
-    [
-        ("x-ratelimit-limit", u64::from(app.inner.config.limits.owner_per_minute)),
-        ("x-ratelimit-remaining", left),
-    ]
-    .into_iter()
-    .map(|(name, value)| (axum::http::HeaderName::from_static(name), HeaderValue::from(value)))
-    .collect()
 }

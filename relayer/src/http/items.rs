@@ -1,7 +1,7 @@
 //! Items of memory: list, get, edit, supersede, archive, delete, consent.
 
 use baton_memory::{
-    api::ListRequest,
+    api::{ListRequest, Others},
     ids::ItemId,
     limits::{MAX_PAGE, MAX_QUERY_BYTES},
     model::{Consent, Text},
@@ -15,7 +15,7 @@ use super::{
     limits::MAX_IDS,
     operation::{Call, NoInput},
     removal::{self, EditAnswer, RemovalAnswer},
-    shapes::{ChangedItem, FilterInput, Item, consent_named, item_id},
+    shapes::{ChangedItem, FilterInput, Item, item_id},
 };
 
 /// The items to list.
@@ -34,7 +34,8 @@ pub(super) struct ListInput {
     /// Only items whose id begins with these hex characters.
     id: Option<String>,
     /// Only items with this consent: `granted` or `pending`.
-    consent: Option<String>,
+    #[schema(value_type = Option<String>)]
+    consent: Option<Consent>,
     /// Whether to include archived items.
     archived: bool,
     /// `next` of the previous page.
@@ -64,7 +65,7 @@ pub(super) async fn list(call: Call, input: ListInput) -> Result<ItemPage, ApiEr
         filters: call.caller.filters(input.filters.read()?),
         words: input.words.map(Into::into),
         id_prefix: input.id,
-        consent: consent_named(input.consent.as_deref())?,
+        consent: input.consent,
         include_archived: input.archived,
         after: input.after.as_deref().map(item_id).transpose()?,
         limit: input.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE),
@@ -112,7 +113,8 @@ pub(super) struct EditInput {
     ///   they say it. For a message, it deletes facts made from it.
     /// - `all` also deletes the assistant's answers and other memories.
     /// - `none` leaves them.
-    others: Option<String>,
+    #[schema(value_type = Option<String>)]
+    others: Option<Others>,
 }
 
 fn text(text: String) -> Result<Text, ApiError> {
@@ -121,7 +123,7 @@ fn text(text: String) -> Result<Text, ApiError> {
 }
 
 pub(super) async fn edit(call: Call, input: EditInput) -> Result<EditAnswer, ApiError> {
-    let options = removal::options(&call.caller, input.others.as_deref())?;
+    let options = removal::options(&call.caller, input.others);
     let id = visible(&call, &call.target).await?;
     let (item, removal) = call.memory().edit_with(call.owner(), id, text(input.text)?, options).await?;
     Ok(EditAnswer::of(&call.caller, item, removal))
@@ -161,11 +163,12 @@ pub(super) struct IdsInput {
     /// 1 to 1000 item ids.
     ids: Vec<String>,
     /// Treatment of other items with the words: `own` (default), `all` or `none`, as for an edit.
-    others: Option<String>,
+    #[schema(value_type = Option<String>)]
+    others: Option<Others>,
 }
 
 pub(super) async fn delete(call: Call, input: IdsInput) -> Result<RemovalAnswer, ApiError> {
-    let options = removal::options(&call.caller, input.others.as_deref())?;
+    let options = removal::options(&call.caller, input.others);
     let ids = all_visible(&call, &input.ids).await?;
     let removal = call.memory().delete_with(call.owner(), ids, options).await?;
     Ok(RemovalAnswer::of(&call.caller, removal))
@@ -180,11 +183,12 @@ pub(super) struct DecideInput {
     /// `grant` or `deny`; denied items are deleted.
     decision: String,
     /// Treatment of other items with denied words: `own` (default), `all` or `none`, as for an edit.
-    others: Option<String>,
+    #[schema(value_type = Option<String>)]
+    others: Option<Others>,
 }
 
 pub(super) async fn decide(call: Call, input: DecideInput) -> Result<RemovalAnswer, ApiError> {
-    let options = removal::options(&call.caller, input.others.as_deref())?;
+    let options = removal::options(&call.caller, input.others);
     let consent = match input.decision.as_str() {
         "grant" => Consent::Granted,
         "deny" => Consent::Denied,

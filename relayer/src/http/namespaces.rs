@@ -10,7 +10,7 @@ use super::{
     ApiError,
     api_error::NO_WALRUS,
     extract::{SHARED, namespace},
-    limits::{Limits, MAX_NAMESPACES, MAX_RESTORE},
+    limits::{MAX_NAMESPACES, MAX_RESTORE},
     operation::Call,
     places::forget_chats,
 };
@@ -122,16 +122,6 @@ pub(super) struct Quota {
     requests_per_minute: u32,
 }
 
-impl Quota {
-    fn of(limits: &Limits, stats: &Stats) -> Self {
-        Self {
-            max_items: stats.max_items,
-            items_left: stats.max_items.saturating_sub(stats.items),
-            requests_per_minute: limits.owner_per_minute,
-        }
-    }
-}
-
 pub(super) async fn stats(call: Call, query: StatsQuery) -> Result<StatsAnswer, ApiError> {
     let project = call.caller.project(query.project)?;
     let stats = call.memory().stats(call.owner()).await?;
@@ -144,7 +134,11 @@ pub(super) async fn stats(call: Call, query: StatsQuery) -> Result<StatsAnswer, 
         }
     }
     .map_or((0, 0), |place| (place.items, place.bytes));
-    let quota = Quota::of(&call.app.inner.config.limits, &stats);
+    let quota = Quota {
+        max_items: stats.max_items,
+        items_left: stats.max_items.saturating_sub(stats.items),
+        requests_per_minute: call.app.inner.config.limits.owner_per_minute,
+    };
     Ok(StatsAnswer {
         owner: call.owner().to_string(),
         namespace: name,

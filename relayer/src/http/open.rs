@@ -5,34 +5,30 @@ use axum::{
     Json,
     extract::State,
     http::{HeaderMap, StatusCode},
-    response::{IntoResponse as _, Response},
+    routing::{MethodRouter, get, post},
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
-use utoipa::openapi::{OpenApi, PathItem, path::Operation};
 
-use super::{ApiError, ApiErrorJson, AppState, RelayerIdentity, api_error::UNAVAILABLE, extract::read_json};
+use super::{ApiError, AppState, RelayerIdentity, api_error::UNAVAILABLE, extract::read_json};
 
 /// Version of the HTTP interface for the `memwal` SDK, which requires major version 1.
 const API_VERSION: &str = "1.0.0";
 /// Oldest compatible SDK interface: the baseline that 0.2.1 states.
 const MIN_SDK: &str = "0.1.0";
 
-/// Headers of a signed request, with their contents.
-pub(super) const AUTH_HEADERS: [(&str, &str); 5] = [
-    ("x-public-key", "The signer's Ed25519 public key, hex."),
-    ("x-signature", "Ed25519 over the request's canonical bytes, hex."),
-    ("x-timestamp", "Seconds since the Unix epoch, within 300 of the relayer's clock."),
-    ("x-nonce", "A UUID that the key has never used."),
-    ("x-account-id", "The Sui address of the owner's key: 0x and 64 hex characters."),
-];
-
-/// All operations of a path, with their methods.
-pub(super) fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
-    let PathItem { get, put, post, patch, delete, .. } = item;
-    [("get", get), ("put", put), ("post", post), ("patch", patch), ("delete", delete)]
-        .into_iter()
-        .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+/// All open routes: method, path, description and handler.
+pub(super) fn routes() -> [(&'static str, &'static str, &'static str, MethodRouter<AppState>); 7] {
+    let version = async || Json(about());
+    [
+        ("GET", "/health", "Health of the relayer and of memory, always with 200.", get(health)),
+        ("GET", "/readyz", "Whether memory is usable: 200, or 503 with reason and fix.", get(ready)),
+        ("GET", "/version", "Versions of the relayer and its interface.", get(version)),
+        ("GET", "/relayer", "Peer id and libp2p addresses, and where memory goes.", get(relayer)),
+        ("GET", "/config", "For the `memwal` SDK: a configuration without SEAL.", get(config)),
+        ("POST", "/sui", "For the `memwal` SDK: answers `sui_getObject` with version 1.", post(sui)),
+        ("GET", "/openapi.json", "This document.", get(document)),
+    ]
 }
 
 fn about() -> Value {
@@ -53,11 +49,7 @@ fn about() -> Value {
     })
 }
 
-/// Reports the health of the relayer and of memory; always 200.
-///
-/// `status` is `ok`, or `degraded` with the reason and the fix in `memory`.
-#[utoipa::path(get, path = "/health", tag = "open", responses((status = 200, body = Object)))]
-pub(super) async fn health(State(app): State<AppState>) -> Json<Value> {
+async fn health(State(app): State<AppState>) -> Json<Value> {
     let mut about = about();
     if let Err(why) = app.readiness().await {
         about["status"] = "degraded".into();
@@ -67,10 +59,7 @@ pub(super) async fn health(State(app): State<AppState>) -> Json<Value> {
     Json(about)
 }
 
-/// Reports whether memory is usable: 200, or 503 with the reason and the fix. A `warning` says that some owners are
-/// refused, while all others are served.
-#[utoipa::path(get, path = "/readyz", tag = "open", responses((status = 200, body = Object), (status = 503, body = ApiErrorJson)))]
-pub(super) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, ApiError> {
+async fn ready(State(app): State<AppState>) -> Result<Json<Value>, ApiError> {
     match app.readiness().await {
         Ok(()) => {
             let mut ready = json!({ "ready": true });
@@ -83,33 +72,17 @@ pub(super) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, Ap
     }
 }
 
-/// Returns the versions of the relayer and its interface.
-#[utoipa::path(get, path = "/version", tag = "open", responses((status = 200, body = Object)))]
-pub(super) async fn version() -> Json<Value> {
-    Json(about())
-}
-
-/// Returns the relayer's identity: its peer id and libp2p addresses for sealed turns, and where memory goes.
-#[utoipa::path(get, path = "/relayer", tag = "open", responses((status = 200, body = RelayerIdentity)))]
-pub(super) async fn relayer(State(app): State<AppState>) -> Json<RelayerIdentity> {
+async fn relayer(State(app): State<AppState>) -> Json<RelayerIdentity> {
     Json((app.inner.config.identity)())
 }
 
-/// Returns the configuration for the SEAL session of the `memwal` SDK.
-///
-/// This relayer uses no SEAL. It names a network without a public Sui endpoint and itself as the Sui
-/// endpoint, so the unmodified SDK contacts no other host. It neither reads nor keeps the session in
-/// `x-seal-session`.
-#[utoipa::path(get, path = "/config", tag = "open", responses((status = 200, body = Object), (status = 400, body = ApiErrorJson)))]
-pub(super) async fn config(State(app): State<AppState>, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
+/// This relayer uses no SEAL. It names a network without a public Sui endpoint and itself as the Sui endpoint, so the
+/// unmodified SDK contacts no other host. It neither reads nor keeps the session in `x-seal-session`.
+async fn config(State(app): State<AppState>, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
+    let host = || authority(&headers).ok_or_else(|| ApiError::bad("the Host header is missing"));
     let base = match &app.inner.config.public_url {
         Some(url) => url.trim_end_matches('/').to_owned(),
-        None => {
-            format!(
-                "http://{}",
-                authority(&headers).ok_or_else(|| ApiError::bad("the Host header is missing"))?
-            )
-        }
+        None => format!("http://{}", host()?),
     };
     Ok(Json(json!({
         "packageId": format!("0x{}", "0".repeat(63) + "1"),
@@ -125,22 +98,17 @@ fn authority(headers: &HeaderMap) -> Option<&str> {
     ((1..=255).contains(&host.len()) && host.bytes().all(allowed)).then_some(host)
 }
 
-/// Answers the one Sui call of the `memwal` SDK with version 1.
-///
-/// The call is `sui_getObject`, for the version of the package in `/config`. Other methods get an error.
-#[utoipa::path(post, path = "/sui", tag = "open", request_body = Object, responses((status = 200, body = Object), (status = 400, body = ApiErrorJson)))]
-pub(super) async fn sui(body: Bytes) -> Result<Response, ApiError> {
+async fn sui(body: Bytes) -> Result<Json<Value>, ApiError> {
     let request: Value = read_json(&body)?;
-    let id = request.get("id").filter(|id| id.is_number()).cloned().unwrap_or(Value::Null);
-    if request.get("method").and_then(Value::as_str) != Some("sui_getObject") {
-        let error = json!({ "code": -32601, "message": "this relayer is no Sui node" });
-        return Ok(Json(json!({ "jsonrpc": "2.0", "id": id, "error": error })).into_response());
+    let mut answer = json!({ "jsonrpc": "2.0", "id": request["id"].as_number() });
+    if request["method"] == "sui_getObject" {
+        answer["result"] = json!({ "data": { "version": "1" } });
+    } else {
+        answer["error"] = json!({ "code": -32601, "message": "this relayer is no Sui node" });
     }
-    Ok(Json(json!({ "jsonrpc": "2.0", "id": id, "result": { "data": { "version": "1" } } })).into_response())
+    Ok(Json(answer))
 }
 
-/// Returns this document.
-#[utoipa::path(get, path = "/openapi.json", tag = "open", responses((status = 200, body = Object)))]
-pub(super) async fn document(State(app): State<AppState>) -> Result<Json<OpenApi>, StatusCode> {
+async fn document(State(app): State<AppState>) -> Result<Json<Value>, StatusCode> {
     app.inner.document.get().cloned().map(Json).ok_or(StatusCode::NOT_FOUND)
 }

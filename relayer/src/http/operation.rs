@@ -14,31 +14,22 @@ use baton_memory::ids::OwnerId;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde::{Serialize, de::DeserializeOwned};
-use utoipa::{
-    PartialSchema, ToSchema,
-    openapi::{
-        Content, HttpMethod, ObjectBuilder, Paths, Ref, RefOr, Required, Response as Documented,
-        ResponseBuilder, Schema, Type,
-        path::{Operation as PathOperation, Parameter, ParameterIn},
-        request_body::RequestBodyBuilder,
-        schema::SchemaType,
-    },
-};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{
     ApiError, AppState,
     api_error::{INTERNAL, RequestId, SCOPE, UNAUTHENTICATED},
+    document::{self, JSON, Schemas},
     extract::read_json,
     gate::{self, GateRoute},
     limits::BODY_BYTES,
 };
 use crate::{auth::Caller, delegation::Scope};
 
-/// The media type of requests and answers.
-pub(super) const JSON: &str = "application/json";
+/// The field of an operation's entry with its name as a tool for agents.
+pub(super) const TOOL: &str = "x-tool";
 
-/// Named schemas of the document.
-pub(super) type Schemas = Vec<(String, RefOr<Schema>)>;
 type Handler = Arc<dyn Fn(Call, Payload) -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;
 
 /// The effect of an operation on the owner's memory, which decides its cost.
@@ -85,8 +76,8 @@ pub(super) enum Payload {
 
 /// The type of an operation's request.
 pub(super) trait Input: Sized + Send + 'static {
-    /// Adds its fields to the document.
-    fn describe(operation: &mut PathOperation, in_query: bool, schemas: &mut Schemas);
+    /// The parameters, and the body, of an operation's entry in the document.
+    fn documented(in_query: bool, schemas: &mut Schemas) -> (Vec<Value>, Option<Value>);
 
     /// Reads it.
     ///
@@ -96,39 +87,26 @@ pub(super) trait Input: Sized + Send + 'static {
 }
 
 impl<T: DeserializeOwned + ToSchema + Send + 'static> Input for T {
-    fn describe(operation: &mut PathOperation, in_query: bool, schemas: &mut Schemas) {
-        let fields = match T::schema() {
-            RefOr::T(Schema::Object(object)) => object,
-            _ => ObjectBuilder::new().build(),
-        };
-        T::schemas(schemas);
+    fn documented(in_query: bool, schemas: &mut Schemas) -> (Vec<Value>, Option<Value>) {
+        let schema = json!(T::schema());
+        let required = schema["required"].as_array().cloned().unwrap_or_default();
         if !in_query {
-            schemas.push((T::name().into_owned(), T::schema()));
-            let schema = Ref::from_schema_name(T::name());
             // An empty body is read as `{}`.
-            let required = if fields.required.is_empty() { Required::False } else { Required::True };
-            let body = RequestBodyBuilder::new().content(JSON, Content::new(Some(schema)));
-            operation.request_body = Some(RefOr::T(body.required(Some(required)).build()));
-            return;
+            let schema = document::reference::<T>(schemas);
+            return (Vec::new(), Some(document::body(JSON, schema, !required.is_empty())));
         }
-        for (name, mut schema) in fields.properties {
-            let is_required = fields.required.contains(&name);
-            let mut parameter = Parameter::new(name);
-            parameter.parameter_in = ParameterIn::Query;
-            parameter.required = if is_required { Required::True } else { Required::False };
-            if let RefOr::T(Schema::Object(object)) = &mut schema {
-                parameter.description = object.description.take();
-                // A query has no null.
-                object.default = None;
-                if let SchemaType::Array(kinds) = &object.schema_type
-                    && let Some(kind) = kinds.iter().find(|kind| **kind != Type::Null)
-                {
-                    object.schema_type = SchemaType::Type(kind.clone());
-                }
+        T::schemas(schemas);
+        let parameter = |(name, field): (&String, &Value)| {
+            let mut field = field.clone();
+            // A query has no null.
+            field.as_object_mut().and_then(|field| field.remove("default"));
+            let kinds = field["type"].as_array().map(|kinds| kinds.iter().filter(|kind| **kind != "null"));
+            if let Some(kind) = kinds.and_then(|mut kinds| kinds.next().cloned()) {
+                field["type"] = kind;
             }
-            parameter.schema = Some(schema);
-            operation.parameters.get_or_insert_default().push(RefOr::T(parameter));
-        }
+            json!({ "name": name, "in": "query", "required": required.contains(&json!(name)), "schema": field })
+        };
+        (schema["properties"].as_object().into_iter().flatten().map(parameter).collect(), None)
     }
 
     fn read(payload: Payload) -> Result<Self, ApiError> {
@@ -146,12 +124,8 @@ impl<T: DeserializeOwned + ToSchema + Send + 'static> Input for T {
 pub(super) struct NoInput;
 
 impl Input for NoInput {
-    fn describe(operation: &mut PathOperation, in_query: bool, _: &mut Schemas) {
-        if !in_query {
-            let any = ObjectBuilder::new().schema_type(Type::Object).build();
-            let body = RequestBodyBuilder::new().content(JSON, Content::new(Some(any)));
-            operation.request_body = Some(RefOr::T(body.required(Some(Required::False)).build()));
-        }
+    fn documented(in_query: bool, _: &mut Schemas) -> (Vec<Value>, Option<Value>) {
+        (Vec::new(), (!in_query).then(|| document::body(JSON, json!({ "type": "object" }), false)))
     }
 
     fn read(_: Payload) -> Result<Self, ApiError> {
@@ -161,19 +135,16 @@ impl Input for NoInput {
 
 /// The type of an operation's answer.
 pub(super) trait Answer: Send + 'static {
-    /// Its status, and its form in the document.
-    fn documented(schemas: &mut Schemas) -> (StatusCode, Documented);
+    /// Its status, and its response in the document.
+    fn documented(schemas: &mut Schemas) -> (u16, Value);
 
     /// Its sent form.
     fn respond(self) -> Response;
 }
 
 impl<T: Serialize + ToSchema + Send + 'static> Answer for T {
-    fn documented(schemas: &mut Schemas) -> (StatusCode, Documented) {
-        T::schemas(schemas);
-        schemas.push((T::name().into_owned(), T::schema()));
-        let content = Content::new(Some(Ref::from_schema_name(T::name())));
-        (StatusCode::OK, ResponseBuilder::new().content(JSON, content).build())
+    fn documented(schemas: &mut Schemas) -> (u16, Value) {
+        (200, document::answer(JSON, document::reference::<T>(schemas)))
     }
 
     fn respond(self) -> Response {
@@ -185,8 +156,8 @@ impl<T: Serialize + ToSchema + Send + 'static> Answer for T {
 pub(super) struct AcceptedAnswer<T>(pub(super) T);
 
 impl<T: Serialize + ToSchema + Send + 'static> Answer for AcceptedAnswer<T> {
-    fn documented(schemas: &mut Schemas) -> (StatusCode, Documented) {
-        (StatusCode::ACCEPTED, T::documented(schemas).1)
+    fn documented(schemas: &mut Schemas) -> (u16, Value) {
+        (202, T::documented(schemas).1)
     }
 
     fn respond(self) -> Response {
@@ -198,8 +169,8 @@ impl<T: Serialize + ToSchema + Send + 'static> Answer for AcceptedAnswer<T> {
 pub(super) enum NoAnswer {}
 
 impl Answer for NoAnswer {
-    fn documented(_: &mut Schemas) -> (StatusCode, Documented) {
-        (StatusCode::NOT_IMPLEMENTED, super::completion::error_response(501))
+    fn documented(_: &mut Schemas) -> (u16, Value) {
+        (501, document::error(501))
     }
 
     fn respond(self) -> Response {
@@ -217,17 +188,10 @@ pub(super) struct Operation {
     pub(super) effect: Effect,
     /// Most bytes of the body.
     body_bytes: usize,
-    /// Its name as a tool for agents; `None` for operations that are no tools.
-    #[cfg_attr(
-        not(feature = "mcp"),
-        expect(dead_code, reason = "there are no tools without their protocol")
-    )]
-    pub(super) tool: Option<&'static str>,
-    /// Its description, for people and for agents. The first sentence is a summary.
-    #[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "only tools keep it whole"))]
-    pub(super) about: &'static str,
-    documented: PathOperation,
-    schemas: Schemas,
+    /// Its entry in the document.
+    pub(super) documented: Value,
+    /// The schemas that the entry names.
+    pub(super) schemas: Schemas,
     handler: Handler,
 }
 
@@ -243,37 +207,24 @@ impl Operation {
     where
         F: Future<Output = Result<A, ApiError>> + Send + 'static,
     {
-        let mut documented = PathOperation::new();
-        let (summary, more) = about.split_once(". ").unwrap_or((about.trim_end_matches('.'), ""));
-        documented.summary = Some(format!("{summary}."));
-        documented.description = Some(more.to_owned()).filter(|more| !more.is_empty());
-        if let Some(name) = target_of(path) {
-            let mut target = Parameter::new(name);
-            target.parameter_in = ParameterIn::Path;
-            target.schema = Some(String::schema());
-            documented.parameters = Some(vec![RefOr::T(target)]);
-        }
+        let mut documented = document::operation(method.as_str(), path, about, true);
         let mut schemas = Schemas::new();
-        I::describe(&mut documented, reads_query(&method), &mut schemas);
+        let (fields, body) = I::documented(reads_query(&method), &mut schemas);
+        let target = target_of(path).map(
+            |name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }),
+        );
+        documented["parameters"] = target.into_iter().chain(fields).collect();
+        if let Some(body) = body {
+            documented["requestBody"] = body;
+        }
         let (status, answer) = A::documented(&mut schemas);
-        documented.responses.responses.insert(status.as_str().to_owned(), RefOr::T(answer));
+        documented["responses"][status.to_string()] = answer;
         let handler: Handler = Arc::new(move |call, payload| {
             let handler = handler.clone();
             Box::pin(async move { Ok(handler(call, I::read(payload)?).await?.respond()) })
         });
         let right = if effect == Effect::Reads { Scope::Read } else { Scope::Write };
-        Self {
-            method,
-            path,
-            right,
-            effect,
-            body_bytes: BODY_BYTES,
-            tool: None,
-            about,
-            documented,
-            schemas,
-            handler,
-        }
+        Self { method, path, right, effect, body_bytes: BODY_BYTES, documented, schemas, handler }
     }
 
     /// The operation with another right.
@@ -286,35 +237,22 @@ impl Operation {
         Self { body_bytes, ..self }
     }
 
-    /// The operation, which agents may call too.
-    pub(super) fn tool(self, name: &'static str) -> Self {
-        Self { tool: Some(name), ..self }
+    /// The operation, which agents may call too, by this name.
+    pub(super) fn tool(mut self, name: &'static str) -> Self {
+        self.documented[TOOL] = name.into();
+        self
     }
 
     /// The operation with a status of errors that few operations have.
     pub(super) fn or(mut self, status: u16) -> Self {
-        let error = RefOr::T(super::completion::error_response(status));
-        self.documented.responses.responses.insert(status.to_string(), error);
+        self.documented["responses"][status.to_string()] = document::error(status);
         self
     }
 
     /// The operation in a group of the document.
     pub(super) fn tagged(mut self, tag: &str) -> Self {
-        self.documented.tags = Some(vec![tag.to_owned()]);
+        self.documented["tags"] = json!([tag]);
         self
-    }
-
-    /// Adds it to the document.
-    pub(super) fn describe(&self, paths: &mut Paths, schemas: &mut Schemas) {
-        let method = match self.method {
-            Method::GET => HttpMethod::Get,
-            Method::PUT => HttpMethod::Put,
-            Method::PATCH => HttpMethod::Patch,
-            Method::DELETE => HttpMethod::Delete,
-            _ => HttpMethod::Post,
-        };
-        paths.add_path_operation(self.path, vec![method], self.documented.clone());
-        schemas.extend(self.schemas.iter().cloned());
     }
 
     /// Adds its route, behind the gate.

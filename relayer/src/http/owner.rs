@@ -2,10 +2,7 @@
 
 use axum::{
     body::Body,
-    http::{
-        StatusCode,
-        header::{CONTENT_DISPOSITION, CONTENT_TYPE},
-    },
+    http::header::{CONTENT_DISPOSITION, CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
 use baton_memory::{
@@ -16,18 +13,14 @@ use baton_memory::{
 use bytes::Bytes;
 use futures::stream;
 use serde::{Deserialize, Serialize};
-use utoipa::{
-    PartialSchema as _, ToSchema,
-    openapi::{
-        Content, RefOr, Required, Response as Documented, ResponseBuilder, path::Operation as PathOperation,
-        request_body::RequestBodyBuilder,
-    },
-};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{
     ApiError,
-    api_error::CONFLICT,
-    operation::{Answer, Call, Input, NoInput, Payload, Schemas},
+    api_error::{CONFLICT, OWNER_ONLY},
+    document::{self, Schemas},
+    operation::{Answer, Call, Input, NoInput, Payload},
     places::PlaceQuery,
     shapes::Count,
 };
@@ -43,9 +36,8 @@ const JSON_LINES: &str = "application/x-ndjson";
 pub(super) struct ExportLines(Vec<Text>);
 
 impl Answer for ExportLines {
-    fn documented(_: &mut Schemas) -> (StatusCode, Documented) {
-        let lines = Content::new(Some(String::schema()));
-        (StatusCode::OK, ResponseBuilder::new().content(JSON_LINES, lines).build())
+    fn documented(_: &mut Schemas) -> (u16, Value) {
+        (200, document::answer(JSON_LINES, json!({ "type": "string" })))
     }
 
     fn respond(self) -> Response {
@@ -71,9 +63,8 @@ pub(super) async fn export(call: Call, query: PlaceQuery) -> Result<ExportLines,
 pub(super) struct ImportLines(Bytes);
 
 impl Input for ImportLines {
-    fn describe(operation: &mut PathOperation, _: bool, _: &mut Schemas) {
-        let body = RequestBodyBuilder::new().content(JSON_LINES, Content::new(Some(String::schema())));
-        operation.request_body = Some(RefOr::T(body.required(Some(Required::True)).build()));
+    fn documented(_: bool, _: &mut Schemas) -> (Vec<Value>, Option<Value>) {
+        (Vec::new(), Some(document::body(JSON_LINES, json!({ "type": "string" }), true)))
     }
 
     fn read(payload: Payload) -> Result<Self, ApiError> {
@@ -113,7 +104,7 @@ pub(super) struct EraseInput {
 
 pub(super) async fn erase(call: Call, input: EraseInput) -> Result<Count, ApiError> {
     if !call.caller.is_owner() {
-        return Err(ApiError::owner_only());
+        return Err(ApiError::new(OWNER_ONLY));
     }
     let why = "`confirm` is the account id whose memory is to be erased";
     let confirmed: OwnerId = input.confirm.parse().map_err(|_| ApiError::bad(why))?;
@@ -189,7 +180,7 @@ pub(super) struct InvitedOwner {
 
 pub(super) async fn redeem(call: Call, request: Invitation) -> Result<InvitedOwner, ApiError> {
     if !call.caller.is_owner() {
-        return Err(ApiError::owner_only());
+        return Err(ApiError::new(OWNER_ONLY));
     }
     let (app, owner) = (&call.app, call.owner());
     let owners = &app.inner.config.owners;

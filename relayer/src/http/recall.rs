@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 use super::{
     ApiError,
     api_error::{MODEL, NO_MODEL, UNAVAILABLE, UNSUPPORTED},
-    extract::{not_blank, scope_named},
+    extract::not_blank,
     limits::MAX_ANALYZE_BYTES,
     operation::{Call, NoAnswer, NoInput},
     shapes::{FilterInput, RecallAnswer, RecallHit, distance},
@@ -45,28 +45,22 @@ pub(super) struct ScoringWeights {
 }
 
 impl ScoringWeights {
-    fn check(&self) -> Result<(), ApiError> {
-        let weights = [self.semantic, self.recency, self.importance].into_iter().flatten();
-        let good = weights.into_iter().all(|weight| (0.0..=1_000.0).contains(&weight));
-        let half_life = self.recency_half_life_days.is_none_or(|days| (0.01..=36_500.0).contains(&days));
-        if good && half_life {
-            return Ok(());
-        }
-        Err(ApiError::bad("`scoring_weights` are from 0 to 1000, with a half-life of 0.01 to 36500 days"))
-    }
-
-    fn sum(&self) -> f32 {
-        self.semantic.unwrap_or(1.0) + self.recency.unwrap_or(0.0) + self.importance.unwrap_or(0.0)
-    }
-
-    fn read(self) -> Weights {
+    /// Their form in memory; `None` for weights that are all 0, which order nothing.
+    fn read(self) -> Result<Option<Weights>, ApiError> {
         let default = Weights::default();
-        Weights {
+        let weights = Weights {
             semantic: self.semantic.unwrap_or(default.semantic),
             recency: self.recency.unwrap_or(default.recency),
             recency_half_life_days: self.recency_half_life_days.unwrap_or(default.recency_half_life_days),
             importance: self.importance.unwrap_or(default.importance),
+        };
+        let parts = [weights.semantic, weights.recency, weights.importance];
+        let are_good = parts.iter().all(|weight| (0.0..=1_000.0).contains(weight));
+        if !are_good || !(0.01..=36_500.0).contains(&weights.recency_half_life_days) {
+            let why = "`scoring_weights` are from 0 to 1000, with a half-life of 0.01 to 36500 days";
+            return Err(ApiError::bad(why));
         }
+        Ok((parts.iter().sum::<f32>() > 0.0).then_some(weights))
     }
 }
 
@@ -85,7 +79,8 @@ pub(super) struct RecallInput {
     persona: Option<String>,
     /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or
     /// `none`.
-    memory_scope: Option<String>,
+    #[schema(value_type = Option<String>)]
+    memory_scope: Option<MemoryScope>,
     /// Most results, up to 200. Default: 6.
     limit: Option<usize>,
     /// Minimum score, 0 to 1.
@@ -110,19 +105,15 @@ pub(super) async fn recall(call: Call, input: RecallInput) -> Result<RecallAnswe
     if input.threshold.is_some_and(|least| !(0.0..=1.0).contains(&least)) {
         return Err(ApiError::bad("`threshold` is from 0 to 1"));
     }
-    if let Some(weights) = &input.scoring_weights {
-        weights.check()?;
-    }
     let request = RecallRequest {
         place: call.caller.place(input.project, input.session, input.persona)?,
-        scope: scope_named(input.memory_scope.as_deref())?,
+        scope: input.memory_scope.unwrap_or_default(),
         query: input.query.into(),
         limit: limit(input.limit, DEFAULT_HITS)?,
         threshold: input.threshold,
         budget_tokens: input.budget_tokens,
         filters: call.caller.filters(input.filters.read()?),
-        // Weights that are all 0 order nothing.
-        weights: input.scoring_weights.filter(|weights| weights.sum() > 0.0).map(ScoringWeights::read),
+        weights: input.scoring_weights.map(ScoringWeights::read).transpose()?.flatten(),
     };
     let mut found = search(&call, request).await?;
     if let Some(most) = input.max_distance {
@@ -174,13 +165,10 @@ pub(super) async fn ask(call: Call, input: Ask) -> Result<AskAnswer, ApiError> {
     let question = baton_memory::model::Text(input.question);
     let request = RecallRequest {
         place: call.caller.place(input.project, None, None)?,
-        scope: MemoryScope::NeutralAndRelationship,
         query: question.clone(),
         limit: limit(input.limit, DEFAULT_ASKED)?,
-        threshold: None,
-        budget_tokens: None,
         filters: call.caller.filters(Filters::default()),
-        weights: None,
+        ..RecallRequest::default()
     };
     let found = search(&call, request).await?;
     let recalled: Vec<RecalledItem> = found
@@ -265,8 +253,8 @@ mod tests {
             recency_half_life_days: Some(days),
             importance: None,
         };
-        assert!(weights(1.0, 0.5, 30.0).check().is_ok());
-        assert!(weights(0.0, 0.0, 0.01).check().is_ok());
+        assert!(weights(1.0, 0.5, 30.0).read().unwrap().is_some());
+        assert!(weights(0.0, 0.0, 0.01).read().unwrap().is_none());
         for bad in [
             weights(-1.0, 2.0, 30.0),
             weights(f32::NAN, 1.0, 30.0),
@@ -274,7 +262,7 @@ mod tests {
             weights(1.0, 1.0, 0.0),
             weights(1.0, 1.0, f32::NAN),
         ] {
-            assert!(bad.check().is_err(), "{bad:?}");
+            assert!(bad.read().is_err(), "{bad:?}");
         }
         assert!(limit(Some(0), 10).is_err());
         assert_eq!(limit(Some(usize::MAX), 10).unwrap(), MAX_PAGE);

@@ -4,7 +4,7 @@
 use baton_memory::{
     api::{JobView, MemoryError, RememberRequest, TurnRecord},
     ids::ItemId,
-    model::Author,
+    model::{Author, Layer},
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,7 +14,7 @@ use super::{
     extract::{namespace, not_blank},
     limits::{MAX_ANALYZE_BYTES, MAX_FACTS},
     operation::{AcceptedAnswer, Call, NoInput},
-    shapes::{Count, item_id, layer_named},
+    shapes::{Count, item_id},
 };
 use crate::{auth::Caller, delegation::Scope, time};
 
@@ -32,7 +32,8 @@ pub(super) struct FactInput {
     /// Persona that it is shared with.
     persona: Option<String>,
     /// `profile` (default) or `relationship`.
-    layer: Option<String>,
+    #[schema(value_type = Option<String>)]
+    layer: Option<Layer>,
     /// When it was said, RFC 3339. Default: now.
     #[serde(default, deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
@@ -53,10 +54,13 @@ impl FactInput {
         if self.salience.is_some_and(|salience| !(0.0..=1.0).contains(&salience)) {
             return Err(ApiError::bad("`salience` is from 0 to 1"));
         }
+        if self.layer == Some(Layer::Episode) {
+            return Err(ApiError::bad("`layer` is `profile` or `relationship`"));
+        }
         let fact = RememberRequest {
             place: caller.place(self.project, self.session, self.persona)?,
             text: self.text.into(),
-            layer: layer_named(self.layer.as_deref())?,
+            layer: self.layer.unwrap_or(Layer::Profile),
             author: Author::Owner,
             time_ms: self.occurred_at,
             intimate: self.intimate,

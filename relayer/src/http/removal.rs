@@ -5,19 +5,13 @@ use baton_memory::api::{Holder, ItemView, Others, Removal, RemovalOptions};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{ApiError, shapes::ChangedItem};
+use super::shapes::ChangedItem;
 use crate::{auth::Caller, delegation::Scope};
 
 /// The options of a removal, limited by the caller's rights. A caller that is bound to a project removes, and
 /// learns, nothing of another.
-pub(super) fn options(caller: &Caller, others: Option<&str>) -> Result<RemovalOptions, ApiError> {
-    let others = match others {
-        None => Others::default(),
-        Some(name) => {
-            Others::named(name).ok_or_else(|| ApiError::bad("`others` is `none`, `own` or `all`"))?
-        }
-    };
-    Ok(RemovalOptions { others, same_project: caller.bound_to().is_some() })
+pub(super) fn options(caller: &Caller, others: Option<Others>) -> RemovalOptions {
+    RemovalOptions { others: others.unwrap_or_default(), same_project: caller.bound_to().is_some() }
 }
 
 /// Another item with the words, or a name deleted with them.

@@ -3,7 +3,7 @@
 use baton_memory::{
     api::{DropReason, Filters, Hit, ItemView, PlaceView, Recall, RecallMode},
     ids::ItemId,
-    model::{Author, Consent, Edge, Kind, Layer},
+    model::{Author, Edge, Kind, Layer},
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -195,11 +195,14 @@ impl From<Recall> for RecallAnswer {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct FilterInput {
     /// Kinds to include: `episode`, `fact`, `entity`, `summary`.
-    pub(crate) kinds: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub(crate) kinds: Vec<Kind>,
     /// Layers to include: `profile`, `relationship`, `episode`.
-    pub(crate) layers: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub(crate) layers: Vec<Layer>,
     /// Authors to include: `user`, `assistant`, `owner`, `import`.
-    pub(crate) authors: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub(crate) authors: Vec<Author>,
     /// Only items said at or after this time, RFC 3339.
     #[serde(deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
@@ -217,10 +220,13 @@ pub(super) struct FilterInput {
 impl FilterInput {
     /// Its form in memory.
     pub(super) fn read(self) -> Result<Filters, ApiError> {
+        if self.kinds.len().max(self.layers.len()).max(self.authors.len()) > MAX_FILTER_NAMES {
+            return Err(ApiError::bad(format!("a list of `filters` has at most {MAX_FILTER_NAMES} names")));
+        }
         Ok(Filters {
-            kinds: named("kinds", &self.kinds, Kind::named)?,
-            layers: named("layers", &self.layers, Layer::named)?,
-            authors: named("authors", &self.authors, Author::named)?,
+            kinds: self.kinds,
+            layers: self.layers,
+            authors: self.authors,
             from_ms: self.from,
             before_ms: self.before,
             include_ended: self.history,
@@ -229,31 +235,6 @@ impl FilterInput {
             without_intimate: true,
         })
     }
-}
-
-fn named<T>(field: &str, names: &[String], of: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, ApiError> {
-    if names.len() > MAX_FILTER_NAMES {
-        return Err(ApiError::bad(format!("`filters.{field}` names too many")));
-    }
-    let read = |name: &String| {
-        of(name).ok_or_else(|| ApiError::bad(format!("`filters.{field}` has an unknown name")))
-    };
-    names.iter().map(read).collect()
-}
-
-/// The layer of a new fact.
-pub(super) fn layer_named(name: Option<&str>) -> Result<Layer, ApiError> {
-    match name {
-        None | Some("profile") => Ok(Layer::Profile),
-        Some("relationship") => Ok(Layer::Relationship),
-        Some(_) => Err(ApiError::bad("`layer` is `profile` or `relationship`")),
-    }
-}
-
-/// Consent by its name.
-pub(super) fn consent_named(name: Option<&str>) -> Result<Option<Consent>, ApiError> {
-    let Some(name) = name else { return Ok(None) };
-    Consent::named(name).map(Some).ok_or_else(|| ApiError::bad("`consent` is `granted` or `pending`"))
 }
 
 /// An item's id.

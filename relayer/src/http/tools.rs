@@ -28,13 +28,13 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-use utoipa::openapi::{HttpMethod, Paths, ResponseBuilder, path::OperationBuilder};
 
 use super::{
     ApiError, AppState,
+    document::{self, JSON},
     gate::{self, GateRoute},
     limits::BODY_BYTES,
-    operation::{Call, Effect, Operation, Payload, target_of},
+    operation::{Call, Effect, Operation, Payload, TOOL, target_of},
 };
 use crate::auth::Caller;
 
@@ -45,11 +45,9 @@ const INSTRUCTIONS: &str = "The user's memory across conversations. Recall befor
 
 /// The route `/mcp` with the tools among these operations.
 pub(super) fn router(app: &AppState, operations: &[Operation]) -> Router {
-    let document = serde_json::to_value(app.inner.document.get()).unwrap_or_default();
-    let tools = operations.iter().filter_map(|operation| {
-        let tool = tool(operation, &document)?;
-        Some((tool, operation.clone()))
-    });
+    let document = app.inner.document.get().unwrap_or(&Value::Null);
+    let tools =
+        operations.iter().filter_map(|operation| Some((tool(operation, document)?, operation.clone())));
     let tools = MemoryTools { app: app.clone(), tools: tools.collect() };
     // Hosts and origins are not checked: no browser can sign a request for a page.
     let config = StreamableHttpServerConfig::default()
@@ -73,50 +71,47 @@ pub(super) fn router(app: &AppState, operations: &[Operation]) -> Router {
 }
 
 /// Adds `/mcp`, which another crate serves, to the documentation of the routes.
-pub(super) fn describe(paths: &mut Paths) {
-    let operation = OperationBuilder::new()
-        .tag("agents")
-        .summary(Some(
-            "Memory's tools for agents: one message of the Model Context Protocol (streamable HTTP, no sessions).",
-        ))
-        .response("200", ResponseBuilder::new().description("the protocol's answer").build())
-        .response("202", ResponseBuilder::new().description("a notification was taken").build())
-        .response("401", ResponseBuilder::new().description("the request is not signed, or its token is not valid").build())
-        .response("406", ResponseBuilder::new().description("Accept lacks JSON or event streams").build())
-        .response("415", ResponseBuilder::new().description("the body is not JSON").build())
-        .build();
-    paths.add_path_operation(gate::AGENTS, vec![HttpMethod::Post], operation);
+pub(super) fn describe(paths: &mut Value) {
+    let about = "Memory's tools for agents: one message of the Model Context Protocol (streamable HTTP, no sessions).";
+    let mut entry = document::operation("POST", gate::AGENTS, about, true);
+    entry["tags"] = json!(["agents"]);
+    for (status, about) in [
+        ("200", "the protocol's answer"),
+        ("202", "a notification was taken"),
+        ("406", "Accept lacks JSON or event streams"),
+        ("415", "the body is not JSON"),
+    ] {
+        entry["responses"][status] = json!({ "description": about });
+    }
+    entry["security"].as_array_mut().into_iter().for_each(|ways| ways.push(json!({ "token": [] })));
+    paths[gate::AGENTS]["post"] = entry;
 }
 
 /// The tool of an operation, with the schema of the operation's values in the document.
 fn tool(operation: &Operation, document: &Value) -> Option<Tool> {
-    let name = operation.tool?;
-    let documented = &document["paths"][operation.path][operation.method.as_str().to_lowercase()];
-    let body = &documented["requestBody"]["content"]["application/json"]["schema"];
-    let mut schema = match inlined(body, document) {
+    let entry = &document["paths"][operation.path][operation.method.as_str().to_lowercase()];
+    let name = entry[TOOL].as_str()?.to_owned();
+    let mut schema = match inlined(&entry["requestBody"]["content"][JSON]["schema"], document) {
         Value::Object(schema) => schema,
         _ => JsonObject::new(),
     };
     schema.insert("type".to_owned(), "object".into());
     // The document's words are about the body.
     schema.remove("description");
-    for parameter in documented["parameters"].as_array().into_iter().flatten() {
-        let mut field = inlined(&parameter["schema"], document);
-        if let Some(about) = parameter.get("description") {
-            field["description"] = about.clone();
-        }
-        let name = parameter["name"].clone();
+    for parameter in entry["parameters"].as_array().into_iter().flatten() {
+        let name = parameter["name"].as_str().unwrap_or_default();
+        schema.entry("properties").or_insert(json!({}))[name] = inlined(&parameter["schema"], document);
         if parameter["required"] == true
             && let Value::Array(required) = schema.entry("required").or_insert(json!([]))
         {
-            required.push(name.clone());
+            required.push(name.into());
         }
-        schema.entry("properties").or_insert(json!({}))[name.as_str().unwrap_or_default()] = field;
     }
+    let about = [&entry["summary"], &entry["description"]].map(|text| text.as_str().unwrap_or_default());
     let annotations = ToolAnnotations::new()
         .read_only(operation.effect == Effect::Reads)
         .destructive(operation.effect == Effect::Removes);
-    Some(Tool::new(name, operation.about, schema).with_annotations(annotations))
+    Some(Tool::new(name, about.join(" ").trim().to_owned(), schema).with_annotations(annotations))
 }
 
 /// A schema with the named schemas that it refers to. Those of requests do not refer to themselves.

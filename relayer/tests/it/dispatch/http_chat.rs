@@ -37,7 +37,7 @@ impl<'a> ChatServer<'a> {
         let relayer = world.plain_on(memory.clone()).await;
         let app = AppState::new(ServerConfig {
             memory: memory.memory.clone(),
-            embedder: std::sync::Arc::new(super::world::Words),
+            embedder: std::sync::Arc::new(baton_models::embed::Hashing),
             writer: None,
             addresses: baton_relayer::http::ClientAddresses::default(),
             owners: std::sync::Arc::new(Owners::new(OwnerPolicy::default())),
@@ -355,43 +355,4 @@ async fn chat_records_are_deleted_with_session_project_and_persona() {
     let confirm = json!({ "confirm": owner.to_string() });
     assert_eq!(server.send(Method::POST, "/api/erase", &confirm).await.status(), 200);
     assert_eq!(server.kept(&other).await, 0);
-}
-
-/// Cost of a session by its length in plain mode: `cargo test -p baton-relayer --test it cost --
-/// --ignored --nocapture`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement of minutes"]
-async fn cost_of_a_kept_journal_by_its_length() {
-    let world = World::new().await;
-    let relayer = world.plain().await;
-    let words = "the quick brown fox jumps over the lazy dog and goes on to say something more. ".repeat(8);
-    let say = |text: String| baton_relayer::chat::ChatRequest {
-        scope: baton_memory::model::MemoryScope::None,
-        ..super::world::hello(&text)
-    };
-    let mut last = relayer.say(say(words.clone())).await;
-    let mut total = Duration::ZERO;
-    for turn in 1..=1_000u32 {
-        let request = baton_relayer::chat::ChatRequest {
-            session_id: Some(last.session_id),
-            session_key: Some(last.session_key.clone()),
-            head: Some(last.head.clone()),
-            ..say(format!("{turn} {words}"))
-        };
-        let asked = std::time::Instant::now();
-        let mut events = relayer.ask(request);
-        let mut started = Duration::ZERO;
-        while let Some(event) = events.recv().await {
-            match event {
-                baton_relayer::chat::ChatEvent::Started { .. } => started = asked.elapsed(),
-                baton_relayer::chat::ChatEvent::Done(answer) => last = *answer,
-                baton_relayer::chat::ChatEvent::Failed(error) => panic!("{error}"),
-                _ => {}
-            }
-        }
-        total += started;
-        if [1, 10, 100, 250, 500, 750, 1_000].contains(&turn) {
-            eprintln!("turn {turn}: {started:?} until it starts, {:?} in all", asked.elapsed());
-        }
-    }
 }

@@ -1,9 +1,6 @@
 //! Extraction by a model on third-party nodes: for owners who allow it, in sessions that leave no data.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use baton_memory::{
     Memory,
@@ -12,18 +9,13 @@ use baton_memory::{
     ids::OwnerId,
     model::Kind,
 };
-use baton_proto::receipt::EngineKind;
 use baton_relayer::NodeModel;
 use baton_walrus_client::ShardCount;
 
-use baton_testkit::{
-    fake::{Act, FakeNode, MODEL},
-    store::MemoryStore,
-};
+use baton_testkit::fake::{Act, FakeNode, MODEL};
 
 use super::world::{PlainRelayer, World, contains, files, parts_at};
 
-const TOLD: &str = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";
 const VERDICT: &str = r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":true}"#;
 /// The rules find nothing in it.
 const VAGUE: &str = "Philippa's godfather keeps the lighthouse at Ponta.";
@@ -39,11 +31,8 @@ struct ExtractionTest {
 }
 
 impl ExtractionTest {
-    async fn new(engine: EngineKind) -> Self {
-        let mut world = World::new().await;
-        let store = MemoryStore::default();
-        world.nodes = vec![FakeNode::start(&store, engine).await];
-        world.store = store;
+    async fn new() -> Self {
+        let world = World::new().await;
         let relayer = world.plain().await;
         let folder = tempfile::tempdir().unwrap();
         let memory = Self::memory(&world, &relayer, &folder).await;
@@ -96,7 +85,7 @@ async fn model(relayer: &PlainRelayer) -> NodeModel {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_extract_for_owners_who_allow_it_in_sessions_that_leave_nothing() {
-    let test = ExtractionTest::new(EngineKind::Native).await;
+    let test = ExtractionTest::new().await;
     let (mine, other) = (test.world.owner(), OwnerId([7; 32]));
     test.say(mine, 0, VAGUE).await;
     test.work().await;
@@ -139,31 +128,8 @@ async fn nodes_extract_for_owners_who_allow_it_in_sessions_that_leave_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f8_nonsense_from_a_node_is_counted_and_tried_again_until_the_rules_decide() {
-    // An echo engine: it answers with the question.
-    let test = ExtractionTest::new(EngineKind::Echo).await;
-    let owner = test.world.owner();
-    test.allow(owner, true).await;
-    test.say(owner, 0, TOLD).await;
-    test.work().await;
-    let stats = test.memory.stats(owner).await.unwrap();
-    assert_eq!((stats.queued_jobs, stats.retried_jobs), (1, 1));
-    assert_eq!(test.memory.counters().extraction_failures.load(Ordering::Relaxed), 1);
-    assert!(test.texts(owner, Kind::Episode).await.iter().any(|text| text == TOLD), "the turn is kept");
-    assert!(test.asked() > 0);
-    for _ in 0..12 {
-        test.world.later_ms.fetch_add(700_000, Ordering::SeqCst);
-        test.work().await;
-    }
-    let stats = test.memory.stats(owner).await.unwrap();
-    assert_eq!((stats.queued_jobs, stats.retried_jobs), (0, 0));
-    assert_eq!(test.asked(), 5, "five tries of one judgement");
-    assert!(!test.texts(owner, Kind::Fact).await.is_empty(), "the rules did what the model could not");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_hangs_or_is_not_there_costs_a_deadline_and_no_more() {
-    let test = ExtractionTest::new(EngineKind::Native).await;
+    let test = ExtractionTest::new().await;
     let prompt = [PromptMessage { role: PromptRole::User, text: "hello".into() }];
     let model = model(&test.relayer).await;
     test.node().script([Act::Hang]);

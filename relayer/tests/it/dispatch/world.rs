@@ -16,25 +16,22 @@ use baton_memory::{
     Memory, Parts,
     api::{ItemView, Place, Recall, RecallMode, RecallRequest, RememberRequest, Result, TurnRecord},
     ids::OwnerId,
-    model::{Author, Layer, MemoryScope, Text},
+    model::{Author, Layer, Text},
     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
     vault::Vault,
 };
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Networks};
-use baton_models::embed::{EmbedFuture, EmbedRole, Embedder};
-use baton_proto::{
-    receipt::EngineKind,
-    record::{Message, Role},
-};
+use baton_models::embed::Hashing;
+use baton_proto::receipt::EngineKind;
 use baton_relayer::{
     Recollection, Relayer, SealedLimits,
-    chat::{Chat, ChatAnswer, ChatConfig, ChatError, ChatEvent, ChatRequest},
+    chat::{Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest},
     delegation::registry::{Change, Records},
     owners::{OwnerPolicy, Owners},
 };
 use baton_walrus_client::ShardCount;
 use futures::future::BoxFuture;
-use sha2::{Digest as _, Sha256};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -44,38 +41,6 @@ use baton_testkit::{
     store::MemoryStore,
 };
 
-/// Maps words to a vector, good enough for a search.
-pub(super) struct Words;
-
-impl Embedder for Words {
-    fn id(&self) -> &str {
-        "test-words-64"
-    }
-
-    fn dimensions(&self) -> usize {
-        64
-    }
-
-    fn embed<'a>(&'a self, _: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
-        Box::pin(async move {
-            let embed = |text: &&str| {
-                let mut vector = vec![0f32; 64];
-                for word in text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|w| w.len() > 3)
-                {
-                    let hash = Sha256::digest(word.as_bytes());
-                    vector[usize::from(hash[0] % 64)] += if hash[1] % 2 == 0 { 1.0 } else { -1.0 };
-                }
-                let length = vector.iter().map(|part| part * part).sum::<f32>().sqrt();
-                if length > 0.0 {
-                    vector.iter_mut().for_each(|part| *part /= length);
-                }
-                vector
-            };
-            Ok(texts.iter().map(embed).collect())
-        })
-    }
-}
-
 /// Memory that fails or hangs on demand.
 pub(super) struct FaultyMemory {
     pub memory: Memory,
@@ -84,13 +49,12 @@ pub(super) struct FaultyMemory {
     /// Recording waits for ever, and reports it.
     pub record_hangs: AtomicBool,
     pub hanging: watch::Sender<u32>,
-    pub recorded: Mutex<Vec<(u64, String, String)>>,
-    pub asked: Mutex<Vec<RecallRequest>>,
+    pub recorded: Mutex<Vec<(u64, String)>>,
 }
 
 impl FaultyMemory {
     pub(super) fn turns(&self) -> Vec<u64> {
-        self.recorded.lock().unwrap().iter().map(|(turn, _, _)| *turn).collect()
+        self.recorded.lock().unwrap().iter().map(|(turn, _)| *turn).collect()
     }
 
     pub(super) async fn hangs(&self) {
@@ -131,17 +95,11 @@ impl Records for FaultyMemory {
 
 impl Recollection for FaultyMemory {
     fn recall(&self, owner: OwnerId, request: RecallRequest) -> BoxFuture<'_, Recall> {
-        self.asked.lock().unwrap().push(request.clone());
         Box::pin(async move {
             if self.recall_fails.load(Ordering::SeqCst) {
                 let degraded = Some("memory is unavailable".to_owned());
-                return Recall {
-                    hits: vec![],
-                    dropped: vec![],
-                    mode: RecallMode::None,
-                    degraded,
-                    took_us: 0,
-                };
+                let (hits, dropped, mode) = (vec![], vec![], RecallMode::None);
+                return Recall { hits, dropped, mode, degraded, took_us: 0 };
             }
             self.memory.recall(owner, request).await
         })
@@ -168,7 +126,7 @@ impl Recollection for FaultyMemory {
             if self.record_fails.load(Ordering::SeqCst) {
                 return Err(baton_memory::api::MemoryError::Unavailable("switched off".to_owned()));
             }
-            let told = (turn.turn, turn.user.to_string(), turn.assistant.to_string());
+            let told = (turn.turn, turn.user.to_string());
             self.memory.record_turn(owner, turn).await?;
             self.recorded.lock().unwrap().push(told);
             Ok(())
@@ -194,7 +152,7 @@ pub(super) async fn parts_at(folder: &Path, clock: Arc<dyn Fn() -> u64 + Send + 
     let storage = EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("database"))).unwrap();
     let vault =
         Vault::new(Arc::new(storage), &folder.join("keys"), MasterKey::from_bytes([5; 32])).await.unwrap();
-    Parts::new(vault, Arc::new(Words), clock)
+    Parts::new(vault, Arc::new(Hashing), clock)
 }
 
 pub(super) fn faulty(memory: Memory) -> Arc<FaultyMemory> {
@@ -205,7 +163,6 @@ pub(super) fn faulty(memory: Memory) -> Arc<FaultyMemory> {
         record_hangs: AtomicBool::new(false),
         hanging: watch::channel(0).0,
         recorded: Mutex::default(),
-        asked: Mutex::default(),
     })
 }
 
@@ -261,8 +218,8 @@ impl World {
     pub(super) async fn plain_on(&self, memory: Arc<FaultyMemory>) -> PlainRelayer {
         let client = Client::open(self.client_config(None)).await.unwrap();
         let key = SecretSigningKey::generate();
-        let (config, owner) = (ChatConfig::default(), self.owner());
-        let chat = Chat::new(client.clone(), memory, key.clone(), config, self.clock());
+        let owner = self.owner();
+        let chat = Chat::new(client.clone(), memory, key.clone(), false, self.clock());
         PlainRelayer { chat, client, key, owner }
     }
 
@@ -283,7 +240,7 @@ impl World {
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
         config.limits.own_networks = Networks::loopback();
         let (mesh, incoming) = Mesh::spawn(key.expose_seed(), config).await.unwrap();
-        let owners = Arc::new(Owners::new(OwnerPolicy::default(), key.public_key()));
+        let owners = Arc::new(Owners::new(OwnerPolicy::default()));
         let (memory, clock) = (self.memory.clone(), self.clock());
         let relayer = Relayer::new(key.clone(), mesh.clone(), memory, owners, limits, clock);
         tokio::spawn(relayer.run(incoming, CancellationToken::new(), Duration::from_secs(1)));
@@ -333,23 +290,8 @@ impl PlainRelayer {
 
 /// A first message.
 pub(super) fn hello(text: &str) -> ChatRequest {
-    ChatRequest {
-        messages: vec![Message::new(Role::User, text)],
-        system: None,
-        session_id: None,
-        session_key: None,
-        head: None,
-        project: None,
-        persona: None,
-        scope: MemoryScope::NeutralAndRelationship,
-        without_intimate: false,
-        model: None,
-        max_tokens: None,
-        temperature: Some(0.0),
-        seed: Some(1),
-        recall_items: 6,
-        memory_tokens: 512,
-    }
+    let messages = json!([{ "role": "user", "content": text }]);
+    serde_json::from_value(json!({ "messages": messages, "temperature": 0.0, "seed": 1 })).unwrap()
 }
 
 /// The next message after an answer.

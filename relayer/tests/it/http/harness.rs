@@ -15,7 +15,7 @@ use baton_memory::{
     vault::Vault,
 };
 use baton_mesh::Networks;
-use baton_models::embed::{EmbedFuture, EmbedRole, Embedder};
+use baton_models::embed::{EmbedFuture, EmbedRole, Embedder, Hashing};
 use baton_proto::right::{MemoryAccess, Permissions, Right, RightChain, RightScope};
 use baton_relayer::{
     BudgetLimits, Budgets,
@@ -31,36 +31,26 @@ use tokio_util::sync::CancellationToken;
 /// Start time of these tests' clocks.
 pub(super) const START_MS: u64 = 1_795_302_840_000;
 
-/// Maps a few words to a few dimensions, good enough for similarities. A text with `hold` waits for the gate.
-pub(super) struct Letters {
+/// The hashing embedder. A text with `hold` waits for the gate.
+pub(super) struct GatedEmbedder {
     gate: Arc<Semaphore>,
 }
 
-impl Embedder for Letters {
-    fn id(&self) -> &'static str {
-        "letters-32"
+impl Embedder for GatedEmbedder {
+    fn id(&self) -> &str {
+        Hashing.id()
     }
 
     fn dimensions(&self) -> usize {
-        32
+        Hashing.dimensions()
     }
 
-    fn embed<'a>(&'a self, _role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
-        let one = |text: &&str| {
-            let mut vector = [0.001f32; 32];
-            for letter in text.to_lowercase().bytes().filter(u8::is_ascii_alphabetic) {
-                vector[usize::from(letter % 32)] += 1.0;
-            }
-            let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
-            vector.iter().map(|value| value / length).collect()
-        };
-        let vectors = texts.iter().map(one).collect();
-        let waits = texts.iter().any(|text| text.contains("hold"));
+    fn embed<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
         Box::pin(async move {
-            if waits {
+            if texts.iter().any(|text| text.contains("hold")) {
                 drop(self.gate.acquire().await.unwrap());
             }
-            Ok(vectors)
+            Hashing.embed(role, texts).await
         })
     }
 }
@@ -194,7 +184,7 @@ impl TestServer {
         };
         let gate = Arc::new(Semaphore::new(0));
         let budgets = Arc::new(Budgets::new(budgets, clock.clone()));
-        let embedder = Arc::new(Letters { gate: gate.clone() });
+        let embedder = Arc::new(GatedEmbedder { gate: gate.clone() });
         let memory = Memory::open(Parts::new(vault, embedder.clone(), clock.clone())).await.unwrap();
         let app = AppState::new(ServerConfig {
             memory: memory.clone(),

@@ -8,7 +8,7 @@ use baton_relayer::http::Limits;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpSocket, TcpStream},
+    net::TcpStream,
     task::JoinSet,
 };
 
@@ -26,9 +26,9 @@ async fn replays_of_a_request_cost_its_owner_nothing() {
     for _ in 0..9 {
         server.send("POST", "/api/stats", &captured, b"{}".to_vec()).await.refused(401, "unauthenticated");
     }
-    let next = owner.post("/api/stats", json!({})).await;
-    next.good();
-    assert_eq!(next.headers["x-ratelimit-remaining"], "1");
+    for _ in 0..2 {
+        owner.post("/api/stats", json!({})).await.good();
+    }
 }
 
 #[tokio::test]
@@ -37,8 +37,6 @@ async fn an_owner_has_a_rate_with_all_keys_and_gets_a_retry_time() {
     let owner = Person::new(&server);
     let first = owner.post("/api/stats", json!({})).await;
     assert_eq!(first.good()["quota"]["requests_per_minute"], 3);
-    assert_eq!(first.headers["x-ratelimit-limit"], "3");
-    assert_eq!(first.headers["x-ratelimit-remaining"], "2");
     let mut friend = owner.friend();
     friend.delegation = Some(owner.delegate(&friend, &["read"], None).to_header());
     friend.post("/api/stats", json!({})).await.good();
@@ -140,26 +138,6 @@ async fn requests_in_hand_are_bounded_and_further_ones_wait_in_line() {
     waited.good();
 }
 
-#[tokio::test]
-async fn announced_bodies_hold_no_slot_until_they_arrive() {
-    const LARGE: usize = 3 * 1024 * 1024;
-    let limits = Limits { requests: 1, large_bodies: 1, slot_wait: Duration::ZERO, ..Limits::default() };
-    let server = TestServer::with(limits).await;
-    let (import, chat) = ("/api/import", "/v1/chat");
-    let large = vec![b' '; LARGE];
-    let mut idle = Vec::new();
-    for path in [import, import, import, import, chat, chat, chat, chat, "/api/recall"] {
-        // Rightly signed by fresh keys, with the hash of a body that does not come.
-        idle.push(begin(&Person::new(&server), path, &large, 100).await);
-    }
-    let person = Person::new(&server);
-    // The routes read the bodies: they report their errors.
-    post_from(&person, "127.0.0.1", import, large).await.refused(400, "bad_request");
-    let answer = person.post(chat, json!({})).await;
-    assert!(![401, 408, 429, 503].contains(&answer.status), "{} {}", answer.status, answer.text);
-    drop(idle);
-}
-
 /// An address that is the operator's; all others of this machine are one subnet.
 fn own(address: &str) -> Networks {
     vec![address.parse().unwrap()].into()
@@ -251,34 +229,28 @@ async fn one_connection_has_one_request_at_a_time() {
 }
 
 #[tokio::test]
-async fn an_unsigned_request_holds_no_slot_while_its_body_is_awaited() {
-    let limits = Limits { requests: 1, large_bodies: 1, ..Limits::default() };
+async fn a_request_holds_no_slot_while_its_body_is_awaited() {
+    let limits = Limits { requests: 1, large_bodies: 1, slot_wait: Duration::ZERO, ..Limits::default() };
     let server = TestServer::with(limits).await;
-    let person = Person::new(&server);
+    let (person, large) = (Person::new(&server), vec![b' '; 3 * 1024 * 1024]);
     let mut waiting = Vec::new();
     for path in ["/api/import", "/api/import", "/api/recall", "/v1/chat", "/sui"] {
-        for headers in [
-            String::new(),
-            // In the form of a signed request, without a valid signature.
-            person
-                .headers("POST", path, b"{ }")
-                .iter()
-                .map(|(name, value)| format!("{name}: {value}\r\n"))
-                .collect(),
-        ] {
+        // Unsigned, in the form of a signed request, and rightly signed with the hash of a body that does not come.
+        let form = person.headers("POST", path, b"{ }");
+        let form: String = form.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        for headers in [String::new(), form] {
             let mut stream = TcpStream::connect(server.address).await.unwrap();
             let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: 1000\r\n\r\n");
             stream.write_all(head.as_bytes()).await.unwrap();
             waiting.push(stream);
         }
+        waiting.push(begin(&Person::new(&server), path, &large, 100).await);
     }
-    // All of them have arrived: a later one is answered.
-    for _ in 0..3 {
-        server.bare("GET", "/health", "").await.good();
-        person.post("/api/stats", json!({})).await.good();
-        let import = person.headers("POST", "/api/import", b"x");
-        server.send("POST", "/api/import", &import, b"x".to_vec()).await.refused(400, "bad_request");
-    }
+    // All of them have arrived: a later one is answered. The routes read the bodies: they report their errors.
+    server.bare("GET", "/health", "").await.good();
+    person.post("/api/stats", json!({})).await.good();
+    post_from(&person, "127.0.0.1", "/api/import", b"x".to_vec()).await.refused(400, "bad_request");
+    post_from(&person, "127.0.0.1", "/api/import", large).await.refused(400, "bad_request");
     drop(waiting);
 }
 
@@ -306,42 +278,6 @@ async fn a_large_body_comes_after_its_signature_was_checked() {
     let mut other = body.clone();
     other[0] = b'x';
     server.send("POST", path, &stated(body_sha256(&body)), other).await.refused(401, "unauthenticated");
-}
-
-#[tokio::test]
-async fn silent_connections_of_one_address_cost_others_nothing() {
-    const MANY: usize = 400;
-    let server = TestServer::open().await;
-    let head = |path: &str| format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n");
-    for sent in [String::new(), "POST /v1".to_owned(), head("/api/recall"), head("/sui")] {
-        let mut silent = Vec::new();
-        for _ in 0..MANY {
-            let socket = TcpSocket::new_v4().unwrap();
-            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-            let mut stream = socket.connect(server.address).await.unwrap();
-            // The oldest connections are closed meanwhile.
-            let _ = stream.write_all(sent.as_bytes()).await;
-            silent.push(stream);
-        }
-        for from in ["127.0.0.2", "127.0.0.1"] {
-            let client = reqwest::Client::builder()
-                .no_proxy()
-                .local_address(from.parse::<std::net::IpAddr>().unwrap());
-            let client = client.build().unwrap();
-            let person = Person::new(&server);
-            let body = b"{\"query\":\"dog\"}";
-            let mut request = client.post(server.url("/api/recall")).body(body.to_vec());
-            for (name, value) in person.headers("POST", "/api/recall", body) {
-                request = request.header(name, value);
-            }
-            let begun = tokio::time::Instant::now();
-            let answer = tokio::time::timeout(PATIENCE, request.send()).await.expect("an answer").unwrap();
-            assert_eq!(answer.status(), 200, "{from}");
-            // Far less than the time after which silent connections end by themselves.
-            assert!(begun.elapsed() < Duration::from_secs(8), "{from}: {:?}", begun.elapsed());
-        }
-        drop(silent);
-    }
 }
 
 #[tokio::test]
@@ -389,17 +325,6 @@ async fn malformed_requests_are_refused_in_one_shape() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_no_http_is_closed() {
-    let server = TestServer::open().await;
-    let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    stream.write_all(&[0xff; 100_000]).await.ok();
-    let mut answer = Vec::new();
-    let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
-    assert!(ended.is_ok(), "the connection stays open");
-    server.bare("GET", "/health", "").await.good();
-}
-
-#[tokio::test]
 async fn every_documented_route_is_there_and_behind_the_gate() {
     let server = TestServer::open().await;
     let document = server.bare("GET", "/openapi.json", "").await.good();
@@ -420,14 +345,6 @@ async fn every_documented_route_is_there_and_behind_the_gate() {
             assert!(operation["responses"].as_object().is_some_and(|map| !map.is_empty()), "{method} {path}");
         }
     }
-    // The command prints the served document.
-    let printed = baton_relayer::http::document();
-    let mut printed = serde_json::to_value(printed).unwrap();
-    assert!(
-        printed["paths"].as_object_mut().unwrap().remove("/v1/chat").is_some(),
-        "conversations are off here"
-    );
-    assert_eq!(printed["paths"], document["paths"]);
     // All references exist.
     let text = document.to_string();
     for reference in text.split("\"#/components/schemas/").skip(1) {

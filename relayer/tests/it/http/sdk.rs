@@ -107,5 +107,5 @@ async fn there_is_no_manual_mode_and_the_answer_says_why() {
         assert!(answer.json()["message"].as_str().unwrap().contains("keywords"));
     }
     let vector = person.post("/api/embed", json!({ "text": "hello" })).await.good();
-    assert_eq!(vector["vector"].as_array().unwrap().len(), 32);
+    assert_eq!(vector["vector"].as_array().unwrap().len(), 384);
 }

@@ -1,7 +1,6 @@
 //! Opens the session of a turn, and compares the user's head with it.
 
-use baton_client::{ClientError, NewSession, SessionRoot, TurnView};
-use baton_proto::ids::SessionId;
+use baton_client::{ClientError, NewSession, TurnView};
 
 use super::{
     super::{
@@ -11,18 +10,11 @@ use super::{
     TurnContext,
 };
 
-/// The session of a turn, once it is open.
-pub(super) struct OpenSession {
-    pub(super) id: SessionId,
-    /// Turns in this relayer's own journal.
-    pub(super) journaled: u64,
-}
-
 impl TurnContext<'_> {
     /// Opens the session from this relayer's journal, updated from the head index. Otherwise it uses the
-    /// index and the store by the root alone, or starts a new session.
-    pub(super) async fn open(&self, root: &SessionRoot) -> Result<OpenSession, ChatError> {
-        let client = self.client;
+    /// index and the store by the root alone, or starts a new session. Returns the number of turns in the journal.
+    pub(super) async fn open(&self) -> Result<u64, ChatError> {
+        let (client, session, root) = (self.client, &self.session, self.root);
         let found = match client.open_log(root).await {
             // The store has all accepted turns; only an unanswered message is lost with the journal.
             Err(ClientError::JournalDamaged { .. }) => {
@@ -31,12 +23,12 @@ impl TurnContext<'_> {
             }
             other => other?,
         };
-        if let Some(id) = found {
-            let journaled = client.session(id).info().await?.turns;
-            match client.session(id).check_head().await {
+        if found.is_some() {
+            let journaled = session.info().await?.turns;
+            match session.check_head().await {
                 Err(ClientError::Behind { .. }) => {
                     // Another turn has replaced the unfinished one.
-                    client.session(id).abandon().await?;
+                    session.abandon().await?;
                     client.recover(root).await?;
                 }
                 Err(
@@ -49,11 +41,11 @@ impl TurnContext<'_> {
                 Err(error) => tracing::debug!(%error, "the head index does not confirm a session"),
                 Ok(_) => {}
             }
-            return Ok(OpenSession { id, journaled });
+            return Ok(journaled);
         }
         if self.request.session_key.is_some() {
             match client.recover(root).await {
-                Ok(id) => return Ok(OpenSession { id, journaled: 0 }),
+                Ok(_) => return Ok(0),
                 Err(ClientError::HeadMissing) if self.request.head.is_some() => {
                     return Err(ChatError::Rollback("nobody here knows the session that the head is of"));
                 }
@@ -61,21 +53,17 @@ impl TurnContext<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let system = self.request.system.clone().unwrap_or_default();
+        let system = self.request.messages.system.clone().unwrap_or_default();
         let new = NewSession { system, root: Some(root.clone()), ..NewSession::default() };
-        Ok(OpenSession { id: client.new_session(new).await?, journaled: 0 })
+        client.new_session(new).await?;
+        Ok(0)
     }
 
     /// Compares the user's head with the known turns. One turn that was never delivered to the user is not a
     /// rollback.
-    pub(super) async fn check_head(
-        &self,
-        id: SessionId,
-        last: Option<&TurnView>,
-        undelivered: bool,
-    ) -> Result<(), ChatError> {
+    pub(super) fn check_head(&self, last: Option<&TurnView>, undelivered: bool) -> Result<(), ChatError> {
         let Some(text) = &self.request.head else { return Ok(()) };
-        let head = ChatHead::read(text, self.owner, id)
+        let head = ChatHead::read(text, self.owner, self.root.session_id())
             .ok_or_else(|| ChatError::Bad("the head is not one of this session and owner".to_owned()))?;
         let known = last.map(|last| last.turn.link.seq);
         let named = match head.position(known) {

@@ -1,87 +1,83 @@
 //! Memory of a turn: recall before it, and the record of it afterwards.
 
-use std::time::{Duration, Instant};
-
 use baton_client::{OwnMemory, TurnOutcome};
 use baton_memory::{
-    api::{Filters, Hit, Recall, RecallMode, RecallRequest, TurnRecord},
+    api::{Filters, Hit, Recall, RecallRequest, TurnRecord},
+    limits::MAX_PAGE,
     model::{MemoryScope, Text},
 };
-use baton_proto::{
-    ids::SessionId,
-    record::{Message, Role},
-};
+use baton_proto::record::{Message, Role};
 
 use super::{
-    super::{ChatError, MemoryReport, RecalledFact, session_records::Progress},
+    super::{ChatError, MemoryReport, session_records::Progress},
     TurnContext,
 };
 use crate::injection::items_of;
 
+/// Memories for a turn, unless the request says how many.
+const DEFAULT_RECALL_ITEMS: usize = 6;
+/// Tokens for memories, unless the request says how many; and the most.
+const DEFAULT_MEMORY_TOKENS: u32 = 512;
+const MAX_MEMORY_TOKENS: u32 = 4096;
 /// Text of the session's latest turns that is surely in the window: it is not recalled again.
 const WINDOW_BYTES: usize = 8 * 1024;
 
 impl TurnContext<'_> {
+    /// Most tokens of memories.
+    pub(super) fn memory_tokens(&self) -> u32 {
+        self.request.memory_tokens.unwrap_or(DEFAULT_MEMORY_TOKENS).min(MAX_MEMORY_TOKENS)
+    }
+
     /// Recalls memory for the turn, within the envelope's limits.
-    pub(super) async fn recall(
-        &self,
-        id: SessionId,
-    ) -> Result<(Vec<Hit>, MemoryReport, Duration), ChatError> {
-        let asked = Instant::now();
-        let request = self.request;
-        let disabled =
-            request.scope == MemoryScope::None || request.recall_items == 0 || request.memory_tokens == 0;
-        if disabled || self.lost.is_some() {
-            let degraded = self.lost.map(str::to_owned);
-            let report =
-                MemoryReport { mode: RecallMode::None, degraded, dropped: Vec::new(), recorded: None };
-            return Ok((Vec::new(), report, asked.elapsed()));
+    pub(super) async fn recall(&self) -> Result<(Vec<Hit>, Option<OwnMemory>, MemoryReport), ChatError> {
+        let (request, memory) = (self.request, &self.chat.inner.memory);
+        let (scope, budget) = (request.memory_scope.unwrap_or_default(), self.memory_tokens());
+        let limit = request.recall_limit.unwrap_or(DEFAULT_RECALL_ITEMS).min(MAX_PAGE);
+        if scope == MemoryScope::None || limit == 0 || budget == 0 || self.lost.is_some() {
+            let report = MemoryReport::of_none(self.lost.map(str::to_owned));
+            return Ok((Vec::new(), None, report));
         }
         if self.first_here
-            && let Err(error) = self.memory.begin_session(self.owner, self.place.clone()).await
+            && let Err(error) = memory.begin_session(self.owner, self.place.clone()).await
         {
             // A session of another project than the request's sees nothing; the turn continues.
             tracing::warn!(%error, "a session was not made known to memory");
         }
-        let window_from = self.window_from(id).await?;
-        let said = request.messages.iter().filter(|message| message.role == Role::User);
-        let query = said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
-        let session = id.to_string();
+        let window_from = self.window_from().await?;
+        let query = words_of_user(&request.messages.said);
+        let session = self.root.session_id().to_string();
         // A short session is whole in its window; an older part of a long one may be relevant.
         let filters = Filters {
             not_session: (window_from == 0).then(|| session.clone()),
             without_intimate: request.without_intimate,
             ..Filters::default()
         };
-        let Recall { hits, dropped, mode, degraded, .. } = self
-            .memory
-            .recall(
-                self.owner,
-                RecallRequest {
-                    place: self.place.clone(),
-                    scope: request.scope,
-                    query: Text(query),
-                    limit: request.recall_items,
-                    threshold: None,
-                    budget_tokens: Some(request.memory_tokens),
-                    filters,
-                    weights: None,
-                },
-            )
-            .await;
+        let recall = RecallRequest {
+            place: self.place.clone(),
+            scope,
+            query,
+            limit,
+            budget_tokens: Some(budget),
+            filters,
+            ..RecallRequest::default()
+        };
+        let Recall { hits, dropped, mode, degraded, .. } = memory.recall(self.owner, recall).await;
         let in_window = |hit: &Hit| {
             hit.view.session.as_deref() == Some(session.as_str())
                 && hit.view.turn.is_some_and(|turn| turn >= window_from)
         };
-        let (hits, _) = items_of(hits.into_iter().filter(|hit| !in_window(hit)).collect());
-        Ok((hits, MemoryReport { mode, degraded, dropped, recorded: None }, asked.elapsed()))
+        let (hits, items) = items_of(hits.into_iter().filter(|hit| !in_window(hit)).collect());
+        let signer = self.chat.inner.key.clone();
+        let memory = (!items.is_empty()).then(|| OwnMemory { signer, items });
+        let report = MemoryReport { mode, degraded, dropped: dropped.len(), recorded: None };
+        Ok((hits, memory, report))
     }
 
     /// The first turn that is surely in the session's own window.
-    async fn window_from(&self, id: SessionId) -> Result<u64, ChatError> {
+    async fn window_from(&self) -> Result<u64, ChatError> {
         let mut left = WINDOW_BYTES;
-        let mut from = self.client.session(id).info().await?.turns;
-        for view in self.client.session(id).history().await?.iter().rev() {
+        let mut from = self.session.info().await?.turns;
+        for view in self.session.history().await?.iter().rev() {
             let messages = view.turn.record.iter().flat_map(|record| &record.messages);
             let bytes: usize = messages.map(|message| message.text.len()).sum();
             if bytes > left {
@@ -93,22 +89,16 @@ impl TurnContext<'_> {
         Ok(from)
     }
 
-    pub(super) fn memory_of(&self, hits: &[Hit]) -> Option<OwnMemory> {
-        let (_, items) = items_of(hits.to_vec());
-        (!items.is_empty()).then(|| OwnMemory { signer: self.chat.inner.key.clone(), items })
-    }
-
     /// Records turns that were accepted when their request, or memory, died.
     pub(super) async fn record_missing(
         &self,
-        id: SessionId,
         progress: &mut Progress,
         journaled: u64,
     ) -> Result<(), ChatError> {
         if progress.recorded >= journaled {
             return Ok(());
         }
-        for view in self.client.session(id).history().await? {
+        for view in self.session.history().await? {
             let (seq, Some(record)) = (view.turn.link.seq, &view.turn.record) else { continue };
             if seq < progress.recorded || seq >= journaled {
                 continue;
@@ -140,20 +130,22 @@ impl TurnContext<'_> {
     }
 
     async fn record_texts(&self, turn: u64, messages: &[Message], answer: &str, time_ms: u64) -> bool {
-        let said = messages.iter().filter(|message| message.role == Role::User);
-        let user = said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
         let record = TurnRecord {
             place: self.place.clone(),
             turn,
-            user: Text(user),
+            user: words_of_user(messages),
             assistant: Text(answer.to_owned()),
             time_ms,
         };
-        let recorded = self.memory.record_turn(self.owner, record).await;
+        if self.lost.is_some() {
+            return false;
+        }
+        let recorded = self.chat.inner.memory.record_turn(self.owner, record).await;
         recorded.inspect_err(|error| tracing::warn!(%error, "a turn was not recorded yet")).is_ok()
     }
 }
 
-pub(super) fn facts_of(hits: &[Hit]) -> Vec<RecalledFact> {
-    hits.iter().map(|hit| RecalledFact { hit: hit.clone(), used: None }).collect()
+fn words_of_user(messages: &[Message]) -> Text {
+    let said = messages.iter().filter(|message| message.role == Role::User);
+    Text(said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n"))
 }

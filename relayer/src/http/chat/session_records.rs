@@ -6,15 +6,12 @@
 //!
 //! None of it contains a key. The session's id names the records; memory hashes it under the owner's key.
 
-use std::{
-    io,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 use baton_client::JournalLog;
 use baton_memory::{RecordChanges, api::MemoryError, ids::OwnerId};
 use baton_proto::{codec, ids::SessionId};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
@@ -34,10 +31,18 @@ const LEASE_MS: u64 = 10_000;
 const LEASE_TICK: Duration = Duration::from_secs(3);
 const MAX_PROGRESS_BYTES: usize = 256;
 
+/// The place of a session's records.
+pub(super) enum RecordStore {
+    /// Its owner's memory.
+    Memory(Arc<dyn Recollection>),
+    /// The request, while the owner's memory is unreadable; `None` for a removed record.
+    Request(Mutex<HashMap<String, Option<Vec<u8>>>>),
+}
+
 /// The records of one session.
 #[derive(Clone)]
 pub(super) struct SessionRecords {
-    pub(super) memory: Arc<dyn Recollection>,
+    pub(super) store: Arc<RecordStore>,
     pub(super) owner: OwnerId,
     pub(super) session: SessionId,
 }
@@ -48,11 +53,25 @@ impl SessionRecords {
     }
 
     async fn get(&self, part: &str) -> Result<Option<Vec<u8>>, MemoryError> {
-        self.memory.get(self.owner, self.name(part)).await
+        let name = self.name(part);
+        match &*self.store {
+            RecordStore::Memory(memory) => memory.get(self.owner, name).await,
+            RecordStore::Request(records) => Ok(records.lock().get(&name).cloned().flatten()),
+        }
     }
 
-    async fn put(&self, part: &str, bytes: Option<Vec<u8>>) -> Result<(), MemoryError> {
-        self.memory.put(self.owner, self.name(part), bytes).await
+    /// Writes and removes records, all or none.
+    async fn change(&self, changes: RecordChanges) -> Result<(), MemoryError> {
+        match &*self.store {
+            RecordStore::Memory(memory) => {
+                let change = |_: &[Option<Vec<u8>>]| Ok(changes.clone());
+                memory.change(self.owner, Vec::new(), Box::new(change)).await
+            }
+            RecordStore::Request(records) => {
+                records.lock().extend(changes);
+                Ok(())
+            }
+        }
     }
 }
 
@@ -112,7 +131,13 @@ impl Lease {
             .chain_update(self.progress.generation.to_le_bytes())
             .chain_update(stretch.to_le_bytes());
         let until_ms = (stretch + 2).saturating_mul(LEASE_MS);
-        self.records.memory.take_nonce(name.finalize().into(), (self.now_ms)(), until_ms).await
+        match &*self.records.store {
+            RecordStore::Memory(memory) => {
+                memory.take_nonce(name.finalize().into(), (self.now_ms)(), until_ms).await
+            }
+            // `DrivenSessions` decides on the right to drive a session.
+            RecordStore::Request(_) => Ok(true),
+        }
     }
 
     /// Renews the lease while `work` runs.
@@ -144,7 +169,8 @@ impl Lease {
     /// Memory's; the next request then waits until the lease expires.
     pub(super) async fn release(self) -> Result<(), MemoryError> {
         let progress = Progress { generation: self.progress.generation + 1, ..self.progress };
-        self.records.put("progress", Some(codec::encode(&progress))).await
+        let name = self.records.name("progress");
+        self.records.change(vec![(name, Some(codec::encode(&progress)))]).await
     }
 }
 
@@ -170,9 +196,7 @@ pub(super) async fn forget(
     }
     // Not released: that would write the progress again. It expires by itself.
     let _lease = Lease::take(records.clone(), now_ms).await?;
-    let names: Vec<String> = parts.iter().map(|part| records.name(part)).collect();
-    let change = |_: &[Option<Vec<u8>>]| Ok(names.iter().map(|name| (name.clone(), None)).collect());
-    records.memory.change(records.owner, Vec::new(), Box::new(change)).await?;
+    records.change(parts.iter().map(|part| (records.name(part), None)).collect()).await?;
     Ok(true)
 }
 
@@ -202,19 +226,11 @@ impl RecordLog {
     fn get(&self, piece: u64) -> io::Result<Option<Vec<u8>>> {
         self.runtime.block_on(self.records.get(&piece.to_string())).map_err(io::Error::other)
     }
-
-    /// Writes pieces, all or none.
-    fn put(&self, pieces: RecordChanges) -> io::Result<()> {
-        let change = |_: &[Option<Vec<u8>>]| Ok(pieces.clone());
-        let records = &self.records;
-        let written = records.memory.change(records.owner, Vec::new(), Box::new(change));
-        self.runtime.block_on(written).map_err(io::Error::other)
-    }
 }
 
 impl JournalLog for RecordLog {
     fn read(&self) -> io::Result<Vec<u8>> {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = self.end.lock();
         let (mut bytes, mut pieces) = (Vec::new(), 0);
         while let Some(piece) = self.get(pieces)? {
             pieces += 1;
@@ -231,11 +247,11 @@ impl JournalLog for RecordLog {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = self.end.lock();
         let length = offset + bytes.len() as u64;
         if length > MAX_LOG_BYTES {
             return Err(io::Error::other(
-                "the session is too long for this door; go on with it in your own client",
+                "the session is too long for this relayer; go on with it in your own client",
             ));
         }
         let piece_bytes = PIECE_BYTES as u64;
@@ -257,7 +273,7 @@ impl JournalLog for RecordLog {
             chunks.map(|(piece, bytes)| (named(piece), Some(bytes.to_vec()))).collect();
         let next = first + changes.len() as u64;
         changes.extend((next..end.pieces).map(|piece| (named(piece), None)));
-        self.put(changes)?;
+        self.runtime.block_on(self.records.change(changes)).map_err(io::Error::other)?;
         let whole = buffer.len() / PIECE_BYTES * PIECE_BYTES;
         *end = End { length, tail: buffer.split_off(whole), pieces: next };
         Ok(())
