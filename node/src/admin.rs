@@ -1,5 +1,4 @@
-//! The admin port: health, readiness, metrics, status and a status page, over HTTP on a loopback address
-//! only.
+//! The admin port: health, readiness, metrics and status, over HTTP on a loopback address only.
 //!
 //! `daemon` binds and runs it. `baton-node status` and monitoring query it. Only [`control`] changes
 //! anything, and it requires a token. The port shows addresses, counts, states and options, never a session, a
@@ -8,14 +7,7 @@
 pub(crate) mod control;
 pub(crate) mod network;
 
-mod history;
-mod page;
-
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -30,11 +22,9 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{SourceCounts, Speed, TurnCounts, format::MEDIA_TYPE};
+use crate::metrics::{Speed, TurnCounts, format::MEDIA_TYPE};
 pub(crate) use control::Control;
 pub(crate) use control::ControlAccess;
-pub(crate) use history::History;
-pub(crate) use history::Sample;
 pub(crate) use network::NetworkStatus;
 
 /// Time for running answers after the stop. An open connection must not delay the node's shutdown.
@@ -137,10 +127,6 @@ pub(crate) struct Status {
 pub(crate) trait StatusSource: Send + Sync {
     /// The current status.
     fn status(&self) -> Status;
-    /// Current figures for the plot.
-    fn sample(&self) -> Sample;
-    /// Sources of history blobs, counted since the start.
-    fn sources(&self) -> Vec<SourceCounts>;
     /// All metrics, as text.
     fn metrics(&self) -> String;
     /// The options in force as lines of a configuration file, without secrets.
@@ -150,9 +136,8 @@ pub(crate) trait StatusSource: Send + Sync {
 type Source = Arc<dyn StatusSource>;
 
 /// The routes. With `access`, also the routes that change the node.
-pub(crate) fn router(source: Source, history: Arc<History>, access: Option<ControlAccess>) -> Router {
+pub(crate) fn router(source: Source, access: Option<ControlAccess>) -> Router {
     let control = access.map(|access| control::routes(access, source.clone())).unwrap_or_default();
-    let more = history::routes(source.clone(), history).merge(page::routes());
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -161,11 +146,10 @@ pub(crate) fn router(source: Source, history: Arc<History>, access: Option<Contr
         .route("/settings", get(settings))
         .with_state(source)
         .merge(control)
-        .merge(more)
         .layer(middleware::from_fn(refuse_other_hosts))
 }
 
-/// Serves until `stop`, then gives running answers a moment. Meanwhile it samples the plot's figures.
+/// Serves until `stop`, then gives running answers a moment.
 ///
 /// # Errors
 /// The listener's.
@@ -175,14 +159,7 @@ pub(crate) async fn serve(
     access: Option<ControlAccess>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let history = Arc::new(History::new(SystemTime::now()));
-    history.put(source.sample());
-    let routes = router(source.clone(), history.clone(), access);
-    let serving = listen::serve(listener, routes, stop.cancelled_owned(), SHUTDOWN_GRACE);
-    tokio::select! {
-        result = serving => result,
-        never = history.watch(&source) => match never {},
-    }
+    listen::serve(listener, router(source, access), stop.cancelled_owned(), SHUTDOWN_GRACE).await
 }
 
 async fn ready(State(source): State<Source>) -> (StatusCode, String) {
@@ -227,14 +204,13 @@ fn is_loopback_host(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
     #[derive(Default)]
     pub(super) struct FixedStatus {
         ready: AtomicBool,
-        samples: AtomicU64,
     }
 
     impl StatusSource for FixedStatus {
@@ -242,18 +218,6 @@ mod tests {
             let ready = self.ready.load(Ordering::SeqCst);
             let not_ready = if ready { Vec::new() } else { vec!["the store does not answer".to_owned()] };
             Status { healthy: true, ready, not_ready, ..Status::default() }
-        }
-
-        fn sample(&self) -> Sample {
-            Sample {
-                uptime_ms: self.samples.fetch_add(1, Ordering::SeqCst) + 1,
-                turns: TurnCounts { running: 2, ..TurnCounts::default() },
-                ..Sample::default()
-            }
-        }
-
-        fn sources(&self) -> Vec<SourceCounts> {
-            vec![SourceCounts { source: "store".to_owned(), right: 3, ..SourceCounts::default() }]
         }
 
         fn metrics(&self) -> String {
@@ -308,45 +272,6 @@ mod tests {
         assert_eq!(server.get("/other").await.0, 404);
         server.stop.cancel();
         server.task.await.unwrap().unwrap();
-    }
-
-    #[tokio::test]
-    async fn gives_out_samples_and_where_histories_came_from() {
-        let server = Server::start().await;
-        let history = async |path: &str| {
-            let (code, _, text) = server.get(path).await;
-            assert_eq!(code, 200, "{text}");
-            serde_json::from_str::<history::HistoryAnswer>(&text).unwrap()
-        };
-        let all = history("/status/history").await;
-        assert_eq!((all.kept, all.every_ms, all.sources), (600, 1000, server.source.sources()));
-        assert_eq!((all.samples[0].uptime_ms, all.samples[0].turns.running), (1, 2));
-        assert!(history("/status/history?after=1").await.samples.iter().all(|sample| sample.uptime_ms > 1));
-        assert_eq!(server.get("/status/history?after=x").await.0, 400);
-    }
-
-    #[tokio::test]
-    async fn the_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody() {
-        let server = Server::start().await;
-        for (path, media) in [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")]
-        {
-            let answer = server.client.get(format!("http://{}{path}", server.address)).send().await.unwrap();
-            assert_eq!(answer.status(), 200, "{path}");
-            let header = |name| answer.headers().get(name).unwrap().to_str().unwrap().to_owned();
-            assert!(header(header::CONTENT_TYPE).starts_with(media), "{path}");
-            let policy = header(header::CONTENT_SECURITY_POLICY);
-            for part in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"] {
-                assert!(policy.contains(part), "{path}: {policy}");
-            }
-            assert!(!policy.contains("unsafe"), "{policy}");
-            let text = answer.text().await.unwrap();
-            for elsewhere in ["//fonts", "src=\"http", "href=\"http", "import(", "url(http"] {
-                assert!(!text.contains(elsewhere), "{path} has {elsewhere}");
-            }
-        }
-        let rebound = server.client.get(format!("http://{}/", server.address));
-        let rebound = rebound.header(header::HOST, "rebound.example").send().await.unwrap();
-        assert_eq!(rebound.status(), 403);
     }
 
     #[tokio::test]

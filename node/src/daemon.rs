@@ -113,7 +113,7 @@ async fn live(
     let running = &node.running;
     let addresses: Vec<_> = running.mesh.listen_addrs().iter().map(ToString::to_string).collect();
     tracing::info!(listen = addresses.join(" "), peer_id = %running.peer_id, model = running.models[0].name, "listening; ready when the store answers");
-    let summary = start_summary(&settings, &view, admin.as_ref().map(|admin| admin.address));
+    let summary = start_summary(&settings, &view);
 
     let result = node.serve(&settings, &mut signals, &view, summary).await;
     if let Some(admin) = admin {
@@ -127,14 +127,10 @@ async fn live(
 }
 
 /// The end of the start, for people at a terminal.
-fn start_summary(
-    settings: &Settings,
-    view: &Arc<View>,
-    admin: Option<std::net::SocketAddr>,
-) -> upkeep::SummarySource {
+fn start_summary(settings: &Settings, view: &Arc<View>) -> upkeep::SummarySource {
     let is_shown = start::is_for_people(settings.log_format(), settings.json(), io::stderr().is_terminal());
     let view = view.clone();
-    Box::new(move || view.start_summary(admin).filter(|_| is_shown))
+    Box::new(move || view.start_summary().filter(|_| is_shown))
 }
 
 /// The parts of a node that serve.

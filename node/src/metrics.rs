@@ -8,7 +8,6 @@ mod mesh;
 mod models;
 mod observer;
 mod speed;
-mod totals;
 mod watched_store;
 
 use std::{
@@ -30,8 +29,6 @@ use mesh::{MeshSeries, level};
 use models::ModelSeries;
 use speed::Recent;
 pub(crate) use speed::Speed;
-pub(crate) use totals::SourceCounts;
-pub(crate) use totals::Totals;
 pub(crate) use watched_store::WatchedStore;
 
 type Labels = [(&'static str, &'static str); 1];
@@ -41,6 +38,18 @@ type Level = Gauge<i64, AtomicI64>;
 
 /// Buckets from 10 ms (a cached answer of a small model) to five minutes (a long answer of a large model).
 const SECONDS: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+
+/// Every source, in the order of the search.
+const SOURCES: [BlobSource; 6] = [
+    BlobSource::Inline,
+    BlobSource::Journal,
+    BlobSource::Cache,
+    BlobSource::Store,
+    BlobSource::Author,
+    BlobSource::Peer,
+];
+/// Possible results of a source.
+const CONTENTS: [&str; 4] = ["right", "wrong", "missing", "failed"];
 
 /// Figures that are read on request only.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,7 +68,7 @@ pub struct Snapshot {
     pub(crate) engine: EngineLoad,
 }
 
-/// Turns since the start, for the status page.
+/// Turns since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct TurnCounts {
     /// Committed.
@@ -105,8 +114,6 @@ pub struct Metrics {
     failed_total: AtomicU64,
     refused_total: AtomicU64,
     recent: Recent,
-    first_tokens: AtomicU64,
-    first_token_ms: AtomicU64,
 }
 
 /// Series of blobs and of the store.
@@ -140,8 +147,8 @@ impl StoreSeries {
         for direction in ["up", "down"] {
             drop(series.bytes.get_or_create(&[("direction", direction)]));
         }
-        for source in totals::SOURCES {
-            for content in totals::CONTENTS {
+        for source in SOURCES {
+            for content in CONTENTS {
                 drop(series.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]));
             }
         }
@@ -255,8 +262,6 @@ impl Metrics {
             failed_total: AtomicU64::default(),
             refused_total: AtomicU64::default(),
             recent: Recent::default(),
-            first_tokens: AtomicU64::default(),
-            first_token_ms: AtomicU64::default(),
             registry,
         }
     }

@@ -1,9 +1,7 @@
-//! The end of a start for people at a terminal: the status page, and the settings that others use.
+//! The end of a start for people at a terminal: whether others reach the node, and the settings that others use.
 //!
 //! `upkeep` prints it once, after the first request to the store. Decides only what to say; a loopback address
 //! is never called reachable by others.
-
-use std::net::SocketAddr;
 
 use crate::{
     admin::network::{Audience, Nat, NetworkStatus, audience},
@@ -15,7 +13,6 @@ const CLIENT_SETTINGS: &str = "~/.config/baton/config.toml";
 
 /// Facts about a node at the end of its start.
 pub(super) struct StartSummary {
-    pub(super) admin: Option<SocketAddr>,
     /// The addresses that the node listens on.
     pub(super) listen: Vec<String>,
     pub(super) peer_id: String,
@@ -90,9 +87,6 @@ impl StartSummary {
     pub(super) fn describe(&self) -> String {
         let mut lines = Vec::new();
         let mut line = |name: &str, text: String| lines.push(format!("  {name:24}{text}"));
-        if let Some(admin) = self.admin {
-            line("Status page", format!("http://{admin}/"));
-        }
         if !self.store_answers {
             line("Store", "does not answer yet: baton-node doctor names the reason".to_owned());
         }
@@ -119,7 +113,6 @@ mod tests {
     fn summary(nat: Nat, external: &[&str], listen: &[&str]) -> StartSummary {
         let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
         StartSummary {
-            admin: Some("127.0.0.1:9464".parse().unwrap()),
             listen: texts(listen),
             peer_id: "ID".to_owned(),
             network: NetworkStatus { nat, external_addrs: texts(external), ..NetworkStatus::default() },
@@ -158,7 +151,6 @@ mod tests {
         ] {
             let text = summary(nat, external, listen).describe();
             for part in [
-                "Status page             http://127.0.0.1:9464/\n",
                 "baton --config FILE, with a file of these lines: baton-node share\n",
                 &format!("node = [\"{shared}\"]"),
                 "publisher = [\"https://publisher.example\"]",

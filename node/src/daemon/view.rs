@@ -1,7 +1,6 @@
 //! The admin port's view of the node, available from the start, even before the engine is loaded.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,15 +15,14 @@ use baton_proto::node_record::ModelOffer;
 use super::start::{SharedStore, StartSummary};
 use crate::{
     admin::{
-        Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Sample, Status, StatusSource,
-        StoreStatus,
+        Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus,
         network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits, Traffic},
     },
     config::Settings,
     engine::Engine,
     identity::{Identity, peer_id},
     journal::Journal,
-    metrics::{Metrics, Snapshot, SourceCounts, WatchedStore, resident_bytes},
+    metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
     service::NodeService,
 };
 
@@ -180,10 +178,9 @@ impl View {
     }
 
     /// The end of the start for people; `None` before the node serves.
-    pub(super) fn start_summary(&self, admin: Option<SocketAddr>) -> Option<StartSummary> {
+    pub(super) fn start_summary(&self) -> Option<StartSummary> {
         let running = self.running.get()?;
         Some(StartSummary {
-            admin,
             listen: running.mesh.bootstrap_addrs().iter().map(ToString::to_string).collect(),
             peer_id: running.peer_id.to_string(),
             network: self.network()?,
@@ -274,19 +271,6 @@ impl StatusSource for View {
             drain: self.drain_status(),
             network: self.network(),
         }
-    }
-
-    fn sample(&self) -> Sample {
-        Sample {
-            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            totals: self.metrics.totals(),
-            turns: self.metrics.turn_counts(),
-            peers: self.peers().connected as u64,
-        }
-    }
-
-    fn sources(&self) -> Vec<SourceCounts> {
-        self.metrics.sources()
     }
 
     fn settings(&self) -> String {

@@ -51,8 +51,6 @@ impl ServiceObserver for Metrics {
         self.turn_time.observe(f64::from(turn.total_ms) / 1000.0);
         if turn.first_token_ms > 0 {
             self.first_token.observe(f64::from(turn.first_token_ms) / 1000.0);
-            self.first_tokens.fetch_add(1, Ordering::Relaxed);
-            self.first_token_ms.fetch_add(turn.first_token_ms.into(), Ordering::Relaxed);
         }
     }
 
