@@ -1,10 +1,8 @@
 //! The admin port: health, readiness, metrics and status, over HTTP on a loopback address only.
 //!
-//! `daemon` binds and runs it. `baton-node status` and monitoring query it. Only [`control`] changes
-//! anything, and it requires a token. The port shows addresses, counts, states and options, never a session, a
-//! text or a key.
+//! `daemon` binds and runs it. `baton-node status` and monitoring query it. It changes nothing, and shows addresses,
+//! counts, states and options, never a session, a text or a key.
 
-pub(crate) mod control;
 pub(crate) mod network;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -23,8 +21,6 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Speed, TurnCounts, format::MEDIA_TYPE};
-pub(crate) use control::Control;
-pub(crate) use control::ControlAccess;
 pub(crate) use network::NetworkStatus;
 
 /// Time for running answers after the stop. An open connection must not delay the node's shutdown.
@@ -63,17 +59,6 @@ pub(crate) struct StoreStatus {
     pub(crate) reachable: bool,
     /// Seconds since the store last answered; `None` if it never did.
     pub(crate) answered_seconds_ago: Option<u64>,
-}
-
-/// A drain: the operator stopped new turns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DrainStatus {
-    /// Seconds since the drain began.
-    pub(crate) seconds: u64,
-    /// Turns that are still running.
-    pub(crate) turns: usize,
-    /// Blobs that are still being stored. The journal has them, so a stop of the node loses none.
-    pub(crate) storing: usize,
 }
 
 /// The node's state; the answer of `/status`.
@@ -115,9 +100,6 @@ pub(crate) struct Status {
     pub(crate) store: StoreStatus,
     /// Resident memory, where the system reports it.
     pub(crate) resident_bytes: Option<u64>,
-    /// The drain, if the operator drains the node.
-    #[serde(default)]
-    pub(crate) drain: Option<DrainStatus>,
     /// The node's view of the network, once it has joined.
     #[serde(default)]
     pub(crate) network: Option<NetworkStatus>,
@@ -135,9 +117,8 @@ pub(crate) trait StatusSource: Send + Sync {
 
 type Source = Arc<dyn StatusSource>;
 
-/// The routes. With `access`, also the routes that change the node.
-pub(crate) fn router(source: Source, access: Option<ControlAccess>) -> Router {
-    let control = access.map(|access| control::routes(access, source.clone())).unwrap_or_default();
+/// The routes.
+fn router(source: Source) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -145,7 +126,6 @@ pub(crate) fn router(source: Source, access: Option<ControlAccess>) -> Router {
         .route("/status", get(status))
         .route("/settings", get(settings))
         .with_state(source)
-        .merge(control)
         .layer(middleware::from_fn(refuse_other_hosts))
 }
 
@@ -156,10 +136,9 @@ pub(crate) fn router(source: Source, access: Option<ControlAccess>) -> Router {
 pub(crate) async fn serve(
     listener: TcpListener,
     source: Source,
-    access: Option<ControlAccess>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    listen::serve(listener, router(source, access), stop.cancelled_owned(), SHUTDOWN_GRACE).await
+    listen::serve(listener, router(source), stop.cancelled_owned(), SHUTDOWN_GRACE).await
 }
 
 async fn ready(State(source): State<Source>) -> (StatusCode, String) {
@@ -209,7 +188,7 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    pub(super) struct FixedStatus {
+    struct FixedStatus {
         ready: AtomicBool,
     }
 
@@ -242,7 +221,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (source, stop) = (Arc::new(FixedStatus::default()), CancellationToken::new());
-            let task = tokio::spawn(serve(listener, source.clone(), None, stop.clone()));
+            let task = tokio::spawn(serve(listener, source.clone(), stop.clone()));
             let client = reqwest::Client::builder().no_proxy().build().unwrap();
             Self { address, source, stop, task, client }
         }

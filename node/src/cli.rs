@@ -7,7 +7,6 @@ mod ask;
 mod bench;
 mod config;
 mod doctor;
-mod drain;
 mod earnings;
 mod grants;
 mod init;
@@ -99,13 +98,6 @@ enum Command {
     /// Diagnose problems of the node and its environment, and show how to fix them
     #[command(after_help = doctor::AFTER_HELP)]
     Doctor(Box<doctor::DoctorArgs>),
-    /// Let running turns finish and accept no new ones, before maintenance
-    #[command(
-        after_help = "Clients are told that the node is busy and go elsewhere; the node stays up and answers\n\
-        questions about turns. A restart ends the drain.\n\n\
-        Examples:\n  baton-node drain --wait && systemctl restart baton-node\n  baton-node drain --cancel"
-    )]
-    Drain(drain::DrainArgs),
     /// Show and check the configuration
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Config(config::ConfigArgs),
@@ -373,7 +365,6 @@ pub fn main() -> ExitCode {
         Command::Init(args) => init::run(args),
         Command::Run(flags) => run(*flags),
         Command::Doctor(args) => doctor::run(*args, inner),
-        Command::Drain(args) => drain::run(args),
         Command::Config(args) => config::run(args, inner),
         Command::Keys(args) => keys::run(args),
         Command::Models(args) => models::run(args),

@@ -20,10 +20,7 @@ pub(crate) mod reply;
 pub(crate) mod running;
 pub(crate) mod storing;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, Mutex};
 
 use baton_keys::{
     SecretSigningKey,
@@ -140,9 +137,7 @@ pub(crate) struct Core {
     pub(crate) connections: TaskTracker,
     pub(crate) turns: TaskTracker,
     pub(crate) storing: TaskTracker,
-    /// Refuses new turns until the operator ends the drain.
-    pub(crate) held: AtomicBool,
-    /// Refuses new turns for good.
+    /// Refuses new turns.
     pub(crate) draining: CancellationToken,
     /// Ends every turn now.
     pub(crate) ending: CancellationToken,
@@ -152,11 +147,6 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Whether the operator drains the node.
-    pub(crate) fn is_held(&self) -> bool {
-        self.held.load(Ordering::Relaxed)
-    }
-
     /// The time now.
     pub(crate) fn now_ms(&self) -> u64 {
         (self.clock)()

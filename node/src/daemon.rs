@@ -35,11 +35,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin::{self, control},
+    admin,
     config::{AdminSetting, HeadsSetting, Settings},
     engine::Engine,
     failure::{Exit, Failure},
-    identity::{Identity, IdentityError, Profile, load_node_key},
+    identity::{Identity, IdentityError, Profile, load_node_key, peer_id},
     journal::Journal,
     ledger::{LEDGER_FOLDER, Ledger},
     metrics::{Metrics, WatchedStore},
@@ -86,8 +86,7 @@ async fn live(
     let key = load_node_key(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
     let metrics = Arc::new(Metrics::new(settings.slots(), settings.queue()));
     let view = Arc::new(View::new(&settings, key.node_id(), metrics.clone()));
-    let token = control::open_token(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
-    let admin = AdminPort::open(settings.admin(), view.clone(), &token).await?;
+    let admin = AdminPort::open(settings.admin(), view.clone()).await?;
     if let Some(admin) = &admin {
         home.note_admin(admin.address);
     }
@@ -180,8 +179,10 @@ impl Node {
             pause,
         };
         let service = NodeService::offering(deps, embeddings);
+        let models = offers.iter().map(view::model_info).collect();
+        let peer_id = peer_id(identity.node_id());
         let running =
-            ServingNode::new(mesh, identity, store, journal, service.clone(), engines.clone(), &offers);
+            ServingNode { mesh, identity, store, journal, models, engines: engines.clone(), peer_id };
         Ok(Self { running: Arc::new(running), service, incoming, engines })
     }
 
@@ -415,7 +416,7 @@ struct AdminPort {
 }
 
 impl AdminPort {
-    async fn open(setting: AdminSetting, view: Arc<View>, token: &str) -> Result<Option<Self>, Failure> {
+    async fn open(setting: AdminSetting, view: Arc<View>) -> Result<Option<Self>, Failure> {
         let AdminSetting::At(address) = setting else { return Ok(None) };
         let refused = |error: io::Error| {
             let hint = match error.kind() {
@@ -431,8 +432,7 @@ impl AdminPort {
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let stop = CancellationToken::new();
-        let access = admin::ControlAccess::new(view.clone(), token);
-        let task = tokio::spawn(admin::serve(listener, view, Some(access), stop.clone()));
+        let task = tokio::spawn(admin::serve(listener, view, stop.clone()));
         Ok(Some(Self { address, stop, task }))
     }
 

@@ -11,7 +11,7 @@ mod questions;
 
 use std::{
     pin::pin,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, Mutex},
 };
 
 use baton_limits::Slots;
@@ -67,15 +67,6 @@ pub struct ServiceDeps {
     pub log_key: LogKey,
     /// Pause points of a turn, for tests that kill the process.
     pub pause: PausePoints,
-}
-
-/// Work in progress of a service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Work {
-    /// Turns that wait, run or are being signed.
-    pub(crate) turns: usize,
-    /// Blobs that are being stored. The journal has them until then.
-    pub(crate) storing: usize,
 }
 
 /// Why a service ended without a shutdown request.
@@ -148,7 +139,6 @@ impl NodeService {
             connections: TaskTracker::new(),
             turns: TaskTracker::new(),
             storing: TaskTracker::new(),
-            held: false.into(),
             draining: CancellationToken::new(),
             ending: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -156,18 +146,6 @@ impl NodeService {
             limits,
         };
         Self { core: Arc::new(core) }
-    }
-
-    /// Stops or resumes the admission of new turns. Admitted turns finish in any case, and status requests
-    /// are answered.
-    pub fn hold_turns(&self, hold: bool) {
-        self.core.held.store(hold, Ordering::Relaxed);
-    }
-
-    /// Work in progress.
-    #[must_use]
-    pub(crate) fn work(&self) -> Work {
-        Work { turns: self.core.turns.len(), storing: self.core.storing.len() }
     }
 
     /// Running and waiting embedding requests.

@@ -1,13 +1,12 @@
-//! Client of a node's admin port: reads its status, and changes it with the token of the data directory.
+//! Client of a node's admin port.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use reqwest::{Client, RequestBuilder, StatusCode};
-use zeroize::Zeroizing;
+use reqwest::Client;
 
 use super::{Exit, Failure};
 use crate::{
-    admin::{Status, control},
+    admin::Status,
     config::{AdminSetting, Settings},
     daemon::data_dir::DataDir,
 };
@@ -33,14 +32,6 @@ pub(super) enum AskError {
     /// Another program listens there.
     #[error("something else than a baton-node of this version answers at {0}")]
     OtherProgram(SocketAddr),
-    /// The node refuses the request.
-    #[error("the node at {address} refuses: {said}")]
-    Refused {
-        /// The admin address.
-        address: SocketAddr,
-        /// The node's message.
-        said: String,
-    },
 }
 
 impl From<AskError> for Failure {
@@ -77,42 +68,19 @@ impl Admin {
 
     /// Requests the status.
     pub(super) async fn status(&self) -> Result<Status, AskError> {
-        let (status, body) = self.send(self.client.get(format!("http://{}/status", self.address))).await?;
-        if !status.is_success() {
-            return Err(AskError::OtherProgram(self.address));
-        }
+        let body = self.get("status").await?;
         serde_json::from_slice(&body).map_err(|_| AskError::OtherProgram(self.address))
     }
 
     /// Requests the options in force, as lines of a configuration file.
     pub(super) async fn settings(&self) -> Result<String, AskError> {
-        let (status, body) = self.send(self.client.get(format!("http://{}/settings", self.address))).await?;
-        // A node of an older version has no such route.
-        let text = status.is_success().then(|| String::from_utf8(body).ok()).flatten();
-        text.ok_or(AskError::OtherProgram(self.address))
+        String::from_utf8(self.get("settings").await?).map_err(|_| AskError::OtherProgram(self.address))
     }
 
-    /// Requests a change, and returns the status after it.
-    pub(super) async fn change(&self, path: &str, token: &str) -> Result<Status, AskError> {
-        let request = self.client.post(format!("http://{}{path}", self.address)).bearer_auth(token);
-        let (status, body) = self.send(request).await?;
-        let said = match status {
-            StatusCode::UNAUTHORIZED => {
-                "the token does not fit: --data-dir must name the data directory of the node at this address"
-                    .to_owned()
-            }
-            StatusCode::NOT_FOUND => "it is of an older version".to_owned(),
-            status if status.is_success() => {
-                return serde_json::from_slice(&body).map_err(|_| AskError::OtherProgram(self.address));
-            }
-            _ => String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(500).collect(),
-        };
-        Err(AskError::Refused { address: self.address, said })
-    }
-
-    async fn send(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), AskError> {
+    async fn get(&self, path: &str) -> Result<Vec<u8>, AskError> {
         let silent =
             |error: reqwest::Error| AskError::Silent { address: self.address, reason: root_cause(&error) };
+        let request = self.client.get(format!("http://{}/{path}", self.address));
         let mut answer = request.send().await.map_err(silent)?;
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(silent)? {
@@ -121,22 +89,9 @@ impl Admin {
                 return Err(AskError::OtherProgram(self.address));
             }
         }
-        Ok((answer.status(), body))
+        // A node of an older version may lack a route.
+        if answer.status().is_success() { Ok(body) } else { Err(AskError::OtherProgram(self.address)) }
     }
-}
-
-/// The admin token in a node's data directory.
-pub(super) fn token(data_dir: &Path) -> Result<Zeroizing<String>, Failure> {
-    let token = control::read_token(data_dir).map_err(|error| Failure::new(Exit::Storage, error))?;
-    token.ok_or_else(|| {
-        let text = format!(
-            "there is no {} in {}: a node makes it at its start; --data-dir must name the data directory of the \
-             running node, and you must be its user",
-            control::TOKEN_FILE,
-            data_dir.display()
-        );
-        Failure::text(Exit::Storage, text)
-    })
 }
 
 /// Runs an asynchronous command on its own runtime.

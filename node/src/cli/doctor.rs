@@ -171,9 +171,7 @@ impl Subject {
                     settings.options.admin = Some(AdminSetting::At(address));
                 }
                 Ok(status) => other_program = Some(format!("the node {}", status.node)),
-                Err(error @ (AskError::OtherProgram(_) | AskError::Refused { .. })) => {
-                    other_program = Some(error.to_string());
-                }
+                Err(error @ AskError::OtherProgram(_)) => other_program = Some(error.to_string()),
                 Err(AskError::Silent { .. }) => {}
             }
         }
@@ -215,9 +213,7 @@ impl Subject {
                 self.differences.join(", ")
             ));
         }
-        if let Some(drain) = &status.drain {
-            check.found(codes::DRAINING, format!("for {}", span(drain.seconds)));
-        } else if !status.ready {
+        if !status.ready {
             check.found(codes::NOT_READY, status.not_ready.join("; "));
         }
         if status.version != env!("CARGO_PKG_VERSION") {

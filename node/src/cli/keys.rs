@@ -10,15 +10,13 @@ use baton_kit::prompt;
 use clap::{Args, Subcommand};
 
 use super::{
-    Exit, Failure, NodeArgs, Style,
-    ask::{Admin, admin_address, block_on, token},
+    Exit, Failure, Places, Style,
     passphrase, say,
     time::{now_ms, utc},
 };
 use zeroize::Zeroizing;
 
 use crate::{
-    admin::control,
     config::Settings,
     daemon::data_dir::{DataDir, DataDirError},
     identity::{
@@ -40,7 +38,7 @@ pub(super) struct KeysArgs {
 #[derive(Clone, Debug, Subcommand)]
 enum KeysCommand {
     /// Show the node's name, its exchange keys with their times, and whether a backup exists
-    Show(super::Places),
+    Show(Places),
     /// Write a copy of the node key to a new file, under a passphrase, or show it as 24 words for paper
     #[command(
         after_help = "Keep the copy on another machine. Exchange keys need none: new ones are made every twelve hours.\n\n\
@@ -55,8 +53,8 @@ enum KeysCommand {
     Restore(RestoreArgs),
     /// Replace the exchange keys at once, or the node key with --identity
     #[command(
-        after_help = "Without --identity: the keys that turns are sealed to are erased and new ones made, also in a \
-        running node; clients\nlearn of them by themselves. Do so when somebody may have seen the data directory.\n\n\
+        after_help = "The node must be stopped. Without --identity: the keys that turns are sealed to are erased, and new ones \
+        made; clients\nlearn of them by themselves. Do so when somebody may have seen the data directory.\n\n\
         Examples:\n  baton-node keys rotate\n  baton-node keys rotate --identity"
     )]
     Rotate(RotateArgs),
@@ -65,7 +63,7 @@ enum KeysCommand {
 #[derive(Args, Clone, Debug)]
 struct BackupArgs {
     #[command(flatten)]
-    places: super::Places,
+    places: Places,
     /// File to write; it must not exist
     #[arg(long, value_name = "FILE", required_unless_present_any = ["mark", "words"])]
     out: Option<PathBuf>,
@@ -86,7 +84,7 @@ struct BackupArgs {
 #[derive(Args, Clone, Debug)]
 struct RestoreArgs {
     #[command(flatten)]
-    places: super::Places,
+    places: Places,
     /// Copy to restore
     #[arg(required_unless_present = "words_file")]
     file: Option<PathBuf>,
@@ -101,7 +99,7 @@ struct RestoreArgs {
 #[derive(Args, Clone, Debug)]
 struct RotateArgs {
     #[command(flatten)]
-    node: NodeArgs,
+    places: Places,
     /// Replace the node key, which makes this another node; the old key is set aside
     #[arg(long)]
     identity: bool,
@@ -130,11 +128,11 @@ fn storage(error: impl Into<anyhow::Error>) -> Failure {
     Failure::new(Exit::Storage, error)
 }
 
-fn data_dir(places: super::Places) -> Result<PathBuf, Failure> {
+fn data_dir(places: Places) -> Result<PathBuf, Failure> {
     Ok(Settings::load(places.flags())?.data_dir())
 }
 
-fn show(places: super::Places) -> Result<(), Failure> {
+fn show(places: Places) -> Result<(), Failure> {
     let json = places.json;
     let folder = data_dir(places)?;
     let node = load_node_key(&folder).map_err(storage)?.node_id();
@@ -301,59 +299,33 @@ fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The data directory; `None` if a node uses it.
-fn lock(folder: &Path) -> Result<Option<DataDir>, Failure> {
-    match DataDir::lock(folder) {
-        Ok(lock) => Ok(Some(lock)),
-        Err(DataDirError::InUse { .. }) => Ok(None),
-        Err(error) => Err(error.into_failure()),
-    }
+/// The data directory of a stopped node.
+fn lock(folder: &Path) -> Result<DataDir, Failure> {
+    load_node_key(folder).map_err(storage)?;
+    DataDir::lock(folder).map_err(DataDirError::into_failure)
 }
 
 fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
-    let (is_given, json) = (args.node.admin.is_some(), args.node.places.json);
-    let settings = Settings::load(args.node.flags()?)?;
-    let folder = &settings.data_dir();
-    load_node_key(folder).map_err(storage)?;
-    let running = match lock(folder)? {
-        Some(_lock) => {
-            rotate_exchange_keys(folder, now_ms()).map_err(storage)?;
-            false
-        }
-        None => {
-            let admin = Admin::at(admin_address(&settings, is_given)?)?;
-            let token = token(folder)?;
-            block_on(async { Ok(admin.change(control::ROTATE_EXCHANGE, &token).await?) })?;
-            true
-        }
-    };
-    let current = exchange_keys(folder)
-        .map_err(storage)?
-        .first()
-        .map(|key| key.key.id().to_string())
-        .unwrap_or_default();
+    let json = args.places.json;
+    let folder = data_dir(args.places)?;
+    let _lock = lock(&folder)?;
+    rotate_exchange_keys(&folder, now_ms()).map_err(storage)?;
+    let keys = exchange_keys(&folder).map_err(storage)?;
+    let current = keys.first().map(|key| key.key.id().to_string()).unwrap_or_default();
     if json {
-        say(serde_json::json!({ "exchange_key": current, "running_node": running }));
+        say(serde_json::json!({ "exchange_key": current }));
     } else {
-        let whose = if running { "The running node has" } else { "The node starts with" };
-        say(format!(
-            "{whose} new exchange keys, from {}...; the old ones are erased.",
-            current.get(..16).unwrap_or(&current)
-        ));
+        let short = current.get(..16).unwrap_or(&current);
+        say(format!("The node starts with new exchange keys, from {short}...; the old ones are erased."));
     }
     Ok(())
 }
 
 fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
-    let json = args.node.places.json;
-    let folder = Settings::load(args.node.flags()?)?.data_dir();
+    let json = args.places.json;
+    let folder = data_dir(args.places)?;
+    let _lock = lock(&folder)?;
     let old = load_node_key(&folder).map_err(storage)?.node_id();
-    let Some(_lock) = lock(&folder)? else {
-        return Err(Failure::text(
-            Exit::Failure,
-            "a node runs with this key: let it finish (baton-node drain --wait) and stop it first",
-        ));
-    };
     if !args.yes {
         confirm(&format!(
             "This makes another node of it. Until now it is\n\n  {old}\n\n\

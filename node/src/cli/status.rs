@@ -22,7 +22,7 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
     let admin = Admin::at(admin_address(&settings, is_given)?)?;
     let status = block_on(async { Ok(admin.status().await?) })?;
     if json {
-        say(as_json(&status));
+        say(serde_json::json!(status));
     } else {
         say(describe(&status, Style::stdout()));
     }
@@ -33,16 +33,8 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
     }
 }
 
-pub(super) fn as_json(status: &Status) -> String {
-    serde_json::to_string(status).expect("a status has nothing that JSON cannot hold")
-}
-
 fn describe(status: &Status, style: Style) -> String {
-    let state = match (status.ready, &status.drain) {
-        (_, Some(_)) => style.bad("draining"),
-        (true, None) => style.good("ready"),
-        (false, None) => style.bad("not ready"),
-    };
+    let state = if status.ready { style.good("ready") } else { style.bad("not ready") };
     let store = match (status.store.reachable, status.store.answered_seconds_ago) {
         (true, Some(seconds)) => format!("{}, {seconds} s ago", style.good("answers")),
         (_, Some(seconds)) => style.bad(&format!("silent for {seconds} s")),
@@ -91,19 +83,6 @@ fn describe(status: &Status, style: Style) -> String {
     lines.push(format!("Store     {} {store}", status.store.publishers.join(", ")));
     if let Some(bytes) = status.resident_bytes {
         lines.push(format!("Memory    {} MB", bytes / 1_000_000));
-    }
-    if let Some(drain) = status.drain {
-        let left = match drain.turns {
-            0 => style.good("no turn is left; the node can be stopped"),
-            turns => format!("{turns} turns are still being finished"),
-        };
-        lines.push(format!("Drain     for {}: new turns are refused, {left}", span(drain.seconds)));
-        if drain.storing > 0 {
-            lines.push(format!(
-                "          {} blobs are still being stored; the journal has them",
-                drain.storing
-            ));
-        }
     }
     lines.join("\n")
 }

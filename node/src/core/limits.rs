@@ -27,10 +27,6 @@ pub(crate) const MAX_FRAMES_AHEAD: usize = 16;
 /// largest answer takes below 6 MiB: 32 Ki tokens of one frame each, 512 KiB of text, a note every 32 tokens.
 pub(crate) const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 
-/// Retry time of a drained node, in milliseconds. Maintenance takes minutes, and every other node is a better
-/// choice until then.
-pub(crate) const DRAIN_RETRY_MS: u32 = 60_000;
-
 /// How long a turn waits for the end of an abandoned attempt in its session. That attempt stops within a
 /// token.
 pub(crate) const TAKE_OVER_WAIT: Duration = Duration::from_secs(2);

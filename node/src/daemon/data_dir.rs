@@ -200,7 +200,7 @@ impl DataDir {
         }
         let mut text = String::new();
         File::open(path.join(ADMIN_FILE)).ok()?.take(MAX_ADMIN_BYTES).read_to_string(&mut text).ok()?;
-        // Requests carry the admin token, so they go to this machine only.
+        // Only a node of this machine is believed.
         text.trim().parse::<SocketAddr>().ok().filter(|address| address.ip().is_loopback())
     }
 

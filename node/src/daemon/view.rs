@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ use baton_proto::node_record::ModelOffer;
 use super::start::{SharedStore, StartSummary};
 use crate::{
     admin::{
-        Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus,
+        ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus,
         network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits, Traffic},
     },
     config::Settings,
@@ -23,7 +23,6 @@ use crate::{
     identity::{Identity, peer_id},
     journal::Journal,
     metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
-    service::NodeService,
 };
 
 /// A store with an answer in this time counts as reachable; a few probes may be lost.
@@ -35,33 +34,18 @@ pub(super) struct ServingNode {
     pub(super) identity: Arc<Identity>,
     pub(super) store: Arc<WatchedStore>,
     pub(super) journal: Journal,
-    pub(super) service: NodeService,
     pub(super) models: Vec<ModelInfo>,
     pub(super) engines: Vec<Arc<dyn Engine>>,
     pub(super) peer_id: PeerId,
 }
 
 impl ServingNode {
-    pub(super) fn new(
-        mesh: MeshHandle,
-        identity: Arc<Identity>,
-        store: Arc<WatchedStore>,
-        journal: Journal,
-        service: NodeService,
-        engines: Vec<Arc<dyn Engine>>,
-        offers: &[ModelOffer],
-    ) -> Self {
-        let models = offers.iter().map(model_info).collect();
-        let peer_id = peer_id(identity.node_id());
-        Self { mesh, identity, store, journal, service, models, engines, peer_id }
-    }
-
     pub(super) fn store_answers(&self) -> bool {
         self.store.answered_ago().is_some_and(|ago| ago < STORE_FRESH)
     }
 }
 
-fn model_info(offer: &ModelOffer) -> ModelInfo {
+pub(super) fn model_info(offer: &ModelOffer) -> ModelInfo {
     ModelInfo {
         name: offer.name.clone(),
         model: offer.model.to_string(),
@@ -96,8 +80,6 @@ pub(super) struct View {
     metrics: Arc<Metrics>,
     running: OnceLock<Arc<ServingNode>>,
     draining: AtomicBool,
-    /// Start of the operator's drain.
-    held: Mutex<Option<Instant>>,
 }
 
 impl View {
@@ -115,15 +97,11 @@ impl View {
             metrics,
             running: OnceLock::new(),
             draining: AtomicBool::new(false),
-            held: Mutex::new(None),
         }
     }
 
     /// Sets the serving node.
     pub(super) fn running(&self, running: Arc<ServingNode>) {
-        // The operator may have started a drain during the model load.
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        running.service.hold_turns(held.is_some());
         // A process has one node, started once.
         let _ = self.running.set(running);
     }
@@ -147,9 +125,6 @@ impl View {
         if self.draining.load(Ordering::Relaxed) {
             missing.push("the node is stopping".to_owned());
         }
-        if self.held_since().is_some() {
-            missing.push("draining: new turns are refused (baton-node drain --cancel)".to_owned());
-        }
         if running.mesh.listen_addrs().is_empty() {
             missing.push("no address is listened on".to_owned());
         }
@@ -165,16 +140,6 @@ impl View {
             });
         }
         missing
-    }
-
-    fn held_since(&self) -> Option<Instant> {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn drain_status(&self) -> Option<DrainStatus> {
-        let since = self.held_since()?;
-        let work = self.running.get().map(|running| running.service.work()).unwrap_or_default();
-        Some(DrainStatus { seconds: since.elapsed().as_secs(), turns: work.turns, storing: work.storing })
     }
 
     /// The end of the start for people; `None` before the node serves.
@@ -249,7 +214,7 @@ impl StatusSource for View {
             healthy: true,
             ready: not_ready.is_empty(),
             not_ready,
-            draining: self.draining.load(Ordering::Relaxed) || self.held_since().is_some(),
+            draining: self.draining.load(Ordering::Relaxed),
             node: self.node.to_string(),
             peer_id: peer_id(self.node).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -268,7 +233,6 @@ impl StatusSource for View {
                 answered_seconds_ago: answered.map(|ago| ago.as_secs()),
             },
             resident_bytes: resident_bytes(),
-            drain: self.drain_status(),
             network: self.network(),
         }
     }
@@ -291,33 +255,5 @@ impl StatusSource for View {
                 .unwrap_or_default(),
         };
         self.metrics.render(&snapshot, self.started.elapsed())
-    }
-}
-
-impl Control for View {
-    fn drain(&self, on: bool) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        match (on, *held) {
-            (true, None) => {
-                tracing::info!("draining: new turns are refused until `baton-node drain --cancel`");
-                *held = Some(Instant::now());
-            }
-            (false, Some(_)) => {
-                tracing::info!("no longer draining: turns are taken again");
-                *held = None;
-            }
-            _ => {}
-        }
-        // Under the lock, so that the later of two requests wins.
-        if let Some(running) = self.running.get() {
-            running.service.hold_turns(on);
-        }
-    }
-
-    fn rotate_exchange(&self) -> Result<(), String> {
-        let running = self.running.get().ok_or("the model is still being loaded; try again then")?;
-        running.identity.rotate_exchange().map_err(|error| error.to_string())?;
-        tracing::info!("made new exchange keys and erased the old ones");
-        Ok(())
     }
 }

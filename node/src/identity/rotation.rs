@@ -9,7 +9,7 @@ use baton_keys::ids::NodeId;
 use baton_proto::node_record::KeyWindow;
 
 use super::{
-    EXCHANGE_KEYS_FILE, Identity, IdentityError, NODE_KEY_FILE, backup, create_node_key, load_node_key,
+    EXCHANGE_KEYS_FILE, IdentityError, NODE_KEY_FILE, backup, create_node_key, load_node_key,
     load_ring, store_ring,
 };
 
@@ -29,23 +29,6 @@ pub(crate) struct RotationOutcome {
     pub(crate) retired_key: PathBuf,
 }
 
-impl Identity {
-    /// Erases the exchange keys, creates new ones and signs a record with them. Running turns continue. A
-    /// later turn sealed to an old key is refused, and its client requests the new record. Blocking: it
-    /// writes a file.
-    ///
-    /// # Errors
-    /// [`IdentityError::Ring`] when the keys could not be written; then nothing has changed.
-    pub(crate) fn rotate_exchange(&self) -> Result<(), IdentityError> {
-        let last = self.refreshing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut ring = self.keys();
-        ring.replace((self.clock)());
-        store_ring(&self.ring_path, &ring)?;
-        self.publish(ring, &last.addresses);
-        Ok(())
-    }
-}
-
 /// The exchange keys of a data directory, oldest first.
 ///
 /// # Errors
@@ -54,7 +37,8 @@ pub(crate) fn exchange_keys(data_dir: &Path) -> Result<Vec<KeyWindow>, IdentityE
     Ok(load_ring(&data_dir.join(EXCHANGE_KEYS_FILE))?.windows())
 }
 
-/// The same as [`Identity::rotate_exchange`] for a stopped node. Replaces a damaged file as well.
+/// Erases the exchange keys and creates new ones, for a stopped node. Replaces a damaged file as well. A later turn
+/// sealed to an old key is refused, and its client requests the new record.
 ///
 /// # Errors
 /// [`IdentityError::Ring`] when the keys cannot be written.

@@ -28,7 +28,6 @@ use crate::{
         Core,
         embedding::{Embedding, EmbeddingModel},
         frames,
-        limits::DRAIN_RETRY_MS,
         refusal::Refusal,
     },
     lock::lock,
@@ -110,9 +109,6 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     }
     if core.draining.is_cancelled() {
         return Err(ErrorCode::Busy.into());
-    }
-    if core.is_held() {
-        return Err(Refusal::after(ErrorCode::Busy, DRAIN_RETRY_MS));
     }
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
     let payer = charge::payer(&who, chain.as_ref());

@@ -19,7 +19,7 @@ use super::charge::{self, Charge};
 use crate::{
     core::{
         Core,
-        limits::{DRAIN_RETRY_MS, TAKE_OVER_WAIT},
+        limits::TAKE_OVER_WAIT,
         refusal::Refusal,
         running::{Begin, Job, JobGuard},
     },
@@ -122,9 +122,6 @@ pub(crate) async fn admit(
         })));
     }
     let engine = check_servable(core, &claimed)?;
-    if core.is_held() {
-        return Err(Refusal::after(ErrorCode::Busy, DRAIN_RETRY_MS));
-    }
     // The signatures: one for the turn, one for the use of a grant, and those of a grant that is new here.
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
     let payer = charge::payer(&who, chain.as_ref());

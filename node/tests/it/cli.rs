@@ -3,7 +3,6 @@
 mod commands;
 mod config;
 mod doctor;
-mod drain;
 mod harness;
 mod keys;
 mod models;

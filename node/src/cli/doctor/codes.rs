@@ -8,10 +8,10 @@ problem_codes! {
     NO_DATA_DIR = problem("D102", "the data directory is missing or cannot be used", "run `baton-node init`, or name another one with --data-dir");
     DATA_DIR_OPEN = warning("D103", "others on this machine can look into the data directory", "run chmod 700 on it (--fix does)");
     KEY_MISSING = problem("D104", "there is no node key", "run `baton-node keys restore FILE` with its copy, or `baton-node init` for a new one");
-    KEY_READABLE = problem("D105", "others on this machine can read a key", "run chmod 600 on the file (--fix does), then `baton-node keys rotate`");
+    KEY_READABLE = problem("D105", "others on this machine can read a key", "run chmod 600 on the file (--fix does), then stop the node and run `baton-node keys rotate`");
     KEY_BROKEN = problem("D106", "the node key cannot be opened", "move it away and run `baton-node keys restore FILE` with its copy");
-    EXCHANGE_BROKEN = problem("D107", "the exchange keys cannot be read", "run `baton-node keys rotate`");
-    EXCHANGE_EXPIRED = problem("D108", "the running node's exchange keys have expired", "make room on the disk, then run `baton-node keys rotate`");
+    EXCHANGE_BROKEN = problem("D107", "the exchange keys cannot be read", "stop the node and run `baton-node keys rotate`");
+    EXCHANGE_EXPIRED = problem("D108", "the running node's exchange keys have expired", "make room on the disk, then restart the node");
     NO_BACKUP = warning("D109", "no backup of the node key is noted", "run `baton-node keys backup --out FILE` and keep the file on another machine");
 
     CLOCK_OFF_STORE = problem("D201", "this machine's clock and the store's differ", "switch on time synchronisation (such as `timedatectl set-ntp true`)");
@@ -41,7 +41,6 @@ problem_codes! {
     PORT_NOT_OPEN = problem("D503", "the running node does not listen on a configured address", "restart the node; its log says why it could not");
     ADMIN_TAKEN = problem("D504", "the admin port is taken by another process", "stop that process, or choose another port in admin");
     ADMIN_SILENT = problem("D505", "a node uses the data directory and its admin port does not answer", "name its address with --admin; if that is right, restart the node");
-    ADMIN_TOKEN_READABLE = problem("D506", "others on this machine can read the admin port's token", "remove the file and restart the node, which makes another");
 
     NAT_NO_RELAY = problem("D601", "the node stands behind a NAT and no relay carries it", "forward its port at the router and name the outside address in external, or add a bootstrap peer that relays");
     NAT_GUESSED = warning("D602", "this machine has no public address", "forward the port at the router and name the outside address in external, or rely on relays");
@@ -68,7 +67,6 @@ problem_codes! {
 
     NOT_READY = problem("D901", "the running node is not ready", "fix all that it names; the findings here may say how");
     OTHER_VERSION = warning("D902", "the running node is of another version than this program", "restart the node");
-    DRAINING = warning("D903", "the running node takes no new turns, as its operator said", "run `baton-node drain --cancel`, or stop the node");
 }
 
 #[cfg(test)]

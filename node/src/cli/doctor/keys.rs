@@ -3,11 +3,10 @@
 use std::{fs, io::ErrorKind, os::unix::fs::PermissionsExt as _, path::Path};
 
 use baton_keys::files::KeyFileError;
-use baton_kit::{doctor::Code, output::shell_word};
+use baton_kit::output::shell_word;
 
 use super::{Check, Subject, codes};
 use crate::{
-    admin::control::TOKEN_FILE,
     cli::time::utc,
     identity::{
         EXCHANGE_KEYS_FILE, IdentityError, NODE_KEY_FILE, exchange_keys, load_node_key, noted_backup,
@@ -44,12 +43,8 @@ pub(super) fn check(subject: &Subject) -> Check {
             return check;
         }
     }
-    for (file, code) in [
-        (NODE_KEY_FILE, codes::KEY_READABLE),
-        (EXCHANGE_KEYS_FILE, codes::KEY_READABLE),
-        (TOKEN_FILE, codes::ADMIN_TOKEN_READABLE),
-    ] {
-        check_mode(&mut check, subject, &folder.join(file), code);
+    for file in [NODE_KEY_FILE, EXCHANGE_KEYS_FILE] {
+        check_mode(&mut check, subject, &folder.join(file));
     }
     check_node_key(&mut check, subject);
     check_exchange_keys(&mut check, subject);
@@ -60,7 +55,7 @@ fn set_mode(path: &Path, mode: u32) -> bool {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).is_ok()
 }
 
-fn check_mode(check: &mut Check, subject: &Subject, path: &Path, code: Code) {
+fn check_mode(check: &mut Check, subject: &Subject, path: &Path) {
     let Ok(metadata) = fs::metadata(path) else { return };
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 == 0 {
@@ -69,12 +64,9 @@ fn check_mode(check: &mut Check, subject: &Subject, path: &Path, code: Code) {
     let fixed = subject.fix && set_mode(path, 0o600);
     let fix = match fixed {
         true => format!("chmod 600 {}; whoever could read it until now may have", shell_word(path)),
-        false if code == codes::KEY_READABLE => {
-            format!("chmod 600 {}, then `baton-node keys rotate`", shell_word(path))
-        }
-        false => code.fix.to_owned(),
+        false => format!("chmod 600 {}, then stop the node and run `baton-node keys rotate`", shell_word(path)),
     };
-    check.found_with(code, format!("{} (mode {mode:o})", path.display()), fix, fixed);
+    check.found_with(codes::KEY_READABLE, format!("{} (mode {mode:o})", path.display()), fix, fixed);
 }
 
 fn check_node_key(check: &mut Check, subject: &Subject) {

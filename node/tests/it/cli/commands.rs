@@ -28,7 +28,6 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
             &["doctor", "--help"],
             &["--fix", "--offline", "--json", "Exit code", "Examples:", "every option of `run`"],
         ),
-        (&["drain", "--help"], &["--wait", "--cancel", "--timeout", "Examples:"]),
         (&["config", "show", "--help"], &["--origin", "--json", "Examples:"]),
         (&["config", "check", "--help"], &["[FILE]", "Exit code"]),
         (&["keys", "--help"], &["show", "backup", "restore", "rotate"]),
