@@ -1,32 +1,23 @@
-//! `baton-node keys`: the node's identity and its exchange keys. Shows no secret, except a backup's words.
+//! `baton-node keys`: the node's identity and its exchange keys. Shows no secret.
 
-use std::{
-    io::{self, IsTerminal as _},
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use baton_keys::{files, ids::NodeId};
+use baton_keys::files;
 use baton_kit::prompt;
 use clap::{Args, Subcommand};
 
 use super::{
-    Exit, Failure, Places, Style,
-    passphrase, say,
+    Exit, Failure, Places, passphrase, say,
     time::{now_ms, utc},
 };
-use zeroize::Zeroizing;
-
 use crate::{
     config::Settings,
     daemon::data_dir::{DataDir, DataDirError},
     identity::{
-        NODE_KEY_FILE, back_up, back_up_words, exchange_keys, load_node_key, note_backup, noted_backup,
-        peer_id, restore, restore_words, retired_keys, rotate_exchange_keys, rotate_node_key,
+        NODE_KEY_FILE, back_up, exchange_keys, load_node_key, peer_id, restore, retired_keys,
+        rotate_exchange_keys, rotate_node_key,
     },
 };
-
-/// Maximum characters of a note about a copy's location.
-const MAX_PLACE_CHARS: usize = 1000;
 
 /// The arguments.
 #[derive(Args, Clone, Debug)]
@@ -37,19 +28,16 @@ pub(super) struct KeysArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum KeysCommand {
-    /// Show the node's name, its exchange keys with their times, and whether a backup exists
+    /// Show the node's name, and its exchange keys with their times
     Show(Places),
-    /// Write a copy of the node key to a new file, under a passphrase, or show it as 24 words for paper
+    /// Write a copy of the node key to a new file, under a passphrase
     #[command(
         after_help = "Keep the copy on another machine. Exchange keys need none: new ones are made every twelve hours.\n\n\
-        Examples:\n  baton-node keys backup --out /media/usb/node.key\n  baton-node keys backup --words\n  \
-        baton-node keys backup --mark \"data directory is in the nightly backup\""
+        Example:\n  baton-node keys backup --out /media/usb/node.key"
     )]
     Backup(BackupArgs),
     /// Restore the node key from a copy; never overwrites another key
-    #[command(
-        after_help = "Examples:\n  baton-node keys restore /media/usb/node.key\n  baton-node keys restore --words-file -"
-    )]
+    #[command(after_help = "Example:\n  baton-node keys restore /media/usb/node.key")]
     Restore(RestoreArgs),
     /// Replace the exchange keys at once, or the node key with --identity
     #[command(
@@ -65,20 +53,14 @@ struct BackupArgs {
     #[command(flatten)]
     places: Places,
     /// File to write; it must not exist
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["mark", "words"])]
-    out: Option<PathBuf>,
-    /// Back up as 24 words, on a terminal or in the --out file; anyone with the words can act as the node
-    #[arg(long, conflicts_with_all = ["passphrase_file", "no_passphrase", "mark"])]
-    words: bool,
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
     /// File with the passphrase in its first line, or - for standard input [default: ask]
-    #[arg(long, value_name = "FILE", conflicts_with = "mark")]
+    #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
     /// Write the copy without a passphrase; anyone with the file can act as the node
-    #[arg(long, conflicts_with_all = ["passphrase_file", "mark"])]
+    #[arg(long, conflicts_with = "passphrase_file")]
     no_passphrase: bool,
-    /// Only record that a copy exists elsewhere, and where
-    #[arg(long, value_name = "WHERE", conflicts_with = "out")]
-    mark: Option<String>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -86,11 +68,7 @@ struct RestoreArgs {
     #[command(flatten)]
     places: Places,
     /// Copy to restore
-    #[arg(required_unless_present = "words_file")]
-    file: Option<PathBuf>,
-    /// File with the 24 words in its first line, or - for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "passphrase_file"])]
-    words_file: Option<PathBuf>,
+    file: PathBuf,
     /// File with the copy's passphrase in the first line, or - for standard input [default: ask]
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
@@ -106,12 +84,6 @@ struct RotateArgs {
     /// Do not ask for confirmation
     #[arg(long, requires = "identity")]
     yes: bool,
-}
-
-/// Source for restoring a node key.
-enum Copy {
-    File(PathBuf, Option<Zeroizing<String>>),
-    Words(Zeroizing<String>),
 }
 
 pub(super) fn run(args: KeysArgs) -> Result<(), Failure> {
@@ -137,7 +109,6 @@ fn show(places: Places) -> Result<(), Failure> {
     let folder = data_dir(places)?;
     let node = load_node_key(&folder).map_err(storage)?.node_id();
     let windows = exchange_keys(&folder).map_err(storage)?;
-    let note = noted_backup(&folder, node);
     let retired = retired_keys(&folder).map_err(storage)?;
     let now = now_ms();
     let current = windows.iter().rposition(|key| key.from_ms <= now && now <= key.until_ms);
@@ -155,17 +126,12 @@ fn show(places: Places) -> Result<(), Failure> {
         });
         say(serde_json::json!({
             "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": folder.join(NODE_KEY_FILE),
-            "exchange_keys": keys.collect::<Vec<_>>(), "backup": note, "retired": retired,
+            "exchange_keys": keys.collect::<Vec<_>>(), "retired": retired,
         }));
         return Ok(());
     }
-    let style = Style::stdout();
     say(format!("Node        {node}\nPeer        {}", peer_id(node)));
     say(format!("Node key    {}", folder.join(NODE_KEY_FILE).display()));
-    match note {
-        Some(note) => say(format!("Backup      {} {}", utc(note.at_ms), note.place)),
-        None => say(format!("Backup      {}", style.bad("none noted: baton-node keys backup --out FILE"))),
-    }
     for (index, key) in windows.iter().enumerate() {
         let name = key.key.id().to_string();
         say(format!(
@@ -186,68 +152,22 @@ fn show(places: Places) -> Result<(), Failure> {
 }
 
 fn backup(args: BackupArgs) -> Result<(), Failure> {
-    let folder = data_dir(args.places.clone())?;
-    let node = load_node_key(&folder).map_err(storage)?.node_id();
-    let place = match (&args.mark, &args.out) {
-        (Some(mark), _) => {
-            if mark.trim().is_empty()
-                || mark.chars().any(char::is_control)
-                || mark.chars().count() > MAX_PLACE_CHARS
-            {
-                return Err(Failure::text(Exit::Usage, "--mark: say in one line where the copy is"));
-            }
-            mark.clone()
-        }
-        (None, _) if args.words => return show_words(&folder, node, &args),
-        (None, Some(out)) => {
-            let passphrase = match args.no_passphrase {
-                true => None,
-                false => Some(passphrase::new(args.passphrase_file.as_deref())?),
-            };
-            back_up(&folder, out, passphrase.as_ref().map(|text| text.as_str())).map_err(storage)?;
-            std::path::absolute(out).unwrap_or_else(|_| out.clone()).display().to_string()
-        }
-        (None, None) => return Err(Failure::text(Exit::Usage, "name the new file with --out")),
+    let json = args.places.json;
+    let folder = data_dir(args.places)?;
+    let passphrase = match args.no_passphrase {
+        true => None,
+        false => Some(passphrase::new(args.passphrase_file.as_deref())?),
     };
-    note_backup(&folder, node, now_ms(), &place).map_err(storage)?;
-    if args.places.json {
-        say(serde_json::json!({ "node": node.to_string(), "place": place, "written": args.out.is_some() }));
-    } else if args.out.is_some() {
+    let passphrase = passphrase.as_ref().map(|text| text.as_str());
+    let node = back_up(&folder, &args.out, passphrase).map_err(storage)?;
+    if json {
+        say(serde_json::json!({ "node": node.to_string(), "place": args.out }));
+    } else {
         say(format!(
-            "The node key of {node} is in {place}, read back and the same.\n\
-             Keep it on another machine. To be this node again: baton-node keys restore FILE"
+            "The node key of {node} is in {}, read back and the same.\n\
+             Keep it on another machine. To be this node again: baton-node keys restore FILE",
+            args.out.display()
         ));
-    } else {
-        say(format!("Noted that the node key of {node} has a copy: {place}"));
-    }
-    Ok(())
-}
-
-/// Shows the node key as words, or writes them to a new file.
-fn show_words(folder: &Path, node: NodeId, args: &BackupArgs) -> Result<(), Failure> {
-    let words = back_up_words(folder).map_err(storage)?;
-    let place = match &args.out {
-        Some(out) => {
-            let line = Zeroizing::new(format!("{}\n", *words));
-            files::write_private(out, line.as_bytes())
-                .map_err(|error| storage(anyhow::anyhow!("cannot write {}: {error}", out.display())))?;
-            std::path::absolute(out).unwrap_or_else(|_| out.clone()).display().to_string()
-        }
-        None if io::stdout().is_terminal() && !args.places.json => {
-            say("Whoever has these words is the node: write them down and clear the screen.");
-            say(words.as_str());
-            "24 words".to_owned()
-        }
-        // Words in a pipe end up in logs and shell histories.
-        None => {
-            return Err(Failure::text(Exit::Usage, "name the new file with --out, or run it at a terminal"));
-        }
-    };
-    note_backup(folder, node, now_ms(), &place).map_err(storage)?;
-    if args.places.json {
-        say(serde_json::json!({ "node": node.to_string(), "place": place, "written": args.out.is_some() }));
-    } else {
-        say("To be this node again: baton-node keys restore --words-file FILE");
     }
     Ok(())
 }
@@ -264,28 +184,14 @@ fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
         );
         return Err(Failure::text(Exit::Storage, text));
     }
-    let copy = match (args.file, &args.words_file) {
-        (Some(file), _) => {
-            let passphrase = match files::needs_passphrase(&file).map_err(storage)? {
-                true => Some(passphrase::existing(args.passphrase_file.as_deref())?),
-                false => None,
-            };
-            Copy::File(file, passphrase)
-        }
-        (None, Some(words)) => Copy::Words(passphrase::words(words)?),
-        (None, None) => return Err(Failure::text(Exit::Usage, "name the copy, or --words-file")),
+    let passphrase = match files::needs_passphrase(&args.file).map_err(storage)? {
+        true => Some(passphrase::existing(args.passphrase_file.as_deref())?),
+        false => None,
     };
     files::create_private_folder(&folder).map_err(storage)?;
     let _lock = DataDir::lock(&folder).map_err(DataDirError::into_failure)?;
-    let (node, place) = match copy {
-        Copy::File(file, passphrase) => {
-            let passphrase = passphrase.as_ref().map(|text| text.as_str());
-            let node = restore(&folder, &file, passphrase).map_err(storage)?;
-            (node, std::path::absolute(&file).unwrap_or(file).display().to_string())
-        }
-        Copy::Words(words) => (restore_words(&folder, &words).map_err(storage)?, "24 words".to_owned()),
-    };
-    note_backup(&folder, node, now_ms(), &place).map_err(storage)?;
+    let passphrase = passphrase.as_ref().map(|text| text.as_str());
+    let node = restore(&folder, &args.file, passphrase).map_err(storage)?;
     if json {
         say(
             serde_json::json!({ "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": key }),
@@ -331,8 +237,7 @@ fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
             "This makes another node of it. Until now it is\n\n  {old}\n\n\
              - Whoever names it by that, or by its /p2p/ address, no longer finds it: bootstrap lists, clients' settings.\n\
              - What clients think of it, and what it was credited for, stays with the old name; the old key is kept to prove it.\n\
-             - Turns that it signed stay valid. Retries of the last turns are no longer answered.\n\
-             - The new key has no backup yet."
+             - Turns that it signed stay valid. Retries of the last turns are no longer answered."
         ))?;
     }
     let rotated = rotate_node_key(&folder, now_ms()).map_err(storage)?;

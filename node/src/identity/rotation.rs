@@ -9,8 +9,7 @@ use baton_keys::ids::NodeId;
 use baton_proto::node_record::KeyWindow;
 
 use super::{
-    EXCHANGE_KEYS_FILE, IdentityError, NODE_KEY_FILE, backup, create_node_key, load_node_key,
-    load_ring, store_ring,
+    EXCHANGE_KEYS_FILE, IdentityError, NODE_KEY_FILE, create_node_key, load_node_key, load_ring, store_ring,
 };
 
 /// Prefix of a retired node key's file name; the first digits of the node's ID follow.
@@ -69,7 +68,6 @@ pub(crate) fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<RotationOu
         return Err(error.into());
     }
     rotate_exchange_keys(data_dir, now_ms)?;
-    backup::forget_note(data_dir).map_err(failed("remove the note of a backup beside", &path))?;
     Ok(RotationOutcome { old, new: load_node_key(data_dir)?.node_id(), retired_key })
 }
 
@@ -124,16 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_identity_keeps_the_old_key_and_forgets_its_backup() {
+    fn a_new_identity_keeps_the_old_key() {
         let folder = folder();
         let key = fs::read(folder.path().join(NODE_KEY_FILE)).unwrap();
         let old = load_node_key(folder.path()).unwrap().node_id();
-        backup::note_backup(folder.path(), old, NOW, "elsewhere").unwrap();
         let rotated = rotate_node_key(folder.path(), NOW).unwrap();
         assert_eq!((rotated.old, rotated.new), (old, load_node_key(folder.path()).unwrap().node_id()));
         assert_ne!(rotated.old, rotated.new);
         assert_eq!(fs::read(&rotated.retired_key).unwrap(), key);
         assert_eq!(retired_keys(folder.path()).unwrap(), [rotated.retired_key]);
-        assert!(backup::noted_backup(folder.path(), rotated.new).is_none());
     }
 }

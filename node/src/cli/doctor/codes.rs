@@ -12,7 +12,6 @@ problem_codes! {
     KEY_BROKEN = problem("D106", "the node key cannot be opened", "move it away and run `baton-node keys restore FILE` with its copy");
     EXCHANGE_BROKEN = problem("D107", "the exchange keys cannot be read", "stop the node and run `baton-node keys rotate`");
     EXCHANGE_EXPIRED = problem("D108", "the running node's exchange keys have expired", "make room on the disk, then restart the node");
-    NO_BACKUP = warning("D109", "no backup of the node key is noted", "run `baton-node keys backup --out FILE` and keep the file on another machine");
 
     CLOCK_OFF_STORE = problem("D201", "this machine's clock and the store's differ", "switch on time synchronisation (such as `timedatectl set-ntp true`)");
     CLOCK_OFF_PEERS = problem("D202", "this machine's clock and a peer's differ", "switch on time synchronisation (such as `timedatectl set-ntp true`)");

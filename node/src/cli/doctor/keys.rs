@@ -8,9 +8,7 @@ use baton_kit::output::shell_word;
 use super::{Check, Subject, codes};
 use crate::{
     cli::time::utc,
-    identity::{
-        EXCHANGE_KEYS_FILE, IdentityError, NODE_KEY_FILE, exchange_keys, load_node_key, noted_backup,
-    },
+    identity::{EXCHANGE_KEYS_FILE, IdentityError, NODE_KEY_FILE, exchange_keys, load_node_key},
 };
 
 pub(super) fn check(subject: &Subject) -> Check {
@@ -64,7 +62,9 @@ fn check_mode(check: &mut Check, subject: &Subject, path: &Path) {
     let fixed = subject.fix && set_mode(path, 0o600);
     let fix = match fixed {
         true => format!("chmod 600 {}; whoever could read it until now may have", shell_word(path)),
-        false => format!("chmod 600 {}, then stop the node and run `baton-node keys rotate`", shell_word(path)),
+        false => {
+            format!("chmod 600 {}, then stop the node and run `baton-node keys rotate`", shell_word(path))
+        }
     };
     check.found_with(codes::KEY_READABLE, format!("{} (mode {mode:o})", path.display()), fix, fixed);
 }
@@ -86,10 +86,6 @@ fn check_node_key(check: &mut Check, subject: &Subject) {
     };
     let name = node.to_string();
     check.saw(format!("node key of {}... opens", name.get(..16).unwrap_or(&name)));
-    match noted_backup(folder, node) {
-        Some(note) => check.saw(format!("backup of {} {}", utc(note.at_ms), note.place)),
-        None => check.found(codes::NO_BACKUP, "if this disk dies, the node's name dies with it"),
-    }
 }
 
 fn check_exchange_keys(check: &mut Check, subject: &Subject) {

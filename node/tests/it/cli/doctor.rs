@@ -55,8 +55,8 @@ async fn a_healthy_node_with_store_and_peers_has_no_problem() {
     let ask = [&same[..], &["--admin", node.admin()]].concat();
     let (code, codes, all) = doctor(home.path(), &ask);
     assert_eq!(code, 0, "{all}");
-    // The findings of every test node: no backup, the echo engine, this machine only.
-    assert_eq!(codes, ["D109", "D409", "D603"], "{all}");
+    // The findings of every test node: the echo engine, this machine only.
+    assert_eq!(codes, ["D409", "D603"], "{all}");
     let seen = all["checks"].to_string();
     for part in [
         "answers in",
@@ -69,7 +69,6 @@ async fn a_healthy_node_with_store_and_peers_has_no_problem() {
     ] {
         assert!(seen.contains(part), "{part} is not in {seen}");
     }
-    output(home.path(), &["keys", "backup", "--mark", "elsewhere"]);
     let said = text(&output(home.path(), &[&["doctor"], &ask[..]].concat()).stdout);
     assert!(said.ends_with("No problem.\n") && !said.contains('\x1b'), "{said}");
     node.stop();
@@ -82,7 +81,6 @@ fn keys_and_folders_that_others_can_read_are_found_and_fixed() {
     let words = [&ALONE[..], &["--offline"]].concat();
     assert_eq!(doctor(home.path(), &words).1, ["D102", "D409", "D603", "D803"]);
     output(home.path(), &["init"]);
-    output(home.path(), &["keys", "backup", "--mark", "x"]);
     let folder = home.path().join(".local/share/baton-node");
     let (code, codes, _) = doctor(home.path(), &words);
     assert_eq!((code, codes.join(" ").as_str()), (0, "D409 D603 D803"));

@@ -31,7 +31,6 @@ fn a_backup_under_a_passphrase_brings_the_node_back_elsewhere() {
     let (copy, pass) = (home.path().join("copy.key"), home.path().join("pass"));
     let (copy, pass) = (copy.to_str().unwrap(), pass.to_str().unwrap());
     fs::write(pass, "correct horse\n").unwrap();
-    assert_eq!(json(home.path(), &["keys", "show", "--json"])["backup"], Value::Null);
 
     let backup = ["keys", "backup", "--out", copy, "--passphrase-file", pass];
     let said = output(home.path(), &backup);
@@ -40,8 +39,7 @@ fn a_backup_under_a_passphrase_brings_the_node_back_elsewhere() {
     let secret = fs::read_to_string(folder(home.path()).join("node.key")).unwrap();
     let secret = secret.split_whitespace().last().unwrap().to_owned();
     assert!(!fs::read_to_string(copy).unwrap().contains(&secret), "it is sealed");
-    let shown = json(home.path(), &["keys", "show", "--json"]);
-    assert_eq!((&shown["node"], &shown["backup"]["place"]), (&node, &copy.into()));
+    assert_eq!(json(home.path(), &["keys", "show", "--json"])["node"], node);
     let (code, said) = failure(&mut baton_node(home.path(), &backup));
     assert!(code == 4 && said.contains("exists"), "{said}");
 
@@ -64,39 +62,6 @@ fn a_backup_under_a_passphrase_brings_the_node_back_elsewhere() {
 }
 
 #[test]
-fn words_bring_the_node_back_elsewhere_and_go_into_no_pipe() {
-    let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let node = json(home.path(), &["init", "--json"])["node"].clone();
-    for words in [&["keys", "backup", "--words"][..], &["keys", "backup", "--words", "--json"]] {
-        let (code, said) = failure(&mut baton_node(home.path(), words));
-        assert!(code == 2 && said.contains("--out"), "{said}");
-    }
-    let paper = home.path().join("words");
-    let paper = paper.to_str().unwrap();
-    let backup = ["keys", "backup", "--words", "--out", paper];
-    let said = output(home.path(), &backup);
-    assert!(said.status.success(), "{}", text(&said.stderr));
-    assert_eq!(fs::metadata(paper).unwrap().permissions().mode() & 0o777, 0o600);
-    let words = fs::read_to_string(paper).unwrap();
-    assert_eq!(words.split_whitespace().count(), 24);
-    assert!(!text(&said.stdout).contains(words.trim()));
-    assert_eq!(json(home.path(), &["keys", "show", "--json"])["backup"]["place"], paper);
-    let (code, said) = failure(&mut baton_node(home.path(), &backup));
-    assert!(code == 4, "never over a file: {said}");
-
-    let restore = ["keys", "restore", "--words-file", paper, "--json"];
-    let (code, said) = failure(&mut baton_node(home.path(), &restore));
-    assert!(code == 4 && said.contains("there is a node key already"), "{said}");
-    let first = words.split_whitespace().next().unwrap();
-    fs::write(paper, words.replacen(first, "batonic", 1)).unwrap();
-    let (code, said) = failure(&mut baton_node(other.path(), &restore));
-    assert!(code == 4 && said.contains("word 1 is not on the list"), "{said}");
-    assert!(!folder(other.path()).join("node.key").exists());
-    fs::write(paper, &words).unwrap();
-    assert_eq!(json(other.path(), &restore)["node"], node);
-}
-
-#[test]
 fn nobody_is_asked_where_nobody_can_answer() {
     let home = tempfile::tempdir().unwrap();
     json(home.path(), &["init", "--json"]);
@@ -106,7 +71,6 @@ fn nobody_is_asked_where_nobody_can_answer() {
         (&["keys", "backup", "--out", out.to_str().unwrap()][..], "--passphrase-file"),
         (&["keys", "rotate", "--identity"], "repeat it with --yes"),
         (&["keys", "backup"], "--out"),
-        (&["keys", "backup", "--mark", ""], "--mark is empty"),
         (&["keys", "rotate", "--yes"], "--identity"),
     ] {
         let (code, said) = failure(&mut baton_node(home.path(), words));
@@ -114,8 +78,6 @@ fn nobody_is_asked_where_nobody_can_answer() {
     }
     assert!(!out.exists());
     assert_eq!(fs::read(folder(home.path()).join("node.key")).unwrap(), key);
-    let said = output(home.path(), &["keys", "backup", "--mark", "in the nightly backup"]);
-    assert!(text(&said.stdout).contains("in the nightly backup"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,12 +116,11 @@ async fn new_exchange_keys_replace_the_old_ones_of_a_stopped_node() {
 fn a_new_identity_retires_the_old_key() {
     let home = tempfile::tempdir().unwrap();
     let old = json(home.path(), &["init", "--json"])["node"].clone();
-    output(home.path(), &["keys", "backup", "--mark", "somewhere"]);
     let rotated = json(home.path(), &["keys", "rotate", "--identity", "--yes", "--json"]);
     assert_eq!(rotated["old"], old);
     assert_ne!(rotated["node"], old);
     let shown = json(home.path(), &["keys", "show", "--json"]);
-    assert_eq!((&shown["node"], &shown["backup"]), (&rotated["node"], &Value::Null));
+    assert_eq!(shown["node"], rotated["node"]);
     assert_eq!(shown["retired"][0], rotated["set_aside"]);
     let mut node = Node::start(home.path(), &[]);
     assert_eq!(node.ready["node"], rotated["node"]);
