@@ -10,10 +10,7 @@ use std::{
 
 use baton_models::embed::models::{self as embeddings, EmbeddingModel};
 
-use super::{
-    Exit, Failure, Style, ask, say,
-    speed::{self, ModelSpeed},
-};
+use super::{Exit, Failure, Style, ask, say};
 use crate::progress::Progress;
 use crate::{
     config::{EngineChoice, Settings},
@@ -309,7 +306,6 @@ fn list(settings: &Settings, json: bool) {
     say(format!(
         "\nMODEL FOLDER  {}\n\
          MEMORY is the weights and kv_mb = {} for keys and values; CONTEXT and MEMORY are read from a file that is here.\n\
-         SPEED is that of one answer on this machine; measure it with: baton-node bench --model NAME\n\
          Fetch one with: baton-node models pull NAME\n\
          Larger models: baton-node models pull hf:OWNER/REPO/FILE.gguf, or models add FILE",
         folder.display(),
@@ -320,7 +316,6 @@ fn list(settings: &Settings, json: bool) {
 /// The rows of the list, in the catalogue's order: best first for a newcomer. Then embeddings, and own files.
 fn rows(settings: &Settings, models: &[ModelStatus]) -> Vec<ModelRow> {
     let (folder, chosen) = (&settings.model_dir(), settings.models());
-    let speeds = speed::read(folder);
     let row = |name: &str, bytes: u64, path: &Path, state: String, is_here: bool| {
         let shape = is_here.then(|| Shape::read(path).ok()).flatten();
         let kv = u64::from(settings.kv_mb()) << 20;
@@ -329,7 +324,6 @@ fn rows(settings: &Settings, models: &[ModelStatus]) -> Vec<ModelRow> {
             bytes,
             memory: Some(shape.map_or(bytes.saturating_add(kv), |shape| shape.footprint(settings.kv_mb()))),
             context: shape.and_then(|shape| shape.context_tokens),
-            speed: speeds.get(name).copied(),
             state,
             is_here,
             text: String::new(),
@@ -348,7 +342,6 @@ fn rows(settings: &Settings, models: &[ModelStatus]) -> Vec<ModelRow> {
         bytes: EMBEDDINGS.bytes(),
         memory: None,
         context: None,
-        speed: None,
         state: embedding_state(folder).0,
         is_here: EMBEDDINGS.is_installed(folder),
         text: format!("embeddings: {}. Licence: {}", EMBEDDINGS.description, EMBEDDINGS.licence),
@@ -370,7 +363,6 @@ struct ModelRow {
     memory: Option<u64>,
     /// Tokens of context, if the file is here.
     context: Option<usize>,
-    speed: Option<ModelSpeed>,
     state: String,
     is_here: bool,
     text: String,
@@ -379,8 +371,8 @@ struct ModelRow {
 
 fn head(width: usize) -> String {
     format!(
-        "{:width$}  {:>9}  {:>9}  {:>7}  {:>12}  {:19}  {}",
-        "NAME", "SIZE", "MEMORY", "CONTEXT", "SPEED", "STATE", "DESCRIPTION"
+        "{:width$}  {:>9}  {:>9}  {:>7}  {:19}  {}",
+        "NAME", "SIZE", "MEMORY", "CONTEXT", "STATE", "DESCRIPTION"
     )
 }
 
@@ -389,17 +381,12 @@ impl ModelRow {
         let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let memory = known(self.memory.map(megabytes));
         let context = known(self.context.map(|tokens| tokens.to_string()));
-        let speed = match (self.memory, self.speed) {
-            (None, _) => "-".to_owned(),
-            (Some(_), Some(speed)) => speed.describe(),
-            (Some(_), None) => "not measured".to_owned(),
-        };
         // Padding comes before colouring: escapes have no width.
         let state = format!("{:19}", self.state);
         let state = if self.is_here { style.good(&state) } else { state };
         let mark = if self.is_configured { " (configured)" } else { "" };
         format!(
-            "{:width$}  {:>9}  {memory:>9}  {context:>7}  {speed:>12}  {state}  {}{mark}",
+            "{:width$}  {:>9}  {memory:>9}  {context:>7}  {state}  {}{mark}",
             self.name,
             megabytes(self.bytes),
             self.text
@@ -447,7 +434,6 @@ mod tests {
             bytes: 98_362_432,
             memory: Some(1_172_104_256),
             context: Some(8192),
-            speed: Some(ModelSpeed { threads: 2, reading: 900.0, generating: 122.4 }),
             state: "here".to_owned(),
             // Colours would move the columns.
             is_here: false,
@@ -457,10 +443,10 @@ mod tests {
         let style = Style::stdout();
         assert_eq!(head(4).find("DESCRIPTION"), row.describe(4, style).find("small"));
         let text = row.describe(4, style);
-        for part in ["98.3 MB", "1172.1 MB", " 8192 ", "122 tokens/s", "small (configured)"] {
+        for part in ["98.3 MB", "1172.1 MB", " 8192 ", "small (configured)"] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
-        let text = ModelRow { context: None, speed: None, is_configured: false, ..row }.describe(4, style);
-        assert!(text.contains("not measured") && text.ends_with("small"), "{text}");
+        let text = ModelRow { context: None, is_configured: false, ..row }.describe(4, style);
+        assert!(text.ends_with("small"), "{text}");
     }
 }

@@ -23,7 +23,6 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
         (&["models", "--help"], &["pull", "add", "list", "delete", "verify", "Examples:"]),
         (&["models", "add", "--help"], &["--name", "Example:"]),
         (&["models", "delete", "--help"], &["--force"]),
-        (&["bench", "--help"], &["--model", "--threads", "--json", "Examples:", "[default: 512]"]),
         (
             &["doctor", "--help"],
             &["--fix", "--offline", "--json", "Exit code", "Examples:", "every option of `run`"],
@@ -52,7 +51,7 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
 #[test]
 fn completions_and_manual_pages_have_every_command() {
     let home = tempfile::tempdir().unwrap();
-    let commands = ["init", "run", "models", "bench", "status", "completions", "man"];
+    let commands = ["init", "run", "models", "status", "completions", "man"];
     for shell in ["bash", "zsh", "fish"] {
         let script = text(&output(home.path(), &["completions", shell]).stdout);
         for word in commands.iter().chain(&["pull", "drain-seconds"]) {
@@ -86,7 +85,6 @@ fn wrong_usage_ends_with_code_2_and_says_what_is_allowed() {
         (&["run", "--engine", "echo", "--pause-at", "lunch"], "mid-token"),
         (&["run", "--config", "/nowhere/node.toml"], "/nowhere/node.toml"),
         (&["models", "pull", "no-such-model"], "models list"),
-        (&["bench", "--prompt", "512,many"], "--prompt"),
         (&["init", "--store", "walrus-testnet"], "--publisher URL"),
         (&["init", "--store", "walrus"], "walrus-testnet"),
         (&["init", "--publisher", "host"], "https://host"),
@@ -96,23 +94,6 @@ fn wrong_usage_ends_with_code_2_and_says_what_is_allowed() {
         assert_eq!(code, 2, "{words:?}: {said}");
         assert!(said.contains(part), "{words:?} lacks {part:?}:\n{said}");
         assert!(!said.contains('\x1b'));
-    }
-}
-
-#[test]
-fn bench_names_what_it_cannot_measure() {
-    let home = tempfile::tempdir().unwrap();
-    let file = home.path().join("broken.gguf");
-    fs::write(&file, b"GGUF and nothing more").unwrap();
-    for (model, part) in [
-        ("smollm2-135m-instruct", "models pull smollm2-135m-instruct"),
-        ("no-such-model", "models list"),
-        (file.to_str().unwrap(), "broken.gguf cannot be measured"),
-        ("./nowhere.gguf", "nowhere.gguf cannot be measured"),
-    ] {
-        let (code, said) = failure(&mut baton_node(home.path(), &["bench", "--model", model]));
-        assert_eq!(code, 5, "{model}: {said}");
-        assert!(said.contains(part), "{model} lacks {part:?}: {said}");
     }
 }
 
