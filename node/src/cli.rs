@@ -101,13 +101,13 @@ enum Command {
     /// Show, back up, restore and replace the node's keys
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Keys(keys::KeysArgs),
-    /// List, fetch, add, check and remove models
+    /// List, fetch and add models
     #[command(
         subcommand_required = true,
         arg_required_else_help = true,
         after_help = "A download that ends early is gone on with by the next `models pull` of the same model.\n\n\
             Examples:\n  baton-node models pull smollm2-135m-instruct\n  baton-node models pull gemma3-270m --accept-licence\n  \
-            baton-node models pull hf:OWNER/REPO/FILE.gguf\n  baton-node models add ~/mine.gguf --name mine\n  baton-node models verify"
+            baton-node models pull hf:OWNER/REPO/FILE.gguf\n  baton-node models add ~/mine.gguf --name mine"
     )]
     Models(models::ModelsArgs),
     /// Recompute a turn that a client disclosed, and compare it token by token

@@ -9,16 +9,12 @@ pub(crate) use baton_models::AddedFile;
 pub(crate) use baton_models::HubFile;
 pub use baton_models::ModelError;
 pub(crate) use baton_models::ModelStatus;
-pub(crate) use baton_models::Origin;
 pub(crate) use baton_models::PullProgress;
 pub(crate) use baton_models::Terms;
 pub(crate) use baton_models::WeightsHash;
 pub(crate) use baton_models::add as add_file;
-pub(crate) use baton_models::hash_of;
 pub(crate) use baton_models::name_of;
 pub(crate) use baton_models::origin;
-pub(crate) use baton_models::partial_bytes;
-pub(crate) use baton_models::remove as remove_own;
 pub use shape::Shape;
 
 use crate::engine::native;

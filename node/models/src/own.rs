@@ -161,7 +161,7 @@ pub fn add(
 
 /// The error of a name that another model has.
 pub(crate) fn name_conflict(name: &str) -> ModelError {
-    let reason = "another file has it; choose one with --name, or delete that first (`models delete`)";
+    let reason = "another file has it; choose one with --name, or delete that file first";
     ModelError::Name { name: name.to_owned(), reason }
 }
 

@@ -33,20 +33,6 @@ pub(super) enum ModelsCommand {
     },
     /// List the models that can be fetched, and which are present
     List,
-    /// Delete a model's file and any interrupted download
-    #[command(alias = "rm")]
-    Delete {
-        /// Name from `models list`
-        name: String,
-        /// Delete the model even if it is in use
-        #[arg(long)]
-        force: bool,
-    },
-    /// Hash the model files again and compare, to detect disk damage
-    Verify {
-        /// Names from `models list` [default: every model that is present]
-        names: Vec<String>,
-    },
 }
 
 #[derive(Args, Clone, Debug)]

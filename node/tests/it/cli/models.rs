@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     cli::harness::model_file::model,
-    process::{Node, baton_node, failure, output, text},
+    process::{baton_node, failure, output, text},
     small,
     support::synthetic::Shape,
 };
@@ -50,7 +50,7 @@ fn a_licence_is_shown_and_nothing_is_fetched_before_it_is_accepted() {
 }
 
 #[test]
-fn a_file_of_this_machine_is_added_checked_verified_and_removed() {
+fn a_file_of_this_machine_is_added_and_checked() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("My model.gguf");
     fs::write(&file, model()).unwrap();
@@ -59,53 +59,16 @@ fn a_file_of_this_machine_is_added_checked_verified_and_removed() {
     assert!(text(&said.stdout).contains("baton-node run --model My-model"), "{said:?}");
     let own = &listed(home.path())["own"][0];
     assert_eq!((own["name"].as_str(), own["source"].as_str()), (Some("My-model"), Some(path)));
-    let verified = output(home.path(), &["models", "verify", "My-model", "--json"]);
-    let verified: Value = serde_json::from_slice(&verified.stdout).unwrap();
-    assert_eq!(verified["models"][0]["right"], true);
-
-    // Detects a changed file.
-    let inside = home.path().join(".cache/baton/models/My-model.gguf");
-    fs::remove_file(&inside).unwrap();
-    fs::write(&inside, [model(), vec![1]].concat()).unwrap();
-    let (code, said) = failure(&mut baton_node(home.path(), &["models", "verify"]));
-    assert_eq!(code, 5, "{said}");
-
     for (words, part) in [
         (&["models", "add", path, "--name", "smollm2-135m-instruct"][..], "of the catalogue"),
         (&["models", "add", path, "--name", "../x"], "letters, digits"),
-        (&["models", "add", path, "--name", "My-model"], "another file has it"),
         (&["models", "pull", "smollm2-135m-instruct", "--name", "x"], "files of the hub"),
         (&["models", "pull", "hf:x"], "hf:OWNER/REPO/FILE.gguf"),
     ] {
         let (code, said) = failure(&mut baton_node(home.path(), words));
         assert!(code == 2 && said.contains(part), "{words:?}: {said}");
     }
-    let removed = output(home.path(), &["models", "delete", "My-model"]);
-    assert!(text(&removed.stdout).contains("was removed"), "{removed:?}");
-    assert_eq!(fs::read_dir(home.path().join(".cache/baton/models")).unwrap().count(), 0);
     assert!(file.exists());
-}
-
-#[test]
-fn a_model_that_a_node_serves_is_not_removed_whatever_computes_it() {
-    let home = tempfile::tempdir().unwrap();
-    let models = home.path().join(".cache/baton/models");
-    fs::create_dir_all(&models).unwrap();
-    let file = models.join("general.gguf");
-    fs::write(&file, small::model("phi3").finish()).unwrap();
-    let run =
-        ["run", "--json", "--mdns", "false", "--listen", "/ip4/127.0.0.1/tcp/0", "--admin", "127.0.0.1:0"];
-    let mut node = Node::spawn(&mut baton_node(home.path(), &[&run[..], &["--model", "general"]].concat()));
-    // Only that node serves it; the configuration has another model.
-    let config = home.path().join("elsewhere.toml");
-    fs::write(&config, format!("admin = \"{}\"\n", node.admin())).unwrap();
-    let remove = ["models", "delete", "general"];
-    let (code, said) = failure(baton_node(home.path(), &remove).env("BATON_NODE_CONFIG", &config));
-    assert!(code == 1 && said.contains("served by the node") && said.contains("--force"), "{said}");
-    assert!(file.exists());
-    node.stop();
-    assert!(output(home.path(), &remove).status.success());
-    assert!(!file.exists());
 }
 
 #[test]
