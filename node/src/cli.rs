@@ -95,9 +95,9 @@ enum Command {
     /// Diagnose problems of the node and its environment, and show how to fix them
     #[command(after_help = doctor::AFTER_HELP)]
     Doctor(Box<doctor::DoctorArgs>),
-    /// Show and check the configuration
-    #[command(subcommand_required = true, arg_required_else_help = true)]
-    Config(config::ConfigArgs),
+    /// Show the configuration that `run` would use with the same options, environment and file, or its problems
+    #[command(after_help = config::AFTER_HELP)]
+    Config(Box<RunLike>),
     /// Show, back up, restore and replace the node's keys
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Keys(keys::KeysArgs),
@@ -338,7 +338,7 @@ pub(crate) fn command() -> clap::Command {
     Cli::command()
         .mut_subcommand("run", describe_defaults::<RunFlags>)
         .mut_subcommand("doctor", RunLike::describe)
-        .mut_subcommand("config", |config| config.mut_subcommand("show", RunLike::describe))
+        .mut_subcommand("config", RunLike::describe)
 }
 
 /// The matches of the innermost subcommand.
@@ -359,7 +359,7 @@ pub fn main() -> ExitCode {
         Command::Init(args) => init::run(args),
         Command::Run(flags) => run(*flags),
         Command::Doctor(args) => doctor::run(*args, inner),
-        Command::Config(args) => config::run(args, inner),
+        Command::Config(args) => config::run(*args, inner),
         Command::Keys(args) => keys::run(args),
         Command::Models(args) => models::run(args),
         Command::Replay(args) => ask::block_on(replay::run(*args)),
@@ -429,7 +429,7 @@ mod tests {
         whole.build();
         let mut all = Vec::new();
         leaves(&whole, "", &mut all);
-        assert!(all.len() > 20);
+        assert!(all.len() > 15);
         for (path, command) in all {
             let about_itself =
                 path.contains(" completions") || path.contains(" man") || path.contains(" help");

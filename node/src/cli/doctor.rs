@@ -14,7 +14,7 @@ mod store;
 
 use baton_kit::{
     doctor::{Check, Report},
-    output::{shell_word, span},
+    output::span,
 };
 use clap::{ArgMatches, Args};
 
@@ -107,17 +107,7 @@ fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Report, Failur
             if settings.is_err() {
                 // Environment and flags may override some problems, but the first one remains.
                 for problem in Settings::examine(&path, &text.unwrap_or_default()) {
-                    // The named file is not where `config check` looks by itself.
-                    let fix = match named {
-                        true => {
-                            format!(
-                                "run `baton-node config check {}` and fix all that it names",
-                                shell_word(&path)
-                            )
-                        }
-                        false => codes::CONFIG_BROKEN.fix.to_owned(),
-                    };
-                    config.found_with(codes::CONFIG_BROKEN, problem.to_string(), fix, false);
+                    config.found(codes::CONFIG_BROKEN, problem.to_string());
                 }
             }
             settings

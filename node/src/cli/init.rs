@@ -128,7 +128,7 @@ impl InitReport {
     /// Whether the configuration names a store.
     fn has_store(&self) -> bool {
         let loaded = Settings::load_with_origins(self.flags(), Origins::default());
-        // A file with errors is reported by `run` and `config check`.
+        // A file with errors is reported by `run` and `config`.
         loaded.is_ok_and(|(_, origins)| origins.of("publisher") != Origin::Default)
     }
 

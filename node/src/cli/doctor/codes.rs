@@ -4,7 +4,7 @@
 use baton_kit::problem_codes;
 
 problem_codes! {
-    CONFIG_BROKEN = problem("D101", "the configuration cannot be used", "run `baton-node config check` and fix all that it names");
+    CONFIG_BROKEN = problem("D101", "the configuration cannot be used", "correct the file; `baton-node config` names all problems, or the origin of each value");
     NO_DATA_DIR = problem("D102", "the data directory is missing or cannot be used", "run `baton-node init`, or name another one with --data-dir");
     DATA_DIR_OPEN = warning("D103", "others on this machine can look into the data directory", "run chmod 700 on it (--fix does)");
     KEY_MISSING = problem("D104", "there is no node key", "run `baton-node keys restore FILE` with its copy, or `baton-node init` for a new one");

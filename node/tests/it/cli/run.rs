@@ -38,7 +38,7 @@ fn embeddings_are_offered_where_the_operator_says_so() {
     let (code, log) = node.stop();
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("it is for tests"), "{log}");
-    let words = ["config", "show", "--json"];
+    let words = ["config", "--json"];
     let shown =
         baton_node(home.path(), &words).env("BATON_NODE_EMBEDDING_MODEL", "all-minilm-l6-v2").output();
     assert!(text(&shown.unwrap().stdout).contains("all-minilm-l6-v2"));
