@@ -93,7 +93,7 @@ async fn live(
     tracing::info!(node = %key.node_id(), data_dir = %home.path().display(), "starting");
 
     let engines = tokio::select! {
-        engines = engines::load(&settings, metrics.clone()) => engines?,
+        engines = engines::load(&settings) => engines?,
         () = signals.next() => {
             events.stopped();
             return Ok(());

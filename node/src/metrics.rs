@@ -5,7 +5,6 @@
 
 pub(crate) mod format;
 mod mesh;
-mod models;
 mod observer;
 mod speed;
 mod watched_store;
@@ -26,7 +25,6 @@ use prometheus_client::{
 use crate::{engine::EngineLoad, observer::BlobSource};
 use format::prometheus_text;
 use mesh::{MeshSeries, level};
-use models::ModelSeries;
 use speed::Recent;
 pub(crate) use speed::Speed;
 pub(crate) use watched_store::WatchedStore;
@@ -108,7 +106,6 @@ pub struct Metrics {
     peers: Family<Labels, Level>,
     store: StoreSeries,
     mesh: MeshSeries,
-    models: ModelSeries,
     resident: Level,
     uptime: Level,
     failed_total: AtomicU64,
@@ -256,7 +253,6 @@ impl Metrics {
             peers: add(all, "peers", "Peers known and connected", Family::default()),
             store: StoreSeries::new(all),
             mesh: MeshSeries::new(all),
-            models: ModelSeries::new(all),
             resident: measured(all, Unit::Bytes, "resident_memory", "Memory in use", Gauge::default()),
             uptime: measured(all, Unit::Seconds, "uptime", "Since the start", Gauge::default()),
             failed_total: AtomicU64::default(),
