@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{Speed, TurnCounts, format::MEDIA_TYPE};
+use crate::metrics::{Speed, TurnCounts, exposition::MEDIA_TYPE};
 pub(crate) use network::NetworkStatus;
 
 /// Time for running answers after the stop. An open connection must not delay the node's shutdown.

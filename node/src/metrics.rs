@@ -3,51 +3,59 @@
 //! The turn service reports through its observer, the store through `WatchedStore`. The rest is read on
 //! request. Labels have few, fixed values; a session, peer or text never becomes a label.
 
-pub(crate) mod format;
+pub(crate) mod exposition;
 mod mesh;
 mod observer;
 mod speed;
+mod times;
 mod watched_store;
 
 use std::{
-    sync::atomic::{AtomicI64, AtomicU64, Ordering},
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use baton_mesh::MeshStats;
 use baton_proto::ErrorCode;
-use prometheus_client::{
-    encoding::text::encode,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
-    registry::{Metric, Registry, Unit},
-};
 
-use crate::{engine::EngineLoad, observer::BlobSource};
-use format::prometheus_text;
-use mesh::{MeshSeries, level};
+use crate::{engine::EngineLoad, lock::lock};
+use exposition::{Exposition, Kind};
 use speed::Recent;
 pub(crate) use speed::Speed;
+use times::Times;
 pub(crate) use watched_store::WatchedStore;
 
-type Labels = [(&'static str, &'static str); 1];
-type Labels2 = [(&'static str, &'static str); 2];
-type Count = Counter<u64, AtomicU64>;
-type Level = Gauge<i64, AtomicI64>;
+/// Values of up to two labels; a missing one is empty.
+type Labels = [&'static str; 2];
 
-/// Buckets from 10 ms (a cached answer of a small model) to five minutes (a long answer of a large model).
-const SECONDS: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
-
-/// Every source, in the order of the search.
-const SOURCES: [BlobSource; 6] = [
-    BlobSource::Inline,
-    BlobSource::Journal,
-    BlobSource::Cache,
-    BlobSource::Store,
-    BlobSource::Author,
-    BlobSource::Peer,
+/// The counted events: name, help, labels. A name ends with `_total` in the text.
+const COUNTERS: [(&str, &str, &[&str]); 13] = [
+    ("bans", "Peers refused for a while for what they did", &[]),
+    (
+        "blobs",
+        "Blobs of histories, by source asked and what it had: right or wrong bytes, none (missing), no answer (failed)",
+        &["source", "content"],
+    ),
+    ("charged_micro_units", "Charged for turns, in millionths of a unit", &[]),
+    ("embedded", "Embedded for others, by unit: texts, tokens", &["unit"]),
+    ("refused", "Requests refused before anything ran, by error code", &["code"]),
+    ("requests", "First frames of substreams, by kind", &["kind"]),
+    ("store_calls", "Calls of the store, by kind and result", &["call", "result"]),
+    ("store_transfer_bytes", "Blob bytes sent to (up) and read from (down) the store", &["direction"]),
+    ("stored", "What became of storing new blobs", &["state"]),
+    ("tokens", "Tokens of committed turns, by direction", &["direction"]),
+    (
+        "tokens_made",
+        "Tokens as they are made, also of turns that end otherwise; a proxied engine's are pieces of text",
+        &[],
+    ),
+    ("turns", "Admitted turns that ended, by outcome: committed, abandoned or an error code", &["outcome"]),
+    ("turns_attached", "Connections that joined a running turn or were answered from the journal", &[]),
 ];
-/// Possible results of a source.
-const CONTENTS: [&str; 4] = ["right", "wrong", "missing", "failed"];
 
 /// Figures that are read on request only.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,216 +92,138 @@ pub(crate) struct TurnCounts {
 /// All metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Registry,
-    requests: Family<Labels, Count>,
-    turns: Family<Labels, Count>,
-    refused: Family<Labels, Count>,
-    bans: Count,
-    attached: Count,
-    embedded: Family<Labels, Count>,
-    embed_time: Histogram,
-    tokens: Family<Labels, Count>,
-    tokens_made: Count,
-    charged: Count,
-    first_token: Histogram,
-    turn_time: Histogram,
-    queue_time: Histogram,
-    running: Level,
-    waiting: Level,
-    engine_jobs: Family<Labels, Level>,
-    engine_cache: Family<Labels, Level>,
-    ready: Level,
-    peers: Family<Labels, Level>,
-    store: StoreSeries,
-    mesh: MeshSeries,
-    resident: Level,
-    uptime: Level,
-    failed_total: AtomicU64,
-    refused_total: AtomicU64,
+    slots: u32,
+    queue: u32,
+    counts: Mutex<BTreeMap<(&'static str, Labels), u64>>,
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    first_token: Times,
+    turn: Times,
+    turn_queue: Times,
+    embed: Times,
+    store_wait: Times,
     recent: Recent,
 }
 
-/// Series of blobs and of the store.
-#[derive(Debug)]
-struct StoreSeries {
-    blobs: Family<Labels2, Count>,
-    stored: Family<Labels, Count>,
-    wait: Histogram,
-    bytes: Family<Labels, Count>,
-    calls: Family<Labels2, Count>,
-    up: Level,
-}
-
-impl StoreSeries {
-    fn new(all: &mut Registry) -> Self {
-        let blobs = "Blobs of histories, by source asked and what it had: right or wrong bytes, none (missing), no \
-                     answer (failed)";
-        let states = ["stored", "pending", "given_up"];
-        let transfer = "Blob bytes sent to (up) and read from (down) the store";
-        let series = Self {
-            blobs: add(all, "blobs", blobs, Family::default()),
-            stored: counters(all, "stored", "What became of storing new blobs", "state", &states),
-            wait: times(all, "store_wait", "From sealing a blob until the store had it"),
-            bytes: measured(all, Unit::Bytes, "store_transfer", transfer, Family::default()),
-            calls: add(all, "store_calls", "Calls of the store, by kind and result", Family::default()),
-            up: gauge(all, "store_up", "1 when the store answered lately"),
-        };
-        for call in ["put", "get", "exists"] {
-            drop(series.calls.get_or_create(&[("call", call), ("result", "ok")]));
-        }
-        for direction in ["up", "down"] {
-            drop(series.bytes.get_or_create(&[("direction", direction)]));
-        }
-        for source in SOURCES {
-            for content in CONTENTS {
-                drop(series.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]));
-            }
-        }
-        series
-    }
-}
-
-/// Registers a metric under a name, with its help.
-fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-/// A counter.
-fn counter(registry: &mut Registry, name: &str, help: &str) -> Count {
-    add(registry, name, help, Counter::default())
-}
-
-/// Counters by one label, at zero for `values`. A series that first appears with its first event hides that event's
-/// rate.
-fn counters(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    label: &'static str,
-    values: &[&'static str],
-) -> Family<Labels, Count> {
-    let family = add(registry, name, help, Family::<Labels, Count>::default());
-    values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
-    family
-}
-
-/// A level.
-fn gauge(registry: &mut Registry, name: &str, help: &str) -> Level {
-    add(registry, name, help, Gauge::default())
-}
-
-/// A metric with a unit.
-fn measured<M: Metric + Clone>(registry: &mut Registry, unit: Unit, name: &str, help: &str, metric: M) -> M {
-    registry.register_with_unit(name, help, unit, metric.clone());
-    metric
-}
-
-/// A histogram of seconds.
-fn times(registry: &mut Registry, name: &str, help: &str) -> Histogram {
-    measured(registry, Unit::Seconds, name, help, Histogram::new(SECONDS))
-}
-
 impl Metrics {
-    /// Creates all metrics at zero.
+    /// Creates all metrics at zero. A series that first appears with its first event hides that event's rate.
     #[must_use]
     pub fn new(slots: u32, queue: u32) -> Self {
-        let mut registry = Registry::with_prefix("baton");
-        let all = &mut registry;
-        let kinds = ["turn", "note", "fetch_blob", "node_record", "relay", "embed"];
-        let codes =
+        let refusals =
             [ErrorCode::Busy, ErrorCode::RateLimited, ErrorCode::QuotaExceeded, ErrorCode::GrantRequired]
                 .map(ErrorCode::name);
-        let outcomes = "Admitted turns that ended, by outcome: committed, abandoned or an error code";
-        let attached = "Connections that joined a running turn or were answered from the journal";
-        let embed_time = "From the slot of a request for embeddings until its reply was sealed";
-        let made = "Tokens as they are made, also of turns that end otherwise; a proxied engine's are pieces of text";
-        let jobs = "Answers being computed (running) and waiting in the engine now";
-        let cache = "Keys and values: all (used), those kept for next turns, and the limit";
-        gauge(all, "slots", "Turns that may be served at once").set(slots.into());
-        gauge(all, "queue_limit", "Turns that may wait for a slot").set(queue.into());
-        all.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        let known: [(&str, &[&str]); 10] = [
+            ("bans", &[""]),
+            ("charged_micro_units", &[""]),
+            ("embedded", &["texts", "tokens"]),
+            ("refused", &refusals),
+            ("requests", &["turn", "note", "fetch_blob", "node_record", "relay", "embed"]),
+            ("store_transfer_bytes", &["up", "down"]),
+            ("stored", &["stored", "pending", "given_up"]),
+            ("tokens", &["input", "output"]),
+            ("tokens_made", &[""]),
+            ("turns", &["committed", "abandoned"]),
+        ];
+        let known = known.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, [*value, ""])));
+        let calls = ["put", "get", "exists"].map(|call| ("store_calls", [call, "ok"]));
+        let sources = ["inline", "journal", "cache", "store", "author", "peer"];
+        let contents = ["right", "wrong", "missing", "failed"];
+        let blobs = sources.iter().flat_map(|source| contents.map(|content| ("blobs", [*source, content])));
+        let zeros = known.chain(calls).chain(blobs).chain([("turns_attached", ["", ""])]);
         Self {
-            requests: counters(all, "requests", "First frames of substreams, by kind", "kind", &kinds),
-            turns: counters(all, "turns", outcomes, "outcome", &["committed", "abandoned"]),
-            refused: counters(
-                all,
-                "refused",
-                "Requests refused before anything ran, by error code",
-                "code",
-                &codes,
-            ),
-            bans: counter(all, "bans", "Peers refused for a while for what they did"),
-            attached: counter(all, "turns_attached", attached),
-            embedded: counters(
-                all,
-                "embedded",
-                "Embedded for others, by unit: texts, tokens",
-                "unit",
-                &["texts", "tokens"],
-            ),
-            embed_time: times(all, "embed", embed_time),
-            tokens: counters(
-                all,
-                "tokens",
-                "Tokens of committed turns, by direction",
-                "direction",
-                &["input", "output"],
-            ),
-            tokens_made: counter(all, "tokens_made", made),
-            charged: counter(all, "charged_micro_units", "Charged for turns, in millionths of a unit"),
-            first_token: times(all, "first_token", "From admission to the first token"),
-            turn_time: times(all, "turn", "From admission until the turn was signed"),
-            queue_time: times(all, "turn_queue", "From admission to the start of generation"),
-            running: gauge(all, "turns_running", "Turns being served now"),
-            waiting: gauge(all, "turns_waiting", "Turns waiting for a slot now"),
-            engine_jobs: add(all, "engine_jobs", jobs, Family::default()),
-            engine_cache: measured(all, Unit::Bytes, "engine_cache", cache, Family::default()),
-            ready: gauge(all, "ready", "1 when the node takes turns"),
-            peers: add(all, "peers", "Peers known and connected", Family::default()),
-            store: StoreSeries::new(all),
-            mesh: MeshSeries::new(all),
-            resident: measured(all, Unit::Bytes, "resident_memory", "Memory in use", Gauge::default()),
-            uptime: measured(all, Unit::Seconds, "uptime", "Since the start", Gauge::default()),
-            failed_total: AtomicU64::default(),
-            refused_total: AtomicU64::default(),
+            slots,
+            queue,
+            counts: Mutex::new(zeros.map(|series| (series, 0)).collect()),
+            running: AtomicUsize::default(),
+            waiting: AtomicUsize::default(),
+            first_token: Times::default(),
+            turn: Times::default(),
+            turn_queue: Times::default(),
+            embed: Times::default(),
+            store_wait: Times::default(),
             recent: Recent::default(),
-            registry,
         }
+    }
+
+    /// Counts events.
+    fn add(&self, name: &'static str, labels: Labels, more: u64) {
+        *lock(&self.counts).entry((name, labels)).or_default() += more;
     }
 
     /// All metrics, in Prometheus's text format 0.0.4.
     #[must_use]
     pub fn render(&self, now: &Snapshot, uptime: Duration) -> String {
-        self.store.up.set(now.store_up.into());
-        self.ready.set(now.ready.into());
-        self.uptime.set(level(uptime.as_secs()));
-        self.resident.set(level(resident_bytes().unwrap_or(0)));
-        for (state, count) in [("known", now.peers_known), ("connected", now.peers_connected)] {
-            self.peers.get_or_create(&[("state", state)]).set(level(count as u64));
+        let mut text = Exposition::default();
+        text.family(Kind::Gauge, "build_info", "The program");
+        text.sample("build_info", [("version", env!("CARGO_PKG_VERSION"))], 1);
+        let running = self.running.load(Ordering::Relaxed) as u64;
+        let waiting = self.waiting.load(Ordering::Relaxed) as u64;
+        for (name, help, level) in [
+            ("queue_limit", "Turns that may wait for a slot", self.queue.into()),
+            ("ready", "1 when the node takes turns", now.ready.into()),
+            ("resident_memory_bytes", "Memory in use", resident_bytes().unwrap_or(0)),
+            ("slots", "Turns that may be served at once", self.slots.into()),
+            ("store_up", "1 when the store answered lately", now.store_up.into()),
+            ("turns_running", "Turns being served now", running),
+            ("turns_waiting", "Turns waiting for a slot now", waiting),
+            ("uptime_seconds", "Since the start", uptime.as_secs()),
+        ] {
+            text.single(Kind::Gauge, name, help, level);
         }
+        let peers = [("known", now.peers_known as u64), ("connected", now.peers_connected as u64)];
+        text.by(Kind::Gauge, ("peers", "Peers known and connected"), "state", &peers);
         let EngineLoad { running, waiting, kv_bytes, kept_bytes, kv_budget } = now.engine;
-        for (state, count) in [("running", running), ("waiting", waiting)] {
-            self.engine_jobs.get_or_create(&[("state", state)]).set(level(count as u64));
+        let about = ("engine_jobs", "Answers being computed (running) and waiting in the engine now");
+        text.by(Kind::Gauge, about, "state", &[("running", running as u64), ("waiting", waiting as u64)]);
+        let about =
+            ("engine_cache_bytes", "Keys and values: all (used), those kept for next turns, and the limit");
+        let bytes = [("used", kv_bytes as u64), ("kept", kept_bytes as u64), ("limit", kv_budget as u64)];
+        text.by(Kind::Gauge, about, "bytes", &bytes);
+        self.write_counts(&mut text);
+        for (name, help, times) in [
+            (
+                "embed_seconds",
+                "From the slot of a request for embeddings until its reply was sealed",
+                &self.embed,
+            ),
+            ("first_token_seconds", "From admission to the first token", &self.first_token),
+            ("store_wait_seconds", "From sealing a blob until the store had it", &self.store_wait),
+            ("turn_queue_seconds", "From admission to the start of generation", &self.turn_queue),
+            ("turn_seconds", "From admission until the turn was signed", &self.turn),
+        ] {
+            times.write(&mut text, name, help);
         }
-        for (what, bytes) in [("used", kv_bytes), ("kept", kept_bytes), ("limit", kv_budget)] {
-            self.engine_cache.get_or_create(&[("bytes", what)]).set(level(bytes as u64));
+        mesh::write(&mut text, &now.mesh);
+        text.into_text()
+    }
+
+    fn write_counts(&self, text: &mut Exposition) {
+        let counts = lock(&self.counts);
+        for (name, help, labels) in COUNTERS {
+            let full = format!("{name}_total");
+            text.family(Kind::Counter, &full, help);
+            for ((_, values), count) in
+                counts.range((name, ["", ""])..).take_while(|((of, _), _)| *of == name)
+            {
+                text.sample(&full, labels.iter().copied().zip(*values), count);
+            }
         }
-        self.mesh.set(&now.mesh);
-        let mut text = String::new();
-        encode(&mut text, &self.registry).expect("writing to a string does not fail");
-        prometheus_text(&text)
     }
 
     /// Turns since the start.
     #[must_use]
     pub(crate) fn turn_counts(&self) -> TurnCounts {
+        let counts = lock(&self.counts);
+        let sum = |name: &str, is_counted: fn(&str) -> bool| {
+            let of_name = counts.iter().filter(|((of, [value, _]), _)| *of == name && is_counted(value));
+            of_name.map(|(_, count)| count).sum()
+        };
         TurnCounts {
-            committed: self.turns.get_or_create(&[("outcome", "committed")]).get(),
-            failed: self.failed_total.load(Ordering::Relaxed),
-            refused: self.refused_total.load(Ordering::Relaxed),
-            running: u64::try_from(self.running.get()).unwrap_or(0),
-            waiting: u64::try_from(self.waiting.get()).unwrap_or(0),
+            committed: sum("turns", |outcome| outcome == "committed"),
+            failed: sum("turns", |outcome| !matches!(outcome, "committed" | "abandoned")),
+            refused: sum("refused", |_| true),
+            running: self.running.load(Ordering::Relaxed) as u64,
+            waiting: self.waiting.load(Ordering::Relaxed) as u64,
         }
     }
 
@@ -305,24 +235,8 @@ impl Metrics {
 
     /// A store call ended. `bytes` went up for a put, down otherwise.
     pub(crate) fn store_called(&self, call: &'static str, result: &'static str, bytes: usize) {
-        self.store.calls.get_or_create(&[("call", call), ("result", result)]).inc();
-        let direction = if call == "put" { "up" } else { "down" };
-        self.store.bytes.get_or_create(&[("direction", direction)]).inc_by(bytes as u64);
-    }
-
-    fn blob(&self, source: BlobSource, content: &'static str) {
-        self.store.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]).inc();
-    }
-}
-
-fn source_name(source: BlobSource) -> &'static str {
-    match source {
-        BlobSource::Inline => "inline",
-        BlobSource::Journal => "journal",
-        BlobSource::Cache => "cache",
-        BlobSource::Store => "store",
-        BlobSource::Author => "author",
-        BlobSource::Peer => "peer",
+        self.add("store_calls", [call, result], 1);
+        self.add("store_transfer_bytes", [if call == "put" { "up" } else { "down" }, ""], bytes as u64);
     }
 }
 
@@ -337,8 +251,10 @@ pub(crate) fn resident_bytes() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
-    use crate::observer::{ServiceObserver as _, TurnSummary};
+    use crate::observer::{BlobContent, BlobSource, ServiceObserver as _, TurnSummary};
     use baton_proto::wire::StoreState;
 
     fn render(metrics: &Metrics) -> String {
@@ -369,10 +285,8 @@ mod tests {
         metrics.failed(ErrorCode::BlobUnavailable);
         metrics.refused(ErrorCode::Busy);
         metrics.load(2, 7);
-        metrics.blob_used(BlobSource::Store);
-        metrics.blob_wrong(BlobSource::Peer);
-        metrics.blob_missing(BlobSource::Store);
-        metrics.blob_failed(BlobSource::Author);
+        metrics.blob(BlobSource::Store, BlobContent::Right);
+        metrics.blob(BlobSource::Author, BlobContent::Failed);
         metrics.tokens_made(3);
         metrics.stored(&StoreState::GivenUp, Duration::from_secs(60));
         metrics.store_called("put", "ok", 4096);
@@ -384,15 +298,17 @@ mod tests {
             "baton_tokens_total{direction=\"input\"} 200",
             "baton_charged_micro_units_total 22",
             "baton_first_token_seconds_count 2",
+            "baton_first_token_seconds_sum 0.14",
+            "baton_first_token_seconds_bucket{le=\"0.05\"} 0",
             "baton_first_token_seconds_bucket{le=\"0.1\"} 2",
+            "baton_first_token_seconds_bucket{le=\"+Inf\"} 2",
             "baton_turns_running 2",
             "baton_turns_waiting 7",
             "baton_slots 2",
             "baton_engine_jobs{state=\"running\"} 4",
             "baton_engine_cache_bytes{bytes=\"kept\"} 5",
             "baton_blobs_total{source=\"store\",content=\"right\"} 1",
-            "baton_blobs_total{source=\"peer\",content=\"wrong\"} 1",
-            "baton_blobs_total{source=\"store\",content=\"missing\"} 1",
+            "baton_blobs_total{source=\"peer\",content=\"wrong\"} 0",
             "baton_blobs_total{source=\"author\",content=\"failed\"} 1",
             "baton_tokens_made_total 3",
             "baton_stored_total{state=\"given_up\"} 1",
@@ -410,18 +326,40 @@ mod tests {
     }
 
     #[test]
-    fn every_series_has_help_and_labels_stay_few() {
-        let metrics = Metrics::new(1, 1);
+    fn all_samples_are_under_types_that_the_format_knows_and_labels_stay_few() {
+        let metrics = Metrics::new(2, 16);
         for code in ErrorCode::WIRE.iter().chain(ErrorCode::LOCAL) {
             metrics.failed(*code);
             metrics.refused(*code);
         }
         let text = render(&metrics);
-        let helps = text.lines().filter(|line| line.starts_with("# HELP ")).count();
-        let types = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
-        assert_eq!(helps, types);
+        let mut types = HashMap::new();
+        let mut helps = 0;
+        for line in text.lines().filter(|line| line.starts_with('#')) {
+            let mut words = line.split(' ').skip(1);
+            let (mark, family, kind) = (words.next(), words.next().unwrap(), words.next().unwrap());
+            match mark.unwrap() {
+                "HELP" => helps += 1,
+                "TYPE" => assert!(types.insert(family, kind).is_none(), "{line}"),
+                _ => panic!("not of the text format: {line}"),
+            }
+        }
+        assert_eq!(helps, types.len());
+        for sample in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = sample.split(['{', ' ']).next().unwrap();
+            let histogram = ["_bucket", "_sum", "_count"]
+                .iter()
+                .filter_map(|suffix| name.strip_suffix(suffix))
+                .any(|family| types.get(family) == Some(&"histogram"));
+            let plain = types.get(name).is_some_and(|kind| *kind != "histogram");
+            assert!(histogram || plain, "{sample}");
+            assert_eq!(types.get(name) == Some(&"counter"), name.ends_with("_total"), "{sample}");
+        }
         let codes = ErrorCode::WIRE.len() + ErrorCode::LOCAL.len();
         assert!(text.lines().count() < 110 * 4 + 2 * codes, "{}", text.lines().count());
+        // An event that no family names would be lost.
+        let names = COUNTERS.map(|(name, ..)| name);
+        assert!(lock(&metrics.counts).keys().all(|(name, _)| names.contains(name)));
     }
 
     #[cfg(target_os = "linux")]

@@ -38,6 +38,19 @@ pub enum BlobSource {
     Peer,
 }
 
+/// Result of the request for a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlobContent {
+    /// The right bytes.
+    Right,
+    /// Bytes that do not match the signed digest.
+    Wrong,
+    /// The source does not have the blob.
+    Missing,
+    /// The source could not be read, or gave no answer.
+    Failed,
+}
+
 /// A committed turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnSummary {
@@ -75,14 +88,8 @@ pub trait ServiceObserver: Send + Sync {
     fn embedded(&self, _texts: usize, _tokens: usize, _took: Duration) {}
     /// A turn ended because it had no reader.
     fn abandoned(&self) {}
-    /// A source delivered the right blob.
-    fn blob_used(&self, _source: BlobSource) {}
-    /// A source delivered bytes that do not match the signed digest.
-    fn blob_wrong(&self, _source: BlobSource) {}
-    /// A source does not have the blob.
-    fn blob_missing(&self, _source: BlobSource) {}
-    /// A source could not be read, or gave no answer.
-    fn blob_failed(&self, _source: BlobSource) {}
+    /// A source of a blob answered, or failed to.
+    fn blob(&self, _source: BlobSource, _content: BlobContent) {}
     /// Tokens were generated, even if their turn fails later. For a proxied engine, these are pieces of text.
     fn tokens_made(&self, _count: usize) {}
     /// Storing a blob ended in this state, this long after its sealing.

@@ -29,6 +29,7 @@ pub use crate::core::limits::ServiceLimits;
 pub use crate::core::pause::PausePoints;
 pub use crate::core::pause::Step;
 pub use crate::core::quotas::QuotaPolicy;
+pub use crate::observer::BlobContent;
 pub use crate::observer::BlobSource;
 pub use crate::observer::NoObserver;
 pub use crate::observer::ServiceObserver;

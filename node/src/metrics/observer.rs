@@ -8,7 +8,7 @@ use std::{
 use baton_proto::{ErrorCode, wire::StoreState};
 
 use super::Metrics;
-use crate::observer::{BlobSource, RequestKind, ServiceObserver, TurnSummary};
+use crate::observer::{BlobContent, BlobSource, RequestKind, ServiceObserver, TurnSummary};
 
 impl ServiceObserver for Metrics {
     fn requested(&self, kind: RequestKind) {
@@ -20,84 +20,74 @@ impl ServiceObserver for Metrics {
             RequestKind::Relay => "relay",
             RequestKind::Embed => "embed",
         };
-        self.requests.get_or_create(&[("kind", kind)]).inc();
+        self.add("requests", [kind, ""], 1);
     }
-
     fn turn_attached(&self) {
-        self.attached.inc();
+        self.add("turns_attached", ["", ""], 1);
     }
-
     fn refused(&self, code: ErrorCode) {
-        self.refused.get_or_create(&[("code", code.name())]).inc();
-        self.refused_total.fetch_add(1, Ordering::Relaxed);
+        self.add("refused", [code.name(), ""], 1);
     }
-
     fn banned(&self) {
-        self.bans.inc();
+        self.add("bans", ["", ""], 1);
     }
-
     fn failed(&self, code: ErrorCode) {
-        self.turns.get_or_create(&[("outcome", code.name())]).inc();
-        self.failed_total.fetch_add(1, Ordering::Relaxed);
+        self.add("turns", [code.name(), ""], 1);
     }
-
     fn finished(&self, turn: &TurnSummary) {
         self.recent.finished(turn, Instant::now());
-        self.turns.get_or_create(&[("outcome", "committed")]).inc();
-        self.tokens.get_or_create(&[("direction", "input")]).inc_by(turn.input_tokens.into());
-        self.tokens.get_or_create(&[("direction", "output")]).inc_by(turn.output_tokens.into());
-        self.charged.inc_by(turn.price);
-        self.queue_time.observe(f64::from(turn.queue_ms) / 1000.0);
-        self.turn_time.observe(f64::from(turn.total_ms) / 1000.0);
+        self.add("turns", ["committed", ""], 1);
+        self.add("tokens", ["input", ""], turn.input_tokens.into());
+        self.add("tokens", ["output", ""], turn.output_tokens.into());
+        self.add("charged_micro_units", ["", ""], turn.price);
+        let time = |ms: u32| Duration::from_millis(ms.into());
+        self.turn_queue.observe(time(turn.queue_ms));
+        self.turn.observe(time(turn.total_ms));
         if turn.first_token_ms > 0 {
-            self.first_token.observe(f64::from(turn.first_token_ms) / 1000.0);
+            self.first_token.observe(time(turn.first_token_ms));
         }
     }
-
     fn abandoned(&self) {
-        self.turns.get_or_create(&[("outcome", "abandoned")]).inc();
+        self.add("turns", ["abandoned", ""], 1);
     }
-
     fn embedded(&self, texts: usize, tokens: usize, took: Duration) {
-        self.embedded.get_or_create(&[("unit", "texts")]).inc_by(texts as u64);
-        self.embedded.get_or_create(&[("unit", "tokens")]).inc_by(tokens as u64);
-        self.embed_time.observe(took.as_secs_f64());
+        self.add("embedded", ["texts", ""], texts as u64);
+        self.add("embedded", ["tokens", ""], tokens as u64);
+        self.embed.observe(took);
     }
-
-    fn blob_used(&self, source: BlobSource) {
-        self.blob(source, "right");
+    fn blob(&self, source: BlobSource, content: BlobContent) {
+        let source = match source {
+            BlobSource::Inline => "inline",
+            BlobSource::Journal => "journal",
+            BlobSource::Cache => "cache",
+            BlobSource::Store => "store",
+            BlobSource::Author => "author",
+            BlobSource::Peer => "peer",
+        };
+        let content = match content {
+            BlobContent::Right => "right",
+            BlobContent::Wrong => "wrong",
+            BlobContent::Missing => "missing",
+            BlobContent::Failed => "failed",
+        };
+        self.add("blobs", [source, content], 1);
     }
-
-    fn blob_wrong(&self, source: BlobSource) {
-        self.blob(source, "wrong");
-    }
-
-    fn blob_missing(&self, source: BlobSource) {
-        self.blob(source, "missing");
-    }
-
-    fn blob_failed(&self, source: BlobSource) {
-        self.blob(source, "failed");
-    }
-
     fn tokens_made(&self, count: usize) {
-        self.tokens_made.inc_by(count as u64);
+        self.add("tokens_made", ["", ""], count as u64);
     }
-
     fn stored(&self, state: &StoreState, after: Duration) {
         let state = match state {
             StoreState::Stored { .. } => {
-                self.store.wait.observe(after.as_secs_f64());
+                self.store_wait.observe(after);
                 "stored"
             }
             StoreState::Pending => "pending",
             StoreState::GivenUp => "given_up",
         };
-        self.store.stored.get_or_create(&[("state", state)]).inc();
+        self.add("stored", [state, ""], 1);
     }
-
     fn load(&self, running: usize, waiting: usize) {
-        self.running.set(i64::try_from(running).unwrap_or(i64::MAX));
-        self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.running.store(running, Ordering::Relaxed);
+        self.waiting.store(waiting, Ordering::Relaxed);
     }
 }

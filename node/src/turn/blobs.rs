@@ -34,7 +34,7 @@ use crate::{
         Core,
         limits::{FETCH_TIMEOUT, MAX_PEERS_ASKED, PEER_FETCH_TIMEOUT, STORE_RETRIES, STORE_SILENCE},
     },
-    observer::BlobSource,
+    observer::{BlobContent, BlobSource},
 };
 
 /// The search for one blob.
@@ -73,12 +73,8 @@ impl<'a> Search<'a> {
 
     fn check(&self, source: BlobSource, bytes: &[u8]) -> bool {
         let right = self.need.blob.check(bytes).is_ok();
-        if right {
-            self.core.observer.blob_used(source);
-        } else {
-            self.wrong.store(true, Ordering::Relaxed);
-            self.core.observer.blob_wrong(source);
-        }
+        self.wrong.fetch_or(!right, Ordering::Relaxed);
+        self.core.observer.blob(source, if right { BlobContent::Right } else { BlobContent::Wrong });
         right
     }
 
@@ -86,25 +82,25 @@ impl<'a> Search<'a> {
         // An inline blob is found by its digest. A blob that matches no need is useless, but not a wrong
         // source.
         if let Some(found) = inline.iter().find(|inline| self.need.blob.check(&inline.0).is_ok()) {
-            self.core.observer.blob_used(BlobSource::Inline);
+            self.core.observer.blob(BlobSource::Inline, BlobContent::Right);
             let bytes: Arc<[u8]> = found.0.as_slice().into();
             // Many turns to come need the last blob of a segment.
             self.core.cache.put(self.need.proof, bytes.clone());
             return Some(bytes);
         }
         let observer = &self.core.observer;
-        observer.blob_missing(BlobSource::Inline);
+        observer.blob(BlobSource::Inline, BlobContent::Missing);
         match self.core.journal.blob(self.need.blob.digest).await {
             Ok(Some(bytes)) if self.check(BlobSource::Journal, &bytes) => return Some(bytes.into()),
             Ok(Some(_)) => {}
-            Ok(None) => observer.blob_missing(BlobSource::Journal),
+            Ok(None) => observer.blob(BlobSource::Journal, BlobContent::Missing),
             Err(error) => {
                 tracing::error!(%error, "the journal failed");
-                observer.blob_failed(BlobSource::Journal);
+                observer.blob(BlobSource::Journal, BlobContent::Failed);
             }
         }
         let Some(cached) = self.core.cache.get(&self.need.proof) else {
-            observer.blob_missing(BlobSource::Cache);
+            observer.blob(BlobSource::Cache, BlobContent::Missing);
             return None;
         };
         self.check(BlobSource::Cache, &cached).then_some(cached)
@@ -158,20 +154,20 @@ impl<'a> Search<'a> {
             Ok(_) => (None, false),
             Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {
                 self.wrong.store(true, Ordering::Relaxed);
-                self.core.observer.blob_wrong(BlobSource::Store);
+                self.core.observer.blob(BlobSource::Store, BlobContent::Wrong);
                 (None, false)
             }
             Err(StoreError::NotFound) => {
-                self.core.observer.blob_missing(BlobSource::Store);
+                self.core.observer.blob(BlobSource::Store, BlobContent::Missing);
                 (None, true)
             }
             Err(StoreError::Unavailable { .. }) => {
-                self.core.observer.blob_failed(BlobSource::Store);
+                self.core.observer.blob(BlobSource::Store, BlobContent::Failed);
                 (None, true)
             }
             Err(error) => {
                 tracing::warn!(%error, "the store does not give a blob");
-                self.core.observer.blob_failed(BlobSource::Store);
+                self.core.observer.blob(BlobSource::Store, BlobContent::Failed);
                 (None, false)
             }
         }
@@ -196,8 +192,8 @@ impl<'a> Search<'a> {
             match answer {
                 Some(Some(bytes)) if self.check(source, &bytes) => return Some(bytes.into()),
                 Some(Some(_)) => {}
-                Some(None) => self.core.observer.blob_missing(source),
-                None => self.core.observer.blob_failed(source),
+                Some(None) => self.core.observer.blob(source, BlobContent::Missing),
+                None => self.core.observer.blob(source, BlobContent::Failed),
             }
         }
         None

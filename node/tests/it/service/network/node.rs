@@ -21,7 +21,7 @@ use baton_node::{
     ledger::Ledger,
     prompt::Prompt,
     service::{
-        BlobSource, EmbeddingModel, LogKey, NodeIdentity, NodeService, PausePoints, ServiceDeps,
+        BlobContent, BlobSource, EmbeddingModel, LogKey, NodeIdentity, NodeService, PausePoints, ServiceDeps,
         ServiceError, ServiceLimits, ServiceObserver, TurnSummary,
     },
 };
@@ -141,11 +141,12 @@ impl ServiceObserver for Watcher {
     fn abandoned(&self) {
         self.note(|counts| counts.abandoned += 1);
     }
-    fn blob_used(&self, source: BlobSource) {
-        self.note(|counts| counts.used.push(source));
-    }
-    fn blob_wrong(&self, source: BlobSource) {
-        self.note(|counts| counts.wrong.push(source));
+    fn blob(&self, source: BlobSource, content: BlobContent) {
+        match content {
+            BlobContent::Right => self.note(|counts| counts.used.push(source)),
+            BlobContent::Wrong => self.note(|counts| counts.wrong.push(source)),
+            BlobContent::Missing | BlobContent::Failed => {}
+        }
     }
     fn stored(&self, state: &StoreState, _after: Duration) {
         self.note(|counts| counts.stored.push(*state));
