@@ -11,17 +11,12 @@
 //! A new journal may replace a lost one. It cannot know which authorisations were served, so it refuses every
 //! authorisation issued before its creation ([`Journal::begins_ms`]).
 
-mod integrity;
+mod damage;
 mod open;
 mod rebuild;
 mod trees;
 
-use std::{
-    ops::Deref,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode, SignedBytes,
@@ -33,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::ledger::{Ledger, ReceiptKind};
-pub use integrity::JournalDamage;
+pub use damage::JournalDamage;
 pub(crate) use open::JOURNAL_OPENING;
 use trees::Trees;
 
@@ -56,8 +51,10 @@ pub enum JournalError {
         "the journal could not be written earlier; check the disk and make space, then start the node again"
     )]
     Failed,
-    /// The files cannot be compared, copied or marked.
-    #[error("the journal's files cannot be looked after: {0}; check the disk and the folder's permissions")]
+    /// The files cannot be read, moved or marked.
+    #[error(
+        "the journal's files cannot be read, moved or marked: {0}; check the disk and the folder's permissions"
+    )]
     Files(std::io::Error),
     /// sled cannot read the files.
     #[error(
@@ -210,37 +207,7 @@ impl TurnEntry {
 
 /// A handle on the journal; clones share it.
 #[derive(Clone)]
-pub struct Journal(Arc<OpenJournal>);
-
-/// The open trees. The last handle closes them and writes the checksums of their files.
-struct OpenJournal {
-    trees: Option<Trees>,
-    folder: PathBuf,
-    damage: Option<JournalDamage>,
-}
-
-impl Deref for OpenJournal {
-    type Target = Trees;
-
-    fn deref(&self) -> &Trees {
-        self.trees.as_ref().expect("only dropping takes them")
-    }
-}
-
-impl Drop for OpenJournal {
-    fn drop(&mut self) {
-        let Some(trees) = self.trees.take() else { return };
-        // After a failure, memory and disk may differ, so no checksums are written.
-        let whole = !trees.failed();
-        if whole {
-            trees.mark_end();
-        }
-        drop(trees);
-        if whole {
-            integrity::close(&self.folder);
-        }
-    }
-}
+pub struct Journal(Arc<Trees>);
 
 impl std::fmt::Debug for Journal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -257,14 +224,13 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub fn open(folder: &Path, limits: JournalLimits, now_ms: u64) -> Result<Self, JournalError> {
-        let (trees, damage) = Trees::open(folder, limits, now_ms)?;
-        Ok(Self(Arc::new(OpenJournal { trees: Some(trees), folder: folder.to_owned(), damage })))
+        Trees::open(folder, limits, now_ms).map(Arc::new).map(Self)
     }
 
     /// Damage found at opening. The caller reports it to the operator.
     #[must_use]
     pub fn damage(&self) -> Option<&JournalDamage> {
-        self.0.damage.as_ref()
+        self.0.damage()
     }
 
     /// Stores the receipts of acknowledged turns in a ledger from now on. Only the first call has an effect.

@@ -1,17 +1,26 @@
 //! Opens the journal's database, and verifies all its contents before use.
 //!
-//! Each entry and blob has a checksum, and each index is compared with them. After any damage of the database,
+//! sled cuts its log at the first unreadable place, and silently drops the rest; the mark reveals it. Each entry
+//! and blob has a checksum, and each index is compared with them. After any damage of the database,
 //! [`super::rebuild`] makes a new one from the intact entries and blobs. [`super::trees`] calls this at start.
 //! Blocking throughout.
 
-use std::{ops::Bound, path::Path, thread};
+use std::{
+    fs::{self, File},
+    io,
+    ops::Bound,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
 
+use baton_keys::files::create_private_folder;
 use baton_proto::link::blob_digest;
 use sled::{IVec, Tree};
 
 use super::{
     EntryState, JOURNAL_VERSION, JournalError, JournalLimits, TurnKey,
-    integrity::{DB_FILE, Inspection, JournalDamage, MARK_FILE},
+    damage::JournalDamage,
     rebuild::{self, RebuildRequest},
     trees::{CHANGES_KEY, age_key, decode, parse_age},
 };
@@ -19,6 +28,14 @@ use crate::mark::{LastMark, Mark};
 
 /// Name of the thread that opens the journal. The database may panic on damaged files.
 pub(crate) const JOURNAL_OPENING: &str = "journal-opening";
+/// File of the mark, in the journal's folder.
+pub(super) const MARK_FILE: &str = "mark";
+/// sled's settings. They are the same for every journal, so a new file is equally good.
+const CONF_FILE: &str = "conf";
+/// sled's log.
+const DB_FILE: &str = "db";
+/// Maximum time of sled's last writes after closing.
+const MAX_CLOSING: Duration = Duration::from_secs(10);
 
 /// The readable contents of a journal.
 pub(super) struct JournalContents {
@@ -89,25 +106,20 @@ pub(super) fn open_verified(
     limits: JournalLimits,
     now_ms: u64,
 ) -> Result<VerifiedJournal, JournalError> {
-    rebuild::finish(folder).map_err(JournalError::Files)?;
-    let mut inspection = Inspection::begin(folder, now_ms).map_err(JournalError::Files)?;
-    inspection.copy_if_doubtful();
-    if inspection.are_settings_damaged() {
-        inspection.renew_settings().map_err(JournalError::Files)?;
-    }
+    rebuild::finish(folder, now_ms).map_err(JournalError::Files)?;
     let mark_path = folder.join(MARK_FILE);
     let last = Mark::read(&mark_path).map_err(JournalError::Files)?;
-    let (mut db, mut contents, is_new) = match open_and_read(folder, &mut inspection, (limits, now_ms)) {
+    let mut unreadable = None;
+    let (mut db, mut contents) = match open_and_read(folder, limits, now_ms) {
         Err(error) if is_damage(&error) => {
             // Not even the journal's version can be read. A new journal refuses earlier authorisations.
-            inspection.start_anew().map_err(JournalError::Files)?;
-            let (db, contents) = open_and_read(folder, &mut inspection, (limits, now_ms))?;
-            (db, contents, true)
+            unreadable = Some(rebuild::quarantine(folder, now_ms).map_err(JournalError::Files)?);
+            create_private_folder(folder).map_err(JournalError::Files)?;
+            open_and_read(folder, limits, now_ms)?
         }
-        opened => opened.map(|(db, contents)| (db, contents, false))?,
+        opened => opened?,
     };
-    let mut damage = assess(folder, inspection, last, &contents);
-    damage.is_rebuilt &= !is_new;
+    let mut damage = assess(folder, last, &contents, unreadable);
     let begins_before = contents.begins_ms;
     if !damage.files.is_empty() && damage.may_miss_entries() {
         // Missing entries may have been served, and must not be signed twice.
@@ -120,7 +132,8 @@ pub(super) fn open_verified(
     }
     if damage.is_rebuilt {
         let request = RebuildRequest { folder, limits, now_ms, contents: &contents };
-        contents = request.rebuild(db, &mut damage.quarantine)?;
+        let (rebuilt, replaced) = request.rebuild(db)?;
+        (contents, damage.quarantine) = (rebuilt, Some(replaced));
         db = open_sled(folder, limits)?;
     } else if (begins_before, changes_before) != (contents.begins_ms, contents.changes) {
         db.insert("begins_ms", &contents.begins_ms.to_be_bytes())?;
@@ -132,59 +145,82 @@ pub(super) fn open_verified(
     Ok(VerifiedJournal { db, contents, mark, damage })
 }
 
-/// The damage of files and contents, by the mark too. The database must be rebuilt if it is damaged.
+/// The damage of the contents, by the mark too. `unreadable` is the place of a database that was replaced by an
+/// empty one; any other damaged database must be rebuilt.
 fn assess(
     folder: &Path,
-    mut inspection: Inspection,
     last: LastMark,
     contents: &JournalContents,
+    unreadable: Option<PathBuf>,
 ) -> JournalDamage {
+    let is_mark_damaged = match last {
+        LastMark::Counts(_) => false,
+        LastMark::Missing => contents.changes > 0,
+        LastMark::Damaged => true,
+    };
     let lost_changes = match last {
         // An unreadable page may have held entries that no index names.
-        _ if !contents.is_whole => None,
+        _ if !contents.is_whole || is_mark_damaged => None,
         LastMark::Counts([changes, _]) => Some(changes.saturating_sub(contents.changes)),
-        LastMark::Missing if contents.changes == 0 => Some(0),
-        LastMark::Missing | LastMark::Damaged => {
-            inspection.note(folder.join(MARK_FILE));
-            None
-        }
+        _ => unreadable.is_none().then_some(0),
     };
-    if !contents.is_consistent() || lost_changes.is_some_and(|lost| lost > 0) {
-        inspection.note(folder.join(DB_FILE));
-    }
+    let must_rebuild =
+        unreadable.is_none() && (!contents.is_consistent() || lost_changes.is_some_and(|lost| lost > 0));
+    let mut files = Vec::new();
+    files.extend(is_mark_damaged.then(|| folder.join(MARK_FILE)));
+    files.extend((must_rebuild || unreadable.is_some()).then(|| folder.join(DB_FILE)));
     JournalDamage {
-        files: inspection.damaged.clone(),
+        files,
         lost_changes,
         damaged_entries: contents.damaged,
         missing_entries: contents.missing,
         index_errors: contents.unindexed,
         kept_entries: contents.known.len() as u64,
         untaken_blobs: if let LastMark::Counts([_, untaken]) = last { untaken } else { contents.untaken },
-        is_rebuilt: inspection.damaged.contains(&folder.join(DB_FILE)),
-        quarantine: inspection.end(),
+        is_rebuilt: must_rebuild,
+        quarantine: unreadable,
     }
 }
 
-/// Opens sled and reads everything. Replaces settings that sled refuses, since they are the same for every
-/// journal.
+/// Opens sled and reads everything. Removes settings that sled refuses, so that sled writes them again.
 fn open_and_read(
     folder: &Path,
-    inspection: &mut Inspection,
-    (limits, now_ms): (JournalLimits, u64),
+    limits: JournalLimits,
+    now_ms: u64,
 ) -> Result<(sled::Db, JournalContents), JournalError> {
     let db = match open_sled(folder, limits) {
-        Err(error) if is_damage(&error) && inspection.renew_settings().map_err(JournalError::Files)? => {
+        Err(error) if is_damage(&error) && fs::remove_file(folder.join(CONF_FILE)).is_ok() => {
+            tracing::warn!("the journal's settings could not be read, and are written again");
             open_sled(folder, limits)?
         }
         opened => opened?,
     };
-    let read = unpanicked(|| read_all(&db, now_ms, &mut |name, bytes| inspection.keep_entry(&name, bytes)))?;
-    Ok((db, read))
+    let contents = unpanicked(|| read_all(&db, now_ms))?;
+    Ok((db, contents))
 }
 
 pub(super) fn open_sled(folder: &Path, limits: JournalLimits) -> Result<sled::Db, JournalError> {
+    wait_until_closed(folder)?;
     let config = sled::Config::new().path(folder).cache_capacity(limits.cache_bytes);
     unpanicked(|| Ok(config.open()?))
+}
+
+/// Waits for sled's lock on its file, which sled holds until its last write.
+pub(super) fn wait_until_closed(folder: &Path) -> Result<(), JournalError> {
+    let file = match File::open(folder.join(DB_FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file.map_err(JournalError::Files)?,
+    };
+    let until = Instant::now() + MAX_CLOSING;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < until => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(JournalError::Files(error.into())),
+        }
+    }
 }
 
 /// Runs the work on a thread whose panics do not end the process: some damage triggers sled's own assertions.
@@ -275,13 +311,8 @@ fn begins_ms(db: &sled::Db, now_ms: u64) -> Result<u64, JournalError> {
     }
 }
 
-/// Reads and verifies every entry, blob and index. `keep` gets a name and the bytes of each entry and blob with
-/// a wrong checksum.
-pub(super) fn read_all(
-    db: &sled::Db,
-    now_ms: u64,
-    keep: &mut dyn FnMut(String, &[u8]),
-) -> Result<JournalContents, JournalError> {
+/// Reads and verifies every entry, blob and index.
+pub(super) fn read_all(db: &sled::Db, now_ms: u64) -> Result<JournalContents, JournalError> {
     // First, because another version makes the whole folder refused, not each entry.
     let begins_ms = begins_ms(db, now_ms)?;
     let trees = JournalTrees::open(db)?;
@@ -292,14 +323,12 @@ pub(super) fn read_all(
             blob_bytes += bytes.len() as u64;
             unindexed += u64::from(!is_blob_indexed(&trees, &digest)?);
         } else {
-            keep(format!("blob-{}", hex::encode(&digest)), &bytes);
             damaged += 1;
         }
         Ok(())
     })?;
     let are_turns_whole = scan(&trees.turns, |key, bytes| {
         let (Some(turn), Ok(entry)) = (TurnKey::from_bytes(&key), decode(&key, &bytes)) else {
-            keep(format!("entry-{}", hex::encode(&key)), &bytes);
             damaged += 1;
             return Ok(());
         };

@@ -5,8 +5,7 @@
 //! 1. The intact entries and blobs are copied into a new database beside the journal. The indexes are made
 //!    from them.
 //! 2. The new database is closed, opened again, read whole, and compared with the intact entries.
-//! 3. It takes the journal's place. The old one is removed if its files as found are in quarantine; else it
-//!    stays in the quarantine's place.
+//! 3. It takes the journal's place. The old one stays beside it, in quarantine.
 //!
 //! After a crash within step 1 or 2 the next start begins again. After one within step 3, it continues there.
 //! Only [`super::open`] calls this. Blocking throughout.
@@ -22,8 +21,10 @@ use baton_proto::link::blob_digest;
 
 use super::{
     EntryState, JOURNAL_VERSION, JournalError, JournalLimits, TurnKey,
-    integrity::{DB_FILE, MARK_FILE, free_quarantine, wait_until_closed},
-    open::{JournalContents, JournalTrees, open_sled, read_all, readable, unpanicked},
+    open::{
+        JournalContents, JournalTrees, MARK_FILE, open_sled, read_all, readable, unpanicked,
+        wait_until_closed,
+    },
     trees::{ACCOUNTS_KEY, CHANGES_KEY, age_key, decode},
 };
 use crate::mark::Mark;
@@ -38,13 +39,8 @@ pub(super) struct RebuildRequest<'a> {
 }
 
 impl RebuildRequest<'_> {
-    /// Replaces the database, and returns the contents of the new one, which is closed. Without a quarantine,
-    /// the old files become it.
-    pub(super) fn rebuild(
-        &self,
-        old: sled::Db,
-        quarantine: &mut Option<PathBuf>,
-    ) -> Result<JournalContents, JournalError> {
+    /// Replaces the database. Returns the contents of the new one, which is closed, and the place of the old one.
+    pub(super) fn rebuild(&self, old: sled::Db) -> Result<(JournalContents, PathBuf), JournalError> {
         let part = beside(self.folder, "rebuilding");
         remove(&part).and_then(|()| create_private_folder(&part)).map_err(JournalError::Files)?;
         let new = open_sled(&part, self.limits)?;
@@ -55,9 +51,9 @@ impl RebuildRequest<'_> {
             let _ = remove(&part);
         })?;
         drop(old);
-        wait_until_closed(&self.folder.join(DB_FILE)).map_err(JournalError::Files)?;
-        self.replace(&part, quarantine).map_err(JournalError::Files)?;
-        Ok(contents)
+        wait_until_closed(self.folder)?;
+        let replaced = self.replace(&part).map_err(JournalError::Files)?;
+        Ok((contents, replaced))
     }
 
     /// Copies the intact entries and blobs, and makes the indexes; returns the bytes of the blobs. Flushed.
@@ -98,11 +94,10 @@ impl RebuildRequest<'_> {
 
     /// Opens the new database again and compares it with the intact entries. Writes its mark.
     fn compare(&self, part: &Path, blob_bytes: u64) -> Result<JournalContents, JournalError> {
-        wait_until_closed(&part.join(DB_FILE)).map_err(JournalError::Files)?;
         let new = open_sled(part, self.limits)?;
-        let found = unpanicked(|| read_all(&new, self.now_ms, &mut |_, _| {}))?;
+        let found = unpanicked(|| read_all(&new, self.now_ms))?;
         drop(new);
-        wait_until_closed(&part.join(DB_FILE)).map_err(JournalError::Files)?;
+        wait_until_closed(part)?;
         let is_same = found.is_consistent()
             && found.known == self.contents.known
             && (found.blob_bytes, found.begins_ms, found.changes)
@@ -115,47 +110,44 @@ impl RebuildRequest<'_> {
         Ok(found)
     }
 
-    fn replace(&self, part: &Path, quarantine: &mut Option<PathBuf>) -> io::Result<()> {
+    fn replace(&self, part: &Path) -> io::Result<PathBuf> {
         File::open(part)?.sync_all()?;
         fs::rename(part, beside(self.folder, "rebuilt"))?;
         sync_parent(self.folder)?;
-        let replaced = put_in_place(self.folder)?;
-        if quarantine.is_none() {
-            let name = free_quarantine(self.folder, self.now_ms);
-            fs::rename(&replaced, &name)?;
-            *quarantine = Some(name);
-            return sync_parent(self.folder);
-        }
-        remove(&replaced)
+        put_in_place(self.folder, self.now_ms)
     }
 }
 
-/// Continues a replacement that a crash cut off. The files as found are in quarantine, or in the folder of the
-/// replaced database, which then stays.
-pub(super) fn finish(folder: &Path) -> io::Result<()> {
+/// Continues a replacement that a crash cut off.
+pub(super) fn finish(folder: &Path, now_ms: u64) -> io::Result<()> {
     remove(&beside(folder, "rebuilding"))?;
     if beside(folder, "rebuilt").exists() {
-        put_in_place(folder)?;
-        tracing::warn!("the rebuild of the damaged journal, which was cut off, is finished");
-    }
-    let replaced = beside(folder, "replaced");
-    if replaced.exists() {
-        let replaced = replaced.display();
-        tracing::warn!(%replaced, "a damaged journal was replaced: remove its files when you no longer need them");
+        let damaged = put_in_place(folder, now_ms)?;
+        let damaged = damaged.display();
+        tracing::warn!(%damaged, "the rebuild of the damaged journal, which was cut off, is finished");
     }
     Ok(())
 }
 
-/// Renames the journal, if it is there, and gives its name to the rebuilt one. Returns the old one's new name.
-fn put_in_place(folder: &Path) -> io::Result<PathBuf> {
-    let replaced = beside(folder, "replaced");
-    if folder.exists() {
-        remove(&replaced)?;
-        fs::rename(folder, &replaced)?;
-    }
+/// Gives the journal's name to the rebuilt one. Returns the damaged one's new name.
+fn put_in_place(folder: &Path, now_ms: u64) -> io::Result<PathBuf> {
+    let damaged = quarantine(folder, now_ms)?;
     fs::rename(beside(folder, "rebuilt"), folder)?;
     sync_parent(folder)?;
-    Ok(replaced)
+    Ok(damaged)
+}
+
+/// Moves a journal, if it is there, to a free name beside it, with the time in the name.
+pub(super) fn quarantine(folder: &Path, mut now_ms: u64) -> io::Result<PathBuf> {
+    let mut target = beside(folder, &format!("damaged-{now_ms}"));
+    while target.exists() {
+        now_ms += 1;
+        target = beside(folder, &format!("damaged-{now_ms}"));
+    }
+    if folder.exists() {
+        fs::rename(folder, &target)?;
+    }
+    Ok(target)
 }
 
 /// The name of a folder beside the journal.

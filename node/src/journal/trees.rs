@@ -20,7 +20,7 @@ use sled::{
 
 use super::{
     EntryState, JOURNAL_VERSION, JournalError, JournalLimits, SealedEntry, TurnEntry, TurnKey,
-    integrity::JournalDamage,
+    damage::JournalDamage,
     open::{JournalTrees, VerifiedJournal, open_verified},
 };
 use crate::{ledger::Ledger, lock::lock, mark::Mark};
@@ -41,6 +41,7 @@ const PRUNE_BATCH: usize = 1024;
 pub(super) struct Trees {
     db: sled::Db,
     trees: JournalTrees,
+    damage: Option<JournalDamage>,
     limits: JournalLimits,
     begins_ms: u64,
     blob_bytes: AtomicU64,
@@ -75,18 +76,15 @@ type Change<'a> = (
 );
 
 impl Trees {
-    /// Opens the journal of a folder. Returns its readable part, and the damage of the rest.
-    pub(super) fn open(
-        folder: &Path,
-        limits: JournalLimits,
-        now_ms: u64,
-    ) -> Result<(Self, Option<JournalDamage>), JournalError> {
+    /// Opens the journal of a folder.
+    pub(super) fn open(folder: &Path, limits: JournalLimits, now_ms: u64) -> Result<Self, JournalError> {
         let VerifiedJournal { db, contents: read, mark, damage } = open_verified(folder, limits, now_ms)?;
         let trees = JournalTrees::open(&db)?;
         let (hasher, entries) = (RandomState::new(), read.known.len() as u64);
-        let trees = Self {
+        Ok(Self {
             trees,
             db,
+            damage,
             limits,
             begins_ms: read.begins_ms,
             blob_bytes: AtomicU64::new(read.blob_bytes),
@@ -100,8 +98,7 @@ impl Trees {
             unflushed: Mutex::default(),
             ledger: OnceLock::new(),
             writing: Mutex::new(()),
-        };
-        Ok((trees, damage))
+        })
     }
 
     /// Number of a change that must be flushed before any peer learns of it. The caller holds the write lock.
@@ -125,13 +122,8 @@ impl Trees {
         Ok(())
     }
 
-    /// Marks the number of unconfirmed blobs, as the last change before the journal closes.
-    pub(super) fn mark_end(&self) {
-        let mut mark = lock(&self.mark);
-        let (mark, marked) = &mut *mark;
-        if let Err(error) = mark.set([*marked, self.untaken.load(Ordering::Relaxed)]) {
-            tracing::warn!(%error, "the journal's mark was not written");
-        }
+    pub(super) fn damage(&self) -> Option<&JournalDamage> {
+        self.damage.as_ref()
     }
 
     pub(super) fn begins_ms(&self) -> u64 {

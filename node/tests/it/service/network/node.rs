@@ -226,20 +226,6 @@ impl Recipient for TestNode {
     }
 }
 
-/// Opens a journal. Its database holds its lock until its last write, which a node that was stopped does not wait for.
-async fn journal_when_free(folder: &Path, begins_ms: u64) -> Journal {
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
-        match Journal::open(folder, JournalLimits::default(), begins_ms) {
-            Ok(journal) => return journal,
-            Err(error) if error.to_string().contains("could not acquire lock") && Instant::now() < until => {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
 impl TestNode {
     pub(crate) async fn start(folder: &Path, store: &Arc<MemoryStore>, setup: Setup) -> Self {
         let identity = TestIdentity {
@@ -259,7 +245,7 @@ impl TestNode {
             last_prompt: Mutex::default(),
         });
         let begins = now_ms() - 1 + setup.journal_begins_later_ms;
-        let journal = journal_when_free(folder, begins).await;
+        let journal = Journal::open(folder, JournalLimits::default(), begins).unwrap();
         let journal = match &setup.ledger {
             Some(folder) => journal.with_ledger(Ledger::open(folder).unwrap()),
             None => journal,
