@@ -20,7 +20,7 @@ pub(crate) mod reply;
 pub(crate) mod running;
 pub(crate) mod storing;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use baton_keys::{
     SecretSigningKey,
@@ -36,6 +36,7 @@ use baton_proto::{
     ids::{ExchangeKeyId, ModelId, NodeId, SessionId},
     store::{BlobStore, HeadIndex},
 };
+use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{

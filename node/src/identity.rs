@@ -10,7 +10,7 @@ mod rotation;
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::Arc,
 };
 
 use baton_keys::{
@@ -25,6 +25,7 @@ use baton_proto::{
     node_record::{ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     signed::{SignedBytes, SignedObject},
 };
+use parking_lot::{Mutex, RwLock};
 use zeroize::Zeroizing;
 
 use crate::service::{ClockMs, NodeIdentity};
@@ -184,17 +185,17 @@ impl Identity {
     /// The current signed record.
     #[must_use]
     pub(crate) fn current_record(&self) -> Arc<SignedObject<NodeRecord>> {
-        self.record.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.record.read().clone()
     }
 
     /// Signs a new record with the same keys and addresses, so that peers see that the node is alive.
     pub(crate) fn renew_record(&self) -> Arc<SignedObject<NodeRecord>> {
-        let last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.refreshing.lock();
         self.publish(self.keys(), &last.addresses)
     }
 
     fn keys(&self) -> KeyRing {
-        self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.ring.read().clone()
     }
 
     /// Signs a record of these keys and addresses, and makes all of them the current ones.
@@ -203,8 +204,8 @@ impl Identity {
         let now_ms = (self.clock)();
         let signed = sign_record(&self.signing, &self.profile, &ring, addresses, now_ms, sequence);
         let signed = Arc::new(signed);
-        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
-        *self.record.write().unwrap_or_else(PoisonError::into_inner) = signed.clone();
+        *self.ring.write() = ring;
+        *self.record.write() = signed.clone();
         signed
     }
 
@@ -215,7 +216,7 @@ impl Identity {
     /// [`IdentityError::Ring`] when the keys could not be written. The node then continues with the keys in
     /// memory, and the next call tries again.
     pub(crate) fn refresh(&self, addresses: &[Multiaddr]) -> Result<bool, IdentityError> {
-        let mut last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.refreshing.lock();
         let now_ms = (self.clock)();
         let mut ring = self.keys();
         let rotated = ring.advance(now_ms);
@@ -304,7 +305,7 @@ impl NodeIdentity for Identity {
     }
 
     fn exchange_secret(&self, key: &ExchangeKeyId, now_ms: u64) -> Option<ExchangeSecret> {
-        self.ring.read().unwrap_or_else(PoisonError::into_inner).secret(key, now_ms).cloned()
+        self.ring.read().secret(key, now_ms).cloned()
     }
 
     fn record(&self) -> SignedBytes {

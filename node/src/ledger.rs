@@ -10,7 +10,6 @@ use std::{
     collections::{BTreeMap, HashSet},
     io,
     path::{Path, PathBuf},
-    sync::Mutex,
 };
 
 use baton_keys::files;
@@ -22,10 +21,9 @@ use baton_proto::{
     note::{TurnNote, TurnNoteKind},
     receipt::Receipt,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use time::{Date, OffsetDateTime};
-
-use crate::lock::lock;
 
 /// Folder of the ledger in the data directory.
 pub(crate) const LEDGER_FOLDER: &str = "receipts";
@@ -203,7 +201,7 @@ impl Ledger {
         let share = Share(kind, Day::of(time_ms).months());
         let id = blake3::hash(&codec::encode(receipt)).into();
         let value = codec::encode(&(receipt, ack));
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let LedgerState { database, next, sizes, has_dropped } = &mut *state;
         database.settle()?;
         let bytes = sizes.get(&share).copied().unwrap_or(0) + value.len() as u64;
@@ -549,7 +547,7 @@ mod tests {
             ledger.append(receipt.bytes(), &sign(&root, ack(&root, &receipt)), kind).unwrap();
         };
         append(0, ReceiptKind::Other);
-        *lock(&ledger.state).sizes.values_mut().next().unwrap() = MAX_OTHER_BYTES;
+        *ledger.state.lock().sizes.values_mut().next().unwrap() = MAX_OTHER_BYTES;
         append(1, ReceiptKind::Other);
         append(2, ReceiptKind::Paying);
         let account = read(folder.path(), &[node().node_id()], None).unwrap();
@@ -568,7 +566,7 @@ mod tests {
                 ledger.append(receipt.bytes(), &ack, kind).unwrap();
             }
         }
-        let kept = |ledger: &Ledger| lock(&ledger.state).sizes.clone();
+        let kept = |ledger: &Ledger| ledger.state.lock().sizes.clone();
         let sizes = kept(&ledger);
         assert_eq!(sizes.len(), 2 * KEPT_MONTHS);
         drop(ledger);

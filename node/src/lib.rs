@@ -41,7 +41,6 @@ mod failure;
 mod identity;
 pub mod journal;
 pub mod ledger;
-mod lock;
 mod logging;
 mod mark;
 mod metrics;

@@ -12,17 +12,15 @@ mod watched_store;
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
 use baton_mesh::MeshStats;
 use baton_proto::ErrorCode;
+use parking_lot::Mutex;
 
-use crate::{engine::EngineLoad, lock::lock};
+use crate::engine::EngineLoad;
 use exposition::{Exposition, Kind};
 use speed::Recent;
 pub(crate) use speed::Speed;
@@ -147,7 +145,7 @@ impl Metrics {
 
     /// Counts events.
     fn add(&self, name: &'static str, labels: Labels, more: u64) {
-        *lock(&self.counts).entry((name, labels)).or_default() += more;
+        *self.counts.lock().entry((name, labels)).or_default() += more;
     }
 
     /// All metrics, in Prometheus's text format 0.0.4.
@@ -198,7 +196,7 @@ impl Metrics {
     }
 
     fn write_counts(&self, text: &mut Exposition) {
-        let counts = lock(&self.counts);
+        let counts = self.counts.lock();
         for (name, help, labels) in COUNTERS {
             let full = format!("{name}_total");
             text.family(Kind::Counter, &full, help);
@@ -213,7 +211,7 @@ impl Metrics {
     /// Turns since the start.
     #[must_use]
     pub(crate) fn turn_counts(&self) -> TurnCounts {
-        let counts = lock(&self.counts);
+        let counts = self.counts.lock();
         let sum = |name: &str, is_counted: fn(&str) -> bool| {
             let of_name = counts.iter().filter(|((of, [value, _]), _)| *of == name && is_counted(value));
             of_name.map(|(_, count)| count).sum()
@@ -359,7 +357,7 @@ mod tests {
         assert!(text.lines().count() < 110 * 4 + 2 * codes, "{}", text.lines().count());
         // An event that no family names would be lost.
         let names = COUNTERS.map(|(name, ..)| name);
-        assert!(lock(&metrics.counts).keys().all(|(name, _)| names.contains(name)));
+        assert!(metrics.counts.lock().keys().all(|(name, _)| names.contains(name)));
     }
 
     #[cfg(target_os = "linux")]

@@ -9,14 +9,12 @@ pub(crate) mod connection;
 pub(crate) mod embedding;
 mod questions;
 
-use std::{
-    pin::pin,
-    sync::{Arc, Mutex},
-};
+use std::{pin::pin, sync::Arc};
 
 use baton_limits::Slots;
 use baton_mesh::{Incoming, MeshHandle, StreamDefence, TurnStream};
 use baton_proto::store::{BlobStore, HeadIndex};
+use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -41,7 +39,6 @@ use crate::{
     },
     engine::Engine,
     journal::Journal,
-    lock::lock,
 };
 
 /// The dependencies of a service.
@@ -87,7 +84,7 @@ async fn save_accounts(core: Arc<Core>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let saved = lock(&core.accounts).snapshot(core.now_ms());
+        let saved = core.accounts.lock().snapshot(core.now_ms());
         let Some(saved) = saved else { continue };
         if let Err(error) = core.journal.save_accounts(saved).await {
             tracing::error!(%error, "the accounts were not saved: a restart forgives their use");
@@ -165,7 +162,7 @@ impl NodeService {
     pub async fn run(self, mut incoming: Incoming, shutdown: CancellationToken) -> Result<(), ServiceError> {
         let core = &self.core;
         if let Some(saved) = core.journal.accounts().await? {
-            *lock(&core.accounts) = Accounts::restored(&saved, core.now_ms());
+            *core.accounts.lock() = Accounts::restored(&saved, core.now_ms());
         }
         storing::store_again(core).await?;
         let mut saving = pin!(save_accounts(core.clone()));
@@ -228,7 +225,7 @@ impl NodeService {
         core.closing.cancel();
         core.connections.wait().await;
         core.storing.wait().await;
-        let saved = lock(&core.accounts).snapshot(core.now_ms());
+        let saved = core.accounts.lock().snapshot(core.now_ms());
         if let Some(saved) = saved {
             core.journal.save_accounts(saved).await?;
         }

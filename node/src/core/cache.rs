@@ -2,12 +2,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use baton_proto::ids::FetchProof;
-
-use crate::lock::lock;
+use parking_lot::Mutex;
 
 /// Recently fetched blobs, bounded by bytes; the least recently used goes first. The key is the proof of
 /// knowing the blob's key. So a digest alone reveals nothing about reads on this node.
@@ -31,7 +30,7 @@ impl BlobCache {
     }
 
     pub(crate) fn get(&self, proof: &FetchProof) -> Option<Arc<[u8]>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.clock += 1;
         let now = state.clock;
         let (used, bytes) = state.blobs.get_mut(proof)?;
@@ -42,7 +41,7 @@ impl BlobCache {
     }
 
     pub(crate) fn put(&self, proof: FetchProof, bytes: Arc<[u8]>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if bytes.len() > self.limit || state.blobs.contains_key(&proof) {
             return;
         }
@@ -77,6 +76,6 @@ mod tests {
         assert!([1, 3, 4].iter().all(|fill| cache.get(&proof(*fill)).is_some()));
         cache.put(proof(5), vec![5; 31].into());
         assert!(cache.get(&proof(5)).is_none(), "larger than the cache");
-        assert_eq!(lock(&cache.state).bytes, 30);
+        assert_eq!(cache.state.lock().bytes, 30);
     }
 }

@@ -1,9 +1,6 @@
 //! State of embeddings: the model, its slots, and the admitted requests.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use baton_limits::{SlotLimits, Slots};
 use baton_models::embed::Embedder;
@@ -14,6 +11,7 @@ use baton_proto::{
     limits::MAX_CLOCK_SKEW_MS,
     node_record::ModelOffer,
 };
+use parking_lot::Mutex;
 
 /// Maximum remembered requests: hundreds a second for their longest lifetime.
 const MAX_SEEN: usize = 65_536;

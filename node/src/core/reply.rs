@@ -4,18 +4,14 @@
 //! fastest reader sets the pace of the turn, so a dead stream cannot delay a live one. Without any reader the
 //! turn waits, and ends after a grace period.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{codec, wire::NodeFrame};
+use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
 use super::limits::{MAX_FRAMES_AHEAD, MAX_REPLY_BYTES};
-use crate::lock::lock;
 
 /// Largest further frame of a peer during its answer; none is expected.
 const MAX_STRAY_FRAME_BYTES: usize = 64;
@@ -58,7 +54,7 @@ impl Reply {
     pub(crate) fn push(&self, frame: &NodeFrame) -> Result<(), ReplyFull> {
         let encoded: Arc<[u8]> = codec::encode(frame).into();
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state.bytes + encoded.len() > MAX_REPLY_BYTES {
                 return Err(ReplyFull);
             }
@@ -71,13 +67,13 @@ impl Reply {
 
     /// Ends the log.
     pub(crate) fn finish(&self) {
-        lock(&self.state).finished = true;
+        self.state.lock().finished = true;
         self.changed.send_replace(());
     }
 
     async fn until(&self, condition: impl Fn(&ReplyState) -> bool) {
         let mut changed = self.changed.subscribe();
-        while !condition(&lock(&self.state)) {
+        while !condition(&self.state.lock()) {
             // The sender lives in `self`, so this cannot fail.
             let _ = changed.changed().await;
         }
@@ -98,7 +94,7 @@ impl Reply {
 
     /// Whether there is no reader.
     pub(crate) fn is_orphaned(&self) -> bool {
-        lock(&self.state).readers.is_empty()
+        self.state.lock().readers.is_empty()
     }
 
     /// Returns after `grace` without any reader. Cancel safe.
@@ -114,12 +110,12 @@ impl Reply {
 
     /// How long there has been no reader. `None` with a reader, or before the first reader.
     pub(crate) fn unread_for(&self) -> Option<Duration> {
-        lock(&self.state).unread_since.map(|since| since.elapsed())
+        self.state.lock().unread_since.map(|since| since.elapsed())
     }
 
     /// Adds a reader from the first frame on.
     pub(crate) fn attach(self: &Arc<Self>) -> Reader {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.unread_since = None;
         let id = state.next_reader;
         state.next_reader += 1;
@@ -143,12 +139,12 @@ impl Reader {
     /// [`Reader::sent`].
     async fn next(&self) -> Option<Arc<[u8]>> {
         self.reply.until(|state| state.finished || state.frames.len() > self.next).await;
-        lock(&self.reply.state).frames.get(self.next).cloned()
+        self.reply.state.lock().frames.get(self.next).cloned()
     }
 
     fn sent(&mut self) {
         self.next += 1;
-        lock(&self.reply.state).readers.insert(self.id, self.next);
+        self.reply.state.lock().readers.insert(self.id, self.next);
         self.reply.changed.send_replace(());
     }
 
@@ -181,7 +177,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut state = lock(&self.reply.state);
+        let mut state = self.reply.state.lock();
         state.readers.remove(&self.id);
         if state.readers.is_empty() {
             state.unread_since = Some(Instant::now());

@@ -4,18 +4,18 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use baton_proto::ids::{AuthHash, SessionId};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::reply::Reply;
 use crate::journal::TurnKey;
-use crate::lock::lock;
 
 /// A running turn.
 #[derive(Debug)]
@@ -73,12 +73,12 @@ impl Default for RunningTurns {
 impl RunningTurns {
     /// The running turn with this key.
     pub(crate) fn find(&self, key: &TurnKey) -> Option<Arc<Job>> {
-        lock(&self.sessions).get(&key.session_id).filter(|job| job.key == *key).cloned()
+        self.sessions.lock().get(&key.session_id).filter(|job| job.key == *key).cloned()
     }
 
     /// Registers a turn, if its session has none.
     pub(crate) fn begin(self: &Arc<Self>, key: TurnKey, auth_hash: AuthHash) -> Begin {
-        match lock(&self.sessions).entry(key.session_id) {
+        match self.sessions.lock().entry(key.session_id) {
             Entry::Occupied(found) => {
                 let job = found.get().clone();
                 if job.key != key {
@@ -107,7 +107,7 @@ impl RunningTurns {
     pub(crate) async fn ended(&self, job: &Arc<Job>) {
         let mut ended = self.ended.subscribe();
         let runs = || {
-            let found = lock(&self.sessions).get(&job.key.session_id).cloned();
+            let found = self.sessions.lock().get(&job.key.session_id).cloned();
             found.is_some_and(|found| Arc::ptr_eq(&found, job))
         };
         while runs() {
@@ -130,7 +130,7 @@ impl JobGuard {
     /// this turn.
     pub(crate) fn release(&self) {
         {
-            let mut sessions = lock(&self.running.sessions);
+            let mut sessions = self.running.sessions.lock();
             // A successor may be registered already.
             if sessions.get(&self.job.key.session_id).is_some_and(|job| Arc::ptr_eq(job, &self.job)) {
                 sessions.remove(&self.job.key.session_id);

@@ -3,11 +3,9 @@
 //! The proxied and the echo engine use it. Cancel, a dropped receiver or shutdown ends a job at once, even during
 //! its wait for a slow reader. Each job has exactly one last event.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -64,7 +62,7 @@ impl JobTasks {
         job: GenerateJob,
         run: impl FnOnce(mpsc::Sender<EngineEvent>) -> R,
     ) -> Result<GenerateHandle, EngineError> {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.tasks.lock();
         if self.stop.is_cancelled() {
             return Err(EngineError::ShutDown);
         }
@@ -86,7 +84,7 @@ impl JobTasks {
 
     /// Refuses new jobs and stops the running ones. Dropping the engine aborts the tasks that are left.
     pub(super) fn shutdown(&self) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.tasks.lock();
         self.stop.cancel();
         while tasks.try_join_next().is_some() {}
     }

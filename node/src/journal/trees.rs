@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher as _, RandomState},
     path::Path,
     sync::{
-        Mutex, MutexGuard, OnceLock,
+        OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -13,6 +13,7 @@ use std::{
 use baton_proto::{
     SignedBytes, codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, link::blob_digest, wire::StoreState,
 };
+use parking_lot::{Mutex, MutexGuard};
 use sled::{
     IVec, Transactional as _,
     transaction::{ConflictableTransactionResult, TransactionError, TransactionalTree},
@@ -23,7 +24,7 @@ use super::{
     damage::JournalDamage,
     open::{JournalTrees, VerifiedJournal, open_verified},
 };
-use crate::{ledger::Ledger, lock::lock, mark::Mark};
+use crate::{ledger::Ledger, mark::Mark};
 
 /// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred
 /// bytes.
@@ -110,7 +111,7 @@ impl Trees {
     pub(super) fn flush_change(&self, change: u64) -> Result<(), JournalError> {
         self.flush()?;
         let counts = [change, self.untaken.load(Ordering::Relaxed)];
-        let mut mark = lock(&self.mark);
+        let mut mark = self.mark.lock();
         let (mark, marked) = &mut *mark;
         if change > *marked {
             // An outdated mark only detects less, so it does not fail a flushed change.
@@ -172,7 +173,7 @@ impl Trees {
 
     /// Whether an entry with this key may exist. False positives are rare. Reads memory only.
     pub(super) fn may_have(&self, key: &TurnKey) -> bool {
-        lock(&self.known).contains(&self.hash(key))
+        self.known.lock().contains(&self.hash(key))
     }
 
     fn hash(&self, key: &TurnKey) -> u64 {
@@ -180,7 +181,7 @@ impl Trees {
     }
 
     pub(super) fn write_lock(&self) -> MutexGuard<'_, ()> {
-        lock(&self.writing)
+        self.writing.lock()
     }
 
     pub(super) fn flush(&self) -> Result<(), JournalError> {
@@ -204,7 +205,7 @@ impl Trees {
     pub(super) fn flushed_entry(&self, key: &TurnKey) -> Result<Option<TurnEntry>, JournalError> {
         // The order matters: a key that has left the set was flushed before.
         let entry = self.entry(key)?;
-        let unflushed = lock(&self.unflushed).contains(key);
+        let unflushed = self.unflushed.lock().contains(key);
         Ok(match entry {
             Some(mut entry) if unflushed && matches!(entry.state, EntryState::Sealed(_)) => {
                 entry.state = EntryState::Accepted;
@@ -216,13 +217,13 @@ impl Trees {
 
     /// Notes that an attempt is being sealed, before its entry is written.
     pub(super) fn unflushed(&self, key: TurnKey) -> TurnKey {
-        lock(&self.unflushed).insert(key);
+        self.unflushed.lock().insert(key);
         key
     }
 
     /// Notes that the seal is on the disk.
     pub(super) fn is_flushed(&self, key: TurnKey) {
-        lock(&self.unflushed).remove(&key);
+        self.unflushed.lock().remove(&key);
     }
 
     /// Updates an existing entry.
@@ -284,7 +285,7 @@ impl Trees {
     fn insert_as(&self, key: &TurnKey, entry: &TurnEntry, change: Option<u64>) -> Result<(), JournalError> {
         let (age, encoded) = (age_key(key, entry.created_ms), encode(key, entry));
         // Before the insert, so that no reader misses it.
-        lock(&self.known).insert(self.hash(key));
+        self.known.lock().insert(self.hash(key));
         self.change(|(turns, _, by_digest, by_age, _)| {
             if let Some(change) = change {
                 by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
@@ -451,7 +452,7 @@ impl Trees {
                 by_digest.remove(&digest.0)?;
                 Ok(blobs.remove(&digest.0)?)
             })?;
-            lock(&self.known).remove(&self.hash(&key));
+            self.known.lock().remove(&self.hash(&key));
             self.count_untaken(removed.is_some() && entry.is_untaken(), false);
             self.forget_bytes(removed);
             self.entries.fetch_sub(1, Ordering::Relaxed);

@@ -2,10 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::observer::TurnSummary;
@@ -58,7 +58,7 @@ pub(super) struct Recent(Mutex<VecDeque<Turn>>);
 
 impl Recent {
     pub(super) fn finished(&self, turn: &TurnSummary, now: Instant) {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.0.lock();
         if turns.len() >= MAX_TURNS {
             turns.pop_front();
         }
@@ -71,7 +71,7 @@ impl Recent {
     }
 
     pub(super) fn speed(&self, now: Instant) -> Speed {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.0.lock();
         turns.retain(|turn| now.saturating_duration_since(turn.ended) <= WINDOW);
         let mut waits: Vec<u32> = turns.iter().map(|turn| turn.first_token_ms).collect();
         waits.sort_unstable();

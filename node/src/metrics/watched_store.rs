@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -13,6 +13,7 @@ use baton_proto::{
     ids::{BlobDigest, BlobId},
     store::{BlobStore, PutOptions, PutOutcome, StoreError, StoreFuture},
 };
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::Metrics;
@@ -39,7 +40,7 @@ impl WatchedStore {
     /// Time since the store's last answer, if there was one.
     #[must_use]
     pub(crate) fn answered_ago(&self) -> Option<Duration> {
-        self.last_answer.lock().unwrap_or_else(PoisonError::into_inner).map(|at| at.elapsed())
+        self.last_answer.lock().map(|at| at.elapsed())
     }
 
     /// Requests a blob that does not exist; any answer shows that the store is up.
@@ -58,7 +59,7 @@ impl WatchedStore {
     fn note<T>(&self, call: &'static str, result: &Result<T, StoreError>, bytes: usize) {
         self.metrics.store_called(call, result_name(result), bytes);
         if answered(result) {
-            *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *self.last_answer.lock() = Some(Instant::now());
         }
     }
 }

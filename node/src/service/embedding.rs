@@ -30,7 +30,6 @@ use crate::{
         frames,
         refusal::Refusal,
     },
-    lock::lock,
     observer::RequestKind,
     turn::charge::{self, Charge},
 };
@@ -88,7 +87,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     if texts.0.len() > MAX_EMBED_SEALED_BYTES {
         return Err(ErrorCode::FrameTooLarge.into());
     }
-    let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
+    let granted = quota.as_ref().is_some_and(|used| core.quotas.lock().knows(used));
     core.defence.turn(&who, granted)?;
     let claimed = SignedObject::<EmbedAuth>::peek(&auth)?;
     if claimed.audience != core.node {
@@ -100,7 +99,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     if texts.hash() != claimed.texts_hash {
         return Err(ErrorCode::PayloadRejected.into());
     }
-    lock(&embedding.seen).check(&claimed, &hash)?;
+    embedding.seen.lock().check(&claimed, &hash)?;
     let exchange =
         core.identity.exchange_secret(&claimed.audience_key, now_ms).ok_or(ErrorCode::KxExpired)?;
     let offer = &embedding.model.offer;
@@ -116,7 +115,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
         return Err(ErrorCode::Busy.into());
     }
     let auth = SignedObject::<EmbedAuth>::verify(auth)?;
-    lock(&embedding.seen).note(&auth, hash, now_ms)?;
+    embedding.seen.lock().note(&auth, hash, now_ms)?;
     // A sealed text has more bytes than tokens, see `MARKS`.
     let longest = MAX_EMBED_TEXTS * offer.context_tokens as usize;
     let sealed = texts.0.len().saturating_sub(Encapsulation::LEN);

@@ -25,7 +25,6 @@ use crate::{
     },
     engine::Engine,
     journal::{EntryState, SealedEntry, TurnKey},
-    lock::lock,
 };
 
 /// Outcome of an admission.
@@ -98,7 +97,7 @@ pub(crate) async fn admit(
 ) -> Result<AdmissionOutcome, Refusal> {
     let now_ms = core.now_ms();
     request.check()?;
-    let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
+    let granted = quota.as_ref().is_some_and(|used| core.quotas.lock().knows(used));
     core.defence.turn(&who, granted)?;
     let claimed = SignedObject::<TurnAuth>::peek(&request.auth)?;
     if claimed.audience != core.node {

@@ -1,7 +1,7 @@
 //! The charge for a turn or an embedding request, to its grants, or else to its subnet. It holds the most that the work may
 //! cost, and counts the work as it is done. Dropping it returns the rest, however the work ended.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use baton_limits::Key;
 use baton_mesh::Caller;
@@ -10,6 +10,7 @@ use baton_proto::{
     ids::{AuthHash, ModelId},
     right::{QuotaUse, Right, RightChain},
 };
+use parking_lot::Mutex;
 
 use crate::{
     core::{
@@ -19,7 +20,6 @@ use crate::{
         refusal::Refusal,
     },
     engine::{EngineEvent, GenerateHandle},
-    lock::lock,
 };
 
 /// Tokens that a turn costs at least, even if its answer has none: it costs a slot, a signature and a blob.
@@ -62,7 +62,7 @@ impl Charge {
         let payers = payers(&core.limits, &who, chain);
         let held = affordable(&payers, most);
         let amounts = Amounts { turns: 1, tokens: held.into(), storage: 0 };
-        lock(&core.accounts).hold(&payers, amounts, core.now_ms()).map_err(exceeded)?;
+        core.accounts.lock().hold(&payers, amounts, core.now_ms()).map_err(exceeded)?;
         let amounts = Mutex::new(ChargedAmounts { held: amounts, ..ChargedAmounts::default() });
         Ok(Self { core: core.clone(), who, payers, granted: chain.is_some(), held, amounts })
     }
@@ -95,8 +95,8 @@ impl Charge {
     }
 
     fn hold(&self, more: Amounts) -> Result<(), Refusal> {
-        let mut amounts = lock(&self.amounts);
-        lock(&self.core.accounts).hold(&self.payers, more, self.core.now_ms()).map_err(exceeded)?;
+        let mut amounts = self.amounts.lock();
+        self.core.accounts.lock().hold(&self.payers, more, self.core.now_ms()).map_err(exceeded)?;
         amounts.held.tokens += more.tokens;
         amounts.held.storage += more.storage;
         Ok(())
@@ -114,7 +114,7 @@ impl Charge {
 
     /// Counts the turn and the tokens that it reads, once: the work begins.
     pub(crate) fn begin(&self, read_tokens: usize) {
-        let mut amounts = lock(&self.amounts);
+        let mut amounts = self.amounts.lock();
         if amounts.used.turns == 0 {
             amounts.used.turns = 1;
             amounts.used.tokens += u64::from(read_cost(read_tokens).max(MIN_TOKENS));
@@ -123,17 +123,17 @@ impl Charge {
 
     /// Counts the tokens that checks read in all beyond the turn's prompt, up to now.
     pub(crate) fn checked(&self, read_tokens: usize) {
-        let more = read_cost(read_tokens).saturating_sub(lock(&self.amounts).checks);
+        let more = read_cost(read_tokens).saturating_sub(self.amounts.lock().checks);
         // Without room for them, they are paid from the answer's tokens.
         let _ = self.hold(Amounts { tokens: more.into(), ..Amounts::default() });
-        let mut amounts = lock(&self.amounts);
+        let mut amounts = self.amounts.lock();
         amounts.checks += more;
         amounts.used.tokens += u64::from(more);
     }
 
     /// Counts tokens of the answer up to this number in all.
     fn made(&self, in_all: u32) {
-        let mut amounts = lock(&self.amounts);
+        let mut amounts = self.amounts.lock();
         // A proxied engine's counts are its server's.
         let more = in_all.min(self.held).saturating_sub(amounts.answer);
         amounts.answer += more;
@@ -142,7 +142,7 @@ impl Charge {
 
     /// Records that the work was served, and counts the storage units of its blob.
     pub(crate) fn served(&self, storage: u64) {
-        lock(&self.amounts).used.storage += storage;
+        self.amounts.lock().used.storage += storage;
         self.core.defence.served(&self.who);
         if let (Some(mesh), Some(subnet)) = (&self.core.peers, self.who.subnet) {
             mesh.trust(subnet);
@@ -152,8 +152,8 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let amounts = lock(&self.amounts);
-        lock(&self.core.accounts).end(&self.payers, amounts.held.without(amounts.used));
+        let amounts = self.amounts.lock();
+        self.core.accounts.lock().end(&self.payers, amounts.held.without(amounts.used));
     }
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn check_quota(
     model: ModelId,
     auth_hash: &AuthHash,
 ) -> Result<Option<RightChain>, ErrorCode> {
-    let mut quotas = lock(&core.quotas);
+    let mut quotas = core.quotas.lock();
     match used {
         Some(used) => quotas.check(used, (auth_hash, model), core.now_ms()).map(Some),
         None if quotas.required() => Err(ErrorCode::GrantRequired),

@@ -2,12 +2,13 @@
 //!
 //! The batch requests each token and reports the end. Both calls reach the same [`AnswerState`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use baton_engine::{
     batch::{BatchError, Choice, Chooser, Finish, Sink, Stats},
     language::{Piece, Softmax},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -145,7 +146,7 @@ pub(super) struct SharedAnswer(pub Arc<Mutex<AnswerState>>);
 
 impl SharedAnswer {
     pub(super) fn answer(&self) -> MutexGuard<'_, AnswerState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! A given answer in the batch: compares each of its tokens with the one that the model chooses.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use baton_engine::batch::{Choice, Chooser, Finish, Sink, Stats};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
@@ -110,7 +111,7 @@ pub(super) struct SharedCheck(pub Arc<Mutex<CheckState>>);
 
 impl SharedCheck {
     pub(super) fn check(&self) -> MutexGuard<'_, CheckState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

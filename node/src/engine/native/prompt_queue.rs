@@ -4,7 +4,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
@@ -15,6 +15,7 @@ use baton_engine::{
     batch::{BatchError, Batcher, Request},
     language::{Grammar, Language, Sampler, StreamText, text::shown_text},
 };
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -127,7 +128,7 @@ impl PromptQueue {
         job: GenerateJob,
         given: Option<CheckRequest>,
     ) -> Result<GenerateHandle, EngineError> {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.queue.lock();
         let queue = queue.as_ref().ok_or(EngineError::ShutDown)?;
         let permit = JobPermit::take(&self.present, self.limits);
         let permit = permit.ok_or(EngineError::Busy { limit: self.limits.queue })?;
@@ -142,8 +143,8 @@ impl PromptQueue {
     /// Fails the jobs that have not reached the batch, and joins the thread. Idempotent.
     pub(super) fn shutdown(&self) {
         self.stop.cancel();
-        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(self.queue.lock().take());
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread
             && thread.join().is_err()
         {

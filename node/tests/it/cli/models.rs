@@ -157,7 +157,8 @@ fn models_that_are_the_same_or_do_not_load_are_refused_at_the_start() {
         let add = ["models", "add", file.to_str().unwrap(), "--name", name];
         assert!(output(home.path(), &add).status.success());
     }
-    let run = "run --admin none --listen /ip4/127.0.0.1/tcp/0 --mdns false --kv-mb 16 --model tiny".split(' ');
+    let run =
+        "run --admin none --listen /ip4/127.0.0.1/tcp/0 --mdns false --kv-mb 16 --model tiny".split(' ');
     let run: Vec<_> = run.collect();
     for (other, expected) in [("tiny", "named twice"), ("twin", "twin is the same model as another")] {
         let (code, said) =
