@@ -10,7 +10,7 @@ use super::{
 use crate::{
     admin::{
         Status,
-        network::{Audience, Nat, NetworkStatus, PeerStatus, Traffic, audience},
+        network::{Audience, Nat, NetworkStatus, audience},
     },
     config::Settings,
     metrics::TurnCounts,
@@ -52,18 +52,6 @@ fn describe(status: &Status, style: Style) -> String {
         lines.push(format!("Network   {}", describe_reach(network, &status.listen)));
     }
     lines.push(format!("Peers     {} connected, {} known", status.peers.connected, status.peers.known));
-    if let Some(traffic) = status.network.as_ref().map(|network| network.traffic) {
-        lines.extend(describe_traffic(&traffic).map(|text| format!("          {text}")));
-    }
-    let peers = status.network.iter().flat_map(|network| &network.peers);
-    for peer in peers.filter(|peer| peer.connected && !is_client(peer)).take(MAX_PEERS_LISTED) {
-        lines.push(format!(
-            "          {}... {} {}",
-            peer.node.get(..16).unwrap_or(&peer.node),
-            peer.agent.as_deref().unwrap_or("unnamed"),
-            peer.address.as_deref().unwrap_or("")
-        ));
-    }
     for model in &status.models {
         lines.push(format!(
             "Model     {} ({}, {} tokens of context, id {}...)",
@@ -87,14 +75,6 @@ fn describe(status: &Status, style: Style) -> String {
     lines.join("\n")
 }
 
-/// Whether a peer calls itself a client: a client has a new id for each session, which tells an operator nothing.
-fn is_client(peer: &PeerStatus) -> bool {
-    peer.agent.as_deref().is_some_and(|agent| agent.ends_with("(client)"))
-}
-
-/// Maximum listed peers; `--json` has more, and the clients.
-const MAX_PEERS_LISTED: usize = 8;
-
 fn describe_speed(status: &Status) -> String {
     let speed = status.speed;
     if speed.turns == 0 {
@@ -108,22 +88,6 @@ fn describe_speed(status: &Status) -> String {
         text.push_str(&format!(", first token after {wait} ms"));
     }
     text
-}
-
-/// Connections in words; `None` without any traffic.
-fn describe_traffic(traffic: &Traffic) -> Option<String> {
-    let parts = [
-        (traffic.tcp, "over TCP"),
-        (traffic.quic, "over QUIC"),
-        (traffic.relayed, "through relays"),
-        (traffic.reservations, "reservations held for others"),
-        (traffic.circuits, "circuits carried for others"),
-        (traffic.holes_punched, "holes punched"),
-        (traffic.holes_failed, "holes that did not come about"),
-    ];
-    let parts = parts.iter().filter(|(count, _)| *count > 0);
-    let text = parts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
-    (!text.is_empty()).then_some(text)
 }
 
 /// Reachability in words, also of a node that only this machine can reach.
@@ -154,14 +118,7 @@ pub(super) fn describe_network(network: &NetworkStatus) -> String {
         parts.push(format!("as {}", addresses.join(", ")));
     }
     if !network.relayed_via.is_empty() {
-        let relays = network.relayed_via.len();
-        let limits = network.relay_limits.map(|limits| {
-            let bytes =
-                limits.bytes.map_or("any number of bytes".to_owned(), |bytes| format!("{} kB", bytes / 1000));
-            let time = limits.seconds.map_or("any time".to_owned(), span);
-            format!(" ({bytes}, {time} for one connection)")
-        });
-        parts.push(format!("through {relays} relays{}", limits.unwrap_or_default()));
+        parts.push(format!("through {} relays", network.relayed_via.len()));
     }
     parts.join(", ")
 }
@@ -169,22 +126,6 @@ pub(super) fn describe_network(network: &NetworkStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_list_of_peers_leaves_out_clients() {
-        let peer = |agent: &str| PeerStatus {
-            node: "ab".repeat(32),
-            agent: Some(agent.to_owned()),
-            address: None,
-            connected: true,
-            serves_turns: false,
-        };
-        let peers = vec![peer("baton/1 (client)"), peer("baton/1 (relayer)"), peer("other")];
-        let network = NetworkStatus { peers, ..NetworkStatus::default() };
-        let shown = describe(&Status { network: Some(network), ..Status::default() }, Style::stdout());
-        assert!(!shown.contains("(client)"), "{shown}");
-        assert!(shown.contains("(relayer)") && shown.contains("other"), "{shown}");
-    }
 
     #[test]
     fn a_loopback_address_is_not_called_reachable_by_others() {

@@ -9,14 +9,14 @@ use std::{
 };
 
 use baton_keys::ids::NodeId;
-use baton_mesh::{MeshHandle, MeshStats, Multiaddr, PeerId, Reachability};
+use baton_mesh::{MeshHandle, Multiaddr, PeerId, Reachability};
 use baton_proto::node_record::ModelOffer;
 
 use super::start::{SharedStore, StartSummary};
 use crate::{
     admin::{
         ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus,
-        network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits, Traffic},
+        network::Nat,
     },
     config::Settings,
     engine::Engine,
@@ -51,18 +51,6 @@ pub(super) fn model_info(offer: &ModelOffer) -> ModelInfo {
         model: offer.model.to_string(),
         engine: offer.engine.name().to_owned(),
         context_tokens: offer.context_tokens,
-    }
-}
-
-fn traffic(stats: &MeshStats) -> Traffic {
-    Traffic {
-        tcp: stats.transports.tcp,
-        quic: stats.transports.quic,
-        relayed: stats.transports.relayed,
-        reservations: stats.relay.reservations,
-        circuits: stats.relay.circuits,
-        holes_punched: stats.holes_punched,
-        holes_failed: stats.holes_failed,
     }
 }
 
@@ -161,21 +149,9 @@ impl View {
     /// The node's view of the network.
     fn network(&self) -> Option<NetworkStatus> {
         let running = self.running.get()?;
-        let mut peers = running.mesh.peers();
-        peers.sort_by_key(|peer| (!peer.connected, peer.node));
-        peers.truncate(MAX_PEERS_SHOWN);
-        let peers = peers.into_iter().map(|peer| PeerStatus {
-            node: peer.node.to_string(),
-            agent: peer.agent,
-            address: peer.addrs.first().map(ToString::to_string),
-            connected: peer.connected,
-            serves_turns: peer.serves_turns,
-        });
         let network = running.mesh.network();
         let found = network.external.iter().filter(|address| !self.configured.contains(address));
         let external_addrs = self.configured.iter().chain(found).map(ToString::to_string);
-        let granted: Vec<_> = network.relays.iter().filter_map(|relay| relay.limits).collect();
-        let narrowest = granted.iter().min_by_key(|limits| limits.bytes.unwrap_or(u64::MAX));
         Some(NetworkStatus {
             nat: match network.reachability {
                 Reachability::Unknown => Nat::Unknown,
@@ -189,12 +165,6 @@ impl View {
                 .filter(|relay| relay.limits.is_some())
                 .map(|relay| relay.relay.to_string())
                 .collect(),
-            relay_limits: narrowest.map(|limits| RelayLimits {
-                bytes: limits.bytes,
-                seconds: limits.time.map(|time| time.as_secs()),
-            }),
-            traffic: traffic(&running.mesh.stats()),
-            peers: peers.collect(),
         })
     }
 

@@ -21,7 +21,6 @@ problem_codes! {
     NOT_WRITABLE = problem("D301", "the data directory cannot be written", "give the node's user the folder (chown), or remount the disk writable");
     DISK_FULL = problem("D302", "the disk is almost full", "make room: without it the journal fails, and turns are refused");
     DISK_LOW = warning("D303", "the disk is filling up", "make room, or set a smaller journal_mb");
-    JOURNAL_LARGE = warning("D304", "the journal is far larger than journal_mb", "see that the store answers: what it does not take is kept; then restart the node");
     FEW_FILES = warning("D305", "the process may open too few files for its connections", "raise the limit (ulimit -n, or LimitNOFILE= in the systemd unit)");
 
     MODEL_UNKNOWN = problem("D401", "the configured model is neither in the catalogue nor in the model folder", "choose one from `baton-node models list`, or take a file of your own in with `baton-node models add`");
@@ -31,7 +30,6 @@ problem_codes! {
     MODEL_BROKEN = problem("D405", "the model file is none that the native engine reads", "choose another model, or serve this one through --engine proxied");
     PROXY_SILENT = problem("D406", "the server behind the proxied engine does not answer", "start it, or correct proxied_url");
     PROXY_REFUSES = problem("D407", "the server behind the proxied engine refuses", "correct proxied_key_file");
-    PROXY_LACKS_MODEL = warning("D408", "the server behind the proxied engine does not list the model", "load it there, or correct proxied_model");
     ECHO_ENGINE = warning("D409", "the echo engine repeats what it is told", "set engine = \"native\" or \"proxied\" for service");
 
     PORT_TAKEN = problem("D501", "a listen address is taken by another process", "stop that process, or choose another port in listen");
@@ -41,10 +39,8 @@ problem_codes! {
     ADMIN_SILENT = problem("D505", "a node uses the data directory and its admin port does not answer", "name its address with --admin; if that is right, restart the node");
 
     NAT_NO_RELAY = problem("D601", "the node stands behind a NAT and no relay carries it", "forward its port at the router and name the outside address in external, or add a bootstrap peer that relays");
-    NAT_GUESSED = warning("D602", "this machine has no public address", "forward the port at the router and name the outside address in external, or rely on relays");
     LOOPBACK_ONLY = warning("D603", "the node listens to this machine only", "set listen = [\"/ip4/0.0.0.0/tcp/4001\", \"/ip4/0.0.0.0/udp/4001/quic-v1\"]");
     EXTERNAL_PRIVATE = warning("D604", "an external address is of a private network", "name the address that the router has outside, or remove it");
-    RELAY_NARROW = warning("D605", "the relay's limits are too narrow for long turns", "add a bootstrap peer whose relay grants more, or forward the port at the router");
 
     AGGREGATOR_SILENT = problem("D701", "an aggregator does not answer", "correct aggregator, or wait for it; others are used meanwhile");
     PUBLISHER_SILENT = problem("D702", "a publisher does not answer", "correct publisher, or wait for it; blobs stay in the journal meanwhile");

@@ -1,7 +1,5 @@
 //! Checks disk, files and clock.
 
-use std::{fs, path::Path};
-
 use baton_kit::doctor::{ClockCodes, ClockReading, Disk, check_clock as compare, check_space, try_to_write};
 use baton_proto::limits::MAX_CLOCK_SKEW_MS;
 use rustix::process::{Resource, getrlimit};
@@ -9,13 +7,8 @@ use rustix::process::{Resource, getrlimit};
 use super::{Check, Subject, codes, peers::PeerRecord};
 use crate::{cli::time::utc, models::Catalogue};
 
-/// Bytes of the journal besides its blobs: entries, and sled's uncollected garbage.
-const JOURNAL_EXCESS_BYTES: u64 = 512 << 20;
 /// Open files besides peer connections: journal, model, log, the store's connections.
 const OTHER_FILES: u64 = 256;
-/// Maximum folder depth in the journal; sled has two levels.
-const MAX_DEPTH: u32 = 4;
-
 pub(super) fn check_disk(subject: &Subject) -> Check {
     let (settings, mut check) = (&subject.settings, Check::new("disk"));
     let folder = &settings.data_dir();
@@ -36,13 +29,6 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
     for (disk, needed) in data.into_iter().chain(models) {
         check_space(&mut check, (codes::DISK_FULL, codes::DISK_LOW), &disk, needed);
     }
-    let journal = folder_bytes(&folder.join("journal"), 0);
-    let limit = u64::from(settings.journal_mb()) << 20;
-    check.saw(format!("journal {} MB", journal / 1_000_000));
-    if journal > limit.saturating_mul(2) + JOURNAL_EXCESS_BYTES {
-        let detail = format!("{} MB, with journal_mb = {}", journal / 1_000_000, settings.journal_mb());
-        check.found(codes::JOURNAL_LARGE, detail);
-    }
     // The node's own limit may differ, but the node usually starts from here.
     let wanted = u64::from(settings.max_connections()) + OTHER_FILES;
     if let Some(files) = getrlimit(Resource::Nofile).current
@@ -54,20 +40,6 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
         );
     }
     check
-}
-
-fn folder_bytes(folder: &Path, depth: u32) -> u64 {
-    if depth > MAX_DEPTH {
-        return 0;
-    }
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .map(|entry| match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => folder_bytes(&entry.path(), depth + 1),
-            Ok(metadata) => metadata.len(),
-            Err(_) => 0,
-        })
-        .sum()
 }
 
 pub(super) fn check_clock(subject: &Subject, dates: &[ClockReading], records: &[PeerRecord]) -> Check {

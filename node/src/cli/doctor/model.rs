@@ -7,7 +7,6 @@ use std::{
 };
 
 use baton_walrus_client::http_client;
-use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{Check, Subject, codes};
@@ -18,10 +17,8 @@ use crate::{
     progress::Progress,
 };
 
-/// Timeout of the model list from a proxied engine's server.
+/// Timeout of a proxied engine's server.
 const PROXY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of that list.
-const MAX_LIST_BYTES: usize = 4 << 20;
 /// Memory besides model and cache: code, journal, connections.
 const OTHER_BYTES: u64 = 256 << 20;
 
@@ -164,7 +161,7 @@ fn available_memory() -> Option<u64> {
 }
 
 async fn check_proxy(check: &mut Check, settings: &Settings) {
-    let (url, model) = (settings.proxied_url.clone().unwrap_or_default(), settings.proxied_model.clone());
+    let url = settings.proxied_url.clone().unwrap_or_default();
     let url = format!("{}/v1/models", url.trim_end_matches('/'));
     let client = http_client::builder_for(&url).timeout(PROXY_TIMEOUT).build();
     let Ok(client) = client else { return };
@@ -178,14 +175,13 @@ async fn check_proxy(check: &mut Check, settings: &Settings) {
             }
         }
     }
-    let mut answer = match request.send().await {
-        Ok(answer) => answer,
+    let status = match request.send().await {
+        Ok(answer) => answer.status(),
         Err(error) => {
             check.found(codes::PROXY_SILENT, format!("{url}: {}", http_client::describe(&error)));
             return;
         }
     };
-    let status = answer.status();
     if matches!(status.as_u16(), 401 | 403) {
         check.found(codes::PROXY_REFUSES, format!("{url} says {status}"));
         return;
@@ -195,22 +191,4 @@ async fn check_proxy(check: &mut Check, settings: &Settings) {
         return;
     }
     check.saw(format!("{url} answers"));
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = answer.chunk().await {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_LIST_BYTES {
-            return;
-        }
-    }
-    // Some servers do not list their models.
-    let Ok(list) = serde_json::from_slice::<Value>(&body) else { return };
-    let Some(models) = list["data"].as_array() else { return };
-    let model = model.unwrap_or_default();
-    let names: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
-    if names.contains(&model.as_str()) {
-        check.saw(format!("and has {model}"));
-    } else {
-        let shown: Vec<_> = names.iter().take(5).copied().collect();
-        check.found(codes::PROXY_LACKS_MODEL, format!("{model} is not among {}", shown.join(", ")));
-    }
 }
