@@ -7,16 +7,11 @@ pub(crate) mod data_dir;
 pub(crate) mod engines;
 mod events;
 mod models;
-pub(crate) mod start;
 mod upkeep;
 mod view;
 mod webrtc;
 
-use std::{
-    io::{self, IsTerminal as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use baton_kit::signals::StopSignals;
 use baton_mesh::{
@@ -112,9 +107,8 @@ async fn live(
     let running = &node.running;
     let addresses: Vec<_> = running.mesh.listen_addrs().iter().map(ToString::to_string).collect();
     tracing::info!(listen = addresses.join(" "), peer_id = %running.peer_id, model = running.models[0].name, "listening; ready when the store answers");
-    let summary = start_summary(&settings, &view);
 
-    let result = node.serve(&settings, &mut signals, &view, summary).await;
+    let result = node.serve(&settings, &mut signals, &view).await;
     if let Some(admin) = admin {
         admin.close().await?;
     }
@@ -123,13 +117,6 @@ async fn live(
     events.stopped();
     drop(home);
     Ok(())
-}
-
-/// The end of the start, for people at a terminal.
-fn start_summary(settings: &Settings, view: &Arc<View>) -> upkeep::SummarySource {
-    let is_shown = start::is_for_people(settings.log_format(), settings.json(), io::stderr().is_terminal());
-    let view = view.clone();
-    Box::new(move || view.start_summary().filter(|_| is_shown))
 }
 
 /// The parts of a node that serve.
@@ -187,17 +174,11 @@ impl Node {
     }
 
     /// Serves until a signal, then drains. A second signal ends it at once.
-    async fn serve(
-        self,
-        settings: &Settings,
-        signals: &mut StopSignals,
-        view: &View,
-        summary: upkeep::SummarySource,
-    ) -> Result<(), Failure> {
+    async fn serve(self, settings: &Settings, signals: &mut StopSignals, view: &View) -> Result<(), Failure> {
         let Self { running, service, incoming, engines } = self;
         let stop = CancellationToken::new();
         let mut service = tokio::spawn(service.run(incoming, stop.clone()));
-        let mut upkeep = upkeep::spawn(&running, settings.external(), summary, &stop);
+        let mut upkeep = upkeep::spawn(&running, settings.external(), &stop);
         let early = tokio::select! {
             result = &mut service => Some(service_result(result)),
             exit = running.mesh.closed() => Some(Err(mesh_ended(&exit))),

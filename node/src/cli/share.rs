@@ -8,9 +8,8 @@ use super::{
     say,
 };
 use crate::{
-    admin::network::Audience,
+    admin::network::{Audience, audience},
     config::{Settings, parse_running},
-    daemon::start::{SharedStore, shared_address},
 };
 
 pub(super) const AFTER_HELP: &str = "The file names the node, its publisher, aggregator and shards. It holds no token: if the publisher\n\
@@ -26,20 +25,17 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
     let Some((to, address)) = shared_address(&external, &status.listen, &status.peer_id) else {
         return Err(Failure::text(Exit::Failure, "the node listens at no address, so nobody can reach it"));
     };
-    let store = SharedStore {
-        publishers: status.store.publishers,
-        aggregators: status.store.aggregators,
-        // The options of the running node count, as in the other fields.
-        shards: parse_running(&running).shards.unwrap_or(settings.shards()),
-    };
+    let (publishers, aggregators) = (status.store.publishers, status.store.aggregators);
+    // The options of the running node count, as in the other fields.
+    let shards = parse_running(&running).shards.unwrap_or(settings.shards());
     if json {
         say(serde_json::json!({
-            "node": [address], "publisher": store.publishers, "aggregator": store.aggregators, "shards": store.shards,
+            "node": [address], "publisher": publishers, "aggregator": aggregators, "shards": shards,
         }));
         return Ok(());
     }
     let is_here = |url: &&String| url.parse::<reqwest::Url>().is_ok_and(|url| is_loopback(&url));
-    let mut here = store.publishers.iter().chain(&store.aggregators).filter(is_here);
+    let mut here = publishers.iter().chain(&aggregators).filter(is_here);
     match (to, here.next()) {
         (Audience::ThisMachine, _) => {
             say(
@@ -51,6 +47,40 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
         }
         _ => {}
     }
-    store.client_settings(&address).into_iter().for_each(say);
+    for (key, list) in [("node", &[address][..]), ("publisher", &publishers), ("aggregator", &aggregators)] {
+        say(format!("{key} = {}", serde_json::json!(list)));
+    }
+    say(format!("shards = {shards}"));
     Ok(())
+}
+
+/// The address of a node to share: the one for most others, first the confirmed and configured ones.
+fn shared_address(external: &[String], listen: &[String], peer_id: &str) -> Option<(Audience, String)> {
+    let suffix = format!("/p2p/{peer_id}");
+    let best = external.iter().chain(listen).min_by_key(|address| audience(address))?;
+    let named = if best.ends_with(&suffix) { best.clone() } else { format!("{best}{suffix}") };
+    Some((audience(best), named))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_for_most_others_is_shared() {
+        let (here, lan) = ("/ip4/127.0.0.1/tcp/4001/p2p/ID", "/ip4/192.168.1.5/tcp/4001/p2p/ID");
+        for (external, listen, expected) in [
+            (&[][..], &[here][..], Some((Audience::ThisMachine, here))),
+            // A peer on the same machine confirmed a loopback address.
+            (&["/ip4/127.0.0.1/tcp/4001"], &[here], Some((Audience::ThisMachine, here))),
+            (&[], &[here, lan], Some((Audience::LocalNetwork, lan))),
+            (&["/dns4/n.example/tcp/1"], &[lan], Some((Audience::Everyone, "/dns4/n.example/tcp/1/p2p/ID"))),
+            (&[], &[], None),
+        ] {
+            let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            let shared = shared_address(&texts(external), &texts(listen), "ID");
+            let shared = shared.as_ref().map(|(audience, address)| (*audience, address.as_str()));
+            assert_eq!(shared, expected);
+        }
+    }
 }

@@ -1,10 +1,6 @@
 //! Background tasks of a running node: refresh keys and record, announce the node, and probe the store.
 
-use std::{
-    io::{self, Write as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use baton_mesh::{MeshHandle, Multiaddr};
 use tokio::{
@@ -13,10 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    start::StartSummary,
-    view::{STORE_FRESH, ServingNode},
-};
+use super::view::{STORE_FRESH, ServingNode};
 use crate::{identity::Identity, metrics::WatchedStore};
 
 /// Interval for refreshing addresses, keys and record: peers learn a new address within this time.
@@ -26,14 +19,10 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Interval of probes of an unused store. Several may fail before the store counts as unreachable.
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Makes the end of the start for people, if there are any.
-pub(super) type SummarySource = Box<dyn Fn() -> Option<StartSummary> + Send + Sync>;
-
-/// Starts the tasks; they end with `stop`. `summary` is printed after the first request to the store.
+/// Starts the tasks; they end with `stop`.
 pub(super) fn spawn(
     running: &Arc<ServingNode>,
     external: Vec<Multiaddr>,
-    summary: SummarySource,
     stop: &CancellationToken,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
@@ -43,7 +32,7 @@ pub(super) fn spawn(
     });
     let (store, end) = (running.store.clone(), stop.clone());
     tasks.spawn(async move {
-        end.run_until_cancelled(watch_store(&store, &summary)).await;
+        end.run_until_cancelled(watch_store(&store)).await;
     });
     tasks
 }
@@ -95,7 +84,7 @@ pub(super) async fn refresh(identity: Arc<Identity>, addresses: Vec<Multiaddr>) 
 }
 
 /// Probes the store. The node is ready at its first answer, so that is logged, and then every change.
-async fn watch_store(store: &WatchedStore, summary: &SummarySource) {
+async fn watch_store(store: &WatchedStore) {
     let mut ticks = interval(PROBE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut answered, mut was_ready) = (None, false);
@@ -106,18 +95,14 @@ async fn watch_store(store: &WatchedStore, summary: &SummarySource) {
         }
         let answers = store.answered_ago().is_some_and(|ago| ago < STORE_FRESH);
         match (answered, answers) {
-            (_, true) if !was_ready => tracing::info!("ready: the store answers"),
+            (_, true) if !was_ready => {
+                tracing::info!("ready: the store answers; `baton-node share` prints the settings for clients")
+            }
             (Some(false), true) => tracing::info!("the store answers again"),
             (None | Some(true), false) => tracing::warn!(
                 "the store does not answer: turns are served and kept in the journal until it does"
             ),
             (Some(true), true) | (None, true) | (Some(false), false) => {}
-        }
-        if answered.is_none()
-            && let Some(summary) = summary()
-        {
-            // Without a reader of standard error, there is nobody to tell.
-            let _ = writeln!(io::stderr(), "{}", summary.describe());
         }
         was_ready |= answers;
         answered = Some(answers);

@@ -12,12 +12,8 @@ use baton_keys::ids::NodeId;
 use baton_mesh::{MeshHandle, Multiaddr, PeerId, Reachability};
 use baton_proto::node_record::ModelOffer;
 
-use super::start::{SharedStore, StartSummary};
 use crate::{
-    admin::{
-        ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus,
-        network::Nat,
-    },
+    admin::{ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus, network::Nat},
     config::Settings,
     engine::Engine,
     identity::{Identity, peer_id},
@@ -60,7 +56,6 @@ pub(super) struct View {
     settings: String,
     publishers: Vec<String>,
     aggregators: Vec<String>,
-    shards: u16,
     configured: Vec<Multiaddr>,
     slots: u32,
     queue: u32,
@@ -77,7 +72,6 @@ impl View {
             settings: settings.running_text(),
             publishers: settings.publisher(),
             aggregators: settings.aggregator(),
-            shards: settings.shards(),
             configured: settings.external(),
             slots: settings.slots(),
             queue: settings.queue(),
@@ -128,22 +122,6 @@ impl View {
             });
         }
         missing
-    }
-
-    /// The end of the start for people; `None` before the node serves.
-    pub(super) fn start_summary(&self) -> Option<StartSummary> {
-        let running = self.running.get()?;
-        Some(StartSummary {
-            listen: running.mesh.bootstrap_addrs().iter().map(ToString::to_string).collect(),
-            peer_id: running.peer_id.to_string(),
-            network: self.network()?,
-            store_answers: running.store_answers(),
-            store: SharedStore {
-                publishers: self.publishers.clone(),
-                aggregators: self.aggregators.clone(),
-                shards: self.shards,
-            },
-        })
     }
 
     /// The node's view of the network.
