@@ -39,28 +39,6 @@ fn nothing_given_yields_the_documented_defaults() {
 }
 
 #[test]
-fn flags_beat_the_file_and_the_file_beats_the_defaults() {
-    let settings = Settings::resolve(
-        flags(&["--slots", "7", "--listen", "/ip4/127.0.0.1/tcp/1", "--mdns", "false"]),
-        file("slots = 3\nqueue = 5\nlisten = [\"/ip4/127.0.0.1/tcp/2\"]\nmdns = true"),
-        None,
-    )
-    .unwrap();
-    assert_eq!((settings.slots(), settings.queue(), settings.turns_per_minute()), (7, 5, 600));
-    assert_eq!(settings.listen(), ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
-    assert!(!settings.mdns());
-}
-
-#[test]
-fn the_publisher_stands_in_for_aggregator_and_heads() {
-    let one = Settings::resolve(flags(&["--publisher", "http://h:1"]), RunFlags::default(), None).unwrap();
-    assert_eq!(one.aggregator(), ["http://h:1"]);
-    assert_eq!(one.heads(), HeadsSetting::At("http://h:1".into()));
-    let none = Settings::resolve(flags(&["--heads", "none"]), RunFlags::default(), None).unwrap();
-    assert_eq!(none.heads(), HeadsSetting::Off);
-}
-
-#[test]
 fn several_stores_keep_their_order_whether_from_flags_or_the_file() {
     let expected = ["http://a", "http://b", "https://c"];
     for (words, text) in [
@@ -74,6 +52,8 @@ fn several_stores_keep_their_order_whether_from_flags_or_the_file() {
         );
         assert_eq!(settings.heads(), HeadsSetting::At("http://a".into()));
     }
+    let none = Settings::resolve(flags(&["--heads", "none"]), RunFlags::default(), None).unwrap();
+    assert_eq!(none.heads(), HeadsSetting::Off);
     let one = Settings::resolve(flags(&[]), file("aggregator = \"http://d\""), None).unwrap();
     assert_eq!(
         (one.publisher(), one.aggregator()),
@@ -106,6 +86,7 @@ fn refuses_options_that_contradict_each_other() {
 fn check(text: &str, line: usize, expected: &[&str]) {
     let error = parse(Path::new("/etc/baton.toml"), text).unwrap_err().to_string();
     assert!(error.starts_with(&format!("/etc/baton.toml:{line}: ")), "{text:?}: {error}");
+    assert!(!error.contains("secret"), "{error}");
     for part in expected {
         assert!(error.contains(part), "{text:?}: {error}");
     }
@@ -113,70 +94,19 @@ fn check(text: &str, line: usize, expected: &[&str]) {
 
 #[test]
 fn refuses_broken_lines_with_line_key_and_what_is_allowed() {
-    let number = "expected a whole number from 1 to 256";
-    check("slots = \"four\"", 1, &["`slots`", number, "string"]);
-    check("\n\nslots = 0", 3, &["`slots`", number]);
-    check("slots = -1", 1, &["`slots`", number]);
-    check("slots = 1.5", 1, &["`slots`", number, "float"]);
-    check("slots = 0x10", 1, &["`slots`", number]);
-    check("slots = 99999999999999999999", 1, &["`slots`", number]);
-    check("queue = 1\nmdns = \"yes\"", 2, &["`mdns`", "expected true or false"]);
+    check("slots = 0x10", 1, &["`slots`", "expected a whole number from 1 to 256"]);
     check("listen = \"/ip4/0.0.0.0/tcp/1\"", 1, &["`listen`", "expected a list"]);
+    check("listen = [\n  \"/ip4/0.0.0.0/tcp/1\",\n  7,\n]", 3, &["`listen`", "integer"]);
+    check("listen = [\"0.0.0.0:4001\"]", 1, &["`listen`", "0.0.0.0:4001", "/ip4/0.0.0.0/tcp/4001"]);
     let urls = "or a list of at most 8 such";
     check("publisher = []", 1, &["`publisher`", urls, "array"]);
     check("aggregator = [\"http://a\", 1]", 1, &["`aggregator`", urls, "integer"]);
-    check("listen = [\n  \"/ip4/0.0.0.0/tcp/1\",\n  7,\n]", 3, &["`listen`", "integer"]);
-    check("listen = [\"0.0.0.0:4001\"]", 1, &["`listen`", "0.0.0.0:4001", "/ip4/0.0.0.0/tcp/4001"]);
-    check("publisher = \"localhost\"", 1, &["`publisher`", "http://host:port"]);
     check("publisher = \"http://user:secret@h\"", 1, &["`publisher`", "without user name"]);
     check("admin = \"0.0.0.0:9464\"", 1, &["`admin`", "loopback", "this machine only"]);
-    check("engine = \"gpu\"", 1, &["`engine`", "\"native\"", "\"proxied\"", "\"echo\""]);
-    check("log = \"loud\"", 1, &["`log`", "\"trace\""]);
     check("model = \"\"", 1, &["`model`", "models list"]);
-    check("shards = 3", 1, &["`shards`", "from 4 to 2048"]);
-}
-
-#[test]
-fn refuses_unknown_keys_and_names_the_nearest() {
-    check("slot = 2", 1, &["no option `slot`", "did you mean `slots`?"]);
-    check("# a comment\ndata-dir = \"/x\"", 2, &["did you mean `data_dir`?"]);
     check("pause_at = \"sealed\"", 1, &["no option `pause_at`"]);
-    check("colour = true", 1, &["the options are: data_dir, listen"]);
     check("[network]\nlisten = []", 1, &["no option `network`"]);
-    check("slots.now = 2", 1, &["`slots`", "table"]);
-}
-
-#[test]
-fn refuses_what_is_not_toml_with_its_line() {
-    check("slots = 2\nqueue = ", 2, &["not valid TOML"]);
     check("slots = 2\nslots = 3", 2, &["not valid TOML", "duplicate"]);
-    check("listen = [\"a\"", 1, &["not valid TOML"]);
-}
-
-#[test]
-fn tells_everything_that_is_wrong_in_the_order_of_the_file() {
-    let text = "slotts = 1\nqueue = \"many\"\nslots = 3\nmdns = \nshards = 3\nlog = [\"a\"]\n";
-    let examined = config::examine::<RunFlags>(Path::new("c.toml"), text);
-    let lines: Vec<_> = examined.problems.iter().map(ConfigError::line).collect();
-    assert_eq!(lines, [1, 2, 4, 5, 6].map(Some), "{:?}", examined.problems);
-    assert_eq!(examined.options, RunFlags { slots: Some(3), ..RunFlags::default() });
-    assert_eq!(examined.lines, [("slots", 3)]);
-    let keys: Vec<_> = examined.problems.iter().map(ConfigError::key).collect();
-    assert_eq!(keys, [Some("slotts"), Some("queue"), None, Some("shards"), Some("log")]);
-}
-
-#[test]
-fn no_secret_of_a_url_is_repeated() {
-    let error = parse(Path::new("c"), "publisher = \"http://user:secret@h\"").unwrap_err();
-    assert!(!error.to_string().contains("secret"));
-}
-
-#[test]
-fn a_missing_file_is_an_error_only_where_one_was_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("none.toml");
-    assert!(read_config_text(&path, false).unwrap().is_none());
-    assert!(matches!(read_config_text(&path, true), Err(ConfigError::Read { .. })));
 }
 
 #[test]
@@ -229,14 +159,6 @@ fn every_option_has_a_default_or_may_be_absent() {
 }
 
 #[test]
-fn numbers_hold_their_range() {
-    assert_eq!(set("slots", "256"), Ok(()));
-    for text in ["0", "257", "-1", "1.5", "", "four", "99999999999999999999999"] {
-        assert_eq!(set("slots", text).unwrap_err(), "expected a whole number from 1 to 256", "{text}");
-    }
-}
-
-#[test]
 fn the_admin_port_is_loopback_or_nothing() {
     assert_eq!(parse_admin("none"), Ok(AdminSetting::Off));
     assert!(
@@ -275,14 +197,6 @@ fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
     }
     let read = parse(Path::new("c"), &written).unwrap();
     assert_eq!(Settings::resolve(RunFlags::default(), read, None).unwrap(), settings);
-}
-
-#[test]
-fn the_query_of_a_url_is_not_shown() {
-    let flags = RunFlags { publisher: Some(vec!["https://h/p?token=abc".to_owned()]), ..RunFlags::default() };
-    let settings = Settings::resolve(flags, RunFlags::default(), None).unwrap();
-    let shown = format!("{:?}", settings.shown());
-    assert!(!shown.contains("abc") && shown.contains("https://h/p?REDACTED"), "{shown}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::process::{Node, baton_node, failure, output, text};
+use crate::process::{baton_node, failure, output, text};
 
 #[test]
 fn the_effective_configuration_says_where_each_value_comes_from() {
@@ -137,16 +137,4 @@ fn a_killed_download_is_gone_on_with_and_seen_in_the_list() {
         let said = text(&output(home.path(), &["models", "list"]).stdout);
         assert!(said.contains(if expected == "whole" { "10 % fetched" } else { "% fetched" }), "{said}");
     }
-}
-
-#[test]
-fn limits_of_resources_are_taken_from_the_file() {
-    let home = tempfile::tempdir().unwrap();
-    let file = home.path().join("node.toml");
-    fs::write(&file, "max_connections = 9\njournal_mb = 16\ncache_mb = 0\n").unwrap();
-    let mut node = Node::start(home.path(), &["--config", file.to_str().unwrap()]);
-    assert_eq!(node.stop().0, Some(0));
-    fs::write(&file, "max_connections = 1\n").unwrap();
-    let (code, said) = failure(&mut baton_node(home.path(), &["run", "--config", file.to_str().unwrap()]));
-    assert!(code == 2 && said.contains("from 8 to 65536"), "{said}");
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_node::{engine::echo::EchoConfig, service::ServiceLimits};
+use baton_node::service::ServiceLimits;
 use baton_proto::{
     ErrorCode, SignedObject,
     check::CheckOrder,
@@ -16,9 +16,11 @@ use tempfile::tempdir;
 use super::{
     fairness::{counting, granted, run_under, trusting},
     network::{
+        World,
         client::{Changes, Client, PreparedTurn, Session, next_frame},
         node::{Setup, TestNode},
         store::MemoryStore,
+        world,
     },
 };
 
@@ -113,8 +115,8 @@ fn ending() -> impl Strategy<Value = Ending> {
 }
 
 async fn start(folder: &std::path::Path, store: &Arc<MemoryStore>, tokens_per_hour: u64) -> TestNode {
-    let echo = EchoConfig { token_delay: Duration::from_millis(4), ..EchoConfig::default() };
-    TestNode::start(folder, store, Setup { echo, ..counting(limited(tokens_per_hour)) }).await
+    let limits = counting(limited(tokens_per_hour)).limits;
+    TestNode::start(folder, store, Setup { limits, ..Setup::slow(4) }).await
 }
 
 /// Tokens that leave a node in turns with these endings.
@@ -188,9 +190,8 @@ proptest! {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_cuts_its_turns_is_refused_when_its_hour_is_used() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let limits = ServiceLimits { max_turn_time: Duration::from_secs(20), ..limited(200) };
-    let node = TestNode::start(folder.path(), &store, counting(limits)).await;
+    let World { node, .. } = world(counting(limits)).await;
     let mut outcomes = Vec::new();
     for _ in 0..5 {
         let (client, session) = (Client::start().await, Session::new());
@@ -199,16 +200,13 @@ async fn a_client_that_cuts_its_turns_is_refused_when_its_hour_is_used() {
     }
     let refused = Err(ErrorCode::QuotaExceeded);
     assert_eq!(outcomes, [Ok(89), Ok(89), refused, refused, refused]);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_that_were_never_computed_come_back_and_a_cut_turn_counts_at_its_grant() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let echo = EchoConfig { token_delay: Duration::from_millis(100), ..EchoConfig::default() };
     let limits = ServiceLimits { max_turn_time: Duration::from_secs(60), ..limited(100) };
-    let node = TestNode::start(folder.path(), &store, Setup { echo, ..counting(limits) }).await;
-    let (client, session) = (Client::start().await, Session::new());
+    let Setup { limits, .. } = counting(limits);
+    let World { node, client, session, .. } = world(Setup { limits, ..Setup::slow(100) }).await;
     assert_eq!(cut(&client, &node, &turn(&session, &node, 90, 0), 1).await, Ok(1));
     node.until(|counts| counts.failed.len() == 1).await;
     let (next, grant) = (Session::new(), granted(1, Vec::new()));
@@ -229,14 +227,11 @@ async fn tokens_that_were_never_computed_come_back_and_a_cut_turn_counts_at_its_
     let second = turn(&Session::new(), &node, 20, 0);
     let refused = run_under(&client, &node, &second, grant.used(&second.auth)).await;
     assert_eq!(refused.code(), Some(ErrorCode::QuotaExceeded), "its only turn was begun");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_counts_for_a_sixteenth_of_its_tokens() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, counting(limited(100))).await;
-    let client = Client::start().await;
+    let World { node, client, .. } = world(counting(limited(100))).await;
     // The 1,000 words and the two of the system text cost 63 tokens, and the answer one.
     let mut codes = Vec::new();
     for _ in 0..2 {
@@ -247,7 +242,6 @@ async fn a_prompt_counts_for_a_sixteenth_of_its_tokens() {
         codes.push(client.run(&node, &prepared).await.code());
     }
     assert_eq!(codes, [None, Some(ErrorCode::QuotaExceeded)]);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -259,9 +253,7 @@ async fn the_prompt_of_a_turn_counts_before_its_first_check() {
 }
 
 async fn refuses_the_second_turn_with_checks(most_tokens: u32) {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, counting(limited(100))).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(counting(limited(100))).await;
     let first = turn(&session, &node, 1, 0);
     let reply = client.run(&node, &first).await;
     let committed = reply.committed().unwrap();
@@ -289,5 +281,4 @@ async fn refuses_the_second_turn_with_checks(most_tokens: u32) {
         codes.push(client.run(&node, &session.prepare(&node, &words(800), changes)).await.code());
     }
     assert_eq!(codes, [ErrorCode::PayloadRejected, ErrorCode::QuotaExceeded].map(Some), "{most_tokens}");
-    node.stop().await;
 }

@@ -26,15 +26,14 @@ use baton_proto::{
     receipt::EngineKind,
     right::{Right, RightChain, RightScope, TurnQuota},
 };
-use tempfile::{TempDir, tempdir};
 use tokio::{io::AsyncWriteExt as _, sync::Semaphore, time::Instant};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use crate::service::network::{
+    World,
     client::{Changes, Client, Session},
     node::{Setup, TestNode},
-    now_ms,
-    store::MemoryStore,
+    now_ms, world,
 };
 
 const MODEL: ModelId = ModelId([0x42; 32]);
@@ -118,13 +117,8 @@ fn offering(embedder: Arc<dyn Embedder>) -> Option<EmbeddingModel> {
     Some(EmbeddingModel { offer, embedder })
 }
 
-async fn node(setup: Setup) -> (TestNode, TempDir) {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    (TestNode::start(&folder.path().join("journal"), &store, setup).await, folder)
-}
-
-async fn embedding_node() -> (TestNode, TempDir) {
-    node(Setup { embeddings: offering(Arc::new(Hashing)), ..Setup::default() }).await
+async fn embedding_node() -> World {
+    world(Setup { embeddings: offering(Arc::new(Hashing)), ..Setup::default() }).await
 }
 
 /// A request, with the secret for its answer.
@@ -213,8 +207,7 @@ async fn refused(client: &Client, node: &TestNode, order: &Order) -> ErrorCode {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn texts_are_embedded_and_only_their_client_can_open_the_signed_vectors() {
-    let (node, _folder) = embedding_node().await;
-    let client = Client::start().await;
+    let World { node, client, .. } = embedding_node().await;
     let texts = ["the cat sleeps on the sofa", "", "interest rates rose"];
     let asked = order(&node, &texts);
     let answer = ask(&client, &node, &asked).await;
@@ -238,24 +231,21 @@ async fn texts_are_embedded_and_only_their_client_can_open_the_signed_vectors() 
     assert_eq!(self::reply(&answer, &many).vectors().len(), MAX_EMBED_TEXTS);
     // Turns are served as well.
     client.turn(&node, &mut Session::new(), "hello").await;
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_offers_none_does_not_speak_the_protocol() {
-    let (node, _folder) = node(Setup::default()).await;
-    let client = Client::start().await;
+    let World { node, client, .. } = world(Setup::default()).await;
     let deadline = Instant::now() + Duration::from_secs(20);
     let opened = client.mesh.open_side(node.node, &node.mesh.listen_addrs(), &EMBED_PROTOCOL, deadline).await;
     assert!(matches!(opened, Err(OpenError::ProtocolUnsupported)), "{opened:?}");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_wrong_with_an_order_is_refused_by_name_and_nothing_is_computed() {
     let gated = GatedEmbedder::new(1);
-    let (node, _folder) = node(Setup { embeddings: offering(gated.clone()), ..Setup::default() }).await;
-    let client = Client::start().await;
+    let World { node, client, .. } =
+        world(Setup { embeddings: offering(gated.clone()), ..Setup::default() }).await;
     type Change = Box<dyn FnOnce(&mut EmbedAuth)>;
     let cases: Vec<(Change, ErrorCode)> = vec![
         (Box::new(|auth| auth.version = 1), ErrorCode::UnsupportedVersion),
@@ -301,13 +291,11 @@ async fn whatever_is_wrong_with_an_order_is_refused_by_name_and_nothing_is_compu
     assert_eq!(gated.began.load(SeqCst), 0);
     let good = order(&node, &["a"]);
     reply(&ask(&client, &node, &good).await, &good);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_texts_than_allowed_are_refused_once_they_are_opened() {
-    let (node, _folder) = embedding_node().await;
-    let client = Client::start().await;
+    let World { node, client, .. } = embedding_node().await;
     for (texts, expected) in [
         (vec![], ErrorCode::PayloadRejected),
         (vec![String::new(); MAX_EMBED_TEXTS + 1], ErrorCode::FrameTooLarge),
@@ -326,13 +314,12 @@ async fn more_texts_than_allowed_are_refused_once_they_are_opened() {
         order.request.auth = SignedObject::sign(auth, &order.key).bytes().clone();
         assert_eq!(refused(&client, &node, &order).await, expected);
     }
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_served_once() {
-    let (node, _folder) = embedding_node().await;
-    let (client, thief) = (Client::start().await, Client::start().await);
+    let World { node, client, .. } = embedding_node().await;
+    let thief = Client::start().await;
     let first = order(&node, &["a"]);
     reply(&ask(&client, &node, &first).await, &first);
     assert_eq!(refused(&client, &node, &first).await, ErrorCode::Replayed);
@@ -347,15 +334,14 @@ async fn a_request_is_served_once() {
         quota: None,
     };
     assert_eq!(refused(&client, &node, &again).await, ErrorCode::IdempotencyConflict);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_requests_count_to_the_same_scores_as_forged_turns() {
     let limits = ServiceLimits { own_networks: Networks::default(), ..Setup::default().limits };
     let setup = Setup { limits, embeddings: offering(Arc::new(Hashing)), ..Setup::default() };
-    let (node, _folder) = node(setup).await;
-    let (forger, honest) = (Client::start().await, Client::start().await);
+    let World { node, client: honest, .. } = world(setup).await;
+    let forger = Client::start().await;
     for _ in 0..4 {
         let mut forged = order(&node, &["a"]);
         let other = SecretSigningKey::generate();
@@ -369,7 +355,6 @@ async fn forged_requests_count_to_the_same_scores_as_forged_turns() {
     assert_eq!(forger.run(&node, &turn).await.code(), Some(ErrorCode::RateLimited));
     let good = order(&node, &["a"]);
     reply(&ask(&honest, &node, &good).await, &good);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -377,7 +362,7 @@ async fn requests_wait_unopened_in_a_bounded_queue_and_an_abandoned_one_leaves_i
     let gated = GatedEmbedder::new(0);
     let limits = ServiceLimits { queue: 2, ..Setup::default().limits };
     let setup = Setup { limits, embeddings: offering(gated.clone()), ..Setup::default() };
-    let (node, _folder) = node(setup).await;
+    let node = world(setup).await.node;
     let clients = [Client::start().await, Client::start().await, Client::start().await];
     let orders: Vec<Order> = (0..4).map(|_| order(&node, &["a"])).collect();
     let mut first = send(&clients[0], &node, &orders[0]).await;
@@ -395,7 +380,6 @@ async fn requests_wait_unopened_in_a_bounded_queue_and_an_abandoned_one_leaves_i
     reply(&next(&mut first).await, &orders[0]);
     reply(&next(&mut third).await, &orders[2]);
     assert_eq!((gated.began.load(SeqCst), gated.dropped.load(SeqCst)), (2, 0));
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -403,36 +387,31 @@ async fn work_stops_when_its_client_hangs_up_and_when_its_time_is_over() {
     let gated = GatedEmbedder::new(0);
     let limits = ServiceLimits { max_embed_time: Duration::from_millis(200), ..Setup::default().limits };
     let setup = Setup { limits, embeddings: offering(gated.clone()), ..Setup::default() };
-    let (node, _folder) = node(setup).await;
-    let client = Client::start().await;
+    let World { node, client, .. } = world(setup).await;
     assert_eq!(refused(&client, &node, &order(&node, &["a"])).await, ErrorCode::QuotaExceeded);
     assert_eq!(gated.dropped.load(SeqCst), 1, "the work was dropped");
     node.stop().await;
 
     let gated = GatedEmbedder::new(0);
     let setup = Setup { embeddings: offering(gated.clone()), ..Setup::default() };
-    let (node, _folder) = self::node(setup).await;
-    let client = Client::start().await;
+    let World { node, client, .. } = world(setup).await;
     let mut stream = send(&client, &node, &order(&node, &["a"])).await;
     gated.until_began(1).await;
     stream.close().await.unwrap();
     until(|| gated.dropped.load(SeqCst) == 1).await;
     until(|| node.service.embeddings_load() == (0, 0)).await;
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_peer_is_let_go_and_the_next_is_served() {
     let limits = ServiceLimits { request_timeout: Duration::from_millis(100), ..Setup::default().limits };
     let setup = Setup { limits, embeddings: offering(Arc::new(Hashing)), ..Setup::default() };
-    let (node, _folder) = node(setup).await;
-    let client = Client::start().await;
+    let World { node, client, .. } = world(setup).await;
     let mut silent = open(&client, &node).await;
     let deadline = Instant::now() + Duration::from_secs(20);
     assert!(!matches!(silent.recv_by(64, deadline).await, Ok(Some(_))), "it ends without an answer");
     let good = order(&node, &["a"]);
     reply(&ask(&client, &node, &good).await, &good);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -448,8 +427,7 @@ async fn unknown_peers_share_their_tokens_and_holders_of_a_grant_have_their_own(
         ..Setup::default().limits
     };
     let setup = Setup { limits, embeddings: offering(Arc::new(Hashing)), ..Setup::default() };
-    let (node, _folder) = node(setup).await;
-    let client = Client::start().await;
+    let World { node, client, .. } = world(setup).await;
     for _ in 0..3 {
         // Unused tokens come back: a word costs one token.
         let good = order(&node, &["word"]);
@@ -472,5 +450,4 @@ async fn unknown_peers_share_their_tokens_and_holders_of_a_grant_have_their_own(
     let stolen = under(stolen, &granted.auth);
     assert_eq!(refused(&client, &node, &stolen).await, ErrorCode::BadSignature, "a proof for another one");
     reply(&ask(&client, &node, &granted).await, &granted);
-    node.stop().await;
 }

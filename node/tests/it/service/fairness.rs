@@ -1,14 +1,10 @@
 //! Fair service beside greedy or dishonest peers: bans, slots before work, grants, and stored receipts.
 
-use std::{
-    sync::{Arc, atomic::Ordering::SeqCst},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use baton_keys::SecretSigningKey;
 use baton_mesh::Networks;
 use baton_node::{
-    engine::echo::EchoConfig,
     ledger,
     service::{QuotaPolicy, ServiceLimits},
 };
@@ -19,23 +15,18 @@ use baton_proto::{
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame},
 };
-use tempfile::{TempDir, tempdir};
+use tempfile::tempdir;
 
 use crate::service::network::{
+    World,
     client::{Changes, Client, PreparedTurn, Reply, Session, next_frame, read_reply},
     node::{Setup, TestNode},
-    now_ms,
-    store::MemoryStore,
+    now_ms, start, world,
 };
 
 /// A node that counts this machine's peers, as it does by default.
 pub(super) fn counting(limits: ServiceLimits) -> Setup {
     Setup { limits: ServiceLimits { own_networks: Networks::default(), ..limits }, ..Setup::default() }
-}
-
-async fn node(setup: Setup) -> (TestNode, TempDir) {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    (TestNode::start(&folder.path().join("journal"), &store, setup).await, folder)
 }
 
 fn forged(session: &Session, node: &TestNode) -> PreparedTurn {
@@ -47,7 +38,7 @@ fn forged(session: &Session, node: &TestNode) -> PreparedTurn {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forging_peer_is_refused_unread_and_cut_off_while_its_neighbours_are_served() {
-    let (node, _folder) = node(counting(Setup::default().limits)).await;
+    let node = world(counting(Setup::default().limits)).await.node;
     let (forger, honest) = (Client::start().await, Client::start().await);
     let (session, mut other) = (Session::new(), Session::new());
     for _ in 0..4 {
@@ -74,13 +65,11 @@ async fn a_forging_peer_is_refused_unread_and_cut_off_while_its_neighbours_are_s
     tokio::time::timeout(Duration::from_secs(20), cut_off).await.expect("the forger is cut off");
     honest.turn(&node, &mut other, "still here").await;
     assert_eq!(node.jobs(), 2);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_and_replays_are_counted_and_one_of_each_bans_nobody() {
-    let (node, _folder) = node(counting(Setup::default().limits)).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(counting(Setup::default().limits)).await;
     let mut garbage = client.open_raw(&node, &[0xff; 9]).await;
     assert!(matches!(next_frame(&mut garbage).await, Some(NodeFrame::Refused { .. })));
     assert_eq!(client.run(&node, &forged(&session, &node)).await.code(), Some(ErrorCode::BadSignature));
@@ -91,18 +80,13 @@ async fn garbage_and_replays_are_counted_and_one_of_each_bans_nobody() {
     );
     assert_eq!(client.run(&node, &stale).await.code(), Some(ErrorCode::Replayed));
     client.turn(&node, &mut session, "a hiccup bans nobody").await;
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_fetched_and_nothing_computed_before_a_turn_has_a_slot() {
-    let (store, folders) = (Arc::new(MemoryStore::default()), [tempdir().unwrap(), tempdir().unwrap()]);
-    let author = TestNode::start(folders[0].path(), &store, Setup::default()).await;
-    let echo = EchoConfig { token_delay: Duration::from_millis(30), ..EchoConfig::default() };
+    let World { node: author, client, mut session, store } = world(Setup::default()).await;
     let limits = ServiceLimits { slots: 1, ..Setup::default().limits };
-    let setup = Setup { seed: 2, echo, limits, ..Setup::default() };
-    let busy = TestNode::start(folders[1].path(), &store, setup).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let busy = start(&store, Setup { seed: 2, limits, ..Setup::slow(30) }).await;
     client.turn(&author, &mut session, "a turn that the other node has to fetch").await;
 
     let long = Session::new();
@@ -122,8 +106,6 @@ async fn nothing_is_fetched_and_nothing_computed_before_a_turn_has_a_slot() {
     while next_frame(&mut waiting).await.is_some() {}
     assert_eq!(busy.jobs(), jobs + 1);
     assert!(store.gets.load(SeqCst) > gets, "then it was fetched");
-    author.stop().await;
-    busy.stop().await;
 }
 
 pub(super) struct GrantHolder {
@@ -176,7 +158,7 @@ pub(super) async fn run_under(
 async fn free_identities_of_one_subnet_share_its_tokens_also_on_loopback() {
     for (own_networks, expected) in [(Networks::default(), 2), (Networks::loopback(), 4)] {
         let limits = ServiceLimits { own_networks, tokens_per_hour: 200, ..Setup::default().limits };
-        let (node, _folder) = node(Setup { limits, ..Setup::default() }).await;
+        let node = world(Setup { limits, ..Setup::default() }).await.node;
         let mut served = 0;
         for _ in 0..4 {
             let (client, session) = (Client::start().await, Session::new());
@@ -192,15 +174,14 @@ async fn free_identities_of_one_subnet_share_its_tokens_also_on_loopback() {
             );
         }
         assert_eq!(served, expected);
-        node.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
     let quotas = QuotaPolicy { required: true, revoked: vec![RightId([9; 16])], ..trusting() };
-    let (node, _folder) = node(counting(ServiceLimits { quotas, ..Setup::default().limits })).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } =
+        world(counting(ServiceLimits { quotas, ..Setup::default().limits })).await;
     let bare = session.prepare(&node, "hello", Changes::default());
     assert_eq!(client.run(&node, &bare).await.code(), Some(ErrorCode::GrantRequired));
     assert_eq!(node.jobs(), 0);
@@ -235,15 +216,14 @@ async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
     assert_eq!(refused.code(), Some(ErrorCode::QuotaExceeded));
     let alone = client.ask_after(&node, &ClientFrame::Quota(other.used(&prepared.auth))).await;
     assert!(matches!(alone, Some(NodeFrame::Refused { code: ErrorCode::NonCanonical, .. })), "{alone:?}");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_receipts_of_acknowledged_turns_are_kept_and_of_no_others() {
     let kept = tempdir().unwrap();
     let ledger = kept.path().join("receipts");
-    let (node, _folder) = node(Setup { ledger: Some(ledger.clone()), ..Setup::default() }).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } =
+        world(Setup { ledger: Some(ledger.clone()), ..Setup::default() }).await;
     let (_, first) = client.turn(&node, &mut session, "one two three").await;
     let (_, _unacknowledged) = client.turn(&node, &mut session, "four five").await;
     let ack = ClientFrame::Note(session.sign(session.ack(&first)));

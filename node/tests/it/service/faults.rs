@@ -6,10 +6,7 @@ use std::{
 };
 
 use baton_mesh::TurnStream;
-use baton_node::{
-    engine::echo::EchoConfig,
-    service::{BlobSource, PausePoints, Step},
-};
+use baton_node::service::{BlobSource, PausePoints, Step};
 use baton_proto::{
     ErrorCode, codec,
     ids::NodeId,
@@ -20,18 +17,19 @@ use tokio::time::Instant;
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use crate::service::network::{
+    World,
     client::{Changes, Client, Session, next_frame, read_reply},
     node::{Setup, TestNode},
+    start,
     store::MemoryStore,
+    world,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_down_delays_nothing_and_gets_the_blob_later() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let mut setup = Setup::default();
     setup.limits.store_wait = Duration::from_millis(50);
-    let node = TestNode::start(folder.path(), &store, setup).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, store } = world(setup).await;
     store.down.store(true, SeqCst);
     let (reply, _) = client.turn(&node, &mut session, "hello").await;
     assert_eq!(reply.store(), Some(StoreState::Pending));
@@ -44,119 +42,84 @@ async fn a_store_that_is_down_delays_nothing_and_gets_the_blob_later() {
     assert_eq!(store.blobs.lock().unwrap().len(), 2);
     let status = client.status(&node, &session, &prepared).await.unwrap();
     assert!(matches!(status, TurnStatus::Sealed { store: StoreState::Stored { .. }, .. }), "{status:?}");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gives_up_on_a_store_after_its_time_and_says_so() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let mut setup = Setup::default();
     setup.limits.store_give_up = Duration::from_millis(100);
-    let node = TestNode::start(folder.path(), &store, setup).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, store } = world(setup).await;
     store.down.store(true, SeqCst);
     let (reply, _) = client.turn(&node, &mut session, "hello").await;
     assert_eq!(reply.store(), Some(StoreState::GivenUp));
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_to_a_put_is_probed_and_not_sent_again() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, store } = world(Setup::default()).await;
     store.lose_answers.store(true, SeqCst);
     let (reply, _) = client.turn(&node, &mut session, "hello").await;
     assert!(matches!(reply.store(), Some(StoreState::Stored { .. })), "{:?}", reply.store());
     assert_eq!(store.puts.load(SeqCst), 1);
-    node.stop().await;
 }
 
-/// Two connected nodes; the first has served one turn.
-async fn pair(store: &Arc<MemoryStore>) -> ([tempfile::TempDir; 2], TestNode, TestNode, Client, Session) {
-    let folders = [tempdir().unwrap(), tempdir().unwrap()];
-    let first = TestNode::start(folders[0].path(), store, Setup::default()).await;
-    let bootstrap = first.mesh.bootstrap_addrs();
-    let setup = Setup { seed: 2, bootstrap, ..Setup::default() };
-    let second = TestNode::start(folders[1].path(), store, setup).await;
+/// Two connected nodes; the first, in the world, has served one turn.
+async fn pair() -> (World, TestNode) {
+    let mut world = world(Setup::default()).await;
+    let bootstrap = world.node.mesh.bootstrap_addrs();
+    let second = start(&world.store, Setup { seed: 2, bootstrap, ..Setup::default() }).await;
     let deadline = Instant::now() + Duration::from_secs(20);
     let ready = |peers: &[baton_mesh::PeerInfo]| peers.iter().any(|peer| peer.connected && peer.serves_turns);
     let found = second.mesh.wait_for_peers(deadline, ready).await;
-    let (peers, network, stats) = (second.mesh.peers(), second.mesh.network(), first.mesh.stats());
+    let (peers, network, stats) = (second.mesh.peers(), second.mesh.network(), world.node.mesh.stats());
     assert!(found.is_some(), "the nodes do not find each other: {peers:?}, {network:?}, {stats:?}");
-    let (client, mut session) = (Client::start().await, Session::new());
-    client.turn(&first, &mut session, "hello").await;
-    (folders, first, second, client, session)
+    world.client.turn(&world.node, &mut world.session, "hello").await;
+    (world, second)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_bytes_from_the_store_mean_the_next_source() {
-    let store = Arc::new(MemoryStore::default());
-    let (_folders, first, second, client, mut session) = pair(&store).await;
-    store.corrupt();
-    client.turn(&second, &mut session, "again").await;
-    let counts = second.counts();
-    assert_eq!((counts.wrong, counts.used), (vec![BlobSource::Store], vec![BlobSource::Peer]));
-    first.stop().await;
-    second.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_blob_missing_from_the_store_comes_from_its_author() {
-    let store = Arc::new(MemoryStore::default());
-    let (_folders, first, second, client, mut session) = pair(&store).await;
-    store.blobs.lock().unwrap().clear();
-    client.turn(&second, &mut session, "again").await;
-    assert_eq!(second.counts().used, [BlobSource::Peer]);
-    first.stop().await;
-    second.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_silent_store_does_not_hold_up_the_author() {
-    let store = Arc::new(MemoryStore::default());
-    let (_folders, first, second, client, mut session) = pair(&store).await;
-    store.silent.store(true, SeqCst);
-    let begun = Instant::now();
-    client.turn(&second, &mut session, "again").await;
-    let (gets, lasted) = (store.gets.load(SeqCst), begun.elapsed());
-    assert_eq!((second.counts().used, gets), (vec![BlobSource::Peer], 1));
-    // Twenty seconds are the limit of the whole search.
-    assert!(lasted < Duration::from_secs(10), "{lasted:?}");
-    first.stop().await;
-    second.stop().await;
+async fn a_blob_that_the_store_does_not_give_comes_from_its_author() {
+    let cases: [(&str, fn(&MemoryStore), &[BlobSource]); 3] = [
+        ("wrong", MemoryStore::corrupt, &[BlobSource::Store]),
+        ("missing", |store| store.blobs.lock().unwrap().clear(), &[]),
+        ("silent", |store| store.silent.store(true, SeqCst), &[]),
+    ];
+    for (name, harm, wrong) in cases {
+        let (mut world, second) = pair().await;
+        harm(&world.store);
+        let begun = Instant::now();
+        world.client.turn(&second, &mut world.session, "again").await;
+        // Twenty seconds are the limit of the whole search.
+        assert!(begun.elapsed() < Duration::from_secs(10), "{name}: {:?}", begun.elapsed());
+        let counts = second.counts();
+        assert_eq!((&counts.wrong[..], &counts.used[..]), (wrong, &[BlobSource::Peer][..]), "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blob_that_no_source_has_right_is_named_so() {
-    let store = Arc::new(MemoryStore::default());
-    let (_folders, first, second, client, session) = pair(&store).await;
-    first.stop().await;
+    let (World { node, client, session, store }, second) = pair().await;
+    node.stop().await;
     store.corrupt();
     let prepared = session.prepare(&second, "again", Changes::default());
     assert_eq!(client.run(&second, &prepared).await.code(), Some(ErrorCode::BlobHashMismatch));
     store.blobs.lock().unwrap().clear();
     assert_eq!(client.run(&second, &prepared).await.code(), Some(ErrorCode::BlobUnavailable));
     assert_eq!(second.jobs(), 0);
-    second.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_for_a_blob_that_the_store_has_only_soon() {
-    let store = Arc::new(MemoryStore::default());
-    let (_folders, first, second, client, mut session) = pair(&store).await;
-    first.stop().await;
+    let (World { node, client, mut session, store }, second) = pair().await;
+    node.stop().await;
     store.late.store(2, SeqCst);
     client.turn(&second, &mut session, "again").await;
     assert_eq!(second.counts().used, [BlobSource::Store]);
-    second.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_slows_the_engine() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let session = Session::new();
+    let World { node, session, .. } = world(Setup::default()).await;
     let prepared = session.prepare(&node, &"word ".repeat(400), Changes::default());
     // A pipe of 512 bytes each way: there is no other buffer between the turn and its reader.
     let (near, far) = tokio::io::duplex(512);
@@ -171,15 +134,11 @@ async fn a_slow_reader_slows_the_engine() {
     let reply = read_reply(stream, &prepared).await;
     assert_eq!(reply.ids().len(), 401);
     assert!(reply.complete && reply.committed().is_some());
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_stream_ends_its_turn_after_the_grace() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let echo = EchoConfig { token_delay: Duration::from_millis(20), ..EchoConfig::default() };
-    let node = TestNode::start(folder.path(), &store, Setup { echo, ..Setup::default() }).await;
-    let (client, session) = (Client::start().await, Session::new());
+    let World { node, client, session, .. } = world(Setup::slow(20)).await;
     let prepared = session.prepare(&node, &"word ".repeat(400), Changes::default());
     let mut stream = client.open(&node, &ClientFrame::Turn(prepared.request.clone())).await;
     next_frame(&mut stream).await.unwrap();
@@ -188,15 +147,11 @@ async fn a_dropped_stream_ends_its_turn_after_the_grace() {
     assert_eq!(node.counts().finished, 0);
     let status = client.status(&node, &session, &prepared).await;
     assert_eq!(status, Err(ErrorCode::StatusUnknown), "nobody works on it any more");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_refuses_new_turns_and_finishes_running_ones() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let echo = EchoConfig { token_delay: Duration::from_millis(30), ..EchoConfig::default() };
-    let node = TestNode::start(folder.path(), &store, Setup { echo, ..Setup::default() }).await;
-    let (client, session) = (Client::start().await, Session::new());
+    let World { node, client, session, .. } = world(Setup::slow(30)).await;
     let running = session.prepare(&node, &"word ".repeat(20), Changes::default());
     let stream = client.open(&node, &ClientFrame::Turn(running.request.clone())).await;
     node.until(|counts| counts.started == 1).await;
@@ -209,7 +164,6 @@ async fn draining_refuses_new_turns_and_finishes_running_ones() {
     assert_eq!(refused.code(), Some(ErrorCode::Busy));
     let reply = read_reply(stream, &running).await;
     assert!(reply.committed().is_some() && reply.complete);
-    node.stop().await;
 }
 
 /// Ends a turn at a step, restarts the node on the same folder, and sends the same request again.
@@ -242,7 +196,6 @@ async fn a_turn_that_ended_before_it_was_sealed_runs_again() {
     for step in [Step::Accepted, Step::Fetched, Step::MidToken] {
         let (node, reply, _, jobs) = restart_at(step).await;
         assert_eq!((jobs, reply.text().as_str()), (1, "echo: hello there"), "{step:?}");
-        node.stop().await;
     }
 }
 
@@ -254,6 +207,5 @@ async fn a_turn_that_was_journaled_is_stored_and_answered_but_never_run_again() 
         node.until(|counts| counts.stored.len() == 1).await;
         assert!(matches!(node.counts().stored[0], StoreState::Stored { .. }));
         assert_eq!(store.puts.load(SeqCst), 1, "the PUT that arrived is not repeated");
-        node.stop().await;
     }
 }

@@ -2,17 +2,17 @@
 //! is a pipe in this process. Run with
 //! `cargo test -p baton-node --release --test it service::overhead -- --ignored --nocapture`.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use baton_mesh::TurnStream;
 use baton_proto::{codec, ids::NodeId, wire::ClientFrame};
-use tempfile::tempdir;
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use crate::service::network::{
-    client::{Changes, Client, Session, read_reply},
-    node::{Setup, TestNode},
-    store::MemoryStore,
+    World,
+    client::{Changes, Session, read_reply},
+    node::Setup,
+    world,
 };
 
 const TURNS: usize = 200;
@@ -28,9 +28,7 @@ fn report(name: &str, mut millis: Vec<f64>) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement: its figures mean something on an idle machine and in a release build"]
 async fn a_turn_costs_little_besides_its_tokens() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let client = Client::start().await;
+    let World { node, client, .. } = world(Setup::default()).await;
     for (name, over_mesh) in [("pipe", false), ("libp2p over TCP on loopback", true)] {
         let mut session = Session::new();
         let (mut committed, mut whole) = (Vec::new(), Vec::new());
@@ -59,5 +57,4 @@ async fn a_turn_costs_little_besides_its_tokens() {
             "a turn takes half a second by itself"
         );
     }
-    node.stop().await;
 }

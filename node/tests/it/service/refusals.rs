@@ -1,9 +1,6 @@
 //! The service's refusals and their codes.
 
-use std::{
-    sync::{Arc, atomic::Ordering::SeqCst},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
 use baton_mesh::TurnStream;
@@ -20,31 +17,16 @@ use baton_proto::{
     turn::{Payload, TurnAuth, json_schema_hash},
     wire::{ClientFrame, InlineBlob, NodeFrame, StoreState, TurnStatus},
 };
-use tempfile::{TempDir, tempdir};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use super::fairness::counting;
 use crate::service::network::{
-    client::{Changes, Client, PreparedTurn, Session, next_frame},
-    node::{Setup, TestNode},
-    now_ms,
-    store::MemoryStore,
+    World,
+    client::{Changes, PreparedTurn, Session, next_frame},
+    node::Setup,
+    now_ms, world,
 };
-
-struct World {
-    node: TestNode,
-    client: Client,
-    session: Session,
-    store: Arc<MemoryStore>,
-    _folder: TempDir,
-}
-
-async fn world(setup: Setup) -> World {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, setup).await;
-    World { node, client: Client::start().await, session: Session::new(), store, _folder: folder }
-}
 
 impl World {
     /// Sends the next turn with changes, and expects this code and no generation.
@@ -132,7 +114,6 @@ async fn refuses_what_is_wrong_with_an_authorisation() {
     for (changes, expected) in cases {
         world.check(changes, expected).await;
     }
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,7 +143,6 @@ async fn refuses_signatures_by_others_and_frames_that_are_none() {
         let answer = next_frame(&mut stream).await.unwrap();
         assert_eq!(answer, NodeFrame::Refused { code: expected, retry_after_ms: 0 });
     }
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,7 +157,6 @@ async fn refuses_the_same_attempt_with_other_content() {
     let mut swapped = first;
     swapped.request.payload.0[40] ^= 1;
     world.check_prepared(&swapped, ErrorCode::IdempotencyConflict).await;
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,14 +173,12 @@ async fn refuses_a_late_replay_and_still_answers_for_its_status() {
     let status = world.client.status(&world.node, &world.session, &prepared).await.unwrap();
     let baton_proto::wire::TurnStatus::Sealed { committed: kept, .. } = status else { panic!("{status:?}") };
     assert_eq!(*kept, *committed);
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_with_a_new_journal_refuses_what_was_issued_before() {
     let world = world(Setup { journal_begins_later_ms: 20_000, ..Setup::default() }).await;
     world.check(Changes::default(), ErrorCode::Replayed).await;
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,7 +191,6 @@ async fn an_aborted_attempt_stays_aborted() {
     world.check_prepared(&prepared, ErrorCode::Aborted).await;
     let status = world.client.status(&world.node, &world.session, &prepared).await.unwrap();
     assert_eq!(status, baton_proto::wire::TurnStatus::Aborted);
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,13 +221,11 @@ async fn aborts_of_what_nobody_knows_count_as_turns_and_have_to_be_recent() {
         let answer = world.client.ask(&world.node, &frame).await;
         assert_eq!(answer, NodeFrame::Refused { code, retry_after_ms: 0 });
     }
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_ends_the_running_turn() {
-    let echo = EchoConfig { token_delay: Duration::from_millis(50), ..EchoConfig::default() };
-    let world = world(Setup { echo, ..Setup::default() }).await;
+    let world = world(Setup::slow(50)).await;
     let prepared = world.session.prepare(&world.node, &"word ".repeat(200), Changes::default());
     let stream = world.client.open(&world.node, &ClientFrame::Turn(prepared.request.clone())).await;
     world.node.until(|counts| counts.started == 1).await;
@@ -260,7 +234,6 @@ async fn an_abort_ends_the_running_turn() {
     let reply = crate::service::network::client::read_reply(stream, &prepared).await;
     assert_eq!(reply.code(), Some(ErrorCode::Aborted));
     assert!(reply.complete, "the failure is the stream's last chunk");
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -277,7 +250,6 @@ async fn status_is_for_the_session_alone_and_for_this_node() {
     late.body[100] ^= 1;
     let answer = world.client.ask(&world.node, &ClientFrame::Note(late)).await;
     assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::BadSignature, retry_after_ms: 0 });
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -292,7 +264,6 @@ async fn refuses_a_window_that_does_not_end_at_the_signed_head() {
     let prepared = world.session.prepare(&world.node, "hello", skipped);
     // The payload was sealed for another seq, so it does not open.
     world.check_prepared(&prepared, ErrorCode::PayloadRejected).await;
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -305,7 +276,6 @@ async fn a_stale_or_missing_head_record_is_not_taken_for_the_head() {
     world.store.publish(world.session.head()).await.unwrap();
     world.client.turn(&world.node, &mut world.session, "two").await;
     world.check(no_locator(), ErrorCode::HeadMismatch).await;
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,7 +284,6 @@ async fn refuses_text_that_exceeds_the_context() {
     let world = world(Setup { echo, ..Setup::default() }).await;
     let long = world.session.prepare(&world.node, &"word ".repeat(60), Changes::default());
     world.check_prepared(&long, ErrorCode::ContextOverflow).await;
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -331,7 +300,6 @@ async fn refuses_a_turn_that_its_price_cap_does_not_cover() {
     let reply = world.client.run(&world.node, &prepared).await;
     let accepted = world.session.accept(&prepared, reply.committed().unwrap(), &reply.text(), &[]).unwrap();
     assert_eq!((reply.text().as_str(), accepted.receipt.price), ("echo: a", 9000));
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -346,13 +314,11 @@ async fn limits_the_rate_of_a_subnet() {
     let (code, retry_after_ms) = first.client.run(&first.node, &prepared).await.refused.unwrap();
     assert_eq!(code, ErrorCode::RateLimited);
     assert!((1..=30_000).contains(&retry_after_ms), "{retry_after_ms}");
-    first.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_has_one_turn_at_a_time() {
-    let echo = EchoConfig { token_delay: Duration::from_millis(50), ..EchoConfig::default() };
-    let world = world(Setup { echo, ..Setup::default() }).await;
+    let world = world(Setup::slow(50)).await;
     let long = world.session.prepare(&world.node, &"word ".repeat(100), Changes::default());
     let mut stream = world.client.open(&world.node, &ClientFrame::Turn(long.request.clone())).await;
     for _ in 0..2 {
@@ -376,7 +342,6 @@ async fn a_session_has_one_turn_at_a_time() {
         reply = world.client.run(&world.node, &retry).await;
     }
     assert!(reply.committed().is_some(), "{reply:?}");
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -408,20 +373,17 @@ async fn a_session_goes_on_after_committed_while_its_blob_waits_for_the_store() 
         let reply = crate::service::network::client::read_reply(stream, prepared).await;
         assert!(reply.complete && matches!(reply.store(), Some(StoreState::Stored { .. })), "{reply:?}");
     }
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_does_not_hold_its_slot_for_ever() {
-    let echo = EchoConfig { token_delay: Duration::from_millis(20), ..EchoConfig::default() };
-    let mut setup = Setup { echo, ..Setup::default() };
+    let mut setup = Setup::slow(20);
     setup.limits.max_turn_time = Duration::from_millis(200);
     let world = world(setup).await;
     let long = world.session.prepare(&world.node, &"word ".repeat(400), Changes::default());
     let reply = world.client.run(&world.node, &long).await;
     assert_eq!(reply.code(), Some(ErrorCode::QuotaExceeded));
     assert!(reply.complete && reply.ids().len() > 1, "it began: {reply:?}");
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -461,7 +423,6 @@ async fn cut_off_oversized_and_endless_requests_are_dropped_and_the_node_serves_
         assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::FrameTooLarge, retry_after_ms: 0 });
     }
     world.client.turn(&world.node, &mut world.session, "hello").await;
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -507,7 +468,6 @@ async fn large_frames_share_a_bounded_memory_and_small_ones_do_not_wait_for_it()
     large.send(&vec![0xff; 1 << 20]).await.unwrap();
     let answer = next_frame(&mut large).await.unwrap();
     assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::NonCanonical, retry_after_ms: 0 });
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -534,7 +494,6 @@ async fn refuses_keys_of_small_order() {
     signature[0] = 1;
     prepared.request.auth = SignedBytes { body: codec::encode(&auth), signature: SignatureBytes(signature) };
     world.check_prepared(&prepared, ErrorCode::BadSignature).await;
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -548,7 +507,6 @@ async fn messages_may_be_empty_and_as_long_as_the_limit_and_no_longer() {
     assert!(reply.complete && reply.committed().is_some());
     let long = world.session.prepare(&world.node, &"x".repeat(1_000_000), Changes::default());
     world.check_prepared(&long, ErrorCode::FrameTooLarge).await;
-    world.node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -594,5 +552,4 @@ async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
     let mut prepared = first;
     prepared.request.memory = Some(good.bytes().clone());
     assert!(world.client.run(&world.node, &prepared).await.committed().is_some());
-    world.node.stop().await;
 }

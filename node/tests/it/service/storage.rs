@@ -15,9 +15,11 @@ use tempfile::tempdir;
 use super::{
     fairness::{counting, granted, run_under, trusting},
     network::{
+        World,
         client::{Changes, Client, PreparedTurn, Session},
         node::{Setup, TestNode},
         store::MemoryStore,
+        world,
     },
 };
 
@@ -70,17 +72,13 @@ async fn free_identities_buy_no_more_storage_than_an_hour_allows_and_a_restart_f
     node.stop().await;
     let node = start(folder.path(), &store, QuotaPolicy::default()).await;
     assert!(stores(&attacker, &node, 5).await.is_err());
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_without_tokens_costs_one_and_a_tombstone_needs_a_grant() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let quotas = trusting();
     let limits = ServiceLimits { quotas, tokens_per_hour: 2, ..Setup::default().limits };
-    let node = TestNode::start(folder.path(), &store, counting(limits)).await;
-    let client = Client::start().await;
-    let mut session = Session::new();
+    let World { node, client, mut session, .. } = world(counting(limits)).await;
     let first = storage_only(&session, &node, 1);
     let reply = client.run(&node, &first).await;
     session.accept(&first, reply.committed().unwrap(), "", &[]).unwrap();
@@ -103,16 +101,13 @@ async fn a_turn_without_tokens_costs_one_and_a_tombstone_needs_a_grant() {
     assert!(reply.committed().is_some(), "{reply:?}");
     assert_eq!(stores(&client, &node, 1).await, Ok(()));
     assert!(stores(&client, &node, 1).await.unwrap_err() > 0, "two tokens an hour");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receipt_charges_for_the_epochs_of_the_blob_and_a_grant_allows_more() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let storage = StorageOffer { price: 2, max_epochs: 20, unknown_max_epochs: 5 };
     let limits = ServiceLimits { quotas: trusting(), storage, ..Setup::default().limits };
-    let node = TestNode::start(folder.path(), &store, Setup { limits, ..Setup::default() }).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(Setup { limits, ..Setup::default() }).await;
     let mut prices = Vec::new();
     for turn in 0..SEGMENT_TURNS {
         let (_, accepted) = client.turn(&node, &mut session, &format!("turn {turn}")).await;
@@ -133,5 +128,4 @@ async fn a_receipt_charges_for_the_epochs_of_the_blob_and_a_grant_allows_more() 
     let paid = session.prepare(&node, "longer", changes());
     let reply = run_under(&client, &node, &paid, granted(10, Vec::new()).used(&paid.auth)).await;
     assert!(reply.committed().is_some(), "{reply:?}");
-    node.stop().await;
 }

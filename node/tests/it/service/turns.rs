@@ -1,12 +1,9 @@
 //! The service without faults.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
-use baton_node::{
-    engine::echo::EchoConfig,
-    service::{BlobSource, ServiceLimits},
-};
+use baton_node::service::{BlobSource, ServiceLimits};
 use baton_proto::{
     ErrorCode, SignedObject,
     chain::SessionReader,
@@ -20,23 +17,21 @@ use baton_proto::{
     turn::ResumePrefix,
     wire::{ClientFrame, NodeFrame, ReplyEvent, StoreState, TurnStatus},
 };
-use tempfile::tempdir;
 
 use crate::service::{
     fairness::{granted, run_under, trusting},
     network::{
-        client::{Changes, Client, Session, next_frame, read_reply},
-        node::{Setup, TestNode},
-        store::MemoryStore,
+        World,
+        client::{Changes, Session, next_frame, read_reply},
+        node::Setup,
+        start, world,
     },
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn serves_a_session_over_alternating_nodes_across_segments() {
-    let (store, folders) = (Arc::new(MemoryStore::default()), [tempdir().unwrap(), tempdir().unwrap()]);
-    let first = TestNode::start(folders[0].path(), &store, Setup::default()).await;
-    let second = TestNode::start(folders[1].path(), &store, Setup { seed: 2, ..Setup::default() }).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node: first, client, mut session, store } = world(Setup::default()).await;
+    let second = start(&store, Setup { seed: 2, ..Setup::default() }).await;
     for seq in 0..36u64 {
         let node = if seq % 2 == 0 { &first } else { &second };
         let (reply, accepted) = client.turn(node, &mut session, &format!("turn {seq} says hello")).await;
@@ -58,15 +53,11 @@ async fn serves_a_session_over_alternating_nodes_across_segments() {
     }
     let turns: usize = reader.finish().unwrap().iter().map(|segment| segment.turns.len()).sum();
     assert_eq!(turns, 36);
-    first.stop().await;
-    second.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn finds_a_session_without_a_locator_by_the_head_index() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, store } = world(Setup::default()).await;
     for text in ["one", "two"] {
         client.turn(&node, &mut session, text).await;
     }
@@ -76,14 +67,11 @@ async fn finds_a_session_without_a_locator_by_the_head_index() {
     let reply = client.run(&node, &prepared).await;
     let accepted = session.accept(&prepared, reply.committed().unwrap(), &reply.text(), &[]).unwrap();
     assert_eq!(accepted.receipt.window_from, 0);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_request_twice_gives_the_same_receipt_and_one_generation() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let (client, session) = (Client::start().await, Session::new());
+    let World { node, client, session, .. } = world(Setup::default()).await;
     let prepared = session.prepare(&node, "once only", Changes::default());
     let first = client.run(&node, &prepared).await;
     let again = client.run(&node, &prepared).await;
@@ -96,15 +84,11 @@ async fn the_same_request_twice_gives_the_same_receipt_and_one_generation() {
     let status = client.status(&node, &session, &prepared).await.unwrap();
     let TurnStatus::Sealed { committed, .. } = status else { panic!("{status:?}") };
     assert_eq!(Some(&*committed), first.committed());
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_connection_attaches_to_the_running_turn_and_sees_all_of_it() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let echo = EchoConfig { token_delay: Duration::from_millis(20), ..EchoConfig::default() };
-    let node = TestNode::start(folder.path(), &store, Setup { echo, ..Setup::default() }).await;
-    let (client, session) = (Client::start().await, Session::new());
+    let World { node, client, session, .. } = world(Setup::slow(20)).await;
     let prepared = session.prepare(&node, "a b c d e f g h", Changes::default());
     let mut first = client.open(&node, &ClientFrame::Turn(prepared.request.clone())).await;
     // The connection breaks after Accepted and the first tokens.
@@ -116,14 +100,11 @@ async fn a_second_connection_attaches_to_the_running_turn_and_sees_all_of_it() {
     assert_eq!(second.text(), "echo: a b c d e f g h");
     assert!(second.committed().is_some() && second.complete);
     assert_eq!((node.jobs(), node.counts().attached), (1, 1));
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn notes_progress_every_32_tokens() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(Setup::default()).await;
     let (reply, accepted) = client.turn(&node, &mut session, &"word ".repeat(70)).await;
     assert_eq!(accepted.receipt.tokens.output, 71);
     let counts: Vec<u32> = reply.notes().iter().map(|note| note.token_count).collect();
@@ -132,14 +113,11 @@ async fn notes_progress_every_32_tokens() {
     let start = running_hash_start(&key, &accepted.link.auth_hash);
     let hash = reply.ids()[..64].iter().fold(start, |hash, token| running_hash_step(&hash, *token));
     assert_eq!(reply.notes()[1].running_hash, hash);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_is_used_for_one_turn_and_committed_to() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(Setup::default()).await;
     let relayer = SecretSigningKey::generate();
     let allow = |auth: &mut baton_proto::turn::TurnAuth| {
         auth.memory_from = Some(relayer.public_key());
@@ -161,15 +139,12 @@ async fn memory_is_used_for_one_turn_and_committed_to() {
 
     let (_, next) = client.turn(&node, &mut session, "and now").await;
     assert_eq!((next.receipt.memory_items, next.receipt.tokens.memory), (0, 0), "for one turn only");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_node_continues_an_answer_without_a_seam() {
-    let (store, folders) = (Arc::new(MemoryStore::default()), [tempdir().unwrap(), tempdir().unwrap()]);
-    let first = TestNode::start(folders[0].path(), &store, Setup::default()).await;
-    let second = TestNode::start(folders[1].path(), &store, Setup { seed: 2, ..Setup::default() }).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node: first, client, mut session, store } = world(Setup::default()).await;
+    let second = start(&store, Setup { seed: 2, ..Setup::default() }).await;
     let text = "one two three four five";
     let begun = client.run(&first, &session.prepare(&first, text, Changes::default())).await;
     let tokens = begun.ids()[..3].to_vec();
@@ -192,16 +167,12 @@ async fn another_node_continues_an_answer_without_a_seam() {
     let whole = format!("echo: one two{}", reply.text());
     let accepted = session.accept(&prepared, reply.committed().unwrap(), &whole, &[]).unwrap();
     assert_eq!((accepted.receipt.tokens.resumed, accepted.receipt.tokens.output), (3, 6));
-    first.stop().await;
-    second.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_takes_its_turns_out_of_the_window() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let limits = ServiceLimits { quotas: trusting(), ..Setup::default().limits };
-    let node = TestNode::start(folder.path(), &store, Setup { limits, ..Setup::default() }).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(Setup { limits, ..Setup::default() }).await;
     for text in ["keep this", "forget this"] {
         client.turn(&node, &mut session, text).await;
     }
@@ -219,14 +190,11 @@ async fn a_tombstone_takes_its_turns_out_of_the_window() {
     client.turn(&node, &mut session, "and now").await;
     let prompt = node.engine.last_prompt.lock().unwrap().clone();
     assert!(prompt.contains("keep this") && !prompt.contains("forget this"), "{prompt}");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edit_is_answered_without_what_it_replaces() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(Setup::default()).await;
     for text in ["first words", "wrong words", "more words"] {
         client.turn(&node, &mut session, text).await;
     }
@@ -243,14 +211,11 @@ async fn an_edit_is_answered_without_what_it_replaces() {
     client.turn(&node, &mut session, "next").await;
     let asked = format!("{asked}\necho: right words\nnext");
     assert_eq!(*node.engine.last_prompt.lock().unwrap(), asked);
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledgements_are_taken_once_and_again_and_only_true_ones() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(Setup::default()).await;
     let (_, accepted) = client.turn(&node, &mut session, "hello").await;
     let ack = session.ack(&accepted);
     for _ in 0..2 {
@@ -272,14 +237,11 @@ async fn acknowledgements_are_taken_once_and_again_and_only_true_ones() {
         let frame = ClientFrame::Note(session.sign(note));
         assert_eq!(client.ask(&node, &frame).await, NodeFrame::Refused { code, retry_after_ms: 0 });
     }
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gives_its_node_record_and_the_blobs_it_sealed() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node, client, mut session, .. } = world(Setup::default()).await;
     let NodeFrame::NodeRecord(record) = client.ask(&node, &ClientFrame::NodeRecord).await else {
         panic!("no record")
     };
@@ -297,17 +259,13 @@ async fn gives_its_node_record_and_the_blobs_it_sealed() {
         let refused = NodeFrame::Refused { code, retry_after_ms: 0 };
         assert_eq!(client.ask(&node, &frame).await, refused, "the digest alone says nothing");
     }
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_turn_hears_its_position_and_then_runs() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let echo = EchoConfig { token_delay: Duration::from_millis(30), ..EchoConfig::default() };
-    let mut setup = Setup { echo, ..Setup::default() };
+    let mut setup = Setup::slow(30);
     (setup.limits.slots, setup.limits.queue) = (1, 1);
-    let node = TestNode::start(folder.path(), &store, setup).await;
-    let client = Client::start().await;
+    let World { node, client, .. } = world(setup).await;
     let sessions = [Session::new(), Session::new(), Session::new()];
     let requests: Vec<_> =
         sessions.iter().map(|session| session.prepare(&node, "a b c d e f", Changes::default())).collect();
@@ -331,21 +289,16 @@ async fn a_waiting_turn_hears_its_position_and_then_runs() {
     let waits: Vec<_> =
         reply.events.iter().filter(|event| matches!(event, ReplyEvent::Waiting(_))).cloned().collect();
     assert_eq!(waits, [ReplyEvent::Waiting(1), ReplyEvent::Waiting(0)], "and when its time has come");
-    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn takes_inlined_blobs_before_any_other_source() {
-    let (store, folders) = (Arc::new(MemoryStore::default()), [tempdir().unwrap(), tempdir().unwrap()]);
-    let first = TestNode::start(folders[0].path(), &store, Setup::default()).await;
-    let second = TestNode::start(folders[1].path(), &store, Setup { seed: 2, ..Setup::default() }).await;
-    let (client, mut session) = (Client::start().await, Session::new());
+    let World { node: first, client, mut session, store } = world(Setup::default()).await;
+    let second = start(&store, Setup { seed: 2, ..Setup::default() }).await;
     client.turn(&first, &mut session, "hello").await;
     let prepared = session.prepare(&second, "again", Changes::default());
     let prepared = crate::service::network::client::inlined(prepared, &[session.latest_blob()]);
     let stream = client.open(&second, &ClientFrame::Turn(prepared.request.clone())).await;
     assert!(read_reply(stream, &prepared).await.committed().is_some());
     assert_eq!(second.counts().used, [BlobSource::Inline]);
-    first.stop().await;
-    second.stop().await;
 }

@@ -32,6 +32,7 @@ use baton_proto::{
     node_record::{KeyWindow, NodeLimits, NodeRecord, StorageOffer},
     wire::StoreState,
 };
+use tempfile::TempDir;
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -196,6 +197,14 @@ impl Default for Setup {
     }
 }
 
+impl Setup {
+    /// A node whose engine takes this many milliseconds for each token.
+    pub(crate) fn slow(token_ms: u64) -> Self {
+        let token_delay = Duration::from_millis(token_ms);
+        Self { echo: EchoConfig { token_delay, ..EchoConfig::default() }, ..Self::default() }
+    }
+}
+
 pub(crate) struct TestNode {
     pub node: NodeId,
     pub exchange: ExchangeKey,
@@ -204,6 +213,7 @@ pub(crate) struct TestNode {
     pub engine: Arc<WatchedEngine>,
     pub counts: watch::Receiver<Counts>,
     pub service: NodeService,
+    pub folder: Option<TempDir>,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), ServiceError>>,
 }
@@ -270,7 +280,7 @@ impl TestNode {
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(service.clone().run(incoming, shutdown.clone()));
         let model = engine.info().model_id;
-        Self { node, exchange, model, mesh, engine, counts, service, shutdown, task }
+        Self { node, exchange, model, mesh, engine, counts, service, folder: None, shutdown, task }
     }
 
     /// Starts its shutdown, without waiting.
