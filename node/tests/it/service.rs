@@ -9,7 +9,6 @@ mod faults;
 mod journal;
 mod kills;
 pub(crate) mod network;
-mod overhead;
 mod refusals;
 mod storage;
 mod turns;

@@ -136,108 +136,56 @@ fn pause_ms(retry_after: Option<&str>) -> u32 {
 mod tests {
     use super::*;
 
+    /// A class, a status and a body on each line.
+    const ERRORS: &str = r##"
+# OpenAI
+ContextOverflow 400 {"error":{"message":"This model's maximum context length is 4096 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}
+Denied 401 {"error":{"message":"Incorrect API key provided: sk-1","code":"invalid_api_key"}}
+RateLimited 429 {"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}
+NoModel 404 {"error":{"message":"The model `m` does not exist","code":"model_not_found"}}
+Rejected 400 {"error":{"message":"Invalid schema for response_format 'answer'","param":"response_format"}}
+ContentRefused 400 {"error":{"message":"refused","code":"content_policy_violation"}}
+ContentRefused 403 {"error":{"code":"content_filter","message":"m"}}
+Failed 500 {"error":{"message":"The server had an error","type":"server_error"}}
+# llama.cpp
+ContextOverflow 400 {"error":{"code":400,"message":"the request exceeds the available context size","type":"exceed_context_size_error","n_prompt_tokens":9,"n_ctx":4}}
+Busy 503 {"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}
+Rejected 500 {"error":{"code":500,"message":"Jinja Exception: roles must alternate","type":"server_error"}}
+Denied 401 {"error":{"code":401,"message":"Invalid API Key","type":"authentication_error"}}
+# vLLM
+ContextOverflow 400 {"object":"error","message":"This model's maximum context length is 8 tokens. However, you requested 9","type":"BadRequestError","code":400}
+NoModel 404 {"object":"error","message":"The model `m` does not exist.","type":"NotFoundError","code":404}
+# Ollama
+NoModel 404 {"error":"model \"m\" not found, try pulling it first"}
+ContextOverflow 400 {"error":"the input length exceeds the context length"}
+Failed 500 {"error":"llama runner process has terminated"}
+# LM Studio
+ContextOverflow 400 {"error":"Trying to keep the first 9 tokens when context the overflows. However, the model is loaded with context length of only 4 tokens, which is not enough."}
+# TGI
+ContextOverflow 422 {"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4. Given: 9","error_type":"validation"}
+RateLimited 429 {"error":"Model is overloaded","error_type":"overloaded"}
+# proxies
+Failed 502 <html><h1>502 Bad Gateway</h1></html>
+Failed 500 <html>maximum context</html>
+RateLimited 413 {"error":{"message":"Request too large on tokens per minute (TPM)","code":"rate_limit_exceeded"}}
+Failed 504 upstream request timeout
+ContextOverflow 400 prompt is too long
+Rejected 400
+ContextOverflow 200 {"error":{"message":"the request exceeds the available context size"}}
+Failed 200 {"error":{"message":"x"}}
+Failed 307
+"##;
+
     #[test]
     fn every_servers_errors_have_their_class() {
-        use BackendFault as F;
-        let cases: &[(u16, &str, F)] = &[
-            // OpenAI
-            (
-                400,
-                r#"{"error":{"message":"This model's maximum context length is 4096 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
-                F::ContextOverflow,
-            ),
-            (
-                401,
-                r#"{"error":{"message":"Incorrect API key provided: sk-1","code":"invalid_api_key"}}"#,
-                F::Denied,
-            ),
-            (
-                429,
-                r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#,
-                F::RateLimited,
-            ),
-            (
-                404,
-                r#"{"error":{"message":"The model `m` does not exist","code":"model_not_found"}}"#,
-                F::NoModel,
-            ),
-            (
-                400,
-                r#"{"error":{"message":"Invalid schema for response_format 'answer'","param":"response_format"}}"#,
-                F::Rejected,
-            ),
-            (400, r#"{"error":{"message":"refused","code":"content_policy_violation"}}"#, F::ContentRefused),
-            (403, r#"{"error":{"code":"content_filter","message":"m"}}"#, F::ContentRefused),
-            (500, r#"{"error":{"message":"The server had an error","type":"server_error"}}"#, F::Failed),
-            // llama.cpp
-            (
-                400,
-                r#"{"error":{"code":400,"message":"the request exceeds the available context size","type":"exceed_context_size_error","n_prompt_tokens":9,"n_ctx":4}}"#,
-                F::ContextOverflow,
-            ),
-            (503, r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#, F::Busy),
-            (
-                500,
-                r#"{"error":{"code":500,"message":"Jinja Exception: roles must alternate","type":"server_error"}}"#,
-                F::Rejected,
-            ),
-            (
-                401,
-                r#"{"error":{"code":401,"message":"Invalid API Key","type":"authentication_error"}}"#,
-                F::Denied,
-            ),
-            // vLLM
-            (
-                400,
-                r#"{"object":"error","message":"This model's maximum context length is 8 tokens. However, you requested 9","type":"BadRequestError","code":400}"#,
-                F::ContextOverflow,
-            ),
-            (
-                404,
-                r#"{"object":"error","message":"The model `m` does not exist.","type":"NotFoundError","code":404}"#,
-                F::NoModel,
-            ),
-            // Ollama
-            (404, r#"{"error":"model \"m\" not found, try pulling it first"}"#, F::NoModel),
-            (400, r#"{"error":"the input length exceeds the context length"}"#, F::ContextOverflow),
-            (500, r#"{"error":"llama runner process has terminated"}"#, F::Failed),
-            // LM Studio
-            (
-                400,
-                r#"{"error":"Trying to keep the first 9 tokens when context the overflows. However, the model is loaded with context length of only 4 tokens, which is not enough."}"#,
-                F::ContextOverflow,
-            ),
-            // TGI
-            (
-                422,
-                r#"{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4. Given: 9","error_type":"validation"}"#,
-                F::ContextOverflow,
-            ),
-            (429, r#"{"error":"Model is overloaded","error_type":"overloaded"}"#, F::RateLimited),
-            // proxies
-            (502, "<html><h1>502 Bad Gateway</h1></html>", F::Failed),
-            (500, "<html>maximum context</html>", F::Failed),
-            (
-                413,
-                "{\"error\":{\"message\":\"Request too large on tokens per minute (TPM)\",\"code\":\"rate_limit_exceeded\"}}",
-                F::RateLimited,
-            ),
-            (504, "upstream request timeout", F::Failed),
-            (400, "prompt is too long", F::ContextOverflow),
-            (400, "", F::Rejected),
-            (
-                200,
-                r#"{"error":{"message":"the request exceeds the available context size"}}"#,
-                F::ContextOverflow,
-            ),
-            (200, r#"{"error":{"message":"x"}}"#, F::Failed),
-            (307, "", F::Failed),
-        ];
-        for (status, body, expected) in cases {
-            let EngineError::Backend { fault, .. } = classify(*status, None, body.as_bytes()) else {
+        for line in ERRORS.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let mut words = line.splitn(3, ' ');
+            let (class, status) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
+            let body = words.next().unwrap_or_default();
+            let EngineError::Backend { fault, .. } = classify(status, None, body.as_bytes()) else {
                 panic!("no error of the server")
             };
-            assert_eq!(fault, *expected, "{status} {body}");
+            assert_eq!(format!("{fault:?}"), class, "{line}");
         }
     }
 
