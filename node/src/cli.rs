@@ -4,6 +4,7 @@
 //! tells people how to fix it.
 
 mod ask;
+mod bench;
 mod config;
 mod doctor;
 mod earnings;
@@ -14,6 +15,7 @@ mod models;
 mod passphrase;
 mod replay;
 mod share;
+mod speed;
 mod status;
 mod time;
 
@@ -54,6 +56,7 @@ Examples:
   baton-node doctor                        look for problems, with the fix of each
   baton-node models list                   models that can be served
   baton-node keys backup --out FILE        a copy of the node key, under a passphrase
+  baton-node bench                         how fast this machine computes the model
   baton-node earnings                      what clients acknowledged
   baton-node replay 4 --export FILE        compute a turn again that a client disclosed
 
@@ -110,6 +113,9 @@ enum Command {
             baton-node models pull hf:OWNER/REPO/FILE.gguf\n  baton-node models add ~/mine.gguf --name mine"
     )]
     Models(models::ModelsArgs),
+    /// Measure how fast this machine computes a model
+    #[command(after_help = bench::AFTER_HELP)]
+    Bench(bench::BenchArgs),
     /// Recompute a turn that a client disclosed, and compare it token by token
     #[command(after_help = replay::AFTER_HELP)]
     Replay(Box<replay::ReplayArgs>),
@@ -342,6 +348,7 @@ pub fn main() -> ExitCode {
         Command::Config(args) => config::run(*args, inner),
         Command::Keys(args) => keys::run(args),
         Command::Models(args) => models::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Replay(args) => ask::block_on(replay::run(*args)),
         Command::Status(args) => status::run(args),
         Command::Share(args) => share::run(args),

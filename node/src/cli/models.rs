@@ -11,7 +11,10 @@ use std::{
 use baton_models::embed::models::{self as embeddings, EmbeddingModel};
 use serde::Serialize;
 
-use super::{Failure, Style, say};
+use super::{
+    Failure, Style, say,
+    speed::{self, ModelSpeed},
+};
 use crate::{
     config::Settings,
     models::{Catalogue, ModelStatus, Shape, origin},
@@ -43,6 +46,7 @@ struct ModelRow {
     memory_bytes: Option<u64>,
     /// Tokens of context, if the file is here.
     context_tokens: Option<usize>,
+    speed: Option<ModelSpeed>,
     state: String,
     installed: bool,
     configured: bool,
@@ -68,6 +72,7 @@ fn list(settings: &Settings, json: bool) {
     say(format!(
         "\nMODEL FOLDER  {}\n\
          MEMORY is the weights and kv_mb = {} for keys and values; CONTEXT and MEMORY are read from a file that is here.\n\
+         SPEED is that of one answer on this machine; measure it with: baton-node bench --model NAME\n\
          Fetch one with: baton-node models pull NAME\n\
          Larger models: baton-node models pull hf:OWNER/REPO/FILE.gguf, or models add FILE\n\
          To remove one, delete its file.",
@@ -86,6 +91,7 @@ fn row(settings: &Settings, name: &str, bytes: u64, path: &Path, installed: bool
         bytes,
         memory_bytes: Some(memory),
         context_tokens: shape.and_then(|shape| shape.context_tokens),
+        speed: speed::read(&settings.model_dir()).get(name).copied(),
         state: "here".to_owned(),
         installed,
         configured: settings.models().iter().any(|chosen| chosen == name),
@@ -148,8 +154,8 @@ fn own(settings: &Settings) -> Vec<ModelRow> {
 
 fn head(width: usize) -> String {
     format!(
-        "{:width$}  {:>9}  {:>9}  {:>7}  {:19}  {}",
-        "NAME", "SIZE", "MEMORY", "CONTEXT", "STATE", "DESCRIPTION"
+        "{:width$}  {:>9}  {:>9}  {:>7}  {:>12}  {:19}  {}",
+        "NAME", "SIZE", "MEMORY", "CONTEXT", "SPEED", "STATE", "DESCRIPTION"
     )
 }
 
@@ -158,12 +164,13 @@ impl ModelRow {
         let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let memory = known(self.memory_bytes.map(megabytes));
         let context = known(self.context_tokens.map(|tokens| tokens.to_string()));
+        let speed = known(self.speed.map(|speed| speed.describe()));
         // Padding comes before colouring: escapes have no width.
         let state = format!("{:19}", self.state);
         let state = if self.installed { style.good(&state) } else { state };
         let mark = if self.configured { " (configured)" } else { "" };
         format!(
-            "{:width$}  {:>9}  {memory:>9}  {context:>7}  {state}  {}{mark}",
+            "{:width$}  {:>9}  {memory:>9}  {context:>7}  {speed:>12}  {state}  {}{mark}",
             self.name,
             megabytes(self.bytes),
             self.description

@@ -18,11 +18,11 @@ use clap::Args;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::{Exit, Failure, ModelPlaces, Style, say};
+use super::{Exit, Failure, ModelPlaces, Style, bench::model_file, say};
 use crate::{
     config::Settings,
     engine::native::{NativeConfig, NativeEngine},
-    models::{Catalogue, template_of},
+    models::template_of,
     turn::replay::{NotReplayable, ReplayTask, Verdict, replay},
 };
 
@@ -220,27 +220,6 @@ fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
     Err(Failure::text(Exit::Model, text))
 }
 
-/// The file of a model: a path, or a name in the catalogue or the model folder.
-fn model_file(name: &str, folder: &Path) -> Result<PathBuf, Failure> {
-    if name.contains(['/', '\\']) || Path::new(name).is_file() {
-        return Ok(PathBuf::from(name));
-    }
-    let (file, listed) = match Catalogue::built_in().entry(name) {
-        Ok(entry) => (entry.file.clone(), true),
-        Err(_) => (format!("{name}.gguf"), false),
-    };
-    let path = folder.join(file);
-    if path.is_file() {
-        return Ok(path);
-    }
-    let next = if listed {
-        format!("run `baton-node models pull {name}`")
-    } else {
-        "`baton-node models list` shows the names; a path with a / in it is a file".to_owned()
-    };
-    Err(Failure::text(Exit::Model, format!("there is no {}: {next}", path.display())))
-}
-
 impl Bench {
     async fn open(path: PathBuf, threads: Option<u16>) -> Result<Self, Failure> {
         let spinner = progress::spinner("loading the model");
@@ -327,18 +306,6 @@ mod tests {
     use baton_proto::ids::ModelId;
 
     use super::*;
-
-    #[test]
-    fn names_and_paths_of_models() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = |name: &str| model_file(name, folder.path()).unwrap_err().to_string();
-        assert!(error("smollm2-135m-instruct").contains("models pull smollm2-135m-instruct"));
-        assert!(error("mine").contains("models list"));
-        let own = folder.path().join("mine.gguf");
-        std::fs::write(&own, b"GGUF").unwrap();
-        assert_eq!(model_file("mine", folder.path()).unwrap(), own);
-        assert_eq!(model_file("./mine", folder.path()).unwrap(), Path::new("./mine"));
-    }
 
     #[test]
     fn one_turn_that_cannot_be_computed_shows_in_the_exit_code() {

@@ -22,6 +22,7 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
         ),
         (&["models", "--help"], &["pull", "add", "list", "Examples:"]),
         (&["models", "add", "--help"], &["--name", "Example:"]),
+        (&["bench", "--help"], &["--model", "--threads", "--json", "Examples:", "[default: 512]"]),
         (
             &["doctor", "--help"],
             &["--fix", "--offline", "--json", "Exit code", "Examples:", "every option of `run`"],
@@ -83,6 +84,7 @@ fn wrong_usage_ends_with_code_2_and_says_what_is_allowed() {
         (&["run", "--engine", "echo", "--pause-at", "lunch"], "mid-token"),
         (&["run", "--config", "/nowhere/node.toml"], "/nowhere/node.toml"),
         (&["models", "pull", "no-such-model"], "models list"),
+        (&["bench", "--prompt", "512,many"], "--prompt"),
         (&["init", "--engine", "proxied"], "needs both proxied_url"),
         (&["init", "--publisher", "host"], "https://host"),
         (&["status", "--admin", "example.org:1"], "loopback"),
