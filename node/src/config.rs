@@ -171,8 +171,10 @@ impl Settings {
         if !proxied && (proxy.iter().any(|option| option.is_some()) || self.proxied_key_file.is_some()) {
             conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
         }
-        if !self.more_models().is_empty() && self.engine() != EngineChoice::Native {
-            conflict("more_models needs engine = \"native\"");
+        let sets_models =
+            !self.more_models().is_empty() || self.model_memory_mb() > 0 || self.model_idle_minutes() > 0;
+        if sets_models && self.engine() != EngineChoice::Native {
+            conflict("more_models, model_memory_mb and model_idle_minutes need engine = \"native\"");
         }
         let models = self.models();
         if let Some(twice) = (1..models.len()).find(|&at| models[..at].contains(&models[at])) {

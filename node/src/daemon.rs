@@ -88,7 +88,7 @@ async fn live(
     tracing::info!(node = %key.node_id(), data_dir = %home.path().display(), "starting");
 
     let engines = tokio::select! {
-        engines = engines::load(&settings) => engines?,
+        engines = engines::load(&settings, metrics.clone()) => engines?,
         () = signals.next() => {
             events.stopped();
             return Ok(());

@@ -9,6 +9,7 @@ mod language;
 pub(crate) mod library;
 pub mod native;
 pub mod proxied;
+pub(crate) mod set;
 mod tasks;
 
 use std::{borrow::Cow, fmt, future, iter};
@@ -25,6 +26,7 @@ use zeroize::Zeroizing;
 use crate::prompt::Prompt;
 pub use language::Constraint;
 pub(crate) use language::LogprobReport;
+pub(crate) use set::Hold;
 
 /// Events buffered between an engine and its reader. When full, the engine waits. The small capacity makes a
 /// slow reader slow the engine, yet a burst of a few tokens causes no wake-up for each token.
@@ -391,6 +393,27 @@ pub enum EngineError {
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     ShutDown,
+    /// The model is not in memory, and no turn holds it.
+    #[error("the model is not in memory")]
+    NotLoaded,
+    /// Turns of other models held the memory that this model needs.
+    #[error("there was no room in memory for the model for {seconds} s")]
+    NoRoom {
+        /// The wait, in seconds.
+        seconds: u64,
+    },
+    /// The model was still being loaded.
+    #[error("the model was not loaded after {seconds} s")]
+    LoadSlow {
+        /// The wait, in seconds.
+        seconds: u64,
+    },
+    /// The model can no longer be loaded.
+    #[error("the model cannot be loaded: {reason}")]
+    LoadFailed {
+        /// The reason.
+        reason: String,
+    },
     /// The backend could not be reached in time.
     #[error("the server behind this node cannot be reached")]
     BackendUnreachable,
@@ -453,6 +476,16 @@ pub trait Engine: Send + Sync {
     /// Whether prompts may have tools.
     fn takes_tools(&self) -> bool {
         false
+    }
+
+    /// Loads the model if necessary, and keeps it in memory for as long as the returned value lives. A turn
+    /// holds it before any call that needs the model. Waits, bounded; cancel safe.
+    ///
+    /// # Errors
+    /// [`EngineError::NoRoom`], [`EngineError::LoadSlow`], [`EngineError::LoadFailed`],
+    /// [`EngineError::ShutDown`].
+    fn hold(&self) -> BoxFuture<'_, Result<Hold, EngineError>> {
+        Box::pin(future::ready(Ok(Hold::none())))
     }
 
     /// Tokens of `prompt` as this engine renders it. CPU-bound for a native engine (tens of milliseconds for

@@ -5,6 +5,7 @@
 
 pub(crate) mod exposition;
 mod mesh;
+mod models;
 mod observer;
 mod speed;
 mod times;
@@ -12,7 +13,7 @@ mod watched_store;
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
@@ -31,7 +32,7 @@ pub(crate) use watched_store::WatchedStore;
 type Labels = [&'static str; 2];
 
 /// The counted events: name, help, labels. A name ends with `_total` in the text.
-const COUNTERS: [(&str, &str, &[&str]); 13] = [
+const COUNTERS: [(&str, &str, &[&str]); 15] = [
     ("bans", "Peers refused for a while for what they did", &[]),
     (
         "blobs",
@@ -40,6 +41,8 @@ const COUNTERS: [(&str, &str, &[&str]); 13] = [
     ),
     ("charged_micro_units", "Charged for turns, in millionths of a unit", &[]),
     ("embedded", "Embedded for others, by unit: texts, tokens", &["unit"]),
+    ("model_loads", "Models loaded for a turn, by result: ok, failed", &["result"]),
+    ("model_unloads", "Models unloaded, idle or for another", &[]),
     ("refused", "Requests refused before anything ran, by error code", &["code"]),
     ("requests", "First frames of substreams, by kind", &["kind"]),
     ("store_calls", "Calls of the store, by kind and result", &["call", "result"]),
@@ -95,6 +98,8 @@ pub struct Metrics {
     counts: Mutex<BTreeMap<(&'static str, Labels), u64>>,
     running: AtomicUsize,
     waiting: AtomicUsize,
+    models_loaded: AtomicUsize,
+    model_bytes: AtomicU64,
     first_token: Times,
     turn: Times,
     turn_queue: Times,
@@ -110,10 +115,12 @@ impl Metrics {
         let refusals =
             [ErrorCode::Busy, ErrorCode::RateLimited, ErrorCode::QuotaExceeded, ErrorCode::GrantRequired]
                 .map(ErrorCode::name);
-        let known: [(&str, &[&str]); 10] = [
+        let known: [(&str, &[&str]); 12] = [
             ("bans", &[""]),
             ("charged_micro_units", &[""]),
             ("embedded", &["texts", "tokens"]),
+            ("model_loads", &["ok", "failed"]),
+            ("model_unloads", &[""]),
             ("refused", &refusals),
             ("requests", &["turn", "note", "fetch_blob", "node_record", "relay", "embed"]),
             ("store_transfer_bytes", &["up", "down"]),
@@ -134,6 +141,8 @@ impl Metrics {
             counts: Mutex::new(zeros.map(|series| (series, 0)).collect()),
             running: AtomicUsize::default(),
             waiting: AtomicUsize::default(),
+            models_loaded: AtomicUsize::default(),
+            model_bytes: AtomicU64::default(),
             first_token: Times::default(),
             turn: Times::default(),
             turn_queue: Times::default(),
@@ -156,7 +165,15 @@ impl Metrics {
         text.sample("build_info", [("version", env!("CARGO_PKG_VERSION"))], 1);
         let running = self.running.load(Ordering::Relaxed) as u64;
         let waiting = self.waiting.load(Ordering::Relaxed) as u64;
+        let models = self.models_loaded.load(Ordering::Relaxed) as u64;
+        let model_bytes = self.model_bytes.load(Ordering::Relaxed);
         for (name, help, level) in [
+            (
+                "model_memory_bytes",
+                "What the models in memory are reckoned to take with the caches of their turns",
+                model_bytes,
+            ),
+            ("models_loaded", "Models in memory now, where the node unloads them; 0 elsewhere", models),
             ("queue_limit", "Turns that may wait for a slot", self.queue.into()),
             ("ready", "1 when the node takes turns", now.ready.into()),
             ("resident_memory_bytes", "Memory in use", resident_bytes().unwrap_or(0)),

@@ -13,6 +13,7 @@ mod constraint;
 mod events;
 pub(crate) mod generate;
 mod history;
+pub(crate) mod model;
 pub mod replay;
 pub(crate) mod tally;
 pub(crate) mod window;
@@ -37,7 +38,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     core::{Core, frames, pause::Step, refusal::Refusal, reply::Reply, running::Job},
-    engine::Constraint,
+    engine::{Constraint, Hold},
     journal::SealedEntry,
 };
 use admission::{AdmissionOutcome, AdmittedTurn, RepeatedTurn};
@@ -121,7 +122,7 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>) {
     let accepted = tokio::select! {
         biased;
         code = stopped(&core, &job) => Err(code.into()),
-        accepted = accept(&core, &admitted) => accepted,
+        accepted = accept(&core, &admitted, &ticket) => accepted,
     };
     let (opened, mut events) = match accepted {
         Ok(Some(accepted)) => accepted,
@@ -218,13 +219,14 @@ async fn left(core: &Core, job: &Job) {
 /// Opens the request, records it in the journal, and sends Accepted. `None` if the turn was already sealed;
 /// then it is answered.
 async fn accept(
-    core: &Core,
+    core: &Arc<Core>,
     admitted: &AdmittedTurn,
+    ticket: &Arc<Ticket>,
 ) -> Result<Option<(Arc<DecryptedRequest>, ReplyWriter)>, Refusal> {
     let auth = &admitted.auth;
     let mut opened = open(core, admitted)?;
     check_storage(core, admitted, &opened.payload)?;
-    opened.constraint = match constraint::prepare(admitted, &opened.payload).await {
+    opened.constraint = match constraint::prepare(admitted, ticket, &opened.payload).await {
         Ok(constraint) => constraint,
         Err(refusal) => return Err(refuse_sealed(admitted, &opened.secret, refusal)),
     };
@@ -298,7 +300,10 @@ async fn answer(
     events: &mut ReplyWriter,
 ) -> Result<commit::AnsweredTurn, Refusal> {
     wait_for_slot(core, ticket, events).await?;
-    let answering = answer_in_slot(core, admitted, ticket, opened, events);
+    let hold = model::hold(&admitted.engine, ticket).await?;
+    // During a wait for the model, another turn may have taken the slot.
+    wait_for_slot(core, ticket, events).await?;
+    let answering = answer_in_slot(core, admitted, (ticket, &hold), opened, events);
     // A slow model, store or reader must not hold a slot for ever.
     let limit = core.limits.max_turn_time;
     timeout(limit, answering).await.unwrap_or_else(|_| {
@@ -310,7 +315,7 @@ async fn answer(
 async fn answer_in_slot(
     core: &Arc<Core>,
     admitted: &AdmittedTurn,
-    ticket: &Arc<Ticket>,
+    kept: (&Arc<Ticket>, &Hold),
     opened: &Arc<DecryptedRequest>,
     events: &mut ReplyWriter,
 ) -> Result<commit::AnsweredTurn, Refusal> {
@@ -318,7 +323,7 @@ async fn answer_in_slot(
     let history = history::load(core, &admitted.auth, grant, &admitted.inline).await?;
     core.pause.pass(Step::Fetched).await;
     let turns = Arc::new(history.turns);
-    let turn_prompt = window::build_prompt(core, admitted, ticket, opened, &turns).await?;
+    let turn_prompt = window::build_prompt(core, admitted, kept, opened, &turns).await?;
     let checks = check::check_answers(core, admitted, opened, &turns, &turn_prompt).await?;
     drop(turns);
     let started = Instant::now();

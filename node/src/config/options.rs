@@ -116,6 +116,13 @@ options! {
                 words("NAME"), list(MAX_MODELS, "names from `baton-node models list`")
                     .default("[]")
                     .in_words("none");
+            /// Memory for models and their caches, in megabytes; models are loaded and unloaded to stay below
+            /// it
+            model_memory_mb: Option<u32> =
+                number(), range(0, 16_777_216).default("0").in_words("0, which is no bound");
+            /// Minutes without a turn before a model is unloaded; the next turn loads it again
+            model_idle_minutes: Option<u32> =
+                number(), range(0, 525_600).default("0").in_words("0, which is never");
             /// Folder of model files
             model_dir: Option<PathBuf> =
                 path("DIR"), text("a folder").in_words("baton/models in the user's cache folder");

@@ -68,6 +68,7 @@ fn refuses_options_that_contradict_each_other() {
         &["--engine", "proxied", "--proxied-url", "http://h"],
         &["--proxied-url", "http://h"],
         &["--embedding-model", "gpt-4"],
+        &["--engine", "echo", "--model-memory-mb", "100"],
         &["--engine", "echo", "--more-models", "mine"],
         &["--more-models", "mine,mine"],
         &["--more-models", DEFAULT_MODEL],

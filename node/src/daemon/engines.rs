@@ -21,6 +21,7 @@ use crate::{
         unseen,
     },
     failure::{Exit, Failure},
+    metrics::Metrics,
     models::ModelError,
     progress::Progress,
     service::EmbeddingModel,
@@ -60,11 +61,14 @@ pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
 
 /// Loads the engines of these settings, the main one first, and fetches missing models before. Dropping the
 /// future leaves a download running until the process ends.
-pub(super) async fn load(settings: &Settings) -> Result<Vec<Arc<dyn Engine>>, Failure> {
+pub(super) async fn load(
+    settings: &Settings,
+    metrics: Arc<Metrics>,
+) -> Result<Vec<Arc<dyn Engine>>, Failure> {
     let settings = settings.clone();
     let runtime = tokio::runtime::Handle::current();
     let loading = tokio::task::spawn_blocking(move || match settings.engine() {
-        EngineChoice::Native => models::open(&settings),
+        EngineChoice::Native => models::open(&settings, metrics),
         EngineChoice::Proxied => proxied(&settings, runtime).map(|engine| vec![engine]),
         EngineChoice::Echo => Ok(vec![echo(&settings, runtime)]),
     });

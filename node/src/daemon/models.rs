@@ -1,15 +1,21 @@
-//! The native engine's models: found, then loaded.
+//! The native engine's models: found and measured, then opened singly or as a set.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::engines::model_failure;
 use crate::{
     config::Settings,
     engine::{
-        Engine,
+        Engine, EngineError,
         native::{NativeConfig, NativeEngine},
+        set::{self, MODEL_WAIT, Member, SetError, SetLimits},
     },
     failure::{Exit, Failure},
+    metrics::Metrics,
     models::{Catalogue, Shape, WeightsHash, origin, template_of},
     progress::Progress,
 };
@@ -20,27 +26,54 @@ struct LocalModel {
     path: PathBuf,
     /// The expected hash, if known.
     sha256: Option<WeightsHash>,
+    /// Memory for serving it, in bytes.
+    bytes: u64,
 }
 
-/// Loads all models of these settings, the main one first.
-pub(super) fn open(settings: &Settings) -> Result<Vec<Arc<dyn Engine>>, Failure> {
-    // None is loaded before all are known to be here.
+/// Opens all models of these settings. A single model that never unloads is opened without a set.
+pub(super) fn open(settings: &Settings, metrics: Arc<Metrics>) -> Result<Vec<Arc<dyn Engine>>, Failure> {
     let found = settings.models().into_iter().map(|name| find(settings, &name));
     let found = found.collect::<Result<Vec<_>, _>>()?;
-    let engines = found.iter().map(|model| load(settings, model)).collect::<Result<Vec<_>, _>>()?;
-    let ids: Vec<_> = engines.iter().map(|engine| engine.info().model_id).collect();
-    if let Some(later) = (1..ids.len()).find(|&at| ids[..at].contains(&ids[at])) {
-        let name = &found[later].name;
-        return Err(Failure::text(
-            Exit::Usage,
-            format!("{name} is the same model as another: offer it once"),
-        ));
+    let limits = limits(settings);
+    if let [only] = found.as_slice()
+        && limits.budget_bytes.is_none()
+        && limits.idle.is_none()
+    {
+        return Ok(vec![load(settings, only)?]);
     }
-    Ok(engines)
+    let members = found.into_iter().map(|found| member(settings, found)).collect();
+    let began = Instant::now();
+    let clock = Arc::new(move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+    set::open(members, limits, clock, metrics).map_err(|error| {
+        let exit = match &error {
+            SetError::NeverFits { .. } | SetError::Same { .. } => Exit::Usage,
+            SetError::Load { .. } => Exit::Model,
+            SetError::Thread(_) => Exit::Failure,
+        };
+        Failure::new(exit, error)
+    })
+}
+
+fn limits(settings: &Settings) -> SetLimits {
+    let given = |number: u32| (number > 0).then_some(u64::from(number));
+    SetLimits {
+        budget_bytes: given(settings.model_memory_mb()).map(|megabytes| megabytes << 20),
+        idle: given(settings.model_idle_minutes()).map(|minutes| Duration::from_secs(60 * minutes)),
+        wait: MODEL_WAIT,
+    }
+}
+
+fn member(settings: &Settings, found: LocalModel) -> Member {
+    let (name, bytes, settings) = (found.name.clone(), found.bytes, settings.clone());
+    let load = move || {
+        load(&settings, &found)
+            .map_err(|failure| EngineError::LoadFailed { reason: format!("{:#}", failure.error) })
+    };
+    Member { name, bytes, load: Box::new(load) }
 }
 
 fn load(settings: &Settings, model: &LocalModel) -> Result<Arc<dyn Engine>, Failure> {
-    let LocalModel { name, path, sha256 } = model;
+    let LocalModel { name, path, sha256, .. } = model;
     let config = NativeConfig {
         max_context_tokens: settings.context_tokens(),
         slots: settings.slots() as usize,
@@ -69,10 +102,10 @@ fn load(settings: &Settings, model: &LocalModel) -> Result<Arc<dyn Engine>, Fail
     Ok(Arc::new(engine))
 }
 
-/// Finds a model's file, and checks its header. Only a valid header lets other code read the file.
+/// Finds a model's file and measures it by its header. Only a valid header lets other code read the file.
 fn find(settings: &Settings, name: &str) -> Result<LocalModel, Failure> {
     let (path, sha256) = model_file(settings, name)?;
-    Shape::read(&path).map_err(|error| {
+    let shape = Shape::read(&path).map_err(|error| {
         let text = format!(
             "cannot load the model {name}: {} is no model that can be used: {error}; `baton-node models list` shows \
              others",
@@ -80,7 +113,8 @@ fn find(settings: &Settings, name: &str) -> Result<LocalModel, Failure> {
         );
         Failure::text(Exit::Model, text)
     })?;
-    Ok(LocalModel { name: name.to_owned(), path, sha256 })
+    let bytes = shape.footprint(settings.kv_mb());
+    Ok(LocalModel { name: name.to_owned(), path, sha256, bytes })
 }
 
 /// The model's file and its expected hash. A name outside the catalogue may be the operator's own file in the

@@ -1,8 +1,9 @@
 //! Constraints on a turn's answer, checked before the turn is accepted. So an unusable schema or an
 //! unsuitable engine costs no slot.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use baton_limits::Ticket;
 use baton_proto::{ErrorCode, tools::Definitions, turn::Payload};
 use tokio::{
     sync::Semaphore,
@@ -10,7 +11,7 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-use super::{admission::AdmittedTurn, window::engine_refusal};
+use super::{admission::AdmittedTurn, model, window::engine_refusal};
 use crate::{
     core::{limits::MAX_REPLY_BYTES, refusal::Refusal},
     engine::Constraint,
@@ -35,6 +36,7 @@ const ALTERNATIVE_BYTES: usize = 64;
 /// - [`ErrorCode::Busy`]: other schemas are being compiled.
 pub(super) async fn prepare(
     admitted: &AdmittedTurn,
+    ticket: &Arc<Ticket>,
     payload: &Payload,
 ) -> Result<Option<Constraint>, Refusal> {
     if payload.sampling.logprobs > 0 && !admitted.engine.reports_logprobs() {
@@ -48,6 +50,8 @@ pub(super) async fn prepare(
     if schema.is_none() && tools.is_none() {
         return Ok(None);
     }
+    // A schema is compiled for the model's vocabulary.
+    let hold = model::hold(&admitted.engine, ticket).await?;
     let deadline = Instant::now() + COMPILE_TIME;
     let turn = timeout_at(deadline, COMPILING.acquire()).await.map_err(|_| ErrorCode::Busy)?;
     let turn = turn.map_err(|_| ErrorCode::Internal)?;
@@ -59,7 +63,7 @@ pub(super) async fn prepare(
             (None, None) => Ok(None),
         };
         // An abandoned compilation still keeps others from compiling.
-        drop(turn);
+        drop((turn, hold));
         constraint
     });
     match timeout_at(deadline, compiling).await {

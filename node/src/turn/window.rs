@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use super::{DecryptedRequest, admission::AdmittedTurn};
 use crate::{
     core::{Core, limits::Price, refusal::Refusal},
-    engine::{Engine, EngineError},
+    engine::{Engine, EngineError, Hold},
     prompt::{FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct TurnPrompt {
 pub(crate) async fn build_prompt(
     core: &Core,
     admitted: &AdmittedTurn,
-    ticket: &Arc<Ticket>,
+    (ticket, hold): (&Arc<Ticket>, &Hold),
     opened: &Arc<DecryptedRequest>,
     turns: &Arc<Vec<HistoryTurn>>,
 ) -> Result<TurnPrompt, Refusal> {
@@ -58,8 +58,8 @@ pub(crate) async fn build_prompt(
     let storage = &opened.payload.storage;
     let epochs = storage.open_epochs.max(storage.closed_epochs);
     let storage_price = storage_units(MAX_BLOB_BYTES, epochs).saturating_mul(core.limits.storage.price);
-    // Counting cannot be stopped: a turn that ends before keeps its slot until then.
-    let kept = ticket.clone();
+    // Counting cannot be stopped: a turn that ends before keeps its slot and its model until then.
+    let kept = (ticket.clone(), hold.clone());
     let fitted = tokio::task::spawn_blocking(move || {
         let turn_prompt = fit(engine.as_ref(), &auth, &opened, &turns)?;
         let max_tokens = affordable(&auth, price, storage_price, turn_prompt.input_tokens)?;
@@ -145,7 +145,11 @@ pub(crate) fn engine_refusal(error: &EngineError) -> Refusal {
 /// The wire code of an engine's error.
 pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
     match error {
-        EngineError::Busy { .. } | EngineError::ShutDown => ErrorCode::Busy,
+        EngineError::Busy { .. }
+        | EngineError::ShutDown
+        | EngineError::NotLoaded
+        | EngineError::NoRoom { .. }
+        | EngineError::LoadSlow { .. } => ErrorCode::Busy,
         EngineError::ContextOverflow { .. } => ErrorCode::ContextOverflow,
         EngineError::InvalidSampling
         | EngineError::InvalidResume
@@ -155,7 +159,7 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         | EngineError::Template { .. } => ErrorCode::PayloadRejected,
         EngineError::Backend { fault, .. } => fault.code(),
         // Another node may have a suitable model.
-        EngineError::ToolsUnsupported => ErrorCode::ModelUnavailable,
+        EngineError::ToolsUnsupported | EngineError::LoadFailed { .. } => ErrorCode::ModelUnavailable,
         EngineError::BackendUnreachable
         | EngineError::BackendProtocol { .. }
         | EngineError::BackendTruncated

@@ -31,6 +31,7 @@ problem_codes! {
     PROXY_SILENT = problem("D406", "the server behind the proxied engine does not answer", "start it, or correct proxied_url");
     PROXY_REFUSES = problem("D407", "the server behind the proxied engine refuses", "correct proxied_key_file");
     ECHO_ENGINE = warning("D409", "the echo engine repeats what it is told", "set engine = \"native\" or \"proxied\" for service");
+    MODEL_OVER_BUDGET = problem("D410", "a configured model does not fit into model_memory_mb", "raise model_memory_mb, choose a smaller model, or lower kv_mb");
 
     PORT_TAKEN = problem("D501", "a listen address is taken by another process", "stop that process, or choose another port in listen");
     PORT_REFUSED = problem("D502", "a listen address cannot be used", "choose an address of this machine, and a port above 1023, in listen");

@@ -63,7 +63,7 @@ fn check_native(check: &mut Check, subject: &Subject) {
                                 "{name} is computed by a general library, so nobody can check its answers"
                             ));
                         }
-                        shapes.push(shape);
+                        shapes.push((name, shape));
                     }
                     Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
                 }
@@ -72,9 +72,26 @@ fn check_native(check: &mut Check, subject: &Subject) {
             ModelFile::Wrong => {}
         }
     }
+    let budget = u64::from(settings.model_memory_mb()) << 20;
+    let sizes = shapes.iter().map(|(name, shape)| (name, shape.footprint(settings.kv_mb())));
+    for (name, bytes) in sizes.clone().filter(|(_, bytes)| budget > 0 && *bytes > budget) {
+        let detail = format!(
+            "{name} takes about {} MB of model_memory_mb = {}",
+            bytes.div_ceil(1 << 20),
+            settings.model_memory_mb()
+        );
+        check.found(codes::MODEL_OVER_BUDGET, detail);
+    }
+    if settings.model_memory_mb() > 0 && shapes.len() > 1 {
+        let together = sizes.clone().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        let beside = if together <= budget { "fit beside each other" } else { "take turns in memory" };
+        check.saw(format!("{} models {beside}", shapes.len()));
+    }
     if missing > 0 || !shapes.is_empty() {
-        let sizes = shapes.iter().map(|shape| shape.footprint(settings.kv_mb()));
-        check_memory(check, subject, sizes.fold(missing, u64::saturating_add));
+        let taken = sizes.clone().fold(missing, |sum, (_, bytes)| sum.saturating_add(bytes));
+        let largest = sizes.map(|(_, bytes)| bytes).max().unwrap_or(0);
+        // With a memory budget, only the largest model must fit.
+        check_memory(check, subject, if budget > 0 { largest } else { taken });
     }
 }
 

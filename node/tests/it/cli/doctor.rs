@@ -155,10 +155,13 @@ fn models_that_are_missing_damaged_or_unreadable_are_found() {
     assert!(found(&["--model", "mine"]).contains(&"D401".to_owned()));
     fs::write(models.join("mine.gguf"), "not a model").unwrap();
     assert!(found(&["--model", "mine"]).contains(&"D405".to_owned()));
-    let codes = found(&["--model", "other", "--more-models", "mine,none"]);
-    for code in ["D401", "D405"] {
+    let both = ["--model", "other", "--more-models", "mine,none", "--model-memory-mb"];
+    let codes = found(&[&both[..], &["100"]].concat());
+    for code in ["D401", "D405", "D410"] {
         assert!(codes.contains(&code.to_owned()), "{codes:?}");
     }
+    let codes = found(&[&both[..], &["2000"]].concat());
+    assert!(codes.contains(&"D401".to_owned()) && !codes.contains(&"D410".to_owned()), "{codes:?}");
     let file = models.join("SmolLM2-135M-Instruct.Q4_1.gguf");
     fs::write(&file, "half").unwrap();
     assert!(found(&[]).contains(&"D403".to_owned()));

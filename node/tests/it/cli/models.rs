@@ -149,28 +149,30 @@ fn a_file_of_a_hub_is_fetched_by_name_and_only_if_it_is_a_model() {
 }
 
 #[test]
-fn models_that_are_the_same_or_do_not_load_are_refused_at_the_start() {
+fn a_model_that_never_fits_and_one_that_is_named_twice_are_refused_at_the_start() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("tiny.gguf");
     fs::write(&file, model()).unwrap();
-    for name in ["tiny", "twin"] {
-        let add = ["models", "add", file.to_str().unwrap(), "--name", name];
-        assert!(output(home.path(), &add).status.success());
-    }
-    let run =
-        "run --admin none --listen /ip4/127.0.0.1/tcp/0 --mdns false --kv-mb 16 --model tiny".split(' ');
-    let run: Vec<_> = run.collect();
-    for (other, expected) in [("tiny", "named twice"), ("twin", "twin is the same model as another")] {
-        let (code, said) =
-            failure(&mut baton_node(home.path(), &[&run[..], &["--more-models", other]].concat()));
-        assert!(code == 2 && said.contains(expected), "{said}");
-    }
-    // It lacks a tensor since it was added.
+    assert!(output(home.path(), &["models", "add", file.to_str().unwrap()]).status.success());
+    let run: Vec<_> =
+        "run --admin none --listen /ip4/127.0.0.1/tcp/0 --mdns false --model tiny".split(' ').collect();
+    // 1,024 megabytes of keys and values, and a file below one megabyte.
+    let (code, said) =
+        failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "100"]].concat()));
+    assert!(
+        code == 2 && said.contains("the model tiny takes about 1025 MB, and model_memory_mb is 100"),
+        "{said}"
+    );
+    let (code, said) =
+        failure(&mut baton_node(home.path(), &[&run[..], &["--more-models", "tiny"]].concat()));
+    assert!(code == 2 && said.contains("named twice"), "{said}");
+    // It fits the budget, but lacks a tensor since it was added.
     let mut changed = model();
     let name = b"blk.0.ffn_up.weight";
     let place = changed.windows(name.len()).position(|part| part == name).unwrap();
     changed[place + 8] = b'x';
     fs::write(home.path().join(".cache/baton/models/tiny.gguf"), changed).unwrap();
-    let (code, said) = failure(&mut baton_node(home.path(), &run));
+    let (code, said) =
+        failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "2000"]].concat()));
     assert!(code == 5 && said.contains("cannot load the model tiny"), "{said}");
 }
