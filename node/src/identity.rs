@@ -31,7 +31,9 @@ use zeroize::Zeroizing;
 use crate::service::{ClockMs, NodeIdentity};
 
 pub(crate) use backup::back_up;
+pub(crate) use backup::back_up_words;
 pub(crate) use backup::restore;
+pub(crate) use backup::restore_words;
 pub(crate) use ring::KeyRing;
 pub(crate) use ring::ROTATE_AFTER_MS;
 pub(crate) use rotation::exchange_keys;

@@ -1,10 +1,14 @@
-//! `baton-node keys`: the node's identity and its exchange keys. Shows no secret.
+//! `baton-node keys`: the node's identity and its exchange keys. Shows no secret, except a backup's words.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::{self, IsTerminal as _},
+    path::{Path, PathBuf},
+};
 
 use baton_keys::files;
 use baton_kit::prompt;
 use clap::{Args, Subcommand};
+use zeroize::Zeroizing;
 
 use super::{
     Exit, Failure, Places, passphrase, say,
@@ -14,8 +18,8 @@ use crate::{
     config::Settings,
     daemon::data_dir::{DataDir, DataDirError},
     identity::{
-        NODE_KEY_FILE, back_up, exchange_keys, load_node_key, peer_id, restore, retired_keys,
-        rotate_exchange_keys, rotate_node_key,
+        NODE_KEY_FILE, back_up, back_up_words, exchange_keys, load_node_key, peer_id, restore, restore_words,
+        retired_keys, rotate_exchange_keys, rotate_node_key,
     },
 };
 
@@ -30,14 +34,16 @@ pub(super) struct KeysArgs {
 enum KeysCommand {
     /// Show the node's name, and its exchange keys with their times
     Show(Places),
-    /// Write a copy of the node key to a new file, under a passphrase
+    /// Write a copy of the node key to a new file, under a passphrase, or show it as 24 words for paper
     #[command(
         after_help = "Keep the copy on another machine. Exchange keys need none: new ones are made every twelve hours.\n\n\
-        Example:\n  baton-node keys backup --out /media/usb/node.key"
+        Examples:\n  baton-node keys backup --out /media/usb/node.key\n  baton-node keys backup --words"
     )]
     Backup(BackupArgs),
     /// Restore the node key from a copy; never overwrites another key
-    #[command(after_help = "Example:\n  baton-node keys restore /media/usb/node.key")]
+    #[command(
+        after_help = "Examples:\n  baton-node keys restore /media/usb/node.key\n  baton-node keys restore --words-file -"
+    )]
     Restore(RestoreArgs),
     /// Replace the exchange keys at once, or the node key with --identity
     #[command(
@@ -53,8 +59,11 @@ struct BackupArgs {
     #[command(flatten)]
     places: Places,
     /// File to write; it must not exist
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "words")]
+    out: Option<PathBuf>,
+    /// Back up as 24 words, on a terminal or in the --out file; anyone with the words can act as the node
+    #[arg(long, conflicts_with_all = ["passphrase_file", "no_passphrase"])]
+    words: bool,
     /// File with the passphrase in its first line, or - for standard input [default: ask]
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
@@ -68,7 +77,11 @@ struct RestoreArgs {
     #[command(flatten)]
     places: Places,
     /// Copy to restore
-    file: PathBuf,
+    #[arg(required_unless_present = "words_file")]
+    file: Option<PathBuf>,
+    /// File with the 24 words in its first line, or - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "passphrase_file"])]
+    words_file: Option<PathBuf>,
     /// File with the copy's passphrase in the first line, or - for standard input [default: ask]
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
@@ -154,20 +167,49 @@ fn show(places: Places) -> Result<(), Failure> {
 fn backup(args: BackupArgs) -> Result<(), Failure> {
     let json = args.places.json;
     let folder = data_dir(args.places)?;
+    let out = match args.out {
+        Some(out) if !args.words => out,
+        out => return back_up_as_words(&folder, out.as_deref(), json),
+    };
     let passphrase = match args.no_passphrase {
         true => None,
         false => Some(passphrase::new(args.passphrase_file.as_deref())?),
     };
     let passphrase = passphrase.as_ref().map(|text| text.as_str());
-    let node = back_up(&folder, &args.out, passphrase).map_err(storage)?;
+    let node = back_up(&folder, &out, passphrase).map_err(storage)?;
     if json {
-        say(serde_json::json!({ "node": node.to_string(), "place": args.out }));
+        say(serde_json::json!({ "node": node.to_string(), "place": out }));
     } else {
         say(format!(
             "The node key of {node} is in {}, read back and the same.\n\
              Keep it on another machine. To be this node again: baton-node keys restore FILE",
-            args.out.display()
+            out.display()
         ));
+    }
+    Ok(())
+}
+
+/// Shows the node key as words, or writes them to a new file.
+fn back_up_as_words(folder: &Path, out: Option<&Path>, json: bool) -> Result<(), Failure> {
+    let words = back_up_words(folder).map_err(storage)?;
+    match out {
+        Some(out) => {
+            let line = Zeroizing::new(format!("{}\n", *words));
+            files::write_private(out, line.as_bytes())
+                .map_err(|error| storage(anyhow::anyhow!("cannot write {}: {error}", out.display())))?;
+        }
+        None if io::stdout().is_terminal() && !json => {
+            say("Whoever has these words is the node: write them down and clear the screen.");
+            say(words.as_str());
+        }
+        // Words in a pipe end up in logs and shell histories.
+        None => {
+            return Err(Failure::text(Exit::Usage, "name the new file with --out, or run it at a terminal"));
+        }
+    }
+    match json {
+        true => say(serde_json::json!({ "place": out })),
+        false => say("To be this node again: baton-node keys restore --words-file FILE"),
     }
     Ok(())
 }
@@ -184,14 +226,19 @@ fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
         );
         return Err(Failure::text(Exit::Storage, text));
     }
-    let passphrase = match files::needs_passphrase(&args.file).map_err(storage)? {
+    let words = args.words_file.as_deref().map(passphrase::words).transpose()?;
+    let file = args.file.unwrap_or_default();
+    let passphrase = match words.is_none() && files::needs_passphrase(&file).map_err(storage)? {
         true => Some(passphrase::existing(args.passphrase_file.as_deref())?),
         false => None,
     };
     files::create_private_folder(&folder).map_err(storage)?;
     let _lock = DataDir::lock(&folder).map_err(DataDirError::into_failure)?;
     let passphrase = passphrase.as_ref().map(|text| text.as_str());
-    let node = restore(&folder, &args.file, passphrase).map_err(storage)?;
+    let node = match words {
+        Some(words) => restore_words(&folder, &words).map_err(storage)?,
+        None => restore(&folder, &file, passphrase).map_err(storage)?,
+    };
     if json {
         say(
             serde_json::json!({ "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": key }),

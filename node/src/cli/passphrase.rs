@@ -1,7 +1,8 @@
-//! Passphrases, from a file or from the terminal.
+//! Passphrases and recovery words, from a file or from the terminal.
 
 use std::path::Path;
 
+use baton_keys::words::read_words;
 use baton_kit::prompt::{self, PassphraseError};
 use zeroize::Zeroizing;
 
@@ -26,6 +27,15 @@ pub(super) fn existing(file: Option<&Path>) -> Result<Zeroizing<String>, Failure
     }
     let typed = prompt::secret("Passphrase: ").map_err(|error| Failure::new(Exit::Failure, error))?;
     typed.ok_or_else(unattended)
+}
+
+/// The words of a backup; `-` is standard input.
+pub(super) fn words(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let read = match path == Path::new("-") {
+        true => read_words(std::io::stdin().lock()),
+        false => std::fs::File::open(path).and_then(read_words),
+    };
+    read.map_err(|error| Failure::text(Exit::Usage, format!("cannot read {}: {error}", path.display())))
 }
 
 fn unattended() -> Failure {

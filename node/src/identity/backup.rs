@@ -6,7 +6,9 @@ use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, KeyFileError},
     ids::NodeId,
+    session::SessionRoot,
 };
+use zeroize::Zeroizing;
 
 use super::{NODE_KEY_FILE, NODE_KEY_KIND, load_node_key};
 
@@ -24,6 +26,26 @@ pub(crate) fn back_up(data_dir: &Path, out: &Path, passphrase: Option<&str>) -> 
     } else {
         Err(KeyFileError::Format { path: out.to_owned(), kind: NODE_KEY_KIND.to_owned() })
     }
+}
+
+/// The node key as 24 words (BIP-39), for paper. They hold the whole identity: the key is one seed, and
+/// exchange keys are replaced anyway. A session root with the same bytes has the same words.
+///
+/// # Errors
+/// [`KeyFileError`]: the key cannot be read.
+pub(crate) fn back_up_words(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+    let secret = files::load(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, None)?;
+    Ok(SessionRoot::from_bytes(*secret.expose()).to_words())
+}
+
+/// Creates the node key from its 24 words, in a data directory without one.
+///
+/// # Errors
+/// The words encode no key, or there is a node key already.
+pub(crate) fn restore_words(data_dir: &Path, words: &str) -> anyhow::Result<NodeId> {
+    let secret = FileSecret::from_bytes(*SessionRoot::from_words(words)?.expose());
+    files::create(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, &secret, None)?;
+    Ok(node_of(&secret))
 }
 
 fn node_of(secret: &FileSecret) -> NodeId {
@@ -70,5 +92,23 @@ mod tests {
             assert!(restore(new.path(), &copy, passphrase).is_err());
             assert_eq!(fs::read(new.path().join(NODE_KEY_FILE)).unwrap(), before);
         }
+    }
+
+    #[test]
+    fn words_bring_the_node_back_and_a_wrong_one_is_refused() {
+        let (home, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        create_node_key(home.path()).unwrap();
+        let node = load_node_key(home.path()).unwrap().node_id();
+        let words = back_up_words(home.path()).unwrap();
+        assert_eq!(words.split(' ').count(), 24);
+        let wrong = words.replacen(words.split(' ').nth(4).unwrap(), "batonic", 1);
+        for bad in [wrong.as_str(), "", "one two"] {
+            restore_words(new.path(), bad).unwrap_err();
+            assert!(!new.path().join(NODE_KEY_FILE).exists());
+        }
+        assert_eq!(restore_words(new.path(), &words.to_uppercase()).unwrap(), node);
+        let before = fs::read(new.path().join(NODE_KEY_FILE)).unwrap();
+        restore_words(new.path(), &words).unwrap_err();
+        assert_eq!(fs::read(new.path().join(NODE_KEY_FILE)).unwrap(), before, "never over another");
     }
 }

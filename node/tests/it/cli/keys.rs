@@ -62,6 +62,38 @@ fn a_backup_under_a_passphrase_brings_the_node_back_elsewhere() {
 }
 
 #[test]
+fn words_bring_the_node_back_elsewhere_and_go_into_no_pipe() {
+    let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let node = json(home.path(), &["init", "--json"])["node"].clone();
+    for words in [&["keys", "backup", "--words"][..], &["keys", "backup", "--words", "--json"]] {
+        let (code, said) = failure(&mut baton_node(home.path(), words));
+        assert!(code == 2 && said.contains("--out"), "{said}");
+    }
+    let paper = home.path().join("words");
+    let paper = paper.to_str().unwrap();
+    let backup = ["keys", "backup", "--words", "--out", paper];
+    let said = output(home.path(), &backup);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert_eq!(fs::metadata(paper).unwrap().permissions().mode() & 0o777, 0o600);
+    let words = fs::read_to_string(paper).unwrap();
+    assert_eq!(words.split_whitespace().count(), 24);
+    assert!(!text(&said.stdout).contains(words.trim()));
+    let (code, said) = failure(&mut baton_node(home.path(), &backup));
+    assert!(code == 4, "never over a file: {said}");
+
+    let restore = ["keys", "restore", "--words-file", paper, "--json"];
+    let (code, said) = failure(&mut baton_node(home.path(), &restore));
+    assert!(code == 4 && said.contains("there is a node key already"), "{said}");
+    let first = words.split_whitespace().next().unwrap();
+    fs::write(paper, words.replacen(first, "batonic", 1)).unwrap();
+    let (code, said) = failure(&mut baton_node(other.path(), &restore));
+    assert!(code == 4 && said.contains("word 1 is not on the list"), "{said}");
+    assert!(!folder(other.path()).join("node.key").exists());
+    fs::write(paper, &words).unwrap();
+    assert_eq!(json(other.path(), &restore)["node"], node);
+}
+
+#[test]
 fn nobody_is_asked_where_nobody_can_answer() {
     let home = tempfile::tempdir().unwrap();
     json(home.path(), &["init", "--json"]);
