@@ -20,7 +20,7 @@ problem_codes! {
 
     NOT_WRITABLE = problem("D301", "the data directory cannot be written", "give the node's user the folder (chown), or remount the disk writable");
     DISK_FULL = problem("D302", "the disk is almost full", "make room: without it the journal fails, and turns are refused");
-    DISK_LOW = warning("D303", "the disk is filling up", "make room, or set a smaller journal_mb");
+    DISK_LOW = warning("D303", "the disk is filling up", "make room, such as by deleting the file of a model that `baton-node models list` names, or set a smaller journal_mb");
     FEW_FILES = warning("D305", "the process may open too few files for its connections", "raise the limit (ulimit -n, or LimitNOFILE= in the systemd unit)");
 
     MODEL_UNKNOWN = problem("D401", "the configured model is neither in the catalogue nor in the model folder", "choose one from `baton-node models list`, or take a file of your own in with `baton-node models add`");
