@@ -141,6 +141,7 @@ networks() {
 screens() {
   step "clients of the gateway's APIs" scripts/openai.sh
   step "the chat page in Chromium" scripts/page.sh
+  step "the status page in Chromium" scripts/status_page.sh
   step "the full-screen view in tmux" scripts/tui.sh
   step "behind routers" scripts/nat.sh
   step "certificates by ACME" scripts/acme.sh

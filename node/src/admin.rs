@@ -1,9 +1,10 @@
-//! The admin port: health, readiness, metrics and status, over HTTP on a loopback address only.
+//! The admin port: health, readiness, metrics, status and its page, over HTTP on a loopback address only.
 //!
 //! `daemon` binds and runs it. `baton-node status` and monitoring query it. It changes nothing, and shows addresses,
 //! counts, states and options, never a session, a text or a key.
 
 pub(crate) mod network;
+mod page;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -126,6 +127,7 @@ fn router(source: Source) -> Router {
         .route("/status", get(status))
         .route("/settings", get(settings))
         .with_state(source)
+        .merge(page::routes())
         .layer(middleware::from_fn(refuse_other_hosts))
 }
 
@@ -251,6 +253,22 @@ mod tests {
         assert_eq!(server.get("/other").await.0, 404);
         server.stop.cancel();
         server.task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody() {
+        let server = Server::start().await;
+        for (path, media) in [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")]
+        {
+            let answer = server.client.get(format!("http://{}{path}", server.address)).send().await.unwrap();
+            let header = |name| answer.headers().get(name).unwrap().to_str().unwrap().to_owned();
+            assert!(header(header::CONTENT_TYPE).starts_with(media), "{path}");
+            let policy = header(header::CONTENT_SECURITY_POLICY);
+            for part in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"] {
+                assert!(policy.contains(part), "{path}: {policy}");
+            }
+            assert!(!policy.contains("unsafe"), "{policy}");
+        }
     }
 
     #[tokio::test]
