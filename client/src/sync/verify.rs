@@ -45,7 +45,6 @@ pub struct VerifyReport {
     /// Turns without a receipt, as after a recovery from the root.
     pub receipts_missing: u64,
     /// The problems found.
-    #[serde(skip)]
     pub problems: Vec<Problem>,
     /// Last turns of the segments that the store lacks or has wrong, oldest first; the input of
     /// [`SessionHandle::put_back_blobs`](crate::SessionHandle::put_back_blobs).
@@ -65,7 +64,7 @@ impl VerifyReport {
 pub const STORING_GRACE: Duration = Duration::from_secs(5);
 
 /// An object that differs from its signed form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
     /// Its turn.
     pub seq: u64,
