@@ -58,7 +58,8 @@ pub(crate) enum SessionCommand {
         /// Session id, a prefix of it, or `last`.
         session: String,
         /// Show also the turns that an edit replaced.
-        #[arg(long)]
+        // Scripts of before know it as --graph.
+        #[arg(long, alias = "graph")]
         all: bool,
     },
     /// Give a session a title, which only this device shows.

@@ -352,9 +352,11 @@ async fn a_replaced_turn_is_hidden_and_shown_on_request() {
     let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert!(!out(&shown).contains("first") && out(&shown).contains("better"), "{}", out(&shown));
     says(&shown, &["1 turn replaced by an edit"]);
-    let all = fixture.baton(&home, &["session", "show", "last", "--all"], "").await;
-    says(&all, &["turn 1 · ", "replaced by a later turn"]);
-    assert!(out(&all).contains("first"));
+    for option in ["--all", "--graph"] {
+        let all = fixture.baton(&home, &["session", "show", "last", option], "").await;
+        says(&all, &["turn 1 · ", "replaced by a later turn", "up to turn 2: stored until "]);
+        assert!(out(&all).contains("first"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
