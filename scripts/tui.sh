@@ -163,7 +163,7 @@ see 'session [0-9a-f]{8} · /help'
 keys Tab Enter
 see 'echo: go on,'
 
-echo "a title is a question, and goes to no node"
+echo "a title is asked for in a box, and goes to no node"
 keys -l '/ren'
 see '/rename TITLE'
 keys Tab
@@ -172,13 +172,13 @@ see '^.*› /rename *$'
 for _ in {1..60}; do
   keys Enter
   sleep 0.5
-  ! grep -q 'title ›' <<<"$(screen)" || break
+  ! grep -q '┌─ title' <<<"$(screen)" || break
 done
-see 'title ›'
+see '┌─ title'
 keys C-u
 keys -l 'My harbour'
 keys Enter
-unseen 'title ›'
+unseen '┌─ title'
 see '• My harbour'
 unseen '› My harbour'
 keys Tab

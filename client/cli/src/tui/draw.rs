@@ -3,12 +3,14 @@
 use ratatui::{
     Frame,
     buffer::Buffer,
-    layout::{Position, Rect},
+    layout::{Constraint, Position, Rect},
     style::Style,
+    widgets::{Block, Clear, Padding, Widget as _},
 };
 
 use super::{
     block::Turn,
+    editor::Editor,
     state::{Question, State},
     wrap::{fit, show, width},
 };
@@ -17,6 +19,14 @@ use crate::{
     out::{count, short_session},
 };
 
+/// Widest box of a question, in cells, with its frame.
+const BOX_CELLS: u16 = 60;
+/// Rows of that box, with its frame, which a smaller screen leaves out.
+const BOX_ROWS: u16 = 4;
+/// Most cells of a title in the question before a deletion.
+const TITLE_CELLS: usize = 40;
+/// The text before the input.
+const PROMPT: &str = "› ";
 /// Smallest width with the sessions beside the conversation; below it they replace the conversation while
 /// focused.
 const WIDE: u16 = 90;
@@ -64,6 +74,7 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
     let margin = (conversation.width - column) / 2;
     let conversation = Rect { x: conversation.x + margin, width: column, ..conversation };
     let cursor = draw_conversation(state, frame.buffer_mut(), conversation);
+    let cursor = draw_question(state, frame.buffer_mut(), body).or(cursor);
     draw_status(state, frame.buffer_mut(), status);
     if let Some(cursor) = cursor.filter(|_| !state.sidebar.focused) {
         frame.set_cursor_position(cursor);
@@ -91,10 +102,10 @@ fn draw_conversation(state: &mut State, buffer: &mut Buffer, area: Rect) -> Opti
     if area.is_empty() {
         return None;
     }
-    let cells = usize::from(area.width).saturating_sub(width(prompt(state)) + 1).max(1);
+    let cells = usize::from(area.width).saturating_sub(width(PROMPT) + 1).max(1);
     state.input_cells = cells;
     let most = if area.height < TALL { 1 } else { (area.height / INPUT_SHARE).max(1) };
-    let wanted = u16::try_from(state.editor.rows(cells).len()).unwrap_or(u16::MAX);
+    let wanted = u16::try_from(state.message().rows(cells).len()).unwrap_or(u16::MAX);
     let [above, input] = split_bottom(area, wanted.min(most));
     let [above, rule] = split_bottom(above, u16::from(area.height + 1 >= TALL));
     let below = draw_pane(state, buffer, above);
@@ -163,40 +174,67 @@ fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
     }
 }
 
-/// The text before the input.
-fn prompt(state: &State) -> &'static str {
-    if matches!(state.question, Some(Question::Title { .. })) { "title › " } else { "› " }
-}
-
 /// Draws the input, with its end or its cursor in sight; returns the cursor's position.
 fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) -> Option<Position> {
     if area.is_empty() {
         return None;
     }
-    let prompt = prompt(state);
-    let indent = u16::try_from(width(prompt)).unwrap_or(0).min(area.width - 1);
-    put(buffer, area, 0, 0, prompt, state.palette.accent());
-    if state.editor.is_empty() && state.question.is_none() {
+    let indent = u16::try_from(width(PROMPT)).unwrap_or(0).min(area.width - 1);
+    put(buffer, area, 0, 0, PROMPT, state.palette.accent());
+    let text = Rect { x: area.x + indent, width: area.width - indent, ..area };
+    if state.message().is_empty() {
         let hint = if state.status.pending && state.busy.is_none() {
             "A message has no answer: /retry or /drop"
         } else {
             "Message, or / for commands"
         };
-        let room = usize::from(area.width - indent);
-        put(buffer, area, indent, 0, &fit(hint, room), state.palette.dim());
+        put(buffer, text, 0, 0, &fit(hint, text.width.into()), state.palette.dim());
     }
-    let (row, column) = state.editor.cursor_position(cells);
+    Some(draw_editor(state.message(), buffer, text, cells))
+}
+
+/// Draws a text that the user edits; returns the cursor's position.
+fn draw_editor(editor: &mut Editor, buffer: &mut Buffer, area: Rect, cells: usize) -> Position {
+    let (row, column) = editor.cursor_position(cells);
     let height = usize::from(area.height);
     // Skips as few rows above as keep the cursor in sight.
     let first = (row + 1).saturating_sub(height);
-    let seen: Vec<_> = state.editor.rows(cells).iter().skip(first).take(height).cloned().collect();
+    let seen: Vec<_> = editor.rows(cells).iter().skip(first).take(height).cloned().collect();
     for (y, range) in (0..).zip(seen) {
-        let text = state.editor.text().get(range).unwrap_or_default();
-        put(buffer, area, indent, y, text, Style::new());
+        put(buffer, area, 0, y, editor.text().get(range).unwrap_or_default(), Style::new());
     }
-    let x = usize::from(indent).saturating_add(column).min(usize::from(area.width) - 1);
-    let y = row - first;
-    Some(Position { x: area.x + u16::try_from(x).unwrap_or(0), y: area.y + u16::try_from(y).unwrap_or(0) })
+    let x = u16::try_from(column).unwrap_or(u16::MAX).min(area.width.saturating_sub(1));
+    Position { x: area.x + x, y: area.y + u16::try_from(row - first).unwrap_or(0) }
+}
+
+/// Draws the open question in a small box; returns the cursor's position.
+fn draw_question(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Position> {
+    let (heading, keys) = match state.question.as_ref()? {
+        Question::Title { .. } => ("─ title ", "Enter saves · Esc leaves it"),
+        Question::Deletion(_) => ("─ delete ", "y deletes · any other key keeps it"),
+    };
+    let area = area.centered(Constraint::Max(BOX_CELLS), Constraint::Max(BOX_ROWS));
+    let frame = match area.height {
+        BOX_ROWS => {
+            let frame = Block::bordered().border_style(state.palette.accent());
+            frame.padding(Padding::horizontal(1)).title(heading)
+        }
+        _ => Block::new(),
+    };
+    let inside = frame.inner(area);
+    Clear.render(area, buffer);
+    frame.render(area, buffer);
+    let cells = usize::from(inside.width);
+    put(buffer, inside, 0, 1, &fit(keys, cells), state.palette.dim());
+    if let Some(Question::Deletion(session)) = &state.question {
+        let title = fit(&state.sidebar.title_of(*session), TITLE_CELLS);
+        put(buffer, inside, 0, 0, &fit(&format!("Delete \"{title}\"?"), cells), Style::new());
+        return None;
+    }
+    let line = Rect { height: inside.height.min(1), ..inside };
+    // A cell stays free for the cursor.
+    let room = cells.saturating_sub(1).max(1);
+    (!line.is_empty()).then(|| draw_editor(&mut state.editor, buffer, line, room))
 }
 
 fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {

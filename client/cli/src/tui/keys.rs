@@ -134,7 +134,7 @@ impl State {
         match title {
             _ if self.is_busy() => {}
             true => self.ask_title(session),
-            false => self.ask_deletion(session),
+            false => self.question = Some(Question::Deletion(session)),
         }
     }
 

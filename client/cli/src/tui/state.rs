@@ -7,7 +7,7 @@ use baton_proto::ids::SessionId;
 
 use super::{
     conversation::ConversationSnapshot, editor::Editor, menu::Menu, palette::Palette, pane::Pane,
-    sidebar::Sidebar, wrap,
+    sidebar::Sidebar,
 };
 use crate::{
     chat::line::{HELP, Line, parse, unknown_command},
@@ -16,8 +16,6 @@ use crate::{
 
 /// A key that needs an idle session.
 const BUSY_HINT: &str = "An answer is running: send this after it, or end it with Esc.";
-/// Most cells of a title in the question before a deletion.
-const TITLE_CELLS: usize = 40;
 /// The keys, for the help.
 const KEYS: &str = "\
 Enter           sends; Alt-Enter or Ctrl-J begins a new line
@@ -198,16 +196,18 @@ impl State {
 
     /// Puts a text into the input, where the user changes it; a text that the user wrote meanwhile stays.
     pub(super) fn prefill(&mut self, text: String) {
-        if self.editor.is_empty() {
-            self.editor.set(text);
+        let message = self.message();
+        if message.is_empty() {
+            message.set(text);
         }
     }
 
     /// Puts an unsent text back into the input.
     pub(super) fn give_back(&mut self, text: String) {
-        let written = self.editor.take();
+        let message = self.message();
+        let written = message.take();
         let gap = if written.is_empty() { "" } else { "\n" };
-        self.editor.set(format!("{text}{gap}{written}"));
+        message.set(format!("{text}{gap}{written}"));
     }
 
     /// Sends the input. A line that cannot be sent now stays there.
@@ -233,7 +233,9 @@ impl State {
             (Line::Help, _) => self.show_help(),
             (Line::Sessions, session) => self.sidebar.focus(session),
             (Line::Quit, _) => return Some(Effect::Leave),
-            (Line::Delete { sure: false }, Some(session)) => self.ask_deletion(session),
+            (Line::Delete { sure: false }, Some(session)) => {
+                self.question = Some(Question::Deletion(session))
+            }
             (Line::Unknown(_), Some(session)) => self.ask_title(session),
             _ => return Some(Effect::Act(text)),
         }
@@ -261,14 +263,14 @@ impl State {
         let message = Box::new(std::mem::replace(&mut self.editor, title));
         self.question = Some(Question::Title { session, message });
         self.sidebar.focused = false;
-        self.hint = Some("Enter saves the title · Esc leaves it".to_owned());
     }
 
-    /// Asks whether to delete a session.
-    pub(super) fn ask_deletion(&mut self, session: SessionId) {
-        let title = wrap::fit(&self.sidebar.title_of(session), TITLE_CELLS);
-        self.question = Some(Question::Deletion(session));
-        self.hint = Some(format!("Delete \"{title}\"? y deletes · any other key keeps it"));
+    /// The message in the input, also while the keys edit a title.
+    pub(super) fn message(&mut self) -> &mut Editor {
+        match &mut self.question {
+            Some(Question::Title { message, .. }) => message,
+            _ => &mut self.editor,
+        }
     }
 
     /// Closes the open question; returns whether there was one.

@@ -140,14 +140,15 @@ fn the_list_of_sessions_opens_one_and_not_while_an_answer_comes() {
 }
 
 #[test]
-fn a_title_and_a_deletion_are_questions_and_never_messages() {
+fn a_title_and_a_deletion_are_asked_for_in_a_box_and_never_in_the_message_line() {
     let mut stage = Stage::new();
     stage.state.sidebar.set(vec![listed(1, "title 1"), listed(2, "title 2")]);
     stage.types("a draft");
     stage.press(KeyCode::Tab);
     stage.press(KeyCode::Down);
     assert_eq!(stage.press(KeyCode::Char('r')), None, "no other session is opened");
-    assert!(in_order(&stage.shown(), &["title › title 2", "Enter saves the title"]));
+    let shown = ["┌─ title ─", "│ title 2", "Enter saves · Esc leaves it", "› a draft"];
+    assert!(in_order(&stage.shown(), &shown), "{}", stage.shown());
     stage.control('u');
     stage.types("/secret plan");
     assert_eq!(stage.state.input(Event::Paste("\nB".to_owned())), None);
@@ -172,15 +173,15 @@ fn a_title_and_a_deletion_are_questions_and_never_messages() {
     let here = Some(Effect::Act("/delete yes".to_owned()));
     assert_eq!(stage.press(KeyCode::Char('y')), here, "the one on the screen");
     stage.press(KeyCode::Tab);
-    for (command, shown) in [("/delete", "Delete \"title 1\"?"), ("/rename", "title › title 1")] {
+    for (command, shown) in [("/delete", "┌─ delete ─"), ("/rename", "┌─ title ─")] {
         stage.state.editor.set(command.to_owned());
         stage.state.close_menu();
         assert_eq!(stage.press(KeyCode::Enter), None, "{command}");
         assert!(stage.shown().contains(shown), "{command}");
         assert_eq!(stage.control('c'), None);
     }
+    stage.state.ask_title(SessionId([1; 32]));
     for (width, height) in [(20, 5), (4, 2), (1, 1), (120, 40)] {
-        stage.state.ask_title(SessionId([1; 32]));
         stage.screen(width, height);
     }
 }
