@@ -235,11 +235,6 @@ impl Out {
         self.say(Tone::Warn, text);
     }
 
-    /// A line about a problem.
-    pub(crate) fn problem_line(&self, text: &str) {
-        self.say(Tone::Bad, text);
-    }
-
     /// An error with its next step; with JSON also as an object on standard output.
     pub(crate) fn error(&self, name: &str, message: &str, hint: Option<&str>) {
         self.say(Tone::Bad, &format!("error: {message}"));

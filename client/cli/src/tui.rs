@@ -53,7 +53,7 @@ use crate::{
     failure::Failure,
     interrupt::leave_at_second_interrupt,
     out::{
-        Out,
+        Out, Tone,
         inbox::{Inbox, ViewMessage},
         short_session, wrap,
     },
@@ -81,8 +81,6 @@ enum TaskOutcome {
     },
     /// The sessions were read.
     Sessions(Vec<SessionEntry>),
-    /// A session has another title, or is gone.
-    SessionsChanged,
     /// Only remarks came of it.
     Remarks,
 }
@@ -105,7 +103,7 @@ pub(crate) async fn run(
         state: State::new(Palette::new(!out.no_color())),
         screen: Screen::open()?,
         dialogue: None,
-        session: loaded.session,
+        session: dialogue.session(),
         tasks: JoinSet::new(),
         began: Instant::now(),
     };
@@ -171,7 +169,7 @@ impl FullScreenView {
                 () = tokio::time::sleep_until(next), if stale => {
                     // A slow terminal, or a huge conversation, gets fewer frames.
                     let (began, state) = (Instant::now(), &mut self.state);
-                    self.screen.draw(|frame| draw::draw(state, frame))?;
+                    self.screen.terminal.draw(|frame| draw::draw(state, frame))?;
                     next = tokio::time::Instant::now() + FRAME.max(began.elapsed());
                     stale = false;
                     continue;
@@ -242,8 +240,8 @@ impl FullScreenView {
     fn finish_task(&mut self, outcome: TaskOutcome) -> Option<Effect> {
         match outcome {
             TaskOutcome::Line { mut dialogue, then, loaded } => {
+                self.session = dialogue.session();
                 if let Some(loaded) = loaded {
-                    self.session = loaded.session;
                     self.state.set_session(&loaded);
                 }
                 self.list();
@@ -264,7 +262,6 @@ impl FullScreenView {
                 self.dialogue = Some(dialogue);
             }
             TaskOutcome::Sessions(listed) => self.state.sidebar.set(listed),
-            TaskOutcome::SessionsChanged => self.list(),
             TaskOutcome::Remarks => {}
         }
         None
@@ -282,7 +279,8 @@ impl FullScreenView {
             Effect::Rename(session, title) => self.change(session, Some(title)),
             Effect::Delete(session) => self.change(session, None),
             Effect::Stop => self.inbox.stop(),
-            Effect::Redraw => self.screen.clear()?,
+            // The next frame is then written whole.
+            Effect::Redraw => self.screen.terminal.clear()?,
             Effect::Leave => return Ok(true),
         }
         Ok(false)
@@ -298,6 +296,7 @@ impl FullScreenView {
     /// Gives a session a title, or deletes it without one, and then lists the sessions again.
     fn change(&mut self, session: SessionId, title: Option<String>) {
         let (client, out) = (self.client.clone(), self.out.clone());
+        let known = self.state.sidebar.listed().to_vec();
         let is_here = session == self.session;
         self.tasks.spawn(async move {
             let handle = client.session(session);
@@ -311,7 +310,7 @@ impl FullScreenView {
             if !is_here {
                 handle.release();
             }
-            TaskOutcome::SessionsChanged
+            listed(&client, &known, &out).await
         });
     }
 
@@ -319,15 +318,18 @@ impl FullScreenView {
     fn list(&mut self) {
         let (client, out) = (self.client.clone(), self.out.clone());
         let known = self.state.sidebar.listed().to_vec();
-        self.tasks.spawn(async move {
-            match sidebar::list(&client, &known).await {
-                Ok(listed) => TaskOutcome::Sessions(listed),
-                Err(error) => {
-                    out.warn(&format!("the conversations cannot be listed: {error}"));
-                    TaskOutcome::Remarks
-                }
-            }
-        });
+        self.tasks.spawn(async move { listed(&client, &known, &out).await });
+    }
+}
+
+/// Reads the list of sessions; `known` is the list of before.
+async fn listed(client: &Client, known: &[SessionEntry], out: &Out) -> TaskOutcome {
+    match sidebar::list(client, known).await {
+        Ok(listed) => TaskOutcome::Sessions(listed),
+        Err(error) => {
+            out.warn(&format!("the conversations cannot be listed: {error}"));
+            TaskOutcome::Remarks
+        }
     }
 }
 
@@ -350,7 +352,7 @@ async fn step(client: Client, mut dialogue: Box<Dialogue>, line: Option<String>)
     };
     let loaded = load(&client, dialogue.session()).await;
     let unread = |error: &ClientError| {
-        dialogue.out().problem_line(&format!("the conversation cannot be read: {error}"));
+        dialogue.out().say(Tone::Bad, &format!("the conversation cannot be read: {error}"));
     };
     let loaded = loaded.inspect_err(unread).ok();
     TaskOutcome::Line { dialogue, then, loaded }

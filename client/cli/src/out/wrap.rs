@@ -99,16 +99,11 @@ pub(crate) fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
     let mut set_in = Vec::new();
     for line in text.split('\n') {
         let rest = line.trim_start_matches(' ');
-        let indent = indent_of(line, cells);
+        let indent = (line.len() - rest.len()).min(cells / 2);
         let gap = " ".repeat(indent);
         set_in.extend(rows(rest, cells - indent).into_iter().map(|row| format!("{gap}{row}")));
     }
     set_in
-}
-
-/// The leading spaces of a line that its rows keep.
-fn indent_of(line: &str, cells: usize) -> usize {
-    (line.len() - line.trim_start_matches(' ').len()).min(cells / 2)
 }
 
 fn wrap_line(line: &str, offset: usize, cells: usize, rows: &mut Vec<Range<usize>>) {

@@ -5,10 +5,7 @@ use std::time::Duration;
 use baton_client::TurnEvent;
 use baton_proto::ids::LinkHash;
 
-use super::{
-    conversation::{JournalTurn, MAX_BYTES, speed},
-    markdown, wrap,
-};
+use super::{markdown, wrap};
 use crate::{
     out::{Tone, inbox::FinishedTurn, short},
     turn_display,
@@ -18,6 +15,8 @@ use crate::{
 const INDENT: usize = 2;
 /// Smallest width with an indent.
 const WIDE_ENOUGH: usize = 24;
+/// Most bytes of text shown of a session, so that a few huge turns do not fill the memory with rows.
+pub(super) const MAX_BYTES: usize = 2 * 1024 * 1024;
 /// Most remarks shown of one turn. Attempts are few, and each makes two or three.
 const MAX_PARTS: usize = 200;
 
@@ -72,9 +71,10 @@ impl Part {
 }
 
 /// The state of a turn.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum AnswerStatus {
     /// The answer is streaming.
+    #[default]
     Running,
     /// It was verified.
     Verified(String),
@@ -88,7 +88,7 @@ pub(super) enum AnswerStatus {
 }
 
 /// A turn.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Turn {
     /// Its link, once it has one.
     pub link: Option<LinkHash>,
@@ -107,23 +107,26 @@ pub(super) struct Turn {
 impl Turn {
     /// A turn that begins.
     pub(super) fn begin(message: &str) -> Self {
-        Self {
-            link: None,
-            message: wrap::clean(message),
-            parts: Vec::new(),
-            status: AnswerStatus::Running,
-            waiting: None,
-            server: None,
-            text_times: None,
-        }
+        Self { message: wrap::clean(message), ..Self::default() }
     }
 
     /// A turn of the journal.
-    pub(super) fn from_journal(turn: &JournalTurn) -> Self {
-        let notes = turn.notes.iter().map(|note| Part::Remark(Tone::Note, wrap::clean(note)));
-        let parts = notes.chain([Part::Text(wrap::clean(&turn.answer))]).collect();
-        let status = AnswerStatus::Verified(wrap::clean_line(&turn.verified));
-        Self { link: Some(turn.link), parts, status, ..Self::begin(&turn.message) }
+    pub(super) fn from_journal(
+        link: LinkHash,
+        message: &str,
+        notes: &[String],
+        answer: &str,
+        verified: &str,
+    ) -> Self {
+        let notes = notes.iter().map(|note| Part::Remark(Tone::Note, wrap::clean(note)));
+        let parts = notes.chain([Part::Text(wrap::clean(answer))]).collect();
+        let status = AnswerStatus::Verified(wrap::clean_line(verified));
+        Self { link: Some(link), parts, status, ..Self::begin(message) }
+    }
+
+    /// Bytes of its message and its answer.
+    pub(super) fn text_len(&self) -> usize {
+        self.message.len() + self.parts.iter().map(Part::text_len).sum::<usize>()
     }
 
     /// The node asked, with its model.
@@ -174,7 +177,7 @@ impl Turn {
         self.waiting = None;
         self.text_times = Some((self.text_times.map_or(now, |(first, _)| first), now));
         let text = wrap::clean(text);
-        let held: usize = self.parts.iter().map(Part::text_len).sum();
+        let held = self.text_len() - self.message.len();
         let is_room = self.parts.len() < MAX_PARTS;
         match self.parts.last_mut() {
             // No accepted answer is longer.
@@ -302,5 +305,25 @@ impl Content {
             Self::Remark(tone, text) => remark_rows(*tone, text, cells).collect(),
             Self::Earlier(text) => remark_rows(Tone::Note, text, cells).collect(),
         }
+    }
+}
+
+/// Tokens a second without the first one, as a part of a line; empty if not meaningful.
+pub(super) fn speed(tokens: u32, seconds: f64) -> String {
+    if tokens < 2 || seconds < 0.001 {
+        return String::new();
+    }
+    format!(" · {:.0}/s", f64::from(tokens - 1) / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speed_is_empty_where_it_is_not_meaningful() {
+        assert_eq!(speed(21, 2.0), " · 10/s");
+        assert_eq!(speed(1, 2.0), "");
+        assert_eq!(speed(50, 0.0), "");
     }
 }

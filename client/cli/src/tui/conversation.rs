@@ -3,11 +3,9 @@
 use std::collections::HashSet;
 
 use baton_client::{Client, ClientError, TurnView};
-use baton_proto::{
-    ids::{LinkHash, SessionId},
-    record::Role,
-};
+use baton_proto::{ids::SessionId, record::Role};
 
+use super::block::{MAX_BYTES, Turn, speed};
 use crate::{
     out::{count, memories, replaces, short, turn_number},
     turn_display,
@@ -15,41 +13,31 @@ use crate::{
 
 /// Most turns shown of a session, the newest: some hours of chat. `baton session show` has all.
 pub(super) const MAX_TURNS: usize = 200;
-/// Most bytes of text shown of a session, so that a few huge turns do not fill the memory with rows.
-pub(super) const MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// The shown part of a session.
 #[derive(Debug, Clone)]
 pub(super) struct ConversationSnapshot {
-    /// The session.
-    pub session: SessionId,
+    /// Its state.
+    pub status: Status,
     /// The turns that count, oldest first; at most [`MAX_TURNS`].
-    pub turns: Vec<JournalTurn>,
+    pub turns: Vec<Turn>,
     /// The number of earlier turns.
     pub earlier: usize,
-    /// Turns of the chain, replaced ones too.
-    pub total: u64,
+}
+
+/// The state of a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Status {
+    /// The session; none before the first is read.
+    pub session: Option<SessionId>,
+    /// Turns of its chain.
+    pub turns: u64,
     /// Whether a message is unanswered.
     pub pending: bool,
     /// Blobs not yet confirmed in the store.
     pub unstored: u64,
-    /// The problem found with the head index.
+    /// The problem with the head index.
     pub trouble: Option<&'static str>,
-}
-
-/// A turn of the journal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct JournalTurn {
-    /// Its link, which identifies it.
-    pub link: LinkHash,
-    /// The user's text.
-    pub message: String,
-    /// The answer.
-    pub answer: String,
-    /// Remarks beside the text.
-    pub notes: Vec<String>,
-    /// Its node, tokens and verification.
-    pub verified: String,
 }
 
 /// Reads a session's conversation.
@@ -60,25 +48,24 @@ pub(super) async fn load(client: &Client, session: SessionId) -> Result<Conversa
     let info = client.session(session).info().await?;
     let mut bytes = 0;
     let counts = |view: &&TurnView| counting.contains(&view.turn.link.seq);
-    let mut turns: Vec<JournalTurn> =
+    let mut turns: Vec<Turn> =
         views.iter().rev().filter(counts).take(MAX_TURNS).filter_map(journal_turn).collect();
     turns.retain(|turn| {
-        bytes += turn.message.len() + turn.answer.len();
+        bytes += turn.text_len();
         bytes <= MAX_BYTES
     });
     turns.reverse();
-    Ok(ConversationSnapshot {
-        session,
-        earlier: counting.len().saturating_sub(turns.len()),
-        turns,
-        total: info.effective_turns,
+    let status = Status {
+        session: Some(session),
+        turns: info.effective_turns,
         pending: info.pending,
         unstored: info.unstored,
         trouble: info.trouble.map(|code| code.name()),
-    })
+    };
+    Ok(ConversationSnapshot { status, earlier: counting.len().saturating_sub(turns.len()), turns })
 }
 
-fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
+fn journal_turn(view: &TurnView) -> Option<Turn> {
     let link = &view.turn.link;
     let record = view.turn.record.as_ref()?;
     let messages: Vec<_> =
@@ -101,31 +88,6 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
         let seconds = f64::from(decode_ms) / 1000.0;
         verified.push_str(&speed(tokens.output.saturating_sub(tokens.resumed), seconds));
     }
-    Some(JournalTurn {
-        link: link.link_hash(),
-        message: turn_display::joined_text(&messages),
-        answer: record.answer().unwrap_or_default().to_owned(),
-        notes,
-        verified,
-    })
-}
-
-/// Tokens a second without the first one, as a part of a line; empty if not meaningful.
-pub(super) fn speed(tokens: u32, seconds: f64) -> String {
-    if tokens < 2 || seconds < 0.001 {
-        return String::new();
-    }
-    format!(" · {:.0}/s", f64::from(tokens - 1) / seconds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn speed_is_empty_where_it_is_not_meaningful() {
-        assert_eq!(speed(21, 2.0), " · 10/s");
-        assert_eq!(speed(1, 2.0), "");
-        assert_eq!(speed(50, 0.0), "");
-    }
+    let (message, answer) = (turn_display::joined_text(&messages), record.answer().unwrap_or_default());
+    Some(Turn::from_journal(link.link_hash(), &message, &notes, answer, &verified))
 }

@@ -289,7 +289,7 @@ fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
     if status.turns > 0 {
         parts.push((format!("✓ {} verified", count(status.turns, "turn")), palette.good()));
     }
-    parts.push((count(status.nodes as u64, "node"), palette.dim()));
+    parts.push((count(state.nodes as u64, "node"), palette.dim()));
     if status.pending && state.busy.is_none() {
         parts.push(("1 message not answered".to_owned(), palette.warn()));
     }

@@ -15,22 +15,16 @@ impl State {
     /// Handles an event of the terminal.
     pub(super) fn input(&mut self, event: Event) -> Option<Effect> {
         match event {
-            Event::Key(key) if key.kind != KeyEventKind::Release => self.key(key),
+            Event::Key(key) if key.kind != KeyEventKind::Release => return self.key(key),
             Event::Paste(text) => {
                 self.sidebar.focused = false;
                 self.type_in(&text);
-                None
             }
-            Event::Mouse(mouse) => {
-                match mouse.kind {
-                    MouseEventKind::ScrollUp => self.pane.scroll(-WHEEL_ROWS),
-                    MouseEventKind::ScrollDown => self.pane.scroll(WHEEL_ROWS),
-                    _ => {}
-                }
-                None
-            }
-            _ => None,
+            Event::Mouse(mouse) if mouse.kind == MouseEventKind::ScrollUp => self.pane.scroll(-WHEEL_ROWS),
+            Event::Mouse(mouse) if mouse.kind == MouseEventKind::ScrollDown => self.pane.scroll(WHEEL_ROWS),
+            _ => {}
         }
+        None
     }
 
     fn type_in(&mut self, text: &str) {

@@ -6,7 +6,7 @@ use super::block::Ink;
 use crate::out::Tone;
 
 /// The styles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Palette {
     color: bool,
 }

@@ -1,8 +1,9 @@
 //! The conversation on the screen: blocks, their rows for the present width, and the visible part. Pure.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use baton_client::TurnEvent;
+use baton_proto::ids::LinkHash;
 
 use super::{
     block::{AnswerStatus, Content, Row, Turn},
@@ -23,15 +24,17 @@ struct Block {
 }
 
 /// The visible part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Scroll {
     /// The end, as it grows.
+    #[default]
     Follow,
     /// From this row of this block on.
     At { number: u64, row: usize },
 }
 
 /// The conversation.
+#[derive(Default)]
 pub(super) struct Pane {
     blocks: Vec<Block>,
     next: u64,
@@ -40,51 +43,38 @@ pub(super) struct Pane {
     size: (usize, usize),
 }
 
-impl Default for Pane {
-    fn default() -> Self {
-        Self { blocks: Vec::new(), next: 0, scroll: Scroll::Follow, size: (1, 1) }
-    }
-}
-
 impl Pane {
     /// Takes a session from its journal. Within the same session, known turns keep their remarks, and turns
     /// that no longer count are removed.
     pub(super) fn set(&mut self, loaded: &ConversationSnapshot, same: bool) {
+        let mut old = std::mem::take(&mut self.blocks);
         if !same {
-            self.blocks.clear();
+            old.clear();
             self.scroll = Scroll::Follow;
         }
-        let mut old: Vec<Block> = std::mem::take(&mut self.blocks);
-        let positions: HashMap<_, usize> = old
-            .iter()
-            .enumerate()
-            .filter_map(|(position, block)| Some((block.content.turn()?.link?, position)))
-            .collect();
-        let counts = |block: &Block| match &block.content {
-            Content::Turn(turn) => turn.link.is_none(),
+        // Turns without a link stay, beside that with the given one.
+        let stays = |block: &Block, link: Option<LinkHash>| match &block.content {
+            Content::Turn(turn) => turn.link.is_none() || turn.link == link,
             Content::Remark(..) => true,
             Content::Earlier(_) => false,
         };
         if loaded.earlier > 0 {
-            let (turns, id) = (count(loaded.earlier as u64, "turn"), short_session(&loaded.session));
+            let id = loaded.status.session.as_ref().map(short_session).unwrap_or_default();
+            let turns = count(loaded.earlier as u64, "turn");
             let note = format!("{turns} before this: baton session show {id}");
             self.push(Content::Earlier(note));
         }
-        let mut rest = old.drain(..).map(Some).collect::<Vec<_>>();
-        let mut passed = 0;
         for turn in &loaded.turns {
-            if let Some(position) = positions.get(&turn.link).copied().filter(|position| *position >= passed)
-            {
-                let before = rest.get_mut(passed..position).unwrap_or_default();
-                self.blocks.extend(before.iter_mut().filter_map(Option::take).filter(counts));
-                self.blocks.extend(rest.get_mut(position).and_then(Option::take));
-                passed = position + 1;
-            } else {
-                let turn = Content::Turn(Box::new(Turn::from_journal(turn)));
-                self.push(turn);
+            let is_known = |block: &Block| block.content.turn().is_some_and(|known| known.link == turn.link);
+            match old.iter().position(is_known) {
+                Some(position) => {
+                    let shown = old.drain(..=position).filter(|block| stays(block, turn.link));
+                    self.blocks.extend(shown);
+                }
+                None => self.push(Content::Turn(Box::new(turn.clone()))),
             }
         }
-        self.blocks.extend(rest.into_iter().flatten().filter(counts));
+        self.blocks.extend(old.into_iter().filter(|block| stays(block, None)));
         self.bound();
     }
 

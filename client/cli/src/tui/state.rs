@@ -6,7 +6,11 @@ use std::time::Duration;
 use baton_proto::ids::SessionId;
 
 use super::{
-    conversation::ConversationSnapshot, editor::Editor, menu::Menu, palette::Palette, pane::Pane,
+    conversation::{ConversationSnapshot, Status},
+    editor::Editor,
+    menu::Menu,
+    palette::Palette,
+    pane::Pane,
     sidebar::Sidebar,
 };
 use crate::{
@@ -59,23 +63,6 @@ pub(super) struct RunningWork {
     pub stopping: bool,
 }
 
-/// The session's state for the status line.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Status {
-    /// The session.
-    pub session: Option<SessionId>,
-    /// Turns of its chain.
-    pub turns: u64,
-    /// Whether a message is unanswered.
-    pub pending: bool,
-    /// Blobs not yet confirmed in the store.
-    pub unstored: u64,
-    /// The problem with the head index.
-    pub trouble: Option<&'static str>,
-    /// Known nodes.
-    pub nodes: usize,
-}
-
 /// A question about a session, which the next keys answer. Its text is never a message: no node gets a title.
 pub(super) enum Question {
     /// For a title, which is in the input.
@@ -90,6 +77,7 @@ pub(super) enum Question {
 }
 
 /// The whole state.
+#[derive(Default)]
 pub(super) struct State {
     /// The conversation.
     pub pane: Pane,
@@ -103,6 +91,8 @@ pub(super) struct State {
     pub palette: Palette,
     /// The session's state.
     pub status: Status,
+    /// Known nodes.
+    pub nodes: usize,
     /// The running work.
     pub busy: Option<RunningWork>,
     /// The open question about a session.
@@ -120,26 +110,13 @@ pub(super) struct State {
 impl State {
     /// The view before any data arrives.
     pub(super) fn new(palette: Palette) -> Self {
-        Self {
-            pane: Pane::default(),
-            editor: Editor::default(),
-            menu: Menu::default(),
-            sidebar: Sidebar::default(),
-            palette,
-            status: Status::default(),
-            busy: None,
-            question: None,
-            hint: None,
-            input_cells: 1,
-            now: Duration::ZERO,
-            wall_ms: 0,
-        }
+        Self { palette, input_cells: 1, ..Self::default() }
     }
 
     /// Updates the time and the numbers of known nodes and unstored blobs.
     pub(super) fn tick(&mut self, now: Duration, nodes: usize, unstored: Option<u64>) {
         self.now = now;
-        self.status.nodes = nodes;
+        self.nodes = nodes;
         self.status.unstored = unstored.unwrap_or(self.status.unstored);
     }
 
@@ -173,19 +150,11 @@ impl State {
 
     /// Takes a session as its journal has it.
     pub(super) fn set_session(&mut self, loaded: &ConversationSnapshot) {
-        let same = self.status.session == Some(loaded.session);
-        self.pane.set(loaded, same);
-        if !loaded.pending {
+        self.pane.set(loaded, self.status.session == loaded.status.session);
+        if !loaded.status.pending {
             self.pane.give_up();
         }
-        self.status = Status {
-            session: Some(loaded.session),
-            turns: loaded.total,
-            pending: loaded.pending,
-            unstored: loaded.unstored,
-            trouble: loaded.trouble,
-            nodes: self.status.nodes,
-        };
+        self.status = loaded.status.clone();
     }
 
     /// The running work is over, well or not. `may_be_kept` is false for a message that is in the input again.

@@ -10,14 +10,15 @@ use crossterm::{
     event::{DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture},
     execute,
 };
-use ratatui::{DefaultTerminal, Frame};
+use ratatui::DefaultTerminal;
 
 /// Whether a panic gave the terminal back: its hook has no other state.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// The terminal. It is given back when this is dropped, and before the message of any panic in the process.
 pub(super) struct Screen {
-    terminal: DefaultTerminal,
+    /// Draws frames, of which only changes are written.
+    pub terminal: DefaultTerminal,
 }
 
 impl Screen {
@@ -39,16 +40,6 @@ impl Screen {
     /// Whether a panic in the process already gave it back.
     pub(super) fn is_lost(&self) -> bool {
         LOST.load(Ordering::SeqCst)
-    }
-
-    /// Draws a frame; only changes are written.
-    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
-        self.terminal.draw(draw).map(drop)
-    }
-
-    /// Forgets the screen's content, so that the next frame is written whole.
-    pub(super) fn clear(&mut self) -> io::Result<()> {
-        self.terminal.clear()
     }
 }
 

@@ -16,7 +16,8 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
 
 use super::{
-    conversation::{ConversationSnapshot, JournalTurn},
+    block::Turn,
+    conversation::{ConversationSnapshot, Status},
     draw::draw,
     palette::Palette,
     sidebar::SessionEntry,
@@ -45,7 +46,7 @@ impl Stage {
     }
 
     /// Opens a session with these turns.
-    fn open(&mut self, session: u8, turns: &[JournalTurn]) {
+    fn open(&mut self, session: u8, turns: &[Turn]) {
         self.state.set_session(&loaded(session, turns));
     }
 
@@ -138,30 +139,19 @@ fn finished(byte: u8, text: &str, tokens: u32) -> ViewMessage {
     })
 }
 
-fn journal_turn(byte: u8, message: &str, answer: &str) -> JournalTurn {
-    JournalTurn {
-        link: LinkHash([byte; 32]),
-        message: message.to_owned(),
-        answer: answer.to_owned(),
-        notes: Vec::new(),
-        verified: format!("✓ verified · turn {byte}"),
-    }
+fn journal_turn(byte: u8, message: &str, answer: &str) -> Turn {
+    let verified = format!("✓ verified · turn {byte}");
+    Turn::from_journal(LinkHash([byte; 32]), message, &[], answer, &verified)
 }
 
 fn listed(session: u8, title: &str) -> SessionEntry {
     SessionEntry { session: SessionId([session; 32]), title: title.to_owned(), used_ms: 0 }
 }
 
-fn loaded(session: u8, turns: &[JournalTurn]) -> ConversationSnapshot {
-    ConversationSnapshot {
-        session: SessionId([session; 32]),
-        turns: turns.to_vec(),
-        earlier: 0,
-        total: turns.len() as u64,
-        pending: false,
-        unstored: 0,
-        trouble: None,
-    }
+fn loaded(session: u8, turns: &[Turn]) -> ConversationSnapshot {
+    let session = Some(SessionId([session; 32]));
+    let status = Status { session, turns: turns.len() as u64, ..Status::default() };
+    ConversationSnapshot { status, turns: turns.to_vec(), earlier: 0 }
 }
 
 /// Whether these stand on the screen in this order, from top to bottom.

@@ -68,12 +68,8 @@ fn nothing_that_came_from_elsewhere_drives_the_terminal() {
     const HOSTILE: &str =
         "a\x1b]0;owned\x07b\x1b[2J\u{9b}31mc\r\u{202e}d\u{2066}e\tf\u{7f}\0g\u{e0041}\u{200b}h";
     let mut stage = Stage::new();
-    let mut session = loaded(1, &[journal_turn(1, HOSTILE, HOSTILE)]);
-    for turn in &mut session.turns {
-        turn.notes.push(HOSTILE.to_owned());
-        turn.verified.push_str(HOSTILE);
-    }
-    stage.state.set_session(&session);
+    let link = LinkHash([1; 32]);
+    stage.open(1, &[Turn::from_journal(link, HOSTILE, &[HOSTILE.to_owned()], HOSTILE, HOSTILE)]);
     stage.state.sidebar.set(vec![listed(1, HOSTILE)]);
     stage.say(ViewMessage::Remark(Tone::Warn, HOSTILE.to_owned()));
     stage.state.input(Event::Paste(HOSTILE.to_owned()));

@@ -99,7 +99,7 @@ fn a_message_that_was_not_answered_is_kept_and_a_new_attempt_takes_its_place() {
     stage.say(ViewMessage::Remark(Tone::Bad, "error: every attempt failed".to_owned()));
     stage.say(ViewMessage::Remark(Tone::Note, "  try: another node".to_owned()));
     let mut session = loaded(1, &[]);
-    session.pending = true;
+    session.status.pending = true;
     stage.state.set_session(&session);
     stage.state.end(true);
     let shown = stage.shown();
