@@ -1,7 +1,6 @@
 //! Conversations with a user. A single message, the prompt and the full-screen view drive the same
 //! [`dialogue::Dialogue`].
 
-mod announcement;
 pub(crate) mod dialogue;
 pub(crate) mod line;
 pub(crate) mod message;

@@ -129,7 +129,7 @@ impl Dialogue {
         if info.turns > 0 {
             self.compare().await?;
         } else {
-            self.options.nodes.announce(&self.out);
+            self.options.announce_nodes(&self.out);
             self.out.note("A node reads the turn that it serves. Your history stays encrypted, and yours.");
         }
         if self.handle().info().await?.pending {

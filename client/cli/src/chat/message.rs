@@ -44,7 +44,7 @@ pub(crate) async fn run(
     let mut dialogue = Dialogue::open(client, options, arguments, out.clone()).await?;
     let is_new = arguments.session.is_none() || arguments.branch.is_some();
     if is_new {
-        dialogue.options.nodes.announce(out);
+        dialogue.options.announce_nodes(out);
     }
     if dialogue.has_kept_message().await {
         out.note("Finishing an earlier message first.");

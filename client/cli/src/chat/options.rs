@@ -5,10 +5,14 @@ use std::{path::Path, sync::Arc};
 use baton_client::{Client, MODEL_OUTPUT_TOKENS, TurnInput};
 use baton_proto::{limits::MAX_SCHEMA_BYTES, turn::Sampling};
 
-use super::announcement::AnsweringNodes;
 use crate::{
-    args::ChatArguments, failure::Failure, files::read_bounded, relayer::memory::RelayerMemory,
-    search::named_node, settings::Settings,
+    args::ChatArguments,
+    failure::Failure,
+    files::read_bounded,
+    out::{Out, Tone},
+    relayer::memory::RelayerMemory,
+    search::named_node,
+    settings::Settings,
 };
 
 /// Options of a conversation's turns.
@@ -21,8 +25,8 @@ pub(crate) struct TurnOptions {
     seed: Option<u64>,
     /// System text of new sessions.
     pub system: Option<String>,
-    /// The nodes that may answer.
-    pub nodes: AnsweringNodes,
+    /// The nodes that may answer, for the beginning of a conversation.
+    nodes: (Tone, String),
 }
 
 impl TurnOptions {
@@ -35,8 +39,14 @@ impl TurnOptions {
             template,
             seed: arguments.seed,
             system: arguments.system.clone().or_else(|| settings.options.system.clone()),
-            nodes: AnsweringNodes::of(settings),
+            nodes: answering_nodes(settings),
         })
+    }
+
+    /// Says which nodes may answer.
+    pub(crate) fn announce_nodes(&self, out: &Out) {
+        let (tone, text) = &self.nodes;
+        out.say(*tone, text);
     }
 
     /// Names the node of all turns, as `--only` does.
@@ -82,6 +92,24 @@ impl TurnOptions {
     pub(crate) fn seed_of_turn(&self) -> u64 {
         self.seed.unwrap_or_else(|| u64::from_le_bytes(baton_keys::secret::random_bytes()))
     }
+}
+
+/// The nodes of the settings that may answer, in words.
+fn answering_nodes(settings: &Settings) -> (Tone, String) {
+    let (tone, text) = match settings.options.node().len() {
+        0 => (
+            Tone::Warn,
+            "No node is named, so nodes of the local network answer, and read what you send. Name others: --node",
+        ),
+        _ if settings.options.discover() => (
+            Tone::Warn,
+            "Nodes that your named nodes introduce may answer, and read what you send. The named ones alone: \
+             --discover=false",
+        ),
+        1 => (Tone::Note, "Your named node answers, and no other."),
+        nodes => return (Tone::Note, format!("Your {nodes} named nodes answer, and no others.")),
+    };
+    (tone, text.to_owned())
 }
 
 /// The JSON schema in a file.

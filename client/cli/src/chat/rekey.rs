@@ -58,7 +58,7 @@ async fn rekey(
     }
     let (opened, _) = branch(client, old, WHOLE, None).await?;
     let new = opened.session;
-    options.nodes.announce(out);
+    options.announce_nodes(out);
     let mut dialogue = Dialogue::of(client, options, opened, out.clone());
     let answered = Box::pin(message::send(&mut dialogue, text, true)).await?;
     let (from, to) = (short_session(&old), short_session(&new));
