@@ -1,7 +1,7 @@
 //! The line prompt of `baton chat`. Its line history is in memory only: the sealed journal holds the
 //! conversation.
 
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::IsTerminal as _;
 
 use baton_client::{Client, ClientError};
 use rustyline::{Editor, error::ReadlineError, history::MemHistory};
@@ -18,44 +18,25 @@ use crate::{
     out::Out,
 };
 
-/// Source of lines: a terminal with editing, or a pipe.
-enum Input {
-    Terminal(Box<Editor<(), MemHistory>>),
-    Pipe,
-}
-
-impl Input {
-    fn open() -> Self {
-        if std::io::stdin().is_terminal()
-            && let Ok(editor) = Editor::with_history(rustyline::Config::default(), MemHistory::new())
-        {
-            return Self::Terminal(Box::new(editor));
-        }
-        Self::Pipe
-    }
-
-    /// The next line, which begins with `prefill` at a terminal; `None` at the end. Blocking.
-    fn next(&mut self, mut prefill: &str) -> std::io::Result<Option<String>> {
-        match self {
-            Self::Terminal(editor) => loop {
-                match editor.readline_with_initial("> ", (prefill, "")) {
-                    Ok(line) => {
-                        // A full history only forgets its oldest line.
-                        let _ = editor.add_history_entry(&line);
-                        return Ok(Some(line));
-                    }
-                    // At the prompt Ctrl-C clears the line, as in a shell.
-                    Err(ReadlineError::Interrupted) => prefill = "",
-                    Err(ReadlineError::Eof) => return Ok(None),
-                    Err(ReadlineError::Io(error)) => return Err(error),
-                    Err(error) => return Err(std::io::Error::other(error)),
-                }
-            },
-            Self::Pipe => {
-                let mut line = String::new();
-                let read = std::io::stdin().lock().read_line(&mut line)?;
-                Ok((read > 0).then_some(line))
+/// The next line, which begins with `prefill` at a terminal; `None` at the end. Blocking.
+fn next(
+    editor: &mut Editor<(), MemHistory>,
+    is_pipe: bool,
+    mut prefill: &str,
+) -> std::io::Result<Option<String>> {
+    let prompt = if is_pipe { "" } else { "> " };
+    loop {
+        match editor.readline_with_initial(prompt, (prefill, "")) {
+            Ok(line) => {
+                // A full history only forgets its oldest line.
+                let _ = editor.add_history_entry(&line);
+                return Ok(Some(line));
             }
+            // At the prompt Ctrl-C clears the line, as in a shell.
+            Err(ReadlineError::Interrupted) => prefill = "",
+            Err(ReadlineError::Eof) => return Ok(None),
+            Err(ReadlineError::Io(error)) => return Err(error),
+            Err(error) => return Err(std::io::Error::other(error)),
         }
     }
 }
@@ -76,21 +57,23 @@ pub(crate) async fn run(
 /// Runs the lines of the prompt.
 async fn lines(dialogue: &mut Dialogue, out: &Out) -> Result<(), Failure> {
     dialogue.greet().await?;
-    let mut input = Input::open();
-    let is_pipe = matches!(input, Input::Pipe);
+    // The editor reads a pipe as it is, line by line.
+    let is_pipe = !std::io::stdin().is_terminal();
+    let editor = Editor::with_history(rustyline::Config::default(), MemHistory::new());
+    let mut editor = editor.map_err(std::io::Error::other)?;
     let mut prefill = String::new();
     loop {
         let begun = std::mem::take(&mut prefill);
         let read = tokio::task::spawn_blocking(move || {
-            let line = input.next(&begun);
-            (input, line)
+            let line = next(&mut editor, is_pipe, &begun);
+            (editor, line)
         });
         let (back, line) = tokio::select! {
             read = read => read.map_err(|_| ClientError::TaskEnded)?,
             // At a terminal the line editor takes Ctrl-C itself.
             () = out.interrupted(), if is_pipe => return Err(Failure::Interrupted),
         };
-        input = back;
+        editor = back;
         let Some(line) = line? else { return Ok(()) };
         let done = match dialogue.act(parse(&line)).await {
             Ok(DialogueStep::Greet) => dialogue.greet().await.map(|()| DialogueStep::On),
