@@ -83,7 +83,8 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
             let mut body = context_json(context);
             body["query"] = query.as_str().into();
             body["limit"] = (*limit).into();
-            show_hits(&relayer.json(Method::POST, "/api/recall", Some(&body)).await?, out)
+            let nothing = "No memory matches. A search compares words and meaning; baton memory list --all shows all of them.";
+            show_items(&relayer.json(Method::POST, "/api/recall", Some(&body)).await?, nothing, out)
         }
         MemoryCommand::Add { text, context, relationship } => {
             let mut fact = context_json(context);
@@ -91,15 +92,14 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
             fact["layer"] = if *relationship { "relationship" } else { "profile" }.into();
             show_added(&relayer.json(Method::POST, "/api/remember", Some(&fact)).await?, out)
         }
-        MemoryCommand::Edit { id, text, keep_old: true, .. } => {
-            let path = format!("/api/items/{}/supersede", relayer.item_id(id).await?);
-            show_item(&relayer.json(Method::POST, &path, Some(&json!({ "text": text }))).await?, out)
-        }
-        MemoryCommand::Edit { id, text, others, .. } => {
+        MemoryCommand::Edit { id, text, keep_old, others } => {
             let body = with_others(json!({ "text": text }), others.as_deref());
             let path = format!("/api/items/{}", relayer.item_id(id).await?);
-            let answer = relayer.json(Method::PATCH, &path, Some(&body)).await?;
-            show_item(&answer, out)?;
+            let answer = match keep_old {
+                true => relayer.json(Method::POST, &format!("{path}/supersede"), Some(&body)).await?,
+                false => relayer.json(Method::PATCH, &path, Some(&body)).await?,
+            };
+            out.answer(&answer, &row(&answer))?;
             show_holders(&answer, out);
             Ok(())
         }
@@ -127,20 +127,18 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
     }
 }
 
-fn context_json(context: &ContextArguments) -> Value {
-    let mut value = json!({});
+/// The named parts of a context.
+fn context_parts(context: &ContextArguments) -> impl Iterator<Item = (&str, &String)> {
     let parts = [("project", &context.project), ("session", &context.session), ("persona", &context.persona)];
-    for (name, part) in parts {
-        if let Some(part) = part {
-            value[name] = part.as_str().into();
-        }
-    }
-    value
+    parts.into_iter().filter_map(|(name, part)| Some((name, part.as_ref()?)))
+}
+
+fn context_json(context: &ContextArguments) -> Value {
+    context_parts(context).map(|(name, part)| (name.to_owned(), Value::from(part.as_str()))).collect()
 }
 
 fn context_query(context: &ContextArguments) -> String {
-    let parts = [("project", &context.project), ("session", &context.session), ("persona", &context.persona)];
-    let given = parts.iter().filter_map(|(name, part)| Some(format!("{name}={}", escaped(part.as_ref()?))));
+    let given = context_parts(context).map(|(name, part)| format!("{name}={}", escaped(part)));
     let query = given.collect::<Vec<_>>().join("&");
     if query.is_empty() { query } else { format!("?{query}") }
 }
@@ -269,17 +267,22 @@ fn show_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows items, or says that there are none.
+/// Shows listed items, or found ones with their scores, or says that there are none.
 fn show_items(answer: &Value, nothing: &str, out: &Out) -> Result<(), Failure> {
     if out.json() {
         return Ok(out.value(answer)?);
     }
-    let listed = items_of(answer);
-    if listed.is_empty() {
+    let found = answer["results"].as_array().map(Vec::as_slice);
+    let shown = found.unwrap_or_else(|| items_of(answer));
+    if shown.is_empty() {
         out.note(nothing);
     }
-    for item in listed {
-        out.line(&row(item))?;
+    for item in shown {
+        let score = item["score"].as_f64().map(|score| format!("{score:.2}  ")).unwrap_or_default();
+        out.line(&format!("{score}{}", row(item)))?;
+    }
+    if let Some(degraded) = answer["degraded"].as_str() {
+        out.warn(degraded);
     }
     if answer["next"].is_string() {
         out.note("there are more; ask for them with a higher --limit, or narrow it with words");
@@ -298,10 +301,6 @@ fn row(item: &Value) -> String {
     clean(&format!("{id}  {day}  {kind:<8} {author:<9} {project:<12} {shown}{asks}")).replace('\n', " ")
 }
 
-fn show_item(item: &Value, out: &Out) -> Result<(), Failure> {
-    Ok(out.answer(item, &row(item))?)
-}
-
 fn show_added(answer: &Value, out: &Out) -> Result<(), Failure> {
     let id = answer["id"].as_str().unwrap_or_default();
     let text = match (answer["existed"].as_bool(), answer["superseded"].as_str()) {
@@ -310,23 +309,6 @@ fn show_added(answer: &Value, out: &Out) -> Result<(), Failure> {
         _ => format!("{id}  remembered"),
     };
     Ok(out.answer(answer, &text)?)
-}
-
-fn show_hits(answer: &Value, out: &Out) -> Result<(), Failure> {
-    if out.json() {
-        return Ok(out.value(answer)?);
-    }
-    let found = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if found.is_empty() {
-        out.note("No memory matches. A search compares words and meaning; baton memory list --all shows all of them.");
-    }
-    for item in found {
-        out.line(&format!("{:.2}  {}", item["score"].as_f64().unwrap_or_default(), row(item)))?;
-    }
-    if let Some(degraded) = answer["degraded"].as_str() {
-        out.warn(degraded);
-    }
-    Ok(())
 }
 
 /// Shows the projects or the sessions of an account, a line each.

@@ -71,15 +71,8 @@ impl RelayerClient {
 
     fn new(settings: &Settings, key: AccountKey, authority: RequestAuthority) -> Result<Self, Failure> {
         let url = settings.options.relayer_url.clone().ok_or_else(|| {
-            let named = settings.options.relayer.as_ref();
-            let message = match named {
-                Some(address) => {
-                    format!("The relayer {address} is named by its address; memories need its URL.")
-                }
-                None => "No relayer is named.".to_owned(),
-            };
             Failure::usage(
-                message,
+                "No relayer is named by its URL, which memories need.",
                 "name it with --relayer https://HOST, or relayer = \"https://HOST\" in the settings file",
             )
         })?;
