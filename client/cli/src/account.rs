@@ -33,7 +33,7 @@ pub(crate) async fn run(
 }
 
 fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure> {
-    let path = settings.account_file();
+    let path = settings.options.account();
     if AccountKey::exists(&path) {
         // For an empty file, this returns an error with its fix.
         files::needs_passphrase(&path).map_err(ClientError::from)?;
@@ -51,7 +51,7 @@ fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure>
 }
 
 fn show(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure> {
-    let path = settings.account_file();
+    let path = settings.options.account();
     let (account, key) = (key.account_id(), key.public_key().to_string());
     let text = format!("account     {account}\npublic key  {key}\nfile        {}", path.display());
     Ok(out.answer(&json!({ "account": account, "public_key": key, "file": path }), &text)?)

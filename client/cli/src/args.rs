@@ -124,7 +124,7 @@ pub(crate) enum Command {
     /// List the nodes found, with their models; or explain why each would be chosen.
     #[command(alias = "models")]
     Nodes(NodesArguments),
-    /// List nodes' receipts for your turns and your acknowledgements, with totals. Works offline.
+    /// List nodes' receipts for your turns and your acknowledgements. Works offline.
     Receipts(ReceiptsArguments),
     /// Have a node check the last answer and sign the result.
     ///

@@ -34,7 +34,8 @@ pub(crate) async fn while_waiting<T>(
     let remarks = async {
         tokio::time::sleep(SEARCH_REMARK).await;
         if !started.load(Ordering::Relaxed) {
-            out.note(&searching(client));
+            let named = client.mesh().network().bootstrap.len();
+            out.note(&search_line(named, client.uses_multicast()));
         }
         tokio::time::sleep(FAILURE_REMARK.saturating_sub(SEARCH_REMARK)).await;
         if !started.load(Ordering::Relaxed) {
@@ -47,11 +48,6 @@ pub(crate) async fn while_waiting<T>(
         done = turn => done,
         () = remarks => unreachable!("the remarks do not end"),
     }
-}
-
-/// The places where nodes are looked for.
-fn searching(client: &Client) -> String {
-    search_line(client.mesh().network().bootstrap.len(), client.uses_multicast())
 }
 
 /// The places where nodes are looked for, with this many named nodes. The network's own list is empty in its

@@ -23,7 +23,7 @@ use crate::{
     out::{Out, count},
     relayer::memory::RelayerMemory,
     search::{explain_lack_of_nodes, named_node, search_line, served},
-    serve::link::{Listening, PageAddress, link_to, read_key},
+    serve::link::{PageAddress, link_to, read_key},
     settings::{Settings, relayer_name},
 };
 
@@ -43,13 +43,11 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
     }
     check_address(settings, arguments)?;
     let template = settings.turn(&arguments.answering, arguments.memory.memory).await?;
-    let transport = match (&arguments.tls_cert, &arguments.tls_key) {
-        (Some(certificate), Some(key)) => {
-            let read = TlsIdentity::read(certificate, key);
-            Transport::Files(read.map_err(|error| Failure::Usage(error.to_string()))?)
-        }
-        _ => acme(settings, arguments).map_or(Transport::Plain, Transport::Acme),
-    };
+    let files = arguments.tls_cert.as_ref().zip(arguments.tls_key.as_ref());
+    let identity = files.map(|(certificate, key)| TlsIdentity::read(certificate, key)).transpose();
+    let identity = identity.map_err(|error| Failure::Usage(error.to_string()))?;
+    let acme = acme(settings, arguments);
+    let has_tls = identity.is_some() || acme.is_some();
     let memory = RelayerMemory::from(settings, &arguments.memory, &template)?;
     let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
     let address = arguments.listen;
@@ -79,9 +77,8 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         }
         let mut signals = StopSignals::listen()?;
         let key_file = (!arguments.no_key).then_some(&*key_file);
-        let has_tls = !matches!(transport, Transport::Plain);
-        let listening = Listening { address: listener.local_addr()?, has_tls, names: &arguments.allow_host };
-        let page = PageAddress::of(&listening, arguments.acme.first(), key_file);
+        let (name, certified) = (arguments.allow_host.first(), arguments.acme.first());
+        let page = PageAddress::of(listener.local_addr()?, has_tls, name, certified, key_file);
         page.save(settings.home())?;
         announce(&page, config.key.as_ref(), out)?;
         let stop = async move {
@@ -89,10 +86,10 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             leave_at_second_interrupt();
         };
         let serving = async {
-            match transport {
-                Transport::Files(identity) => gateway.serve_tls(listener, identity, stop).await,
-                Transport::Acme(acme) => gateway.serve_acme(listener, acme, stop).await,
-                Transport::Plain => gateway.serve(listener, stop).await,
+            match (identity, acme) {
+                (Some(identity), _) => gateway.serve_tls(listener, identity, stop).await,
+                (None, Some(acme)) => gateway.serve_acme(listener, acme, stop).await,
+                (None, None) => gateway.serve(listener, stop).await,
             }
         };
         tokio::select! {
@@ -102,16 +99,6 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         }
     }))
     .await
-}
-
-/// How the endpoint is reached.
-enum Transport {
-    /// By HTTP.
-    Plain,
-    /// By HTTPS, with a certificate by files.
-    Files(TlsIdentity),
-    /// By HTTPS, with a certificate of an authority.
-    Acme(AcmeSettings),
 }
 
 /// Refuses an address that would give the key or the conversations to others.

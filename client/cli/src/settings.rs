@@ -66,14 +66,10 @@ impl Environment {
         }
     }
 
-    fn config_file(&self) -> Option<PathBuf> {
-        let folder = self.config.clone().or_else(|| Some(self.home.as_ref()?.join(".config")))?;
-        Some(folder.join("baton/config.toml"))
-    }
-
-    fn data_folder(&self) -> Option<PathBuf> {
-        let folder = self.data.clone().or_else(|| Some(self.home.as_ref()?.join(".local/share")))?;
-        Some(folder.join("baton"))
+    /// A path below a folder that is set, or below the usual folder of the user's home.
+    fn below(&self, set: Option<&PathBuf>, usual: &str, path: &str) -> Option<PathBuf> {
+        let folder = set.cloned().or_else(|| Some(self.home.as_ref()?.join(usual)))?;
+        Some(folder.join(path))
     }
 }
 
@@ -136,7 +132,10 @@ impl Settings {
             None => token_file(&file.publisher_token_file, &file.publisher_secret_file)?,
         };
         let mut options = given.or(file).or(ClientOptions::defaults());
-        let home = options.home.clone().or_else(|| environment.data_folder());
+        let home = options
+            .home
+            .clone()
+            .or_else(|| environment.below(environment.data.as_ref(), ".local/share", "baton"));
         let home = home.ok_or_else(|| Failure::usage("There is no home folder.", "name one: --home DIR"))?;
         options.discover = options.discover.or(options.mdns);
         // Without a named node, the client can search only the local network, unless that is refused.
@@ -169,11 +168,6 @@ impl Settings {
     pub(crate) fn relayer_of_turns(&self, with_memory: bool) -> Option<&String> {
         let options = &self.options;
         options.relayer.as_ref().or(options.relayer_url.as_ref().filter(|_| with_memory))
-    }
-
-    /// The file of the account key.
-    pub(crate) fn account_file(&self) -> PathBuf {
-        self.options.account()
     }
 
     /// The home folder.
@@ -272,7 +266,10 @@ fn unique(urls: Vec<String>) -> Vec<String> {
 pub(crate) fn settings_file(named: Option<&Path>, environment: &Environment) -> Option<(PathBuf, bool)> {
     match named {
         Some(path) => Some((path.to_owned(), true)),
-        None => environment.config_file().map(|path| (path, false)),
+        None => {
+            let usual = environment.below(environment.config.as_ref(), ".config", "baton/config.toml");
+            usual.map(|path| (path, false))
+        }
     }
 }
 

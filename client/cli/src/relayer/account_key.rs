@@ -9,7 +9,7 @@ use crate::{failure::Failure, settings::Settings};
 
 /// The account key of this machine.
 pub(crate) fn load(settings: &Settings) -> Result<AccountKey, Failure> {
-    let path = settings.account_file();
+    let path = settings.options.account();
     if !AccountKey::exists(&path) {
         return Err(Failure::Usage(format!(
             "there is no account key at {}; make one with baton account new, or bring it back with baton account restore",

@@ -29,7 +29,7 @@ impl RequestAuthority {
     /// to act for.
     pub(crate) fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
         let named = settings.options.delegation.clone();
-        let beside = settings.account_file().with_extension("delegation");
+        let beside = settings.options.account().with_extension("delegation");
         let path = named.clone().or_else(|| beside.exists().then_some(beside));
         let own = || settings.options.owner.clone().unwrap_or_else(|| key.account_id());
         let Some(path) = path else { return Ok(Self { owner: own(), header: None }) };

@@ -31,16 +31,6 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Light modules around a QR code.
 const MARGIN: usize = 2;
 
-/// The settings of an endpoint that decide the address of its page.
-pub(crate) struct Listening<'a> {
-    /// Its address.
-    pub address: SocketAddr,
-    /// Whether it has a certificate.
-    pub has_tls: bool,
-    /// The names under which others reach it, the most public first.
-    pub names: &'a [String],
-}
-
 /// The address of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,22 +44,28 @@ pub(crate) struct PageAddress {
 }
 
 impl PageAddress {
-    /// The address of an endpoint's page.
-    pub(crate) fn of(listening: &Listening<'_>, certified: Option<&String>, key_file: Option<&Path>) -> Self {
-        let Listening { address, has_tls, names } = listening;
-        let scheme = if *has_tls { "https" } else { "http" };
-        let at = |name: &str| match (address.port(), *has_tls) {
+    /// The address of the page of an endpoint at an address, with a certificate or not. `name` is the most public one
+    /// under which others reach it, and `certified` that of its own certificate.
+    pub(crate) fn of(
+        address: SocketAddr,
+        has_tls: bool,
+        name: Option<&String>,
+        certified: Option<&String>,
+        key_file: Option<&Path>,
+    ) -> Self {
+        let scheme = if has_tls { "https" } else { "http" };
+        let at = |name: &str| match (address.port(), has_tls) {
             (443, true) | (80, false) => format!("{scheme}://{name}/"),
             (port, _) => format!("{scheme}://{name}:{port}/"),
         };
         // Nothing can connect to the address that stands for all.
         let reached: SocketAddr =
-            if address.ip().is_unspecified() { (LOCALHOST, address.port()).into() } else { *address };
+            if address.ip().is_unspecified() { (LOCALHOST, address.port()).into() } else { address };
         let local = certified.map_or_else(|| format!("{scheme}://{reached}/"), |name| at(name));
-        let shared = match certified.or(names.first()) {
+        let shared = match certified.or(name) {
             None => local.clone(),
             // Other devices reach a loopback address through a proxy, which has the certificate.
-            Some(name) if is_loopback(address) && !has_tls => format!("https://{name}/"),
+            Some(name) if is_loopback(&address) && !has_tls => format!("https://{name}/"),
             Some(name) => at(name),
         };
         Self {
@@ -218,9 +214,7 @@ mod tests {
                 "https://chat.example:8443/",
             ),
         ] {
-            let names: Vec<String> = allowed.into_iter().cloned().collect();
-            let listening = Listening { address: address.parse().unwrap(), has_tls, names: &names };
-            let page = PageAddress::of(&listening, certified, None);
+            let page = PageAddress::of(address.parse().unwrap(), has_tls, allowed, certified, None);
             assert_eq!((page.local.as_str(), page.shared.as_str()), (local, shared), "{address}");
             assert_eq!(page.is_only_here(), !shared.contains(&name), "{shared}");
         }
@@ -230,8 +224,8 @@ mod tests {
     fn an_address_is_kept_for_later_commands_and_a_damaged_one_names_the_fix() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(PageAddress::load(home.path()).unwrap(), None);
-        let listening = Listening { address: "127.0.0.1:8788".parse().unwrap(), has_tls: false, names: &[] };
-        let page = PageAddress::of(&listening, None, Some(Path::new("/home/key")));
+        let address = "127.0.0.1:8788".parse().unwrap();
+        let page = PageAddress::of(address, false, None, None, Some(Path::new("/home/key")));
         page.save(home.path()).unwrap();
         page.save(home.path()).unwrap();
         assert_eq!(PageAddress::load(home.path()).unwrap().as_ref(), Some(&page));
