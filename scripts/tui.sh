@@ -228,6 +228,8 @@ printf 'nice \033]0;owned\007\033[2J\302\233text' |
 run "clear; $chat last"
 see '› nice \]0;owned\[2Jtext'
 see '  echo: nice'
+# While the conversation opens, a message stays in the line.
+unseen 'Esc stops it'
 [ "$(mux display-message -p -t t '#{pane_title}')" = "$title" ] || fail "an answer set the terminal's title"
 
 echo "a signal gives the terminal back, and keeps the message"
