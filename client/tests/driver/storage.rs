@@ -1,6 +1,6 @@
 //! Storage: in the store, in the home folder, and in files.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
 use baton_client::{Client, ClientError, InlinePolicy, NewSession, TurnInput};
 use baton_keys::files::KeyFileError;
@@ -32,9 +32,7 @@ async fn the_client_stores_what_its_author_does_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unstored_blob_travels_with_the_next_turn_and_is_stored_later() {
     let world = World::new(1).await;
-    let client = world
-        .client_with(|config| config.timeouts.author_stores = std::time::Duration::from_secs(3600))
-        .await;
+    let client = world.client_with(|config| config.timeouts.author_stores = Duration::from_secs(3600)).await;
     let session = session(&client).await;
     world.store.set_down(true);
     world.nodes[0].script([Act::NeverStore, Act::NeverStore]);
@@ -42,12 +40,13 @@ async fn an_unstored_blob_travels_with_the_next_turn_and_is_stored_later() {
     assert_eq!(say(&client, session, "two").await.text, "two (1)");
     assert_eq!(world.nodes[0].seen(|seen| seen.inlined.clone()), [0, 1]);
     assert_eq!(client.session(session).info().await.unwrap().unstored, 1, "the first is in the second");
-    client.shutdown(std::time::Duration::ZERO).await;
+    client.shutdown(Duration::ZERO).await;
     assert!(world.store.blobs().is_empty());
 
     world.store.set_down(false);
     let client = world.client().await;
-    // Opening the session resumes its background work: the author's time is over by this client's settings.
+    // Opening the session resumes its background work, once the author's time is over by this client's settings.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     client.session(session).info().await.unwrap();
     client.shutdown(GRACE).await;
     assert_eq!(world.store.blobs().len(), 1);
@@ -283,6 +282,6 @@ async fn a_store_with_other_shards_is_paid_for_nothing_and_the_session_says_why(
     };
     assert_eq!(((*named, *other), error.exit_code()), ((ours, theirs), 6));
     assert!(error.hint().unwrap().contains("baton chat -s SESSION --branch"));
-    client.shutdown(std::time::Duration::ZERO).await;
+    client.shutdown(Duration::ZERO).await;
     assert_eq!(world.store.puts(), 0);
 }
