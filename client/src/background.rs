@@ -19,10 +19,7 @@ use futures::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    attempt::{
-        ReplyTail,
-        delivery::{self, DeliveryOutcome},
-    },
+    attempt::{ReplyTail, delivery},
     core::Core,
     error::{ClientError, log_failure},
     network::reputation::NodeFailure,
@@ -332,11 +329,8 @@ async fn acknowledge(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
         Some((turn.link.author, turn.link.link_hash(), meta.ack.as_ref()?.bytes().clone()))
     });
     let Some((author, link, ack)) = found else { return };
-    let is_moot = match delivery::deliver(core, session.id, author, &ClientFrame::Note(ack)).await {
-        DeliveryOutcome::Accepted => false,
-        DeliveryOutcome::Unknown => true,
-        DeliveryOutcome::Unanswered => return,
-    };
-    let acked = Entry::OfTurn(seq, TurnChange::Acked { is_moot });
+    let delivered = delivery::deliver(core, session.id, author, &ClientFrame::Note(ack)).await;
+    let Some(is_known) = delivered else { return };
+    let acked = Entry::OfTurn(seq, TurnChange::Acked { is_moot: !is_known });
     log_failure(session.record_of((seq, link), vec![acked]).await, "an acknowledgement was not noted");
 }

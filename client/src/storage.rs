@@ -28,10 +28,8 @@ pub(crate) async fn ensure_blob_id(session: &Arc<Session>, seq: u64) -> Result<B
     }
     let (bytes, shards) =
         session.read(|state| Ok::<_, ClientError>((state.rebuild(seq)?, shards(state)?)))?;
-    let id = tokio::task::spawn_blocking(move || baton_walrus_client::blob_id(&bytes, shards))
-        .await
-        .map_err(|_| ClientError::TaskEnded)?
-        .map_err(|_| ClientError::Protocol(ErrorCode::BlobTooLarge))?;
+    let computed = crate::stack_wipe::blocking(move || baton_walrus_client::blob_id(&bytes, shards)).await?;
+    let id = computed.map_err(|_| ErrorCode::BlobTooLarge)?;
     session.record(vec![Entry::OfTurn(seq, TurnChange::BlobId(id))]).await?;
     Ok(id)
 }

@@ -19,16 +19,6 @@ const SEND_TRIES: u32 = 3;
 /// First pause between tries.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// A node's answer to a sent frame.
-pub(crate) enum DeliveryOutcome {
-    /// It accepted the frame.
-    Accepted,
-    /// It does not know the turn.
-    Unknown,
-    /// No answer, or another one.
-    Unanswered,
-}
-
 /// Tells nodes that their attempts were not accepted, in the background.
 pub(crate) fn spawn_aborts(
     core: &Arc<Core>,
@@ -50,21 +40,20 @@ pub(crate) fn spawn_aborts(
     }
 }
 
-/// Sends a frame about a session to a node, with a few tries.
+/// Sends a frame about a turn to a node, with a few tries. Returns whether the node knows the turn; none without an
+/// answer.
 pub(crate) async fn deliver(
     core: &Arc<Core>,
     session: SessionId,
     node: NodeId,
     frame: &ClientFrame,
-) -> DeliveryOutcome {
+) -> Option<bool> {
     let mut pause = PAUSE;
     for left in (0..SEND_TRIES).rev() {
         match ask(core, session, node, frame).await {
-            Ok(NodeFrame::Done) => return DeliveryOutcome::Accepted,
+            Ok(NodeFrame::Done) => return Some(true),
             // A node that does not know the turn will not learn it from a repetition.
-            Err(ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => {
-                return DeliveryOutcome::Unknown;
-            }
+            Err(ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => return Some(false),
             Ok(_) | Err(_) => {}
         }
         if left > 0 {
@@ -72,5 +61,5 @@ pub(crate) async fn deliver(
             pause *= 2;
         }
     }
-    DeliveryOutcome::Unanswered
+    None
 }

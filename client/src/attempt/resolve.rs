@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     core::Core,
+    identities::SessionMesh,
     network::{
         exchange::{self, ExchangeError},
         reputation::NodeFailure,
@@ -67,10 +68,7 @@ pub(crate) async fn resolve_attempt(
     wait: Duration,
 ) -> Result<Option<AttemptSuccess>, ResolveError> {
     let node = auth.audience;
-    let mesh = core.identities.of_turns(session.id).await.map_err(|error| {
-        tracing::warn!(%error, "a session's network did not start");
-        ResolveError::Unknown(OpenError::Busy.to_string())
-    })?;
+    let mesh = mesh_of(core, session.id).await.map_err(|error| ResolveError::Unknown(error.to_string()))?;
     let asked = status(core, &mesh, session, auth, wait).await;
     let (committed, store) = match asked.map_err(ResolveError::Unknown)? {
         TurnStatus::Sealed { committed, store } => (*committed, store),
@@ -144,12 +142,16 @@ pub(crate) async fn ask(
     node: NodeId,
     frame: &ClientFrame,
 ) -> Result<NodeFrame, ExchangeError> {
-    let mesh = core.identities.of_turns(session).await.map_err(|error| {
-        tracing::warn!(%error, "a session's network did not start");
-        ExchangeError::Open(OpenError::Busy)
-    })?;
+    let mesh = mesh_of(core, session).await?;
     let addrs = core.directory.addrs_to_dial(node).await;
     exchange::ask(&mesh, node, &addrs, frame, core.config.timeouts.open).await
+}
+
+async fn mesh_of(core: &Core, session: SessionId) -> Result<SessionMesh, ExchangeError> {
+    core.identities.of_turns(session).await.map_err(|error| {
+        tracing::warn!(%error, "a session's network did not start");
+        ExchangeError::Open(OpenError::Busy)
+    })
 }
 
 async fn fetch_stored(core: &Arc<Core>, committed: &Committed, store: StoreState) -> Option<Vec<u8>> {
