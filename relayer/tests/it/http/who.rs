@@ -21,6 +21,8 @@ async fn every_wrong_signature_gets_the_same_answer() {
         let mut garbled = signed();
         garbled[index].1 = "zz".to_owned();
         answers.push(server.send("POST", path, &garbled, b"{}".to_vec()).await);
+        let twice = [signed(), vec![signed().swap_remove(index)]].concat();
+        answers.push(server.send("POST", path, &twice, b"{}".to_vec()).await);
     }
     let impostor = Person { account: person.account.clone(), ..Person::new(&server) };
     answers.push(impostor.post(path, json!({})).await);
