@@ -190,91 +190,59 @@ mod tests {
     const MESSAGE: &str = "The relayer r.example reads each message, to search memory with it.";
     const NO_WORDS: &str = "The relayer r.example searches memory without words of a message.";
     const EXCHANGE: &str = "Each exchange is sent to the relayer m.example, which can read it.";
+    const SAME: &str = "Each exchange is sent to the relayer r.example, which can read it.";
 
     #[test]
     fn the_lines_about_a_relayer_stand_beside_the_settings_that_make_them_true() {
         use HintExtent::{Keywords, Message, Nothing};
-        // The settings, the mode, all lines, and those of them in the summary.
-        type Case = (
-            Option<&'static str>,
-            Option<(HintExtent, Option<&'static str>)>,
-            &'static str,
-            Vec<&'static str>,
-            Vec<&'static str>,
-        );
         let (relayer, memories) = (Some("r.example"), Some("m.example"));
-        let same = "Each exchange is sent to the relayer r.example, which can read it.";
         let all = "recall and remember";
-        let cases: [Case; 9] = [
-            (None, None, "off", vec![], vec![]),
-            (relayer, None, "off", vec![SEALED], vec![]),
-            (relayer, Some((Nothing, None)), "recall", vec![SEALED, NO_WORDS], vec![]),
-            (relayer, Some((Keywords, None)), "recall", vec![SEALED, WORDS], vec![WORDS]),
-            (relayer, Some((Message, None)), "recall", vec![SEALED, MESSAGE], vec![MESSAGE]),
-            (relayer, Some((Nothing, memories)), all, vec![SEALED, NO_WORDS, EXCHANGE], vec![EXCHANGE]),
-            (relayer, Some((Keywords, memories)), all, vec![SEALED, WORDS, EXCHANGE], vec![WORDS, EXCHANGE]),
-            (
-                relayer,
-                Some((Message, memories)),
-                all,
-                vec![SEALED, MESSAGE, EXCHANGE],
-                vec![MESSAGE, EXCHANGE],
-            ),
-            (relayer, Some((Message, relayer)), all, vec![SEALED, MESSAGE, same], vec![same]),
-        ];
-        for reader in [Addressee::Owner, Addressee::Anybody, Addressee::KeyHolder, Addressee::PageUser] {
-            for (relayer, memory, mode, lines, in_summary) in &cases {
-                let settings = settings(reader, *relayer, *memory);
-                assert_eq!(
-                    (settings.mode(), settings.relayer_lines()),
-                    (*mode, lines.iter().map(|line| (*line).to_owned()).collect())
-                );
-                let summary = settings.summary();
-                for line in [SEALED, NO_WORDS, WORDS, MESSAGE, EXCHANGE, same] {
-                    assert_eq!(summary.contains(line), in_summary.contains(&line), "{line} in {summary}");
-                }
-                // A person who turns memory off gives a relayer no words.
-                let off = settings.without_memory();
-                let sealed: Vec<_> = relayer.map(|_| SEALED.to_owned()).into_iter().collect();
-                assert_eq!((off.mode(), off.relayer_lines()), ("off", sealed));
+        // The settings, the mode, all lines, and the lines of the summary.
+        for (relayer, memory, mode, lines, in_summary) in [
+            (None, None, "off", &[][..], &[][..]),
+            (relayer, None, "off", &[SEALED], &[]),
+            (relayer, Some((Nothing, None)), "recall", &[SEALED, NO_WORDS], &[]),
+            (relayer, Some((Keywords, None)), "recall", &[SEALED, WORDS], &[WORDS]),
+            (relayer, Some((Message, None)), "recall", &[SEALED, MESSAGE], &[MESSAGE]),
+            (relayer, Some((Nothing, memories)), all, &[SEALED, NO_WORDS, EXCHANGE], &[EXCHANGE]),
+            (relayer, Some((Keywords, memories)), all, &[SEALED, WORDS, EXCHANGE], &[WORDS, EXCHANGE]),
+            (relayer, Some((Message, memories)), all, &[SEALED, MESSAGE, EXCHANGE], &[MESSAGE, EXCHANGE]),
+            (relayer, Some((Message, relayer)), all, &[SEALED, MESSAGE, SAME], &[SAME]),
+        ] {
+            let settings = settings(Addressee::Owner, relayer, memory);
+            assert_eq!(settings.mode(), mode);
+            assert_eq!(settings.relayer_lines(), lines);
+            let summary = settings.summary();
+            for line in [SEALED, NO_WORDS, WORDS, MESSAGE, EXCHANGE, SAME] {
+                assert_eq!(summary.contains(line), in_summary.contains(&line), "{line} in {summary}");
             }
+            // A person who turns memory off gives a relayer no words.
+            let off = settings.without_memory();
+            assert_eq!(off.mode(), "off");
+            assert_eq!(off.relayer_lines(), relayer.map(|_| SEALED).as_slice());
         }
     }
 
     #[test]
     fn the_readers_of_a_conversation_are_those_of_the_endpoint() {
         let node = "The node that answers reads your message.";
+        let keys = "on the device of this endpoint";
         for (reader, said, keys) in [
-            (Addressee::Owner, None, "on the device of this endpoint"),
-            (
-                Addressee::Anybody,
-                Some("Everybody who reaches this endpoint can read"),
-                "on the device of this",
-            ),
-            (
-                Addressee::KeyHolder,
-                Some("The owner of this endpoint can read"),
-                "on the device of this endpoint",
-            ),
-            (Addressee::PageUser, None, "Your device has the only key"),
+            (Addressee::Owner, "", keys),
+            (Addressee::Anybody, " Everybody who reaches this endpoint can read your conversations.", keys),
+            (Addressee::KeyHolder, " The owner of this endpoint can read your conversations.", keys),
+            (Addressee::PageUser, "", "Your device has the only key"),
         ] {
             let settings = settings(reader, None, None);
-            let summary = settings.summary();
-            assert!(summary.starts_with(node), "{summary}");
-            assert_eq!(summary.len() > node.len(), said.is_some(), "{summary}");
-            assert!(said.is_none_or(|said| summary.contains(said)), "{summary}");
+            assert_eq!(settings.summary(), format!("{node}{said}"));
             let details = settings.details().join(" ");
             assert!(details.contains(keys) && details.contains("the network address of"), "{details}");
             let device = if reader == Addressee::PageUser { "your device" } else { "the device of this" };
             assert!(details.contains(device), "{details}");
         }
-        let memory = Some((HintExtent::Keywords, None));
-        let falls_back = settings(Addressee::Owner, Some("r.example"), memory).details().join(" ");
-        assert!(falls_back.contains("where the relayer fails"), "{falls_back}");
-        let through = settings(Addressee::Owner, Some("r.example"), None).details().join(" ");
-        assert!(
-            through.contains("sees the relayer") && !through.contains("It sees the network"),
-            "{through}"
-        );
+        let details = |memory| settings(Addressee::Owner, Some("r.example"), memory).details().join(" ");
+        assert!(details(Some((HintExtent::Keywords, None))).contains("where the relayer fails"));
+        let through = details(None);
+        assert!(through.contains("sees the relayer") && !through.contains("It sees the network"));
     }
 }

@@ -16,7 +16,10 @@ use std::{
     },
 };
 
-use axum::{extract::FromRequestParts, http::request::Parts};
+use axum::{
+    extract::{FromRequestParts, Path},
+    http::request::Parts,
+};
 use baton_client::{Client, ClientError, SessionHandle, TurnInput};
 use baton_proto::{ids::SessionId, text::is_same_place};
 use ephemeral_sessions::IdleSessions;
@@ -142,7 +145,7 @@ impl Gateway {
         let now = self.client().now_ms();
         let since = self.inner.scanned_ms.swap(now.saturating_sub(FILE_TIME_SLACK_MS), Ordering::Relaxed);
         let inner = self.inner.clone();
-        let learn = move |conversation| inner.index().learn(&conversation);
+        let learn = move |conversation| inner.index.lock().learn(&conversation);
         self.client().each_conversation(since, MAX_SESSIONS, learn).await
     }
 
@@ -160,7 +163,8 @@ impl Gateway {
     }
 
     pub(crate) fn index(&self) -> MutexGuard<'_, SessionIndex> {
-        self.inner.index()
+        // The map only proposes sessions. A caller compares the messages, so a panic's leftovers do no harm.
+        self.inner.index.lock()
     }
 
     pub(crate) fn model_names(&self) -> MutexGuard<'_, ModelNames> {
@@ -187,13 +191,6 @@ impl Gateway {
     }
 }
 
-impl Inner {
-    pub(crate) fn index(&self) -> MutexGuard<'_, SessionIndex> {
-        // The map only proposes sessions. A caller compares the messages, so a panic's leftovers do no harm.
-        self.index.lock()
-    }
-}
-
 /// A handler gets the endpoint with the rights of its caller. Without an admitted caller there is none.
 impl FromRequestParts<GatewayState> for Gateway {
     type Rejection = ApiError;
@@ -201,6 +198,22 @@ impl FromRequestParts<GatewayState> for Gateway {
     async fn from_request_parts(parts: &mut Parts, state: &GatewayState) -> Result<Self, ApiError> {
         let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(ApiError::key)?;
         Ok(Self { inner: state.clone(), caller })
+    }
+}
+
+/// The session of a path, which the caller may see. Its file is open then.
+pub(crate) struct PathSession(pub(crate) SessionHandle);
+
+impl FromRequestParts<GatewayState> for PathSession {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &GatewayState) -> Result<Self, ApiError> {
+        let no_session = || ApiError::new("session_not_found", "this is no session's id");
+        let gateway = Gateway::from_request_parts(parts, state).await?;
+        let path = Path::<String>::from_request_parts(parts, state).await.ok();
+        let id = path.and_then(|Path(id)| id.parse().ok()).ok_or_else(no_session)?;
+        gateway.note_use(id);
+        gateway.session(id).await.map(Self)
     }
 }
 

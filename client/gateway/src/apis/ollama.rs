@@ -46,9 +46,9 @@ pub(crate) fn routes() -> Router<GatewayState> {
         .route("/api/generate", post(generate))
         .route("/api/embed", post(embed))
         .route("/api/embeddings", post(embed_one))
-        .route("/api/tags", get(tags))
+        .route("/api/tags", get(list))
         .route("/api/show", post(show))
-        .route("/api/ps", get(ps))
+        .route("/api/ps", get(list))
         .route("/api/version", get(version))
         .route("/api/pull", post(pull))
         .merge(REFUSED.iter().fold(Router::new(), |routes, path| routes.route(path, any(not_here))))
@@ -120,27 +120,26 @@ async fn embed_one(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError
     Ok(Json(json!({ "embedding": vector, "baton": { "ignored": ignored } })))
 }
 
-/// The models that the found nodes serve.
-async fn tags(gateway: Gateway) -> Result<Json<Value>, ApiError> {
+/// The models that the found nodes serve, which all are loaded.
+async fn list(gateway: Gateway) -> Result<Json<Value>, ApiError> {
+    let until = rfc3339(gateway.now_s() + STAYS.as_secs());
     let models = models::offered(&gateway).await?;
-    let models: Vec<Value> = models.iter().map(|(name, entry)| describe(name, entry)).collect();
-    Ok(Json(json!({ "models": models })))
-}
-
-/// The same models: nodes keep theirs loaded.
-async fn ps(gateway: Gateway) -> Result<Json<Value>, ApiError> {
-    let until = rfc3339(gateway.client().now_ms() / 1000 + STAYS.as_secs());
-    let models = models::offered(&gateway).await?;
-    let running = models.iter().map(|(name, entry)| {
-        let mut model = describe(name, entry);
-        if let Value::Object(model) = &mut model {
-            model.insert("expires_at".to_owned(), until.clone().into());
-            model.insert("size_vram".to_owned(), 0.into());
-            model.insert("context_length".to_owned(), entry.offer.context_tokens.into());
-        }
-        model
+    let models = models.iter().map(|(name, entry)| {
+        json!({
+            "name": name,
+            "model": name,
+            "modified_at": rfc3339(entry.since_s),
+            // Offers have no sizes.
+            "size": 0,
+            "size_vram": 0,
+            "digest": entry.offer.model.to_string(),
+            "details": details(),
+            "expires_at": until,
+            "context_length": entry.offer.context_tokens,
+            "baton": about(entry),
+        })
     });
-    Ok(Json(json!({ "models": running.collect::<Vec<_>>() })))
+    Ok(Json(json!({ "models": models.collect::<Vec<_>>() })))
 }
 
 /// A model, as far as nodes describe it.
@@ -194,19 +193,6 @@ async fn pull(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
 async fn not_here() -> ApiError {
     let message = "models are not made, copied, pushed or deleted here: their nodes' operators choose them";
     ApiError::unsupported("", message)
-}
-
-fn describe(name: &str, entry: &ModelEntry) -> Value {
-    json!({
-        "name": name,
-        "model": name,
-        "modified_at": rfc3339(entry.since_s),
-        // Offers have no sizes.
-        "size": 0,
-        "digest": entry.offer.model.to_string(),
-        "details": details(),
-        "baton": about(entry),
-    })
 }
 
 /// The fields that Ollama reads out of a model's file. Nodes do not hand them on.

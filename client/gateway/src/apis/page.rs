@@ -10,8 +10,7 @@ use std::collections::HashSet;
 use axum::{
     Json, Router,
     body::Body,
-    extract::Path,
-    http::{HeaderValue, header},
+    http::header,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -23,10 +22,10 @@ use serde_json::{Value, json};
 use crate::{
     form::fields::BodyFields,
     http::api_error::ApiError,
-    state::{Gateway, GatewayState},
+    state::{Gateway, GatewayState, PathSession},
 };
-use baton_client::{ClientError, MODEL_OUTPUT_TOKENS, NewSession, SessionBranch};
-use turns::{describe_turns, id_of, messages, replaced_count};
+use baton_client::{MODEL_OUTPUT_TOKENS, NewSession, SessionBranch};
+use turns::{describe_turns, messages, replaced_count};
 
 /// The routes that the page calls.
 pub(crate) fn routes() -> Router<GatewayState> {
@@ -133,27 +132,27 @@ async fn search(gateway: Gateway, mut input: BodyFields) -> Result<Json<Value>, 
 }
 
 /// Gives a session a title of its own, or takes it away.
-async fn rename(gateway: Gateway, Path(id): Path<String>, body: Body) -> Result<Json<Value>, ApiError> {
-    let id = id_of(&id)?;
+async fn rename(
+    gateway: Gateway,
+    PathSession(session): PathSession,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
     let (_slot, body) = gateway.read(body).await?;
     let title = BodyFields::of_body(&body)?.text("title")?;
-    gateway.session(id).await?.rename(title.as_deref()).await?;
-    gateway.note_use(id);
-    gateway.learn(id).await?;
+    session.rename(title.as_deref()).await?;
+    gateway.learn(session.id()).await?;
     Ok(Json(json!({})))
 }
 
 /// A conversation, with the node and verification state of each turn; with `replaced`, of replaced turns too.
 async fn show(
     gateway: Gateway,
-    Path(id): Path<String>,
+    PathSession(session): PathSession,
     mut input: BodyFields,
 ) -> Result<Json<Value>, ApiError> {
     let replaced = input.flag("replaced")?.unwrap_or(false);
-    let id = id_of(&id)?;
-    let session = gateway.session(id).await?;
+    let id = session.id();
     let views = session.history().await?;
-    gateway.note_use(id);
     let info = session.info().await?;
     let pending = session.pending_messages().await?;
     let lifetimes = session.lifetimes().await?;
@@ -193,16 +192,15 @@ impl Gateway {
 }
 
 /// Gives up an unanswered message.
-async fn abandon(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    gateway.session(id_of(&id)?).await?.abandon().await?;
+async fn abandon(PathSession(session): PathSession) -> Result<Json<Value>, ApiError> {
+    session.abandon().await?;
     Ok(Json(json!({ "abandoned": true })))
 }
 
 /// Deletes a session, here and in the head index.
-async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    let id = id_of(&id)?;
-    let deletion = gateway.session(id).await?.delete().await?;
-    gateway.index().forget(id);
+async fn delete(gateway: Gateway, PathSession(session): PathSession) -> Result<Json<Value>, ApiError> {
+    let deletion = session.delete().await?;
+    gateway.index().forget(session.id());
     Ok(Json(json!({
         "deleted": true,
         "untold": deletion.unpublished.map(|error| error.to_string()),
@@ -210,15 +208,8 @@ async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>,
 }
 
 /// Checks every link, record, signature and blob against the store.
-async fn verify(
-    gateway: Gateway,
-    Path(id): Path<String>,
-    mut input: BodyFields,
-) -> Result<Json<Value>, ApiError> {
-    let full = input.flag("full")?.unwrap_or(false);
-    let id = id_of(&id)?;
-    let report = gateway.session(id).await?.verify_when_stored(full).await?;
-    gateway.note_use(id);
+async fn verify(PathSession(session): PathSession, mut input: BodyFields) -> Result<Json<Value>, ApiError> {
+    let report = session.verify_when_stored(input.flag("full")?.unwrap_or(false)).await?;
     Ok(Json(json!({
         "good": report.is_good(),
         "turns": report.turns,
@@ -239,9 +230,7 @@ async fn verify(
 }
 
 /// The session as evidence that any reader can check; without its root.
-async fn export(gateway: Gateway, Path(id): Path<String>) -> Result<Response, ApiError> {
-    let id = id_of(&id)?;
-    let session = gateway.session(id).await?;
+async fn export(PathSession(session): PathSession) -> Result<Response, ApiError> {
     if session.info().await?.turns == 0 {
         return Err(ApiError::new(
             "session_empty",
@@ -249,13 +238,10 @@ async fn export(gateway: Gateway, Path(id): Path<String>) -> Result<Response, Ap
         ));
     }
     let text = session.export(false).await?;
-    gateway.note_use(id);
-    let mut response =
-        ([(header::CONTENT_TYPE, "application/json")], text.as_str().to_owned()).into_response();
-    let name = format!("attachment; filename=\"session-{:.8}.json\"", id.to_string());
-    let name = HeaderValue::from_str(&name).map_err(|_| ClientError::TaskEnded)?;
-    response.headers_mut().insert(header::CONTENT_DISPOSITION, name);
-    Ok(response)
+    let name = format!("attachment; filename=\"session-{:.8}.json\"", session.id().to_string());
+    let headers =
+        [(header::CONTENT_TYPE, "application/json".to_owned()), (header::CONTENT_DISPOSITION, name)];
+    Ok((headers, text.as_str().to_owned()).into_response())
 }
 
 /// The nodes found.

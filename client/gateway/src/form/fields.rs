@@ -300,6 +300,15 @@ pub(crate) fn without_nulls(value: Value) -> Value {
     }
 }
 
+/// An object with more fields.
+#[cfg(test)]
+pub(crate) fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
+        object.extend(more);
+    }
+    object
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -442,13 +442,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::form::fields::with;
     use crate::form::wire::read_chat;
 
     fn chat(more: Value) -> Result<crate::form::completion::CompletionRequest, ApiError> {
-        let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
-        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
-            body.extend(more);
-        }
+        let body = with(json!({ "messages": [{ "role": "user", "content": "hi" }] }), more);
         read_chat(body.to_string().as_bytes(), None)
     }
 

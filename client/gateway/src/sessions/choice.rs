@@ -114,7 +114,6 @@ impl Seeker<'_> {
             return Ok(Some(ready));
         }
         if let Some(session) = self.named_with_same_request().await? {
-            self.gateway.note_use(session);
             return match self.take(session) {
                 Ok(slot) => Ok(Some((self.resumed(session).await?, slot))),
                 Err(holder) => wait_if_hung_up(holder).await.map(|()| None).map_err(Into::into),
@@ -150,6 +149,7 @@ impl Seeker<'_> {
     }
 
     fn take(&self, session: SessionId) -> Result<SessionSlot, SlotHolder> {
+        self.gateway.note_use(session);
         self.gateway.inner.session_slots.take(session, self.steps.downgrade())
     }
 
@@ -201,7 +201,24 @@ impl Seeker<'_> {
         let mut wanted = self.template.settings();
         wanted.supersedes_from = replaces.unwrap_or(pending.supersedes_from);
         Ok(pending.serve(wanted, self.request.sampling.seed.is_some())
-            && pinned_messages(self.client, session, self.request).await? == handle.system().await?)
+            && self.pinned_in(session).await? == handle.system().await?)
+    }
+
+    /// The messages to pin to a session for the request. A named session keeps its own text if the request has none; an
+    /// empty text removes it.
+    async fn pinned_in(&self, session: SessionId) -> Result<Vec<Message>, ClientError> {
+        self.pinned_messages(self.request.session.is_some().then_some(session)).await
+    }
+
+    /// The request's system text and tools; without a text, that of this session.
+    async fn pinned_messages(&self, own: Option<SessionId>) -> Result<Vec<Message>, ClientError> {
+        let mut pinned = pinned(self.request);
+        if let Some(session) = own.filter(|_| self.request.system.is_empty()) {
+            let system = self.client.session(session).system().await?.into_iter();
+            pinned
+                .splice(0..0, system.filter(|message| !message.text.is_empty() && !is_definitions(message)));
+        }
+        Ok(pinned)
     }
 
     /// A session in which the same request is unanswered.
@@ -243,16 +260,11 @@ impl Seeker<'_> {
         let newest = messages.len() - self.new.len();
         let messages_left_out = fit(&mut messages, newest);
         check(self.template, &messages)?;
-        let mut system = pinned(self.request);
-        if self.request.system.is_empty()
-            && let (Some(branch), RequestPlace::BranchAfter(_)) = (&branch, self.request.place)
-        {
-            let own = own_system(self.client, branch.session_id).await?;
-            system.splice(0..0, own.into_iter().filter(|message| !message.text.is_empty()));
-        }
+        let is_chosen = matches!(self.request.place, RequestPlace::BranchAfter(_));
+        let parent = branch.filter(|_| is_chosen).map(|branch| branch.session_id);
+        let system = self.pinned_messages(parent).await?;
         let project = self.gateway.caller.project().map(str::to_owned);
         let session = self.client.new_session(NewSession { system, branch, project, root: None }).await?;
-        self.gateway.note_use(session);
         let slot = self.take(session).map_err(|_| ClientError::Busy)?;
         let prepared =
             PreparedSession { session, messages, is_resumed: false, replaces: None, messages_left_out };
@@ -281,8 +293,7 @@ impl Seeker<'_> {
     ) -> Result<ReadySession, ApiError> {
         let handle = self.client.session(session);
         check(self.template, self.new)?;
-        self.gateway.note_use(session);
-        let system = pinned_messages(self.client, session, self.request).await?;
+        let system = self.pinned_in(session).await?;
         let pending = handle.pending_messages().await?;
         let is_pending = pending.as_ref().is_some_and(|pending| same_messages(pending, self.new));
         if self.request.place == RequestPlace::Pending && !is_pending {
@@ -479,29 +490,6 @@ fn match_session(conversation: &Conversation, before: &[Message], fits: bool) ->
     let shared = conversation.turns.get(turns.checked_sub(1)?)?;
     let branch = BranchPoint { session_id: session, link_hash: shared.link_hash };
     Some(SessionChoice::New { branch: Some(branch), history: Vec::new() })
-}
-
-/// The messages to pin to the session: the request's system text and tools. A named session keeps its own
-/// text if the request has none; an empty text removes it.
-async fn pinned_messages(
-    client: &Client,
-    session: SessionId,
-    request: &CompletionRequest,
-) -> Result<Vec<Message>, ClientError> {
-    let mut system = request.system.clone();
-    if request.session.is_some() && system.is_empty() {
-        system = own_system(client, session).await?;
-    }
-    system.retain(|message| !message.text.is_empty());
-    system.extend(request.tools.as_ref().map(Definitions::message));
-    Ok(system)
-}
-
-/// The pinned system text of a session, without the definitions of tools.
-async fn own_system(client: &Client, session: SessionId) -> Result<Vec<Message>, ClientError> {
-    let mut system = client.session(session).system().await?;
-    system.retain(|message| !is_definitions(message));
-    Ok(system)
 }
 
 #[cfg(test)]

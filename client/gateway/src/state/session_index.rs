@@ -258,12 +258,7 @@ mod tests {
         assert!(index.propose(&[user("hi")], None).is_empty(), "within a turn");
         index.forget(second.session);
         assert_eq!(index.propose(&[user("hi"), answer("hello")], None), [first.session]);
-    }
-
-    #[test]
-    fn what_a_session_said_before_it_was_learned_again_is_forgotten() {
-        let mut index = SessionIndex::default();
-        index.learn(&conversation(1, 1, &[("hi", "hello")]));
+        // Its former messages are forgotten when it is learned again.
         index.learn(&conversation(1, 2, &[("hi", "good day")]));
         assert!(index.propose(&[user("hi"), answer("hello")], None).is_empty());
         assert_eq!(index.marks, 1);
@@ -304,16 +299,6 @@ mod tests {
     }
 
     #[test]
-    fn a_list_shows_how_sessions_begin_the_last_used_first() {
-        let mut index = SessionIndex::default();
-        index.learn(&conversation(1, 5, &[("  hello\n there ", "x")]));
-        index.learn(&conversation(2, 9, &[("long", "x"), ("y", "z")]));
-        let list = index.list(None);
-        assert_eq!((list[1].title.as_str(), list[1].turns, list[0].turns), ("hello there", 1, 2));
-        assert_eq!(list[0].title, "long");
-    }
-
-    #[test]
     fn what_was_asked_and_not_answered_is_found_once() {
         let mut index = SessionIndex::default();
         let session = SessionId([3; 32]);
@@ -325,15 +310,23 @@ mod tests {
     }
 
     #[test]
-    fn a_project_sees_its_own_sessions_alone() {
+    fn a_project_sees_its_own_sessions_alone_the_last_used_first() {
         let mut index = SessionIndex::default();
-        let of_anna =
-            Conversation { project: Some("anna".to_owned()), ..conversation(1, 5, &[("hi", "hello")]) };
+        let of_anna = Conversation {
+            project: Some("anna".to_owned()),
+            ..conversation(1, 5, &[("  hi\n you ", "hello")])
+        };
         index.learn(&of_anna);
-        let said = [user("hi"), answer("hello")];
+        index.learn(&conversation(2, 9, &[("long", "x"), ("y", "z")]));
+        let said = [user("  hi\n you "), answer("hello")];
         assert_eq!(index.propose(&said, Some("anna")), [of_anna.session]);
         assert!(index.propose(&said, Some("ben")).is_empty());
         assert!(index.propose(&said, None).is_empty(), "the owner's programs do not continue it either");
-        assert_eq!(index.list(None)[0].project.as_deref(), Some("anna"));
+        let listed = |project| {
+            let list = index.list(project).into_iter().map(|one| (one.title, one.turns));
+            list.collect::<Vec<_>>()
+        };
+        assert_eq!(listed(Some("ANNA")), [("hi you".to_owned(), 1)]);
+        assert_eq!(listed(None), [("long".to_owned(), 2), ("hi you".to_owned(), 1)]);
     }
 }

@@ -33,8 +33,8 @@ use crate::{
     },
 };
 use baton_client::{
-    ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, RouteOptions, SessionHandle, TokenReport,
-    TurnEvent, TurnInput, TurnOutcome,
+    ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MemoryHint, RouteOptions, SessionHandle,
+    TokenReport, TurnEvent, TurnInput, TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
@@ -148,14 +148,20 @@ pub(crate) async fn start(
     let (sender, steps) = mpsc::unbounded_channel();
     let (model, parser) = (request.model.clone().unwrap_or_default(), request.answer_parser());
     let writer = StepWriter::new(sender, template.route.model.clone(), charge);
+    let gateway = gateway.clone();
     if request.is_ephemeral() {
-        let (session, seq) = start_ephemeral(gateway, slot, template, request, writer).await?;
+        let prepared = prepare_ephemeral(&gateway, &template, &request).await?;
+        let (session, seq) = (prepared.session.id, prepared.history.turns);
+        gateway.clone().spawn(async move {
+            let ending = run_ephemeral(&gateway, prepared, template, &request, writer).await;
+            drop(slot);
+            join_all(ending.into_iter().map(EphemeralSession::end)).await;
+        });
         return Ok(RunningTurn { session, seq, model, parser, steps });
     }
-    let (prepared, session_slot) = prepare_session(gateway, &request, &template, &writer.steps).await?;
+    let (prepared, session_slot) = prepare_session(&gateway, &request, &template, &writer.steps).await?;
     let session = prepared.session;
     let seq = gateway.client().session(session).info().await?.turns;
-    let gateway = gateway.clone();
     gateway.clone().spawn(async move {
         run(&gateway, prepared, template, &request, writer).await;
         drop((slot, session_slot));
@@ -164,20 +170,19 @@ pub(crate) async fn start(
     Ok(RunningTurn { session, seq, model, parser, steps })
 }
 
-/// An ephemeral session, and the messages that it gets.
-struct EphemeralChoice {
+/// An ephemeral session, ready for the turn.
+struct PreparedEphemeral {
     history: EphemeralHistory,
     session: EphemeralSession,
-    messages: Vec<Message>,
-    messages_left_out: usize,
+    turn: PreparedSession,
 }
 
 /// Takes the idle session that has the messages before the new ones, or begins a new one.
-async fn choose_ephemeral(
+async fn prepare_ephemeral(
     gateway: &Gateway,
     template: &TurnInput,
     request: &CompletionRequest,
-) -> Result<EphemeralChoice, ApiError> {
+) -> Result<PreparedEphemeral, ApiError> {
     let (before, new) = split(&request.messages);
     let (project, pinned) = (gateway.caller.project(), pinned(request));
     let check = |messages: &[Message]| TurnInput { messages: messages.to_vec(), ..template.clone() }.check();
@@ -189,67 +194,58 @@ async fn choose_ephemeral(
             Some((start, gateway.inner.idle_sessions.take(project, &pinned, before.get(start..)?)?))
         });
     }
-    if let Some((messages_left_out, (history, session))) = continued {
-        return Ok(EphemeralChoice { history, session, messages: new.to_vec(), messages_left_out });
-    }
-    let mut messages = request.messages.clone();
-    let messages_left_out = fit(&mut messages, before.len());
-    check(&messages)?;
-    let session = EphemeralSession::begin(gateway.client(), pinned.clone()).await?;
-    let project = project.map(str::to_owned);
-    let history = EphemeralHistory { project, pinned, messages: Vec::new(), turns: 0 };
-    Ok(EphemeralChoice { history, session, messages, messages_left_out })
+    let (messages, messages_left_out, (history, session)) = match continued {
+        Some((start, idle)) => (new.to_vec(), start, idle),
+        None => {
+            let mut messages = request.messages.clone();
+            let left_out = fit(&mut messages, before.len());
+            check(&messages)?;
+            let session = EphemeralSession::begin(gateway.client(), pinned.clone()).await?;
+            let project = project.map(str::to_owned);
+            let history = EphemeralHistory { project, pinned, messages: Vec::new(), turns: 0 };
+            (messages, left_out, (history, session))
+        }
+    };
+    let turn = PreparedSession {
+        session: session.id,
+        messages,
+        is_resumed: false,
+        replaces: None,
+        messages_left_out,
+    };
+    Ok(PreparedEphemeral { history, session, turn })
 }
 
-/// Starts an ephemeral turn. Returns its session and its position there.
-async fn start_ephemeral(
+/// Runs an ephemeral turn. Returns the sessions that end now.
+async fn run_ephemeral(
     gateway: &Gateway,
-    slot: RequestSlot,
-    template: TurnInput,
-    request: CompletionRequest,
+    prepared: PreparedEphemeral,
+    mut template: TurnInput,
+    request: &CompletionRequest,
     mut writer: StepWriter,
-) -> Result<(SessionId, u64), ApiError> {
-    let chosen = choose_ephemeral(gateway, &template, &request).await?;
-    let EphemeralChoice { mut history, session, messages, messages_left_out } = chosen;
-    writer.messages_left_out = messages_left_out;
-    let (id, seq) = (session.id, history.turns);
-    let gateway = gateway.clone();
-    gateway.clone().spawn(async move {
-        let project = gateway.caller.project();
-        let hint = memory_of(&gateway, &request).map(|memory| memory.hint(project, id, &messages));
-        let input = TurnInput {
-            messages: messages.clone(),
-            route: RouteOptions { hint, reconcile: false, ..template.route },
-            ..template
-        };
-        let (sender, handle) = (writer.steps.clone(), session.client.session(id));
-        let result = tokio::select! {
-            biased;
-            result = Box::pin(handle.turn(input, |event| writer.event(event))) => Some(result),
-            () = sender.closed() => None,
-        };
-        writer.settle(&gateway, result.as_ref().map(Result::as_ref));
-        if result.is_none() {
-            stop_attempts(&handle).await;
+) -> Vec<EphemeralSession> {
+    let PreparedEphemeral { mut history, session, turn } = prepared;
+    template.route.reconcile = false;
+    let (sender, handle) = (writer.steps.clone(), session.client.session(session.id));
+    let result = attend(gateway, &handle, &turn, template, request, &mut writer).await;
+    if result.is_none() {
+        stop_attempts(&handle).await;
+    }
+    let idle = &gateway.inner.idle_sessions;
+    // In a page, no other task ends them.
+    let mut ending = idle.unused(IDLE_TIME, Instant::now());
+    match &result {
+        Some(Ok(outcome)) if request.retention == Retention::Brief => {
+            history.answered(turn.messages, &outcome.text);
+            ending.extend(idle.keep(history, session, Instant::now()));
         }
-        let idle = &gateway.inner.idle_sessions;
-        // In a page, no other task ends them.
-        let mut ending = idle.unused(IDLE_TIME, Instant::now());
-        match &result {
-            Some(Ok(outcome)) if request.retention == Retention::Brief => {
-                history.answered(messages, &outcome.text);
-                ending.extend(idle.keep(history, session, Instant::now()));
-            }
-            _ => ending.push(session),
-        }
-        if let Some(result) = result {
-            // The program may send its next request at once: the session is there before.
-            let _ = sender.send(writer.last(result, &request));
-        }
-        drop(slot);
-        join_all(ending.into_iter().map(EphemeralSession::end)).await;
-    });
-    Ok((id, seq))
+        _ => ending.push(session),
+    }
+    if let Some(result) = result {
+        // The program may send its next request at once: the session is there before.
+        let _ = sender.send(writer.last(result, request));
+    }
+    ending
 }
 
 /// Turns the events of a turn into steps for the program.
@@ -398,17 +394,11 @@ async fn run(
     mut writer: StepWriter,
 ) {
     let session = prepared.session;
-    let memory = memory_of(gateway, request);
-    let steps = writer.steps.clone();
-    writer.messages_left_out = prepared.messages_left_out;
-    let result = tokio::select! {
-        biased;
-        result = Box::pin(turn(gateway, &prepared, template, memory, |event| writer.event(event))) => Some(result),
-        () = steps.closed() => None,
-    };
-    writer.settle(gateway, result.as_ref().map(Result::as_ref));
+    let (memory, steps) = (memory_of(gateway, request), writer.steps.clone());
+    let handle = gateway.client().session(session);
+    let result = attend(gateway, &handle, &prepared, template, request, &mut writer).await;
     if result.is_none() && !writer.sent_text.items().is_empty() {
-        stop_attempts(&gateway.client().session(session)).await;
+        stop_attempts(&handle).await;
     }
     gateway.note_use(session);
     match &result {
@@ -462,16 +452,37 @@ fn memory_of<'a>(gateway: &'a Gateway, request: &CompletionRequest) -> Option<&'
     gateway.config().memory.as_ref().filter(|_| !request.declines_memory && gateway.caller.may_use_memory())
 }
 
-async fn turn(
+/// Runs a turn until its end, and counts its tokens. None if its program hung up before.
+async fn attend(
     gateway: &Gateway,
+    handle: &SessionHandle,
     prepared: &PreparedSession,
     template: TurnInput,
-    memory: Option<&Arc<dyn GatewayMemory>>,
+    request: &CompletionRequest,
+    writer: &mut StepWriter,
+) -> Option<Result<TurnOutcome, ClientError>> {
+    writer.messages_left_out = prepared.messages_left_out;
+    let (steps, project) = (writer.steps.clone(), gateway.caller.project());
+    let memory = memory_of(gateway, request);
+    let hint = memory.map(|memory| memory.hint(project, prepared.session, &prepared.messages));
+    let turn = Box::pin(turn(handle, prepared, template, hint, |event| writer.event(event)));
+    let result = tokio::select! {
+        biased;
+        result = turn => Some(result),
+        () = steps.closed() => None,
+    };
+    writer.settle(gateway, result.as_ref().map(Result::as_ref));
+    result
+}
+
+async fn turn(
+    handle: &SessionHandle,
+    prepared: &PreparedSession,
+    template: TurnInput,
+    hint: Option<MemoryHint>,
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<TurnOutcome, ClientError> {
-    let PreparedSession { session, messages, is_resumed, replaces, .. } = prepared;
-    let handle = gateway.client().session(*session);
-    let hint = memory.map(|memory| memory.hint(gateway.caller.project(), *session, messages));
+    let PreparedSession { messages, is_resumed, replaces, .. } = prepared;
     let (hinted, direct) = (hint.is_some(), RouteOptions { relayer: None, ..template.route.clone() });
     let route = RouteOptions { hint, ..template.route };
     if !is_resumed {

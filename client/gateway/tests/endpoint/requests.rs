@@ -201,6 +201,8 @@ async fn a_query_of_the_wrong_kind_is_an_error_of_the_api_that_names_it() {
     for (path, param) in [
         (format!("/v1/responses/{id}/input_items?limit=many"), "limit"),
         (format!("/v1/responses/{id}/input_items?limit=101"), "limit"),
+        (format!("/v1/responses/{id}/input_items?order=up"), "order"),
+        (format!("/v1/responses/{id}/input_items?after=x"), "after"),
         (format!("/v1/responses/{id}?stream=true"), "stream"),
         (format!("/v1/responses/{id}?stream=maybe"), "stream"),
         (format!("/api/sessions/{session}?replaced=x"), "replaced"),

@@ -218,9 +218,6 @@ async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not
     let after = list["last_id"].as_str().unwrap();
     let (_, rest) = get(&endpoint, &format!("{id}/input_items?order=asc&after={after}")).await;
     assert_eq!((&rest["data"][0]["content"][0]["text"], &rest["has_more"]), (&json!("b"), &json!(false)));
-    for wrong in ["limit=0", "limit=101", "order=up", "after=x"] {
-        assert_eq!(get(&endpoint, &format!("{id}/input_items?{wrong}")).await.0, 400, "{wrong}");
-    }
     let cancel = endpoint.request(Method::POST, &format!("/v1/responses/{id}/cancel"));
     assert_eq!(endpoint.refused(cancel).await, (400, "unsupported_parameter".to_owned()));
 

@@ -575,10 +575,9 @@ async fn answers_and_errors_have_names_and_say_which_model_and_engine_answered()
 async fn only_those_with_the_key_are_served_and_only_pages_that_were_allowed() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let url = format!("{}/v1/models", endpoint.url);
-    let without = endpoint.http.get(&url);
-    assert_eq!(endpoint.refused(without).await, (401, "invalid_api_key".to_owned()));
-    let wrong = endpoint.http.get(&url).bearer_auth("sk-tesu");
-    assert_eq!(endpoint.refused(wrong).await.0, 401);
+    for without in [endpoint.http.get(&url), endpoint.http.get(&url).bearer_auth("sk-tesu")] {
+        assert_eq!(endpoint.refused(without).await, (401, "invalid_api_key".to_owned()));
+    }
     let get = || endpoint.request(Method::GET, "/v1/models");
     assert_eq!(
         endpoint.refused(get().header("host", "evil.example")).await,
@@ -597,14 +596,5 @@ async fn only_those_with_the_key_are_served_and_only_pages_that_were_allowed() {
     assert_eq!(probe.status(), StatusCode::NO_CONTENT, "also without an origin");
     let packed = endpoint.chat(&json!({})).header("content-encoding", "gzip");
     assert_eq!(endpoint.refused(packed).await, (415, "unsupported_encoding".to_owned()));
-    let preflight = endpoint
-        .http
-        .request(Method::OPTIONS, &url)
-        .header("origin", "https://chat.example")
-        .header("access-control-request-method", "POST")
-        .header("access-control-request-headers", "authorization");
-    let preflight = preflight.send().await.unwrap();
-    assert_eq!(preflight.status(), StatusCode::NO_CONTENT);
-    assert!(preflight.headers()["access-control-allow-headers"].to_str().unwrap().contains("authorization"));
     endpoint.close().await;
 }

@@ -225,13 +225,13 @@ pub(super) fn token_estimate(body: &[u8]) -> Result<u64, ApiError> {
 mod tests {
     use super::*;
     use crate::apis::anthropic::error_body;
+    use crate::form::fields::with;
 
     fn read(more: Value) -> Result<CompletionRequest, ApiError> {
-        let mut body =
-            json!({ "model": "m", "max_tokens": 20, "messages": [{ "role": "user", "content": "hi" }] });
-        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
-            body.extend(more);
-        }
+        let body = with(
+            json!({ "model": "m", "max_tokens": 20, "messages": [{ "role": "user", "content": "hi" }] }),
+            more,
+        );
         read_request(body.to_string().as_bytes(), None).map(|(request, _)| request)
     }
 
@@ -295,11 +295,7 @@ mod tests {
     #[test]
     fn empty_contents_of_a_history_are_taken_and_null_is_absent() {
         let result = |more: Value| {
-            let mut block = json!({ "type": "tool_result", "tool_use_id": "toolu_1", "is_error": null });
-            if let (Value::Object(block), Value::Object(more)) = (&mut block, more) {
-                block.extend(more);
-            }
-            block
+            with(json!({ "type": "tool_result", "tool_use_id": "toolu_1", "is_error": null }), more)
         };
         let empty = [
             json!({}),

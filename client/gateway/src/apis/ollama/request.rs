@@ -230,12 +230,11 @@ fn is_default_option(name: &str, value: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::apis::ollama::error_body;
+    use crate::form::fields::with;
 
     fn chat(more: Value) -> Result<CompletionRequest, ApiError> {
-        let mut body = json!({ "model": "m:latest", "messages": [{ "role": "user", "content": "hi" }] });
-        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
-            body.extend(more);
-        }
+        let body =
+            with(json!({ "model": "m:latest", "messages": [{ "role": "user", "content": "hi" }] }), more);
         read_chat(body.to_string().as_bytes(), None)
     }
 

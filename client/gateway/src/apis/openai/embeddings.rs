@@ -22,14 +22,6 @@ use baton_client::{ClientError, Embeddings, choose::NoChoice};
 /// Most texts of one request, as in OpenAI's API.
 const MAX_INPUTS: usize = 2048;
 
-/// The encoding of vectors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum VectorEncoding {
-    Float,
-    /// Little-endian `f32`s in base64.
-    Base64,
-}
-
 /// Texts to embed. They are wiped when they are dropped.
 #[derive(PartialEq)]
 pub(crate) struct TextsToEmbed {
@@ -99,40 +91,35 @@ impl TextsToEmbed {
     }
 }
 
-/// A request as it is served.
-#[derive(PartialEq)]
-struct EmbeddingsRequest {
-    input: TextsToEmbed,
-    format: VectorEncoding,
-}
-
-impl EmbeddingsRequest {
-    fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = BodyFields::of_body(body)?;
-        let input = TextsToEmbed::take(&mut fields, "input")?;
-        let format = match fields.text("encoding_format")?.as_deref() {
-            None | Some("float") => VectorEncoding::Float,
-            Some("base64") => VectorEncoding::Base64,
-            Some(_) => return Err(ApiError::value("encoding_format", "encoding_format is float or base64")),
-        };
-        neutral::check_rest(&fields)?;
-        Ok(Self { input, format })
-    }
+/// Reads a body: the texts, and whether their vectors are wanted as base64.
+fn read(body: &[u8]) -> Result<(TextsToEmbed, bool), ApiError> {
+    let mut fields = BodyFields::of_body(body)?;
+    let texts = TextsToEmbed::take(&mut fields, "input")?;
+    let is_base64 = match fields.text("encoding_format")?.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => return Err(ApiError::value("encoding_format", "encoding_format is float or base64")),
+    };
+    neutral::check_rest(&fields)?;
+    Ok((texts, is_base64))
 }
 
 /// The embeddings of some texts.
 pub(crate) async fn create(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let (_slot, body) = gateway.receive(body).await?;
-    let request = EmbeddingsRequest::read(&body)?;
-    let embedded = request.input.embed(&gateway).await?;
-    let data: Vec<Value> = embedded
-        .texts
-        .iter()
-        .enumerate()
-        .map(|(index, text)| {
-            json!({ "object": "embedding", "index": index, "embedding": request.format.write(&text.vector) })
-        })
-        .collect();
+    let (texts, is_base64) = read(&body)?;
+    let embedded = texts.embed(&gateway).await?;
+    // Little-endian `f32`s.
+    let bytes = |vector: &[f32]| vector.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    let data = embedded.texts.iter().enumerate().map(|(index, text)| {
+        let vector = if is_base64 {
+            STANDARD.encode(bytes(&text.vector)).into()
+        } else {
+            Value::from(text.vector.as_slice())
+        };
+        json!({ "object": "embedding", "index": index, "embedding": vector })
+    });
+    let data: Vec<Value> = data.collect();
     let tokens: u64 = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
     let mut nodes: Vec<String> = embedded.texts.iter().map(|text| text.node.to_string()).collect();
     nodes.dedup();
@@ -143,18 +130,6 @@ pub(crate) async fn create(gateway: Gateway, body: Body) -> Result<Json<Value>, 
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
         "baton": { "model": embedded.model_id.to_string(), "nodes": nodes, "verified": true },
     })))
-}
-
-impl VectorEncoding {
-    fn write(self, vector: &[f32]) -> Value {
-        match self {
-            Self::Float => Value::from(vector),
-            Self::Base64 => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|component| component.to_le_bytes()).collect();
-                Value::from(STANDARD.encode(bytes))
-            }
-        }
-    }
 }
 
 /// Whether no node embedded any of the texts: there was none, or each refused before its work.
@@ -179,46 +154,23 @@ fn api_error(error: ClientError) -> ApiError {
 mod tests {
     use super::*;
 
-    fn read(body: &Value) -> Result<EmbeddingsRequest, Value> {
-        EmbeddingsRequest::read(body.to_string().as_bytes())
-            .map_err(|api_error| api_error.body()["error"].clone())
-    }
-
-    #[test]
-    fn reads_what_programs_send() {
-        let one = read(&json!({ "input": "a", "model": "m", "user": "u" })).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!((one.input.texts.clone(), one.input.model.as_deref()), (vec!["a".to_owned()], Some("m")));
-        assert_eq!((one.format, one.input.dimensions), (VectorEncoding::Float, None));
-        let two =
-            json!({ "input": ["a", "b"], "model": "auto", "encoding_format": "base64", "dimensions": 384 });
-        let two = read(&two).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!((two.input.texts.len(), two.input.model.as_deref()), (2, None));
-        assert_eq!((two.format, two.input.dimensions), (VectorEncoding::Base64, Some(384)));
-    }
-
     #[test]
     fn refuses_by_name_what_is_not_served() {
         let long = "x".repeat(MAX_EMBED_TEXT_BYTES + 1);
         for (body, code, param) in [
-            (json!({ "input": [1, 2, 3] }), "unsupported_parameter", json!("input")),
-            (json!({ "input": [[1, 2], [3]] }), "unsupported_parameter", json!("input")),
-            (json!({ "input": [] }), "invalid_value", json!("input")),
-            (json!({ "input": "" }), "invalid_value", json!("input[0]")),
-            (json!({ "input": vec!["x"; MAX_INPUTS + 1] }), "invalid_value", json!("input")),
-            (json!({ "input": ["a", long] }), "context_length_exceeded", json!("input[1]")),
-            (json!({ "input": "a", "encoding_format": "int8" }), "invalid_value", json!("encoding_format")),
-            (json!({ "input": "a", "unheard": 1 }), "unknown_parameter", json!("unheard")),
-            (json!({ "model": "m" }), "invalid_value", json!("input")),
-            (json!({ "input": "a", "dimensions": "8" }), "invalid_value", json!("dimensions")),
+            (json!({ "input": [1, 2, 3] }), "unsupported_parameter", "input"),
+            (json!({ "input": [[1, 2], [3]] }), "unsupported_parameter", "input"),
+            (json!({ "input": [] }), "invalid_value", "input"),
+            (json!({ "input": "" }), "invalid_value", "input[0]"),
+            (json!({ "input": vec!["x"; MAX_INPUTS + 1] }), "invalid_value", "input"),
+            (json!({ "input": ["a", long] }), "context_length_exceeded", "input[1]"),
+            (json!({ "input": "a", "encoding_format": "int8" }), "invalid_value", "encoding_format"),
+            (json!({ "input": "a", "unheard": 1 }), "unknown_parameter", "unheard"),
+            (json!({ "model": "m" }), "invalid_value", "input"),
+            (json!({ "input": "a", "dimensions": "8" }), "invalid_value", "dimensions"),
         ] {
-            let error = read(&body).err().expect("a refusal");
-            assert_eq!((&error["code"], &error["param"]), (&json!(code), &param));
+            let error = read(body.to_string().as_bytes()).err().expect("a refusal");
+            assert_eq!((error.code(), error.param()), (code, Some(param)));
         }
-    }
-
-    #[test]
-    fn base64_is_of_little_endian_floats() {
-        assert_eq!(VectorEncoding::Base64.write(&[1.0, -2.0]), json!("AACAPwAAAMA="));
-        assert_eq!(VectorEncoding::Float.write(&[0.5]), json!([0.5]));
     }
 }

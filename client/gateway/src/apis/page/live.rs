@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::{Json, body::Body, extract::Path, http::StatusCode, response::Response};
+use axum::{Json, body::Body, http::StatusCode, response::Response};
 use baton_proto::ids::SessionId;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use crate::{
-    apis::page::turns::{id_of, messages},
+    apis::page::turns::messages,
     form::{completion::RequestPlace, fields::BodyFields, steps::Step, wire::read_chat},
     http::{api_error::ApiError, session_header::name_session},
-    state::{Gateway, live_turns::LiveTurn},
+    state::{Gateway, PathSession, live_turns::LiveTurn},
     turns::answer::{RunningTurn, start},
 };
 use baton_client::ClientError;
@@ -19,19 +19,17 @@ use baton_client::ClientError;
 /// Begins a turn in a session, and follows it.
 pub(crate) async fn begin(
     gateway: Gateway,
-    Path(id): Path<String>,
+    PathSession(session): PathSession,
     mut input: BodyFields,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let id = id_of(&id)?;
     let is_pending = input.flag("pending")?.unwrap_or(false);
     let (slot, body) = gateway.receive(body).await?;
-    let mut request = read_chat(&body, Some(id.to_string()))?;
+    let mut request = read_chat(&body, Some(session.id().to_string()))?;
     if is_pending {
         request.place = RequestPlace::Pending;
     }
-    let mut question = Map::new();
-    question.insert("messages".to_owned(), messages(&request.messages));
+    let mut question = Map::from_iter([("messages".to_owned(), messages(&request.messages))]);
     if let RequestPlace::Replaces(seq) = request.place {
         question.insert("replaces".to_owned(), seq.into());
     }
@@ -54,17 +52,19 @@ pub(crate) async fn begin(
 }
 
 /// Follows the turn of a session that another tab began.
-pub(crate) async fn follow(gateway: Gateway, Path(id): Path<String>) -> Result<Response, ApiError> {
-    let id = id_of(&id)?;
-    gateway.session(id).await?;
-    gateway.inner.live_turns.find(id)?.follow()
+pub(crate) async fn follow(
+    gateway: Gateway,
+    PathSession(session): PathSession,
+) -> Result<Response, ApiError> {
+    gateway.inner.live_turns.find(session.id())?.follow()
 }
 
 /// Stops the turn of a session, whichever tab began it. Its text so far stays beside the message.
-pub(crate) async fn stop(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    let id = id_of(&id)?;
-    gateway.session(id).await?;
-    gateway.inner.live_turns.find(id)?.stop.cancel();
+pub(crate) async fn stop(
+    gateway: Gateway,
+    PathSession(session): PathSession,
+) -> Result<Json<Value>, ApiError> {
+    gateway.inner.live_turns.find(session.id())?.stop.cancel();
     Ok(Json(json!({ "stopped": true })))
 }
 
@@ -83,16 +83,12 @@ async fn run(gateway: &Gateway, turn: Arc<LiveTurn>, mut running: RunningTurn) {
             Some(Step::Text(text, _)) => turn.progress.send_modify(|progress| progress.text.push_str(&text)),
             Some(Step::Done(answer)) => break json!({ "answer": answer.about() }),
             Some(Step::Failed(api_error)) => {
-                let mut end = api_error.body();
                 // Without a tab nobody could take the text back: the message stays.
                 let is_seen = turn.progress.receiver_count() > 0;
-                if is_seen
-                    && give_back(gateway, session, &api_error).await
-                    && let Some(end) = end.as_object_mut()
-                {
-                    end.insert("given_back".to_owned(), true.into());
+                if is_seen {
+                    give_back(gateway, session, &api_error).await;
                 }
-                break end;
+                break api_error.body();
             }
             None => break ApiError::from(ClientError::TaskEnded).body(),
         }
@@ -108,26 +104,21 @@ async fn run(gateway: &Gateway, turn: Arc<LiveTurn>, mut running: RunningTurn) {
 }
 
 /// Gives up a message that no node was asked for, or that each node would refuse again, with the session that has no
-/// other: the page puts its text back into the box. Returns whether it is gone.
-async fn give_back(gateway: &Gateway, session: SessionId, api_error: &ApiError) -> bool {
+/// other: the page puts its text back into the box.
+async fn give_back(gateway: &Gateway, session: SessionId, api_error: &ApiError) {
     let handle = gateway.client().session(session);
     let given_up = match api_error.status() {
         StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => handle.abandon().await.map(|()| true),
         _ => handle.abandon_unasked().await,
     };
-    match given_up {
-        Ok(true) => {}
-        Ok(false) => return false,
-        Err(error) => {
-            tracing::debug!(%error, "an unanswered message was not given up");
-            return false;
-        }
-    }
-    if handle.info().await.is_ok_and(|info| info.turns == 0) {
+    let is_gone = given_up.unwrap_or_else(|error| {
+        tracing::debug!(%error, "an unanswered message was not given up");
+        false
+    });
+    if is_gone && handle.info().await.is_ok_and(|info| info.turns == 0) {
         match handle.delete().await {
             Ok(_) => gateway.index().forget(session),
             Err(error) => tracing::debug!(%error, "a session without a turn was not deleted"),
         }
     }
-    true
 }

@@ -5,18 +5,12 @@ use std::collections::{HashMap, HashSet};
 use baton_client::{BlobLifetime, TurnView};
 use baton_proto::{
     SignedObject,
-    ids::SessionId,
     receipt::Receipt,
     record::{FinishReason, Message, Record, RecordKind, Role},
 };
 use serde_json::{Value, json};
 
-use crate::{form::steps::memories, http::api_error::ApiError, state::model_names::ModelNames};
-
-/// The session that a path names.
-pub(crate) fn id_of(text: &str) -> Result<SessionId, ApiError> {
-    text.parse().map_err(|_| ApiError::new("session_not_found", "this is no session's id"))
-}
+use crate::{form::steps::memories, state::model_names::ModelNames};
 
 /// The turns, oldest first: the present ones, and with `replaced` also those that a later turn replaced.
 #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]

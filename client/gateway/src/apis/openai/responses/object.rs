@@ -44,19 +44,23 @@ impl ResponseFrame {
 
     /// The object of an accepted answer.
     pub(super) fn accepted(&self, output: &[Value], answer: &AcceptedAnswer) -> Map<String, Value> {
-        let finish = answer.outcome.finish;
-        let mut object = self.finished(output, finish, &answer.outcome.receipt.tokens);
+        let mut object = self.finished(output, answer.outcome.finish, Some(&answer.outcome.receipt.tokens));
         object.insert("model".to_owned(), answer.model.clone().into());
         object.insert("baton".to_owned(), answer.about());
         object
     }
 
-    fn finished(&self, output: &[Value], finish: FinishReason, tokens: &TokenCounts) -> Map<String, Value> {
+    fn finished(
+        &self,
+        output: &[Value],
+        finish: FinishReason,
+        tokens: Option<&TokenCounts>,
+    ) -> Map<String, Value> {
         let mut object = self.object(status(finish), output);
         if finish == FinishReason::Length {
             object.insert("incomplete_details".to_owned(), json!({ "reason": "max_output_tokens" }));
         }
-        object.insert("usage".to_owned(), usage(tokens));
+        object.insert("usage".to_owned(), tokens.map(usage).into());
         object
     }
 
@@ -74,11 +78,8 @@ impl ResponseFrame {
         let finish = record.map_or(FinishReason::None, |record| record.finish);
         let ended = EndedAnswer::read(text, parser, finish);
         let output = self.items(&ended, status(finish));
-        let object = match &view.receipt {
-            Some(receipt) => self.finished(&output, finish, &receipt.tokens),
-            None => self.object(status(finish), &output),
-        };
-        Value::Object(object)
+        let tokens = view.receipt.as_ref().map(|receipt| &receipt.tokens);
+        Value::Object(self.finished(&output, finish, tokens))
     }
 }
 

@@ -146,12 +146,10 @@ mod tests {
     use baton_proto::ids::SessionId;
 
     use super::*;
+    use crate::form::fields::with;
 
     fn read(more: Value) -> Result<ResponseRequest, ApiError> {
-        let mut body = json!({ "model": "m", "input": "hi" });
-        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
-            body.extend(more);
-        }
+        let body = with(json!({ "model": "m", "input": "hi" }), more);
         ResponseRequest::read(body.to_string().as_bytes())
     }
 
@@ -206,10 +204,8 @@ mod tests {
             json!({ "output": [{ "type": "input_text", "text": "" }] }),
         ];
         for more in empty {
-            let mut output = json!({ "type": "function_call_output", "call_id": "call_x", "status": null });
-            if let (Value::Object(output), Value::Object(more)) = (&mut output, more) {
-                output.extend(more);
-            }
+            let output =
+                with(json!({ "type": "function_call_output", "call_id": "call_x", "status": null }), more);
             let items = json!([
                 { "role": "user", "content": null },
                 { "role": "assistant", "content": [] },
@@ -249,10 +245,7 @@ mod tests {
     #[test]
     fn parameters_that_are_not_served_are_refused_by_their_names() {
         let tool = |more: Value| {
-            let mut tool = json!({ "type": "function", "name": "f" });
-            if let (Value::Object(tool), Value::Object(more)) = (&mut tool, more) {
-                tool.extend(more);
-            }
+            let tool = with(json!({ "type": "function", "name": "f" }), more);
             json!([tool])
         };
         for (name, value, param) in [
