@@ -25,6 +25,10 @@ impl LogprobsRequest {
 
     /// From a text request: `logprobs` counts alternatives.
     pub(crate) fn of_text(fields: &mut BodyFields) -> Result<Option<Self>, ApiError> {
+        if fields.peek("logprobs") == Some(&Value::Bool(false)) {
+            // As in a chat.
+            fields.take("logprobs");
+        }
         let alternatives = fields.whole("logprobs", 0..=MAX_LOGPROBS)?;
         Ok(alternatives.map(|alternatives| Self { alternatives }))
     }
@@ -123,6 +127,7 @@ mod tests {
             (true, json!({ "logprobs": true, "top_logprobs": 21 }), None),
             (false, json!({}), Some(None)),
             (false, json!({ "logprobs": 0 }), Some(Some(0))),
+            (false, json!({ "logprobs": false }), Some(None)),
             (false, json!({ "logprobs": true }), None),
             (false, json!({ "logprobs": -1 }), None),
         ] {

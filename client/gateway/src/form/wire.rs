@@ -125,7 +125,9 @@ fn read_message(mut fields: BodyFields, ids: &mut CallIds) -> Result<Message, Ap
     let call_id = fields.text("tool_call_id")?.map(|id| ids.ours(id));
     // Programs send an assistant's message back with all its original fields, most of them empty.
     fields.refuse_rest("a message")?;
-    Ok(Message { role, name, call_id, text })
+    let message = Message { role, name, call_id, text };
+    message.check().map_err(|_| ApiError::long_message(&fields.at("content"), &message))?;
+    Ok(message)
 }
 
 /// A call as a program sends it back.
@@ -226,7 +228,7 @@ pub(crate) fn read_common(
         return Err(ApiError::value("messages", "messages is empty"));
     }
     for message in &messages {
-        message.check().map_err(|_| ApiError::long_message(message))?;
+        message.check().map_err(|_| ApiError::long_message("messages", message))?;
     }
     let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
     let rest = messages.split_off(pinned);
@@ -315,6 +317,11 @@ mod tests {
             ("messages", json!(["hi"]), "messages[0]"),
             ("messages", json!([{ "content": "hi" }]), "messages[0].role"),
             ("messages", json!([{ "role": "user", "content": 5 }]), "messages[0].content"),
+            (
+                "messages",
+                json!([{ "role": "user", "content": "x".repeat(600 * 1024) }]),
+                "messages[0].content",
+            ),
             ("messages", part(json!(5)), "messages[0].content[0]"),
             ("messages", part(json!({ "type": "text", "text": 5 })), "messages[0].content[0].text"),
             ("messages", part(json!({ "type": "image_url" })), "messages[0].content[0].type"),

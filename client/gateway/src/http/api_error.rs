@@ -78,13 +78,13 @@ impl ApiError {
     }
 
     /// A message that fails its check: its text is too long, or a name or an id of it.
-    pub(crate) fn long_message(message: &Message) -> Self {
+    pub(crate) fn long_message(param: &str, message: &Message) -> Self {
         let bytes = message.text.len();
         if bytes <= MAX_MESSAGE_BYTES {
-            return Self::value("messages", "a name or an id of a message is too long");
+            return Self::value(param, "a name or an id of a message is too long");
         }
         let message = format!("a message has {bytes} bytes of text; at most {MAX_MESSAGE_BYTES} are served");
-        Self::request("context_length_exceeded", "messages", message)
+        Self::request("context_length_exceeded", param, message)
     }
 
     /// The bearer key is missing or wrong.

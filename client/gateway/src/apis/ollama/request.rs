@@ -138,7 +138,9 @@ impl MessageReader {
             let unserved = "images is not supported in a message";
             return Err(ApiError::unsupported(&message.at("images"), unserved));
         }
-        self.messages.push(Message { role, name: None, call_id, text });
+        let read = Message { role, name: None, call_id, text };
+        read.check().map_err(|_| ApiError::long_message(&message.at("content"), &read))?;
+        self.messages.push(read);
         Ok(())
     }
 
@@ -324,6 +326,11 @@ mod tests {
             ("options", json!(1), "options"),
             ("stream", json!("yes"), "stream"),
             ("messages", json!([{ "role": "user", "content": 1 }]), "messages[0].content"),
+            (
+                "messages",
+                json!([{ "role": "user", "content": "x".repeat(600 * 1024) }]),
+                "messages[0].content",
+            ),
             ("messages", json!([{ "role": "robot", "content": "" }]), "messages[0].role"),
             ("messages", json!([{ "role": "user", "content": "", "images": ["aa"] }]), "messages[0].images"),
             (
