@@ -16,7 +16,10 @@ use serde_json::{Value, json};
 use crate::{
     apis::openai::responses::session_of,
     clock::rfc3339,
-    form::logprobs::LogprobsRequest,
+    form::{
+        fields::{page_of, with},
+        logprobs::LogprobsRequest,
+    },
     http::{api_error::ApiError, session_header::named_session},
     models::{self, ModelEntry},
     state::{Gateway, GatewayState},
@@ -57,18 +60,14 @@ pub(crate) fn error_body(api_error: &ApiError, request_id: Option<&str>) -> Valu
         _ => "api_error",
     };
     let message = api_error.message_with_param(own_param);
-    let mut error = json!({ "type": kind, "message": message, "code": api_error.code() });
     // By these details, the API's clients go on without a thread, or begin another.
-    if let (code @ (THREAD_NOT_FOUND | THREAD_UNSUPPORTED), Value::Object(error)) =
-        (api_error.code(), &mut error)
-    {
-        error.insert("details".to_owned(), json!({ "error_code": code }));
-    }
-    let mut body = json!({ "type": "error", "error": error });
-    if let (Some(id), Value::Object(body)) = (request_id, &mut body) {
-        body.insert("request_id".to_owned(), id.into());
-    }
-    body
+    let details = match api_error.code() {
+        code @ (THREAD_NOT_FOUND | THREAD_UNSUPPORTED) => json!({ "details": { "error_code": code } }),
+        _ => Value::Null,
+    };
+    let error = with(json!({ "type": kind, "message": message, "code": api_error.code() }), details);
+    let request = request_id.map(|id| json!({ "request_id": id }));
+    with(json!({ "type": "error", "error": error }), request.into())
 }
 
 /// A message in answer to the last ones.
@@ -102,13 +101,7 @@ async fn count_tokens(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiEr
 /// The models in this API's form.
 pub(crate) fn list(models: &[(String, ModelEntry)]) -> Value {
     let data: Vec<Value> = models.iter().map(|(name, entry)| describe(name, entry)).collect();
-    let id_of = |model: Option<&Value>| model.and_then(|model| model.get("id")).cloned();
-    json!({
-        "first_id": id_of(data.first()),
-        "last_id": id_of(data.last()),
-        "has_more": false,
-        "data": data,
-    })
+    page_of(&data, false)
 }
 
 /// A model in this API's form.

@@ -7,7 +7,7 @@ use std::{fmt::Display, ops::RangeInclusive};
 
 use axum::extract::{FromRequestParts, Query};
 use baton_proto::{record::Role, turn::in_range};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::http::api_error::ApiError;
 
@@ -300,8 +300,13 @@ pub(crate) fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// An object with more fields.
-#[cfg(test)]
+/// A page of a list, as OpenAI and Anthropic write it.
+pub(crate) fn page_of(items: &[Value], has_more: bool) -> Value {
+    let id_of = |item: Option<&Value>| item.and_then(|item| item.get("id")).cloned();
+    json!({ "first_id": id_of(items.first()), "last_id": id_of(items.last()), "has_more": has_more, "data": items })
+}
+
+/// An object with more fields: those of another object, if it is one.
 pub(crate) fn with(mut object: Value, more: Value) -> Value {
     if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
         object.extend(more);
@@ -311,8 +316,6 @@ pub(crate) fn with(mut object: Value, more: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn fields(value: Value) -> BodyFields {

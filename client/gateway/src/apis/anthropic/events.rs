@@ -11,6 +11,7 @@ use crate::{
     apis::openai::responses::ResponseId,
     form::{
         completion::CompletionRequest,
+        fields::with,
         steps::AcceptedAnswer,
         tools::{AnswerPart, ModelCall},
     },
@@ -93,13 +94,9 @@ impl AnswerWriter for MessageWriter {
         let calls = ended.calls.iter().map(|call| call_block(call, input(call)));
         let content: Vec<Value> = text.into_iter().chain(calls).collect();
         self.model.clone_from(&answer.model);
-        let mut message = self.message(&content);
-        if let (Value::Object(message), Value::Object(stop)) = (&mut message, self.stop_of(ended.finish)) {
-            message.extend(stop);
-            message.insert("usage".to_owned(), usage(&answer.outcome.receipt.tokens));
-            message.insert("baton".to_owned(), answer.about());
-        }
-        message
+        let usage = usage(&answer.outcome.receipt.tokens);
+        let end = with(self.stop_of(ended.finish), json!({ "usage": usage, "baton": answer.about() }));
+        with(self.message(&content), end)
     }
 }
 
@@ -109,11 +106,8 @@ impl MessageWriter {
         Self { stops, is_one_call, ..Self::default() }
     }
 
-    fn event(&mut self, name: &str, mut data: Value) {
-        if let Value::Object(data) = &mut data {
-            data.insert("type".to_owned(), name.into());
-        }
-        self.events.push_str(&named_event(name, data));
+    fn event(&mut self, name: &str, data: Value) {
+        self.events.push_str(&named_event(name, with(data, json!({ "type": name }))));
     }
 
     fn more_text(&mut self, text: &str) {

@@ -2,13 +2,14 @@
 
 use baton_client::TokenReport;
 use baton_proto::record::FinishReason;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{error_body, nanoseconds};
 use crate::{
     clock::rfc3339,
     form::{
+        fields::with,
         steps::AcceptedAnswer,
         tools::{AnswerPart, ModelCall},
     },
@@ -50,7 +51,7 @@ impl AnswerWriter for LineWriter {
             AnswerPart::CallEnded(call) => Some(self.line("", &[call], false)),
             AnswerPart::CallBegun(_) | AnswerPart::Arguments { .. } => None,
         };
-        parts.into_iter().filter_map(line).map(|line| format!("{}\n", Value::Object(line))).collect()
+        parts.into_iter().filter_map(line).map(|line| format!("{line}\n")).collect()
     }
 
     fn end(&mut self, rest: Vec<AnswerPart>, answer: &AcceptedAnswer) -> String {
@@ -76,41 +77,36 @@ impl LineWriter {
     /// The answer to a request without a text.
     pub(super) fn loaded(mut self, model: Option<&str>) -> Value {
         self.model = model.unwrap_or_default().to_owned();
-        let mut line = self.line("", &[], true);
-        line.insert("done_reason".to_owned(), "load".into());
-        Value::Object(line)
+        with(self.line("", &[], true), json!({ "done_reason": "load" }))
     }
 
-    fn line(&self, text: &str, calls: &[ModelCall], done: bool) -> Map<String, Value> {
+    fn line(&self, text: &str, calls: &[ModelCall], done: bool) -> Value {
+        let calls: Vec<Value> = calls.iter().map(call_object).collect();
+        let calls = (!calls.is_empty()).then(|| json!({ "tool_calls": calls }));
         let content = if self.is_chat {
-            let calls = (!calls.is_empty()).then(|| calls.iter().map(call_object).collect());
-            let fields = [("role", json!("assistant")), ("content", text.into())];
-            let fields = fields.into_iter().chain(calls.map(|calls| ("tool_calls", calls)));
-            ("message", fields.map(|(name, value)| (name.to_owned(), value)).collect())
+            json!({ "message": with(json!({ "role": "assistant", "content": text }), calls.into()) })
         } else {
-            ("response", text.into())
+            json!({ "response": text })
         };
-        let model = ("model", json!(self.model));
-        let fields = [model, ("created_at", json!(self.created_at)), content, ("done", done.into())];
-        fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+        let line = json!({ "model": self.model, "created_at": self.created_at });
+        with(with(line, content), json!({ "done": done }))
     }
 
     /// The last line, with the counts.
     fn ended(&self, text: &str, calls: &[ModelCall], finish: FinishReason, answer: &AcceptedAnswer) -> Value {
         let (tokens, timings) = (&answer.outcome.receipt.tokens, &answer.outcome.receipt.timings);
         let reason = if finish == FinishReason::Length { "length" } else { "stop" };
-        let counts = [
-            ("done_reason", reason.into()),
-            ("total_duration", nanoseconds(self.begun.elapsed()).into()),
-            ("load_duration", 0.into()),
-            ("prompt_eval_count", tokens.input.into()),
-            ("prompt_eval_duration", (u64::from(timings.prefill_ms) * NS_PER_MS).into()),
-            ("eval_count", tokens.output.into()),
-            ("eval_duration", (u64::from(timings.decode_ms) * NS_PER_MS).into()),
-            ("baton", answer.about()),
-        ];
-        let counts = counts.map(|(name, value): (&str, Value)| (name.to_owned(), value));
-        Value::Object(self.line(text, calls, true).into_iter().chain(counts).collect())
+        let counts = json!({
+            "done_reason": reason,
+            "total_duration": nanoseconds(self.begun.elapsed()),
+            "load_duration": 0,
+            "prompt_eval_count": tokens.input,
+            "prompt_eval_duration": u64::from(timings.prefill_ms) * NS_PER_MS,
+            "eval_count": tokens.output,
+            "eval_duration": u64::from(timings.decode_ms) * NS_PER_MS,
+            "baton": answer.about(),
+        });
+        with(self.line(text, calls, true), counts)
     }
 }
 

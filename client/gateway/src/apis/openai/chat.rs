@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::{body::Body, http::HeaderMap, response::Response};
 use baton_proto::{receipt::TokenCounts, record::FinishReason};
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     form::{
         completion::CompletionRequest,
+        fields::with,
         logprobs::LogprobsRequest,
         steps::AcceptedAnswer,
         tools::{AnswerPart, EndedAnswer, ModelCall},
@@ -93,9 +94,9 @@ impl AnswerWriter for CompletionWriter {
         sum.output = sum.output.saturating_add(tokens.output);
         *open = open.saturating_sub(1);
         if *open == 0 {
-            let mut counts = self.object("chat.completion.chunk", &json!([]), None);
-            counts.insert("usage".to_owned(), usage(sum));
-            out += &if self.include_usage { event(Value::Object(counts)) } else { String::new() };
+            let counts =
+                with(self.object("chat.completion.chunk", &[], None), json!({ "usage": usage(sum) }));
+            out += &if self.include_usage { event(counts) } else { String::new() };
             out += &event("[DONE]");
         }
         out
@@ -115,9 +116,8 @@ impl AnswerWriter for CompletionWriter {
             "index": self.index, field: value, "logprobs": logprobs, "finish_reason": finish_reason(ended.finish),
         });
         self.model.clone_from(&answer.model);
-        let mut object = self.object("chat.completion", &json!([choice]), Some(answer));
-        object.insert("usage".to_owned(), usage(&answer.outcome.receipt.tokens));
-        Value::Object(object)
+        let usage = usage(&answer.outcome.receipt.tokens);
+        with(self.object("chat.completion", &[choice], Some(answer)), json!({ "usage": usage }))
     }
 
     fn another(&self, position: usize) -> Self {
@@ -163,15 +163,13 @@ impl CompletionWriter {
     }
 
     /// A part as a delta of a stream; the end of a call has none.
-    #[expect(clippy::indexing_slicing, reason = "a call is an object")]
     fn delta(&self, part: AnswerPart) -> Option<Value> {
         match part {
             AnswerPart::Text(text) if !self.is_chat => Some(text.into()),
             AnswerPart::Text(text) => Some(json!({ "content": text })),
             AnswerPart::CallBegun(call) => {
-                let mut object = call_object(&call);
-                object["index"] = json!(call.position);
-                Some(json!({ "tool_calls": [object] }))
+                let call = with(call_object(&call), json!({ "index": call.position }));
+                Some(json!({ "tool_calls": [call] }))
             }
             AnswerPart::Arguments { position, text } => {
                 Some(json!({ "tool_calls": [{ "index": position, "function": { "arguments": text } }] }))
@@ -190,22 +188,21 @@ impl CompletionWriter {
         let finish = answer.map(|answer| finish_reason(answer.finish));
         let choice =
             json!({ "index": self.index, field: delta, "logprobs": logprobs, "finish_reason": finish });
-        event(Value::Object(self.object("chat.completion.chunk", &json!([choice]), answer)))
+        event(self.object("chat.completion.chunk", &[choice], answer))
     }
 
     /// The fields that a whole answer and the parts of a stream share; `kind` is that of a chat.
-    fn object(&self, kind: &str, choices: &Value, answer: Option<&AcceptedAnswer>) -> Map<String, Value> {
-        let fields = [
-            ("id", json!(self.id)),
-            ("object", if self.is_chat { kind.into() } else { "text_completion".into() }),
-            ("created", self.created_s.into()),
-            ("model", json!(self.model)),
+    fn object(&self, kind: &str, choices: &[Value], answer: Option<&AcceptedAnswer>) -> Value {
+        let object = json!({
+            "id": self.id,
+            "object": if self.is_chat { kind } else { "text_completion" },
+            "created": self.created_s,
+            "model": self.model,
             // Only an accepted answer has it: the receipt names the model.
-            ("system_fingerprint", json!(answer.map(AcceptedAnswer::fingerprint))),
-            ("choices", choices.clone()),
-        ];
-        let about = answer.map(|answer| ("baton", answer.about()));
-        fields.into_iter().chain(about).map(|(name, value)| (name.to_owned(), value)).collect()
+            "system_fingerprint": answer.map(AcceptedAnswer::fingerprint),
+            "choices": choices,
+        });
+        with(object, answer.map(|answer| json!({ "baton": answer.about() })).into())
     }
 }
 
@@ -215,14 +212,11 @@ fn call_object(call: &ModelCall) -> Value {
 }
 
 /// An answer as a message.
-#[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
 fn message(ended: &EndedAnswer) -> Value {
     let content = ended.has_text().then_some(&ended.text);
-    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
-    if !ended.calls.is_empty() {
-        message["tool_calls"] = ended.calls.iter().map(call_object).collect();
-    }
-    message
+    let calls: Vec<Value> = ended.calls.iter().map(call_object).collect();
+    let calls = (!calls.is_empty()).then(|| json!({ "tool_calls": calls }));
+    with(json!({ "role": "assistant", "content": content, "refusal": null }), calls.into())
 }
 
 fn usage(tokens: &TokenCounts) -> Value {

@@ -23,7 +23,10 @@ use baton_proto::{ids::SessionId, record::Role, tools::Definitions};
 use serde_json::{Value, json};
 
 use crate::{
-    form::{fields::BodyFields, tools::AnswerParser},
+    form::{
+        fields::{BodyFields, page_of, with},
+        tools::AnswerParser,
+    },
     http::api_error::ApiError,
     state::{Gateway, GatewayState},
     turns::response::respond,
@@ -170,7 +173,7 @@ async fn retrieve(
         id: format!("{RESPONSE_ID}{id}"),
         created_s: view.turn.link.time_ms / 1000,
         model: model.unwrap_or_default(),
-        echo: serde_json::Map::new(),
+        echo: Value::Null,
     };
     let parser = tools.map(|tools| AnswerParser::new(tools, id.is_one_call, false));
     Ok(Json(frame.of_turn(&view, parser)))
@@ -207,14 +210,7 @@ async fn input_items(
     }
     let more = items.len() > limit;
     items.truncate(limit);
-    let id_of = |item: Option<&Value>| item.and_then(|item| item.get("id")).cloned();
-    Ok(Json(json!({
-        "object": "list",
-        "first_id": id_of(items.first()),
-        "last_id": id_of(items.last()),
-        "has_more": more,
-        "data": items,
-    })))
+    Ok(Json(with(json!({ "object": "list" }), page_of(&items, more))))
 }
 
 /// Deletes the session of a response that is its only turn. Other turns would lose their history with it.

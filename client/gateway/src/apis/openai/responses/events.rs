@@ -4,7 +4,7 @@
 
 use baton_client::TokenReport;
 use baton_proto::ids::SessionId;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     RESPONSE_ID, ResponseId,
@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     form::{
+        fields::with,
         steps::AcceptedAnswer,
         tools::{AnswerPart, ModelCall},
     },
@@ -59,7 +60,7 @@ impl AnswerWriter for ResponseWriter {
     fn begin(&mut self, running: &RunningTurn) -> String {
         self.frame.model.clone_from(&running.model);
         self.name(running.session, running.seq);
-        let object = Value::Object(self.frame.object("in_progress", &[]));
+        let object = self.frame.object("in_progress", &[]);
         self.event("response.created", json!({ "response": object }));
         self.event("response.in_progress", json!({ "response": object }));
         std::mem::take(&mut self.progress.events)
@@ -96,15 +97,14 @@ impl AnswerWriter for ResponseWriter {
             self.text_event("content_part.done", index, json!({ "part": text_part(&text) }));
             self.end_item(index, message_item(&self.frame.id, Some(&text), status));
         }
-        let object = Value::Object(self.frame.accepted(&self.progress.output, answer));
+        let object = self.frame.accepted(&self.progress.output, answer);
         self.event(&format!("response.{status}"), json!({ "response": object }));
         std::mem::take(&mut self.progress.events)
     }
 
     fn fail(&mut self, api_error: &ApiError) -> String {
-        let mut object = self.frame.object("failed", &[]);
         let error = json!({ "code": api_error.code(), "message": api_error.message() });
-        object.insert("error".to_owned(), error);
+        let object = with(self.frame.object("failed", &[]), json!({ "error": error }));
         self.event("response.failed", json!({ "response": object }));
         std::mem::take(&mut self.progress.events)
     }
@@ -112,7 +112,7 @@ impl AnswerWriter for ResponseWriter {
     fn whole(mut self, WholeAnswer { ended, accepted: answer, .. }: &WholeAnswer) -> Value {
         self.name(answer.outcome.session, answer.outcome.seq);
         let output = self.frame.items(ended, status(answer.outcome.finish));
-        Value::Object(self.frame.accepted(&output, answer))
+        self.frame.accepted(&output, answer)
     }
 }
 
@@ -177,31 +177,20 @@ impl ResponseWriter {
     }
 
     /// An event of the text, which is the only part of its item.
-    fn text_event(&mut self, name: &str, index: usize, mut fields: Value) {
-        if let Value::Object(fields) = &mut fields {
-            fields.insert("content_index".to_owned(), 0.into());
-        }
-        self.item_event(name, index, fields);
+    fn text_event(&mut self, name: &str, index: usize, fields: Value) {
+        self.item_event(name, index, with(fields, json!({ "content_index": 0 })));
     }
 
-    fn item_event(&mut self, name: &str, index: usize, mut fields: Value) {
-        let id = self.progress.output.get(index).and_then(|item| item.get("id")).cloned();
-        if let Value::Object(fields) = &mut fields {
-            fields.insert("item_id".to_owned(), id.into());
-            fields.insert("output_index".to_owned(), index.into());
-        }
+    fn item_event(&mut self, name: &str, index: usize, fields: Value) {
+        let id = self.progress.output.get(index).and_then(|item| item.get("id"));
+        let fields = with(fields, json!({ "item_id": id, "output_index": index }));
         self.event(&format!("response.{name}"), fields);
     }
 
     /// An event with its number.
     fn event(&mut self, name: &str, fields: Value) {
-        let mut data = Map::new();
-        data.insert("type".to_owned(), name.into());
-        data.insert("sequence_number".to_owned(), self.progress.sequence.into());
-        if let Value::Object(fields) = fields {
-            data.extend(fields);
-        }
+        let number = json!({ "type": name, "sequence_number": self.progress.sequence });
         self.progress.sequence += 1;
-        self.progress.events.push_str(&named_event(name, Value::Object(data)));
+        self.progress.events.push_str(&named_event(name, with(number, fields)));
     }
 }

@@ -5,10 +5,11 @@ use baton_proto::{
     receipt::TokenCounts,
     record::{FinishReason, Message, Role},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{RESPONSE_ID, ResponseId};
 use crate::form::{
+    fields::with,
     steps::AcceptedAnswer,
     tools::{AnswerParser, EndedAnswer, ModelCall},
 };
@@ -21,12 +22,12 @@ pub(super) struct ResponseFrame {
     /// The model's name.
     pub(super) model: String,
     /// The parameters of the request.
-    pub(super) echo: Map<String, Value>,
+    pub(super) echo: Value,
 }
 
 impl ResponseFrame {
     /// The object in a state, with these output items.
-    pub(super) fn object(&self, status: &str, output: &[Value]) -> Map<String, Value> {
+    pub(super) fn object(&self, status: &str, output: &[Value]) -> Value {
         let object = json!({
             "id": self.id,
             "object": "response",
@@ -39,29 +40,19 @@ impl ResponseFrame {
             "output": output,
             "usage": null,
         });
-        fields_of(object).into_iter().chain(self.echo.clone()).collect()
+        with(object, self.echo.clone())
     }
 
     /// The object of an accepted answer.
-    pub(super) fn accepted(&self, output: &[Value], answer: &AcceptedAnswer) -> Map<String, Value> {
-        let mut object = self.finished(output, answer.outcome.finish, Some(&answer.outcome.receipt.tokens));
-        object.insert("model".to_owned(), answer.model.clone().into());
-        object.insert("baton".to_owned(), answer.about());
-        object
+    pub(super) fn accepted(&self, output: &[Value], answer: &AcceptedAnswer) -> Value {
+        let object = self.finished(output, answer.outcome.finish, Some(&answer.outcome.receipt.tokens));
+        with(object, json!({ "model": answer.model, "baton": answer.about() }))
     }
 
-    fn finished(
-        &self,
-        output: &[Value],
-        finish: FinishReason,
-        tokens: Option<&TokenCounts>,
-    ) -> Map<String, Value> {
-        let mut object = self.object(status(finish), output);
-        if finish == FinishReason::Length {
-            object.insert("incomplete_details".to_owned(), json!({ "reason": "max_output_tokens" }));
-        }
-        object.insert("usage".to_owned(), tokens.map(usage).into());
-        object
+    fn finished(&self, output: &[Value], finish: FinishReason, tokens: Option<&TokenCounts>) -> Value {
+        let cut = (finish == FinishReason::Length).then(|| json!({ "reason": "max_output_tokens" }));
+        let end = json!({ "incomplete_details": cut, "usage": tokens.map(usage) });
+        with(self.object(status(finish), output), end)
     }
 
     /// The items of an answer: its text as one message, then its calls.
@@ -79,13 +70,8 @@ impl ResponseFrame {
         let ended = EndedAnswer::read(text, parser, finish);
         let output = self.items(&ended, status(finish));
         let tokens = view.receipt.as_ref().map(|receipt| &receipt.tokens);
-        Value::Object(self.finished(&output, finish, tokens))
+        self.finished(&output, finish, tokens)
     }
-}
-
-/// The fields of an object that is made here.
-pub(super) fn fields_of(object: Value) -> Map<String, Value> {
-    if let Value::Object(fields) = object { fields } else { Map::new() }
 }
 
 /// The state of an ended response.

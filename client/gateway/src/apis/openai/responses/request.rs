@@ -4,9 +4,9 @@ use baton_proto::{
     limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{RESPONSE_ID, ResponseId, input_items::read_items, object::fields_of};
+use super::{RESPONSE_ID, ResponseId, input_items::read_items};
 use crate::{
     form::{
         completion::{CompletionRequest, RequestPlace, Retention},
@@ -27,7 +27,7 @@ pub(super) struct ResponseRequest {
     /// The response that this one follows.
     pub(super) previous: Option<ResponseId>,
     /// The parameters that the response object repeats.
-    pub(super) echo: Map<String, Value>,
+    pub(super) echo: Value,
 }
 
 impl ResponseRequest {
@@ -76,10 +76,10 @@ impl ResponseRequest {
 }
 
 /// The parameters that the response object repeats, with the API's defaults.
-fn echo(fields: &BodyFields) -> Map<String, Value> {
+fn echo(fields: &BodyFields) -> Value {
     let field = |name: &str, default: Value| fields.peek(name).cloned().unwrap_or(default);
     let format = fields.peek("text").and_then(|text| text.get("format")).filter(|format| !format.is_null());
-    fields_of(json!({
+    json!({
         "instructions": field("instructions", Value::Null),
         "max_output_tokens": field("max_output_tokens", Value::Null),
         "metadata": field("metadata", json!({})),
@@ -94,7 +94,7 @@ fn echo(fields: &BodyFields) -> Map<String, Value> {
         "top_p": field("top_p", Value::Null),
         "truncation": "disabled",
         "user": field("user", Value::Null),
-    }))
+    })
 }
 
 /// The tools, in the form of chat completions: the fields of a function are a map of their own.
