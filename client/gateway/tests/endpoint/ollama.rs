@@ -127,7 +127,13 @@ async fn errors_have_the_form_of_the_api() {
         "options": { "mirostat_tau": 0.5, "warmth": 1, "num_ctx": 64 },
     });
     let answer = endpoint.post("/api/chat", &skipped).await;
-    let ignored = json!(["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth"]);
+    let ignored = json!([
+        "max_output_tokens",
+        "temperature",
+        "options.mirostat_tau",
+        "options.warmth",
+        "options.num_ctx"
+    ]);
     assert_eq!(answer["baton"]["ignored"], ignored);
     endpoint.close().await;
 }

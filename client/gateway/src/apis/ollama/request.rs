@@ -33,19 +33,6 @@ const OPTIONS: [(&str, &str); 10] = [
     ("num_predict", "max_tokens"),
 ];
 
-/// Options about the memory and the processors of Ollama's own server.
-const MACHINE_OPTIONS: [&str; 10] = [
-    "num_ctx",
-    "num_batch",
-    "num_gpu",
-    "main_gpu",
-    "num_thread",
-    "num_keep",
-    "use_mmap",
-    "use_mlock",
-    "numa",
-    "low_vram",
-];
 /// Most names of skipped fields in an answer.
 const MAX_IGNORED: usize = 32;
 /// Most characters of a skipped field's name.
@@ -219,7 +206,7 @@ const REFUSED: [&str; 7] = ["think", "images", "template", "raw", "suffix", "con
 /// Whether skipping an option changes nothing.
 fn is_default_option(name: &str, value: &Value) -> bool {
     let default = match name {
-        _ if MACHINE_OPTIONS.contains(&name) || is_empty(value) => return true,
+        _ if is_empty(value) => return true,
         "mirostat" => 0.0,
         "typical_p" | "tfs_z" => 1.0,
         "repeat_last_n" => 64.0,
@@ -303,7 +290,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             request.ignored,
-            ["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth"]
+            ["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth", "options.num_ctx"]
         );
         assert_eq!((request.sampling.seed, request.sampling.others.top_k), (Some(1), 4));
         let many: serde_json::Map<String, Value> =
