@@ -40,7 +40,8 @@ const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 pub(crate) async fn admit(State(inner): State<GatewayState>, request: Request, next: Next) -> Response {
     let id = format!("req_{}", hex::encode(baton_keys::secret::random_bytes::<16>()));
     let form = ApiForm::of(request.uri().path(), request.headers());
-    let mut response = form.rewritten(admit_unnamed(&inner, request, next).await, &id);
+    let answered = admit_unnamed(&inner, request, next).await.into_response();
+    let mut response = form.rewritten(answered, &id);
     if let Ok(id) = HeaderValue::from_str(&id) {
         tracing::debug!(request = ?id, status = response.status().as_u16(), "answered");
         let header = if form == ApiForm::Anthropic { ANTHROPIC_REQUEST_ID } else { REQUEST_ID };
@@ -49,29 +50,28 @@ pub(crate) async fn admit(State(inner): State<GatewayState>, request: Request, n
     response
 }
 
-async fn admit_unnamed(inner: &Inner, mut request: Request, next: Next) -> Response {
-    let origin = match check(inner, request.headers()) {
-        Ok(origin) => origin,
-        Err(api_error) => return api_error.into_response(),
-    };
+async fn admit_unnamed(inner: &Inner, request: Request, next: Next) -> Result<Response, ApiError> {
+    let origin = check(inner, request.headers())?;
+    let response = admit_caller(inner, request, next).await.into_response();
+    Ok(with_origin(response, origin))
+}
+
+async fn admit_caller(inner: &Inner, mut request: Request, next: Next) -> Result<Response, ApiError> {
     if request.method() == Method::OPTIONS {
         // A browser asks without the key whether the page may use it; so do probes, without an origin.
-        return with_origin(preflight(request.headers()), origin);
+        return Ok(preflight(request.headers()));
     }
-    let caller = match caller(inner, request.headers()) {
-        Ok(caller) => caller,
-        Err(api_error) => return with_origin(api_error.into_response(), origin),
-    };
+    let caller = caller(inner, request.headers())?;
     if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
         && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
     {
         let message = format!("the body is encoded as {encoding:?}; send it without content-encoding");
-        return with_origin(ApiError::new("unsupported_encoding", message).into_response(), origin);
+        return Err(ApiError::new("unsupported_encoding", message));
     }
     request.extensions_mut().insert(caller.clone());
     let mut response = next.run(request).await;
     name_quotas(response.headers_mut(), inner, &caller);
-    with_origin(response, origin)
+    Ok(response)
 }
 
 /// Names the rest of a key's quotas in the headers of a response, as OpenAI's API does.
@@ -100,11 +100,9 @@ pub(crate) async fn by_allowed_name(
     State(inner): State<GatewayState>,
     request: Request,
     next: Next,
-) -> Response {
-    match check(&inner, request.headers()) {
-        Ok(_) => next.run(request).await,
-        Err(api_error) => api_error.into_response(),
-    }
+) -> Result<Response, ApiError> {
+    check(&inner, request.headers())?;
+    Ok(next.run(request).await)
 }
 
 /// The allowed origin of a page's request; `None` for a program's.

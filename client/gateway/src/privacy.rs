@@ -140,14 +140,14 @@ impl PrivacySettings {
     }
 
     /// The fields of `/api/defaults`.
-    pub(crate) fn fields(&self) -> [(&'static str, Value); 5] {
-        [
-            ("memory", json!(self.mode())),
-            ("relayer", json!(self.relayer)),
-            ("owner", json!(self.reader != Addressee::KeyHolder)),
-            ("privacy", self.describe()),
-            ("privacy_without_memory", self.without_memory().describe()),
-        ]
+    pub(crate) fn fields(&self) -> Value {
+        json!({
+            "memory": self.mode(),
+            "relayer": self.relayer,
+            "owner": self.reader != Addressee::KeyHolder,
+            "privacy": self.describe(),
+            "privacy_without_memory": self.without_memory().describe(),
+        })
     }
 }
 

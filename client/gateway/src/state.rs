@@ -172,11 +172,12 @@ impl Gateway {
         self.inner.model_names.lock()
     }
 
-    /// Learns a session's present messages.
-    pub(crate) async fn learn(&self, session: SessionId) -> Result<(), ClientError> {
-        let conversation = self.client().session(session).conversation().await?;
-        self.index().learn(&conversation);
-        Ok(())
+    /// Learns a session's present messages, if they can be read.
+    pub(crate) async fn learn(&self, session: SessionId) {
+        match self.client().session(session).conversation().await {
+            Ok(conversation) => self.index().learn(&conversation),
+            Err(error) => tracing::debug!(%error, "a session's words cannot be read"),
+        }
     }
 
     pub(crate) fn open_sessions(&self) -> MutexGuard<'_, Vec<(SessionId, Instant)>> {

@@ -20,7 +20,7 @@ use baton_proto::{
 use serde_json::{Value, json};
 
 use crate::{
-    form::fields::BodyFields,
+    form::fields::{BodyFields, with},
     http::api_error::ApiError,
     state::{Gateway, GatewayState, PathSession},
 };
@@ -46,17 +46,14 @@ pub(crate) fn routes() -> Router<GatewayState> {
 /// The settings that apply where a request sets none, and who can read what under them.
 async fn defaults(gateway: Gateway) -> Json<Value> {
     let config = gateway.config();
-    let mut fields = json!({
+    let fields = json!({
         "model": config.template.route.model,
         "temperature": config.template.sampling.temperature,
         // Null where the model decides.
         "max_tokens": Some(config.template.max_output_tokens).filter(|tokens| *tokens != MODEL_OUTPUT_TOKENS),
         "largest_max_tokens": MAX_OUTPUT_TOKENS,
     });
-    if let Value::Object(fields) = &mut fields {
-        fields.extend(gateway.privacy().fields().map(|(name, value)| (name.to_owned(), value)));
-    }
-    Json(fields)
+    Json(with(fields, gateway.privacy().fields()))
 }
 
 /// The sessions, last used first. Reads sessions again that other programs changed.
@@ -140,7 +137,7 @@ async fn rename(
     let (_slot, body) = gateway.read(body).await?;
     let title = BodyFields::of_body(&body)?.text("title")?;
     session.rename(title.as_deref()).await?;
-    gateway.learn(session.id()).await?;
+    gateway.learn(session.id()).await;
     Ok(Json(json!({})))
 }
 

@@ -4,12 +4,12 @@
 //! The account, the certificate and its key are files of the home, which only its owner may read.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use baton_keys::files;
+use baton_keys::files::{self, KeyFileError};
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, Order,
     OrderStatus, RetryPolicy,
@@ -69,7 +69,11 @@ enum AcmeError {
     #[error("TLS: {0}")]
     Tls(#[from] tokio_rustls::rustls::Error),
     #[error("a file of the account or certificate: {0}")]
-    File(String),
+    File(#[from] std::io::Error),
+    #[error("{0}")]
+    Account(#[from] KeyFileError),
+    #[error("the file account.json of the authority: {0}")]
+    Credentials(#[from] serde_json::Error),
     #[error("the authority took longer than {} s", ORDER_TIME.as_secs())]
     Timeout,
 }
@@ -179,7 +183,7 @@ where
 
 /// Gets a certificate, and writes it and its key.
 async fn order(settings: &AcmeSettings, identity: &TlsIdentity) -> Result<(), AcmeError> {
-    files::create_private_folder(&settings.folder()).map_err(|error| AcmeError::File(error.to_string()))?;
+    files::create_private_folder(&settings.folder())?;
     let account = account(settings).await?;
     let names: Vec<Identifier> = settings.domains.iter().cloned().map(Identifier::Dns).collect();
     let mut order = account.new_order(&NewOrder::new(&names)).await?;
@@ -211,8 +215,8 @@ async fn order(settings: &AcmeSettings, identity: &TlsIdentity) -> Result<(), Ac
     let key = Zeroizing::new(order.finalize().await?);
     let chain = order.poll_certificate(&RetryPolicy::default()).await?;
     // Between the two, the former pair is used: the new key does not belong to the former certificate.
-    write(&settings.key(), key.as_bytes())?;
-    write(&settings.certificate(), chain.as_bytes())
+    files::replace_private(&settings.key(), key.as_bytes())?;
+    Ok(files::replace_private(&settings.certificate(), chain.as_bytes())?)
 }
 
 /// Why the authority refused the proofs of an order.
@@ -238,18 +242,14 @@ async fn account(settings: &AcmeSettings) -> Result<Account, AcmeError> {
         None => Account::builder(),
     };
     let path = settings.folder().join("account.json");
-    let kept = files::read_secret(&path, "account at the authority", MAX_ACCOUNT_BYTES)
-        .map_err(|error| AcmeError::File(error.to_string()))?;
-    if let Some(kept) = kept {
-        let credentials: AccountCredentials = serde_json::from_slice(&kept)
-            .map_err(|error| AcmeError::File(format!("{}: {error}", path.display())))?;
+    if let Some(kept) = files::read_secret(&path, "account at the authority", MAX_ACCOUNT_BYTES)? {
+        let credentials: AccountCredentials = serde_json::from_slice(&kept)?;
         return Ok(builder()?.from_credentials(credentials).await?);
     }
     let new = NewAccount { contact: &[], terms_of_service_agreed: true, only_return_existing: false };
     let (account, credentials) = builder()?.create(&new, settings.directory.clone(), None).await?;
-    let text = serde_json::to_string(&credentials).map(Zeroizing::new);
-    let text = text.map_err(|error| AcmeError::File(error.to_string()))?;
-    write(&path, text.as_bytes())?;
+    let text = Zeroizing::new(serde_json::to_string(&credentials)?);
+    files::replace_private(&path, text.as_bytes())?;
     Ok(account)
 }
 
@@ -270,10 +270,6 @@ fn proof(name: &str, digest: &[u8]) -> Result<Arc<ServerConfig>, AcmeError> {
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(proof)));
     config.alpn_protocols = vec![PROOF_PROTOCOL.to_vec()];
     Ok(Arc::new(config))
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<(), AcmeError> {
-    files::replace_private(path, bytes).map_err(|error| AcmeError::File(error.to_string()))
 }
 
 #[cfg(test)]

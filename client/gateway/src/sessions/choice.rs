@@ -166,7 +166,7 @@ impl Seeker<'_> {
             return Ok(Some((self.resumed(session).await?, slot)));
         }
         // The request now has other settings, tools or system text, which the begun turn cannot take any more.
-        if !discard_unused(self.gateway, self.request, session).await {
+        if !discard_unused(self.gateway, session).await {
             self.client.session(session).abandon().await?;
         }
         Ok(None)

@@ -16,14 +16,16 @@ pub(crate) async fn forget_failed(
     is_resumed: bool,
     error: &ClientError,
 ) -> bool {
-    let is_repeatable = !request.is_named() && !is_resumed;
-    match gateway.client().session(session).keeps_message(error, is_repeatable).await {
+    let is_named = request.is_named();
+    match gateway.client().session(session).keeps_message(error, !is_named && !is_resumed).await {
         Ok(true) => {
             let lacks_tools = error.code() == Some(ErrorCode::ModelUnavailable) && request.tools.is_some();
-            lacks_tools && discard_unused(gateway, request, session).await
+            lacks_tools && !is_named && discard_unused(gateway, session).await
         }
         Ok(false) => {
-            discard_unused(gateway, request, session).await;
+            if !is_named {
+                discard_unused(gateway, session).await;
+            }
             true
         }
         Err(error) => {
@@ -33,15 +35,10 @@ pub(crate) async fn forget_failed(
     }
 }
 
-/// Deletes the session that a failed request began, and that has no turn. A session that the request named
-/// stays. Returns whether the session is gone.
-pub(crate) async fn discard_unused(
-    gateway: &Gateway,
-    request: &CompletionRequest,
-    session: SessionId,
-) -> bool {
+/// Deletes a session without a turn, with its unanswered message. Returns whether the session is gone.
+pub(crate) async fn discard_unused(gateway: &Gateway, session: SessionId) -> bool {
     let handle = gateway.client().session(session);
-    if request.is_named() || !handle.info().await.is_ok_and(|info| info.turns == 0) {
+    if !handle.info().await.is_ok_and(|info| info.turns == 0) {
         return false;
     }
     let discarded = async {

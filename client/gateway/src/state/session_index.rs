@@ -36,10 +36,7 @@ struct WordsMark(u64);
 #[derive(Debug)]
 struct IndexedSession {
     marks: Vec<WordsMark>,
-    used_ms: u64,
-    title: String,
-    project: Option<String>,
-    branch: Option<BranchPoint>,
+    summary: SessionSummary,
 }
 
 /// A session as a list shows it.
@@ -86,17 +83,18 @@ impl SessionIndex {
             self.at.entry(mark).or_default().push((conversation.session, index + 1));
         }
         self.marks += marks.len();
-        let entry = IndexedSession {
-            marks,
-            used_ms: conversation.used_ms,
+        let summary = SessionSummary {
+            session: conversation.session,
             title: conversation.title.clone(),
             project: conversation.project.clone(),
+            turns: marks.len(),
+            used_ms: conversation.used_ms,
             branch: conversation.branch,
         };
-        self.sessions.insert(conversation.session, entry);
+        self.sessions.insert(conversation.session, IndexedSession { marks, summary });
         while self.sessions.len() > MAX_SESSIONS || (self.marks > MAX_MARKS && self.sessions.len() > 1) {
-            let oldest = self.sessions.iter().min_by_key(|(_, entry)| entry.used_ms).map(|(id, _)| *id);
-            let Some(oldest) = oldest else { break };
+            let oldest = self.sessions.values().map(|entry| &entry.summary).min_by_key(|one| one.used_ms);
+            let Some(oldest) = oldest.map(|one| one.session) else { break };
             self.forget(oldest);
         }
     }
@@ -118,17 +116,9 @@ impl SessionIndex {
     /// The indexed sessions of a project, or of all, last used first.
     pub(crate) fn list(&self, project: Option<&str>) -> Vec<SessionSummary> {
         let is_of =
-            |entry: &IndexedSession| project.is_none() || is_same_place(entry.project.as_deref(), project);
-        let listed =
-            self.sessions.iter().filter(|(_, entry)| is_of(entry)).map(|(session, entry)| SessionSummary {
-                session: *session,
-                title: entry.title.clone(),
-                project: entry.project.clone(),
-                turns: entry.marks.len(),
-                used_ms: entry.used_ms,
-                branch: entry.branch,
-            });
-        let mut listed: Vec<SessionSummary> = listed.collect();
+            |one: &&SessionSummary| project.is_none() || is_same_place(one.project.as_deref(), project);
+        let all = self.sessions.values().map(|entry| &entry.summary);
+        let mut listed: Vec<SessionSummary> = all.filter(is_of).cloned().collect();
         listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
         listed
     }
@@ -138,14 +128,12 @@ impl SessionIndex {
     pub(crate) fn propose(&self, messages: &[Message], project: Option<&str>) -> Vec<SessionId> {
         let mark = self.extend(WordsMark(0), messages);
         let occurrences = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
-        let mut found: Vec<_> = occurrences
-            .iter()
-            .filter_map(|(id, turns)| {
-                let entry =
-                    self.sessions.get(id).filter(|entry| is_same_place(entry.project.as_deref(), project))?;
-                Some((entry.marks.len() == *turns, entry.used_ms, *id))
-            })
-            .collect();
+        let found = occurrences.iter().filter_map(|(id, turns)| {
+            let one = &self.sessions.get(id)?.summary;
+            let is_of = is_same_place(one.project.as_deref(), project);
+            is_of.then_some((one.turns == *turns, one.used_ms, *id))
+        });
+        let mut found: Vec<_> = found.collect();
         found.sort_unstable_by(|a, b| b.cmp(a));
         found.into_iter().take(MAX_PROPOSALS).map(|(_, _, id)| id).collect()
     }

@@ -42,7 +42,7 @@ const COMPARE_WAIT: Duration = Duration::from_secs(3);
 
 /// Silence after which a streamed response begins without the answer. Nodes may read a long input for minutes, and
 /// programs wait less long for a response's head.
-const MAX_SILENCE: Duration = Duration::from_secs(15);
+pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(15);
 
 /// A running turn. Dropping it ends the turn; its message stays, and the same request resumes it.
 pub(crate) struct RunningTurn {
@@ -66,12 +66,8 @@ pub(crate) struct WholeAnswer {
 
 impl RunningTurn {
     /// The first step of the answer itself. An answer that fails before it begins is an error with a status, as
-    /// programs expect. A streamed one begins with the model after [`MAX_SILENCE`].
-    pub(crate) async fn first_step(&mut self, is_streamed: bool) -> Result<Step, ApiError> {
-        self.first_within(is_streamed.then_some(MAX_SILENCE)).await
-    }
-
-    async fn first_within(&mut self, limit: Option<Duration>) -> Result<Step, ApiError> {
+    /// programs expect. One with a limit begins with the model after this time.
+    pub(crate) async fn first_step(&mut self, limit: Option<Duration>) -> Result<Step, ApiError> {
         let silence = tokio::time::sleep(limit.unwrap_or_default());
         tokio::pin!(silence);
         loop {
@@ -402,11 +398,7 @@ async fn run(
     }
     gateway.note_use(session);
     match &result {
-        Some(Ok(_)) => {
-            if let Err(error) = gateway.learn(session).await {
-                tracing::debug!(%error, "a session's words cannot be read");
-            }
-        }
+        Some(Ok(_)) => gateway.learn(session).await,
         Some(Err(error)) if forget_failed(gateway, request, session, prepared.is_resumed, error).await => {}
         Some(Err(_)) | None => {
             gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session)
@@ -442,9 +434,7 @@ async fn settle_devices(gateway: &Gateway, session: SessionId) {
     if let Err(error) = Box::pin(settled).await {
         tracing::warn!(%error, "what another device wrote could not be taken in");
     }
-    if let Err(error) = gateway.learn(session).await {
-        tracing::debug!(%error, "a session's words cannot be read");
-    }
+    gateway.learn(session).await;
 }
 
 /// The memory for a request; none if it declines memory, or its key has none.
@@ -512,14 +502,14 @@ mod tests {
         let (session, model) = (SessionId([1; 32]), String::new());
         let mut running = RunningTurn { session, seq: 0, model, parser: None, steps: waiting };
         assert!(steps.send(Step::Model("m".into())).is_ok());
-        let first = running.first_within(Some(Duration::from_millis(20))).await;
+        let first = running.first_step(Some(Duration::from_millis(20))).await;
         assert!(matches!(first, Ok(Step::Model(name)) if name == "m"));
         assert_eq!(running.model, "m");
 
         assert!(steps.send(Step::Text("a".into(), Vec::new())).is_ok());
-        assert!(matches!(running.first_within(None).await, Ok(Step::Text(text, _)) if text == "a"));
+        assert!(matches!(running.first_step(None).await, Ok(Step::Text(text, _)) if text == "a"));
         assert!(steps.send(Step::Failed(ClientError::TaskEnded.into())).is_ok());
-        let failed = running.first_within(Some(MAX_SILENCE)).await;
+        let failed = running.first_step(Some(MAX_SILENCE)).await;
         assert!(failed.is_err(), "an error within the limit has a status");
     }
 }

@@ -20,7 +20,7 @@ use crate::{
         session_header::name_session,
     },
     state::{Gateway, request_slots::RequestSlot},
-    turns::answer::{RunningTurn, WholeAnswer, start},
+    turns::answer::{MAX_SILENCE, RunningTurn, WholeAnswer, start},
 };
 
 /// Writes an answer in the form of an API. The texts that its methods return are parts of a stream, and may be empty.
@@ -72,11 +72,12 @@ pub(crate) async fn respond<W: AnswerWriter>(
         }
     }
     let named = |api_error: ApiError| if is_ephemeral { api_error } else { api_error.of(session) };
-    let first = running.first_step(is_streamed).await.map_err(named)?;
+    let limit = is_streamed.then_some(MAX_SILENCE);
+    let first = running.first_step(limit).await.map_err(named)?;
     let mut response = if is_streamed {
         let mut answers = vec![parts(running, first, writer).boxed()];
         for (mut running, writer) in others {
-            let first = running.first_step(is_streamed).await?;
+            let first = running.first_step(limit).await?;
             answers.push(parts(running, first, writer).boxed());
         }
         event_stream::respond(stream::select_all(answers), event_stream::KEEP_ALIVE, W::STREAM)
@@ -84,7 +85,7 @@ pub(crate) async fn respond<W: AnswerWriter>(
         writer.begin(&running);
         let mut body = writer.whole(&running.whole(first).await.map_err(named)?);
         for (mut running, writer) in others {
-            let first = running.first_step(is_streamed).await?;
+            let first = running.first_step(limit).await?;
             W::join(&mut body, writer.whole(&running.whole(first).await?));
         }
         Json(body).into_response()

@@ -11,6 +11,7 @@ use crate::{
     apis::page::turns::messages,
     form::{completion::RequestPlace, fields::BodyFields, steps::Step, wire::read_chat},
     http::{api_error::ApiError, session_header::name_session},
+    sessions::unanswered::discard_unused,
     state::{Gateway, PathSession, live_turns::LiveTurn},
     turns::answer::{RunningTurn, start},
 };
@@ -115,10 +116,7 @@ async fn give_back(gateway: &Gateway, session: SessionId, api_error: &ApiError) 
         tracing::debug!(%error, "an unanswered message was not given up");
         false
     });
-    if is_gone && handle.info().await.is_ok_and(|info| info.turns == 0) {
-        match handle.delete().await {
-            Ok(_) => gateway.index().forget(session),
-            Err(error) => tracing::debug!(%error, "a session without a turn was not deleted"),
-        }
+    if is_gone {
+        discard_unused(gateway, session).await;
     }
 }
