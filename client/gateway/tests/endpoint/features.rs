@@ -279,12 +279,3 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     );
     endpoint.close().await;
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_without_a_turn_has_nothing_to_export_and_says_so() {
-    let (_world, endpoint) = Endpoint::with_nodes(1).await;
-    let path = format!("/api/sessions/{}/export", endpoint.begin().await);
-    let refused = endpoint.refused(endpoint.request(Method::GET, &path)).await;
-    assert_eq!(refused, (409, "session_empty".to_owned()));
-    endpoint.close().await;
-}

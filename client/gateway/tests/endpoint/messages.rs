@@ -5,10 +5,7 @@ use baton_testkit::fake::Act;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, named_events, said, sent, with};
-
-const CALL: &str =
-    "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+use crate::serve::{CALL, Endpoint, named_events, said, sent, with};
 
 /// A request as Anthropic's clients send it, with the key in a header of its own.
 async fn send(endpoint: &Endpoint, path: &str, body: &Value) -> (u16, Value) {

@@ -96,6 +96,8 @@ async fn a_message_that_no_node_was_asked_for_is_given_back_and_leaves_nothing()
     let world = World::new(1).await;
     let endpoint = Endpoint::without_nodes(&world, false).await;
     let id = endpoint.begin().await;
+    let export = endpoint.refused(at(&endpoint, Method::GET, &id, "/export")).await;
+    assert_eq!(export, (409, "session_empty".to_owned()), "it has no turn");
     let seen = followed(turn(&endpoint, &id, "a").send().await.unwrap()).await;
     assert_eq!(seen.last().unwrap()["end"]["error"]["code"], "no_node");
     let gone = endpoint.refused(at(&endpoint, Method::GET, &id, "")).await;
@@ -104,7 +106,7 @@ async fn a_message_that_no_node_was_asked_for_is_given_back_and_leaves_nothing()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_is_too_long_for_the_model_is_given_back() {
+async fn a_message_that_is_too_long_for_the_model_is_given_back_to_pages_and_programs() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
     let id = endpoint.begin().await;
     followed(turn(&endpoint, &id, "a").send().await.unwrap()).await;
@@ -113,7 +115,13 @@ async fn a_message_that_is_too_long_for_the_model_is_given_back() {
     assert_eq!(seen.last().unwrap()["end"]["error"]["code"], "context_length_exceeded");
     let left = shown(&endpoint, &id).await;
     assert_eq!((&left["pending"], left["turns"].as_array().unwrap().len()), (&Value::Null, 1));
+    let empty = endpoint.begin().await;
+    world.nodes[0].script([Act::Explain(ErrorCode::ContextOverflow, 0, "it needs 5000 tokens"); 6]);
+    let refused = endpoint.chat_in(&empty, &said(&[("user", "long")])).send().await.unwrap();
+    assert_eq!(refused.status(), 400);
+    assert_eq!(shown(&endpoint, &empty).await["pending"], Value::Null);
     endpoint.close().await;
+    assert_eq!(world.client().await.session_ids().await.unwrap().len(), 1, "no file of the empty one");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,10 +5,7 @@ use baton_testkit::fake::Act;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, hung, named_events, said, sent};
-
-const CALL: &str =
-    "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+use crate::serve::{CALL, Endpoint, hung, named_events, said, sent};
 
 async fn create(endpoint: &Endpoint, body: &Value) -> Value {
     endpoint.post("/v1/responses", body).await

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use baton_proto::ErrorCode;
-use baton_testkit::{World, fake::Act};
+use baton_testkit::World;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -66,16 +65,4 @@ async fn without_a_node_models_are_an_error_and_a_message_of_a_named_session_is_
     assert_eq!(endpoint.get(&format!("/api/sessions/{id}")).await["pending"][0]["content"], "keep me");
     assert_eq!(endpoint.sessions().await, 1);
     endpoint.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_no_node_takes_as_it_is_does_not_stay_in_a_named_session() {
-    let (world, endpoint) = Endpoint::with_nodes(1).await;
-    let id = endpoint.begin().await;
-    world.nodes[0].script([Act::Explain(ErrorCode::ContextOverflow, 0, "it needs 5000 tokens"); 6]);
-    let refused = endpoint.chat_in(&id, &said(&[("user", "too long")])).send().await.unwrap();
-    assert!(refused.status().is_client_error(), "{}", refused.status());
-    assert_eq!(endpoint.get(&format!("/api/sessions/{id}")).await["pending"], Value::Null);
-    endpoint.close().await;
-    assert!(world.client().await.session_ids().await.unwrap().is_empty(), "and leaves no file");
 }
