@@ -609,22 +609,4 @@ mod tests {
             "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x"
         );
     }
-
-    #[test]
-    fn calls_that_are_none_and_a_message_that_would_be_definitions_are_refused() {
-        let call = |function: Value| json!({ "role": "assistant", "tool_calls": [{ "id": "1", "function": function }] });
-        let refused = [
-            (
-                call(json!({ "name": "f", "arguments": "[1]" })),
-                "messages[0].tool_calls[0].function.arguments",
-            ),
-            (call(json!({ "name": "a b", "arguments": "{}" })), "messages[0].tool_calls[0].function.name"),
-            (json!({ "role": "system", "name": "tools", "content": "[]" }), "messages[0].name"),
-            (json!({ "role": "user", "content": "", "tool_calls": [{}] }), "messages[0].tool_calls"),
-        ];
-        for (message, param) in refused {
-            let api_error = chat(json!({ "messages": [message] })).unwrap_err();
-            assert_eq!(api_error.body()["error"]["param"], param, "{message}");
-        }
-    }
 }

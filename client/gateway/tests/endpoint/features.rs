@@ -201,7 +201,7 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
     let (remembered, mut exchanges) = mpsc::unbounded_channel();
     let memory: Arc<dyn GatewayMemory> = Arc::new(Memory(AccountKey::generate(), remembered));
     let template = TurnInput::new(Vec::new()).with_route(|route| route.relayer = Some(relayer.named()));
-    let endpoint = Endpoint::with(&world, template, Some(memory)).await;
+    let endpoint = Endpoint::through(world.client().await, template, Some(memory), None).await;
     let first = endpoint.say(&said(&[("user", "a")])).await;
     let second = endpoint.say(&said(&[("user", "a"), ("assistant", "a (0)"), ("user", "b")])).await;
     assert_eq!(first["baton"]["session"], second["baton"]["session"]);

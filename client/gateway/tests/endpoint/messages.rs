@@ -5,7 +5,7 @@ use baton_testkit::fake::Act;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::{CALL, Endpoint, named_events, said, sent, with};
+use crate::serve::{CALL, Endpoint, named_events, said, sent, user, with};
 
 /// A request as Anthropic's clients send it, with the key in a header of its own.
 async fn send(endpoint: &Endpoint, path: &str, body: &Value) -> (u16, Value) {
@@ -20,10 +20,6 @@ async fn create(endpoint: &Endpoint, messages: Value, more: Value) -> Value {
     let (status, body) = send(endpoint, "/v1/messages", &body).await;
     assert_eq!(status, 200, "{body}");
     body
-}
-
-fn user(text: &str) -> Value {
-    json!({ "role": "user", "content": text })
 }
 
 /// The events of a stream.

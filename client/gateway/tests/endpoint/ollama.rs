@@ -5,7 +5,7 @@ use baton_testkit::fake::{Act, MODEL};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, sent};
+use crate::serve::{Endpoint, sent, user};
 
 const CALL: &str =
     "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
@@ -14,10 +14,6 @@ async fn lines(endpoint: &Endpoint, path: &str, body: &Value) -> Vec<Value> {
     let response = endpoint.request(Method::POST, path).json(body).send().await.unwrap();
     assert_eq!(response.status(), 200);
     response.text().await.unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn user(text: &str) -> Value {
-    json!({ "role": "user", "content": text })
 }
 
 #[tokio::test(flavor = "multi_thread")]

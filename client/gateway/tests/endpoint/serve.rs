@@ -70,14 +70,6 @@ impl Endpoint {
         Self::through(client, TurnInput::new(Vec::new()), None, None).await
     }
 
-    pub(crate) async fn with(
-        world: &World,
-        template: TurnInput,
-        memory: Option<Arc<dyn GatewayMemory>>,
-    ) -> Self {
-        Self::through(world.client().await, template, memory, None).await
-    }
-
     /// Over the client of a world, with the keys of its home.
     pub(crate) async fn with_keys(
         world: &World,
@@ -220,6 +212,11 @@ pub(crate) async fn sent(request: RequestBuilder) -> (u16, Value) {
 
 pub(crate) fn said(pairs: &[(&str, &str)]) -> Value {
     pairs.iter().map(|(role, content)| json!({ "role": role, "content": content })).collect()
+}
+
+/// A message of the user.
+pub(crate) fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": text })
 }
 
 fn answer(body: &Value) -> &str {

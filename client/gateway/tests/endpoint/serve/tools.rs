@@ -14,17 +14,13 @@ fn ask(messages: &Value, tools: &[Value]) -> Value {
     json!({ "model": MODEL, "messages": messages, "tools": tools })
 }
 
-async fn answered(endpoint: &Endpoint, body: &Value) -> Value {
-    endpoint.post(CHAT, body).await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back_in() {
     let (world, endpoint) = Endpoint::with_nodes(2).await;
     let tools = [tool("get_weather"), tool("now")];
     let mut messages = said(&[("user", "Weather?")]);
     world.will_say(HERMES);
-    let first = answered(&endpoint, &ask(&messages, &tools)).await;
+    let first = endpoint.post(CHAT, &ask(&messages, &tools)).await;
     let choice = &first["choices"][0];
     assert_eq!(
         (&choice["finish_reason"], &choice["message"]["content"]),
@@ -48,7 +44,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
         list.push(json!({ "role": "tool", "tool_call_id": call["id"], "content": "rain" }));
     }
     world.will_echo();
-    let second = answered(&endpoint, &ask(&messages, &tools)).await;
+    let second = endpoint.post(CHAT, &ask(&messages, &tools)).await;
     assert_eq!(
         (&second["baton"]["session"], &second["baton"]["turn"]),
         (&first["baton"]["session"], &json!(2))
@@ -64,7 +60,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     // Other tools apply from the next turn on; so do no tools, by absence or by choice.
     let list = messages.as_array_mut().unwrap();
     list.extend(said(&[("assistant", &text), ("user", "again")]).as_array().unwrap().clone());
-    let third = answered(&endpoint, &ask(&messages, &[tool("other")])).await;
+    let third = endpoint.post(CHAT, &ask(&messages, &[tool("other")])).await;
     assert!(answer(&third).contains("other") && !answer(&third).contains("get_weather"), "{third}");
     assert_eq!(
         (&third["baton"]["session"], &third["baton"]["turn"]),
@@ -74,7 +70,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     list.extend(said(&[("assistant", answer(&third)), ("user", "bye")]).as_array().unwrap().clone());
     let mut none = ask(&messages, &tools);
     none["tool_choice"] = json!("none");
-    let fourth = answered(&endpoint, &none).await;
+    let fourth = endpoint.post(CHAT, &none).await;
     assert_eq!((answer(&fourth), &fourth["baton"]["turn"]), ("bye (3)", &json!(4)));
     endpoint.close().await;
 }
@@ -157,7 +153,7 @@ async fn where_no_node_takes_tools_that_is_said_and_the_same_without_them_is_ans
     // The client finds a node that takes them behind one that does not.
     world.nodes[0].clear_script();
     world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable); 8]);
-    let called = answered(&endpoint, &ask(&said(&[("user", "Time?")]), &[tool("now")])).await;
+    let called = endpoint.post(CHAT, &ask(&said(&[("user", "Time?")]), &[tool("now")])).await;
     assert_eq!(called["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "now");
     endpoint.close().await;
 }
@@ -169,7 +165,7 @@ async fn a_named_session_keeps_its_system_text_and_has_the_tools_of_each_request
     let id = first["baton"]["session"].as_str().unwrap();
     let session = id.parse().unwrap();
     let pinned = async || endpoint.client.session(session).system().await.unwrap().len();
-    answered(&endpoint, &with(ask(&said(&[("user", "b")]), &[tool("now")]), json!({ "session": id }))).await;
+    endpoint.post(CHAT, &with(ask(&said(&[("user", "b")]), &[tool("now")]), json!({ "session": id }))).await;
     assert_eq!(pinned().await, 2);
     let (_, last) = sent(endpoint.chat_in(id, &said(&[("user", "c")]))).await;
     assert_eq!((answer(&last), pinned().await), ("S:c (2)", 1));
@@ -186,7 +182,7 @@ async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
     // The scripted node answers in JSON where it has a schema.
     let call = "{\"name\":\"now\",\"arguments\":{\"zone\":\"UTC\"}}";
     world.will_say(call);
-    let forced = answered(&endpoint, &body).await;
+    let forced = endpoint.post(CHAT, &body).await;
     let asked = world.nodes[0].seen(|seen| seen.asked.pop()).unwrap().0;
     assert!(asked.unwrap().contains("{\"const\":\"now\"}"), "the node holds the answer to the call's schema");
     let choice = &forced["choices"][0];
