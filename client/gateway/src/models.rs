@@ -43,7 +43,7 @@ impl ModelEntry {
 async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
     let mut models = BTreeMap::new();
     let nodes = gateway.client().nodes().await;
-    gateway.model_names().learn(&nodes);
+    gateway.inner.model_names.lock().learn(&nodes);
     for node in nodes {
         for offer in &node.record.models {
             if offer.engine == EngineKind::Echo && !gateway.config().template.route.allow_echo {

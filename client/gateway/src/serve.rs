@@ -118,14 +118,14 @@ async fn release_idle_sessions(gateway: Gateway) {
         ticks.tick().await;
         gateway.end_idle_sessions(IDLE_TIME).await;
         let idle: Vec<SessionId> = {
-            let open = gateway.open_sessions();
+            let open = gateway.inner.open.lock();
             open.iter().filter(|(_, used)| used.elapsed() >= KEEP_OPEN).map(|(id, _)| *id).collect()
         };
         for session in idle {
             let busy = gateway.client().session(session).info().await.is_ok_and(|info| info.unstored > 0);
             if !busy {
                 gateway.client().session(session).release();
-                gateway.open_sessions().retain(|(id, used)| *id != session || used.elapsed() < KEEP_OPEN);
+                gateway.inner.open.lock().retain(|(id, used)| *id != session || used.elapsed() < KEEP_OPEN);
             }
         }
     }

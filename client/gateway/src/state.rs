@@ -167,11 +167,6 @@ impl Gateway {
         self.inner.index.lock()
     }
 
-    pub(crate) fn model_names(&self) -> MutexGuard<'_, ModelNames> {
-        // Names for display alone, so a panic's leftovers do no harm.
-        self.inner.model_names.lock()
-    }
-
     /// Learns a session's present messages, if they can be read.
     pub(crate) async fn learn(&self, session: SessionId) {
         match self.client().session(session).conversation().await {
@@ -180,13 +175,9 @@ impl Gateway {
         }
     }
 
-    pub(crate) fn open_sessions(&self) -> MutexGuard<'_, Vec<(SessionId, Instant)>> {
-        self.inner.open.lock()
-    }
-
     /// Notes that a session's file is open.
     pub(crate) fn note_use(&self, session: SessionId) {
-        let mut open = self.open_sessions();
+        let mut open = self.inner.open.lock();
         open.retain(|(id, _)| *id != session);
         open.push((session, Instant::now()));
     }

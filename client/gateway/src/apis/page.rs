@@ -157,7 +157,7 @@ async fn show(
     let branches = session.branches().await?;
     let mut system = session.system().await?;
     system.retain(|message| !is_definitions(message));
-    let turns = describe_turns(&views, &lifetimes, &gateway.model_names(), replaced);
+    let turns = describe_turns(&views, &lifetimes, &gateway.inner.model_names.lock(), replaced);
     Ok(Json(json!({
         "id": id.to_string(),
         "created_ms": info.created_ms,
@@ -244,7 +244,7 @@ async fn export(PathSession(session): PathSession) -> Result<Response, ApiError>
 /// The nodes found.
 async fn nodes(gateway: Gateway) -> Json<Value> {
     let nodes = gateway.client().nodes().await;
-    gateway.model_names().learn(&nodes);
+    gateway.inner.model_names.lock().learn(&nodes);
     let nodes: Vec<Value> = nodes
         .iter()
         .map(|node| {

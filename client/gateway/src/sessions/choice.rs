@@ -244,10 +244,39 @@ impl Seeker<'_> {
                 };
                 choose_in_named(&conversation, self.before, self.request.place)
             }
-            None => {
-                Ok(find_by_messages(self.gateway, self.before, &self.request.messages, self.template).await)
+            None => Ok(self.find_by_messages().await),
+        }
+    }
+
+    /// The place in a session with the same earlier messages, if there is one.
+    async fn find_by_messages(&self) -> SessionChoice {
+        let all = &self.request.messages;
+        let fits = check(self.template, all).is_ok();
+        // A session may have begun without the oldest messages.
+        for start in starts(all, self.before.len()) {
+            let before = self.before.get(start..).unwrap_or_default();
+            let proposed = match before {
+                [] => Vec::new(),
+                before => self.gateway.index().propose(before, self.gateway.caller.project()),
+            };
+            for session in proposed {
+                match self.client.session(session).conversation().await {
+                    Ok(conversation) => match match_session(&conversation, before, fits) {
+                        Some(SessionChoice::Session { session, replaces, .. }) => {
+                            return SessionChoice::Session { session, replaces, left_out: start };
+                        }
+                        Some(choice) => return choice,
+                        // Another program continued it; index its present messages.
+                        None => self.gateway.index().learn(&conversation),
+                    },
+                    Err(error) => {
+                        tracing::debug!(%error, "a proposed session cannot be read");
+                        self.gateway.index().forget(session);
+                    }
+                }
             }
         }
+        SessionChoice::New { branch: None, history: Vec::new() }
     }
 
     /// Begins a session, which may branch off another.
@@ -438,41 +467,6 @@ fn turn_at(conversation: &Conversation, seq: u64) -> Result<(usize, &Conversatio
         let message = format!("the session has no present turn with seq {seq}; read the session again");
         ApiError::new("turn_not_found", message)
     })
-}
-
-/// Places a request in a session with the same earlier messages, if there is one.
-async fn find_by_messages(
-    gateway: &Gateway,
-    before: &[Message],
-    all: &[Message],
-    template: &TurnInput,
-) -> SessionChoice {
-    let fits = check(template, all).is_ok();
-    // A session may have begun without the oldest messages.
-    for start in starts(all, before.len()) {
-        let before = before.get(start..).unwrap_or_default();
-        let proposed = match before {
-            [] => Vec::new(),
-            before => gateway.index().propose(before, gateway.caller.project()),
-        };
-        for session in proposed {
-            match gateway.client().session(session).conversation().await {
-                Ok(conversation) => match match_session(&conversation, before, fits) {
-                    Some(SessionChoice::Session { session, replaces, .. }) => {
-                        return SessionChoice::Session { session, replaces, left_out: start };
-                    }
-                    Some(choice) => return choice,
-                    // Another program continued it; index its present messages.
-                    None => gateway.index().learn(&conversation),
-                },
-                Err(error) => {
-                    tracing::debug!(%error, "a proposed session cannot be read");
-                    gateway.index().forget(session);
-                }
-            }
-        }
-    }
-    SessionChoice::New { branch: None, history: Vec::new() }
 }
 
 /// Matches a request with a session that holds its earlier messages. After the last turn, the session

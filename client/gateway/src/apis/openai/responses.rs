@@ -166,7 +166,7 @@ async fn retrieve(
     let (id, session, view) = find(&gateway, &id).await?;
     let tools = Definitions::pinned(&session.system().await?).flatten();
     let model = view.receipt.as_ref().map(|receipt| {
-        let names = gateway.model_names();
+        let names = gateway.inner.model_names.lock();
         names.name(&receipt.model).map_or_else(|| receipt.model.to_string(), str::to_owned)
     });
     let frame = ResponseFrame {

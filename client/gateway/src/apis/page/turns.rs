@@ -21,19 +21,16 @@ pub(crate) fn describe_turns(
     replaced: bool,
 ) -> Vec<Value> {
     let replacements = replacements(views);
-    let present: Vec<u64> = views
-        .iter()
-        .filter(|view| view.turn.record.is_some() && !replacements.contains_key(&view.turn.link.seq))
-        .map(|view| view.turn.link.seq)
-        .collect();
-    let wanted = views.iter().filter(|view| {
-        view.turn.record.is_some() && (replaced || !replacements.contains_key(&view.turn.link.seq))
-    });
-    wanted
+    let is_present = |view: &TurnView| !replacements.contains_key(&view.turn.link.seq);
+    let views = views.iter().filter(|view| view.turn.record.is_some());
+    let present: Vec<u64> =
+        views.clone().filter(|view| is_present(view)).map(|view| view.turn.link.seq).collect();
+    views
+        .filter(|view| replaced || is_present(view))
         .map(|view| {
             let mut turn = describe(view, lifetimes, names);
             turn["replaced_by"] = json!(replacements.get(&view.turn.link.seq));
-            if !replacements.contains_key(&view.turn.link.seq) {
+            if is_present(view) {
                 turn["omitted_turns"] = json!(omitted_turns(view, &present));
             }
             turn
