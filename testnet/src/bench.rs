@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use baton_client::{Client, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::ids::SessionId;
 use clap::{Args, Subcommand};
@@ -145,8 +145,15 @@ async fn timed_turn(client: &Client, session: SessionId, input: TurnInput) -> an
     };
     let outcome = client.session(session).turn(input, on_event).await?;
     let whole_ms = ms_since(begun);
-    client.session(session).wait_settled(SETTLE_TIMEOUT).await?;
+    settle(client, session).await?;
     Ok(TimedTurn { outcome, first_text_ms: first.context("an answer has text")?, whole_ms })
+}
+
+/// Waits for the background work of a session.
+async fn settle(client: &Client, session: SessionId) -> anyhow::Result<()> {
+    let settled = client.session(session).wait_settled(SETTLE_TIMEOUT).await?;
+    ensure!(settled, "background work did not end");
+    Ok(())
 }
 
 #[derive(Debug, Serialize)]

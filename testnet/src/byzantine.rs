@@ -30,7 +30,7 @@ use baton_proto::{
     node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
 };
 pub use baton_testkit::fake::{Act, AttemptKey, FakeNode, Lie};
-use baton_testkit::{fake::Words, store::Stores};
+use baton_testkit::{fake::WordTokens, store::Stores};
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -59,7 +59,7 @@ pub async fn start_liar(
     let store = network.http_store()?;
     let stores = Stores { blobs: store.clone(), heads: store };
     let echo = EchoEngine::new(&EchoConfig::default(), Handle::current());
-    let words = Words { id_of: word_id, delay };
+    let words = WordTokens { id_of: word_id, delay };
     let node = FakeNode::start_with(stores, offer(echo.info()), Some(words), network.bootstrap()).await;
     node.script(acts(behaviours, begin).take(SCRIPTED_TURNS));
     Ok(node)

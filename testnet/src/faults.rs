@@ -120,13 +120,6 @@ impl Fault {
     }
 }
 
-impl FaultRoute {
-    /// Whether a rule for `self` covers a request of kind `other`.
-    fn covers(self, other: Self) -> bool {
-        self == Self::Any || self == other
-    }
-}
-
 /// A pseudorandom number in [0, 1) from the seed, the rule, the route and the subject.
 fn draw(seed: u64, rule: u64, route: FaultRoute, subject: u64) -> f64 {
     let of_rule = Draws::of(seed, rule * 8 + route as u64 + 1).next();

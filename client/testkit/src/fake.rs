@@ -79,7 +79,7 @@ pub struct Lie {
 
 /// The tokens of a model that gives one to each word, as the echo engine does.
 #[derive(Debug, Clone, Copy)]
-pub struct Words {
+pub struct WordTokens {
     pub id_of: fn(&str) -> u32,
     /// Pause before each token.
     pub delay: Duration,
@@ -114,7 +114,7 @@ pub(crate) struct FakeNodeInner {
     pub(crate) exchange: ExchangeSecret,
     engine: EngineKind,
     /// Without them, an answer has two tokens.
-    words: Option<Words>,
+    words: Option<WordTokens>,
     bootstrap: Vec<Multiaddr>,
     stores: Stores,
     state: Mutex<FakeNodeState>,
@@ -173,7 +173,7 @@ impl FakeNode {
     pub async fn start_with(
         stores: Stores,
         model: ModelOffer,
-        words: Option<Words>,
+        words: Option<WordTokens>,
         bootstrap: Vec<Multiaddr>,
     ) -> Self {
         let shared = Arc::new(FakeNodeInner {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::{
     Quantiles, SETTLE_TIMEOUT,
     proxy::{self, ByteCounts},
-    unlimited,
+    settle, unlimited,
 };
 use crate::{
     network::{EngineChoice, Network},
@@ -120,12 +120,12 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
 impl GrowingSession {
     /// Counts and times the turns of one segment's length around a turn.
     async fn around(&self, length: u64, turn: &mut u64) -> anyhow::Result<Cost> {
-        self.settle().await?;
+        settle(&self.client, self.session).await?;
         let before = self.counts().await?;
         let mut times = Vec::new();
         for _ in 0..SEGMENT_TURNS {
             times.push(self.say(&self.client, *turn).await?.as_secs_f64() * 1000.0);
-            self.settle().await?;
+            settle(&self.client, self.session).await?;
             *turn += 1;
         }
         let now = self.counts().await?;
@@ -150,20 +150,13 @@ impl GrowingSession {
         for _ in 0..SEGMENT_TURNS {
             let client = Client::open(self.config.clone()).await?;
             self.say(&client, *turn).await?;
-            let settled = client.session(self.session).wait_settled(SETTLE_TIMEOUT).await?;
-            ensure!(settled, "background work did not end");
+            settle(&client, self.session).await?;
             client.shutdown(SETTLE_TIMEOUT).await;
             *turn += 1;
         }
         #[expect(clippy::cast_precision_loss, reason = "there are sixteen")]
         let turns = SEGMENT_TURNS as f64;
         Ok((cpu_seconds(std::process::id())? - before) * 1000.0 / turns)
-    }
-
-    async fn settle(&self) -> anyhow::Result<()> {
-        let settled = self.client.session(self.session).wait_settled(SETTLE_TIMEOUT).await?;
-        ensure!(settled, "background work did not end");
-        Ok(())
     }
 
     async fn counts(&self) -> anyhow::Result<StoreTraffic> {

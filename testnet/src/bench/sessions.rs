@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use baton_client::{Client, NewSession, TurnInput};
 use baton_proto::ids::SessionId;
 use serde::Serialize;
 
-use super::{BenchSessionsArgs, SETTLE_TIMEOUT, unlimited};
+use super::{BenchSessionsArgs, settle, unlimited};
 use crate::{
     network::{EngineChoice, Network},
     output,
@@ -88,6 +88,5 @@ async fn per_turn(client: &Client, sessions: &[SessionId], turns: u32) -> anyhow
 async fn say(client: &Client, session: SessionId) -> anyhow::Result<()> {
     let input = TurnInput::user("a few words").with_route(|route| route.allow_echo = true);
     client.session(session).turn(input, |_| {}).await?;
-    ensure!(client.session(session).wait_settled(SETTLE_TIMEOUT).await?, "background work did not end");
-    Ok(())
+    settle(client, session).await
 }

@@ -102,7 +102,8 @@ impl ActivePlan {
         let first_put = subject.blob.and_then(|id| self.first_puts.lock().get(&id).copied());
         let rules = self.plan.rules.iter().zip(0..);
         let fitting = rules.filter(|(rule, _)| {
-            rule.route.covers(subject.route) && rule.fault.fits(subject.route, subject.reads)
+            let is_covered = [FaultRoute::Any, subject.route].contains(&rule.route);
+            is_covered && rule.fault.fits(subject.route, subject.reads)
         });
         let mut drawn = fitting.filter(|(rule, index)| match (rule.fault, subject.blob) {
             (Fault::NotFoundAfterPut(window), Some(blob)) => {
