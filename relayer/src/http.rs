@@ -92,7 +92,7 @@ pub struct ServerConfig {
     /// The embedder of `/api/embed`.
     pub embedder: Arc<dyn Embedder>,
     /// The model behind `/api/ask`.
-    pub writer: Option<Arc<dyn extraction::Writer>>,
+    pub writer: Option<extraction::ModelWriter>,
     /// Limits of requests.
     pub limits: Limits,
     /// How the address of a client is known.

@@ -9,7 +9,7 @@ use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts, backup,
     content::WalrusContents,
-    extraction::{Endpoint, EndpointConfig, ModelWriter, Writer, read_key},
+    extraction::{Endpoint, EndpointConfig, ModelWriter, read_key},
     ids::OwnerId,
     storage::{Storage, embedded::EmbeddedConfig},
     vault::Vault,
@@ -42,7 +42,7 @@ const EMBEDDER_BATCH: usize = 64;
 pub(crate) struct MemorySetup {
     pub(crate) memory: Memory,
     pub(crate) embedder: Arc<dyn Embedder>,
-    pub(crate) writer: Option<Arc<dyn Writer>>,
+    pub(crate) writer: Option<ModelWriter>,
     pub(crate) budgets: Arc<Budgets>,
     pub(crate) vault: Vault,
 }
@@ -64,7 +64,7 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
         if writer.is_some() {
             tracing::info!("nodes are not asked for what to keep: model_url goes before through_nodes");
         }
-        parts.node_writer = Some(Arc::new(ModelWriter::new(Arc::new(nodes))));
+        parts.node_writer = Some(ModelWriter::new(Arc::new(nodes)));
     }
     if settings.has_stores {
         let (store, epochs) = (store(&settings.options)?, settings.options.epochs());
@@ -127,7 +127,7 @@ pub(crate) fn embedded_config(settings: &Settings) -> EmbeddedConfig {
 }
 
 /// The language model behind an endpoint, with its calls counted.
-fn writer(model: &ModelSettings, budgets: &Arc<Budgets>) -> anyhow::Result<Arc<dyn Writer>> {
+fn writer(model: &ModelSettings, budgets: &Arc<Budgets>) -> anyhow::Result<ModelWriter> {
     let key = model.key_file.as_deref().map(read_key).transpose()?;
     let config = EndpointConfig {
         base_url: model.url.clone(),
@@ -137,7 +137,7 @@ fn writer(model: &ModelSettings, budgets: &Arc<Budgets>) -> anyhow::Result<Arc<d
         concurrency: MODEL_CONCURRENCY,
     };
     let endpoint = Endpoint::new(&config).map_err(|error| anyhow!("model_url: {error}"))?;
-    Ok(Arc::new(ModelWriter::new(Arc::new(CountedModel::new(Arc::new(endpoint), budgets.clone())))))
+    Ok(ModelWriter::new(Arc::new(CountedModel::new(Arc::new(endpoint), budgets.clone()))))
 }
 
 /// The Walrus-compatible stores of contents.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{ItemId, OwnerId},
-    model::{Author, Consent, Kind, Layer, MemoryScope, Role, Text},
+    model::{Author, Consent, Kind, Layer, MemoryScope, Role, Text, wire_enum},
     search::Weights,
 };
 
@@ -245,40 +245,20 @@ pub struct Page {
     pub next: Option<ItemId>,
 }
 
-/// The fate of other items that hold the words of deleted, edited or denied items. In each case, entities
-/// that no item names any more are deleted. Summaries of deleted items are deleted too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Others {
-    /// They stay, and the answer names them.
-    None,
-    /// Deletes messages that say a fact word for word: its source messages and the user's own messages in the
-    /// same project. For a message, deletes the facts that were made from it. The rest stays, and the answer
-    /// names it.
-    #[default]
-    Own,
-    /// All are deleted: the assistant's answers, other memories, and every item that says a deleted name.
-    All,
-}
-
-impl Others {
-    /// All values.
-    pub const ALL: &[Self] = &[Self::None, Self::Own, Self::All];
-
-    /// Its name in requests.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Own => "own",
-            Self::All => "all",
-        }
-    }
-
-    /// The value with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|others| others.name() == name)
+wire_enum! {
+    /// The fate of other items that hold the words of deleted, edited or denied items. In each case, entities
+    /// that no item names any more are deleted. Summaries of deleted items are deleted too.
+    #[derive(Default)]
+    Others {
+        /// They stay, and the answer names them.
+        None = "none",
+        /// Deletes messages that say a fact word for word: its source messages and the user's own messages in the
+        /// same project. For a message, deletes the facts that were made from it. The rest stays, and the answer
+        /// names it.
+        #[default]
+        Own = "own",
+        /// All are deleted: the assistant's answers, other memories, and every item that says a deleted name.
+        All = "all",
     }
 }
 
@@ -322,7 +302,7 @@ pub struct Removal {
 }
 
 /// A project, session or persona with its counts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlaceView {
     /// Its outside name.
     pub name: String,

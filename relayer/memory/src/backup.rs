@@ -28,7 +28,7 @@ use crate::{
     keyring::{KeyFolder, KeyringError},
     storage::{
         Pseudonym, StorageError,
-        embedded::{self, EmbeddedConfig, check, database, log_of},
+        embedded::{self, EmbeddedConfig, beside, check, database, log_of},
     },
 };
 
@@ -123,8 +123,10 @@ pub struct RestoreReport {
 /// A caller that is told pages done, and all pages.
 pub type CopyProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
-fn failed(error: &rusqlite::Error) -> BackupError {
-    database::disk_error(error).into()
+impl From<rusqlite::Error> for BackupError {
+    fn from(error: rusqlite::Error) -> Self {
+        database::disk_error(&error).into()
+    }
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> BackupError {
@@ -148,9 +150,7 @@ pub fn back_up(
     if fs::symlink_metadata(to).is_ok() {
         return Err(BackupError::Exists(to.to_owned()));
     }
-    let mut part = to.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
+    let part = beside(to, ".part");
     if fs::symlink_metadata(&part).is_ok() {
         return Err(BackupError::Exists(part));
     }
@@ -189,17 +189,17 @@ fn write(
     part: &Path,
     progress: CopyProgress<'_>,
 ) -> Result<BackupReport, BackupError> {
-    let source = database::open_reader(&config.file(), CACHE_BYTES).map_err(|error| failed(&error))?;
+    let source = database::open_reader(&config.file(), CACHE_BYTES)?;
     database::check_layout(&source)?;
     let folder = KeyFolder::open(keys, master)?;
     let key_files = at_one_moment(&source, &folder)?;
-    let mut target = database::open_empty(part, CACHE_BYTES).map_err(|error| failed(&error))?;
-    copy_pages(&source, &mut target, progress).map_err(|error| failed(&error))?;
+    let mut target = database::open_empty(part, CACHE_BYTES)?;
+    copy_pages(&source, &mut target, progress)?;
     // The copied header names a log, which only a new connection notices.
-    target.close().map_err(|(_, error)| failed(&error))?;
-    let target = database::open_empty(part, CACHE_BYTES).map_err(|error| failed(&error))?;
-    add_keys(&target, &key_files).map_err(|error| failed(&error))?;
-    target.close().map_err(|(_, error)| failed(&error))?;
+    target.close().map_err(|(_, error)| error)?;
+    let target = database::open_empty(part, CACHE_BYTES)?;
+    add_keys(&target, &key_files)?;
+    target.close().map_err(|(_, error)| error)?;
     database::finish_copy(part).map_err(io_error(part))?;
     verify(part, &folder)
 }
@@ -208,8 +208,7 @@ fn write(
 fn at_one_moment(source: &Connection, folder: &KeyFolder) -> Result<KeyFiles, BackupError> {
     let locks = folder.lock_all()?;
     let begin = Instant::now();
-    let begun = source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema");
-    begun.map_err(|error| failed(&error))?;
+    source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema")?;
     let mut files = Vec::new();
     for owner in folder.owners()? {
         files.extend(folder.read_sealed(owner)?.map(|bytes| (owner, bytes)));
@@ -300,12 +299,11 @@ fn for_each_key(
     backup: &Connection,
     mut work: impl FnMut(Pseudonym, &[u8]) -> Result<(), BackupError>,
 ) -> Result<(), BackupError> {
-    let mut select =
-        backup.prepare("SELECT pseudonym, bytes FROM key_file").map_err(|error| failed(&error))?;
-    let mut rows = select.query([]).map_err(|error| failed(&error))?;
-    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
-        let owner = Pseudonym(row.get(0).map_err(|error| failed(&error))?);
-        let bytes: Zeroizing<Vec<u8>> = Zeroizing::new(row.get(1).map_err(|error| failed(&error))?);
+    let mut select = backup.prepare("SELECT pseudonym, bytes FROM key_file")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let owner = Pseudonym(row.get(0)?);
+        let bytes: Zeroizing<Vec<u8>> = Zeroizing::new(row.get(1)?);
         work(owner, &bytes)?;
     }
     Ok(())
@@ -378,19 +376,16 @@ fn copy_back(
 ) -> Result<(), BackupError> {
     let copying = part.with_extension("copying");
     for file in [part, &copying] {
-        match fs::remove_file(file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(file)(error)),
-            _ => {}
-        }
+        remove_if_there(file).map_err(io_error(file))?;
     }
     database::create_file(&copying).map_err(io_error(&copying))?;
-    let source = database::open_backup(from, CACHE_BYTES).map_err(|error| failed(&error))?;
-    let mut target = database::open_empty(&copying, CACHE_BYTES).map_err(|error| failed(&error))?;
-    copy_pages(&source, &mut target, progress).map_err(|error| failed(&error))?;
+    let source = database::open_backup(from, CACHE_BYTES)?;
+    let mut target = database::open_empty(&copying, CACHE_BYTES)?;
+    copy_pages(&source, &mut target, progress)?;
     if !with_keys {
-        drop_keys(&target).map_err(|error| failed(&error))?;
+        drop_keys(&target)?;
     }
-    target.close().map_err(|(_, error)| failed(&error))?;
+    target.close().map_err(|(_, error)| error)?;
     database::finish_copy(&copying).map_err(io_error(&copying))?;
     fs::rename(&copying, part).and_then(|()| database::sync_folder(part)).map_err(io_error(part))
 }
@@ -411,22 +406,20 @@ fn take_keys(
     if !database::carries_keys(&file) {
         return Ok(None);
     }
-    let database = database::open_backup(&file, CACHE_BYTES).map_err(|error| failed(&error))?;
+    let database = database::open_backup(&file, CACHE_BYTES)?;
     let has_keys = !folder.owners()?.is_empty();
-    let mut beside = keys.as_os_str().to_owned();
-    beside.push(".restored");
-    let beside = PathBuf::from(beside);
-    let fresh = folder.begin_at(&beside)?;
+    let restored = beside(keys, ".restored");
+    let fresh = folder.begin_at(&restored)?;
     for_each_key(&database, |owner, bytes| Ok(fresh.write_sealed(owner, bytes)?))?;
     drop(database);
     let replaced = match has_keys {
         true => Some(archive(keys).map_err(io_error(keys))?),
         false => fs::remove_dir_all(keys).map(|()| None).map_err(io_error(keys))?,
     };
-    fs::rename(&beside, keys).and_then(|()| database::sync_folder(keys)).map_err(io_error(keys))?;
-    let database = database::open_empty(&file, CACHE_BYTES).map_err(|error| failed(&error))?;
-    drop_keys(&database).map_err(|error| failed(&error))?;
-    database.close().map_err(|(_, error)| failed(&error))?;
+    fs::rename(&restored, keys).and_then(|()| database::sync_folder(keys)).map_err(io_error(keys))?;
+    let database = database::open_empty(&file, CACHE_BYTES)?;
+    drop_keys(&database)?;
+    database.close().map_err(|(_, error)| error)?;
     database::finish_copy(&file).map_err(io_error(&file))?;
     Ok(replaced)
 }
@@ -446,12 +439,7 @@ fn replace(config: &EmbeddedConfig, part: &Path) -> io::Result<Option<PathBuf>> 
         let aside = aside.map_or_else(|| free_name(&log), Ok)?;
         fs::rename(&log, aside)?;
     }
-    let mut index = file.as_os_str().to_owned();
-    index.push("-shm");
-    match fs::remove_file(&index) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_there(&beside(&file, "-shm"))?;
     fs::rename(part, &file)?;
     database::sync_folder(&file)?;
     Ok(replaced)
@@ -459,11 +447,17 @@ fn replace(config: &EmbeddedConfig, part: &Path) -> io::Result<Option<PathBuf>> 
 
 /// The names for replaced files, in their order.
 fn names_of(path: &Path) -> impl Iterator<Item = PathBuf> {
-    (1..MAX_NAMES).map(|number| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(if number == 1 { ".replaced".to_owned() } else { format!(".replaced-{number}") });
-        PathBuf::from(name)
+    (1..MAX_NAMES).map(|number| match number {
+        1 => beside(path, ".replaced"),
+        _ => beside(path, &format!(".replaced-{number}")),
     })
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 fn free_name(path: &Path) -> io::Result<PathBuf> {

@@ -243,6 +243,13 @@ pub(crate) enum Event {
     },
 }
 
+impl Event {
+    /// A new item, with a key of its own for Walrus.
+    pub(crate) fn added(item: Item) -> Self {
+        Self::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,6 @@ mod model;
 mod prompts;
 mod relation;
 mod reply;
-mod requests;
 mod rules;
 mod sensitive;
 mod summary;
@@ -23,19 +22,19 @@ mod words;
 
 pub use canonical::canonical;
 pub(crate) use canonical::holds_words;
-pub use endpoint::{Endpoint, EndpointConfig, KeyFileError, read_key};
+pub use endpoint::{Endpoint, EndpointConfig, read_key};
 pub use entities::entities;
 pub use extract::{candidate_of, extract, unlabelled};
 pub use gate::{combine, gate, needs_judge};
 pub use model::{
-    Complete, ModelError, ModelExtraction, ModelWriter, PromptMessage, PromptRole, RecalledItem, Writer,
+    Complete, ModelError, ModelExtraction, ModelWriter, PromptMessage, PromptRole, RecalledItem,
 };
 pub use relation::{ExistingFact, Relation, relation, slot_of};
 pub use reply::merge;
 pub use sensitive::{is_intimate, is_secret, salience};
 pub use summary::{SummaryMessage, summarise};
 
-use crate::model::{Author, Consent, Layer, Role, Text};
+use crate::model::{Author, Consent, Layer, Role, Text, wire_enum};
 
 /// A message and its answer, as input of rules and models.
 #[derive(Clone, Copy)]
@@ -59,63 +58,31 @@ impl std::fmt::Debug for MessagePair<'_> {
     }
 }
 
-/// The judge's decision on an exchange (E4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// No objection.
-    InWorldAnswer,
-    /// The user must consent before it is kept.
-    MemoryConsent,
-    /// None of it becomes memory.
-    SafeRedirect,
-}
-
-impl Mode {
-    /// Its name in a judge's answer.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::InWorldAnswer => "in_world_answer",
-            Self::MemoryConsent => "memory_consent",
-            Self::SafeRedirect => "safe_redirect",
-        }
-    }
-
-    /// The value with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        [Self::InWorldAnswer, Self::MemoryConsent, Self::SafeRedirect]
-            .into_iter()
-            .find(|mode| mode.name() == name)
+wire_enum! {
+    /// The judge's decision on an exchange (E4).
+    #[derive(Default)]
+    Mode {
+        /// No objection.
+        #[default]
+        InWorldAnswer = "in_world_answer",
+        /// The user must consent before it is kept.
+        MemoryConsent = "memory_consent",
+        /// None of it becomes memory.
+        SafeRedirect = "safe_redirect",
     }
 }
 
-/// The care that an exchange needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Risk {
-    /// None.
-    Low,
-    /// Its owner should review the kept items.
-    Medium,
-    /// It is not kept without its owner's consent.
-    High,
-}
-
-impl Risk {
-    /// Its name in a judge's answer.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
-    }
-
-    /// The value with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        [Self::Low, Self::Medium, Self::High].into_iter().find(|risk| risk.name() == name)
+wire_enum! {
+    /// The care that an exchange needs.
+    #[derive(PartialOrd, Ord, Default)]
+    Risk {
+        /// None.
+        #[default]
+        Low = "low",
+        /// Its owner should review the kept items.
+        Medium = "medium",
+        /// It is not kept without its owner's consent.
+        High = "high",
     }
 }
 
@@ -140,7 +107,7 @@ pub mod flag {
 }
 
 /// A judge's five statements about an exchange; this module derives all else from them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// The action.
     pub mode: Mode,
@@ -152,18 +119,6 @@ pub struct Verdict {
     pub note: String,
     /// Whether it holds anything worth keeping. False by default.
     pub extract_memory: bool,
-}
-
-impl Default for Verdict {
-    fn default() -> Self {
-        Self {
-            mode: Mode::InWorldAnswer,
-            risk: Risk::Low,
-            flags: Vec::new(),
-            note: String::new(),
-            extract_memory: false,
-        }
-    }
 }
 
 impl Verdict {
@@ -217,35 +172,21 @@ impl Verdict {
     }
 }
 
-/// The kind of an entity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EntityKind {
-    /// A human.
-    Person,
-    /// An animal.
-    Pet,
-    /// A place.
-    Place,
-    /// A company, school or similar.
-    Organisation,
-    /// A day or a time.
-    Date,
-    /// Another named thing.
-    Thing,
-}
-
-impl EntityKind {
-    /// Its name: the prefix of its stable keys.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Person => "person",
-            Self::Pet => "pet",
-            Self::Place => "place",
-            Self::Organisation => "organisation",
-            Self::Date => "date",
-            Self::Thing => "thing",
-        }
+wire_enum! {
+    /// The kind of an entity. Its name is the prefix of its stable keys.
+    EntityKind {
+        /// A human.
+        Person = "person",
+        /// An animal.
+        Pet = "pet",
+        /// A place.
+        Place = "place",
+        /// A company, school or similar.
+        Organisation = "organisation",
+        /// A day or a time.
+        Date = "date",
+        /// Another named thing.
+        Thing = "thing",
     }
 }
 

@@ -5,14 +5,12 @@ mod consolidate;
 mod contents;
 mod summary;
 mod turns;
-mod upkeep;
 
-use std::{sync::PoisonError, time::Duration};
+use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-
-pub use consolidate::ConsolidationReport;
 
 use crate::{
     api::Result,
@@ -116,16 +114,15 @@ impl Memory {
     }
 
     async fn work_on(&self, owner: OwnerId) {
-        let locked = || self.inner.working.lock().unwrap_or_else(PoisonError::into_inner);
         // The task that works on this owner sees the new work too: its last step checks for more.
-        if !locked().insert(owner) {
+        if !self.inner.working.lock().insert(owner) {
             return;
         }
         if let Err(error) = self.steps(owner).await {
             // The lease runs out, and a later round takes the work again.
             tracing::warn!(%error, "work on an owner's memory did not end");
         }
-        locked().remove(&owner);
+        self.inner.working.lock().remove(&owner);
     }
 
     /// Runs rounds of steps until only failed work is left, which waits for its next try.
@@ -164,6 +161,12 @@ impl Memory {
         }
     }
 
+    /// Packs the features of full segments, so that the owner opens faster.
+    async fn pack(&self, owner: OwnerId) -> Result<Step> {
+        let packed = self.hold(owner, async |owner| owner.pack_features().await).await?;
+        Ok(if packed { Step::Done } else { Step::Idle })
+    }
+
     /// Stores the time of the owner's next work, and a snapshot if the log has grown enough.
     async fn end_steps(&self, owner: OwnerId) -> Result<()> {
         self.hold(owner, async |owner| {
@@ -188,8 +191,8 @@ impl Memory {
     }
 
     /// Failures of work, of all owners.
-    fn retries(&self) -> std::sync::MutexGuard<'_, Retries> {
-        self.inner.retries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn retries(&self) -> MutexGuard<'_, Retries> {
+        self.inner.retries.lock()
     }
 }
 
@@ -209,3 +212,6 @@ impl Owner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

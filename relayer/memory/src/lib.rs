@@ -8,9 +8,9 @@
 //!
 //! use baton_memory::{
 //!     Memory, Parts,
-//!     api::{Filters, Place, RecallRequest, RememberRequest},
+//!     api::{Place, RecallRequest, RememberRequest},
 //!     ids::OwnerId,
-//!     model::{Author, Layer, MemoryScope},
+//!     model::{Author, Layer},
 //!     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
 //!     vault::Vault,
 //! };
@@ -37,16 +37,8 @@
 //! };
 //! memory.remember(owner, vec![fact]).await?;
 //!
-//! let request = RecallRequest {
-//!     place: Place::default(),
-//!     scope: MemoryScope::default(),
-//!     query: "How much does the anchor weigh?".into(),
-//!     limit: 6,
-//!     threshold: None,
-//!     budget_tokens: None,
-//!     filters: Filters::default(),
-//!     weights: None,
-//! };
+//! let query = "How much does the anchor weigh?".into();
+//! let request = RecallRequest { query, limit: 6, ..RecallRequest::default() };
 //! let recall = memory.recall(owner, request).await;
 //! assert_eq!(&*recall.hits[0].view.text, "The anchor weighs forty kilograms.");
 //! # Ok(())
@@ -71,7 +63,8 @@ pub mod search;
 mod service;
 mod state;
 pub mod storage;
+#[cfg(test)]
+mod testing;
 pub mod vault;
 
-pub use jobs::ConsolidationReport;
-pub use service::{Clock, Counters, Memory, Parts, RecordChanges};
+pub use service::{Clock, Memory, Parts, RecordChanges};

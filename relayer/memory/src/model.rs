@@ -8,7 +8,7 @@ use crate::ids::{ItemId, PersonaId, ProjectId, SessionId};
 macro_rules! wire_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum $name { $($(#[$vmeta])* $variant),* }
 
@@ -30,6 +30,7 @@ macro_rules! wire_enum {
         }
     };
 }
+pub(crate) use wire_enum;
 
 wire_enum! {
     /// The kind of an item.
@@ -99,10 +100,12 @@ wire_enum! {
 
 wire_enum! {
     /// The part of memory that a turn may use.
+    #[derive(Default)]
     MemoryScope {
         /// Everything.
         Full = "full",
         /// The profile without intimate items, and memories between user and persona.
+        #[default]
         NeutralAndRelationship = "neutral_and_relationship",
         /// Only memories between user and persona, without intimate items.
         RelationshipOnly = "relationship_only",
@@ -112,13 +115,6 @@ wire_enum! {
         InsightsOnly = "insights_only",
         /// Nothing.
         None = "none",
-    }
-}
-
-#[expect(clippy::derivable_impls, reason = "the macro knows no default")]
-impl Default for MemoryScope {
-    fn default() -> Self {
-        Self::NeutralAndRelationship
     }
 }
 

@@ -52,12 +52,11 @@ pub(crate) struct VectorKind {
 /// An open owner.
 pub(crate) struct Owner {
     pub(crate) id: OwnerId,
-    vault: OwnerVault,
+    pub(crate) vault: OwnerVault,
     keys: Arc<OwnerKeys>,
     pub(crate) state: State,
-    index: Box<dyn ItemIndex>,
-    hasher: TermHasher,
-    kind: VectorKind,
+    index: ItemIndex,
+    pub(crate) hasher: TermHasher,
     /// Items without a vector from the current embedder.
     pub(crate) unembedded: BTreeSet<u64>,
     /// Items whose features have their own record, which can be packed.
@@ -76,9 +75,8 @@ impl Owner {
             id: vault.owner(),
             keys,
             state: State::default(),
-            index: index::open(&vault, &kind),
+            index: ItemIndex::new(&vault, kind),
             hasher,
-            kind,
             unembedded: BTreeSet::new(),
             loose: BTreeSet::new(),
             snapshot_at: 0,
@@ -93,18 +91,10 @@ impl Owner {
         &self.keys
     }
 
-    pub(crate) fn vault(&self) -> &OwnerVault {
-        &self.vault
-    }
-
     /// Its approximate size in memory.
     pub(crate) fn bytes(&self) -> u64 {
         let items = self.state.entries.len() + self.state.edges.len() + self.state.turns.len();
         2 * self.state.bytes + (items * BYTES_PER_ITEM) as u64 + self.index.bytes() as u64
-    }
-
-    pub(crate) fn hasher(&self) -> &TermHasher {
-        &self.hasher
     }
 
     /// Keyed hash of a text in its canonical form, by author and kind (C6).

@@ -17,7 +17,6 @@ mod record;
 mod rotation;
 mod rows;
 mod stop_words;
-mod table;
 mod terms;
 mod vector;
 
@@ -27,7 +26,7 @@ pub use candidates::{CandidateRow, Candidates};
 pub use features::{ASSISTANT_SPEAKER, Features, USER_SPEAKER, document_features, features, indexed_text};
 pub use index::Index;
 pub use question::Question;
-pub use rank::{DEFAULT_THRESHOLD, Documents, RankedItem, Weights, rank, rank_weighted};
+pub use rank::{DEFAULT_THRESHOLD, Documents, RankedItem, Weights, rank};
 pub(crate) use record::FeatureRecord;
 pub use rows::RowKey;
 pub(crate) use rows::{RowQuestion, embedder_hash};

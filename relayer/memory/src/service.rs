@@ -15,19 +15,20 @@ mod view;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use baton_models::embed::{EmbedError, Embedder};
-use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock};
 
 use crate::{
     api::{MemoryError, Result},
     content::ContentStore,
-    extraction::Writer,
+    extraction::ModelWriter,
     ids::OwnerId,
     limits::{
         LARGE_OWNER_BYTES, MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, MAX_OPEN_OWNERS_WITH_ROWS,
@@ -56,9 +57,9 @@ pub struct Parts {
     /// The embedder of all vectors.
     pub embedder: Arc<dyn Embedder>,
     /// A model that judges and extracts; `None` for rules.
-    pub writer: Option<Arc<dyn Writer>>,
+    pub writer: Option<ModelWriter>,
     /// A model on third-party nodes. It serves owners that allowed it, and only without a `writer`.
-    pub node_writer: Option<Arc<dyn Writer>>,
+    pub node_writer: Option<ModelWriter>,
     /// The store of contents; without it, contents stay in the vault alone.
     pub contents: Option<Arc<dyn ContentStore>>,
     /// The clock.
@@ -101,36 +102,10 @@ pub(crate) struct Inner {
     closed: Mutex<Vec<Marker>>,
     /// Notified when there is work.
     pub(crate) work: Notify,
-    pub(crate) counters: Counters,
     /// Failed work, with the times of the next tries.
     pub(crate) retries: Mutex<Retries>,
     /// Owners whose jobs this relayer works on.
     pub(crate) working: Mutex<HashSet<OwnerId>>,
-}
-
-/// Events since the start, for metrics. Numbers only.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Recalls by words and meaning.
-    pub recalls_full: AtomicU64,
-    /// Recalls by words alone.
-    pub recalls_lexical: AtomicU64,
-    /// Recalls that did not search.
-    pub recalls_none: AtomicU64,
-    /// Turns that were recorded.
-    pub turns: AtomicU64,
-    /// Extractions that failed and will be retried.
-    pub extraction_failures: AtomicU64,
-    /// Extractions abandoned after all tries.
-    pub extractions_abandoned: AtomicU64,
-    /// Embeddings that failed and will be retried.
-    pub embedding_failures: AtomicU64,
-    /// Writes to Walrus that failed and will be retried.
-    pub content_failures: AtomicU64,
-    /// Items that were written to Walrus.
-    pub contents_stored: AtomicU64,
-    /// Changes that consolidation made to graphs.
-    pub consolidated: AtomicU64,
 }
 
 /// An owner that is open, or about to be opened.
@@ -142,37 +117,11 @@ struct OwnerSlot {
 }
 
 /// An open owner, for reading.
-struct OwnerReadGuard {
-    guard: OwnedRwLockReadGuard<Option<Owner>>,
-    /// Shows that the owner is in use.
-    _slot: Arc<OwnerSlot>,
-}
+type OwnerReadGuard = OwnedRwLockReadGuard<Option<Owner>, Owner>;
 
-impl std::ops::Deref for OwnerReadGuard {
-    type Target = Owner;
-
-    fn deref(&self) -> &Owner {
-        self.guard.as_ref().expect("it was opened before it was handed out")
-    }
-}
-
-/// An open owner, for writing.
-pub(crate) struct OwnerGuard<'a> {
-    guard: RwLockWriteGuard<'a, Option<Owner>>,
-}
-
-impl std::ops::Deref for OwnerGuard<'_> {
-    type Target = Owner;
-
-    fn deref(&self) -> &Owner {
-        self.guard.as_ref().expect("it was opened before it was handed out")
-    }
-}
-
-impl std::ops::DerefMut for OwnerGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Owner {
-        self.guard.as_mut().expect("it was opened before it was handed out")
-    }
+/// Whether a request or a job uses the owner now.
+fn is_held(slot: &Arc<OwnerSlot>) -> bool {
+    Arc::strong_count(slot) > 1 || Arc::strong_count(&slot.owner) > 1
 }
 
 impl From<VaultError> for MemoryError {
@@ -208,17 +157,10 @@ impl Memory {
             open: Mutex::default(),
             closed: Mutex::default(),
             work: Notify::new(),
-            counters: Counters::default(),
             retries: Mutex::default(),
             working: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// Events since the start.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.inner.counters
     }
 
     /// Owners that are open in memory now.
@@ -227,8 +169,8 @@ impl Memory {
         self.slots().len()
     }
 
-    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<OwnerId, Arc<OwnerSlot>>> {
-        self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slots(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<OwnerSlot>>> {
+        self.inner.open.lock()
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -247,7 +189,7 @@ impl Memory {
             // An owner without holders; if all are held, the limit is exceeded for a while.
             let idle = slots
                 .iter()
-                .filter(|(id, slot)| **id != owner && Arc::strong_count(slot) == 1)
+                .filter(|(id, slot)| **id != owner && !is_held(slot))
                 .filter(|(_, slot)| is_small(slot) || bytes > MAX_OPEN_BYTES)
                 .min_by_key(|(_, slot)| slot.used_ms.load(Ordering::Relaxed))
                 .map(|(owner, _)| *owner);
@@ -268,25 +210,27 @@ impl Memory {
     }
 
     /// Opens a closed owner; an open one catches up with other relayers' writes.
-    async fn fill(&self, slot: &OwnerSlot, owner: OwnerId, guard: &mut Option<Owner>) -> Result<()> {
-        match guard {
-            Some(open) if self.is_shared() => {
-                if let Err(error) = open.catch_up().await {
-                    // Its state may be half applied.
-                    *guard = None;
-                    return Err(error);
+    async fn fill<'a>(
+        &self,
+        slot: &OwnerSlot,
+        owner: OwnerId,
+        guard: &'a mut Option<Owner>,
+    ) -> Result<&'a mut Owner> {
+        let open = match guard.take() {
+            Some(mut open) => {
+                // After an error its state may be half applied: it stays closed.
+                if self.is_shared() {
+                    open.catch_up().await?;
                 }
+                open
             }
-            Some(_) => {}
             None => {
                 let vault = self.inner.parts.vault.open(owner).await?;
-                *guard = Some(Owner::open(vault, self.inner.kind.clone()).await?);
+                Owner::open(vault, self.inner.kind.clone()).await?
             }
-        }
-        if let Some(open) = guard {
-            slot.bytes.store(open.bytes(), Ordering::Relaxed);
-        }
-        Ok(())
+        };
+        slot.bytes.store(open.bytes(), Ordering::Relaxed);
+        Ok(guard.insert(open))
     }
 
     /// Whether other relayers may write to the storage.
@@ -299,8 +243,8 @@ impl Memory {
         let slot = self.slot(owner);
         if !self.is_shared() {
             let guard = slot.owner.clone().read_owned().await;
-            if guard.is_some() {
-                return Ok(OwnerReadGuard { guard, _slot: slot });
+            if let Ok(open) = OwnedRwLockReadGuard::try_map(guard, Option::as_ref) {
+                return Ok(open);
             }
         }
         // A task of its own: a caller with a deadline may give up, and the next one finds a large owner open.
@@ -308,7 +252,8 @@ impl Memory {
         let opening = tokio::spawn(async move {
             let mut guard = slot.owner.clone().write_owned().await;
             memory.fill(&slot, owner, &mut guard).await?;
-            Ok(OwnerReadGuard { guard: guard.downgrade(), _slot: slot })
+            let is_open = "it was opened just now, and the lock was held since";
+            Ok(OwnedRwLockReadGuard::map(guard.downgrade(), |open| open.as_ref().expect(is_open)))
         });
         joined(opening.await)?
     }
@@ -327,10 +272,9 @@ impl Memory {
     ) -> Result<T> {
         let slot = self.slot(owner);
         let mut guard = slot.owner.write().await;
-        self.fill(&slot, owner, &mut guard).await?;
-        let mut open = OwnerGuard { guard };
+        let open = self.fill(&slot, owner, &mut guard).await?;
         for _ in 0..COMMIT_TRIES {
-            let (mut plan, answer) = plan(&open)?;
+            let (mut plan, answer) = plan(open)?;
             if !plan.events.is_empty() && plan.job == Job::Wake {
                 plan.job = Job::Due(self.now_ms());
             }
@@ -342,7 +286,7 @@ impl Memory {
                 Ok(CommitOutcome::Conflict) => {}
                 Err(error) => {
                     // The commit's result is unknown: the next open reads the truth from the disk.
-                    *open.guard = None;
+                    *guard = None;
                     return Err(error);
                 }
             }
@@ -354,15 +298,13 @@ impl Memory {
     pub(crate) async fn hold<T>(
         &self,
         owner: OwnerId,
-        steps: impl AsyncFnOnce(&mut OwnerGuard<'_>) -> Result<T>,
+        steps: impl AsyncFnOnce(&mut Owner) -> Result<T>,
     ) -> Result<T> {
         let slot = self.slot(owner);
         let mut guard = slot.owner.write().await;
-        self.fill(&slot, owner, &mut guard).await?;
-        let mut open = OwnerGuard { guard };
-        let outcome = steps(&mut open).await;
+        let outcome = steps(self.fill(&slot, owner, &mut guard).await?).await;
         if outcome.is_err() {
-            *open.guard = None;
+            *guard = None;
         }
         outcome
     }

@@ -474,7 +474,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{
         ids::PersonaId,
-        model::{Author, MemoryScope, Provenance, Role},
+        model::{Author, Provenance, Role},
     };
 
     pub(crate) fn item(text: &str) -> Item {
@@ -603,63 +603,5 @@ pub(crate) mod tests {
         // An old page may bring the edge's own event again; it adds no edge.
         state.apply(5, &Event::EdgeAdded(edge)).unwrap();
         assert!(state.edges.is_empty());
-    }
-
-    #[test]
-    fn b6_b7_b9_moving_a_session_moves_its_past_and_not_its_entities() {
-        let project = ProjectId(1);
-        let entity = Item {
-            kind: Kind::Entity,
-            layer: Layer::Profile,
-            stable_key: Some("person:ana".into()),
-            project: Some(project),
-            ..item("Ana")
-        };
-        let fact =
-            Item { kind: Kind::Fact, layer: Layer::Profile, project: Some(project), ..item("Ana sails") };
-        let names = Edge {
-            from: fact.id,
-            to: entity.id,
-            label: "mentions".into(),
-            description: "d".into(),
-            evidence: "e".into(),
-            confidence: 1.0,
-        };
-        let mut state = fold(&[
-            Event::ProjectCreated { id: project, name: "boat".into(), at_ms: 1 },
-            session(1, Some(project)),
-            added(item("hello")),
-            added(entity),
-            added(fact),
-            Event::EdgeAdded(names),
-        ]);
-        let view = |project| View {
-            project,
-            persona: PersonaId::DEFAULT,
-            scope: MemoryScope::Full,
-            lineage: Vec::new(),
-        };
-        let seen = |state: &State, project| -> Vec<u64> {
-            let view = view(project);
-            state.entries.iter().filter(|(n, e)| state.admits(&view, **n, e)).map(|(n, _)| *n).collect()
-        };
-        assert_eq!((seen(&state, Some(project)), seen(&state, None)), (vec![2, 3, 4], vec![]));
-        state.apply(6, &Event::SessionMoved { id: SessionId(1), project: None, at_ms: 2 }).unwrap();
-        assert_eq!((seen(&state, Some(project)), seen(&state, None)), (vec![3], vec![2, 4]));
-    }
-
-    #[test]
-    fn d2_a_deleted_session_leaves_its_profile_to_its_project() {
-        let fact = Item { kind: Kind::Fact, layer: Layer::Profile, ..item("likes tea") };
-        let moment = Item { kind: Kind::Fact, layer: Layer::Relationship, ..item("a secret joke") };
-        let mut state = fold(&[session(1, None), added(item("hello")), added(fact), added(moment)]);
-        let goes = state.goes_with_session(SessionId(1));
-        assert_eq!(goes, vec![item("hello").id, item("a secret joke").id]);
-        state.apply(4, &Event::Deleted { items: goes }).unwrap();
-        state.apply(5, &Event::SessionDeleted { id: SessionId(1), project: None }).unwrap();
-        let left: Vec<(u64, Home)> =
-            state.entries.iter().map(|(number, entry)| (*number, entry.home)).collect();
-        assert_eq!(left, vec![(2, Home::Pinned(None))]);
-        assert!(state.places.session(SessionId(1)).is_none());
     }
 }

@@ -121,12 +121,8 @@ pub struct Batch {
     pub done: Vec<u64>,
 }
 
-/// A question to the rows of an owner, under each key of the rows.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RowQuery {
-    /// The question under each key; all have the same terms in the same order.
-    pub keyed: Vec<KeyedQuery>,
-}
+/// A question to the rows of an owner under each key of the rows; all have the same terms in the same order.
+pub type RowQuery = Vec<KeyedQuery>;
 
 /// A question under one key of rows.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -26,12 +26,13 @@ use std::{
     collections::HashMap,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use baton_keys::master::MasterKey;
+use parking_lot::Mutex;
 
 pub use loss::{Loss, Marker, RefusedOwners};
 use seal::RecordOpenError;
@@ -197,7 +198,7 @@ impl Vault {
     }
 
     fn shared(&self, owner: OwnerId, pseudonym: Pseudonym) -> Arc<OwnerVaultState> {
-        let mut open = locked(&self.open);
+        let mut open = self.open.lock();
         if let Some(shared) = open.get(&pseudonym).and_then(Weak::upgrade) {
             return shared;
         }
@@ -242,7 +243,7 @@ impl Vault {
     /// # Errors
     /// [`KeyringError`] when the file cannot be read.
     pub async fn resolve(&self, pseudonym: Pseudonym) -> Result<Option<OwnerId>> {
-        if let Some(shared) = locked(&self.open).get(&pseudonym).and_then(Weak::upgrade) {
+        if let Some(shared) = self.open.lock().get(&pseudonym).and_then(Weak::upgrade) {
             return Ok(Some(shared.owner));
         }
         let folder = self.folder.clone();
@@ -286,7 +287,7 @@ impl OwnerVault {
     /// lost data.
     #[must_use]
     pub fn reached(&self) -> Mark {
-        self.shared.ring().keys.mark()
+        self.shared.ring().keys.mark
     }
 
     /// Takes over the storage's version and its keys. If [`Self::version`] was different before, earlier
@@ -399,11 +400,11 @@ impl OwnerVault {
 
 impl OwnerVaultState {
     fn ring(&self) -> Ring {
-        locked(&self.ring).clone()
+        self.ring.lock().clone()
     }
 
     fn set_ring(&self, ring: Ring) {
-        *locked(&self.ring) = ring;
+        *self.ring.lock() = ring;
     }
 
     /// Reads version and keys, in this order, and finishes unfinished work.
@@ -418,16 +419,16 @@ impl OwnerVaultState {
             match self.load().await? {
                 // Another relayer may have written between the two reads: then the version has changed by
                 // now.
-                Some(ring) if version < ring.mark().version => {
+                Some(ring) if version < ring.mark.version => {
                     behind = Some(VaultError::Behind {
                         owner: self.owner,
                         found: format!("version {version}"),
-                        reached: format!("version {}", ring.mark().version),
+                        reached: format!("version {}", ring.mark.version),
                     });
                     tokio::task::yield_now().await;
                 }
                 Some(ring) => {
-                    let open = !ring.redactions().is_empty();
+                    let open = !ring.redactions.is_empty();
                     self.adopt(ring);
                     return if open { self.settle().await } else { Ok(version) };
                 }
@@ -457,7 +458,7 @@ impl OwnerVaultState {
 
     /// Records the progress of a durable commit.
     fn saw(&self, seen: Mark) {
-        locked(&self.ring).seen.raise(seen);
+        self.ring.lock().seen.raise(seen);
     }
 
     async fn load(&self) -> Result<Option<Keyring>> {
@@ -532,9 +533,4 @@ async fn finish_erasure(storage: &Arc<dyn Storage>, folder: &Arc<KeyFolder>, own
 /// Runs disk work or sealing off the reactor.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| VaultError::Stopped)?
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Values are replaced whole, so a panic leaves them usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -183,7 +183,7 @@ pub(super) async fn ask(call: Call, input: Ask) -> Result<AskAnswer, ApiError> {
     };
     let budgets = &call.app.inner.config.budgets;
     budgets.check_model_call(call.owner()).map_err(|spent| with_memories(spent.into(), &memories))?;
-    let writer = writer.for_owner(call.owner()).unwrap_or_else(|| writer.clone());
+    let writer = writer.for_owner(call.owner());
     match writer.answer(&question, &recalled).await {
         Ok(mut answer) => {
             Ok(AskAnswer { answer: std::mem::take(&mut answer.0), memories_used: memories.len(), memories })

@@ -13,7 +13,7 @@ use baton_memory::{
     model::Kind,
     search::{
         Background, DEFAULT_THRESHOLD, Documents, Index, QuantisedVector, Question, RankedItem, TermHasher,
-        document_features, indexed_text, rank,
+        Weights, document_features, indexed_text, rank,
     },
 };
 use baton_models::embed::{EmbedRole, Embedder};
@@ -147,7 +147,8 @@ async fn measure(
                 if let (Some(vector), Some((_, background))) = (vectors.get(at), embedder) {
                     question = question.with_vector(vector, background);
                 }
-                answers.push(rank(&question, &index.scan(&question, &|_| true), dialogue, DEPTH));
+                let found = index.scan(&question, &|_| true);
+                answers.push(rank(&question, &found, dialogue, &Weights::default(), DEPTH));
             }
         }
         Ok(answers)
@@ -161,7 +162,6 @@ async fn measure(
     for (gold, ranked) in dialogue.questions.iter().zip(&answers) {
         sums.add(gold.category, gold.evidence.len(), &rank_of(gold, ranked));
     }
-    sums.end_dialogue();
     // Names are removed, so that they alone do not decide.
     let names: BTreeSet<&str> = other.turns.iter().map(|turn| turn.speaker.as_str()).collect();
     let nameless =

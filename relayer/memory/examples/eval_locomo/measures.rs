@@ -21,8 +21,6 @@ pub(super) struct ConfigReport {
     pub(super) all: Measures,
     /// By category of question.
     pub(super) by_category: BTreeMap<String, Measures>,
-    /// By dialogue, in the order of the file.
-    pub(super) by_dialogue: Vec<Measures>,
     /// The quality of "no match" by threshold, ascending; the first is the default.
     pub(super) no_match: Vec<NoMatch>,
 }
@@ -65,8 +63,6 @@ pub(super) struct NoMatch {
 pub(super) struct Sums {
     all: Measures,
     by_category: BTreeMap<String, Measures>,
-    dialogue: Measures,
-    by_dialogue: Vec<Measures>,
 }
 
 impl Sums {
@@ -75,25 +71,13 @@ impl Sums {
     pub(super) fn add(&mut self, category: u64, evidence: usize, ranks: &[usize]) {
         let one = Measures::of(evidence, ranks);
         self.all.add(&one);
-        self.dialogue.add(&one);
         self.by_category.entry(category.to_string()).or_default().add(&one);
-    }
-
-    /// Ends a dialogue: it owns the questions since the last one.
-    pub(super) fn end_dialogue(&mut self) {
-        self.by_dialogue.push(std::mem::take(&mut self.dialogue).mean());
     }
 
     pub(super) fn report(self, embedder: &str, no_match: Vec<NoMatch>) -> ConfigReport {
         let by_category =
             self.by_category.into_iter().map(|(category, sums)| (category, sums.mean())).collect();
-        ConfigReport {
-            embedder: embedder.to_owned(),
-            all: self.all.mean(),
-            by_category,
-            by_dialogue: self.by_dialogue,
-            no_match,
-        }
+        ConfigReport { embedder: embedder.to_owned(), all: self.all.mean(), by_category, no_match }
     }
 }
 
@@ -146,10 +130,8 @@ mod tests {
         let mut sums = Sums::default();
         sums.add(1, 2, &[0, 7]);
         sums.add(4, 1, &[]);
-        sums.end_dialogue();
         let told = NoMatch { threshold: 0.5, answered: 1.0, ..NoMatch::default() };
         let report = sums.report("x", vec![told]);
-        assert_eq!(report.by_dialogue, [report.all]);
         assert_eq!(report.all.questions, 2);
         assert_eq!((report.all.r_at_5, report.all.r_at_10, report.all.r_at_20), (0.25, 0.5, 0.5));
         assert_eq!(

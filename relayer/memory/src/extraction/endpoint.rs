@@ -1,8 +1,9 @@
 //! A model behind any OpenAI-compatible `/v1/chat/completions`. Time, size and concurrency are bounded. It
 //! follows no redirects, since the key goes with the request. Errors never contain sent text.
 
-use std::{io::Read as _, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
+use baton_keys::files::{KeyFileError, read_secret};
 use futures::future::BoxFuture;
 use reqwest::{StatusCode, header};
 use serde_json::{Value, json};
@@ -45,45 +46,23 @@ impl std::fmt::Debug for EndpointConfig {
     }
 }
 
-/// Why a key file is unusable.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyFileError {
-    /// The file system's reason.
-    #[error("cannot read the key file {0}")]
-    Io(String, #[source] std::io::Error),
-    /// Other users may read it.
-    #[error("the key file {0} may be read by others (mode {1:o}): chmod 600 it")]
-    Permissions(String, u32),
-    /// It is empty, too long, or not one line of text.
-    #[error("the key file {0} does not hold one key in one line")]
-    Format(String),
-}
-
 /// Reads a key from a file that only its owner may read: one line.
 ///
 /// # Errors
 /// [`KeyFileError`], by cause.
 pub fn read_key(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
-    let name = || path.display().to_string();
-    let file = std::fs::File::open(path).map_err(|error| KeyFileError::Io(name(), error))?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        let metadata = file.metadata().map_err(|error| KeyFileError::Io(name(), error))?;
-        let mode = metadata.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(KeyFileError::Permissions(name(), mode));
-        }
+    const KIND: &str = "a model or database: it must hold one line of text";
+    let missing = || KeyFileError::Io {
+        action: "open",
+        path: path.to_owned(),
+        source: std::io::ErrorKind::NotFound.into(),
+    };
+    let bytes = read_secret(path, KIND, MAX_KEY_BYTES)?.ok_or_else(missing)?;
+    let key = std::str::from_utf8(&bytes).unwrap_or_default().trim();
+    if key.is_empty() || !key.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(KeyFileError::Format { path: path.to_owned(), kind: KIND.to_owned() });
     }
-    // Space for the longest key: a growing buffer would leave copies behind.
-    let mut text = Zeroizing::new(String::with_capacity(usize::try_from(MAX_KEY_BYTES).unwrap_or(0) + 1));
-    file.take(MAX_KEY_BYTES + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| KeyFileError::Io(name(), error))?;
-    let key = text.trim();
-    let fits =
-        !key.is_empty() && text.len() as u64 <= MAX_KEY_BYTES && key.chars().all(|c| c.is_ascii_graphic());
-    if fits { Ok(Zeroizing::new(key.to_owned())) } else { Err(KeyFileError::Format(name())) }
+    Ok(Zeroizing::new(key.to_owned()))
 }
 
 /// A model behind an OpenAI-compatible endpoint. Clones share connections and slots.

@@ -1,63 +1,18 @@
 //! Finds the entities of a text: people, animals, places, organisations, days. By rule, with few false ones
 //! rather than all.
 
-use std::sync::LazyLock;
-
 use baton_proto::text::is_same_name;
 
 use super::{
     EntityKind, EntityMention,
-    text::{Pattern, Word, name_end, sentences, span},
+    rules::ENTITY_RULES,
+    text::{Word, name_end, sentences, span},
     words::DAYS,
 };
 use crate::dates::MONTHS;
 
 /// Most entities of one text: a text with more is a list.
 pub(super) const MAX_ENTITIES: usize = 16;
-
-const PATTERNS: &[(&str, EntityKind)] = &[
-    ("my|our .. @pet @be? called|named|is? <X>", EntityKind::Pet),
-    ("my|our .. @pet 's name is <X>", EntityKind::Pet),
-    ("a|an|the|two|our .. @pet called|named <X>", EntityKind::Pet),
-    ("my|our .. @pet <X>", EntityKind::Pet),
-    ("my|our|his|her .. @relation @be? called|named|is? <X>", EntityKind::Person),
-    ("my|our .. @relation 's name is <X>", EntityKind::Person),
-    ("my|our|his|her .. @relation <X>", EntityKind::Person),
-    ("a|an|my .. @relation called|named <X>", EntityKind::Person),
-    ("<X> @be my|our .. @relation", EntityKind::Person),
-    ("<X> @be my|our .. @pet", EntityKind::Pet),
-    ("my name is <X>", EntityKind::Person),
-    ("call|calls me <X>", EntityKind::Person),
-    ("dr|mr|mrs|ms|prof|professor|doctor|uncle|aunt|grandma|grandpa <X>", EntityKind::Person),
-    (
-        "met|married|dating|called|visiting|visited|saw|miss|with|and <X> and|who|is|was|at|for|from|yesterday|last",
-        EntityKind::Person,
-    ),
-    (
-        "work|works|working|worked|job|intern|interned|position|offer|hired|employed at|for|by|with <X>",
-        EntityKind::Organisation,
-    ),
-    ("joined|founded|left <X>", EntityKind::Organisation),
-    (
-        "study|studying|studied|student|graduated|degree|phd|master|enrolled at|from|in <X>",
-        EntityKind::Organisation,
-    ),
-    (
-        "live|lives|living|lived|based|born|grew|located|staying|stayed|settled|residing up? in|near|at|outside <X>",
-        EntityKind::Place,
-    ),
-    (
-        "moved|moving|move|relocated|relocating|flying|fly|flew|travelling|traveling|travelled|traveled|travel|trip|drive|driving|drove|went|going|go|flight|train|moved back|to|over? to|from|through <X>",
-        EntityKind::Place,
-    ),
-    ("visited|visiting|visit|toured|touring <X>", EntityKind::Place),
-    ("in <X> $", EntityKind::Place),
-    ("from <X> to <X>", EntityKind::Place),
-    ("i am from <X>", EntityKind::Place),
-];
-
-static COMPILED: LazyLock<Vec<(Pattern, EntityKind)>> =
-    LazyLock::new(|| PATTERNS.iter().map(|(pattern, kind)| (Pattern::new(pattern), *kind)).collect());
 
 /// The entities of a text, in the order of the rules that found them; each once.
 #[must_use]
@@ -83,7 +38,7 @@ fn add(found: &mut Vec<EntityMention>, name: &str, kind: EntityKind) {
 }
 
 fn by_pattern(text: &str, words: &[Word], found: &mut Vec<EntityMention>) {
-    for (pattern, kind) in COMPILED.iter() {
+    for (kind, pattern) in ENTITY_RULES.iter() {
         let mut from = 0;
         while let Some(hit) = pattern.find(words, from..words.len()) {
             for (begin, end) in &hit.captures {

@@ -4,10 +4,10 @@
 use super::{
     Candidate, EdgeCandidate, EdgeEnd, EntityKind, EntityMention, MessagePair, Slot, canonical, entities,
     gate::{SentenceForm, read},
-    rules::{EMPTY_VALUES, EXCLUSIONS, MOMENT_RULES, NOT_TELLING_RULES, Rule, STRONG_RULES, WEAK_RULES},
+    rules::{EXCLUSIONS, MOMENT_RULES, NOT_TELLING_RULES, Rule, STRONG_RULES, WEAK_RULES},
     sensitive::{bonus, is_intimate, is_secret, words_are_intimate},
-    text::{Match, Sentence, Word, clauses, prefix, span},
-    words::{ADVERBS, CHATTER, FILLERS, JOINING, STOP, TASK_WORDS},
+    text::{Match, Sentence, Word, any, clauses, prefix, span},
+    words::{ADVERBS, CHATTER, FILLERS, JOINING, STOP, TASK_WORDS, rows},
 };
 use crate::{
     limits::MAX_FACT_BYTES,
@@ -202,7 +202,7 @@ fn apply(message: &str, words: &[Word], rule: &Rule, hit: &Match, strong: bool) 
     let first = value(0);
     let empty = first.as_deref().is_some_and(|text| {
         let canonical = canonical(text);
-        EMPTY_VALUES.iter().any(|empty| canonical == *empty || canonical.starts_with(&format!("{empty} ")))
+        rows("empty").iter().any(|empty| canonical == *empty || canonical.starts_with(&format!("{empty} ")))
     });
     // "I love it", "I live in it": meaningless without the sentence before.
     if empty && rule.slot.is_some() {
@@ -254,7 +254,7 @@ fn best_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Op
     strong_rule(message, words, range.clone()).or_else(|| {
         let slice = words.get(range.clone())?;
         let task = slice.iter().any(|word| TASK_WORDS.contains(&word.lower));
-        if task || EXCLUSIONS.iter().any(|pattern| pattern.find(words, range.clone()).is_some()) {
+        if task || any(&EXCLUSIONS, words, range.clone()) {
             return None;
         }
         let weak = WEAK_RULES.iter().find_map(|rule| {
@@ -289,9 +289,6 @@ fn acts(clause: &[Word]) -> bool {
 pub(super) fn units_of(message: &str, sentence: &Sentence<'_>, form: SentenceForm) -> Vec<Unit> {
     let words = &sentence.words;
     let ranges = clauses(words);
-    let moment = |range: std::ops::Range<usize>| {
-        MOMENT_RULES.iter().any(|rule| rule.find(words, range.clone()).is_some())
-    };
     let mut hits: Vec<(std::ops::Range<usize>, RuleMatch)> = Vec::new();
     for range in &ranges {
         let found = match form {
@@ -315,7 +312,7 @@ pub(super) fn units_of(message: &str, sentence: &Sentence<'_>, form: SentenceFor
         edge: found.edge,
     };
     let proposes = !sentence.asks() && words.first().is_some_and(|word| word.lower == "let");
-    if (form == SentenceForm::Statement || proposes) && moment(0..words.len()) {
+    if (form == SentenceForm::Statement || proposes) && any(&MOMENT_RULES, words, 0..words.len()) {
         let found = RuleMatch { slot: None, salience: 0.65, edge: None, strong: true };
         return vec![unit(whole, found, Layer::Relationship, words)];
     }
@@ -364,7 +361,7 @@ fn clause_asks(words: &[Word], range: std::ops::Range<usize>) -> bool {
 pub(super) fn moments_of(message: &str, sentence: &Sentence<'_>) -> Option<Unit> {
     let words = &sentence.words;
     let all = 0..words.len();
-    if sentence.asks() || NOT_TELLING_RULES.iter().any(|rule| rule.find(words, all.clone()).is_some()) {
+    if sentence.asks() || any(&NOT_TELLING_RULES, words, all.clone()) {
         return None;
     }
     let by_itself = words.iter().any(|word| matches!(word.lower.as_str(), "i" | "my" | "we" | "our"));

@@ -4,9 +4,9 @@ use super::{
     MessagePair, Mode, Risk, Verdict,
     extract::{EXPLICIT_BONUS, Unit, moments_of, units_of},
     flag,
-    requests::{EXPLICIT_RULES, OFF_RECORD_RULES, RECAP_RULES},
+    rules::{EXPLICIT_RULES, OFF_RECORD_RULES, RECAP_RULES},
     sensitive::{is_injection, is_intimate, is_secret},
-    text::{Pattern, Sentence, Word, sentences},
+    text::{Pattern, Sentence, Word, any, sentences},
     words::{
         ASKING, AUXILIARY, COMMAND, FILLERS, KEEPING, OPENERS, OWN, REQUESTS, SMALL_TALK, SUBJECTS, TEXTS,
     },
@@ -75,9 +75,7 @@ fn opens(patterns: &[Pattern], words: &[Word]) -> bool {
         let clause = words.get(range.clone()).unwrap_or_default();
         // With and without the fillers: "no need to remember" begins with one.
         let skipped = range.start + after_fillers(clause);
-        patterns.iter().any(|pattern| {
-            pattern.find(words, range.clone()).is_some() || pattern.find(words, skipped..range.end).is_some()
-        })
+        any(patterns, words, range.clone()) || any(patterns, words, skipped..range.end)
     })
 }
 

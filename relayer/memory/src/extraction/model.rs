@@ -104,32 +104,6 @@ pub struct RecalledItem {
     pub text: Text,
 }
 
-/// Judges, extracts, summarises and answers. The rules do the first three without a model.
-pub trait Writer: Send + Sync {
-    /// The judge's five fields (E4); [`combine`](super::combine) adds the rules'.
-    fn judge<'a>(&'a self, pair: &'a MessagePair<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>>;
-    /// The candidates worth keeping; [`merge`](super::merge) adds the rules'.
-    fn extract<'a>(&'a self, pair: &'a MessagePair<'a>)
-    -> BoxFuture<'a, Result<ModelExtraction, ModelError>>;
-    /// A summary of the messages, at most `max_bytes`.
-    fn summarise<'a>(
-        &'a self,
-        messages: &'a [SummaryMessage<'a>],
-        max_bytes: usize,
-    ) -> BoxFuture<'a, Result<String, ModelError>>;
-    /// An answer to a question from recalled items.
-    fn answer<'a>(
-        &'a self,
-        question: &'a str,
-        memories: &'a [RecalledItem],
-    ) -> BoxFuture<'a, Result<Text, ModelError>>;
-
-    /// The same writer, for the exchanges of one owner; `None` if it does not distinguish owners.
-    fn for_owner(&self, _owner: OwnerId) -> Option<Arc<dyn Writer>> {
-        None
-    }
-}
-
 /// Tokens of a verdict: five short fields.
 const VERDICT_TOKENS: u32 = 256;
 /// Tokens of an extraction: [`MAX_CANDIDATES`](super::extract::MAX_CANDIDATES) quotes of a sentence each.
@@ -139,7 +113,8 @@ const SUMMARY_TOKENS: u32 = 768;
 /// Tokens of an answer.
 const ANSWER_TOKENS: u32 = 1_024;
 
-/// A [`Writer`] over any transport that completes prompts.
+/// Judges, extracts, summarises and answers, over any transport that completes prompts. The rules do the first three
+/// without a model.
 #[derive(Clone)]
 pub struct ModelWriter {
     complete: Arc<dyn Complete>,
@@ -151,49 +126,47 @@ impl ModelWriter {
     pub fn new(complete: Arc<dyn Complete>) -> Self {
         Self { complete }
     }
-}
 
-impl Writer for ModelWriter {
-    fn judge<'a>(&'a self, pair: &'a MessagePair<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>> {
-        Box::pin(async move {
-            let said = self.complete.complete(&prompts::judge(pair), VERDICT_TOKENS).await?;
-            reply::verdict(&said)
-        })
+    /// The same writer, for the exchanges of one owner.
+    #[must_use]
+    pub fn for_owner(&self, owner: OwnerId) -> Self {
+        Self { complete: self.complete.for_owner(owner).unwrap_or_else(|| self.complete.clone()) }
     }
 
-    fn extract<'a>(
-        &'a self,
-        pair: &'a MessagePair<'a>,
-    ) -> BoxFuture<'a, Result<ModelExtraction, ModelError>> {
-        Box::pin(async move {
-            let said = self.complete.complete(&prompts::extract(pair), EXTRACT_TOKENS).await?;
-            reply::extraction(&said, pair)
-        })
+    /// The judge's five fields (E4); [`combine`](super::combine) adds the rules'.
+    ///
+    /// # Errors
+    /// [`ModelError`], by cause.
+    pub async fn judge(&self, pair: &MessagePair<'_>) -> Result<Verdict, ModelError> {
+        reply::verdict(&self.complete.complete(&prompts::judge(pair), VERDICT_TOKENS).await?)
     }
 
-    fn summarise<'a>(
-        &'a self,
-        messages: &'a [SummaryMessage<'a>],
+    /// The candidates worth keeping; [`merge`](super::merge) adds the rules'.
+    ///
+    /// # Errors
+    /// [`ModelError`], by cause.
+    pub async fn extract(&self, pair: &MessagePair<'_>) -> Result<ModelExtraction, ModelError> {
+        reply::extraction(&self.complete.complete(&prompts::extract(pair), EXTRACT_TOKENS).await?, pair)
+    }
+
+    /// A summary of the messages, at most `max_bytes`.
+    ///
+    /// # Errors
+    /// [`ModelError`], by cause.
+    pub async fn summarise(
+        &self,
+        messages: &[SummaryMessage<'_>],
         max_bytes: usize,
-    ) -> BoxFuture<'a, Result<String, ModelError>> {
-        Box::pin(async move {
-            let said = self.complete.complete(&prompts::summarise(messages), SUMMARY_TOKENS).await?;
-            reply::summary(&said, messages, max_bytes)
-        })
+    ) -> Result<String, ModelError> {
+        let said = self.complete.complete(&prompts::summarise(messages), SUMMARY_TOKENS).await?;
+        reply::summary(&said, messages, max_bytes)
     }
 
-    fn answer<'a>(
-        &'a self,
-        question: &'a str,
-        memories: &'a [RecalledItem],
-    ) -> BoxFuture<'a, Result<Text, ModelError>> {
-        Box::pin(async move {
-            let said = self.complete.complete(&prompts::answer(question, memories), ANSWER_TOKENS).await?;
-            reply::answer(&said)
-        })
-    }
-
-    fn for_owner(&self, owner: OwnerId) -> Option<Arc<dyn Writer>> {
-        Some(Arc::new(Self::new(self.complete.for_owner(owner)?)))
+    /// An answer to a question from recalled items.
+    ///
+    /// # Errors
+    /// [`ModelError`], by cause.
+    pub async fn answer(&self, question: &str, memories: &[RecalledItem]) -> Result<Text, ModelError> {
+        reply::answer(&self.complete.complete(&prompts::answer(question, memories), ANSWER_TOKENS).await?)
     }
 }

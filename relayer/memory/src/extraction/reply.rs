@@ -168,12 +168,8 @@ fn grounded(value: &Value, pair: &MessagePair<'_>) -> Option<Candidate> {
 fn add_entity(candidate: &mut Candidate, value: &Value, said: &str) {
     let Some(name) = value.get("name").or(Some(value)).and_then(Value::as_str) else { return };
     let kind = match value.get("kind").and_then(Value::as_str) {
-        Some("person") => EntityKind::Person,
-        Some("pet") => EntityKind::Pet,
-        Some("place") => EntityKind::Place,
-        Some("organisation" | "organization") => EntityKind::Organisation,
-        Some("date") => EntityKind::Date,
-        _ => EntityKind::Thing,
+        Some("organization") => EntityKind::Organisation,
+        kind => kind.and_then(EntityKind::named).unwrap_or(EntityKind::Thing),
     };
     let entity = EntityMention::new(name.trim(), kind);
     let capital = entity.name.chars().next().is_some_and(|c| c.is_uppercase() || c.is_ascii_digit());

@@ -1,87 +1,13 @@
 //! Recognises intimate texts, secrets and injections, and rates the worth of a statement.
 
-use std::sync::LazyLock;
-
 use super::{
-    rules::{STRONG_RULES, WEAK_RULES},
-    text::{Pattern, Word, prefix, sentences, words},
-    words::{DAYS, INTIMATE_STEMS, MEDICINES, STOP, TELLS_NOTHING, is_number},
+    rules::{INJECTION, INTIMATE, SECRET, STRONG_RULES, WEAK_RULES},
+    text::{Pattern, Word, any, prefix, sentences, words},
+    words::{DAYS, INTIMATE_STEMS, MEDICINES, STOP, TELLS, TELLS_NOTHING, is_number},
 };
 
 /// Most bytes of a text that are read here.
 const LOOKED_AT: usize = super::text::MAX_LOOKED_AT;
-
-/// Intimate words and phrases, as a whole.
-const INTIMATE_PHRASES: &[&str] = &[
-    "anxiety|ocd|std|sti|aids|gay|queer|trans|sex|sexual|sexuality|asexual|virgin|libido|affair|therapy|therapist|counselling|counseling|rehab|sober|cocaine|heroin|meth|overdose|gambling|xanax|prozac|zoloft|lithium|ssri|medication|medications|meds|pills|insulin|surgery|chronic|disease|illness|disorder|syndrome|symptoms|abortion|salary|debt|debts|mortgage|loan|loans|inheritance|arrested|prison|jail|probation|church|mosque|synagogue|temple|pray|praying|christian|jewish|jew|sikh|pagan|baptised|baptized|tory|labour|politically|immigration|grief|grieving|stillborn|menstrual|testosterone|estrogen|hormones|sterile|impotent|lump",
-    "i voted|vote .. for <x>",
-    "voting for <x>",
-    "came|come|coming out to|as",
-    "cheated|cheating on",
-    "self|self-harm harm|harming|harmed",
-    "cut|cutting|hurt|kill|killing myself",
-    "eating disorder",
-    "heart attack|failure|condition",
-    "blood pressure|sugar|test|type",
-    "had a stroke",
-    "credit score",
-    "net worth",
-    "i earn|make # <w>",
-    "i|we owe .. #",
-    "criminal record",
-    "restraining order",
-    "domestic violence",
-    "social security",
-    "passport number",
-    "one night stand",
-    "sleeping|slept|hooked up? with",
-    "my religion|faith|god|politics|income|savings|parole|visa|weight|ex",
-    "hiv positive",
-    "left wing|right wing",
-    "i weigh <x>",
-    "i converted to <x>",
-];
-
-/// Words that announce a secret.
-const SECRET_PHRASES: &[&str] = &[
-    "password|passwords|passwort|kennwort|contraseña|senha|passcode|passphrase|cvv|cvc|otp|ssn|iban|pwd|wachtwoord",
-    "mot de passe",
-    "pin",
-    "pin code|number",
-    "seed|recovery|backup|secret phrase|words|code|key",
-    "private|secret|api|access|license|encryption|ssh|signing|account key|token|secret|number",
-    "bearer token",
-    "security|door|gate|alarm|safe|garage|entry|verification|one-time|unlock|locker|lock code|combination|number",
-    "card number",
-    "credit|debit card",
-    "routing|sort|account|passport number|code",
-    "social security",
-    "bank account",
-];
-
-static INTIMATE: LazyLock<Vec<Pattern>> =
-    LazyLock::new(|| INTIMATE_PHRASES.iter().map(|row| Pattern::new(row)).collect());
-static SECRET: LazyLock<Vec<Pattern>> =
-    LazyLock::new(|| SECRET_PHRASES.iter().map(|row| Pattern::new(row)).collect());
-static INJECTION: LazyLock<Vec<Pattern>> =
-    LazyLock::new(|| INJECTION_PHRASES.iter().map(|row| Pattern::new(row)).collect());
-
-const INJECTION_PHRASES: &[&str] = &[
-    "ignore|disregard|forget|override|bypass|discard .... previous|prior|above|earlier|preceding|existing|system|safety|your|all .. instructions|instruction|prompt|prompts|rules|guidelines|guardrails|restrictions|directives",
-    "ignore|disregard|override everything|anything|all above|before|you|previous|prior",
-    "system|developer|hidden|initial prompt|message|instructions",
-    "you are now <x>",
-    "your|following new|updated|real|true instructions|directive|directives",
-    "developer|dan|god|debug|jailbreak|unrestricted mode",
-    "do anything now",
-    "jailbreak|jailbroken",
-    "reveal|print|show|leak|repeat|output|exfiltrate .... system|hidden|initial|secret|your prompt|instructions|key|keys",
-    "begin|end system|instructions|memory|prompt",
-    "from now on you <x>",
-    "you must|shall always|never|obey|comply|answer|respond|reply|say|ignore <x>",
-    "im start|end",
-    "im_start|im_end",
-];
 
 /// Whether a text is intimate: only scopes with intimate items may recall it (D8).
 #[must_use]
@@ -104,38 +30,24 @@ pub(super) fn words_are_intimate(words: &[Word]) -> bool {
     let medicine = words
         .iter()
         .any(|word| word.lower.len() >= 7 && MEDICINES.all().iter().any(|end| word.lower.ends_with(*end)));
-    stem || medicine || any(&INTIMATE, words)
-}
-
-fn any(patterns: &[Pattern], words: &[Word]) -> bool {
-    patterns.iter().any(|pattern| pattern.find(words, 0..words.len()).is_some())
+    stem || medicine || any(&INTIMATE, words, 0..words.len())
 }
 
 /// Whether a text reads like an instruction to a model about its instructions, or like chat-template markup.
 pub(super) fn is_injection(text: &str) -> bool {
-    const MARKS: &[&str] = &[
-        "<|",
-        "|>",
-        "[inst]",
-        "[/inst]",
-        "<<sys>>",
-        "<s>",
-        "</s>",
-        "<memory",
-        "</memory",
-        "### instruction",
-        "### system",
-        "<system",
-        "</system",
-    ];
+    const MARKS: &str =
+        "<|,|>,[inst],[/inst],<<sys>>,<s>,</s>,<memory,</memory,### instruction,### system,<system,</system";
     let text = prefix(text, LOOKED_AT);
     let lower = text.to_lowercase();
-    MARKS.iter().any(|mark| lower.contains(mark)) || any_sentence(&INJECTION, text)
+    MARKS.split(',').any(|mark| lower.contains(mark)) || any_sentence(&INJECTION, text)
 }
 
 fn any_sentence(patterns: &[Pattern], text: &str) -> bool {
     // Not `sentences`, which omits quotes and code: here they count.
-    text.split(['\n', '.', '!', '?', ';']).any(|part| any(patterns, &words(part, 0)))
+    text.split(['\n', '.', '!', '?', ';']).any(|part| {
+        let words = words(part, 0);
+        any(patterns, &words, 0..words.len())
+    })
 }
 
 /// Whether a text holds a password, a key, a card or account number, or similar. Such a text is never a fact.
@@ -147,15 +59,14 @@ pub fn is_secret(text: &str) -> bool {
     }
     text.split(['\n', '!', '?', ';']).any(|part| {
         let words = words(part, 0);
-        any(&SECRET, &words) && gives_a_value(part, &words)
+        any(&SECRET, &words, 0..words.len()) && gives_a_value(part, &words)
     })
 }
 
 /// Whether a text about a secret also contains one: "… is …", "…: …", or a word with digits.
 fn gives_a_value(part: &str, words: &[Word]) -> bool {
-    const TELLS: &[&str] = &["is", "are", "was", "ist", "lautet", "est", "es", "è", "é", "'s"];
     let told = words.windows(2).any(|pair| match pair {
-        [verb, next] => TELLS.contains(&verb.lower.as_str()) && !TELLS_NOTHING.contains(&next.lower),
+        [verb, next] => TELLS.contains(&verb.lower) && !TELLS_NOTHING.contains(&next.lower),
         _ => false,
     });
     told || part.contains([':', '='])
@@ -210,23 +121,8 @@ fn luhn(digits: &[u32]) -> bool {
 
 /// Whether a word looks like a key or token of a service, or like an American social security number.
 fn is_token(word: &str) -> bool {
-    const PREFIXES: &[&str] = &[
-        "sk-",
-        "pk-",
-        "ghp_",
-        "gho_",
-        "github_pat_",
-        "xoxb-",
-        "xoxp-",
-        "AKIA",
-        "AIza",
-        "eyJ",
-        "glpat-",
-        "hf_",
-        "npm_",
-        "pypi-",
-        "suiprivkey",
-    ];
+    const PREFIXES: &str =
+        "sk- pk- ghp_ gho_ github_pat_ xoxb- xoxp- AKIA AIza eyJ glpat- hf_ npm_ pypi- suiprivkey";
     let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
     let count = |test: fn(&char) -> bool| word.chars().filter(test).count();
     let mixed = count(char::is_ascii_digit) >= 3
@@ -239,7 +135,7 @@ fn is_token(word: &str) -> bool {
         parts.iter().map(|part| part.len()).eq([3, 2, 4])
             && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()))
     };
-    let prefixed = word.len() >= 16 && PREFIXES.iter().any(|prefix| word.starts_with(prefix));
+    let prefixed = word.len() >= 16 && PREFIXES.split(' ').any(|prefix| word.starts_with(prefix));
     ssn || hex || prefixed || (word.len() >= 24 && plain && mixed)
 }
 

@@ -5,6 +5,11 @@
 use baton_proto::text::folded;
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::words::{
+    ABBREVIATIONS, CONTRACTIONS, INNER, IS_AFTER, JOINING, KEEPING, NOT_A_NAME, PHRASE_ENDS, REQUESTS,
+    is_number, set,
+};
+
 /// Bytes of a message that the rules read: a message may be a pasted book, and facts about the user come
 /// first. The raw turn keeps all of it.
 pub(super) const MAX_LOOKED_AT: usize = 16 * 1024;
@@ -50,12 +55,6 @@ impl Sentence<'_> {
         self.text.trim_end_matches(['"', '“', '\'', ' ', '*']).ends_with([':', '：'])
     }
 }
-
-const ABBREVIATIONS: &[&str] = &[
-    "dr", "mr", "mrs", "ms", "prof", "st", "mt", "vs", "etc", "e.g", "i.e", "no", "jr", "sr", "approx",
-    "dept", "est", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
-    "a.m", "p.m", "u.s", "u.k",
-];
 
 /// The longest prefix of at most `limit` bytes that ends between characters.
 pub(super) fn prefix(text: &str, limit: usize) -> &str {
@@ -133,9 +132,7 @@ fn split_line<'a>(line: &'a str, offset: usize, found: &mut Vec<Sentence<'a>>) {
 
 /// Whether the text before a colon commands something about the text after it.
 fn commands(before: &str) -> bool {
-    words(before, 0).iter().any(|word| {
-        super::words::REQUESTS.contains(&word.lower) || super::words::KEEPING.contains(&word.lower)
-    })
+    words(before, 0).iter().any(|word| REQUESTS.contains(&word.lower) || KEEPING.contains(&word.lower))
 }
 
 /// Whether the text before a full stop ends in an abbreviation or an initial.
@@ -144,7 +141,7 @@ fn abbreviates(before: &str) -> bool {
     let lower = last.to_lowercase();
     let initial = last.chars().count() == 1 && last.chars().all(char::is_uppercase) && last != "I";
     let number = !last.is_empty() && before.trim() == last && last.chars().all(|c| c.is_ascii_digit());
-    initial || number || ABBREVIATIONS.contains(&lower.as_str())
+    initial || number || ABBREVIATIONS.contains(&lower)
 }
 
 fn push<'a>(line: &'a str, begin: usize, end: usize, offset: usize, found: &mut Vec<Sentence<'a>>) {
@@ -209,25 +206,10 @@ pub(super) fn words(text: &str, offset: usize) -> Vec<Word> {
 
 /// Expands a contraction.
 fn written_out(word: &str) -> Vec<String> {
-    let two = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
-    match word {
-        "can't" | "cannot" | "cant" => return two("can", "not"),
-        "won't" | "wont" => return two("will", "not"),
-        "im" | "i'm" => return two("i", "am"),
-        "ive" => return two("i", "have"),
-        "dont" => return two("do", "not"),
-        "doesnt" => return two("does", "not"),
-        "didnt" => return two("did", "not"),
-        "isnt" => return two("is", "not"),
-        "gonna" => return two("going", "to"),
-        "wanna" => return two("want", "to"),
-        "gotta" => return two("have", "to"),
-        "favorite" => return vec!["favourite".into()],
-        "neighbor" => return vec!["neighbour".into()],
-        "mom" | "mum" | "mommy" | "mummy" | "mama" => return vec!["mother".into()],
-        "dad" | "daddy" | "papa" => return vec!["father".into()],
-        _ => {}
+    if let Some(full) = CONTRACTIONS.get(word) {
+        return full.iter().map(|word| (*word).to_owned()).collect();
     }
+    let two = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
     for (suffix, full) in
         [("n't", "not"), ("'re", "are"), ("'ve", "have"), ("'ll", "will"), ("'d", "would"), ("'m", "am")]
     {
@@ -236,12 +218,7 @@ fn written_out(word: &str) -> Vec<String> {
         }
     }
     match word.strip_suffix("'s") {
-        Some(
-            stem @ ("he" | "she" | "it" | "that" | "there" | "here" | "what" | "who" | "where" | "how"
-            | "name" | "everything"),
-        ) => two(stem, "is"),
-        Some("mom" | "mum") => two("mother", "'s"),
-        Some("dad") => two("father", "'s"),
+        Some(stem) if IS_AFTER.contains(stem) => two(stem, "is"),
         // "My dog's called Rex", "my dog's name": the same two words in both cases.
         Some(stem) if !stem.is_empty() => two(stem, "'s"),
         _ => vec![word.to_owned()],
@@ -256,7 +233,7 @@ pub(super) fn clauses(words: &[Word]) -> Vec<std::ops::Range<usize>> {
     let mut cuts = vec![0];
     for (at, word) in words.iter().enumerate().skip(1) {
         let next_is_subject = words.get(at + 1).is_some_and(|next| SUBJECT.contains(&next.lower.as_str()));
-        if word.gap || (super::words::JOINING.contains(&word.lower) && next_is_subject) {
+        if word.gap || (JOINING.contains(&word.lower) && next_is_subject) {
             cuts.push(at);
         }
     }
@@ -323,47 +300,6 @@ const MAX_PHRASE: usize = 8;
 /// Most words of a `<X>`.
 const MAX_NAME: usize = 5;
 
-/// Words that end a `<x>`.
-const PHRASE_ENDS: &[&str] = &[
-    "and",
-    "but",
-    "because",
-    "since",
-    "although",
-    "though",
-    "while",
-    "if",
-    "which",
-    "who",
-    "now",
-    "currently",
-    "until",
-    "anymore",
-    "when",
-    "then",
-    "too",
-    "these",
-    "nowadays",
-    "again",
-    "however",
-    "whenever",
-    "so",
-    "with",
-    "after",
-    "before",
-    "where",
-    "right",
-    "lately",
-    "already",
-    "instead",
-    "anyway",
-    "everyday",
-    "today",
-    "please",
-    "during",
-    "as",
-];
-
 impl Pattern {
     /// Parses a pattern.
     pub(super) fn new(source: &str) -> Self {
@@ -374,22 +310,14 @@ impl Pattern {
             "<X>" => Element::Name,
             "<w>" => Element::One,
             "#" => Element::Number,
-            set if set.starts_with("<@") => {
-                let names = set.trim_start_matches("<@").trim_end_matches('>').split('|');
-                let words = names.flat_map(|name| super::words::set(name.trim_start_matches('@')));
-                Element::OneOf(words.map(|word| (*word).to_owned()).collect())
+            sets if sets.starts_with("<@") => {
+                let names = sets.trim_start_matches('<').trim_end_matches('>');
+                Element::OneOf(alternatives(names))
             }
             dots if dots.bytes().all(|b| b == b'.') => Element::Any(dots.len()),
             listed => {
                 let (list, optional) = listed.strip_suffix('?').map_or((listed, false), |list| (list, true));
-                let mut all = Vec::new();
-                for one in list.split('|') {
-                    match one.strip_prefix('@') {
-                        Some(set) => all.extend(super::words::set(set).iter().map(|word| (*word).to_owned())),
-                        None => all.push(one.to_owned()),
-                    }
-                }
-                Element::Words(all, optional)
+                Element::Words(alternatives(list), optional)
             }
         });
         Self { elements: elements.collect() }
@@ -404,6 +332,20 @@ impl Pattern {
             Some(Match { from, to, captures })
         })
     }
+}
+
+/// The words of a list such as `a|b|@set`.
+fn alternatives(list: &str) -> Vec<String> {
+    let words = list.split('|').flat_map(|one| match one.strip_prefix('@') {
+        Some(name) => set(name).collect(),
+        None => vec![one],
+    });
+    words.map(str::to_owned).collect()
+}
+
+/// Whether one of the patterns matches in `range`.
+pub(super) fn any(patterns: &[Pattern], words: &[Word], range: std::ops::Range<usize>) -> bool {
+    patterns.iter().any(|pattern| pattern.find(words, range.clone()).is_some())
 }
 
 fn step(
@@ -433,7 +375,7 @@ fn step(
             capture(rest, words, at, is_one.then_some(at + 1), begin, captures)
         }
         Element::Number => {
-            let is_number = words.get(at).is_some_and(|word| super::words::is_number(&word.lower));
+            let is_number = words.get(at).is_some_and(|word| is_number(&word.lower));
             capture(rest, words, at, is_number.then_some(at + 1), begin, captures)
         }
         Element::Name => capture(rest, words, at, name_end(words, at), begin, captures),
@@ -460,19 +402,14 @@ fn capture(
 
 /// The end of a name that begins at `at`: consecutive capitals, with small words allowed between two of them.
 pub(super) fn name_end(words: &[Word], at: usize) -> Option<usize> {
-    const INNER: &[&str] = &[
-        "of", "the", "de", "la", "le", "van", "von", "der", "den", "al", "bin", "da", "do", "dos", "del",
-        "di",
-    ];
-    let is_name =
-        |word: &Word| word.capital && word.lower != "i" && !super::words::NOT_A_NAME.contains(&word.lower);
+    let is_name = |word: &Word| word.capital && word.lower != "i" && !NOT_A_NAME.contains(&word.lower);
     words.get(at).filter(|word| is_name(word))?;
     let mut end = at + 1;
     while end < at + MAX_NAME {
         match (words.get(end), words.get(end + 1)) {
             (Some(word), _) if !word.gap && is_name(word) => end += 1,
             (Some(inner), Some(next))
-                if !inner.gap && !next.gap && INNER.contains(&inner.lower.as_str()) && is_name(next) =>
+                if !inner.gap && !next.gap && INNER.contains(&inner.lower) && is_name(next) =>
             {
                 end += 2;
             }
@@ -486,11 +423,11 @@ fn phrase_end(words: &[Word], at: usize) -> Option<usize> {
     let mut end = at;
     while end < at + MAX_PHRASE {
         match words.get(end) {
-            Some(word) if end == at || !(word.gap || PHRASE_ENDS.contains(&word.lower.as_str())) => end += 1,
+            Some(word) if end == at || !(word.gap || PHRASE_ENDS.contains(&word.lower)) => end += 1,
             _ => break,
         }
     }
-    let stops_at_once = words.get(at).is_none_or(|word| PHRASE_ENDS.contains(&word.lower.as_str()));
+    let stops_at_once = words.get(at).is_none_or(|word| PHRASE_ENDS.contains(&word.lower));
     (end > at && !stops_at_once).then_some(end)
 }
 

@@ -1,113 +1,37 @@
-//! Consolidation of the graph (E8): changes that no single write can decide.
+//! Consolidation of the graph (E8): edges with the same ends and meaning become one edge, with more confidence. No single
+//! write can decide that.
 //!
-//! - Duplicate entities are merged.
-//! - Facts with the same meaning are merged or linked.
-//! - Edges with the same meaning are merged, with more confidence.
-//! - Edges whose words were deleted are removed.
-//!
-//! Orphaned entities need no pass: an entity is deleted with the last fact that names it.
-//!
-//! Nothing is merged across scope, author or trust. A pass reads a bounded part, makes a bounded number of
-//! changes, and logs them. Passes repeat until one finds no work, which is recorded; the next one follows
-//! once the log has grown. The pure part, [`GraphPass`], decides; the rest reads vectors and commits.
+//! A pass makes a bounded number of changes. Passes repeat until one finds no work, which is recorded; the next one follows
+//! once the log has grown.
 
-mod pass;
-
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::atomic::Ordering,
-};
-
-use pass::GraphPass;
+use std::collections::{BTreeMap, HashMap};
 
 use super::Step;
 use crate::{
     api::Result,
     events::Event,
     ids::OwnerId,
-    owner::{CommitOutcome, Owner, busy},
+    model::{Edge, Kind},
+    owner::{Owner, Plan},
     service::Memory,
 };
 
 /// Events after which a graph is consolidated again.
 const CONSOLIDATE_EVERY: u64 = 256;
-/// Facts that one pass compares with others.
-const FACTS_PER_PASS: usize = 256;
-/// Most passes of one call: each makes about a hundred changes.
-const PASSES_AT_ONCE: usize = 1_000;
-
-/// The changes of a consolidation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConsolidationReport {
-    /// Entities that were merged into another one.
-    pub entities_merged: u64,
-    /// Facts that were merged into another one with the same meaning.
-    pub facts_merged: u64,
-    /// Pairs of similar facts that were linked.
-    pub facts_linked: u64,
-    /// Edges that were merged into another one.
-    pub edges_merged: u64,
-    /// Edges whose confidence was raised.
-    pub edges_raised: u64,
-    /// Edges whose evidence was deleted.
-    pub edges_ended: u64,
-}
-
-impl ConsolidationReport {
-    /// All changes together.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.entities_merged
-            + self.facts_merged
-            + self.facts_linked
-            + self.edges_merged
-            + self.edges_raised
-            + self.edges_ended
-    }
-
-    fn add(&mut self, other: Self) {
-        self.entities_merged += other.entities_merged;
-        self.facts_merged += other.facts_merged;
-        self.facts_linked += other.facts_linked;
-        self.edges_merged += other.edges_merged;
-        self.edges_raised += other.edges_raised;
-        self.edges_ended += other.edges_ended;
-    }
-}
+/// Ended edges of one pass.
+const CHANGES_PER_PASS: usize = 128;
+/// Most confidence that repetition gives: repetition does not prove a fact.
+const MAX_CONFIDENCE: f32 = 0.95;
 
 impl Memory {
-    /// Consolidates an owner's graph until no work is left. Memory does this by itself as the log grows.
-    ///
-    /// # Errors
-    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable),
-    /// [`MemoryError::Damaged`](crate::api::MemoryError::Damaged).
-    pub async fn consolidate(&self, owner: OwnerId) -> Result<ConsolidationReport> {
-        let mut all = ConsolidationReport::default();
-        for _ in 0..PASSES_AT_ONCE {
-            let (done, more) = self.consolidate_once(owner).await?;
-            all.add(done);
-            if !more {
-                break;
-            }
-        }
-        Ok(all)
-    }
-
     /// One pass, if it is due.
     pub(super) async fn consolidate_if_due(&self, owner: OwnerId) -> Result<Step> {
         if !self.read(owner, |owner| Ok(owner.is_consolidation_due())).await? {
             return Ok(Step::Idle);
         }
-        self.consolidate_once(owner).await?;
-        Ok(Step::Done)
-    }
-
-    /// One pass: its changes, and whether another pass may find more.
-    async fn consolidate_once(&self, owner: OwnerId) -> Result<(ConsolidationReport, bool)> {
         let now_ms = self.now_ms();
-        let (done, more) = self.hold(owner, async |owner| owner.consolidate(now_ms).await).await?;
-        self.inner.counters.consolidated.fetch_add(done.total(), Ordering::Relaxed);
-        Ok((done, more))
+        self.write(owner, |owner| Ok((owner.plan_consolidation(now_ms), ()))).await?;
+        Ok(Step::Done)
     }
 }
 
@@ -116,38 +40,53 @@ impl Owner {
         self.state.next >= self.state.consolidated + CONSOLIDATE_EVERY
     }
 
-    /// One pass: its changes, and whether another pass may find more.
-    async fn consolidate(&mut self, now_ms: u64) -> Result<(ConsolidationReport, bool)> {
-        for _ in 0..crate::owner::COMMIT_TRIES {
-            let facts = pass::new_facts(&self.state, FACTS_PER_PASS);
-            let pairs = pass::pairs(&self.state, &facts);
-            let numbers: BTreeSet<u64> = pairs.iter().flat_map(|(a, b)| [*a, *b]).collect();
-            let features =
-                if numbers.is_empty() { BTreeMap::new() } else { self.kept_features(&numbers).await? };
-            let looked_to = facts.last().filter(|_| facts.len() == FACTS_PER_PASS).map(|last| last + 1);
-            let mut pass = GraphPass::new(self, now_ms);
-            pass.compare_facts(&pairs, &features);
-            // Steps over the whole graph wait for the pass that reaches the end of the log.
-            if looked_to.is_none() {
-                pass.merge_entities();
-                pass.merge_edges();
-                pass.end_edges_without_evidence();
-            }
-            let (mut plan, done) = pass.finish();
-            let settled =
-                plan.events.is_empty() && self.state.consolidated < looked_to.unwrap_or(self.state.next);
-            if settled {
-                // The number of this event counts as checked too.
-                let up_to = looked_to.unwrap_or(self.state.next + 1);
-                plan.events.push(Event::Consolidated { up_to, at_ms: now_ms });
-            }
-            let more = !plan.events.is_empty();
-            match self.commit(plan.quiet()).await? {
-                CommitOutcome::Done => return Ok((done, more)),
-                CommitOutcome::Conflict => {}
-            }
+    fn plan_consolidation(&self, now_ms: u64) -> Plan {
+        let mut same: BTreeMap<_, Vec<(u64, &Edge)>> = BTreeMap::new();
+        for (number, edge) in &self.state.edges {
+            same.entry((edge.from, edge.to, &edge.label)).or_default().push((*number, edge));
         }
-        Err(busy())
+        let (mut events, mut ended) = (Vec::new(), Vec::new());
+        for edges in same.values() {
+            if ended.len() >= CHANGES_PER_PASS {
+                break;
+            }
+            let [(first, kept), others @ ..] = edges.as_slice() else { continue };
+            let confidence = self.confidence(edges);
+            if confidence > kept.confidence + f32::EPSILON {
+                let best = others
+                    .iter()
+                    .map(|(_, edge)| *edge)
+                    .fold(*kept, |best, edge| if edge.confidence > best.confidence { edge } else { best });
+                events.push(Event::EdgeAdded(Edge { confidence, ..best.clone() }));
+                ended.push(*first);
+            }
+            ended.extend(others.iter().map(|(number, _)| *number));
+        }
+        events.push(match ended.is_empty() {
+            // The number of this event counts as checked too.
+            true => Event::Consolidated { up_to: self.state.next + 1, at_ms: now_ms },
+            false => Event::EdgesEnded { edges: ended },
+        });
+        Plan::of(events).quiet()
+    }
+
+    /// The confidence of edges with the same meaning. Each separate evidence makes it less likely that all are wrong, and so
+    /// does each repetition of their fact. It never falls.
+    fn confidence(&self, edges: &[(u64, &Edge)]) -> f32 {
+        let (mut evidence, mut highest, mut repeats) = (HashMap::<&str, f32>::new(), 0.0_f32, 0);
+        for (_, edge) in edges {
+            let best = evidence.entry(&edge.evidence).or_default();
+            *best = best.max(edge.confidence);
+            highest = highest.max(edge.confidence);
+            let ends = [edge.from, edge.to].into_iter().filter_map(|id| self.state.entry(id));
+            let facts = ends.filter(|entry| entry.item.kind == Kind::Fact && entry.is_live());
+            repeats = facts.map(|entry| entry.repeats).fold(repeats, u64::max);
+        }
+        let doubts = evidence.values().map(|confidence| 1.0 - confidence.clamp(0.0, 1.0));
+        let together = 1.0 - doubts.product::<f32>();
+        let repeats = i32::try_from(repeats).unwrap_or(30).min(30);
+        let said = if repeats == 0 { 0.0 } else { 1.0 - 0.5_f32.powi(repeats + 1) };
+        highest.max(together.max(said).min(MAX_CONFIDENCE))
     }
 }
 

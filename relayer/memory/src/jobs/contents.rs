@@ -1,7 +1,5 @@
 //! Embedding, and contents on Walrus.
 
-use std::sync::atomic::Ordering;
-
 use baton_keys::secret::random_bytes;
 use baton_models::embed::EmbedRole;
 
@@ -68,7 +66,6 @@ impl Memory {
         let vectors = match self.inner.parts.embedder.embed(EmbedRole::Document, &slices).await {
             Ok(vectors) if vectors.len() == texts.len() => vectors,
             Ok(_) | Err(_) => {
-                self.inner.counters.embedding_failures.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(items = texts.len(), "the embedder failed; it will be asked again");
                 return Ok(Step::Failed);
             }
@@ -103,7 +100,6 @@ impl Memory {
         let ids = match contents.put(&named).await {
             Ok(ids) => ids,
             Err(error) => {
-                self.inner.counters.content_failures.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(%error, items = named.len(), "contents could not be stored on Walrus; they will be again");
                 return Ok(Step::Failed);
             }
@@ -120,7 +116,6 @@ impl Memory {
             Ok((Plan::of(events).quiet(), ()))
         })
         .await?;
-        self.inner.counters.contents_stored.fetch_add(stored.len() as u64, Ordering::Relaxed);
         Ok(Step::Done)
     }
 

@@ -1,15 +1,13 @@
 //! Summaries of older messages (C13).
 
-use baton_keys::secret::random_bytes;
-
 use super::Step;
 use crate::{
     api::Result,
-    events::{Event, StoredItem, StoredKey},
+    events::Event,
     extraction::{self, SummaryMessage},
     ids::{ItemId, OwnerId, SessionId},
     limits::MAX_FACT_BYTES,
-    model::{Author, Consent, Item, Kind, Layer, Provenance, Role},
+    model::{Author, Kind, Role},
     owner::{Owner, Plan},
     service::Memory,
     state::Entry,
@@ -95,30 +93,13 @@ impl Owner {
         if there.len() != sources.len() {
             return Plan::default();
         }
-        let Some(place) = self.state.places.session(session) else { return Plan::default() };
+        let Some(target) = self.target_of(session) else { return Plan::default() };
         let time_ms = there.iter().map(|entry| entry.item.provenance.time_ms).max().unwrap_or_default();
-        let item = Item {
-            id: ItemId(random_bytes()),
-            kind: Kind::Summary,
-            layer: Layer::Episode,
-            role: Role::Summary,
-            text: text.into(),
-            stable_key: None,
-            project: place.project,
-            persona: place.persona,
-            provenance: Provenance {
-                session: Some(session),
-                turn: None,
-                author: Author::Assistant,
-                time_ms,
-                sources: sources.to_vec(),
-            },
-            consent: Consent::Granted,
-            intimate: there.iter().any(|entry| entry.item.intimate),
-            salience: 0.4,
-            valid_from_ms: time_ms,
-            content_hash: self.content_hash(Author::Assistant, Kind::Summary, text),
-        };
-        Plan::of(vec![Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))])
+        let mut item = self.new_item(target, Kind::Summary, Author::Assistant, text.into(), time_ms);
+        item.role = Role::Summary;
+        item.provenance.sources = sources.to_vec();
+        item.intimate = there.iter().any(|entry| entry.item.intimate);
+        item.salience = 0.4;
+        Plan::of(vec![Event::added(item)])
     }
 }

@@ -1,6 +1,6 @@
 //! Extracts facts from each turn, and again from skipped turns together.
 
-use std::{collections::HashMap, sync::atomic::Ordering};
+use std::collections::HashMap;
 
 use super::Step;
 use crate::{
@@ -74,7 +74,6 @@ impl Memory {
                 }
                 Err(error) => {
                     tracing::info!(%error, tries = turn.failures + 1, "a model's extraction failed");
-                    self.inner.counters.extraction_failures.fetch_add(1, Ordering::Relaxed);
                     let failed = Event::ExtractionFailed { turn: turn.number, at_ms: now_ms };
                     self.write(owner, |_| Ok((Plan::of(vec![failed.clone()]).quiet(), ()))).await?;
                     step = Step::Failed;
@@ -100,7 +99,6 @@ impl Memory {
                 tries = failures,
                 "a model's extraction is given up: rules alone decide on the turn"
             );
-            self.inner.counters.extractions_abandoned.fetch_add(1, Ordering::Relaxed);
         }
         if rules.mode == Mode::SafeRedirect {
             return Ok(ExtractedFacts::refused());

@@ -54,15 +54,13 @@ impl KeyFolder {
     pub(crate) fn open(path: &Path, master: MasterKey) -> Result<Self, KeyringError> {
         let failed = |source| KeyringError::Io { path: path.to_owned(), source };
         create_private_folder(&path.join("locks")).map_err(failed)?;
-        let check = path.join(CHECK_FILE);
-        let wanted = hex::encode(master.folder_check());
-        match std::fs::read_to_string(&check) {
-            Ok(found) if found.trim_end() == wanted => {}
-            Ok(_) => return Err(KeyringError::WrongMaster { folder: path.to_owned() }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                replace_private(&check, format!("{wanted}\n").as_bytes()).map_err(failed)?;
+        match Self::has_master(path, &master).map_err(failed)? {
+            Some(true) => {}
+            Some(false) => return Err(KeyringError::WrongMaster { folder: path.to_owned() }),
+            None => {
+                let mark = format!("{}\n", hex::encode(master.folder_check()));
+                replace_private(&path.join(CHECK_FILE), mark.as_bytes()).map_err(failed)?;
             }
-            Err(error) => return Err(failed(error)),
         }
         Ok(Self { path: path.to_owned(), master })
     }

@@ -113,8 +113,9 @@ pub(crate) struct Keyring {
     pub(crate) owner: OwnerId,
     secret: OwnerSecret,
     keys: BTreeMap<Segment, SegmentKey>,
-    redactions: Vec<Redaction>,
-    mark: Mark,
+    pub(crate) redactions: Vec<Redaction>,
+    /// The database's least progress at the file's last write.
+    pub(crate) mark: Mark,
 }
 
 impl Keyring {
@@ -138,20 +139,6 @@ impl Keyring {
         let now = self.keys.iter().filter(|(segment, _)| features(segment)).map(|(_, key)| key);
         let open = self.redactions.iter().filter(|open| features(&open.segment));
         now.chain(open.filter_map(|open| open.new.as_ref())).map(SegmentKey::row_key).collect()
-    }
-
-    /// The database's least progress at the file's last write.
-    pub(crate) fn mark(&self) -> Mark {
-        self.mark
-    }
-
-    pub(crate) fn raise_mark(&mut self, seen: Mark) {
-        self.mark.raise(seen);
-    }
-
-    /// Gives up lost data.
-    pub(crate) fn lower_mark(&mut self, found: Mark) {
-        self.mark = found;
     }
 
     pub(crate) fn same_secret(&self, other: &Self) -> bool {
@@ -204,10 +191,6 @@ impl Keyring {
     #[cfg(test)]
     pub(crate) fn all_keys(&self) -> impl Iterator<Item = &SegmentKey> {
         self.keys.values().chain(self.redactions.iter().filter_map(|open| open.new.as_ref()))
-    }
-
-    pub(crate) fn redactions(&self) -> &[Redaction] {
-        &self.redactions
     }
 
     /// Ends a redaction that took place, and removes the old key. If the redaction is not open, another
@@ -345,7 +328,7 @@ mod tests {
             ring.extend(&segments).unwrap();
             let gone = if empty { segments.clone() } else { BTreeSet::new() };
             ring.begin(&segments, &gone);
-            ring.raise_mark(Mark { version: 7, events: 9 });
+            ring.mark.raise(Mark { version: 7, events: 9 });
             let read = Keyring::decode(&ring.encode()).unwrap();
             prop_assert!(read.same_secret(&ring) && read.keys == ring.keys && read.redactions == ring.redactions);
             prop_assert!(read.mark == ring.mark);
@@ -364,7 +347,7 @@ mod tests {
                 let open = ring.begin(&segment, &if empty { segment.clone() } else { BTreeSet::new() }).remove(0);
                 prop_assert!(ring.find(open.segment, before.id).is_some());
                 if took_place { ring.complete(&open) } else { ring.cancel(&open) }
-                prop_assert!(ring.redactions().is_empty());
+                prop_assert!(ring.redactions.is_empty());
                 prop_assert_eq!(ring.find(open.segment, before.id).is_some(), !took_place);
                 let now = ring.current(open.segment).map(|key| key.id);
                 let wanted = if took_place { open.new.map(|key| key.id) } else { Some(before.id) };

@@ -12,7 +12,6 @@ use crate::{
     ids::ItemId,
     model::Kind,
     search::QuantisedVector,
-    state::Entry,
     storage::Space,
     vault::{Changes, Secret},
 };
@@ -86,22 +85,12 @@ impl Owner {
         if destroys {
             self.unpack(&mut changes, &self.rewritten(&plan)).await?;
         }
-        let singles = |changes: &[(Space, u64)]| -> Vec<u64> {
-            changes.iter().filter(|(space, _)| *space == Space::Features).map(|(_, number)| *number).collect()
-        };
-        let written: Vec<(Space, u64)> =
-            changes.put.iter().map(|(space, number, _)| (*space, *number)).collect();
-        let written = singles(&written);
-        let removed: BTreeSet<u64> = singles(&changes.remove).into_iter().collect();
-        let committed =
-            if destroys { self.vault.redact(changes).await } else { self.vault.commit(changes).await };
-        match committed {
-            Ok(_) => {}
-            Err(error) if error.is_conflict() => {
-                self.catch_up().await?;
-                return Ok(CommitOutcome::Conflict);
-            }
-            Err(error) => return Err(error.into()),
+        let single = |(space, number)| (space == Space::Features).then_some(number);
+        let written: Vec<u64> =
+            changes.put.iter().filter_map(|(space, number, _)| single((*space, *number))).collect();
+        let removed: BTreeSet<u64> = changes.remove.iter().copied().filter_map(single).collect();
+        if self.make_durable(changes, destroys).await? == CommitOutcome::Conflict {
+            return Ok(CommitOutcome::Conflict);
         }
         for (number, event) in &plan.rewrites {
             if let Event::Added(stored) = event {
@@ -122,6 +111,21 @@ impl Owner {
             self.snapshot_at = 0;
         }
         Ok(CommitOutcome::Done)
+    }
+
+    /// Makes changes durable; `destroys` makes former bytes unreadable. On a conflict, it folds in the other writer's
+    /// changes.
+    pub(super) async fn make_durable(&mut self, changes: Changes, destroys: bool) -> Result<CommitOutcome> {
+        let committed =
+            if destroys { self.vault.redact(changes).await } else { self.vault.commit(changes).await };
+        match committed {
+            Ok(_) => Ok(CommitOutcome::Done),
+            Err(error) if error.is_conflict() => {
+                self.catch_up().await?;
+                Ok(CommitOutcome::Conflict)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Items whose words a plan deletes or replaces.
@@ -189,16 +193,7 @@ impl Owner {
             }
         }
         let removes = !changes.remove.is_empty();
-        let committed =
-            if removes { self.vault.redact(changes).await } else { self.vault.commit(changes).await };
-        match committed {
-            Ok(_) => Ok(CommitOutcome::Done),
-            Err(error) if error.is_conflict() => {
-                self.catch_up().await?;
-                Ok(CommitOutcome::Conflict)
-            }
-            Err(error) => Err(error.into()),
-        }
+        self.make_durable(changes, removes).await
     }
 
     /// The plan that deletes these items and the entities that only they name: it redacts their events and
@@ -238,9 +233,10 @@ impl Owner {
 
     /// Whether a fact or message outside `except` contains these words.
     pub(crate) fn says_somewhere(&self, words: &str, except: &HashSet<ItemId>) -> bool {
-        let said = |entry: &Entry| matches!(entry.item.kind, Kind::Fact | Kind::Episode);
-        let others =
-            self.state.entries.values().filter(|entry| said(entry) && !except.contains(&entry.item.id));
-        others.into_iter().any(|entry| entry.item.text.contains(words))
+        self.state.entries.values().map(|entry| &entry.item).any(|item| {
+            matches!(item.kind, Kind::Fact | Kind::Episode)
+                && !except.contains(&item.id)
+                && item.text.contains(words)
+        })
     }
 }

@@ -10,7 +10,7 @@ use baton_proto::{codec, text::composed};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use super::{Owner, VectorKind, encode};
+use super::{CommitOutcome, Owner, VectorKind, encode};
 use crate::{
     api::Result,
     events::StoredItem,
@@ -150,7 +150,7 @@ impl Owner {
         let Some(entry) = self.state.entries.get(&number) else { return };
         let mut features = features_of(&entry.item, &self.hasher);
         features.vector = Some(vector.clone());
-        let record = FeatureRecord::new(features, &self.kind.embedder);
+        let record = FeatureRecord::new(features, &self.index.kind.embedder);
         changes.put.push((Space::Features, number, encode(&record)));
     }
 
@@ -205,7 +205,7 @@ impl Owner {
             let (first, last) = range_of(number);
             let there = |number: &u64| self.state.entries.contains_key(number);
             let records = records_between(&self.vault, first, last).await?;
-            let VectorKind { embedder, dimensions } = &self.kind;
+            let VectorKind { embedder, dimensions } = &self.index.kind;
             let items = records
                 .iter()
                 .filter(|(number, record)| there(number) && record.is_of(embedder, *dimensions))
@@ -225,33 +225,11 @@ impl Owner {
                 changes.put.push((Space::Packs, number, bytes));
             }
         }
-        match self.vault.commit(changes).await {
+        if self.make_durable(changes, false).await? == CommitOutcome::Done {
             // Items that could not be packed are skipped until the owner opens again.
-            Ok(_) => self.loose.retain(|number| !looked_at.contains(number)),
-            Err(error) if error.is_conflict() => self.catch_up().await?,
-            Err(error) => return Err(error.into()),
+            self.loose.retain(|number| !looked_at.contains(number));
         }
         Ok(true)
-    }
-
-    /// The stored features of some items, with vectors only from the current embedder.
-    pub(crate) async fn kept_features(&self, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Features>> {
-        let mut kept = BTreeMap::new();
-        let packs: BTreeSet<u64> = numbers.iter().map(|number| pack_of(*number)).collect();
-        for pack in packs {
-            let (first, last) = range_of(pack);
-            let records = records_between(&self.vault, first, last).await?;
-            let wanted = records.into_iter().filter(|(number, _)| numbers.contains(number));
-            kept.extend(wanted.map(|(number, mut record)| {
-                let current = record.is_of(&self.kind.embedder, self.kind.dimensions);
-                let mut features = std::mem::take(&mut record.features);
-                if !current {
-                    features.vector = None;
-                }
-                (number, features)
-            }));
-        }
-        Ok(kept)
     }
 }
 

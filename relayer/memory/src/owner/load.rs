@@ -3,7 +3,9 @@
 use baton_proto::codec;
 use tokio::task::JoinError;
 
-use super::{MAX_EVENT_BYTES, Owner, damaged, encode, features::features_of, index::StoredFeatures};
+use super::{
+    CommitOutcome, MAX_EVENT_BYTES, Owner, damaged, encode, features::features_of, index::StoredFeatures,
+};
 use crate::{
     api::{MemoryError, Result},
     events::Event,
@@ -210,11 +212,9 @@ impl Owner {
         bytes.extend_from_slice(&state);
         let mut changes = Changes::default();
         changes.put.push((Space::Snapshot, 0, bytes));
-        match self.vault.commit(changes).await {
-            Ok(_) => self.snapshot_at = self.state.next,
-            // Another writer was faster; its next snapshot will do.
-            Err(error) if error.is_conflict() => self.catch_up().await?,
-            Err(error) => return Err(error.into()),
+        // If another writer was faster, its next snapshot will do.
+        if self.make_durable(changes, false).await? == CommitOutcome::Done {
+            self.snapshot_at = self.state.next;
         }
         Ok(())
     }

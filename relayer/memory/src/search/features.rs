@@ -1,6 +1,9 @@
 //! The stored search features of a text.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::LazyLock,
+};
 
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -98,7 +101,7 @@ pub fn document_features(text: &str, speaker: &str, time_ms: u64, hasher: &TermH
             Cue::OnlyAsks => only_asks(&normal),
             Cue::EndsAsking => normal.trim_end().ends_with('?'),
             Cue::Own => words(&normal).any(|word| OWN_WORDS.contains(&word)),
-            Cue::When => words(&normal).any(|word| WHEN_WORDS.contains(&word)),
+            Cue::When => words(&normal).any(|word| WHEN_WORDS.contains(word)),
         };
         if there {
             counts.add(TermKind::Cue, cue.name().to_owned());
@@ -117,42 +120,13 @@ pub(super) const OWN_WORDS: &[&str] =
     &["i", "my", "me", "mine", "we", "our", "us", "ours", "myself", "ourselves"];
 
 /// Words that state a time.
-const WHEN_WORDS: &[&str] = &[
-    "yesterday",
-    "today",
-    "tomorrow",
-    "tonight",
-    "ago",
-    "last",
-    "next",
-    "recently",
-    "since",
-    "week",
-    "weeks",
-    "weekend",
-    "month",
-    "months",
-    "year",
-    "years",
-    "monday",
-    "tuesday",
-    "wednesday",
-    "thursday",
-    "friday",
-    "saturday",
-    "sunday",
-    "january",
-    "february",
-    "march",
-    "april",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-];
+static WHEN_WORDS: LazyLock<HashSet<&str>> = LazyLock::new(|| {
+    "yesterday today tomorrow tonight ago last next recently since week weeks weekend month months year \
+     years monday tuesday wednesday thursday friday saturday sunday january february march april june july \
+     august september october november december"
+        .split(' ')
+        .collect()
+});
 
 /// Whether every sentence with at least three content words is a question.
 fn only_asks(normal: &str) -> bool {

@@ -3,6 +3,8 @@
 //! Items occupy slots. A word's postings are ascending by slot, so that a scan reads memory forwards. Vectors
 //! lie in blocks that never move, so that growth leaves no copies.
 
+use std::collections::HashMap;
+
 use zeroize::Zeroize as _;
 
 use super::{
@@ -10,7 +12,6 @@ use super::{
     candidates::{Bm25, CosineStatistics, CosineSums, NOTHING, Shares, Statistics},
     features::Cue,
     question::Question,
-    table::Table,
     vector::{as_cosine, dot},
 };
 
@@ -39,9 +40,10 @@ pub struct Index {
     /// 0 for a slot without a vector.
     scales: Vec<f32>,
     blocks: Vec<Box<[i8]>>,
-    slots: Table,
+    slots: HashMap<u64, u32>,
     free: Vec<u32>,
-    ids: Table,
+    /// The id of each hash. Its freed memory has hashes under the owner's key, and no words.
+    ids: HashMap<u64, u32>,
     postings: Vec<Vec<Posting>>,
 }
 
@@ -58,7 +60,7 @@ impl Index {
     /// Whether an item is in it.
     #[must_use]
     pub fn contains(&self, number: u64) -> bool {
-        self.slots.get(number).is_some()
+        self.slots.contains_key(&number)
     }
 
     /// Items in it.
@@ -78,7 +80,7 @@ impl Index {
     pub fn bytes(&self) -> usize {
         let postings: usize = self.postings.iter().map(|list| list.capacity() * size_of::<Posting>()).sum();
         let terms: usize = self.terms.iter().map(|terms| size_of_val(&**terms)).sum();
-        let maps = self.slots.bytes() + self.ids.bytes();
+        let maps = (self.slots.capacity() + self.ids.capacity()) * size_of::<(u64, u32)>();
         let slots = self.numbers.capacity() * (8 + 4 + 4 + size_of::<Box<[u32]>>());
         postings
             + terms
@@ -114,14 +116,14 @@ impl Index {
 
     /// Sets or removes an item's vector. Does nothing for an unknown item.
     pub fn set_vector(&mut self, number: u64, vector: Option<QuantisedVector>) {
-        if let Some(slot) = self.slots.get(number) {
+        if let Some(slot) = self.slots.get(&number).copied() {
             self.put_vector(slot, vector.as_ref());
         }
     }
 
     /// Removes an item and wipes its data. Returns whether it existed.
     pub fn remove(&mut self, number: u64) -> bool {
-        let Some(slot) = self.slots.remove(number) else { return false };
+        let Some(slot) = self.slots.remove(&number) else { return false };
         let at = slot as usize;
         let mut ids = std::mem::take(&mut self.terms[at]);
         for id in &ids {
@@ -157,7 +159,7 @@ impl Index {
 
     fn term_id(&mut self, hash: u64) -> u32 {
         let next = u32::try_from(self.postings.len()).expect("memory holds fewer than 2^32 terms");
-        let id = self.ids.get_or_insert(hash, next);
+        let id = *self.ids.entry(hash).or_insert(next);
         if id == next {
             self.postings.push(Vec::new());
         }
@@ -185,7 +187,7 @@ impl Index {
     }
 
     fn list(&self, hash: u64) -> &[Posting] {
-        let list = self.ids.get(hash).and_then(|id| self.postings.get(id as usize));
+        let list = self.ids.get(&hash).and_then(|id| self.postings.get(*id as usize));
         list.map_or(&[], Vec::as_slice)
     }
 

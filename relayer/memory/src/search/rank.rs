@@ -87,20 +87,9 @@ const NEWEST: f32 = 2.0;
 /// Words of a full text; more words add nothing. Facts and summaries count as this long.
 const FULL_LENGTH: u32 = 24;
 
-/// Ranks the results of a scan, best first, at most `limit`.
+/// Ranks the results of a scan with the caller's weights, best first, at most `limit`.
 #[must_use]
 pub fn rank(
-    question: &Question,
-    candidates: &Candidates,
-    documents: &dyn Documents,
-    limit: usize,
-) -> Vec<RankedItem> {
-    rank_weighted(question, candidates, documents, &Weights::default(), limit)
-}
-
-/// The same with the caller's weights.
-#[must_use]
-pub fn rank_weighted(
     question: &Question,
     candidates: &Candidates,
     documents: &dyn Documents,

@@ -125,7 +125,7 @@ impl<'a> RowQuestion<'a> {
             terms: self.terms.iter().map(|hash| key.term(*hash)).collect(),
             signs: self.question.vector().map(|vector| key.signs(self.embedder, vector)),
         });
-        RowQuery { keyed: keyed.collect() }
+        keyed.collect()
     }
 
     /// Selects the visible items with most evidence of their own, at most `most`. `visible` is ascending.
@@ -264,10 +264,10 @@ mod tests {
     }
 
     /// As the database compares.
-    fn compare(rows: &[SearchRow], query: &RowQuery) -> RowScan {
+    fn compare(rows: &[SearchRow], query: &[KeyedQuery]) -> RowScan {
         let mut scan = RowScan::default();
         for row in rows {
-            let Some(keyed) = query.keyed.iter().find(|keyed| keyed.key == row.key) else { continue };
+            let Some(keyed) = query.iter().find(|keyed| keyed.key == row.key) else { continue };
             for set in keyed.terms.chunks(TERMS_OF_A_SET) {
                 let has = |term: &u32| row.terms.binary_search(term).is_ok();
                 let bits = set.iter().enumerate().filter(|(_, term)| has(term)).map(|(at, _)| 1 << at);

@@ -1,11 +1,11 @@
 //! Closes owners and stores their markers; handles a database with lost data.
 
-use std::sync::{PoisonError, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
-use super::{Memory, OwnerSlot};
-use crate::dates::millis;
+use super::{Memory, OwnerSlot, is_held};
 use crate::{
     api::Result,
+    dates::millis,
     ids::OwnerId,
     limits::{MAX_OPEN_OWNERS, OWNER_IDLE},
     owner::{JOB, filler},
@@ -17,8 +17,7 @@ impl Memory {
     pub fn close_idle(&self) {
         let before = self.now_ms().saturating_sub(millis(OWNER_IDLE));
         self.slots().retain(|_, slot| {
-            let held = std::sync::Arc::strong_count(slot) > 1;
-            let stays = held || slot.used_ms.load(Ordering::Relaxed) >= before;
+            let stays = is_held(slot) || slot.used_ms.load(Ordering::Relaxed) >= before;
             if !stays {
                 self.note_closed(slot);
             }
@@ -40,7 +39,7 @@ impl Memory {
         let slots: Vec<_> = self.slots().drain().map(|(_, slot)| slot).collect();
         for slot in slots {
             // A task that still uses the owner ends first.
-            let marker = slot.owner.read().await.as_ref().and_then(|owner| owner.vault().marker());
+            let marker = slot.owner.read().await.as_ref().and_then(|owner| owner.vault.marker());
             self.write_marks(marker.into_iter().collect()).await;
         }
         self.write_closed().await;
@@ -48,8 +47,8 @@ impl Memory {
 
     /// Queues the marker of a closed owner.
     pub(super) fn note_closed(&self, slot: &OwnerSlot) {
-        let marker = slot.owner.try_read().ok().and_then(|owner| owner.as_ref()?.vault().marker());
-        let mut closed = self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let marker = slot.owner.try_read().ok().and_then(|owner| owner.as_ref()?.vault.marker());
+        let mut closed = self.inner.closed.lock();
         // Beyond the limit, a loss is noticed from an earlier marker on.
         if closed.len() < MAX_OPEN_OWNERS {
             closed.extend(marker);
@@ -58,7 +57,7 @@ impl Memory {
 
     /// Stores the markers of closed owners.
     pub(crate) async fn write_closed(&self) {
-        let closed = std::mem::take(&mut *self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner));
+        let closed = std::mem::take(&mut *self.inner.closed.lock());
         self.write_marks(closed).await;
     }
 

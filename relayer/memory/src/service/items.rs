@@ -1,14 +1,14 @@
 //! The owner's operations on single items and pages of items (F1).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use baton_keys::secret::random_bytes;
 use baton_proto::text::searchable;
 
 use super::{Memory, places::in_graph, turns::check_fact};
 use crate::{
-    api::{Filters, GraphView, ItemView, JobView, ListRequest, MemoryError, Page, Place, Result, Stats},
-    events::{Event, StoredItem, StoredKey},
+    api::{GraphView, ItemView, JobView, ListRequest, MemoryError, Page, Place, Result, Stats},
+    events::Event,
     extraction,
     ids::{ItemId, OwnerId},
     limits::{MAX_FACT_BYTES, MAX_PAGE},
@@ -16,10 +16,7 @@ use crate::{
     owner::{Owner, Plan},
     retry::MODEL_TRIES,
     scope::View,
-    state::{
-        Entry,
-        visibility::{Visibility, is_named},
-    },
+    state::{Entry, visibility::is_named},
 };
 
 /// Most nodes in a graph answer.
@@ -27,20 +24,6 @@ const MAX_GRAPH_NODES: usize = 2_000;
 
 pub(super) fn no_item() -> MemoryError {
     MemoryError::NotFound("item")
-}
-
-/// Whether an item with this visibility passes the filters.
-fn passes(owner: &Owner, entry: &Entry, how: &Visibility, filters: &Filters) -> bool {
-    let item = &entry.item;
-    let excluded = filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
-    (filters.kinds.is_empty() || filters.kinds.contains(&item.kind))
-        && (filters.layers.is_empty() || filters.layers.contains(&how.layer))
-        && (filters.authors.is_empty() || filters.authors.contains(&how.author))
-        && filters.from_ms.is_none_or(|from| item.provenance.time_ms >= from)
-        && filters.before_ms.is_none_or(|before| item.provenance.time_ms < before)
-        && (filters.include_ended || entry.valid_to_ms.is_none())
-        && (excluded.is_none() || how.session != excluded)
-        && !(filters.without_intimate && how.intimate)
 }
 
 impl Owner {
@@ -75,15 +58,9 @@ impl Memory {
     /// [`MemoryError::NotFound`] if the last item of the page before does not exist.
     pub async fn list(&self, owner: OwnerId, request: ListRequest) -> Result<Page> {
         let limit = request.limit.clamp(1, MAX_PAGE);
-        let words: Vec<String> = request
-            .words
-            .as_deref()
-            .map(|words| searchable(&extraction::canonical(words)))
-            .unwrap_or_default()
-            .split(' ')
-            .map(str::to_owned)
-            .collect();
-        let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let words = request.words.as_deref().map(|words| searchable(&extraction::canonical(words)));
+        let words: Vec<String> =
+            words.iter().flat_map(|words| words.split_whitespace()).map(str::to_owned).collect();
         self.read(owner, |owner| {
             let id_prefix = request.id_prefix.as_deref().map(str::to_lowercase);
             let view = match (request.everything, owner.full_view(&request.place)) {
@@ -95,6 +72,7 @@ impl Memory {
                 Some(id) => owner.state.number(id).ok_or_else(no_item)?,
                 None => u64::MAX,
             };
+            let excluded = owner.excluded_session(&request.filters);
             let found = owner.state.entries.range(..before).rev().filter(|(number, entry)| {
                 let Some(how) = owner.state.visibility(view.as_ref(), **number, entry) else { return false };
                 let contains = || {
@@ -106,7 +84,8 @@ impl Memory {
                 (request.include_archived || !how.archived)
                     && id_prefix.as_ref().is_none_or(|prefix| entry.item.id.to_string().starts_with(prefix))
                     && request.consent.is_none_or(|consent| how.consent == consent && !follows)
-                    && passes(owner, entry, &how, &request.filters)
+                    && request.filters.pass(entry, &how)
+                    && (excluded.is_none() || how.session != excluded)
                     && (words.is_empty() || contains())
             });
             let mut items: Vec<ItemView> =
@@ -179,7 +158,7 @@ impl Memory {
                 confidence: 1.0,
             };
             let events = vec![
-                Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate()))),
+                Event::added(item),
                 Event::Superseded { old: id, new, at_ms: now_ms },
                 Event::EdgeAdded(edge),
             ];
@@ -211,13 +190,10 @@ impl Memory {
         let stores = self.inner.parts.contents.is_some();
         self.read(owner, |owner| {
             let state = &owner.state;
-            let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
-            for entry in state.entries.values() {
-                *kinds.entry(entry.item.kind.name()).or_default() += 1;
-            }
-            let kind = |kind: Kind| kinds.get(kind.name()).copied().unwrap_or(0);
-            let pending = state.entries.values().filter(|entry| entry.item.consent == Consent::Pending);
-            let unstored = state.entries.values().filter(|entry| stores && entry.waits_for_store());
+            let count = |is_counted: &dyn Fn(&Entry) -> bool| {
+                state.entries.values().filter(|entry| is_counted(entry)).count() as u64
+            };
+            let kind = |kind: Kind| count(&|entry| entry.item.kind == kind);
             Ok(Stats {
                 items: state.entries.len() as u64,
                 episodes: kind(Kind::Episode),
@@ -225,7 +201,7 @@ impl Memory {
                 entities: kind(Kind::Entity),
                 summaries: kind(Kind::Summary),
                 edges: state.edges.len() as u64,
-                pending_consent: pending.count() as u64,
+                pending_consent: count(&|entry| entry.item.consent == Consent::Pending),
                 queued_jobs: state.waiting.len() as u64,
                 retried_jobs: state
                     .turns
@@ -237,7 +213,7 @@ impl Memory {
                     .values()
                     .filter(|turn| turn.outcome.is_some() && turn.failures >= MODEL_TRIES)
                     .count() as u64,
-                unstored: unstored.count() as u64,
+                unstored: count(&|entry| stores && entry.waits_for_store()),
                 unembedded: owner.unembedded.len() as u64,
                 bytes: state.bytes,
                 max_items,

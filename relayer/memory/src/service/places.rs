@@ -146,11 +146,7 @@ impl Memory {
         let place = Place { project: Some(name.clone()), ..Place::default() };
         self.ensure_place(owner, &place).await?;
         self.read(owner, |owner| {
-            owner
-                .project(&name)
-                .ok()
-                .and_then(|id| owner.project_view(id))
-                .ok_or(MemoryError::NotFound("project"))
+            owner.project_view(owner.project(&name)?).ok_or(MemoryError::NotFound("project"))
         })
         .await
     }
@@ -243,11 +239,7 @@ impl Memory {
 
     async fn session_named(&self, owner: OwnerId, name: &str) -> Result<PlaceView> {
         self.read(owner, |owner| {
-            owner
-                .session(name)
-                .ok()
-                .and_then(|id| owner.session_view(id))
-                .ok_or(MemoryError::NotFound("session"))
+            owner.session_view(owner.session(name)?).ok_or(MemoryError::NotFound("session"))
         })
         .await
     }

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -21,7 +20,7 @@ use crate::{
     model::{Kind, MemoryScope},
     owner::{ItemSearch, Owner, joined},
     scope::{Class, View},
-    search::{Candidates, DEFAULT_THRESHOLD, Documents, Question, RankedItem, rank_weighted},
+    search::{Candidates, DEFAULT_THRESHOLD, Documents, Question, RankedItem, rank},
     state::{
         Entry,
         visibility::{Visibility, is_anchor, is_named},
@@ -66,8 +65,7 @@ struct VisibleItems<'a> {
 
 impl<'a> VisibleItems<'a> {
     fn new(owner: &'a Owner, view: &'a View, filters: &'a Filters) -> Self {
-        let not_session =
-            filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
+        let not_session = owner.excluded_session(filters);
         let mut classes = HashMap::new();
         let mut named = HashMap::new();
         for (number, entry) in &owner.state.entries {
@@ -103,16 +101,11 @@ impl<'a> VisibleItems<'a> {
 
     /// Whether an item passes the filters (F7).
     fn passes(&self, entry: &Entry, how: &Visibility) -> bool {
-        let (item, filters) = (&entry.item, self.filters);
-        let among = |empty: bool, found: bool| empty || found;
-        let live = how.is_recalled() && (entry.valid_to_ms.is_none() || filters.include_ended);
-        live && among(filters.kinds.is_empty(), filters.kinds.contains(&item.kind))
-            && among(filters.layers.is_empty(), filters.layers.contains(&how.layer))
-            && among(filters.authors.is_empty(), filters.authors.contains(&how.author))
-            && filters.from_ms.is_none_or(|from| item.provenance.time_ms >= from)
-            && filters.before_ms.is_none_or(|before| item.provenance.time_ms < before)
-            && (self.not_session.is_none() || how.session != self.not_session || item.kind == Kind::Fact)
-            && !(filters.without_intimate && how.intimate)
+        how.is_recalled()
+            && self.filters.pass(entry, how)
+            && (self.not_session.is_none()
+                || how.session != self.not_session
+                || entry.item.kind == Kind::Fact)
     }
 }
 
@@ -145,13 +138,6 @@ impl Memory {
             Err(_) => nothing(Some(TOO_LATE.into())),
         };
         recall.took_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let counters = &self.inner.counters;
-        let counter = match recall.mode {
-            RecallMode::Full => &counters.recalls_full,
-            RecallMode::Lexical => &counters.recalls_lexical,
-            RecallMode::None => &counters.recalls_none,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
         recall
     }
 
@@ -183,10 +169,10 @@ impl Memory {
     /// Searches an open owner; `None` if another relayer wrote meanwhile.
     async fn search_open(&self, open: OwnerReadGuard, query: &RecallQuery) -> Result<Option<Recall>> {
         let request = query.request.clone();
-        let mut question = Question::parse(&request.query, open.hasher(), self.now_ms()).with_related(
+        let mut question = Question::parse(&request.query, &open.hasher, self.now_ms()).with_related(
             &query.words,
             &query.related,
-            open.hasher(),
+            &open.hasher,
         );
         let (waiting, all) = (open.unembedded.len(), open.state.entries.len());
         let (mut mode, mut degraded) = (RecallMode::Full, None);
@@ -259,7 +245,7 @@ fn choose(
     let limit = request.limit.clamp(1, MAX_PAGE);
     let threshold = request.threshold.unwrap_or(DEFAULT_THRESHOLD);
     let weights = request.weights.unwrap_or_default();
-    let ranked = rank_weighted(question, candidates, sight, &weights, limit * SPARE + MAX_DROPPED);
+    let ranked = rank(question, candidates, sight, &weights, limit * SPARE + MAX_DROPPED);
     let ranked = with_neighbours(sight, ranked, threshold);
     let mut recall = nothing(None);
     let mut budget = request.budget_tokens;

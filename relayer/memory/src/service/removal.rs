@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     api::{Holder, ItemView, MemoryError, Removal, RemovalOptions, Result},
-    events::{Event, StoredItem, StoredKey},
+    events::Event,
     extraction::{self, Candidate},
     ids::{ItemId, OwnerId},
     limits::{MAX_FACT_BYTES, MAX_HOLDERS, MAX_TEXT_BYTES},
@@ -21,14 +21,6 @@ use crate::{
 };
 
 impl Memory {
-    /// Deletes items for good with the default [`RemovalOptions`]; returns how many of them existed.
-    ///
-    /// # Errors
-    /// As [`Memory::delete_with`].
-    pub async fn delete(&self, owner: OwnerId, ids: Vec<ItemId>) -> Result<u64> {
-        Ok(self.delete_with(owner, ids, RemovalOptions::default()).await?.count)
-    }
-
     /// Deletes items for good, and other holders of their words as far as the options say. The answer names
     /// all of them.
     ///
@@ -45,14 +37,6 @@ impl Memory {
             Ok(owner.plan_removal(&ids, there, options))
         })
         .await
-    }
-
-    /// Decides on items that wait for consent with the default [`RemovalOptions`]; returns how many waited.
-    ///
-    /// # Errors
-    /// As [`Memory::decide_with`].
-    pub async fn decide(&self, owner: OwnerId, ids: Vec<ItemId>, consent: Consent) -> Result<u64> {
-        Ok(self.decide_with(owner, ids, consent, RemovalOptions::default()).await?.count)
     }
 
     /// Decides on items that wait for consent. A denial deletes them as [`Memory::delete_with`] does. The
@@ -83,14 +67,6 @@ impl Memory {
             Ok((Plan::of(granted.collect()), Removal { count, ..Removal::default() }))
         })
         .await
-    }
-
-    /// Replaces an item's text with the default [`RemovalOptions`].
-    ///
-    /// # Errors
-    /// As [`Memory::edit_with`].
-    pub async fn edit(&self, owner: OwnerId, id: ItemId, text: Text) -> Result<ItemView> {
-        Ok(self.edit_with(owner, id, text, RemovalOptions::default()).await?.0)
     }
 
     /// Replaces an item's text. As in a deletion, the old words go from the graph, and from other holders as
@@ -155,7 +131,7 @@ impl Owner {
         plan.rewrites.extend(self.state.calls_about(id).map(|number| (number, Event::Redacted)));
         let Some(number) = self.state.number(id) else { return (plan, Removal::default()) };
         let item = self.reworded(entry, text, candidate.as_ref());
-        plan.rewrites.push((number, Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))));
+        plan.rewrites.push((number, Event::added(item)));
         plan.events.push(Event::Rewritten { numbers: vec![number] });
         if let Some(candidate) = &candidate {
             plan.events.extend(self.names_of(entry, candidate, now_ms));

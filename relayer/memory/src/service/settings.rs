@@ -1,12 +1,10 @@
 //! An owner's decisions on how its memory is written, and the model that may read its exchanges.
 
-use std::sync::Arc;
-
 use super::Memory;
 use crate::{
     api::{OwnerSettings, Result, SettingsView, WrittenBy},
     events::Event,
-    extraction::{self, MessagePair, SummaryMessage, Writer},
+    extraction::{self, MessagePair, ModelWriter, SummaryMessage},
     ids::OwnerId,
     owner::Plan,
 };
@@ -14,7 +12,7 @@ use crate::{
 /// A model that may read exchanges of an owner.
 #[derive(Clone)]
 pub(crate) struct OwnerWriter {
-    writer: Arc<dyn Writer>,
+    writer: ModelWriter,
     /// Whether the model runs at a third party, unknown to owner and operator.
     third_party: bool,
 }
@@ -22,7 +20,7 @@ pub(crate) struct OwnerWriter {
 impl OwnerWriter {
     /// The model, if it may read this exchange. No model reads an off-the-record exchange; no third-party
     /// model reads passwords, keys and the like.
-    pub(crate) fn for_pair(&self, pair: &MessagePair<'_>) -> Option<&Arc<dyn Writer>> {
+    pub(crate) fn for_pair(&self, pair: &MessagePair<'_>) -> Option<&ModelWriter> {
         let off_record = extraction::gate(pair).has(extraction::flag::OFF_RECORD);
         let secret =
             self.third_party && (extraction::is_secret(pair.user) || extraction::is_secret(pair.assistant));
@@ -30,7 +28,7 @@ impl OwnerWriter {
     }
 
     /// The model, if it may read these messages.
-    pub(crate) fn for_messages(&self, messages: &[SummaryMessage<'_>]) -> Option<&Arc<dyn Writer>> {
+    pub(crate) fn for_messages(&self, messages: &[SummaryMessage<'_>]) -> Option<&ModelWriter> {
         let secret = self.third_party && messages.iter().any(|message| extraction::is_secret(message.text));
         (!secret).then_some(&self.writer)
     }
@@ -73,8 +71,7 @@ impl Memory {
     pub(crate) async fn writer_of(&self, owner: OwnerId) -> Result<Option<OwnerWriter>> {
         let parts = &self.inner.parts;
         if let Some(writer) = &parts.writer {
-            let writer = writer.for_owner(owner).unwrap_or_else(|| writer.clone());
-            return Ok(Some(OwnerWriter { writer, third_party: false }));
+            return Ok(Some(OwnerWriter { writer: writer.for_owner(owner), third_party: false }));
         }
         let Some(writer) = &parts.node_writer else { return Ok(None) };
         let allowed = self.read(owner, |owner| Ok(owner.state.nodes_allowed)).await?;

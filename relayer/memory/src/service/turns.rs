@@ -3,14 +3,14 @@
 
 mod idempotency;
 
-use std::{collections::HashMap, sync::atomic::Ordering};
+use std::collections::HashMap;
 
 use baton_keys::secret::random_bytes;
 
 use super::{Memory, places::check_name};
 use crate::{
     api::{MemoryError, Place, RememberOutcome, RememberRequest, Result, TurnRecord},
-    events::{Event, Outcome, StoredItem, StoredKey},
+    events::{Event, Outcome},
     extraction::{self, Candidate, EdgeCandidate, EdgeEnd, EntityMention, Relation},
     ids::{ItemId, OwnerId, PersonaId, ProjectId, SessionId},
     limits::{MAX_BULK, MAX_FACT_BYTES, MAX_IDEMPOTENCY_BYTES, MAX_TEXT_BYTES},
@@ -71,35 +71,17 @@ impl<'a> Draft<'a> {
 
     fn add(&mut self, item: Item) -> ItemId {
         let id = item.id;
-        self.events.push(Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate()))));
+        self.events.push(Event::added(item));
         id
     }
 
     /// A message, word for word. A repeated message in the same branch is the same node (C3).
     fn message(&mut self, text: &Text, author: Author, turn: u64, time_ms: u64) -> ItemId {
-        let hash = self.owner.content_hash(author, Kind::Episode, text);
-        let item = Item {
-            id: ItemId(random_bytes()),
-            kind: Kind::Episode,
-            layer: Layer::Episode,
-            role: if author == Author::Assistant { Role::Assistant } else { Role::User },
-            text: text.clone(),
-            stable_key: None,
-            project: self.target.project,
-            persona: self.target.persona,
-            provenance: Provenance {
-                session: self.target.session,
-                turn: Some(turn),
-                author,
-                time_ms,
-                sources: Vec::new(),
-            },
-            consent: Consent::Granted,
-            intimate: extraction::is_intimate(text),
-            salience: extraction::salience(text),
-            valid_from_ms: time_ms,
-            content_hash: hash,
-        };
+        let mut item = self.owner.new_item(self.target, Kind::Episode, author, text.clone(), time_ms);
+        item.provenance.turn = Some(turn);
+        item.intimate = extraction::is_intimate(text);
+        item.salience = extraction::salience(text);
+        let hash = item.content_hash;
         if let Some(same) = self.owner.state.same_content(home_of(&item), hash) {
             self.events.push(Event::Repeated { item: same.item.id, at_ms: time_ms });
             return same.item.id;
@@ -122,28 +104,15 @@ impl<'a> Draft<'a> {
         let home = Home::Pinned(self.target.project);
         let id = match self.owner.state.entity(home, key) {
             Some(entry) => entry.item.id,
-            None => self.add(Item {
-                id: ItemId(random_bytes()),
-                kind: Kind::Entity,
-                layer,
-                role: Role::System,
-                text: name.into(),
-                stable_key: Some(key.into()),
-                project: self.target.project,
-                persona: if layer == Layer::Profile { PersonaId::DEFAULT } else { self.target.persona },
-                provenance: Provenance {
-                    session: None,
-                    turn: None,
-                    author: Author::User,
-                    time_ms: self.now_ms,
-                    sources: Vec::new(),
-                },
-                consent: Consent::Granted,
-                intimate: false,
-                salience: 0.3,
-                valid_from_ms: self.now_ms,
-                content_hash: self.owner.entity_hash(key),
-            }),
+            None => {
+                let persona = if layer == Layer::Profile { PersonaId::DEFAULT } else { self.target.persona };
+                let target = Target { session: None, persona, ..self.target };
+                let name = name.into();
+                let mut item = self.owner.new_item(target, Kind::Entity, Author::User, name, self.now_ms);
+                (item.layer, item.role, item.stable_key) = (layer, Role::System, Some(key.into()));
+                item.content_hash = self.owner.entity_hash(key);
+                self.add(item)
+            }
         };
         self.named.insert(known, id);
         id
@@ -172,7 +141,9 @@ impl<'a> Draft<'a> {
     /// (E3).
     pub(crate) fn fact(&mut self, fact: NewFact) -> RememberOutcome {
         let candidate = &fact.candidate;
-        let hash = self.owner.content_hash(candidate.author, Kind::Fact, &candidate.text);
+        let (text, author) = (candidate.text.clone(), candidate.author);
+        let mut item = self.owner.new_item(self.target, Kind::Fact, author, text, fact.time_ms);
+        let hash = item.content_hash;
         let (known, ended) = self.compare(&fact, hash);
         if let Some(id) = known {
             self.events.push(Event::Repeated { item: id, at_ms: fact.time_ms });
@@ -183,28 +154,11 @@ impl<'a> Draft<'a> {
             }
             return RememberOutcome { id, existed: true, superseded: None, blob_id: None };
         }
-        let id = self.add(Item {
-            id: ItemId(random_bytes()),
-            kind: Kind::Fact,
-            layer: candidate.layer,
-            role: candidate.role,
-            text: candidate.text.clone(),
-            stable_key: candidate.slot_key(),
-            project: self.target.project,
-            persona: self.target.persona,
-            provenance: Provenance {
-                session: self.target.session,
-                turn: fact.turn,
-                author: candidate.author,
-                time_ms: fact.time_ms,
-                sources: fact.sources.clone(),
-            },
-            consent: fact.consent,
-            intimate: candidate.intimate,
-            salience: candidate.salience.clamp(0.0, 1.0),
-            valid_from_ms: fact.time_ms,
-            content_hash: hash,
-        });
+        (item.layer, item.role, item.stable_key) = (candidate.layer, candidate.role, candidate.slot_key());
+        (item.provenance.turn, item.provenance.sources) = (fact.turn, fact.sources.clone());
+        (item.consent, item.intimate) = (fact.consent, candidate.intimate);
+        item.salience = candidate.salience.clamp(0.0, 1.0);
+        let id = self.add(item);
         self.added.insert((self.target, hash), id);
         self.graft(id, &fact);
         for old in &ended {
@@ -420,9 +374,7 @@ impl Memory {
             draft.events.push(Event::TurnRecorded { session, turn, user, assistant, at_ms });
             Ok((Plan::of(draft.events), ()))
         })
-        .await?;
-        self.inner.counters.turns.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        .await
     }
 
     /// Stores facts that were written by hand, at most [`MAX_BULK`]; durable on return.
@@ -542,6 +494,40 @@ impl Memory {
 }
 
 impl Owner {
+    /// The place of new items of a session.
+    pub(crate) fn target_of(&self, session: SessionId) -> Option<Target> {
+        let place = self.state.places.session(session)?;
+        Some(Target { session: Some(session), project: place.project, persona: place.persona })
+    }
+
+    /// A new item of a place, with the usual properties.
+    pub(crate) fn new_item(
+        &self,
+        target: Target,
+        kind: Kind,
+        author: Author,
+        text: Text,
+        time_ms: u64,
+    ) -> Item {
+        let Target { session, project, persona } = target;
+        Item {
+            id: ItemId(random_bytes()),
+            kind,
+            layer: Layer::Episode,
+            role: if author == Author::Assistant { Role::Assistant } else { Role::User },
+            content_hash: self.content_hash(author, kind, &text),
+            text,
+            stable_key: None,
+            project,
+            persona,
+            provenance: Provenance { session, turn: None, author, time_ms, sources: Vec::new() },
+            consent: Consent::Granted,
+            intimate: false,
+            salience: 0.3,
+            valid_from_ms: time_ms,
+        }
+    }
+
     /// The job runner's result for a turn: facts with their graph, and the outcome.
     pub(crate) fn plan_extracted(
         &self,
@@ -553,9 +539,7 @@ impl Owner {
         let Some(turn) = self.state.turns.get(&number).filter(|turn| turn.outcome.is_none()) else {
             return Plan::default();
         };
-        let Some(session) = self.state.places.session(turn.session) else { return Plan::default() };
-        let target =
-            Target { session: Some(turn.session), project: session.project, persona: session.persona };
+        let Some(target) = self.target_of(turn.session) else { return Plan::default() };
         let mut draft = Draft::new(self, target, now_ms);
         for (candidate, consent) in facts {
             let source = if candidate.author == Author::Assistant { turn.assistant } else { turn.user };
@@ -574,12 +558,9 @@ impl Owner {
         found: Vec<(Candidate, Consent)>,
         now_ms: u64,
     ) -> Plan {
-        let place = self.state.places.session(session);
-        let turn = self.state.turns.get(&turn);
-        let (Some(place), Some(turn)) = (place, turn) else {
+        let (Some(target), Some(turn)) = (self.target_of(session), self.state.turns.get(&turn)) else {
             return Plan::of(vec![Event::Backstopped { session, up_to }]);
         };
-        let target = Target { session: Some(session), project: place.project, persona: place.persona };
         let mut draft = Draft::new(self, target, now_ms);
         for (candidate, consent) in found {
             draft.fact(NewFact::of(candidate, consent, turn.user, turn.turn, turn.at_ms));

@@ -3,7 +3,7 @@
 use baton_walrus_client::quilt::QuiltPatchId;
 
 use crate::{
-    api::{ItemView, PlaceView},
+    api::{Filters, ItemView, PlaceView},
     ids::{ItemId, SessionId},
     model::{Consent, Kind},
     owner::Owner,
@@ -11,7 +11,26 @@ use crate::{
     state::{Entry, places::NamedPlace, visibility::Visibility},
 };
 
+impl Filters {
+    /// Whether an item with this visibility passes the filters (F7), the one of sessions aside.
+    pub(super) fn pass(&self, entry: &Entry, how: &Visibility) -> bool {
+        let item = &entry.item;
+        (self.kinds.is_empty() || self.kinds.contains(&item.kind))
+            && (self.layers.is_empty() || self.layers.contains(&how.layer))
+            && (self.authors.is_empty() || self.authors.contains(&how.author))
+            && self.from_ms.is_none_or(|from| item.provenance.time_ms >= from)
+            && self.before_ms.is_none_or(|before| item.provenance.time_ms < before)
+            && (self.include_ended || entry.valid_to_ms.is_none())
+            && !(self.without_intimate && how.intimate)
+    }
+}
+
 impl Owner {
+    /// The session that the filters exclude.
+    pub(super) fn excluded_session(&self, filters: &Filters) -> Option<SessionId> {
+        filters.not_session.as_deref().and_then(|name| self.state.places.session_named(name))
+    }
+
     /// An item as its owner sees it.
     pub(crate) fn view(&self, entry: &Entry) -> ItemView {
         self.view_from(entry, None)
@@ -81,14 +100,9 @@ impl Owner {
     pub(crate) fn named_view(&self, named: &NamedPlace, is_in: impl Fn(&Entry) -> bool) -> PlaceView {
         let mut view = PlaceView {
             name: named.name.0.clone(),
-            project: None,
-            persona: None,
-            parent: None,
-            parent_turns: None,
-            items: 0,
             created_ms: named.created_ms,
             updated_ms: named.created_ms,
-            bytes: 0,
+            ..PlaceView::default()
         };
         for entry in self.state.entries.values().filter(|entry| is_in(entry) && counts(entry)) {
             view.items += 1;

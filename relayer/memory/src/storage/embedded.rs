@@ -9,7 +9,6 @@
 
 pub(crate) mod check;
 pub(crate) mod database;
-mod log_check;
 mod tables;
 mod writer;
 
@@ -19,13 +18,14 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
@@ -121,7 +121,6 @@ impl EmbeddedStorage {
                 file.display()
             )));
         }
-        log_check::inspect(&log_of(&file)).map_err(unusable)?;
         database::create_file(&file).map_err(unusable)?;
         let connection = database::open_writer(&file, config.cache_bytes / 2)?;
         unless_damaged("the jobs", tables::release_taken(&connection))?;
@@ -156,7 +155,7 @@ impl EmbeddedStorage {
             }
         });
         match checking {
-            Ok(thread) => *self.0.check.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread),
+            Ok(thread) => *self.0.check.lock() = Some(thread),
             Err(error) => tracing::warn!(%error, "memory is not checked: no thread can be started"),
         }
     }
@@ -211,11 +210,16 @@ async fn in_time<T>(work: impl Future<Output = Result<T, StorageError>>) -> Resu
     tokio::time::timeout(MAX_DISK_WAIT, work).await.unwrap_or_else(|_| Err(late()))
 }
 
+/// The name of a file with an ending more.
+pub(crate) fn beside(file: &Path, ending: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
 /// The name of a database's log.
 pub(crate) fn log_of(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push("-wal");
-    name.into()
+    beside(file, "-wal")
 }
 
 /// Locks the folder for this process.
@@ -244,12 +248,12 @@ pub(crate) fn lock(config: &EmbeddedConfig) -> Result<File, StorageError> {
 
 impl Inner {
     fn holds(&self, nonce: &[u8; 32], now_ms: u64) -> bool {
-        let held = self.held_nonces.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held_nonces.lock();
         held.get(nonce).is_some_and(|until_ms| *until_ms >= now_ms)
     }
 
-    fn free_readers(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn free_readers(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.readers.lock()
     }
 
     fn read_with<T>(&self, work: impl FnOnce(&Connection) -> TableResult<T>) -> TableResult<T> {
@@ -269,7 +273,7 @@ impl Drop for Inner {
         self.is_closing.store(true, Ordering::Relaxed);
         // The writer's connection closes last, and moves the log into the database.
         self.free_readers().clear();
-        if let Some(check) = self.check.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(check) = self.check.get_mut().take() {
             // A panic in it has ended it, which is all that matters here.
             let _ = check.join();
         }
@@ -346,7 +350,7 @@ impl Storage for EmbeddedStorage {
             if self.has_nonce(nonce, now_ms).await? {
                 return Ok(false);
             }
-            let mut held = self.0.held_nonces.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut held = self.0.held_nonces.lock();
             if held.len() >= MAX_HELD_NONCES {
                 held.retain(|_, until_ms| *until_ms >= now_ms);
             }
@@ -401,7 +405,7 @@ mod tests {
         for number in 0..MAX_HELD_NONCES {
             let mut nonce = [3; 32];
             nonce[..8].copy_from_slice(&number.to_le_bytes());
-            storage.0.held_nonces.lock().unwrap().insert(nonce, 9);
+            storage.0.held_nonces.lock().insert(nonce, 9);
         }
         assert!(storage.hold_nonce([4; 32], 5, 9).await.is_err(), "the number is bounded");
         assert!(storage.hold_nonce([4; 32], 10, 19).await.unwrap(), "ended ones make room");

@@ -141,25 +141,15 @@ async fn set(connection: &mut PgConnection, name: &str, value: &str) -> Result<(
 }
 
 /// Why an operation failed, by whether it may have taken effect.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum QueryError {
     /// Before the transaction's end: nothing has changed.
-    Before(sqlx::Error),
+    Before(#[from] sqlx::Error),
     /// At its end: it may have taken effect.
     At(sqlx::Error),
     /// Refused.
-    Refused(StorageError),
-}
-
-impl From<sqlx::Error> for QueryError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Before(error)
-    }
-}
-
-impl From<StorageError> for QueryError {
-    fn from(error: StorageError) -> Self {
-        Self::Refused(error)
-    }
+    Refused(#[from] StorageError),
 }
 
 impl From<QueryError> for StorageError {

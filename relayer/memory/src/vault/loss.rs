@@ -80,7 +80,7 @@ impl Vault {
         for pseudonym in owners {
             let folder = self.folder.clone();
             match blocking(move || Ok(folder.load(pseudonym))).await? {
-                Ok(Some(ring)) if self.storage.version(pseudonym).await? < ring.mark().version => {
+                Ok(Some(ring)) if self.storage.version(pseudonym).await? < ring.mark.version => {
                     refused.behind.push(ring.owner);
                 }
                 Ok(_) => {}
@@ -106,7 +106,7 @@ impl OwnerVault {
     #[must_use]
     pub fn marker(&self) -> Option<Marker> {
         let ring = self.shared.ring();
-        let (seen, known) = (ring.seen, ring.keys.mark());
+        let (seen, known) = (ring.seen, ring.keys.mark);
         let further = seen.version > known.version || seen.events > known.events;
         (ring.saved && further).then(|| Marker { shared: self.shared.clone(), ring })
     }
@@ -121,9 +121,9 @@ impl OwnerVaultState {
         let Some(keys) = self.load().await? else {
             return Err(KeyringError::Missing { path: self.folder.file(self.pseudonym) }.into());
         };
-        let reached = keys.mark();
+        let reached = keys.mark;
         self.adopt(keys);
-        if !self.ring().keys.redactions().is_empty() {
+        if !self.ring().keys.redactions.is_empty() {
             self.settle().await?;
         }
         let mut loss = Loss::default();
@@ -164,11 +164,11 @@ impl OwnerVaultState {
         }
         let found = Mark { version, events: end };
         self.change_ring(move |ring| {
-            ring.lower_mark(found);
+            ring.mark = found;
             Ok(())
         })
         .await?;
-        super::locked(&self.ring).seen = found;
+        self.ring.lock().seen = found;
         Ok(loss)
     }
 
@@ -191,11 +191,8 @@ impl OwnerVaultState {
             })
             .await?;
             for (number, opens) in judged {
-                if opens {
-                    readable.insert(number)
-                } else {
-                    unreadable.insert(number)
-                };
+                let numbers = if opens { &mut readable } else { &mut unreadable };
+                numbers.insert(number);
             }
         }
         Ok((readable, unreadable))

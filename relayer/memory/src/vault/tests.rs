@@ -1,7 +1,7 @@
 //! The records that the keys on disk can still open, and the effects of a crash at each step.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU8, Ordering},
 };
 
@@ -9,11 +9,7 @@ use baton_keys::secret::random_bytes;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::storage::{
-    Batch, DueJob, RowSearch, StorageFuture,
-    embedded::{EmbeddedConfig, EmbeddedStorage},
-    postgres::{PostgresConfig, PostgresStorage},
-};
+use crate::storage::{Batch, DueJob, RowSearch, StorageFuture};
 
 const CANARY: &[u8] = b"the canary sings at dawn in Lisbon";
 const SPACES: [Space; 5] = Space::ALL;
@@ -100,30 +96,22 @@ impl Storage for Faulty {
 struct Place {
     storage: Arc<Faulty>,
     folder: tempfile::TempDir,
-    data: std::path::PathBuf,
+    data: PathBuf,
 }
 
 /// The embedded storage, and Postgres if a test server is configured.
 async fn places() -> Vec<Place> {
-    let mut places = Vec::new();
-    let mut add = |inner: Arc<dyn Storage>, folder, data| {
+    let postgres = std::env::var("BATON_TEST_POSTGRES_FOLDER").map(|data| Path::new(&data).join("data")).ok();
+    let place = |((inner, folder), postgres): ((Arc<dyn Storage>, tempfile::TempDir), Option<PathBuf>)| {
         let storage = Arc::new(Faulty { inner, fault: AtomicU8::new(Fault::None as u8) });
-        places.push(Place { storage, folder, data });
+        let data = postgres.unwrap_or_else(|| folder.path().join("database"));
+        Place { storage, folder, data }
     };
-    let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("database");
-    add(Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(data.clone())).unwrap()), folder, data);
-    if let (Ok(url), Ok(data)) =
-        (std::env::var("BATON_TEST_POSTGRES"), std::env::var("BATON_TEST_POSTGRES_FOLDER"))
-    {
-        let storage = PostgresStorage::open(&PostgresConfig::new(url)).await.unwrap();
-        add(Arc::new(storage), tempfile::tempdir().unwrap(), Path::new(&data).join("data"));
-    }
-    places
+    crate::testing::storages().await.into_iter().zip([None, postgres]).map(place).collect()
 }
 
 impl Place {
-    fn keys(&self) -> std::path::PathBuf {
+    fn keys(&self) -> PathBuf {
         self.folder.path().join("keys")
     }
 
@@ -165,7 +153,7 @@ impl Place {
     }
 
     /// Key and database files that contain some bytes, logs included.
-    fn files_with(&self, needle: &[u8]) -> Vec<std::path::PathBuf> {
+    fn files_with(&self, needle: &[u8]) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.keys(), self.data.clone()];
         while let Some(folder) = folders.pop() {
@@ -235,7 +223,7 @@ async fn f1_a_canary_is_in_no_byte_at_rest() {
     for place in places().await {
         let who = someone();
         let owner = with_canary(&place.vault().await, who).await;
-        assert_eq!(place.files_with(CANARY), Vec::<std::path::PathBuf>::new());
+        assert_eq!(place.files_with(CANARY), Vec::<PathBuf>::new());
         assert!(place.files_with(&who.0).is_empty());
         // The search finds existing bytes.
         assert!(!place.files_with(&owner.pseudonym().0).is_empty());
@@ -289,41 +277,30 @@ async fn f1_after_an_erasure_nothing_opens_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn a_crash_before_the_commit_of_a_redaction_leaves_it_undone_and_nothing_lost() {
-    for place in places().await {
-        let who = someone();
-        let owner = with_canary(&place.vault().await, who).await;
-        let keys_before = owner.shared.ring().keys.all_keys().count();
-        place.storage.next(Fault::BeforeCommit);
-        assert!(owner.redact(deletion()).await.is_err());
-        assert!(owner.shared.ring().keys.all_keys().count() > keys_before);
-        drop(owner);
-        let owner = place.vault().await.open(who).await.unwrap();
-        assert!(owner.shared.ring().keys.redactions().is_empty());
-        assert_eq!(owner.shared.ring().keys.all_keys().count(), keys_before);
-        assert_eq!(owner.get(Space::Log, 7).await.unwrap().unwrap().as_slice(), CANARY);
-        assert_eq!(texts(&owner, Space::Log).await.len(), 300);
-        // It succeeds now.
-        let old = place.sealed(owner.pseudonym()).await;
-        owner.redact(deletion()).await.unwrap();
-        assert_eq!(place.attack(who, &old).len(), 44);
-    }
-}
-
-#[tokio::test]
-async fn a_crash_after_the_commit_of_a_redaction_is_completed_at_the_next_open() {
-    for place in places().await {
-        let who = someone();
-        let owner = with_canary(&place.vault().await, who).await;
-        let old = place.sealed(owner.pseudonym()).await;
-        place.storage.next(Fault::AfterCommit);
-        assert!(owner.redact(deletion()).await.is_err());
-        assert_eq!(place.attack(who, &old).len(), old.len(), "the old keys are still there");
-        drop(owner);
-        let owner = place.vault().await.open(who).await.unwrap();
-        assert_eq!(place.attack(who, &old).len(), 44);
-        assert_eq!(owner.get(Space::Log, 7).await.unwrap().unwrap().as_slice(), b"deleted");
-        assert_eq!(texts(&owner, Space::Log).await.len(), 300);
+async fn a_crash_around_the_commit_of_a_redaction_is_settled_at_the_next_open_and_loses_nothing() {
+    for (fault, done) in [(Fault::BeforeCommit, false), (Fault::AfterCommit, true)] {
+        for place in places().await {
+            let who = someone();
+            let owner = with_canary(&place.vault().await, who).await;
+            let old = place.sealed(owner.pseudonym()).await;
+            let keys = |owner: &OwnerVault| owner.shared.ring().keys.all_keys().count();
+            let before = keys(&owner);
+            place.storage.next(fault);
+            assert!(owner.redact(deletion()).await.is_err());
+            assert!(keys(&owner) > before);
+            assert_eq!(place.attack(who, &old).len(), old.len(), "the old keys are still there");
+            drop(owner);
+            let owner = place.vault().await.open(who).await.unwrap();
+            assert!(owner.shared.ring().keys.redactions.is_empty());
+            let found = owner.get(Space::Log, 7).await.unwrap().unwrap();
+            assert_eq!(found.as_slice(), if done { &b"deleted"[..] } else { CANARY });
+            assert_eq!(texts(&owner, Space::Log).await.len(), 300);
+            if !done {
+                assert_eq!(keys(&owner), before);
+                owner.redact(deletion()).await.unwrap();
+            }
+            assert_eq!(place.attack(who, &old).len(), 44);
+        }
     }
 }
 
@@ -441,7 +418,7 @@ async fn a_damaged_missing_or_foreign_key_file_is_an_error_and_nothing_is_destro
     }
 }
 
-fn vault_file(place: &Place, owner: Pseudonym) -> std::path::PathBuf {
+fn vault_file(place: &Place, owner: Pseudonym) -> PathBuf {
     place.keys().join(format!("{}.keys", hex::encode(owner.0)))
 }
 
@@ -514,7 +491,7 @@ async fn two_relayers_on_one_owner_lose_nothing_and_leave_one_key_for_each_segme
         let owner = place.vault().await.open(who).await.unwrap();
         let numbers: Vec<_> = texts(&owner, Space::Log).await.into_iter().map(|(number, _)| number).collect();
         assert_eq!(numbers, (0..2 * EACH).chain([5000]).collect::<Vec<_>>());
-        assert!(owner.shared.ring().keys.redactions().is_empty());
+        assert!(owner.shared.ring().keys.redactions.is_empty());
         let sealed = place.sealed(owner.pseudonym()).await;
         assert_eq!(place.attack(who, &sealed).len(), sealed.len());
     }

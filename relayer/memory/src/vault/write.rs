@@ -138,7 +138,7 @@ impl OwnerVaultState {
                 None if !known.saved && !folder.is_erased(pseudonym) => (*known.keys).clone(),
                 _ => return Err(StorageError::Conflict.into()),
             };
-            ring.raise_mark(known.seen);
+            ring.mark.raise(known.seen);
             let changed = change(&mut ring)?;
             folder.save(&locked, &ring)?;
             Ok((ring, changed))
@@ -196,7 +196,7 @@ impl OwnerVaultState {
     /// Settles unfinished redactions before a new one. Returns the version to build on: one more, if the
     /// caller's was the newest.
     async fn settle_before(&self, expected: u64) -> Result<u64> {
-        if self.ring().keys.redactions().is_empty() {
+        if self.ring().keys.redactions.is_empty() {
             return Ok(expected);
         }
         if self.storage.version(self.pseudonym).await? != expected {
@@ -217,7 +217,7 @@ impl OwnerVaultState {
                 Err(error) => return Err(error.into()),
             };
             let mut judged = Vec::new();
-            for redaction in self.ring().keys.redactions() {
+            for redaction in &self.ring().keys.redactions {
                 let (first, last) = redaction.segment.range();
                 let page = self.storage.read(self.pseudonym, redaction.segment.space, first, 1).await?;
                 let found = page.first().filter(|(number, _)| *number <= last);

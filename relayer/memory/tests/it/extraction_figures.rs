@@ -10,19 +10,25 @@
 #![expect(clippy::print_stdout, reason = "the figures are what the measurement is for")]
 
 use baton_memory::extraction::{Candidate, MessagePair, extract, gate};
-use serde_json::Value;
 
 const EXCHANGES: &str = include_str!("../data/exchanges.jsonl");
 
+#[derive(serde::Deserialize)]
 struct Case {
     set: String,
+    #[serde(rename = "u")]
     user: String,
+    #[serde(rename = "a", default)]
     assistant: String,
+    #[serde(rename = "p")]
     persona: Option<String>,
+    #[serde(rename = "w")]
     writes: bool,
     /// Words of the expected candidates, one candidate each.
+    #[serde(rename = "f", default)]
     facts: Vec<String>,
     slot: Option<String>,
+    #[serde(rename = "i", default)]
     intimate: bool,
     mode: Option<String>,
     layer: Option<String>,
@@ -41,25 +47,7 @@ impl Case {
 }
 
 fn cases() -> Vec<Case> {
-    let case = |line: &str| {
-        let value: Value = serde_json::from_str(line).unwrap();
-        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-        let facts = value.get("f").and_then(Value::as_array).cloned().unwrap_or_default();
-        Case {
-            set: text("set").unwrap(),
-            user: text("u").unwrap(),
-            assistant: text("a").unwrap_or_default(),
-            persona: text("p"),
-            writes: value["w"].as_bool().unwrap(),
-            facts: facts.iter().map(|fact| fact.as_str().unwrap().to_owned()).collect(),
-            slot: text("slot"),
-            intimate: value.get("i").and_then(Value::as_bool).unwrap_or(false),
-            mode: text("mode"),
-            layer: text("layer"),
-            flag: text("flag"),
-        }
-    };
-    EXCHANGES.lines().map(case).collect()
+    EXCHANGES.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[derive(Default)]

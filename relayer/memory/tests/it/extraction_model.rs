@@ -9,8 +9,7 @@ use std::{
 use baton_memory::{
     extraction::{
         Complete, Endpoint, EndpointConfig, MessagePair, Mode, ModelError, ModelWriter, PromptMessage,
-        RecalledItem, Risk, SummaryMessage, Writer, combine, extract, flag, gate, merge, needs_judge,
-        read_key,
+        RecalledItem, Risk, SummaryMessage, combine, extract, flag, gate, merge, needs_judge, read_key,
     },
     model::{Author, Consent, Layer, Role, Text},
 };

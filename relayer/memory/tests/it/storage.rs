@@ -10,4 +10,3 @@ mod figures;
 mod postgres;
 mod suite;
 mod support;
-mod vault;

@@ -41,7 +41,7 @@ impl ExtractionTest {
 
     async fn memory(world: &World, relayer: &PlainRelayer, folder: &tempfile::TempDir) -> Memory {
         let mut parts = parts_at(folder.path(), world.clock()).await;
-        parts.node_writer = Some(Arc::new(ModelWriter::new(Arc::new(model(relayer).await))));
+        parts.node_writer = Some(ModelWriter::new(Arc::new(model(relayer).await)));
         Memory::open(parts).await.unwrap()
     }
 

@@ -46,7 +46,7 @@ impl Talk {
 
     fn ask_among(&self, text: &str, allowed: &dyn Fn(u64) -> bool, weights: &Weights) -> Vec<RankedItem> {
         let question = Question::parse(text, &self.hasher, BEGIN + 30 * DAY);
-        rank_weighted(&question, &self.index.scan(&question, allowed), self, weights, 10)
+        rank(&question, &self.index.scan(&question, allowed), self, weights, 10)
     }
 }
 
@@ -160,7 +160,7 @@ fn d5_meaning_finds_what_no_word_does() {
     }
     let question =
         Question::parse("Italian rice dish", &talk.hasher, BEGIN).with_vector(&[1.0, 0.0], background);
-    let ranked = rank(&question, &talk.index.scan(&question, &|_| true), &talk, 3);
+    let ranked = rank(&question, &talk.index.scan(&question, &|_| true), &talk, &Weights::default(), 3);
     assert_eq!(ranked[0].number, 3);
     assert!(ranked[0].similarity.unwrap() > 0.99 && ranked[0].score > ranked[1].score);
     assert_eq!(ranked.len(), 3);
@@ -207,7 +207,7 @@ fn what_is_said_in_another_word_is_found_by_what_is_related() {
             related.iter().map(|word| RelatedWord { word: (*word).to_owned(), likeness: 0.8 }).collect();
         let question =
             Question::parse(text, &talk.hasher, BEGIN).with_related(&words, &[vec![], named], &talk.hasher);
-        numbers(&rank(&question, &talk.index.scan(&question, &|_| true), talk, 3))
+        numbers(&rank(&question, &talk.index.scan(&question, &|_| true), talk, &Weights::default(), 3))
     };
     for (number, told) in more {
         talk.index.insert(number, document_features(told, "user", BEGIN, &talk.hasher));

@@ -159,24 +159,20 @@ impl<'a> Exporter<'a> {
 
     fn item_line(&self, entry: &Entry, how: &Visibility) -> ItemLine {
         let item = &entry.item;
-        let pinned = match entry.home {
-            Home::Pinned(id) => id,
-            Home::Session(_) => item.project,
-        };
-        let in_session = match entry.home {
-            Home::Session(id) => self.session(id),
-            Home::Pinned(_) => None,
+        let (project, session) = match entry.home {
+            Home::Pinned(project) => (project, None),
+            Home::Session(session) => (item.project, self.session(session)),
         };
         ItemLine {
             id: item.id.to_string(),
-            kind: item.kind.name().into(),
-            layer: how.layer.name().into(),
-            role: item.role.name().into(),
-            author: how.author.name().into(),
+            kind: item.kind,
+            layer: how.layer,
+            role: item.role,
+            author: how.author,
             text: item.text.clone(),
             stable_key: item.stable_key.clone(),
-            project: self.project(pinned),
-            session: in_session,
+            project: self.project(project),
+            session,
             turn: item.provenance.turn,
             persona: self.persona(how.persona),
             time_ms: item.provenance.time_ms,
@@ -184,7 +180,7 @@ impl<'a> Exporter<'a> {
             valid_to_ms: entry.valid_to_ms,
             superseded_by: entry.superseded_by.map(|id| id.to_string()),
             sources: item.provenance.sources.iter().map(ItemId::to_string).collect(),
-            consent: how.consent.name().into(),
+            consent: how.consent,
             intimate: how.intimate,
             salience: item.salience,
             archived: entry.archived,

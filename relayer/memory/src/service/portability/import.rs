@@ -7,10 +7,10 @@ use baton_keys::secret::random_bytes;
 use super::lines::{EdgeLine, ItemLine, Line, SessionLine, parse_id, wrong};
 use crate::{
     api::{ImportReport, Result},
-    events::{Event, Fork, Outcome, StoredItem, StoredKey},
+    events::{Event, Fork, Outcome},
     ids::{ItemId, PersonaId, ProjectId, SessionId},
     limits::MAX_TEXT_BYTES,
-    model::{Author, Consent, Edge, Item, Kind, Layer, Provenance, Role, Text},
+    model::{Author, Consent, Edge, Item, Kind, Provenance, Text},
     owner::Owner,
     service::{places::check_name, turns::check_fact},
     state::{State, home_of, places::Places},
@@ -72,18 +72,16 @@ impl Import {
             Line::Header { .. } | Line::Signature { .. } | Line::Endorsement { .. } => {
                 Err(wrong(at, "stands where none may"))
             }
-            Line::Project { name, created_ms } => {
+            Line::Project { name, created_ms: at_ms } => {
                 check_name(&name)?;
-                let id = places.next_project();
                 let is_new = places.project_named(&name).is_none();
-                let event = Event::ProjectCreated { id, name, at_ms: created_ms };
+                let event = Event::ProjectCreated { id: places.next_project(), name, at_ms };
                 Ok(is_new.then_some(event).into_iter().collect())
             }
-            Line::Persona { name, created_ms } => {
+            Line::Persona { name, created_ms: at_ms } => {
                 check_name(&name)?;
-                let id = places.next_persona();
                 let is_new = places.persona_named(&name).is_none();
-                let event = Event::PersonaCreated { id, name, at_ms: created_ms };
+                let event = Event::PersonaCreated { id: places.next_persona(), name, at_ms };
                 Ok(is_new.then_some(event).into_iter().collect())
             }
             Line::Session(line) => session(state, line, at),
@@ -136,7 +134,7 @@ impl Import {
             return Ok(Vec::new());
         }
         self.report.added += 1;
-        let mut events = vec![Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))];
+        let mut events = vec![Event::added(item)];
         if let Some(at_ms) = end {
             let new = self.id(superseded_by.unwrap_or(old));
             events.push(Event::Superseded { old: id, new, at_ms });
@@ -148,26 +146,24 @@ impl Import {
     }
 
     fn read_item(&mut self, owner: &Owner, places: &Places, line: ItemLine, at: usize) -> Result<Item> {
-        let unknown = || wrong(at, "has a word that is not known");
         let places = LinePlaces { places, at };
-        let kind = Kind::named(&line.kind).ok_or_else(unknown)?;
+        let kind = line.kind;
         if !line.text.is_empty() {
             check_fact(&line.text, MAX_TEXT_BYTES)?;
         }
-        let said_by = Author::named(&line.author).ok_or_else(unknown)?;
         // Imported memory is not trusted like the user's own words here.
-        let author = if self.own || said_by == Author::Assistant { said_by } else { Author::Import };
+        let is_kept = self.own || line.author == Author::Assistant;
+        let author = if is_kept { line.author } else { Author::Import };
         let sources = line.sources.iter().map(|id| Ok(self.id(parse_id(id, at)?))).collect::<Result<_>>()?;
         let content_hash = match &line.stable_key {
             Some(key) if kind == Kind::Entity => owner.entity_hash(key),
             _ => owner.content_hash(author, kind, &line.text),
         };
-        let is_granted = line.consent == Consent::Granted.name();
         Ok(Item {
             id: self.id(parse_id(&line.id, at)?),
             kind,
-            layer: Layer::named(&line.layer).ok_or_else(unknown)?,
-            role: Role::named(&line.role).ok_or_else(unknown)?,
+            layer: line.layer,
+            role: line.role,
             content_hash,
             project: places.project(line.project.as_ref())?,
             persona: places.persona(line.persona.as_ref())?,
@@ -180,7 +176,7 @@ impl Import {
             },
             text: line.text,
             stable_key: line.stable_key,
-            consent: if is_granted { Consent::Granted } else { Consent::Pending },
+            consent: if line.consent == Consent::Granted { Consent::Granted } else { Consent::Pending },
             intimate: line.intimate,
             salience: share(line.salience),
             valid_from_ms: line.valid_from_ms,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     api::{MemoryError, Result},
     ids::{ItemId, OwnerId},
-    model::Text,
+    model::{Author, Consent, Kind, Layer, Role, Text},
 };
 
 /// The name of the export format.
@@ -67,10 +67,10 @@ pub(super) struct SessionLine {
 #[serde(deny_unknown_fields)]
 pub(super) struct ItemLine {
     pub(super) id: String,
-    pub(super) kind: String,
-    pub(super) layer: String,
-    pub(super) role: String,
-    pub(super) author: String,
+    pub(super) kind: Kind,
+    pub(super) layer: Layer,
+    pub(super) role: Role,
+    pub(super) author: Author,
     pub(super) text: Text,
     pub(super) stable_key: Option<Text>,
     /// The item's project tag, or its project without a session.
@@ -83,7 +83,7 @@ pub(super) struct ItemLine {
     pub(super) valid_to_ms: Option<u64>,
     pub(super) superseded_by: Option<String>,
     pub(super) sources: Vec<String>,
-    pub(super) consent: String,
+    pub(super) consent: Consent,
     pub(super) intimate: bool,
     pub(super) salience: f32,
     pub(super) archived: bool,
@@ -127,6 +127,14 @@ pub(super) struct VerifiedImport {
     pub(super) lines: Vec<(usize, Line)>,
 }
 
+/// Checks a signature over lines.
+fn verify(key: &PublicKey, signature: &str, lines: &[Text], at: usize) -> Result<()> {
+    let mut bytes = [0; SIGNATURE_LEN];
+    hex::decode_to_slice(signature, &mut bytes).map_err(|_| wrong(at, "is no signature"))?;
+    sign::verify(MEMORY_EXPORT, key, &digest(lines.iter()), &bytes)
+        .map_err(|_| wrong(at, "is a signature that does not fit: the export was changed"))
+}
+
 /// The account that endorses an export, and the endorsed lines: all but the endorsement line.
 fn endorsement(lines: &[Text]) -> Result<(Option<OwnerId>, &[Text])> {
     let Some((last, before)) = lines.split_last() else { return Ok((None, lines)) };
@@ -135,11 +143,7 @@ fn endorsement(lines: &[Text]) -> Result<(Option<OwnerId>, &[Text])> {
     };
     let at = lines.len();
     let public_key: PublicKey = public_key.parse().map_err(|_| wrong(at, "names no public key"))?;
-    let mut bytes = [0; SIGNATURE_LEN];
-    hex::decode_to_slice(&signature, &mut bytes).map_err(|_| wrong(at, "is no signature"))?;
-    sign::verify(MEMORY_EXPORT, &public_key, &digest(before.iter()), &bytes).map_err(|_| {
-        MemoryError::Invalid("the account's signature on the export does not fit: it was changed".into())
-    })?;
+    verify(&public_key, &signature, before, at)?;
     Ok((Some(OwnerId::of(&public_key)), before))
 }
 
@@ -162,11 +166,7 @@ pub(super) fn parse(lines: &[Text]) -> Result<VerifiedImport> {
     let Line::Signature { signature, .. } = read(last, lines.len())? else {
         return Err(wrong(lines.len(), "is not a signature: the file may be cut off"));
     };
-    let mut bytes = [0; SIGNATURE_LEN];
-    hex::decode_to_slice(&signature, &mut bytes).map_err(|_| wrong(lines.len(), "is no signature"))?;
-    let signed = digest(lines.iter().take(lines.len() - 1));
-    sign::verify(MEMORY_EXPORT, &public_key, &signed, &bytes)
-        .map_err(|_| MemoryError::Invalid("the export's signature does not fit: it was changed".into()))?;
+    verify(&public_key, &signature, &lines[..lines.len() - 1], lines.len())?;
     let lines = middle.iter().enumerate().map(|(at, line)| Ok((at + 2, read(line, at + 2)?)));
     Ok(VerifiedImport { owner, public_key, endorsed_by, lines: lines.collect::<Result<_>>()? })
 }

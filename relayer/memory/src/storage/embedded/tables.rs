@@ -16,24 +16,13 @@ const MIN_PROBE_BYTES: usize = 256 * 1024;
 const MAX_PROBE_BYTES: usize = 8 * 1024 * 1024;
 
 /// Why a statement failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub(super) enum TableError {
     /// SQLite or the disk failed.
-    Disk(rusqlite::Error),
+    Disk(#[from] rusqlite::Error),
     /// The database is intact, or only the named part of it is damaged.
-    Refused(StorageError),
-}
-
-impl From<rusqlite::Error> for TableError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Disk(error)
-    }
-}
-
-impl From<StorageError> for TableError {
-    fn from(error: StorageError) -> Self {
-        Self::Refused(error)
-    }
+    Refused(#[from] StorageError),
 }
 
 impl From<TableError> for StorageError {

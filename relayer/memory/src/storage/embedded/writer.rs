@@ -1,12 +1,12 @@
 //! The only thread that writes. Writes that wait together share a transaction, and so a flush.
 
 use std::{
-    collections::VecDeque,
     fs::File,
-    sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc},
+    sync::{Arc, mpsc as std_mpsc},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
@@ -24,41 +24,18 @@ const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
 /// Time limit for closing the database.
 const MAX_CLOSE_WAIT: Duration = Duration::from_secs(5);
 
-/// A write that may run more than once: a failed transaction is repeated with each write on its own.
-trait WriteOperation: Send {
-    fn bytes(&self) -> usize;
-    fn run(&mut self, connection: &Connection) -> TableResult<()>;
-    fn answer(self: Box<Self>, outcome: Result<(), StorageError>);
-}
+type WriteWork = Box<dyn FnMut(&Connection) -> TableResult<()> + Send>;
 
-struct Task<T, F> {
+/// A write. Its work may run more than once: a failed transaction is repeated with each write on its own.
+struct Write {
     bytes: usize,
-    work: F,
-    value: Option<T>,
-    reply: oneshot::Sender<Result<T, StorageError>>,
-}
-
-impl<T: Send, F: FnMut(&Connection) -> TableResult<T> + Send> WriteOperation for Task<T, F> {
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn run(&mut self, connection: &Connection) -> TableResult<()> {
-        self.value = Some((self.work)(connection)?);
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, outcome: Result<(), StorageError>) {
-        let Self { value, reply, .. } = *self;
-        let outcome = outcome.map(|()| value.expect("a write that succeeded has run"));
-        // A caller that no longer waits does not need the answer.
-        let _ = reply.send(outcome);
-    }
+    work: WriteWork,
+    reply: oneshot::Sender<Result<(), StorageError>>,
 }
 
 /// A handle on the thread. Dropping it ends the thread after the waiting writes, and closes the database.
 pub(super) struct DatabaseWriter {
-    queue: Option<mpsc::Sender<Box<dyn WriteOperation>>>,
+    queue: Option<mpsc::Sender<Write>>,
     closed: Mutex<std_mpsc::Receiver<()>>,
     refused_bytes: Arc<Mutex<Option<usize>>>,
 }
@@ -83,19 +60,27 @@ impl DatabaseWriter {
     pub(super) async fn write<T: Send + 'static>(
         &self,
         bytes: usize,
-        work: impl FnMut(&Connection) -> TableResult<T> + Send + 'static,
+        mut work: impl FnMut(&Connection) -> TableResult<T> + Send + 'static,
     ) -> Result<T, StorageError> {
         let (reply, answer) = oneshot::channel();
+        let found = Arc::<Mutex<Option<T>>>::default();
+        let value = found.clone();
+        let work = Box::new(move |connection: &Connection| -> TableResult<()> {
+            *found.lock() = Some(work(connection)?);
+            Ok(())
+        });
         let stopped = || StorageError::Unavailable("the storage's writer was stopped".into());
         let queue = self.queue.as_ref().ok_or_else(stopped)?;
-        queue.send(Box::new(Task { bytes, work, value: None, reply })).await.map_err(|_| stopped())?;
-        answer.await.map_err(|_| stopped())?
+        queue.send(Write { bytes, work, reply }).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())??;
+        let value = value.lock().take();
+        value.ok_or_else(stopped)
     }
 
     /// Bytes of the largest write that the disk refused, until a write of that size succeeds. A nearly full
     /// disk still takes smaller writes.
     pub(super) fn refused_bytes(&self) -> Option<usize> {
-        *self.refused_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.refused_bytes.lock()
     }
 }
 
@@ -103,7 +88,7 @@ impl Drop for DatabaseWriter {
     fn drop(&mut self) {
         self.queue = None;
         // It ends with the disconnection. A disk that does not answer is left alone after the limit.
-        let _ = self.closed.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(MAX_CLOSE_WAIT);
+        let _ = self.closed.get_mut().recv_timeout(MAX_CLOSE_WAIT);
     }
 }
 
@@ -113,23 +98,23 @@ struct WriteLoop {
 }
 
 impl WriteLoop {
-    fn run(self, mut queue: mpsc::Receiver<Box<dyn WriteOperation>>) {
+    fn run(self, mut queue: mpsc::Receiver<Write>) {
         while let Some(first) = queue.blocking_recv() {
-            let mut bytes = first.bytes();
-            let mut group = VecDeque::from([first]);
+            let mut bytes = first.bytes;
+            let mut group = vec![first];
             while group.len() < MAX_GROUP && bytes < MAX_GROUP_BYTES {
                 let Ok(next) = queue.try_recv() else { break };
-                bytes += next.bytes();
-                group.push_back(next);
+                bytes += next.bytes;
+                group.push(next);
             }
             self.commit(group);
         }
     }
 
     /// Runs and answers all writes of a group. If the transaction fails, each write gets one of its own.
-    fn commit(&self, mut group: VecDeque<Box<dyn WriteOperation>>) {
+    fn commit(&self, mut group: Vec<Write>) {
         let changes = self.connection.total_changes();
-        let bytes = group.iter().map(|work| work.bytes()).sum();
+        let bytes = group.iter().map(|write| write.bytes).sum();
         let outcomes = match self.try_commit(&mut group) {
             Ok(outcomes) => {
                 if self.connection.total_changes() > changes {
@@ -138,7 +123,7 @@ impl WriteLoop {
                 outcomes
             }
             Err(_) if group.len() > 1 => {
-                group.into_iter().for_each(|work| self.commit(VecDeque::from([work])));
+                group.into_iter().for_each(|write| self.commit(vec![write]));
                 return;
             }
             Err(error) => match self.make_room().then(|| self.try_commit(&mut group)) {
@@ -152,7 +137,10 @@ impl WriteLoop {
                 }
             },
         };
-        group.into_iter().zip(outcomes).for_each(|(work, outcome)| work.answer(outcome));
+        for (write, outcome) in group.into_iter().zip(outcomes) {
+            // A caller that no longer waits does not need the answer.
+            let _ = write.reply.send(outcome);
+        }
     }
 
     /// Moves the log's contents into the database, so that the log has space for the next write.
@@ -163,13 +151,9 @@ impl WriteLoop {
     }
 
     /// Runs all writes in one transaction. A refused write changes nothing; its error is its outcome.
-    fn try_commit(
-        &self,
-        group: &mut VecDeque<Box<dyn WriteOperation>>,
-    ) -> rusqlite::Result<Vec<Result<(), StorageError>>> {
+    fn try_commit(&self, group: &mut [Write]) -> rusqlite::Result<Vec<Result<(), StorageError>>> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
-        let outcomes: rusqlite::Result<Vec<_>> =
-            group.iter_mut().map(|work| self.run_one(&mut **work)).collect();
+        let outcomes: rusqlite::Result<Vec<_>> = group.iter_mut().map(|write| self.run_one(write)).collect();
         let committed = outcomes.and_then(|outcomes| {
             self.connection.execute_batch("COMMIT")?;
             Ok(outcomes)
@@ -181,9 +165,9 @@ impl WriteLoop {
         })
     }
 
-    fn run_one(&self, work: &mut dyn WriteOperation) -> rusqlite::Result<Result<(), StorageError>> {
+    fn run_one(&self, write: &mut Write) -> rusqlite::Result<Result<(), StorageError>> {
         self.connection.execute_batch("SAVEPOINT one")?;
-        let refused = match work.run(&self.connection) {
+        let refused = match (write.work)(&self.connection) {
             Ok(()) => {
                 self.connection.execute_batch("RELEASE one")?;
                 return Ok(Ok(()));
@@ -197,7 +181,7 @@ impl WriteLoop {
     }
 
     fn note_failure(&self, bytes: usize, error: &rusqlite::Error) {
-        let mut refused = self.refused_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused_bytes.lock();
         if refused.is_none() {
             tracing::error!(why = disk_error(error).to_string(), "memory cannot be written");
         }
@@ -205,7 +189,7 @@ impl WriteLoop {
     }
 
     fn note_success(&self, bytes: usize) {
-        let mut refused = self.refused_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused_bytes.lock();
         if refused.take_if(|refused| bytes >= *refused).is_some() {
             tracing::info!("memory can be written again");
         }

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{PostgresStorage, QueryError, count, from_db, set, to_db};
 use crate::storage::{
-    Pseudonym, RowQuery, RowScan, ScannedRow, Signs, Space, StorageError, TERMS, TERMS_OF_A_SET,
+    KeyedQuery, Pseudonym, RowScan, ScannedRow, Signs, Space, StorageError, TERMS, TERMS_OF_A_SET,
 };
 
 /// Bytes of an answer's row before its sets: number, length and distance.
@@ -43,14 +43,13 @@ fn statement(sets: usize) -> String {
 pub(super) async fn scan(
     storage: &PostgresStorage,
     owner: Pseudonym,
-    query: &RowQuery,
+    query: &[KeyedQuery],
 ) -> Result<RowScan, QueryError> {
-    let terms = query.keyed.first().map_or(0, |keyed| keyed.terms.len());
+    let terms = query.first().map_or(0, |keyed| keyed.terms.len());
     let sets = terms.div_ceil(TERMS_OF_A_SET);
-    let keys: Vec<i64> = query.keyed.iter().map(|keyed| keyed.key.cast_signed()).collect();
-    let embedder = query.keyed.iter().find_map(|keyed| Some(keyed.signs.as_ref()?.embedder.cast_signed()));
-    let signs: Vec<Option<String>> =
-        query.keyed.iter().map(|keyed| keyed.signs.as_ref().map(bits_text)).collect();
+    let keys: Vec<i64> = query.iter().map(|keyed| keyed.key.cast_signed()).collect();
+    let embedder = query.iter().find_map(|keyed| Some(keyed.signs.as_ref()?.embedder.cast_signed()));
+    let signs: Vec<Option<String>> = query.iter().map(|keyed| keyed.signs.as_ref().map(bits_text)).collect();
     let mut transaction = storage.begin_reading(owner).await?;
     // One pass over the rows, whatever the planner believes of their number.
     set(&mut transaction, "enable_nestloop", "off").await?;
@@ -64,11 +63,11 @@ pub(super) async fn scan(
         .bind(signs)
         .bind(embedder);
     for set in 0..sets {
-        let of_key = |keyed: &crate::storage::KeyedQuery| {
+        let of_key = |keyed: &KeyedQuery| {
             let of_set = keyed.terms.iter().skip(set * TERMS_OF_A_SET).take(TERMS_OF_A_SET);
             terms_text((0..).zip(of_set).map(|(place, term)| (*term, 1_u32 << place)).collect())
         };
-        asked = asked.bind(query.keyed.iter().map(of_key).collect::<Vec<String>>());
+        asked = asked.bind(query.iter().map(of_key).collect::<Vec<String>>());
     }
     let answer = asked.fetch_one(&mut *transaction).await?;
     transaction.commit().await?;

@@ -68,15 +68,9 @@ fn d8_e6_an_entity_is_intimate_and_asks_for_consent_as_the_facts_do_that_name_it
             world.reopen().await;
         }
         // Only facts wait for consent.
-        let waiting = baton_memory::api::ListRequest {
-            everything: true,
-            consent: Some(Consent::Pending),
-            limit: 50,
-            ..Default::default()
-        };
-        let waiting = world.memory.list(ANA, waiting).await.unwrap().items;
+        let waiting = world.waiting(ANA).await;
         assert!(waiting.iter().all(|item| item.kind == Kind::Fact), "{:?}", names(&waiting));
-        world.memory.decide(ANA, vec![affair.id], Consent::Granted).await.unwrap();
+        world.decide(ANA, vec![affair.id], Consent::Granted).await;
         for _ in 0..2 {
             for scope in MemoryScope::ALL {
                 let found = !recalled(&world, &place, *scope, asked).await.is_empty();
@@ -93,7 +87,7 @@ fn d8_e6_an_entity_is_intimate_and_asks_for_consent_as_the_facts_do_that_name_it
             assert_eq!(names(&found), ["Beatrice Moretti"], "{scope:?}");
             assert_eq!((found[0].intimate, found[0].consent), (false, Consent::Granted));
         }
-        world.memory.delete(ANA, vec![choir.id]).await.unwrap();
+        world.delete(ANA, vec![choir.id]).await;
         for _ in 0..2 {
             assert!(recalled(&world, &place, MemoryScope::default(), asked).await.is_empty());
             assert!(!recalled(&world, &place, MemoryScope::Full, asked).await.is_empty());
@@ -131,7 +125,7 @@ fn d1_d2_f4_what_a_persona_names_is_its_own_and_goes_with_the_session() {
         let told = world.memory.remember(ANA, vec![told]).await.unwrap().remove(0);
         let his = recalled(&world, &kenji, MemoryScope::default(), asked).await;
         assert_eq!((names(&his), his[0].author), (vec!["Elizabeth Bishop"], Author::User));
-        world.memory.delete(ANA, vec![told.id]).await.unwrap();
+        world.delete(ANA, vec![told.id]).await;
         assert!(recalled(&world, &kenji, MemoryScope::Full, asked).await.is_empty());
         assert!(kept(&world, "Bishop").await.is_some());
         world.memory.delete_session(ANA, "a".into()).await.unwrap();
@@ -191,10 +185,10 @@ fn e6_f1_an_entity_goes_with_the_last_fact_that_names_it_whatever_named_it_first
         let asked = "Who is Flibbertigibbet?";
         let before = recalled(&world, &zoo, MemoryScope::default(), asked).await;
         assert_eq!(names(&before), ["Flibbertigibbet"]);
-        world.memory.delete(ANA, vec![first.id]).await.unwrap();
+        world.delete(ANA, vec![first.id]).await;
         let after = recalled(&world, &zoo, MemoryScope::default(), asked).await;
         assert_eq!(names(&after), ["Flibbertigibbet"], "the other fact still names it");
-        world.memory.delete(ANA, vec![second.id]).await.unwrap();
+        world.delete(ANA, vec![second.id]).await;
         for _ in 0..2 {
             assert!(recalled(&world, &zoo, MemoryScope::Full, asked).await.is_empty());
             assert!(!shown(&world, &zoo, "Flibbertigibbet").await);

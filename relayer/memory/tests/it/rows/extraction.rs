@@ -12,7 +12,7 @@ use baton_memory::{
     api::ItemView,
     extraction::{Complete, ModelError, ModelWriter, PromptMessage},
     ids::OwnerId,
-    model::{Author, Consent, Kind, Layer},
+    model::{Author, Consent, Kind},
 };
 use futures::future::BoxFuture;
 
@@ -30,25 +30,6 @@ fn words(items: &[ItemView]) -> Vec<String> {
 }
 
 #[test]
-fn e5_greetings_thanks_recaps_and_questions_write_nothing() {
-    on_every_store(async |world| {
-        let nothing = [
-            "Hello!",
-            "Thanks a lot, that helps.",
-            "What did we talk about last time?",
-            "Can you summarise our conversation?",
-            "How far is the moon?",
-            "ok",
-        ];
-        for (turn, text) in (0..).zip(nothing) {
-            world.say(ANA, &session("s"), turn, text, "Of course.").await;
-        }
-        world.settle().await;
-        assert_eq!(words(&facts(&world, ANA).await), Vec::<String>::new());
-    });
-}
-
-#[test]
 fn what_is_said_off_the_record_is_kept_and_not_recalled() {
     on_every_store(async |world| {
         let told = "Off the record: my sister Philippa is leaving the orchestra.";
@@ -57,24 +38,6 @@ fn what_is_said_off_the_record_is_kept_and_not_recalled() {
         assert!(facts(&world, ANA).await.is_empty());
         assert!(world.recalls(ANA, &pool(), "Who is leaving the orchestra? Philippa?").await.is_empty());
         assert!(world.everything(ANA).await.iter().any(|item| &*item.text == told && item.archived));
-    });
-}
-
-#[test]
-fn d6_d10_two_write_paths_keep_the_users_words_and_label_the_assistants() {
-    on_every_store(async |world| {
-        let aria = with_persona("a", "Aria");
-        world
-            .say(ANA, &aria, 0, "I'm allergic to peanuts.", "Noted! I'm reading Elizabeth Bishop tonight.")
-            .await;
-        world.settle().await;
-        let facts = facts(&world, ANA).await;
-        let user: Vec<_> = facts.iter().filter(|fact| fact.author == Author::User).collect();
-        assert_eq!((user.len(), user[0].layer), (1, Layer::Profile));
-        assert!("I'm allergic to peanuts.".contains(&*user[0].text), "the user's own words");
-        let assistant: Vec<_> = facts.iter().filter(|fact| fact.author == Author::Assistant).collect();
-        assert_eq!((assistant.len(), assistant[0].layer), (1, Layer::Relationship));
-        assert!(assistant[0].text.contains("(assistant) said"), "{}", &*assistant[0].text);
     });
 }
 
@@ -154,16 +117,7 @@ fn e6_what_asks_for_consent_is_not_recalled_before_the_user_agrees() {
         world.say(ANA, &session("s"), 0, told, "Thank you for telling me.").await;
         world.say(ANA, &session("s"), 1, "I take antidepressants every morning.", "I see.").await;
         world.settle().await;
-        let queue = async |world: &World| {
-            let request = baton_memory::api::ListRequest {
-                everything: true,
-                consent: Some(Consent::Pending),
-                limit: 50,
-                ..Default::default()
-            };
-            world.memory.list(ANA, request).await.unwrap().items
-        };
-        let waiting = queue(&world).await;
+        let waiting = world.waiting(ANA).await;
         assert!(!waiting.is_empty(), "{:?}", words(&facts(&world, ANA).await));
         let asked = baton_memory::api::RecallRequest {
             scope: baton_memory::model::MemoryScope::Full,
@@ -174,15 +128,15 @@ fn e6_what_asks_for_consent_is_not_recalled_before_the_user_agrees() {
         assert!(world.memory.recall(ANA, asked.clone()).await.hits.is_empty());
         world.reopen().await;
         let (yes, no) = (waiting[0].id, waiting.get(1).map(|item| item.id));
-        assert_eq!(world.memory.decide(ANA, vec![yes], Consent::Granted).await.unwrap(), 1);
+        assert_eq!(world.decide(ANA, vec![yes], Consent::Granted).await, 1);
         if let Some(no) = no {
-            assert_eq!(world.memory.decide(ANA, vec![no], Consent::Denied).await.unwrap(), 1);
+            assert_eq!(world.decide(ANA, vec![no], Consent::Denied).await, 1);
             assert!(world.memory.get(ANA, no).await.is_err());
         }
         world.settle().await;
         let found = world.memory.recall(ANA, asked).await;
         assert!(found.hits.iter().any(|hit| hit.view.id == yes), "{found:?}");
-        assert!(queue(&world).await.is_empty());
+        assert!(world.waiting(ANA).await.is_empty());
     });
 }
 
@@ -192,7 +146,7 @@ fn e8_the_backstop_finds_what_the_gate_missed_turn_by_turn() {
     // fact.
     on_every_store(async |mut world| {
         let told = "Leopold from the ferry has become captain in the meantime";
-        world.writer = Some(Arc::new(ModelWriter::new(Arc::new(ScriptedModel::new(move |prompt: &str| {
+        world.writer = Some(ModelWriter::new(Arc::new(ScriptedModel::new(move |prompt: &str| {
             if prompt.contains("extractMemory") {
                 return r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":true}"#.into();
             }
@@ -202,7 +156,7 @@ fn e8_the_backstop_finds_what_the_gate_missed_turn_by_turn() {
             } else {
                 "[]".into()
             }
-        })))));
+        }))));
         world.reopen().await;
         for turn in 0..9 {
             let said = if turn == 5 { format!("{told}.") } else { format!("And the ferry, number {turn}?") };
@@ -239,7 +193,7 @@ fn e4_e5_a_judges_no_closes_the_gate_for_good_also_for_the_backstop() {
                     .collect();
                 format!("[{}]", quotes.join(","))
             });
-            world.writer = Some(Arc::new(ModelWriter::new(Arc::new(judge))));
+            world.writer = Some(ModelWriter::new(Arc::new(judge)));
             world.reopen().await;
             for (turn, said) in (0..).zip(&facts_said) {
                 world.say(ANA, &session("s"), turn, said, "Good dog.").await;
@@ -341,7 +295,7 @@ fn f8_nonsense_of_a_model_loses_nothing_and_is_tried_again_and_counted() {
     on_every_store(async |mut world| {
         let nonsense =
             Arc::new(ScriptedModel::new(|_: &str| "Sure! Here is a poem about {JSON: [".to_owned()));
-        world.writer = Some(Arc::new(ModelWriter::new(nonsense.clone())));
+        world.writer = Some(ModelWriter::new(nonsense.clone()));
         world.reopen().await;
         let told = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";
         world.say(ANA, &session("s"), 0, told, "Congratulations!").await;

@@ -1,28 +1,11 @@
 //! Rows D: profile, relationship, and the scope of a request.
 
 use baton_memory::{
-    api::{ItemView, MemoryError, RecallRequest, RememberRequest, TurnRecord},
-    model::{Author, Kind, Layer, MemoryScope},
+    api::{ItemView, MemoryError, TurnRecord},
+    model::{Kind, Layer},
 };
 
-use crate::rows::world::{ANA, fact, on_every_store, pool, project, request, session, texts, with_persona};
-
-#[test]
-fn d1_the_profile_is_known_to_every_persona_and_a_relationship_to_its_own() {
-    on_every_store(async |world| {
-        let aria = with_persona("a", "Aria");
-        let kenji = with_persona("k", "Kenji");
-        let told = "I am allergic to peanuts.";
-        world.say(ANA, &aria, 0, told, "Oh! I'm reading Elizabeth Bishop tonight, by the way.").await;
-        world.say(ANA, &kenji, 0, "Hello Kenji!", "Hello!").await;
-        world.settle().await;
-        let peanuts = world.recalls(ANA, &kenji, "Am I allergic to peanuts?").await;
-        assert_eq!(peanuts, [told], "the fact, and not Aria's conversation");
-        let bishop = "What are you reading? Elizabeth Bishop?";
-        assert!(world.recalls(ANA, &aria, bishop).await.iter().any(|text| text.contains("Bishop")));
-        assert_eq!(world.recalls(ANA, &kenji, bishop).await, Vec::<String>::new());
-    });
-}
+use crate::rows::world::{ANA, fact, on_every_store, pool, project, session, with_persona};
 
 #[test]
 fn d1_the_persona_of_a_session_is_the_sessions() {
@@ -88,64 +71,6 @@ fn d2_deleting_a_session_deletes_its_relationship_and_keeps_the_profile() {
             assert_eq!(inside, ["I am allergic to peanuts."]);
             assert!(world.recalls(ANA, &pool(), "Am I allergic to peanuts?").await.is_empty());
             world.reopen().await;
-        }
-    });
-}
-
-#[test]
-fn d5_similarity_is_given_and_a_threshold_leaves_no_match() {
-    on_every_store(async |world| {
-        world.remember(ANA, &pool(), "My doctor is called Adelheid Brunner.").await;
-        world.remember(ANA, &pool(), "The boat needs fresh varnish every spring.").await;
-        world.settle().await;
-        let recall = world.recall(ANA, &pool(), "Which doctor is called Brunner?").await;
-        let best = &recall.hits[0];
-        assert!(best.view.text.contains("doctor") && best.similarity.unwrap() > 0.3, "{recall:?}");
-        assert!((0.0..=1.0).contains(&best.score));
-        let strict = RecallRequest { threshold: Some(0.999), ..request(&pool(), "some varnish perhaps") };
-        let strict = world.memory.recall(ANA, strict).await;
-        assert!(strict.hits.is_empty(), "{:?}", texts(&strict));
-        assert!(world.recalls(ANA, &pool(), "quantum chromodynamics lattice").await.is_empty());
-    });
-}
-
-#[test]
-fn d8_each_scope_uses_its_layers_and_none_uses_nothing() {
-    on_every_store(async |world| {
-        let place = with_persona("a", "Aria");
-        let told = |text: &str, layer, intimate| RememberRequest {
-            layer,
-            author: Author::Owner,
-            intimate: Some(intimate),
-            ..fact(&place, text)
-        };
-        let facts = vec![
-            told("The weekly swimming lesson is on Tuesday.", Layer::Profile, false),
-            told("The weekly swimming therapy is on Wednesday.", Layer::Profile, true),
-            told("The weekly swimming joke is ours on Thursday.", Layer::Relationship, false),
-            told("The weekly swimming secret is ours on Friday.", Layer::Relationship, true),
-        ];
-        world.memory.remember(ANA, facts).await.unwrap();
-        world.settle().await;
-        let days = ["Tuesday", "Wednesday", "Thursday", "Friday"];
-        let cases = [
-            (MemoryScope::Full, "Tuesday Wednesday Thursday Friday"),
-            (MemoryScope::NeutralAndRelationship, "Tuesday Thursday"),
-            (MemoryScope::RelationshipOnly, "Thursday"),
-            (MemoryScope::NeutralOnly, "Tuesday"),
-            (MemoryScope::InsightsOnly, "Tuesday Wednesday"),
-            (MemoryScope::None, ""),
-        ];
-        assert_eq!(MemoryScope::default(), MemoryScope::NeutralAndRelationship);
-        for (scope, expected) in cases {
-            let asked = RecallRequest {
-                scope,
-                threshold: Some(0.01),
-                ..request(&place, "What about the weekly swimming?")
-            };
-            let found = texts(&world.memory.recall(ANA, asked).await).join(" ");
-            let found: Vec<&str> = days.into_iter().filter(|day| found.contains(day)).collect();
-            assert_eq!(found.join(" "), expected, "{scope:?}");
         }
     });
 }

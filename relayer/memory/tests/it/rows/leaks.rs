@@ -214,7 +214,7 @@ fn the_leak_matrix_has_no_leaks() {
             .iter()
             .filter(|item| item.project.as_deref() == Some("boat") && item.kind == Kind::Fact)
             .collect();
-        world.memory.delete(ANA, gone.iter().map(|item| item.id).collect()).await.unwrap();
+        world.delete(ANA, gone.iter().map(|item| item.id).collect()).await;
         assert_eq!(world.memory.restore(ANA, Some("boat".into()), 100).await.unwrap().total, 0);
         world.settle().await;
         let left = world.everything(ANA).await;

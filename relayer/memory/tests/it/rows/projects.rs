@@ -12,26 +12,6 @@ const HOUSE: &str = "The spare key of the house lies under the blue flowerpot.";
 const QUESTION: &str = "Where is the spare key?";
 
 #[test]
-fn b1_b5_projects_and_the_pool_cannot_read_each_other() {
-    on_every_store(async |mut world| {
-        world.say(ANA, &session_in("b1", "boat"), 0, BOAT, "Noted.").await;
-        world.say(ANA, &session_in("h1", "house"), 0, HOUSE, "Noted.").await;
-        world.say(ANA, &session("p1"), 0, "The spare key of the car is with Jonas.", "Noted.").await;
-        world.settle().await;
-        for round in 0..2 {
-            let boat = world.recalls(ANA, &project("boat"), QUESTION).await;
-            let house = world.recalls(ANA, &session_in("h1", "house"), QUESTION).await;
-            let loose = world.recalls(ANA, &pool(), QUESTION).await;
-            assert!(boat.contains(&BOAT.to_owned()) && house.contains(&HOUSE.to_owned()), "round {round}");
-            assert!(boat.iter().all(|text| !text.contains("house") && !text.contains("car")), "{boat:?}");
-            assert!(house.iter().all(|text| !text.contains("boat") && !text.contains("car")), "{house:?}");
-            assert!(loose.iter().all(|text| text.contains("car")) && !loose.is_empty(), "{loose:?}");
-            world.reopen().await;
-        }
-    });
-}
-
-#[test]
 fn b2_without_a_project_all_sessions_without_one_share_a_pool() {
     on_every_store(async |world| {
         world.say(ANA, &session("one"), 0, HOUSE, "Noted.").await;
@@ -131,6 +111,18 @@ fn b9_entities_keep_their_tag_when_their_session_moves() {
             assert!(moved.contains(&told.to_owned()), "{moved:?}");
             world.reopen().await;
         }
+    });
+}
+
+#[test]
+fn a_projects_name_is_the_same_in_every_spelling() {
+    on_every_store(async |world| {
+        world.remember(ANA, &project("Zoë"), "The curtains are green.").await;
+        for name in ["Zoe\u{308}", "ZOË"] {
+            let found = world.recalls(ANA, &project(name), "green curtains").await;
+            assert_eq!(found, ["The curtains are green."]);
+        }
+        assert_eq!(world.memory.projects(ANA).await.unwrap().len(), 1, "one project");
     });
 }
 

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use baton_memory::{
-    api::{DropReason, EXCERPT_BYTES, Filters, ListRequest, Place, RecallMode, RecallRequest},
+    api::{DropReason, Filters, RecallMode, RecallRequest},
     model::Author,
 };
 
 use crate::rows::world::{
-    ANA, BEN, DAY_MS, RECALL_DEADLINE, TestEmbedder, on_every_store, pool, request, session, texts,
+    ANA, DAY_MS, RECALL_DEADLINE, TestEmbedder, on_every_store, pool, request, session, texts,
 };
 
 const TOLD: &str = "My physician recommended magnesium for the cramps.";
@@ -149,23 +149,6 @@ fn c1_every_node_is_found_by_words_alone_and_by_meaning_alone() {
 }
 
 #[test]
-fn e7_what_a_turn_gets_of_a_long_message_is_its_beginning() {
-    on_every_store(async |world| {
-        let long = format!(
-            "The lighthouse keeper is called Ambrose. {}",
-            "He polishes the lens daily. ".repeat(200)
-        );
-        world.say(ANA, &session("s"), 0, &long, "Noted.").await;
-        world.settle().await;
-        let recall = world.recall(ANA, &pool(), "What is the lighthouse keeper called?").await;
-        assert!(recall.hits.iter().any(|hit| *hit.view.text == *long), "{:?}", texts(&recall));
-        let items = recall.memory_items();
-        assert!(items.iter().any(|item| item.text.starts_with("The lighthouse keeper is called Ambrose.")));
-        assert!(items.iter().all(|item| item.text.len() <= EXCERPT_BYTES + 8 && !item.source.is_empty()));
-    });
-}
-
-#[test]
 fn an_empty_or_strange_query_is_no_error() {
     on_every_store(async |world| {
         world.remember(ANA, &pool(), "The anchor weighs forty kilograms.").await;
@@ -195,83 +178,5 @@ fn another_embedder_embeds_everything_anew_and_words_find_it_meanwhile() {
         assert_eq!(world.memory.stats(ANA).await.unwrap().unembedded, 0);
         world.reopen().await;
         assert_eq!(world.memory.stats(ANA).await.unwrap().unembedded, 0);
-    });
-}
-
-#[test]
-fn owners_see_nothing_of_each_other() {
-    on_every_store(async |world| {
-        world.say(ANA, &session("s"), 0, TOLD, "I hope it helps.").await;
-        world.say(BEN, &session("s"), 0, "Hello!", "Hello!").await;
-        world.settle().await;
-        let question = "What did the physician recommend for the cramps?";
-        assert!(world.recalls(BEN, &session("s"), question).await.is_empty());
-        let id = world.everything(ANA).await[0].id;
-        assert!(world.memory.get(BEN, id).await.is_err());
-        assert_eq!(world.memory.delete(BEN, vec![id]).await.unwrap(), 0);
-        assert!(world.memory.get(ANA, id).await.is_ok());
-    });
-}
-
-#[test]
-fn a_word_is_found_in_every_spelling_of_it() {
-    on_every_store(async |world| {
-        let cases = [
-            ("Zoë works at the bakery.", vec!["Zoë", "Zoe\u{308}", "ZOE"]),
-            ("My cousin lives in the Hauptstraße.", vec!["Hauptstraße", "HAUPTSTRASSE"]),
-            ("The ferry left from İstanbul.", vec!["İstanbul", "i\u{307}stanbul", "ISTANBUL"]),
-            ("The play about Σίσυφος was long.", vec!["Σίσυφος", "ΣΊΣΥΦΟΣ", "Σι\u{301}συφος"]),
-            ("한글 is taught on Mondays.", vec!["한글", "\u{1112}\u{1161}\u{11ab}\u{1100}\u{1173}\u{11af}"]),
-            ("The tram is number ４７.", vec!["tram 47"]),
-            ("مُحَمَّد sells the carpets.", vec!["مُحَمَّد", "محمد"]),
-            ("שָׁלוֹם was on the card.", vec!["שלום"]),
-            ("किताब means a book.", vec!["किताब"]),
-            ("ガラス breaks easily.", vec!["ガラス", "カ\u{3099}ラス"]),
-        ];
-        for (text, _) in &cases {
-            world.remember(ANA, &pool(), text).await;
-        }
-        world.settle().await;
-        for (text, queries) in &cases {
-            for query in queries {
-                let found = world.recalls(ANA, &pool(), query).await;
-                assert!(found.contains(&(*text).to_owned()), "{query} in {text}: {found:?}");
-            }
-        }
-        let place = |name: &str| Place { project: Some(name.to_owned()), ..pool() };
-        world.remember(ANA, &place("Zoë"), "The curtains are green.").await;
-        for name in ["Zoe\u{308}", "ZOË"] {
-            assert_eq!(world.recalls(ANA, &place(name), "green curtains").await, ["The curtains are green."]);
-        }
-        assert_eq!(world.memory.projects(ANA).await.unwrap().len(), 1, "one project");
-    });
-}
-
-#[test]
-fn words_that_say_more_are_no_repetition() {
-    on_every_store(async |world| {
-        let pairs = [
-            ("I am allergic to nuts", "I am allergic to nuts and eggs"),
-            ("I am allergic to soy and milk", "I am allergic to soy"),
-            ("I live in Paris, Texas", "I live in Paris, France"),
-            ("My favourite colour is blue", "My favourite colour is blue, not green"),
-            ("Call Anna before dinner", "Call Anna after dinner"),
-        ];
-        for (first, second) in pairs {
-            world.remember(ANA, &pool(), first).await;
-            let said = world.remember(ANA, &pool(), second).await;
-            assert!(!said.existed, "{second}");
-            let again = world.remember(ANA, &pool(), &second.to_uppercase()).await;
-            assert!(again.existed && again.id == said.id, "{second}");
-        }
-        world.settle().await;
-        let all =
-            world.memory.list(ANA, ListRequest { everything: true, limit: 200, ..ListRequest::default() });
-        let all: Vec<String> = all.await.unwrap().items.iter().map(|item| item.text.0.clone()).collect();
-        for (_, second) in pairs {
-            assert!(all.contains(&second.to_owned()), "{second}: {all:?}");
-        }
-        let found = world.recalls(ANA, &pool(), "Am I allergic to nuts and eggs?").await;
-        assert!(found.contains(&"I am allergic to nuts and eggs".to_owned()), "{found:?}");
     });
 }

@@ -55,7 +55,7 @@ const OFF: OwnerSettings = OwnerSettings { extract_through_nodes: false };
 fn third_party_nodes_read_exchanges_of_owners_who_allowed_it_and_of_nobody_else() {
     on_every_store(async |mut world| {
         let nodes = Arc::new(RecordingModel::default());
-        world.node_writer = Some(Arc::new(ModelWriter::new(nodes.clone())));
+        world.node_writer = Some(ModelWriter::new(nodes.clone()));
         world.reopen().await;
         let settings = world.memory.settings(ANA).await.unwrap();
         assert_eq!((settings.settings, settings.nodes_offered), (OFF, true), "no is the default");
@@ -95,8 +95,8 @@ fn third_party_nodes_read_exchanges_of_owners_who_allowed_it_and_of_nobody_else(
 fn an_endpoint_of_the_operators_goes_before_third_party_nodes() {
     on_every_store(async |mut world| {
         let (endpoint, nodes) = (Arc::new(RecordingModel::default()), Arc::new(RecordingModel::default()));
-        world.writer = Some(Arc::new(ModelWriter::new(endpoint.clone())));
-        world.node_writer = Some(Arc::new(ModelWriter::new(nodes.clone())));
+        world.writer = Some(ModelWriter::new(endpoint.clone()));
+        world.node_writer = Some(ModelWriter::new(nodes.clone()));
         world.reopen().await;
         let settings = world.memory.change_settings(ANA, ON).await.unwrap();
         assert_eq!(settings.written_by, WrittenBy::Endpoint);
@@ -111,7 +111,7 @@ fn an_endpoint_of_the_operators_goes_before_third_party_nodes() {
 fn third_party_nodes_see_no_password_and_nothing_off_the_record() {
     on_every_store(async |mut world| {
         let nodes = Arc::new(RecordingModel::default());
-        world.node_writer = Some(Arc::new(ModelWriter::new(nodes.clone())));
+        world.node_writer = Some(ModelWriter::new(nodes.clone()));
         world.reopen().await;
         world.memory.change_settings(ANA, ON).await.unwrap();
         let secret = format!("{UNSURE} My password is hunter2-Tz9!.");
@@ -181,10 +181,10 @@ fn a_call_with_a_known_idempotency_key_is_answered_and_not_made_again() {
         assert_eq!((answers[0].id, answers[1].existed), (answers[1].id, true));
         // A key may be made from the words, so it does not outlive them.
         let newt = answers[0].id;
-        world.memory.edit(ANA, newt, "I keep salamanders.".into()).await.unwrap();
+        world.edit(ANA, newt, "I keep salamanders.").await;
         let anew = world.memory.remember_once(ANA, call("I keep newts.", "k3")).await.unwrap().remove(0);
         assert!(!anew.existed && anew.id != newt);
-        world.memory.delete(ANA, vec![anew.id]).await.unwrap();
+        world.delete(ANA, vec![anew.id]).await;
         world.reopen().await;
         let anew = world.memory.remember_once(ANA, call("I keep newts.", "k3")).await.unwrap().remove(0);
         assert!(!anew.existed);

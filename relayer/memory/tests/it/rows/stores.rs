@@ -109,17 +109,11 @@ fn both_stores_recall_the_same_of_a_large_owner_and_hide_and_delete_alike() {
                 .await
                 .unwrap();
             world.settle().await;
-            assert!(
-                !world
-                    .recalls(ANA, &pool(), "What hides the lantern number 8000?")
-                    .await
-                    .iter()
-                    .any(|text| text.contains("8000"))
-            );
+            assert!(!world.finds(ANA, &pool(), "What hides the lantern number 8000?", "8000").await);
             // A deletion.
             let recall = world.recall(ANA, &pool(), &told(77)).await;
             assert_eq!(&*recall.hits[0].view.text, told(77));
-            world.memory.delete(ANA, vec![recall.hits[0].view.id]).await.unwrap();
+            world.delete(ANA, vec![recall.hits[0].view.id]).await;
             assert!(!world.recalls(ANA, &pool(), &told(77)).await.contains(&told(77)));
         }
         agree("after a deletion").await;

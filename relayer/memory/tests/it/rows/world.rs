@@ -7,7 +7,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -15,11 +15,14 @@ use std::{
 use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts,
-    api::{Filters, ListRequest, Place, Recall, RecallRequest, RememberOutcome, RememberRequest, TurnRecord},
-    content::{ContentFuture, ContentStore, MAX_BATCH},
-    extraction::Writer,
-    ids::OwnerId,
-    model::{Author, Layer, MemoryScope},
+    api::{
+        Filters, ItemView, ListRequest, Place, Recall, RecallRequest, RememberOutcome, RememberRequest,
+        RemovalOptions, TurnRecord,
+    },
+    content::{ContentFuture, ContentStore},
+    extraction::ModelWriter,
+    ids::{ItemId, OwnerId},
+    model::{Author, Consent, Layer},
     storage::{
         Pseudonym, Storage, StorageError,
         embedded::{EmbeddedConfig, EmbeddedStorage},
@@ -122,26 +125,13 @@ impl Embedder for TestEmbedder {
 }
 
 /// A Walrus that the test can inspect.
+#[derive(Default)]
 pub(super) struct TestContents {
     pub down: AtomicBool,
-    /// Most contents of one quilt.
-    pub columns: AtomicUsize,
     /// Number of attempts to store.
     pub tries: AtomicU64,
     pub blobs: Mutex<BTreeMap<(u8, u16), Vec<u8>>>,
     next: AtomicU64,
-}
-
-impl Default for TestContents {
-    fn default() -> Self {
-        Self {
-            down: AtomicBool::new(false),
-            columns: AtomicUsize::new(MAX_BATCH),
-            tries: AtomicU64::new(0),
-            blobs: Mutex::default(),
-            next: AtomicU64::new(0),
-        }
-    }
 }
 
 impl ContentStore for TestContents {
@@ -154,9 +144,6 @@ impl ContentStore for TestContents {
                     retry_after: None,
                 });
             }
-            if contents.len() > self.columns.load(Ordering::Relaxed) {
-                return Err(StoreError::Refused { reason: "too many patches for the columns".into() });
-            }
             let quilt = u8::try_from(self.next.fetch_add(1, Ordering::Relaxed)).unwrap();
             let mut blobs = self.blobs.lock().unwrap();
             let ids = contents.iter().enumerate().map(|(at, (_, bytes))| {
@@ -166,10 +153,6 @@ impl ContentStore for TestContents {
             });
             Ok(ids.collect())
         })
-    }
-
-    fn batch_limit(&self) -> usize {
-        self.columns.load(Ordering::Relaxed)
     }
 
     fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
@@ -185,9 +168,9 @@ pub(super) struct World {
     pub clock: Arc<AtomicU64>,
     pub embedder: Arc<TestEmbedder>,
     pub contents: Option<Arc<TestContents>>,
-    pub writer: Option<Arc<dyn Writer>>,
+    pub writer: Option<ModelWriter>,
     /// A model on third-party nodes.
-    pub node_writer: Option<Arc<dyn Writer>>,
+    pub node_writer: Option<ModelWriter>,
     pub memory: Memory,
     database: Option<String>,
 }
@@ -355,8 +338,33 @@ impl World {
         texts(&self.recall(owner, place, query).await)
     }
 
+    /// Whether a recall finds a text with some words.
+    pub(super) async fn finds(&self, owner: OwnerId, place: &Place, query: &str, words: &str) -> bool {
+        self.recalls(owner, place, query).await.iter().any(|text| text.contains(words))
+    }
+
+    /// Items of an owner that wait for consent.
+    pub(super) async fn waiting(&self, owner: OwnerId) -> Vec<ItemView> {
+        let consent = Some(Consent::Pending);
+        let request = ListRequest { everything: true, consent, limit: 50, ..ListRequest::default() };
+        self.memory.list(owner, request).await.unwrap().items
+    }
+
+    /// Deletes items with the default options; returns how many existed.
+    pub(super) async fn delete(&self, owner: OwnerId, ids: Vec<ItemId>) -> u64 {
+        self.memory.delete_with(owner, ids, RemovalOptions::default()).await.unwrap().count
+    }
+
+    pub(super) async fn decide(&self, owner: OwnerId, ids: Vec<ItemId>, consent: Consent) -> u64 {
+        self.memory.decide_with(owner, ids, consent, RemovalOptions::default()).await.unwrap().count
+    }
+
+    pub(super) async fn edit(&self, owner: OwnerId, id: ItemId, text: &str) -> ItemView {
+        self.memory.edit_with(owner, id, text.into(), RemovalOptions::default()).await.unwrap().0
+    }
+
     /// All items of an owner, in any place.
-    pub(super) async fn everything(&self, owner: OwnerId) -> Vec<baton_memory::api::ItemView> {
+    pub(super) async fn everything(&self, owner: OwnerId) -> Vec<ItemView> {
         let filters = Filters { include_ended: true, ..Filters::default() };
         let request = ListRequest {
             everything: true,
@@ -393,16 +401,7 @@ pub(super) fn texts(recall: &Recall) -> Vec<String> {
 }
 
 pub(super) fn request(place: &Place, query: &str) -> RecallRequest {
-    RecallRequest {
-        place: place.clone(),
-        scope: MemoryScope::default(),
-        query: query.into(),
-        limit: 10,
-        threshold: None,
-        budget_tokens: None,
-        filters: Filters::default(),
-        weights: None,
-    }
+    RecallRequest { place: place.clone(), query: query.into(), limit: 10, ..RecallRequest::default() }
 }
 
 pub(super) fn fact(place: &Place, text: &str) -> RememberRequest {
@@ -443,7 +442,7 @@ async fn open(
     clock: &Arc<AtomicU64>,
     embedder: &Arc<TestEmbedder>,
     contents: &Option<Arc<TestContents>>,
-    [writer, node_writer]: [&Option<Arc<dyn Writer>>; 2],
+    [writer, node_writer]: [&Option<ModelWriter>; 2],
 ) -> Memory {
     let vault = vault(folder, database).await;
     let clock = clock.clone();

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -183,27 +183,13 @@ fn limit_files(bytes: Option<u64>) {
     setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
 }
 
-/// Files on the small disk of a test; removing one makes space.
-fn filler(folder: &Path, round: u64) -> PathBuf {
-    folder.join(format!("filler-{round}"))
-}
-
-/// Makes space: removes a filler, or raises the limit on the size of files.
-fn make_space(folder: &Path, round: u64) {
-    if std::fs::remove_file(filler(folder, round)).is_err() {
-        limit_files((round == 0).then_some(5 * 1024 * 1024));
-    }
-}
-
 /// Writes until the disk is full, reads, and writes again once there is space. Prints the outcomes.
 #[tokio::test]
-#[ignore = "run by the tests of a full disk"]
+#[ignore = "run by the test of a full disk"]
 async fn writes_until_the_disk_is_full() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let folder = Path::new(&folder);
-    if !filler(folder, 0).exists() {
-        limit_files(Some(3 * 1024 * 1024));
-    }
+    limit_files(Some(3 * 1024 * 1024));
     let vault = open(folder, "").await;
     let owner = owner_of(&vault, 8).await;
     let mut appended = 0;
@@ -223,7 +209,7 @@ async fn writes_until_the_disk_is_full() {
         // Reading goes on.
         owner.refresh().await.unwrap();
         assert!(contents(&owner).await.len() as u64 >= appended);
-        make_space(folder, round);
+        limit_files((round == 0).then_some(5 * 1024 * 1024));
         vault.storage().ready().await.unwrap();
     }
     appended = contents(&owner).await.len() as u64;
@@ -232,7 +218,10 @@ async fn writes_until_the_disk_is_full() {
 }
 
 /// Runs the writer, and compares its outcomes with the database.
-async fn check_full_disk(folder: &Path) {
+#[tokio::test]
+async fn a_full_disk_is_named_and_loses_nothing_and_writing_goes_on_with_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
     let output = Command::new("bash")
         .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
@@ -257,35 +246,4 @@ async fn check_full_disk(folder: &Path) {
     let vault = open(folder, "").await;
     let found = contents(&owner_of(&vault, 8).await).await;
     assert!((0..appended).all(|number| found.get(&number) == Some(&text_of(number))), "{text}");
-}
-
-#[tokio::test]
-async fn a_full_disk_is_named_and_loses_nothing_and_writing_goes_on_with_space() {
-    let folder = tempfile::tempdir().unwrap();
-    check_full_disk(folder.path()).await;
-}
-
-/// A small disk of its own; needs the right to mount.
-#[tokio::test]
-async fn a_small_disk_that_fills_loses_nothing() {
-    struct SmallDisk<'a>(&'a Path);
-
-    impl Drop for SmallDisk<'_> {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("-l").arg(self.0).status();
-        }
-    }
-
-    let folder = tempfile::tempdir().unwrap();
-    let mut mount = Command::new("mount");
-    mount.args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(folder.path()).stderr(Stdio::null());
-    if !mount.status().is_ok_and(|status| status.success()) {
-        println!("skipped: a small disk cannot be mounted here");
-        return;
-    }
-    let _mounted = SmallDisk(folder.path());
-    for round in 0..2 {
-        std::fs::write(filler(folder.path(), round), vec![0; 2 << 20]).unwrap();
-    }
-    check_full_disk(folder.path()).await;
 }

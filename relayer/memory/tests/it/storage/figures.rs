@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use baton_keys::{master::MasterKey, secret::random_bytes};
 use baton_memory::{
     ids::OwnerId,
-    storage::{Batch, KeyedQuery, RowQuery, SearchRow, Signs, Space},
+    storage::{Batch, KeyedQuery, SearchRow, Signs, Space},
     vault::{Changes, OwnerVault, Vault},
 };
 use zeroize::Zeroizing;
@@ -127,7 +127,7 @@ async fn scans(test: &TestStorage) {
             terms: (0..24).map(|term| 7 * term + term * 4000 + 1).collect(),
             signs: signs(77),
         });
-        let query = RowQuery { keyed: keyed.collect() };
+        let query: Vec<KeyedQuery> = keyed.collect();
         let mut best = Duration::MAX;
         for _ in 0..5 {
             let begin = Instant::now();

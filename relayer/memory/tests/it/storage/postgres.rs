@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, process::Command};
 
 use baton_keys::secret::random_bytes;
 use baton_memory::storage::{
-    Batch, KeyedQuery, Pseudonym, Record, RowQuery, SearchRow, Signs, Space, Storage, StorageError,
+    Batch, KeyedQuery, Pseudonym, Record, SearchRow, Signs, Space, Storage, StorageError,
     postgres::{PostgresConfig, PostgresStorage},
 };
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
@@ -257,13 +257,13 @@ async fn a_scan_compares_every_row_under_its_key_as_a_scan_in_memory_does() {
         signs: Some(signs.clone()),
     };
     for terms in [0, 1, 24, 25, 60] {
-        let query = RowQuery { keyed: [0, 1, 3, 9].map(|key| keyed(key, terms)).to_vec() };
+        let query = [0, 1, 3, 9].map(|key| keyed(key, terms)).to_vec();
         let scan = storage.rows().unwrap().scan(owner, query.clone()).await.unwrap();
         assert_eq!(scan.version, version);
         assert_eq!(scan.rows.len(), 300, "rows under two keys are left out");
         for (at, found) in scan.rows.iter().enumerate() {
             let row = &rows[found.number as usize - 1];
-            let asked = query.keyed.iter().find(|keyed| keyed.key == row.key).unwrap();
+            let asked = query.iter().find(|keyed| keyed.key == row.key).unwrap();
             let has: Vec<usize> = scan.terms_of(at).collect();
             let last = |place: &usize| !asked.terms[place + 1..].contains(&asked.terms[*place]);
             let wanted: Vec<usize> =
@@ -281,7 +281,7 @@ async fn a_scan_compares_every_row_under_its_key_as_a_scan_in_memory_does() {
         }
     }
     let search = storage.rows().unwrap();
-    let none = search.scan(owner, RowQuery::default()).await.unwrap();
+    let none = search.scan(owner, Vec::new()).await.unwrap();
     assert_eq!((none.rows.len(), none.sets.len(), none.version), (0, 0, version));
     let with = |row: &&SearchRow| {
         row.number >= 100 && row.signs.as_ref().is_some_and(|row| row.embedder == signs.embedder)
@@ -297,6 +297,6 @@ async fn a_scan_compares_every_row_under_its_key_as_a_scan_in_memory_does() {
         ..Batch::default()
     };
     storage.commit(owner, version, batch).await.unwrap();
-    let left = search.scan(owner, RowQuery { keyed: vec![keyed(0, 3)] }).await.unwrap();
+    let left = search.scan(owner, vec![keyed(0, 3)]).await.unwrap();
     assert_eq!((left.rows.len(), left.rows[0].number, left.rows[0].length), (1, 1, 77));
 }

@@ -1,47 +1,22 @@
 //! Tests that search rows reveal nothing of deleted items, and tests of packs.
 
-use std::{
-    collections::BTreeSet,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
 
-use baton_keys::{master::MasterKey, secret::random_bytes};
-use baton_models::embed::EmbedderConfig;
+use baton_keys::secret::random_bytes;
 use sqlx::Row as _;
 
 use super::*;
 use crate::{
-    Parts,
-    api::{Filters, Place, RecallRequest, RememberRequest},
+    api::{Place, RecallRequest, RememberRequest, RemovalOptions},
     ids::ItemId,
     keyring::NUMBERS_PER_SEGMENT,
-    model::{Author, Layer, MemoryScope},
+    model::{Author, Layer},
     search::{FeatureRecord, Features, QuantisedVector, RowKey, TermHasher, features},
-    storage::{
-        Space, Storage,
-        embedded::{EmbeddedConfig, EmbeddedStorage},
-        postgres::{PostgresConfig, PostgresStorage},
-    },
-    vault::Vault,
+    storage::{Space, postgres::PostgresStorage},
+    testing,
 };
 
-const START_MS: u64 = 1_772_323_200_000;
 const CANARY: &str = "zanzibarquokka";
-
-async fn open(storage: Arc<dyn Storage>, folder: &Path, clock: &Arc<AtomicU64>) -> Memory {
-    let vault = Vault::new(storage, &folder.join("keys"), MasterKey::from_bytes([5; 32])).await.unwrap();
-    let embedder = baton_models::embed::open(&EmbedderConfig::Hashing {}, folder).await.unwrap();
-    let clock = clock.clone();
-    let mut parts = Parts::new(vault, embedder, Arc::new(move || clock.load(Ordering::Relaxed)));
-    // A busy machine may not cut a search short.
-    parts.recall_deadline = Duration::from_secs(10);
-    Memory::open(parts).await.unwrap()
-}
 
 fn fact(text: &str) -> RememberRequest {
     RememberRequest {
@@ -56,16 +31,7 @@ fn fact(text: &str) -> RememberRequest {
 }
 
 async fn recalls(memory: &Memory, owner: OwnerId, query: &str) -> Vec<String> {
-    let request = RecallRequest {
-        place: Place::default(),
-        scope: MemoryScope::default(),
-        query: query.into(),
-        limit: 5,
-        threshold: None,
-        budget_tokens: None,
-        filters: Filters::default(),
-        weights: None,
-    };
+    let request = RecallRequest { query: query.into(), limit: 5, ..RecallRequest::default() };
     memory.recall(owner, request).await.hits.iter().map(|hit| hit.view.text.to_string()).collect()
 }
 
@@ -138,12 +104,11 @@ impl Attack {
 
 #[tokio::test]
 async fn f1_rows_of_deleted_items_cannot_be_tested_once_the_deletion_is_acknowledged() {
-    let Ok(url) = std::env::var("BATON_TEST_POSTGRES") else { return };
-    let storage = PostgresStorage::open(&PostgresConfig::new(url)).await.unwrap();
-    let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(AtomicU64::new(START_MS)));
+    let Some(storage) = testing::postgres().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let open = || testing::memory(Arc::new(storage.clone()), folder.path());
     let owner = OwnerId(random_bytes());
-    let memory = open(Arc::new(storage.clone()), folder.path(), &clock).await;
-    let other = open(Arc::new(storage.clone()), folder.path(), &clock).await;
+    let (memory, other) = (open().await, open().await);
     let texts = [
         "The harbour opens at dawn.",
         &format!("The password hint is {CANARY}."),
@@ -165,14 +130,14 @@ async fn f1_rows_of_deleted_items_cannot_be_tested_once_the_deletion_is_acknowle
     // The attack works as long as the key exists.
     let attack = Attack::of(&memory, owner).await;
     assert_eq!((attack.with_word(&old, CANARY), attack.with_vector(&old, &unit)), (1, 1));
-    memory.delete(owner, vec![ids[1]]).await.unwrap();
+    memory.delete_with(owner, vec![ids[1]], RemovalOptions::default()).await.unwrap();
     let attack = Attack::of(&memory, owner).await;
     assert_eq!((attack.with_word(&old, CANARY), attack.with_vector(&old, &unit)), (0, 0));
     assert_eq!(attack.with_word(&old, "harbour"), 0, "the old rows of the others tell nothing either");
     let new = rows(&storage, pseudonym).await;
     assert_eq!((attack.with_word(&new, "harbour"), attack.with_word(&new, CANARY)), (1, 0));
     assert!(new.iter().all(|row| old.iter().all(|old| old.key != row.key)));
-    for memory in [&memory, &other, &open(Arc::new(storage.clone()), folder.path(), &clock).await] {
+    for memory in [&memory, &other, &open().await] {
         assert_eq!(recalls(memory, owner, "When does the ferry leave?").await[0], texts[2]);
         assert!(recalls(memory, owner, CANARY).await.is_empty());
     }
@@ -180,11 +145,9 @@ async fn f1_rows_of_deleted_items_cannot_be_tested_once_the_deletion_is_acknowle
 
 #[tokio::test]
 async fn features_of_full_segments_are_packed_and_what_is_deleted_leaves_its_pack() {
-    let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(AtomicU64::new(START_MS)));
-    let config = EmbeddedConfig::new(folder.path().join("memory"));
-    let storage: Arc<dyn Storage> = Arc::new(EmbeddedStorage::open(&config).unwrap());
+    let (storage, folder) = testing::embedded();
     let owner = OwnerId(random_bytes());
-    let memory = open(storage.clone(), folder.path(), &clock).await;
+    let memory = testing::memory(storage.clone(), folder.path()).await;
     let text = |number: u64| format!("Barrel number {number} holds vinegar of the year {}.", 1_500 + number);
     let mut ids = Vec::new();
     for hundred in 0..4 {
@@ -200,13 +163,10 @@ async fn features_of_full_segments_are_packed_and_what_is_deleted_leaves_its_pac
     let packs = async || vault.read(Space::Packs, 0).await.unwrap();
     let (full, end) = (packs().await.len() as u64, singles().await[0].0);
     assert!(full >= 2 && end >= full * NUMBERS_PER_SEGMENT, "{full} packs, singles from {end}");
-    let before = memory.read(owner, |owner| Ok(owner.unembedded.len())).await.unwrap();
+    let unembedded = async || memory.read(owner, |owner| Ok(owner.unembedded.len())).await.unwrap();
+    let before = unembedded().await;
     memory.close(owner);
-    assert_eq!(
-        memory.read(owner, |owner| Ok(owner.unembedded.len())).await.unwrap(),
-        before,
-        "packs keep the vectors"
-    );
+    assert_eq!(unembedded().await, before, "packs keep the vectors");
     let finds = async |memory: &Memory, number: u64| {
         recalls(memory, owner, &format!("What does barrel number {number} hold?"))
             .await
@@ -216,25 +176,19 @@ async fn features_of_full_segments_are_packed_and_what_is_deleted_leaves_its_pac
     let number = memory.read(owner, |owner| Ok(owner.state.number(ids[7]).unwrap())).await.unwrap();
     let pack = number / NUMBERS_PER_SEGMENT;
     let sealed = storage.read(vault.pseudonym(), Space::Packs, pack, 1).await.unwrap().remove(0).1;
-    memory.delete(owner, vec![ids[7]]).await.unwrap();
+    memory.delete_with(owner, vec![ids[7]], RemovalOptions::default()).await.unwrap();
     vault.refresh().await.unwrap();
     let now = storage.read(vault.pseudonym(), Space::Packs, pack, 1).await.unwrap().remove(0).1;
     // The first bytes name the key.
     assert_ne!(sealed[..8], now[..8], "its pack has a new key");
     let held = |bytes: &[u8]| bytes.windows(8).any(|window| window == number.to_le_bytes());
-    let kept = memory.hold(owner, async |owner| {
-        owner.kept_features(&BTreeSet::from([number, number + 1, number + 2])).await
-    });
-    let kept = kept.await.unwrap();
-    assert!(!kept.contains_key(&number) && !held(&vault.get(Space::Packs, pack).await.unwrap().unwrap()));
-    memory.edit(owner, ids[8], "The barrel was moved to the attic.".into()).await.unwrap();
+    assert!(!held(&vault.get(Space::Packs, pack).await.unwrap().unwrap()));
+    let moved = "The barrel was moved to the attic.";
+    memory.edit_with(owner, ids[8], moved.into(), RemovalOptions::default()).await.unwrap();
     embed_all(&memory, owner).await;
     for _ in 0..2 {
         assert!(!finds(&memory, 7).await && !finds(&memory, 8).await && finds(&memory, 9).await);
-        assert_eq!(
-            recalls(&memory, owner, "What was moved to the attic?").await[0],
-            "The barrel was moved to the attic."
-        );
+        assert_eq!(recalls(&memory, owner, "What was moved to the attic?").await[0], moved);
         memory.close(owner);
     }
 }
