@@ -18,8 +18,8 @@ use crate::{
     out::{Tone, inbox::ViewMessage},
 };
 
-/// A key that needs an idle session.
-const BUSY_HINT: &str = "An answer is running: send this after it, or end it with Esc.";
+/// A key that needs an idle session: an answer may be running, or a conversation opening.
+const BUSY_HINT: &str = "Baton is still at work: send this after it, or end it with Esc.";
 /// The keys, for the help.
 const KEYS: &str = "\
 Enter           sends; Alt-Enter or Ctrl-J begins a new line

@@ -134,7 +134,7 @@ fn the_list_of_sessions_opens_one_and_not_while_an_answer_comes() {
     stage.ask("hello");
     stage.press(KeyCode::Tab);
     assert_eq!(stage.press(KeyCode::Char('n')), None);
-    assert!(stage.shown().contains("An answer is running"));
+    assert!(stage.shown().contains("still at work"));
     stage.press(KeyCode::Esc);
     assert_eq!(stage.press(KeyCode::Esc), Some(Effect::Stop));
 }
