@@ -53,7 +53,10 @@ fn read(path: &Path, key: &AccountKey) -> Result<RightChain, Failure> {
     let chain = text.parse::<RightChain>();
     let chain = chain.map_err(|code| wrong(&format!("this is no delegation, or a damaged one: {code}")))?;
     let right = chain.last();
-    if right.holder != key.public_key() || right.memory().is_none() {
+    if right.memory().is_none() {
+        return Err(wrong("this is a grant or an invitation, and no delegation"));
+    }
+    if right.holder != key.public_key() {
         return Err(wrong(&format!(
             "the delegation is to the key {}, and this one is {}; name the right key with --account",
             right.holder,
