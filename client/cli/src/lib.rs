@@ -44,7 +44,10 @@ use baton_kit::{
     output::{self, shell_word},
     usage,
 };
-use clap::{ArgMatches, FromArgMatches as _};
+use clap::{
+    ArgMatches, FromArgMatches as _,
+    error::{ContextKind, ContextValue},
+};
 
 use args::{Arguments, Command, SessionCommand};
 use failure::Failure;
@@ -87,11 +90,28 @@ fn command_of(arguments: &Arguments) -> String {
     command
 }
 
+/// An error for a command of another program, with the command of this one.
+fn hinted(mut error: clap::Error) -> clap::Error {
+    let hint = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) => match word.as_str() {
+            "list" | "ls" => "conversations: baton session list; nodes and models: baton nodes",
+            "run" => "baton chat, or on this machine alone: baton try; to serve a model: baton-node run",
+            "pull" => "models are fetched where they are served: baton-node models pull",
+            "ps" => "what runs on the network: baton nodes; a node of this machine: baton-node status",
+            _ => return error,
+        },
+        _ => return error,
+    };
+    error.remove(ContextKind::SuggestedSubcommand);
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    error
+}
+
 /// The arguments of a call. At a terminal, a call without a command opens the chat.
 fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
     let read = |given: &[OsString]| {
         let matches = args::command().try_get_matches_from(given);
-        let matches = matches.map_err(|error| usage::completed(&args::command(), given, error))?;
+        let matches = matches.map_err(|error| hinted(usage::completed(&args::command(), given, error)))?;
         refuse_empty(&args::command(), &matches)?;
         Ok((Arguments::from_arg_matches(&matches)?, matches))
     };
