@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton_node::journal::{Journal, JournalDamage, JournalLimits};
+use baton_node::journal::{Journal, JournalLimits};
 use tempfile::{TempDir, tempdir};
 
 use crate::service::journal::{STORED, hash, key, seal};

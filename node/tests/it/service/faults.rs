@@ -79,7 +79,8 @@ async fn pair() -> (World, TestNode) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blob_that_the_store_does_not_give_comes_from_its_author() {
-    let cases: [(&str, fn(&MemoryStore), &[BlobSource]); 3] = [
+    type Harm = fn(&MemoryStore);
+    let cases: [(&str, Harm, &[BlobSource]); 3] = [
         ("wrong", MemoryStore::corrupt, &[BlobSource::Store]),
         ("missing", |store| store.blobs.lock().unwrap().clear(), &[]),
         ("silent", |store| store.silent.store(true, SeqCst), &[]),
@@ -194,7 +195,7 @@ async fn restart_at(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_ended_before_it_was_sealed_runs_again() {
     for step in [Step::Accepted, Step::Fetched, Step::MidToken] {
-        let (node, reply, _, jobs) = restart_at(step).await;
+        let (_, reply, _, jobs) = restart_at(step).await;
         assert_eq!((jobs, reply.text().as_str()), (1, "echo: hello there"), "{step:?}");
     }
 }

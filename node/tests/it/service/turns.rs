@@ -1,7 +1,5 @@
 //! The service without faults.
 
-use std::time::Duration;
-
 use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
 use baton_node::service::{BlobSource, ServiceLimits};
 use baton_proto::{

@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
@@ -296,6 +296,7 @@ impl TestNode {
         self.mesh.shutdown().await;
         let engine = self.engine.clone();
         tokio::task::spawn_blocking(move || engine.shutdown()).await.unwrap();
+        drop(self.folder);
     }
 
     /// Waits until the counts satisfy a condition.
