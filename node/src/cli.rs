@@ -42,7 +42,7 @@ use clap::{
 pub(crate) use crate::failure::Exit;
 pub(crate) use crate::failure::Failure;
 use crate::{
-    config::{LogFormat, RunFlags, Settings, parse_admin},
+    config::{LogFormat, RunFlags, Settings, parse_admin, parse_store_url},
     daemon, logging,
 };
 
@@ -91,7 +91,7 @@ struct Cli {
 enum Command {
     /// Create a data directory, a node key and a commented configuration file; never overwrites anything of yours
     #[command(after_help = init::AFTER_HELP)]
-    Init(Box<RunLike>),
+    Init(InitArgs),
     /// Run the node
     #[command(after_help = RUN_AFTER_HELP)]
     Run(Box<RunFlags>),
@@ -250,6 +250,27 @@ impl RunLike {
 }
 
 #[derive(Args, Clone, Debug)]
+struct InitArgs {
+    #[command(flatten)]
+    places: Places,
+    /// Store: walrus-testnet, walrus-mainnet, embedded, none, or a publisher's URL [default: asked at a terminal, else none]
+    #[arg(long, value_name = "STORE")]
+    store: Option<init::StoreChoice>,
+    /// Base URL of a Walrus publisher, for writing blobs; repeat, or separate with commas
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = parse_store_url)]
+    publisher: Vec<String>,
+    /// Base URL of a Walrus aggregator, for reading blobs; repeat, or separate with commas [default: the publishers]
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = parse_store_url)]
+    aggregator: Vec<String>,
+    /// File with the publishers' bearer token
+    #[arg(long, value_name = "FILE")]
+    publisher_token_file: Option<PathBuf>,
+    /// File with the secret shared with the publishers, for signing a single-use token for each PUT
+    #[arg(long, value_name = "FILE")]
+    publisher_secret_file: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
 struct EarningsArgs {
     #[command(flatten)]
     places: Places,
@@ -322,7 +343,6 @@ struct IssueArgs {
 pub(crate) fn command() -> clap::Command {
     Cli::command()
         .mut_subcommand("run", describe_defaults::<RunFlags>)
-        .mut_subcommand("init", RunLike::describe)
         .mut_subcommand("doctor", RunLike::describe)
         .mut_subcommand("config", RunLike::describe)
 }
@@ -342,7 +362,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| usage::exit(&error));
     let inner = innermost(&matches);
     let result = match cli.command {
-        Command::Init(args) => init::run(*args, inner),
+        Command::Init(args) => init::run(args),
         Command::Run(flags) => run(*flags),
         Command::Doctor(args) => doctor::run(*args, inner),
         Command::Config(args) => config::run(*args, inner),

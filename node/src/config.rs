@@ -32,6 +32,7 @@ pub(crate) use values::EngineChoice;
 pub(crate) use values::LogFormat;
 pub(crate) use values::LogLevel;
 pub(crate) use values::parse_admin;
+pub(crate) use values::parse_store_url;
 
 /// The address of the admin port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

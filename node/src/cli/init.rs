@@ -1,54 +1,72 @@
 //! `baton-node init`.
 
+mod questions;
+mod store;
+
 use std::{
-    io,
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf, absolute},
 };
 
 use baton_kit::{
-    config::{Origin, Origins, REDACTED, Value, shown},
+    config::{Origin, Origins, Value},
     output::shell_word,
 };
-use clap::ArgMatches;
 
-use super::{Exit, Failure, RunLike, Style, doctor, say};
+use super::{Exit, Failure, InitArgs, Style, doctor, say};
 use crate::{
     config::{CONFIG_FILE, RunFlags, Settings, default_data_dir},
     daemon::data_dir::{self, PrepareReport},
     identity::{NODE_KEY_FILE, load_node_key, peer_id},
 };
+pub(super) use store::StoreChoice;
+use store::StoreRequest;
 
 pub(super) const AFTER_HELP: &str = "\
-Takes every option of `run`, and writes those of the command line into a configuration without lines of your own.
-No publisher is built in: name yours, since it pays for the blobs. Walrus has no head index: set --heads none.
-With options, `init` ends with the checks of `baton-node doctor`.
+Without a store, `init` asks for one at a terminal, and else names the ways to set it; a later `init --store` sets it in
+a configuration without lines of your own. A preset sets the shards and the head index of
+its network. Neither of Walrus's networks has a publisher built in: name yours, since it pays for the blobs. With a store,
+`init` ends with the checks of `baton-node doctor`.
 
-Examples:
+Example:
   baton-node init --data-dir /var/lib/baton-node
-  baton-node init --publisher https://publisher.example --aggregator https://aggregator.example --heads none
-  baton-node init --publisher http://127.0.0.1:31415";
+  baton-node init --store walrus-testnet --publisher https://publisher.example --aggregator https://aggregator.example
+  baton-node init --store https://store.example
+  baton-node init --store embedded";
 
 /// The result of `init`.
 struct InitReport {
     folder: PathBuf,
     config: PathBuf,
     made: PrepareReport,
-    /// The lines of the given options, written unless the operator changed the configuration.
+    /// The lines of the store, written unless the operator changed the configuration.
     lines: Vec<(&'static str, Value)>,
     /// The command that starts the node.
     next: String,
 }
 
-pub(super) fn run(args: RunLike, matches: &ArgMatches) -> Result<(), Failure> {
-    let (mut flags, origins, json) = args.given(matches)?;
+pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
+    let json = args.places.json;
+    let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
     let storage = |error: io::Error| Failure::new(Exit::Storage, error);
-    let folder = absolute(flags.data_dir.take().unwrap_or_else(default_data_dir)).map_err(storage)?;
-    let elsewhere = flags.config.is_some();
-    let config = flags.config.take().unwrap_or_else(|| folder.join(CONFIG_FILE));
-    for path in flags.paths().into_iter().flatten() {
-        *path = absolute(&*path).map_err(storage)?;
+    let folder = absolute(&folder).map_err(storage)?;
+    let elsewhere = args.places.config.is_some();
+    let config = args.places.config.unwrap_or_else(|| folder.join(CONFIG_FILE));
+    let mut request = StoreRequest {
+        store: args.store,
+        publishers: args.publisher,
+        aggregators: args.aggregator,
+        token_file: args.publisher_token_file.map(absolute).transpose().map_err(storage)?,
+        secret_file: args.publisher_secret_file.map(absolute).transpose().map_err(storage)?,
+    };
+    let is_interactive = io::stdin().is_terminal() && io::stdout().is_terminal() && !json;
+    let is_open = !config.exists() || data_dir::is_untouched(&folder, &config);
+    if is_interactive && !request.is_given() && is_open {
+        request = questions::ask_store(&mut io::stdin().lock(), &mut io::stdout())
+            .map_err(|error| Failure::new(Exit::Failure, error))?;
+        say("");
     }
-    let lines = lines(&flags, &origins)?;
+    let lines = request.lines().map_err(|problem| Failure::text(Exit::Usage, problem))?;
     let made = data_dir::prepare(&folder, Some(&config), &lines);
     let made = made.map_err(data_dir::DataDirError::into_failure)?;
     let key = load_node_key(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
@@ -65,21 +83,10 @@ pub(super) fn run(args: RunLike, matches: &ArgMatches) -> Result<(), Failure> {
     }
     let style = Style::stdout();
     say(report.describe(&node, &peer, style));
-    report.check_and_end(style)
-}
-
-/// The options of the command line, as lines of the configuration.
-fn lines(flags: &RunFlags, origins: &Origins) -> Result<Vec<(&'static str, Value)>, Failure> {
-    Settings::resolve(flags.clone(), RunFlags::default(), None)?;
-    let given = shown(flags).into_iter().filter(|option| origins.of(option.key) == Origin::Flag);
-    let lines: Vec<_> = given.filter_map(|option| Some((option.key, option.value?))).collect();
-    match lines.iter().find(|(_, value)| value.to_string().contains(REDACTED)) {
-        Some((key, _)) => {
-            let problem = format!("{key} has a URL with a query: write it into the configuration yourself");
-            Err(Failure::text(Exit::Usage, problem))
-        }
-        None => Ok(lines),
+    if let Some(note) = request.store.as_ref().and_then(StoreChoice::note) {
+        say(format!("\n{note}"));
     }
+    report.check_and_end(style)
 }
 
 /// The command that starts the node with this folder and file.
@@ -100,8 +107,8 @@ impl InitReport {
         }
     }
 
-    /// The command that names a store.
-    fn store_command(&self) -> String {
+    /// The commands that name a store, one a line.
+    fn store_commands(&self) -> String {
         let mut init = "baton-node init".to_owned();
         if self.folder != default_data_dir() {
             init.push_str(&format!(" --data-dir {}", shell_word(&self.folder)));
@@ -109,7 +116,13 @@ impl InitReport {
         if self.config != self.folder.join(CONFIG_FILE) {
             init.push_str(&format!(" --config {}", shell_word(&self.config)));
         }
-        format!("{init} --publisher URL")
+        let stores = [
+            "walrus-testnet --publisher URL --aggregator URL",
+            "walrus-mainnet --publisher URL --aggregator URL",
+            "https://store.example",
+            "embedded    (`baton-testnet store` on this machine)",
+        ];
+        stores.map(|store| format!("  {init} --store {store}")).join("\n")
     }
 
     /// Whether the configuration names a store.
@@ -163,9 +176,9 @@ impl InitReport {
         let mut before = "Next: look at the configuration, then start the node with".to_owned();
         if !self.has_store() {
             say(format!(
-                "\n{} no store is set, so the node cannot store its answers yet. Name one now or later:\n\n  {}",
+                "\n{} no store is set, so the node cannot store its answers yet. Name one now or later:\n\n{}",
                 style.bad("note:"),
-                self.store_command()
+                self.store_commands()
             ));
         } else if !self.lines.is_empty() && self.made.config {
             say(format!("\n{}", style.strong("baton-node doctor")));

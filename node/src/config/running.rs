@@ -27,24 +27,18 @@ impl Settings {
     }
 }
 
-impl RunFlags {
-    /// The paths of files and folders beside the data directory.
-    pub(crate) fn paths(&mut self) -> [&mut Option<PathBuf>; 4] {
-        [
-            &mut self.model_dir,
-            &mut self.publisher_token_file,
-            &mut self.publisher_secret_file,
-            &mut self.proxied_key_file,
-        ]
-    }
-}
-
 /// Reads the text of [`Settings::running_text`]. Ignores what this version does not know, and relative paths,
 /// because the node may run in another folder.
 #[must_use]
 pub(crate) fn parse_running(text: &str) -> RunFlags {
     let mut options = config::examine::<RunFlags>(Path::new("running node"), text).options;
-    for path in options.paths() {
+    let paths: [&mut Option<PathBuf>; 4] = [
+        &mut options.model_dir,
+        &mut options.publisher_token_file,
+        &mut options.publisher_secret_file,
+        &mut options.proxied_key_file,
+    ];
+    for path in paths {
         if path.as_ref().is_some_and(|path| path.is_relative()) {
             *path = None;
         }

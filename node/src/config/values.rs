@@ -1,7 +1,7 @@
 //! The types of options that only a node has.
 
 use baton_kit::{
-    config::{OptionEntry, OptionTable as _, OptionType, URL},
+    config::{ANY_URL, OptionEntry, OptionTable as _, OptionType, URL},
     endpoint::listen_address,
 };
 use baton_mesh::Multiaddr;
@@ -72,6 +72,15 @@ pub(super) const ADMIN: OptionType<AdminSetting> = OptionType::new("ADDR|none", 
 /// The allowed values, in words.
 pub(crate) fn parse_admin(text: &str) -> Result<AdminSetting, String> {
     admin(RunFlags::entry("admin").expect("it is an option, as a test shows"), text)
+}
+
+/// The URL of a publisher or aggregator, from a flag of another command.
+///
+/// # Errors
+/// The allowed values, in words.
+pub(crate) fn parse_store_url(text: &str) -> Result<String, String> {
+    let entry = RunFlags::entry("publisher").expect("it is an option, as a test shows");
+    URL.parse(entry, text.trim()).map_err(|_| format!("expected {}", ANY_URL.replace('"', "")))
 }
 
 fn address(entry: &OptionEntry, text: &str) -> Result<Multiaddr, String> {

@@ -133,7 +133,8 @@ pub(crate) fn prepare(
 }
 
 /// Whether a configuration is as [`prepare`] writes it without options: nothing in it is the operator's.
-fn is_untouched(folder: &Path, config: &Path) -> bool {
+#[must_use]
+pub(crate) fn is_untouched(folder: &Path, config: &Path) -> bool {
     let elsewhere = (config != folder.join(CONFIG_FILE)).then_some(folder);
     let fresh = commented_file(elsewhere, &[]);
     let same_length = fs::metadata(config).is_ok_and(|metadata| metadata.len() == fresh.len() as u64);

@@ -15,7 +15,7 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
     let home = tempfile::tempdir().unwrap();
     for (words, parts) in [
         (&["--help"][..], &["Usage: baton-node", "Examples:", "Exit codes:", "5  the model"][..]),
-        (&["init", "--help"], &["--data-dir", "Examples:", "never overwrites"]),
+        (&["init", "--help"], &["--data-dir", "Example:", "never overwrites"]),
         (
             &["run", "--help"],
             &["Examples:", "BATON_NODE_LISTEN", "[default: 127.0.0.1:9464]", "second one ends"],
@@ -85,7 +85,8 @@ fn wrong_usage_ends_with_code_2_and_says_what_is_allowed() {
         (&["run", "--config", "/nowhere/node.toml"], "/nowhere/node.toml"),
         (&["models", "pull", "no-such-model"], "models list"),
         (&["bench", "--prompt", "512,many"], "--prompt"),
-        (&["init", "--engine", "proxied"], "needs both proxied_url"),
+        (&["init", "--store", "walrus-testnet"], "--publisher URL"),
+        (&["init", "--store", "walrus"], "walrus-testnet"),
         (&["init", "--publisher", "host"], "https://host"),
         (&["status", "--admin", "example.org:1"], "loopback"),
     ] {
@@ -151,19 +152,30 @@ fn init_without_options_uses_the_home_directory() {
     let said = text(&output(home.path(), &["init"]).stdout);
     assert!(home.path().join(".local/share/baton-node/config.toml").is_file());
     assert!(said.contains("no store is set") && said.ends_with("\n  baton-node run\n"), "{said}");
-    assert!(said.contains("baton-node init --publisher URL"), "{said}");
+    assert!(said.contains("baton-node init --store walrus-testnet --publisher URL"), "{said}");
     // The configuration has no line of the operator's, so the store can be named later.
-    let again = text(&output(home.path(), &["init", "--publisher", "http://127.0.0.1:9"]).stdout);
+    let again = text(&output(home.path(), &["init", "--store", "http://127.0.0.1:9"]).stdout);
+    assert!(again.contains("publisher       [\"http://127.0.0.1:9\"]") && again.contains("D709"), "{again}");
+    let file = fs::read_to_string(home.path().join(".local/share/baton-node/config.toml")).unwrap();
+    assert!(file.contains("\npublisher = [\"http://127.0.0.1:9\"]\n"), "{file}");
+    let third = output(home.path(), &["init", "--store", "embedded"]);
+    assert!(text(&third.stdout).contains("has lines of yours and was not changed"), "{third:?}");
+}
+
+#[test]
+fn init_with_a_store_writes_it_and_checks_the_node() {
+    let home = tempfile::tempdir().unwrap();
+    let said = text(&output(home.path(), &["init", "--publisher", "http://127.0.0.1:9"]).stdout);
     // Nothing listens there.
     for part in
         ["publisher       [\"http://127.0.0.1:9\"]", "D709", "problem above, then start the node with"]
     {
-        assert!(again.contains(part), "{part} is not in {again}");
+        assert!(said.contains(part), "{part} is not in {said}");
     }
     let file = fs::read_to_string(home.path().join(".local/share/baton-node/config.toml")).unwrap();
     assert!(file.contains("\npublisher = [\"http://127.0.0.1:9\"]\n"), "{file}");
-    let third = output(home.path(), &["init", "--slots", "4"]);
-    assert!(text(&third.stdout).contains("has lines of yours and was not changed"), "{third:?}");
+    let again = output(home.path(), &["init", "--store", "embedded"]);
+    assert!(text(&again.stdout).contains("has lines of yours and was not changed"), "{again:?}");
 }
 
 #[test]
