@@ -2,6 +2,7 @@
 //! with the received text and the number of earlier turns that it could read.
 
 mod act;
+pub mod embed;
 mod turn;
 
 use std::{
@@ -30,7 +31,7 @@ use baton_proto::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::{embedder, store::Stores};
+use crate::store::Stores;
 
 pub use act::Act;
 
@@ -106,12 +107,12 @@ struct FakeNodeState {
     storage: StorageOffer,
     model: ModelOffer,
     /// Of a node that embeds texts.
-    embedding: Option<embedder::Script>,
+    embedding: Option<embed::Script>,
 }
 
-pub(crate) struct FakeNodeInner {
-    pub(crate) signing: SecretSigningKey,
-    pub(crate) exchange: ExchangeSecret,
+struct FakeNodeInner {
+    signing: SecretSigningKey,
+    exchange: ExchangeSecret,
     engine: EngineKind,
     /// Without them, an answer has two tokens.
     words: Option<WordTokens>,
@@ -257,7 +258,7 @@ impl FakeNode {
         (state.model.name, state.model.model) = (name.to_owned(), ModelId([id; 32]));
     }
 
-    pub(crate) fn embed(&self, script: &embedder::Script) {
+    pub(crate) fn embed(&self, script: &embed::Script) {
         self.shared.state.lock().embedding = Some(script.clone());
     }
 
@@ -299,7 +300,7 @@ async fn send(stream: &mut TurnStream, frame: &NodeFrame) {
 async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
     let embedding = shared.state.lock().embedding.clone();
     if let Some(script) = embedding.filter(|_| stream.protocol() == EMBED_PROTOCOL.as_ref()) {
-        return embedder::embed(&shared, &script, stream).await;
+        return embed::embed(&shared, &script, stream).await;
     }
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
     if shared.state.lock().seen.deaf {
