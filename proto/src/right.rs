@@ -514,7 +514,7 @@ impl fmt::Display for RightChain {
 impl FromStr for RightChain {
     type Err = ErrorCode;
 
-    /// Undoes [`RightChain::to_string`], and checks the chain as [`RightChain::verify_form`].
+    /// Undoes the text form of a chain, and checks the chain as [`RightChain::verify_form`].
     ///
     /// # Errors
     /// [`ErrorCode::NonCanonical`] for another text, or a damaged copy; as [`RightChain::verify_form`].
