@@ -36,8 +36,13 @@ pub(crate) fn plan(
 ) -> (Vec<CheckOrder>, Vec<CheckInput>) {
     let mut wanted: Vec<(bool, u64, CheckOrder, CheckInput)> = Vec::new();
     let mut tokens = 0;
+    // Where the latest window begins: it slides on, and answers to an earlier one are not comparable any more.
+    let window_from = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.window_from));
     for read in grant.records.iter().rev().take(CHECKED_TURNS) {
         let Some((turn, meta)) = state.turn(read.seq) else { continue };
+        if meta.receipt.as_ref().map(|receipt| receipt.window_from) < window_from {
+            continue;
+        }
         let Some((order, input)) = check_of(state, meta, model) else { continue };
         let author = turn.link.author;
         let verdicts = verdicts_on(state, read.seq, &order.receipt);
