@@ -24,6 +24,8 @@ use super::refusal_reason;
 
 /// Most registered delegations of one owner: devices and agents of a person.
 pub(crate) const MAX_REGISTERED: usize = 256;
+/// Most bytes of these. With the most revocations beside them, the record stays below the limit of its reader.
+const MAX_REGISTERED_BYTES: usize = 384 * 1024;
 /// Most revocations of one owner. A leaked delegation can be revoked by an owner with many of them, too.
 pub(crate) const MAX_REVOKED: usize = 4096;
 /// The owner's record.
@@ -130,12 +132,13 @@ impl OwnerRights {
         }
         let bytes = chain.bytes();
         if !self.registered.contains(&bytes) {
-            if self.registered.len() >= MAX_REGISTERED {
+            self.registered.push(bytes);
+            let size = codec::encode(&self.registered).len();
+            if self.registered.len() > MAX_REGISTERED || size > MAX_REGISTERED_BYTES {
                 return Err(MemoryError::Full(format!(
-                    "an owner registers at most {MAX_REGISTERED} delegations"
+                    "an owner registers at most {MAX_REGISTERED} delegations, of {MAX_REGISTERED_BYTES} bytes in all"
                 )));
             }
-            self.registered.push(bytes);
         }
         Ok(true)
     }
@@ -512,6 +515,36 @@ pub(crate) mod tests {
             rights.revoke(RightId(number.to_le_bytes())).unwrap();
         }
         assert!(matches!(rights.revoke(RightId([255; 16])), Err(MemoryError::Full(_))));
+    }
+
+    #[tokio::test]
+    async fn long_chains_fill_the_record_before_it_can_no_longer_be_read() {
+        let (records, registry) = registry();
+        let keys = [2, 3, 4].map(|number| SecretSigningKey::from_seed(&[number; 32]));
+        let access = MemoryAccess { permissions: Permissions(1), project: Some("g".repeat(256)) };
+        let places = [vec![RELAYER], vec![PublicKey([5; 32]); 15]].concat();
+        let first = right(&keys[0].public_key(), 100, 200);
+        let first = Right { depth: 3, places, scope: RightScope::Memory(access), ..first };
+        let mut chain = RightChain::issue(first, &account()).unwrap();
+        for pair in keys.windows(2) {
+            chain = chain.narrow(&pair[0], |right| right.holder = pair[1].public_key()).unwrap();
+        }
+        let mut registered = 0;
+        let full = loop {
+            let last = chain.narrow(&keys[2], |right| right.holder = PublicKey([3; 32])).unwrap();
+            match registry.register(owner(), &last, 0).await {
+                Ok(_) => registered += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, MemoryError::Full(_)) && registered < MAX_REGISTERED, "{full:?}");
+        let mut rights = registry.list(owner(), 0).await.unwrap();
+        let other = |number: u128| Revocation { id: RightId(number.to_le_bytes()), until_ms: u64::MAX };
+        rights.revoked = (1..MAX_REVOKED as u128).map(other).collect();
+        records.put(owner(), RECORD.to_owned(), Some(codec::encode(&rights))).await.unwrap();
+        assert_eq!(registry.list(owner(), 0).await.unwrap().registered.len(), registered);
+        assert!(registry.revoke(owner(), chain.links()[0].id, 0).await.unwrap());
+        assert!(registry.list(owner(), 0).await.unwrap().registered.is_empty());
     }
 
     #[tokio::test]
