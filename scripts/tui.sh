@@ -258,7 +258,7 @@ if [ -z "${BATON_BIN:-}" ]; then
   echo "a panic gives the terminal back before its message"
   tests=$(cargo test --quiet --locked --workspace --lib --no-run --message-format=json |
     sed -n 's/.*"name":"baton_cli","src_path".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-  run "clear; RUST_BACKTRACE=0 $tests --ignored --nocapture a_panic_gives_the_terminal_back"
+  run "clear; $tests --ignored --nocapture a_panic_gives_the_terminal_back"
   see 'on purpose'
   see 'test result: ok. 1 passed'
   restored

@@ -12,8 +12,9 @@ use crossterm::{
 };
 use ratatui::DefaultTerminal;
 
-/// Whether a panic gave the terminal back: its hook has no other state.
-static LOST: AtomicBool = AtomicBool::new(false);
+/// Whether the terminal is taken: the panic hook has no other state. Given back twice, it would be cleared of the message
+/// of a panic.
+static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The terminal. It is given back when this is dropped, and before the message of any panic in the process.
 pub(super) struct Screen {
@@ -26,10 +27,10 @@ impl Screen {
     pub(super) fn open() -> io::Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            LOST.store(true, Ordering::SeqCst);
             give_back();
             before(panic);
         }));
+        TAKEN.store(true, Ordering::SeqCst);
         let opened = ratatui::try_init().and_then(|terminal| {
             execute!(io::stdout(), EnableBracketedPaste, EnableMouseCapture)?;
             Ok(Self { terminal })
@@ -39,7 +40,7 @@ impl Screen {
 
     /// Whether a panic in the process already gave it back.
     pub(super) fn is_lost(&self) -> bool {
-        LOST.load(Ordering::SeqCst)
+        !TAKEN.load(Ordering::SeqCst)
     }
 }
 
@@ -49,8 +50,11 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back. A terminal that is gone is no error.
+/// Gives the terminal back, once. A terminal that is gone is no error.
 fn give_back() {
+    if !TAKEN.swap(false, Ordering::SeqCst) {
+        return;
+    }
     let _ = execute!(io::stdout(), DisableMouseCapture, DisableBracketedPaste, Show);
     let _ = ratatui::try_restore();
 }
