@@ -301,7 +301,11 @@ fn refuse(code: ErrorCode) -> RelayError {
 
 /// Sends a frame to the client, within the time limit.
 async fn to_client(client: &mut TurnSender, frame: &[u8]) -> Result<(), RelayError> {
-    client.send_by(frame, Instant::now() + SEND_TIMEOUT).await.map_err(|_| RelayError::Gone)
+    send_within(client, frame, SEND_TIMEOUT).await
+}
+
+async fn send_within(client: &mut TurnSender, frame: &[u8], limit: Duration) -> Result<(), RelayError> {
+    client.send_by(frame, Instant::now() + limit).await.map_err(|_| RelayError::Gone)
 }
 
 /// Whether a node's frame has, or begins with, the type of a relayer's frame.
@@ -388,6 +392,15 @@ mod tests {
         let others = [NodeFrame::Accepted { nonce: [1; 32] }, NodeFrame::Chunk(vec![2]), NodeFrame::Done];
         assert!(others.iter().all(|frame| !is_memory(&codec::encode(frame))));
         assert!(!is_memory(&[]));
+    }
+
+    #[tokio::test]
+    async fn gives_up_a_client_that_takes_no_frame() {
+        let (near, _far) = tokio::io::duplex(16);
+        let io = tokio_util::compat::TokioAsyncReadCompatExt::compat(near);
+        let (mut client, _watch) = TurnStream::from_io(NodeId([1; 32]), "/baton/turn/2", io).split();
+        let limit = Duration::from_millis(50);
+        assert!(matches!(send_within(&mut client, &[0; 1000], limit).await, Err(RelayError::Gone)));
     }
 
     #[test]
