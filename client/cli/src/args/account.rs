@@ -40,7 +40,7 @@ pub(crate) enum AccountCommand {
 const DELEGATE_EXAMPLES: &str = "\
 Examples:
   baton account                                    on the delegate's machine: its public key
-  baton account delegate KEY > agent.txt          to read, for 30 days
+  baton account delegate KEY > agent.txt           to read, for 30 days
   baton account delegate KEY --scopes read,write --project garden --days 7 --register --relayer https://relayer.example
   baton memory list --delegation agent.txt --relayer https://relayer.example
   baton account delegate --token --relayer https://relayer.example
