@@ -167,7 +167,7 @@ async fn nodes(client: &Client) -> Check {
     let (nodes, silent): (Vec<&NodeInfo>, Vec<&NodeInfo>) =
         nodes.iter().partition(|node| answering.contains(&node.record.node));
     for node in &silent {
-        check.found(codes::NODE_SILENT, format!("node {} does not answer", short(&node.record.node)));
+        check.found(codes::NODE_SILENT, format!("node {}", short(&node.record.node)));
     }
     if nodes.is_empty() {
         check.found(codes::NO_NODE, "no node answers");
@@ -178,7 +178,7 @@ async fn nodes(client: &Client) -> Check {
     let answer = if nodes.len() == 1 { "answers" } else { "answer" };
     check.saw(format!("{} {answer}, with {models}", count(nodes.len() as u64, "node")));
     if offers().all(|offer| offer.engine == EngineKind::Echo) {
-        check.found(codes::ONLY_ECHO, "only test engines were found, which repeat the message");
+        check.found(codes::ONLY_ECHO, "they repeat the message");
     }
     check
 }
