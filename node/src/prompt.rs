@@ -215,7 +215,8 @@ pub enum WindowError<E> {
 /// Builds the longest window that fits `budget_tokens`.
 ///
 /// - System text and tools are pinned.
-/// - Whole turns are cut, oldest first.
+/// - Whole turns are cut, oldest first. A cut window begins with a block of turns, a quarter of it at most, so that most
+///   turns keep its beginning: engines have that computed, and later nodes can check the answers.
 /// - Memory follows the history, in the user role, just before the first user message of `new`. It takes at
 ///   most [`MemoryBlock::max_tokens`]; whole items are dropped, lowest first.
 /// - Memory yields to system text and `new` before any turn is cut or refused.
@@ -270,6 +271,11 @@ pub fn fit_window<E>(
         }
         Ok(fits)
     })?;
+    let whole_blocks = from_block(history, turns);
+    if whole_blocks < turns {
+        (best, tokens) = measure(whole_blocks, items)?;
+    }
+    let turns = whole_blocks;
 
     Ok(FittedWindow {
         prompt: best,
@@ -278,6 +284,17 @@ pub fn fit_window<E>(
         tokens,
         memory_items_used: items,
     })
+}
+
+/// How many of the latest `fitting` turns are kept if the window begins with a block of sequence numbers.
+fn from_block(history: &[TurnText], fitting: usize) -> usize {
+    let Some(block) = (fitting / 4).checked_ilog2().map(|log| 1_u64 << log) else { return fitting };
+    let begins = |kept: usize| {
+        let (cut, rest) = history.split_at(history.len() - kept);
+        let numbers = cut.last().zip(rest.first()).map(|(cut, first)| [cut.seq / block, first.seq / block]);
+        numbers.is_none_or(|[cut, first]| cut < first)
+    };
+    (1..=fitting).rev().find(|kept| begins(*kept)).unwrap_or(fitting)
 }
 
 /// The prompt of a window that was cut earlier: all of `history`, and the best `items` items of memory.

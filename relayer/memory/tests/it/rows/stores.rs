@@ -45,7 +45,7 @@ async fn filled(store: Store) -> World {
 }
 
 fn questions() -> Vec<String> {
-    let mut questions = vec!["Who went over the hill with a mule?".to_owned(), "x".to_owned()];
+    let mut questions = vec!["Who went over hill 13 with a mule?".to_owned(), "x".to_owned()];
     for number in [3, 77, 250, 419, 600, 755] {
         questions.push(format!("What colour is the {} number {number}?", THINGS[number % 12]));
         questions.push(format!("Which {} is in the {}?", THINGS[number % 12], PLACES[number / 12 % 9]));
