@@ -97,6 +97,15 @@ export function tabTests(harness) {
     await tab.goBack();
     await tab.getByText("Your conversations will be here.").waitFor();
     assert.equal(await box.inputValue(), "is anybody there?");
+    // Load the page again while a node is looked for.
+    await tab.keyboard.press("Enter");
+    await tab.locator(".running .said", { hasText: "is anybody there?" }).waitFor();
+    await tab.waitForURL(/\/c\//);
+    await tab.reload();
+    assert.equal(await box.inputValue(), "");
+    await tab.locator("#notice", { hasText: "No node was found." }).waitFor();
+    assert.equal(await box.inputValue(), "is anybody there?");
+    await tab.getByText("Your conversations will be here.").waitFor();
     await tab.close();
   });
 

@@ -164,7 +164,7 @@ async fn a_404_of_what_was_just_stored_goes_away() {
 #[tokio::test]
 async fn a_404_of_what_was_just_stored_is_believed_in_the_end() {
     let server = answering_status(404).await;
-    let brief = RetryPolicy { recently_stored_window: Duration::from_millis(400), ..policy() };
+    let brief = RetryPolicy { recently_stored_window: Duration::from_secs(2), ..policy() };
     let store = builder(&[], &[&server]).policy(brief).build().unwrap();
     store.note_stored(id());
     let read = tokio::time::timeout(SOON, store.read(id(), &options())).await.unwrap();

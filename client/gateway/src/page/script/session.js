@@ -123,7 +123,8 @@ export async function say(messages, place = {}, again = false) {
 /** Shows an answer that another tab asked for, or this one before it was loaded again. */
 function attach(id) {
   const { pending, pending_text: text } = state.shown;
-  const run = begun({ session: id, messages: pending ?? [], place: {}, own: false });
+  const from = presentTurns().length ? id : null;
+  const run = begun({ session: id, messages: pending ?? [], place: {}, own: false, from });
   run.text = text ?? "";
   follow(run, () => answerAgain(run));
 }
@@ -239,11 +240,10 @@ async function afterwards(run) {
   await refreshList();
 }
 
-/** Puts a message that the endpoint does not have back into the box of the tab that sent it. */
+/** Puts a message that the endpoint does not have back into the box, also of a tab that was loaded again after it sent it. */
 function restore(run, failure) {
   emit("session");
-  if (!run.own) return;
-  emit("draft", run.messages.at(-1).content);
+  emit("draft", run.messages.at(-1)?.content ?? null);
   if (failure) notice(failure, "bad");
 }
 
