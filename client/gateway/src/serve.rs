@@ -5,20 +5,19 @@ pub(crate) mod tls;
 
 use std::{future::Future, net::SocketAddr, time::Duration};
 
-use baton_kit::listen::{SlotStream, serve_through};
+use baton_kit::listen::{self, serve_through};
 use baton_proto::ids::SessionId;
 use futures::future::join_all;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    time::{Instant, MissedTickBehavior},
+    time::{Instant, sleep},
 };
 
 use crate::{
     keys::accounts::NamedKeys,
     serve::{
         acme::AcmeSettings,
-        tls::{TlsConnection, TlsIdentity, watch_files},
+        tls::{TlsIdentity, open, watch_files},
     },
     state::{
         Gateway,
@@ -43,7 +42,7 @@ impl Gateway {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        self.serve_on(listener, stop, |stream| stream).await
+        self.serve_beside_tasks(listen::serve(listener, self.router(), stop, Duration::MAX)).await
     }
 
     /// As [`Gateway::serve`], over TLS 1.3.
@@ -57,8 +56,9 @@ impl Gateway {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
         let watching = tokio::spawn(watch_files(identity.clone()));
-        let open = move |stream| TlsConnection::new(stream, identity.clone());
-        let served = self.serve_on(listener, stop, open).await;
+        let open = move |stream| open(stream, identity.clone());
+        let serving = serve_through(listener, self.router(), stop, Duration::MAX, open);
+        let served = self.serve_beside_tasks(serving).await;
         watching.abort();
         served
     }
@@ -81,15 +81,13 @@ impl Gateway {
         served
     }
 
-    async fn serve_on<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    async fn serve_beside_tasks(
         &self,
-        listener: TcpListener,
-        stop: impl Future<Output = ()> + Send + 'static,
-        open: impl Fn(SlotStream) -> I + Send + 'static,
+        serving: impl Future<Output = std::io::Result<()>>,
     ) -> std::io::Result<()> {
         let release_task = tokio::spawn(release_idle_sessions(self.clone()));
         let keys_task = self.config().keys.clone().map(|keys| tokio::spawn(synchronise_keys(keys)));
-        let served = serve_through(listener, self.router(), stop, Duration::MAX, open).await;
+        let served = serving.await;
         release_task.abort();
         self.inner.turns.close();
         self.inner.turns.wait().await;
@@ -112,10 +110,8 @@ impl Gateway {
 
 /// Releases the files of sessions that are idle and have no unstored turns; ends ephemeral sessions that are idle.
 async fn release_idle_sessions(gateway: Gateway) {
-    let mut ticks = tokio::time::interval(RELEASE_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        sleep(RELEASE_INTERVAL).await;
         gateway.end_idle_sessions(IDLE_TIME).await;
         let idle: Vec<SessionId> = {
             let open = gateway.inner.open.lock();
@@ -133,10 +129,8 @@ async fn release_idle_sessions(gateway: Gateway) {
 
 /// Learns changed keys, and saves their usage.
 async fn synchronise_keys(keys: NamedKeys) {
-    let mut ticks = tokio::time::interval(KEYS_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        sleep(KEYS_INTERVAL).await;
         let keys = keys.clone();
         if let Err(error) = tokio::task::spawn_blocking(move || keys.synchronise()).await {
             tracing::warn!(%error, "the keys were not read again");

@@ -133,11 +133,11 @@ impl Activity {
     }
 }
 
-impl<F> Connected<IncomingStream<'_, OpeningListener<F>>> for Activity
+impl<O, I> Connected<IncomingStream<'_, OpeningListener<O, I>>> for Activity
 where
-    OpeningListener<F>: Listener<Addr = Self>,
+    OpeningListener<O, I>: Listener<Addr = Self>,
 {
-    fn connect_info(stream: IncomingStream<'_, OpeningListener<F>>) -> Self {
+    fn connect_info(stream: IncomingStream<'_, OpeningListener<O, I>>) -> Self {
         stream.remote_addr().clone()
     }
 }

@@ -1,12 +1,17 @@
 //! Serves a router through the bounded listener, and ends in bounded time.
 
-use std::{future::Future, io, time::Duration};
+use std::{
+    future::{Future, ready},
+    io,
+    time::Duration,
+};
 
 use axum::{Router, serve::Listener};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
     sync::oneshot,
+    task::JoinSet,
 };
 
 use super::{Activity, BoundedListener, SlotStream, activity::watched};
@@ -24,24 +29,28 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
     grace: Duration,
 ) -> io::Result<()> {
-    serve_through(listener, router, shutdown, grace, |stream| stream).await
+    serve_through(listener, router, shutdown, grace, |stream| ready(Some(stream))).await
 }
 
-/// As [`serve`], with each connection's bytes through `open`, such as TLS. The returned stream shakes hands when it is
-/// polled: no connection waits for another's handshake, and each keeps its slot and its limits meanwhile.
+/// As [`serve`], with each connection's bytes through `open`, such as TLS. No connection waits for another's handshake,
+/// and each keeps its slot and its limits meanwhile. A connection for which `open` gives no stream has ended.
 ///
 /// # Errors
 /// The listener's.
-pub async fn serve_through<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+pub async fn serve_through<I, F>(
     listener: TcpListener,
     router: Router,
     shutdown: impl Future<Output = ()> + Send + 'static,
     grace: Duration,
-    open: impl Fn(SlotStream) -> I + Send + 'static,
-) -> io::Result<()> {
+    open: impl Fn(SlotStream) -> F + Send + 'static,
+) -> io::Result<()>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = Option<I>> + Send + 'static,
+{
     let (stopping, stopped) = oneshot::channel();
     let service = watched(router).into_make_service_with_connect_info::<Activity>();
-    let listener = OpeningListener { listener: BoundedListener::new(listener), open };
+    let listener = OpeningListener::new(BoundedListener::new(listener), open);
     let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         shutdown.await;
         // The receiver is gone only when the server has ended by itself.
@@ -62,22 +71,43 @@ pub async fn serve_through<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 }
 
 /// The bounded listener, with each connection opened.
-pub(super) struct OpeningListener<F> {
-    pub(super) listener: BoundedListener,
-    pub(super) open: F,
+pub(super) struct OpeningListener<O, I> {
+    listener: BoundedListener,
+    open: O,
+    /// The connections that are being opened; each has a slot.
+    opening: JoinSet<Option<(I, Activity)>>,
 }
 
-impl<I, F> Listener for OpeningListener<F>
+impl<O, I: 'static> OpeningListener<O, I> {
+    pub(super) fn new(listener: BoundedListener, open: O) -> Self {
+        Self { listener, open, opening: JoinSet::new() }
+    }
+}
+
+impl<O, F, I> Listener for OpeningListener<O, I>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Fn(SlotStream) -> I + Send + 'static,
+    F: Future<Output = Option<I>> + Send + 'static,
+    O: Fn(SlotStream) -> F + Send + 'static,
 {
     type Io = I;
     type Addr = Activity;
 
     async fn accept(&mut self) -> (I, Activity) {
-        let (stream, activity) = self.listener.accept().await;
-        ((self.open)(stream), activity)
+        loop {
+            // Each arm may be dropped: an accepted connection is in the listener or in the set.
+            tokio::select! {
+                (stream, activity) = self.listener.accept() => {
+                    let opened = (self.open)(stream);
+                    self.opening.spawn(async move { Some((opened.await?, activity)) });
+                }
+                Some(opened) = self.opening.join_next() => {
+                    if let Ok(Some(opened)) = opened {
+                        return opened;
+                    }
+                }
+            }
+        }
     }
 
     fn local_addr(&self) -> io::Result<Activity> {

@@ -28,7 +28,8 @@ async fn serve_routes(routes: Router, connections: usize, idle: Duration) -> Ser
     let service = watched(routes).into_make_service_with_connect_info::<Activity>();
     let slots = Slots { all: connections, per_subnet: connections };
     let listener = BoundedListener::with(listener, slots, idle);
-    let serving = axum::serve(OpeningListener { listener, open: |stream| stream }, service);
+    let serving =
+        axum::serve(OpeningListener::new(listener, |stream| std::future::ready(Some(stream))), service);
     (address, tokio::spawn(serving.into_future()))
 }
 

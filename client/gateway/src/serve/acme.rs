@@ -4,12 +4,13 @@
 //! The account, the certificate and its key are files of the home, which only its owner may read.
 
 use std::{
+    io,
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use baton_keys::files::{self, KeyFileError};
+use baton_keys::files;
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, Order,
     OrderStatus, RetryPolicy,
@@ -20,13 +21,12 @@ use tokio_rustls::rustls::{
     ServerConfig,
     crypto::aws_lc_rs::default_provider,
     pki_types::{CertificateDer, PrivatePkcs8KeyDer, pem::PemObject as _},
-    sign::{CertifiedKey, SingleCertAndKey},
-    version::TLS13,
+    sign::CertifiedKey,
 };
 use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 use zeroize::Zeroizing;
 
-use crate::serve::tls::{PROOF_PROTOCOL, TlsIdentity};
+use crate::serve::tls::{PROOF_PROTOCOL, TlsIdentity, config_of};
 
 /// Time for one certificate, from the order to the chain.
 const ORDER_TIME: Duration = Duration::from_secs(300);
@@ -55,28 +55,8 @@ pub struct AcmeSettings {
     pub home: PathBuf,
 }
 
-/// Why there is no new certificate.
-#[derive(Debug, thiserror::Error)]
-enum AcmeError {
-    #[error("{0}")]
-    Authority(#[from] instant_acme::Error),
-    #[error("the authority offers no proof by TLS-ALPN-01 for {0}")]
-    NoChallenge(String),
-    #[error("the authority refused the proof: {0}; it must reach this endpoint at port 443 of each name")]
-    Refused(String),
-    #[error("a certificate cannot be made: {0}")]
-    Certificate(#[from] rcgen::Error),
-    #[error("TLS: {0}")]
-    Tls(#[from] tokio_rustls::rustls::Error),
-    #[error("a file of the account or certificate: {0}")]
-    File(#[from] std::io::Error),
-    #[error("{0}")]
-    Account(#[from] KeyFileError),
-    #[error("the file account.json of the authority: {0}")]
-    Credentials(#[from] serde_json::Error),
-    #[error("the authority took longer than {} s", ORDER_TIME.as_secs())]
-    Timeout,
-}
+/// Why there is no new certificate. Only a refused nonce is told from other causes: see [`is_nonce_refused`].
+type AcmeError = Box<dyn std::error::Error + Send + Sync>;
 
 impl AcmeSettings {
     /// The folder of this authority: an account belongs to one.
@@ -132,13 +112,14 @@ pub(crate) async fn keep(settings: AcmeSettings, identity: TlsIdentity) {
     let mut pause = FIRST_PAUSE;
     loop {
         // A process that ended between the two writes left a key that does not belong to the certificate.
-        if let Some(left) = settings.time_left().filter(|_| identity.is_usable()) {
+        if let Some(left) = settings.time_left().filter(|_| identity.config().is_some()) {
             sleep(left.min(LOOK_INTERVAL)).await;
             continue;
         }
         let ordered = timeout(ORDER_TIME, despite_nonces(NONCE_PAUSE, || order(&settings, &identity))).await;
         identity.proofs().clear();
-        match ordered.unwrap_or(Err(AcmeError::Timeout)) {
+        let too_late = |_| Err(format!("the authority took longer than {} s", ORDER_TIME.as_secs()).into());
+        match ordered.unwrap_or_else(too_late) {
             Ok(()) => {
                 identity.refresh();
                 tracing::info!(names = settings.domains.join(", "), "the authority gave a certificate");
@@ -156,9 +137,9 @@ pub(crate) async fn keep(settings: AcmeSettings, identity: TlsIdentity) {
 
 /// Whether an authority refused a request for its nonce (RFC 8555 section 6.5). The library sends the request again
 /// twice; authorities whose servers do not share their nonces refuse it more often.
-fn is_nonce_refused(error: &instant_acme::Error) -> bool {
-    let kind = match error {
-        instant_acme::Error::Api(problem) => problem.r#type.as_deref(),
+fn is_nonce_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    let kind = match error.downcast_ref() {
+        Some(instant_acme::Error::Api(problem)) => problem.r#type.as_deref(),
         _ => None,
     };
     kind == Some("urn:ietf:params:acme:error:badNonce")
@@ -171,7 +152,7 @@ where
 {
     for _ in 1..NONCE_ATTEMPTS {
         match order().await {
-            Err(AcmeError::Authority(error)) if is_nonce_refused(&error) => {
+            Err(error) if is_nonce_refused(&*error) => {
                 tracing::debug!(%error, "the order begins again");
                 sleep(pause).await;
             }
@@ -183,7 +164,8 @@ where
 
 /// Gets a certificate, and writes it and its key.
 async fn order(settings: &AcmeSettings, identity: &TlsIdentity) -> Result<(), AcmeError> {
-    files::create_private_folder(&settings.folder())?;
+    let file = |error: io::Error| format!("a file of the account or certificate: {error}");
+    files::create_private_folder(&settings.folder()).map_err(file)?;
     let account = account(settings).await?;
     let names: Vec<Identifier> = settings.domains.iter().cloned().map(Identifier::Dns).collect();
     let mut order = account.new_order(&NewOrder::new(&names)).await?;
@@ -196,27 +178,28 @@ async fn order(settings: &AcmeSettings, identity: &TlsIdentity) -> Result<(), Ac
         let name = authorization.identifier().to_string();
         let mut challenge = authorization
             .challenge(ChallengeType::TlsAlpn01)
-            .ok_or_else(|| AcmeError::NoChallenge(name.clone()))?;
+            .ok_or_else(|| format!("the authority offers no proof by TLS-ALPN-01 for {name}"))?;
         let proof = proof(&name, challenge.key_authorization().digest().as_ref())?;
         identity.proofs().insert(name.to_ascii_lowercase(), proof);
         challenge.set_ready().await?;
     }
-    match order.poll_ready(&RetryPolicy::default()).await {
-        Ok(OrderStatus::Ready) => {}
-        Ok(_) => return Err(AcmeError::Refused(refusals(&mut order).await?)),
-        Err(error) if is_nonce_refused(&error) => return Err(error.into()),
-        Err(instant_acme::Error::Api(problem)) => {
-            let refusals = refusals(&mut order).await?;
-            let is_said = !refusals.is_empty();
-            return Err(AcmeError::Refused(if is_said { refusals } else { problem.to_string() }));
-        }
+    let problem = match order.poll_ready(&RetryPolicy::default()).await {
+        Ok(OrderStatus::Ready) => None,
+        Ok(_) => Some(String::new()),
+        Err(error @ instant_acme::Error::Api(_)) if !is_nonce_refused(&error) => Some(error.to_string()),
         Err(error) => return Err(error.into()),
+    };
+    if let Some(problem) = problem {
+        let refusals = refusals(&mut order).await?;
+        let cause = if refusals.is_empty() { problem } else { refusals };
+        let next = "it must reach this endpoint at port 443 of each name";
+        return Err(format!("the authority refused the proof: {cause}; {next}").into());
     }
     let key = Zeroizing::new(order.finalize().await?);
     let chain = order.poll_certificate(&RetryPolicy::default()).await?;
     // Between the two, the former pair is used: the new key does not belong to the former certificate.
-    files::replace_private(&settings.key(), key.as_bytes())?;
-    Ok(files::replace_private(&settings.certificate(), chain.as_bytes())?)
+    files::replace_private(&settings.key(), key.as_bytes()).map_err(file)?;
+    Ok(files::replace_private(&settings.certificate(), chain.as_bytes()).map_err(file)?)
 }
 
 /// Why the authority refused the proofs of an order.
@@ -243,7 +226,8 @@ async fn account(settings: &AcmeSettings) -> Result<Account, AcmeError> {
     };
     let path = settings.folder().join("account.json");
     if let Some(kept) = files::read_secret(&path, "account at the authority", MAX_ACCOUNT_BYTES)? {
-        let credentials: AccountCredentials = serde_json::from_slice(&kept)?;
+        let unreadable = |error| format!("{} cannot be read: {error}", path.display());
+        let credentials: AccountCredentials = serde_json::from_slice(&kept).map_err(unreadable)?;
         return Ok(builder()?.from_credentials(credentials).await?);
     }
     let new = NewAccount { contact: &[], terms_of_service_agreed: true, only_return_existing: false };
@@ -259,17 +243,10 @@ fn proof(name: &str, digest: &[u8]) -> Result<Arc<ServerConfig>, AcmeError> {
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
-    let provider = Arc::new(default_provider());
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
-    let key = provider.key_provider.load_private_key(key.into())?;
+    let key = default_provider().key_provider.load_private_key(key.into())?;
     // The library refuses the certificate as one of a server: the hash is in a critical extension.
-    let proof = CertifiedKey::new(vec![certificate.der().clone()], key);
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(SingleCertAndKey::from(proof)));
-    config.alpn_protocols = vec![PROOF_PROTOCOL.to_vec()];
-    Ok(Arc::new(config))
+    Ok(config_of(CertifiedKey::new(vec![certificate.der().clone()], key), PROOF_PROTOCOL)?)
 }
 
 #[cfg(test)]
@@ -290,7 +267,7 @@ mod tests {
             }
             let kind = format!("urn:ietf:params:acme:error:{kind}");
             let problem = serde_json::from_value(json!({ "type": kind, "status": 400 })).unwrap();
-            ready(Err(AcmeError::Authority(instant_acme::Error::Api(problem))))
+            ready(Err(instant_acme::Error::Api(problem).into()))
         });
         let outcome = outcome.await;
         (outcome, orders)

@@ -5,22 +5,21 @@ use std::{
     collections::HashMap,
     io,
     path::{Path, PathBuf},
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
     time::{Duration, SystemTime},
 };
 
-use futures::{FutureExt as _, future::BoxFuture};
+use baton_kit::listen::SlotStream;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::{io::AsyncWriteExt as _, time::timeout};
 use tokio_rustls::{
     LazyConfigAcceptor,
     rustls::{
-        ServerConfig,
+        self, ServerConfig,
         crypto::aws_lc_rs::default_provider,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
         server::Acceptor,
+        sign::{CertifiedKey, SingleCertAndKey},
         version::TLS13,
     },
     server::TlsStream,
@@ -97,13 +96,9 @@ impl TlsIdentity {
         self.inner.current.lock()
     }
 
-    fn config(&self) -> Option<Arc<ServerConfig>> {
+    /// The configuration with the certificate, if there is one.
+    pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
         self.current().as_ref().map(|current| current.config.clone())
-    }
-
-    /// Whether there is a certificate with its key.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.current().is_some()
     }
 
     /// The answers to an authority, by name.
@@ -145,14 +140,19 @@ fn server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Tl
     let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| {
         fault(key, format!("not a private key in PEM form without a passphrase: {error}"))
     })?;
-    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_protocol_versions(&[&TLS13])
-        .map_err(|error| fault(certificate, error.to_string()))?
-        .with_no_client_auth();
-    let mut config = builder.with_single_cert(chain, secret).map_err(|error| {
+    let own = CertifiedKey::from_der(chain, secret, &default_provider());
+    own.and_then(|own| config_of(own, b"http/1.1")).map_err(|error| {
         fault(key, format!("the key does not belong to the certificate, or is of an unknown kind: {error}"))
-    })?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    })
+}
+
+/// The configuration of connections with a certificate, in one protocol.
+pub(crate) fn config_of(own: CertifiedKey, protocol: &[u8]) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&TLS13])?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
+    config.alpn_protocols = vec![protocol.to_vec()];
     Ok(Arc::new(config))
 }
 
@@ -165,87 +165,17 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     std::fs::read(path).map(Zeroizing::new).map_err(|error| fault(error.to_string()))
 }
 
-/// A connection that becomes one of TLS when it is first polled, so that no other connection waits for its handshake.
-pub(crate) struct TlsConnection<S>(TlsState<S>);
-
-enum TlsState<S> {
-    Opening(BoxFuture<'static, io::Result<Option<TlsStream<S>>>>),
-    Open(Box<TlsStream<S>>),
-    /// It failed, or only asked for the proof of a name.
-    Ended,
+/// A program's connection after its handshake; none for one that fails, and for an authority, which only asks for the
+/// proof of a name.
+pub(crate) async fn open(stream: SlotStream, identity: TlsIdentity) -> Option<TlsStream<SlotStream>> {
+    timeout(HANDSHAKE_TIME, shake_hands(stream, &identity)).await.ok()?.ok()?
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnection<S> {
-    pub(crate) fn new(stream: S, identity: TlsIdentity) -> Self {
-        let opening = async move {
-            let shaken = tokio::time::timeout(HANDSHAKE_TIME, shake_hands(stream, &identity)).await;
-            shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        };
-        Self(TlsState::Opening(opening.boxed()))
-    }
-
-    /// The stream after the handshake; none once the connection has ended.
-    fn poll_stream(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Pin<&mut TlsStream<S>>>>> {
-        if let TlsState::Opening(opening) = &mut self.0 {
-            let opened = ready!(opening.as_mut().poll(context));
-            self.0 = TlsState::Ended;
-            if let Some(stream) = opened? {
-                self.0 = TlsState::Open(Box::new(stream));
-            }
-        }
-        Poll::Ready(Ok(match &mut self.0 {
-            TlsState::Open(stream) => Some(Pin::new(&mut **stream)),
-            _ => None,
-        }))
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for TlsConnection<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match ready!(self.poll_stream(context))? {
-            Some(stream) => stream.poll_read(context, buffer),
-            None => Poll::Ready(Ok(())),
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncWrite for TlsConnection<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match ready!(self.poll_stream(context))? {
-            Some(stream) => stream.poll_write(context, bytes),
-            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.0 {
-            TlsState::Open(stream) => Pin::new(&mut **stream).poll_flush(context),
-            _ => Poll::Ready(Ok(())),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.0 {
-            TlsState::Open(stream) => Pin::new(&mut **stream).poll_shutdown(context),
-            _ => Poll::Ready(Ok(())),
-        }
-    }
-}
-
-/// The connection of a program; none for an authority, which only asks for the proof of a name.
-async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: S,
+async fn shake_hands(
+    stream: SlotStream,
     identity: &TlsIdentity,
-) -> io::Result<Option<TlsStream<S>>> {
-    let hello = tokio::time::timeout(HELLO_TIME, LazyConfigAcceptor::new(Acceptor::default(), stream));
+) -> io::Result<Option<TlsStream<SlotStream>>> {
+    let hello = timeout(HELLO_TIME, LazyConfigAcceptor::new(Acceptor::default(), stream));
     let begun = hello.await.map_err(|_| io::ErrorKind::TimedOut)??;
     let hello = begun.client_hello();
     let asks_proof = hello.alpn().is_some_and(|mut names| names.any(|name| name == PROOF_PROTOCOL));
