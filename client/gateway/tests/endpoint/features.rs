@@ -17,7 +17,7 @@ use baton_testkit::{
     relayer::{FakeRelayer, Trick},
 };
 
-use crate::serve::{CHAT, Endpoint, events, said, with};
+use crate::serve::{CHAT, Endpoint, events, said, user, with};
 
 fn hello(more: Value) -> Value {
     with(json!({ "messages": said(&[("user", "hello")]) }), more)
@@ -67,10 +67,7 @@ async fn log_probabilities_come_in_both_shapes_whole_and_in_streams() {
     for node in &world.nodes {
         node.script([Act::Truncate]);
     }
-    let body = hello(json!({ "logprobs": true, "top_logprobs": 1, "stream": true }));
-    let text = endpoint.chat(&body).send().await.unwrap().text().await.unwrap();
-    let chunks: Vec<Value> =
-        events(&text).iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+    let (_, _, chunks) = endpoint.stream(&body).await;
     let told: Vec<Value> = chunks
         .iter()
         .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().cloned())
@@ -158,18 +155,9 @@ impl GatewayMemory for Memory {
     }
 
     fn list<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, Vec<MemoryEntry>> {
-        let text = format!(
-            "{} {}",
-            filter.query.as_deref().unwrap_or("all"),
-            filter.kind.as_deref().unwrap_or("any")
-        );
-        let entry = MemoryEntry {
-            id: "ab".repeat(16),
-            text,
-            project: filter.project.clone(),
-            ..MemoryEntry::default()
-        };
-        Box::pin(async move { Ok(vec![entry]) })
+        let [query, kind] = [&filter.query, &filter.kind].map(|part| part.as_deref().unwrap_or_default());
+        let (text, project) = (format!("{query} {kind}"), filter.project.clone());
+        Box::pin(async move { Ok(vec![MemoryEntry { text, project, ..MemoryEntry::default() }]) })
     }
 
     fn edit<'a>(
@@ -226,9 +214,9 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
 #[tokio::test(flavor = "multi_thread")]
 async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     let (_world, endpoint) = Endpoint::with_nodes(2).await;
-    let messages = json!([{ "role": "user", "content": "a" }]);
-    let three =
-        endpoint.post(CHAT, &json!({ "model": MODEL, "messages": messages, "n": 3, "seed": 7 })).await;
+    let messages = [user("a")];
+    let three = json!({ "model": MODEL, "messages": messages, "n": 3, "seed": 7 });
+    let three = endpoint.post(CHAT, &three).await;
     let choices = three["choices"].as_array().unwrap();
     assert_eq!(choices.len(), 3);
     for (index, choice) in choices.iter().enumerate() {
@@ -243,9 +231,7 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     assert_eq!(three["baton"]["seed"].as_u64().unwrap() + 2, choices[2]["baton"]["seed"].as_u64().unwrap());
 
     // In a named session, the others branch off before the turn.
-    let named = json!({
-        "model": MODEL, "session": first, "messages": [{ "role": "user", "content": "b" }], "n": 2,
-    });
+    let named = json!({ "model": MODEL, "session": first, "messages": [user("b")], "n": 2 });
     let two = endpoint.post(CHAT, &named).await;
     assert_eq!((&two["baton"]["session"], &two["baton"]["turn"]), (&json!(first), &json!(2)));
     let branch = two["choices"][1]["baton"]["session"].as_str().unwrap();
@@ -253,13 +239,10 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     assert_eq!(conversation.branch.unwrap().session_id.to_string(), first);
 
     // A stream has the parts of all answers, each with its position; the counts are of all of them.
-    let both = json!({
-        "model": MODEL, "messages": messages, "n": 2, "stream": true, "stream_options": { "include_usage": true },
-    });
-    let both = endpoint.chat(&both).send().await.unwrap().text().await.unwrap();
-    let mut chunks = events(&both);
-    assert_eq!(chunks.pop().as_deref(), Some("[DONE]"));
-    let chunks: Vec<Value> = chunks.iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect();
+    let both = json!({ "model": MODEL, "messages": messages, "n": 2 });
+    let counted = with(both, json!({ "stream_options": { "include_usage": true } }));
+    let (_, finish, chunks) = endpoint.stream(&counted).await;
+    assert_eq!(finish.as_deref(), Some("stop"), "the stream is done");
     let mut ended = Vec::new();
     for index in 0..2 {
         let of = |chunk: &&Value| chunk["choices"][0]["index"] == index;
@@ -273,9 +256,7 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     assert_ne!(ended[0], ended[1]);
     let counts: Vec<&Value> = chunks.iter().filter(|chunk| chunk["usage"].is_object()).collect();
     assert_eq!((counts.len(), &counts[0]["choices"]), (1, &json!([])));
-    assert_eq!(
-        counts[0]["usage"]["total_tokens"].as_u64(),
-        three["usage"]["total_tokens"].as_u64().map(|all| all / 3 * 2)
-    );
+    let total = |counts: &Value| counts["usage"]["total_tokens"].as_u64().unwrap();
+    assert_eq!(total(counts[0]), total(&three) / 3 * 2);
     endpoint.close().await;
 }

@@ -6,7 +6,7 @@ use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 
 use crate::{
-    serve::{Endpoint, events, hung, said},
+    serve::{Endpoint, events, hung, said, until},
     stops::pending_of,
 };
 
@@ -69,10 +69,7 @@ async fn each_tab_stops_a_turn_and_its_message_is_answered_once() {
     let (_, first) = hung(&world, turn(&endpoint, &id, "a")).await;
     // The node sent a part of the answer. Another tab sees when it has arrived.
     let mut other = at(&endpoint, Method::GET, &id, "/answer").send().await.unwrap();
-    let mut seen = String::new();
-    while !seen.contains(r#""text":"#) {
-        seen.push_str(std::str::from_utf8(&other.chunk().await.unwrap().unwrap()).unwrap());
-    }
+    until(&mut other, r#""text":"#).await;
     drop(other);
     assert_eq!(at(&endpoint, Method::POST, &id, "/stop").send().await.unwrap().status(), 200);
     assert!(first.text().await.unwrap().contains(r#""stopped":true"#));

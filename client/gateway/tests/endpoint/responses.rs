@@ -5,7 +5,7 @@ use baton_testkit::fake::Act;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::{CALL, Endpoint, hung, named_events, said, sent};
+use crate::serve::{CALL, Endpoint, assert_has, assert_turn, hung, named_events, said, sent, with};
 
 async fn create(endpoint: &Endpoint, body: &Value) -> Value {
     endpoint.post("/v1/responses", body).await
@@ -32,20 +32,17 @@ async fn events(endpoint: &Endpoint, body: &Value) -> Vec<Value> {
 async fn a_response_is_a_turn_and_the_next_one_follows_it_or_branches_off() {
     let (_world, endpoint) = Endpoint::with_nodes(2).await;
     let first = create(&endpoint, &json!({ "input": "a", "metadata": { "k": "v" } })).await;
-    assert_eq!((text(&first), &first["status"]), ("a (0)", &json!("completed")));
-    assert_eq!((&first["object"], &first["metadata"]["k"]), (&json!("response"), &json!("v")));
-    assert_eq!(
-        first["usage"]["total_tokens"],
-        first["usage"]["input_tokens"].as_u64().unwrap() + first["usage"]["output_tokens"].as_u64().unwrap()
-    );
+    assert_eq!(text(&first), "a (0)");
+    assert_has(&first, &json!({ "object": "response", "status": "completed", "metadata": { "k": "v" } }));
+    let count = |name: &str| first["usage"][name].as_u64().unwrap();
+    assert_eq!(count("total_tokens"), count("input_tokens") + count("output_tokens"));
     let follow =
         |input: &str, previous: &Value| json!({ "input": input, "previous_response_id": previous["id"] });
     let second = create(&endpoint, &follow("b", &first)).await;
     assert_eq!((text(&second), &second["baton"]["session"]), ("b (1)", &first["baton"]["session"]));
     assert_eq!(second["previous_response_id"], first["id"]);
     // Another follower of the first one branches off, and the second one still continues its session.
-    let mut brief = follow("c", &first);
-    brief["instructions"] = json!("be brief");
+    let brief = with(follow("c", &first), json!({ "instructions": "be brief" }));
     let beside = create(&endpoint, &brief).await;
     assert_ne!(beside["baton"]["session"], first["baton"]["session"]);
     assert_eq!(beside["instructions"], "be brief");
@@ -59,17 +56,9 @@ async fn a_response_is_a_turn_and_the_next_one_follows_it_or_branches_off() {
     let (status, error) = endpoint.ask("/v1/responses", &unknown).await;
     assert_eq!((status, &error["error"]["code"]), (400, &json!("previous_response_not_found")));
     // Chat completions with the same history continue the same session.
-    let history = [
-        ("user", "a"),
-        ("assistant", "a (0)"),
-        ("user", "b"),
-        ("assistant", "b (1)"),
-        ("user", "d"),
-        ("assistant", "d (2)"),
-        ("user", "e"),
-    ];
-    let chat = endpoint.say(&said(&history)).await;
-    assert_eq!(chat["baton"]["session"], first["baton"]["session"]);
+    let roles = ["user", "assistant"].into_iter().cycle();
+    let history: Vec<_> = roles.zip(["a", "a (0)", "b", "b (1)", "d", "d (2)", "e"]).collect();
+    assert_turn(&endpoint.say(&said(&history)).await, &first, 4);
     endpoint.close().await;
 }
 
@@ -78,14 +67,12 @@ async fn followers_of_one_response_at_once_branch_and_one_that_hung_up_is_resume
     let (world, endpoint) = Endpoint::with_nodes(2).await;
     let first = create(&endpoint, &json!({ "input": "a" })).await;
     let follow = json!({ "input": "b", "previous_response_id": first["id"] });
-    let mut streamed = follow.clone();
-    streamed["stream"] = json!(true);
+    let streamed = with(follow.clone(), json!({ "stream": true }));
     let request = endpoint.request(Method::POST, "/v1/responses").json(&streamed);
     let (session, running) = hung(&world, request).await;
     assert_eq!(first["baton"]["session"], session);
     let beside = create(&endpoint, &follow).await;
-    let branch = endpoint.client.session(beside["baton"]["session"].as_str().unwrap().parse().unwrap());
-    let parent = branch.conversation().await.unwrap().branch.unwrap();
+    let parent = endpoint.conversation(&beside).await.branch.unwrap();
     assert_eq!(parent.session_id.to_string(), session);
     drop(running);
     // The endpoint notices at its next write; until then a follower branches.
@@ -123,25 +110,11 @@ async fn a_stream_has_the_events_of_the_api_in_their_order_and_ends_with_the_who
     let events = events(&endpoint, &json!({ "input": "hello there", "stream": true })).await;
     let mut names: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     names.dedup();
-    assert_eq!(
-        names,
-        [
-            "response.created",
-            "response.in_progress",
-            "response.output_item.added",
-            "response.content_part.added",
-            "response.output_text.delta",
-            "response.output_text.done",
-            "response.content_part.done",
-            "response.output_item.done",
-            "response.completed",
-        ]
-    );
-    let deltas: String = events
-        .iter()
-        .filter(|event| event["type"] == "response.output_text.delta")
-        .map(|event| event["delta"].as_str().unwrap())
-        .collect();
+    let begin = ["created", "in_progress", "output_item.added", "content_part.added", "output_text.delta"];
+    let end = ["output_text.done", "content_part.done", "output_item.done", "completed"];
+    let order: Vec<String> = begin.iter().chain(&end).map(|name| format!("response.{name}")).collect();
+    assert_eq!(names, order);
+    let deltas: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
     let last = &events.last().unwrap()["response"];
     assert_eq!((deltas.as_str(), text(last)), ("hello there (0)", "hello there (0)"));
     assert_eq!(last["id"], events[0]["response"]["id"]);
@@ -159,28 +132,13 @@ async fn calls_are_items_and_their_outputs_go_on() {
     let asked = json!({ "input": "Weather?", "tools": tools });
     let first = create(&endpoint, &asked).await;
     let items = first["output"].as_array().unwrap();
-    assert_eq!(
-        (items.len(), &items[0]["type"], &items[1]["type"]),
-        (2, &json!("message"), &json!("function_call"))
-    );
-    assert_eq!(
-        (&items[1]["name"], &items[1]["arguments"]),
-        (&json!("get_weather"), &json!("{\"city\": \"Paris\"}"))
-    );
-    let mut streamed = asked.clone();
-    streamed["stream"] = json!(true);
+    assert_eq!((items.len(), &items[0]["type"]), (2, &json!("message")));
+    let call = json!({ "name": "get_weather", "arguments": "{\"city\": \"Paris\"}" });
+    assert_has(&items[1], &with(call, json!({ "type": "function_call" })));
     world.will_say(CALL);
-    let names: Vec<String> = events(&endpoint, &streamed)
-        .await
-        .iter()
-        .map(|event| event["type"].as_str().unwrap().to_owned())
-        .collect();
-    for name in [
-        "response.function_call_arguments.delta",
-        "response.function_call_arguments.done",
-        "response.completed",
-    ] {
-        assert!(names.iter().any(|other| other == name), "{name}: {names:?}");
+    let streamed = events(&endpoint, &with(asked, json!({ "stream": true }))).await;
+    for name in ["function_call_arguments.delta", "function_call_arguments.done", "completed"] {
+        assert!(streamed.iter().any(|event| event["type"] == format!("response.{name}")), "{name}");
     }
     world.will_echo();
     let output =
@@ -195,10 +153,7 @@ async fn calls_are_items_and_their_outputs_go_on() {
         second["output"][0], { "role": "user", "content": "And now?" },
     ]);
     let third = create(&endpoint, &json!({ "input": whole, "tools": tools })).await;
-    assert_eq!(
-        (&third["baton"]["session"], &third["baton"]["turn"]),
-        (&first["baton"]["session"], &json!(3))
-    );
+    assert_turn(&third, &first, 3);
     endpoint.close().await;
 }
 

@@ -2,9 +2,9 @@
 
 mod tools;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientConfig, TurnInput};
+use baton_client::{Client, ClientConfig, Conversation, TurnInput};
 use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, NamedKeys};
 use baton_proto::{ErrorCode, record::RecordKind};
 use reqwest::{Method, RequestBuilder, StatusCode};
@@ -45,13 +45,28 @@ pub(crate) async fn named_events(endpoint: &Endpoint, path: &str, body: &Value) 
     events
 }
 
-/// An endpoint over the client of a world.
+/// An endpoint over the client of a world. Its owner's programs send requests by its methods.
 pub(crate) struct Endpoint {
-    url: String,
-    http: reqwest::Client,
+    owner: Program,
     pub(crate) client: Client,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<std::io::Result<()>>,
+}
+
+impl Deref for Endpoint {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.owner
+    }
+}
+
+/// A program with a key.
+#[derive(Clone)]
+pub(crate) struct Program {
+    url: String,
+    http: reqwest::Client,
+    key: String,
 }
 
 impl Endpoint {
@@ -103,7 +118,8 @@ impl Endpoint {
             let stopped = async { drop(stopped.await) };
             gateway.serve(listener, stopped).await
         });
-        Self { url, http: reqwest::Client::new(), client, stop: Some(stop), served }
+        let owner = Program { url, http: reqwest::Client::new(), key: KEY.to_owned() };
+        Self { owner, client, stop: Some(stop), served }
     }
 
     /// A connection with the head of a chat request, whose body of this length the caller may send.
@@ -135,13 +151,32 @@ impl Endpoint {
 
     /// Ends the endpoint after all work that follows its answers. Its client stays open.
     pub(crate) async fn stop(mut self) {
-        drop(self.http);
+        // Connections that stay open would be waited for.
+        drop(self.owner);
         drop(self.stop.take());
         self.served.await.unwrap().unwrap();
     }
 
+    /// The session of an answer.
+    pub(crate) async fn conversation(&self, answer: &Value) -> Conversation {
+        let id = answer["baton"]["session"].as_str().unwrap().parse().unwrap();
+        self.client.session(id).conversation().await.unwrap()
+    }
+
+    /// The sessions of the home.
+    pub(crate) async fn sessions(&self) -> usize {
+        self.client.session_ids().await.unwrap().len()
+    }
+}
+
+impl Program {
+    /// The same with another key.
+    pub(crate) fn by(&self, key: &str) -> Self {
+        Self { key: key.to_owned(), ..self.clone() }
+    }
+
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.without_key(method, path).bearer_auth(KEY)
+        self.without_key(method, path).bearer_auth(&self.key)
     }
 
     pub(crate) fn without_key(&self, method: Method, path: &str) -> RequestBuilder {
@@ -153,7 +188,12 @@ impl Endpoint {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
-        sent(self.request(Method::GET, path)).await.1
+        self.see(path).await.1
+    }
+
+    /// The status of a request without a body, and its answer.
+    pub(crate) async fn see(&self, path: &str) -> (u16, Value) {
+        sent(self.request(Method::GET, path)).await
     }
 
     /// The status of a request, and its answer.
@@ -173,6 +213,12 @@ impl Endpoint {
         self.post(CHAT, &json!({ "model": MODEL, "messages": messages })).await
     }
 
+    /// A streamed chat completion: its text, its finish reason if it is done, and its chunks.
+    pub(crate) async fn stream(&self, body: &Value) -> (String, Option<String>, Vec<Value>) {
+        let body = with(body.clone(), json!({ "stream": true }));
+        streamed(&self.chat(&body).send().await.unwrap().text().await.unwrap())
+    }
+
     /// A chat in a session that is named.
     pub(crate) fn chat_in(&self, session: &str, messages: &Value) -> RequestBuilder {
         self.chat(&json!({ "messages": messages })).header("x-baton-session", session)
@@ -189,11 +235,6 @@ impl Endpoint {
         let (status, body) = sent(request).await;
         (status, body["error"]["code"].as_str().unwrap().to_owned())
     }
-
-    /// The sessions of the home.
-    pub(crate) async fn sessions(&self) -> usize {
-        self.client.session_ids().await.unwrap().len()
-    }
 }
 
 /// An object with more fields.
@@ -208,6 +249,26 @@ pub(crate) fn with(mut object: Value, more: Value) -> Value {
 pub(crate) async fn sent(request: RequestBuilder) -> (u16, Value) {
     let response = request.send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
+}
+
+/// Asserts that an answer has these fields: of the objects and lists in it, those that are named.
+#[track_caller]
+pub(crate) fn assert_has(answer: &Value, fields: &Value) {
+    match fields {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, field)| assert_has(&answer[name.as_str()], field));
+        }
+        Value::Array(fields) => {
+            fields.iter().enumerate().for_each(|(index, field)| assert_has(&answer[index], field));
+        }
+        field => assert_eq!(answer, field, "{answer}"),
+    }
+}
+
+/// Asserts that an answer is this turn, from 1, of another answer's session.
+#[track_caller]
+pub(crate) fn assert_turn(answer: &Value, other: &Value, turn: u64) {
+    assert_has(answer, &json!({ "baton": { "session": other["baton"]["session"], "turn": turn } }));
 }
 
 pub(crate) fn said(pairs: &[(&str, &str)]) -> Value {
@@ -245,19 +306,14 @@ fn streamed(text: &str) -> (String, Option<String>, Vec<Value>) {
 async fn a_program_that_sends_everything_each_time_keeps_one_session() {
     let (world, endpoint) = Endpoint::with_nodes(2).await;
     let first = endpoint.say(&said(&[("user", "a")])).await;
-    assert_eq!((answer(&first), &first["object"]), ("a (0)", &json!("chat.completion")));
-    assert_eq!(first["model"], MODEL);
-    assert_eq!(first["choices"][0]["finish_reason"], "stop");
-    let usage = &first["usage"];
-    assert_eq!(
-        usage["total_tokens"].as_u64(),
-        Some(usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap())
-    );
+    let choice = json!({ "message": { "content": "a (0)" }, "finish_reason": "stop" });
+    assert_has(&first, &json!({ "object": "chat.completion", "model": MODEL, "choices": [choice] }));
+    let count = |name: &str| first["usage"][name].as_u64().unwrap();
+    assert_eq!(count("total_tokens"), count("prompt_tokens") + count("completion_tokens"));
     let second = endpoint.say(&said(&[("user", "a"), ("assistant", "a (0)\n"), ("user", "b")])).await;
     assert_eq!(answer(&second), "b (1)", "the node read the turn before");
-    assert_eq!(second["baton"]["session"], first["baton"]["session"]);
-    assert_eq!((&second["baton"]["turn"], &second["baton"]["verified"]), (&json!(2), &json!(true)));
-    assert_eq!(second["baton"]["seq"], 1);
+    assert_turn(&second, &first, 2);
+    assert_has(&second, &json!({ "baton": { "seq": 1, "verified": true } }));
     let other = endpoint.say(&said(&[("user", "a")])).await;
     assert_ne!(other["baton"]["session"], first["baton"]["session"], "a conversation that begins alike");
     endpoint.close().await;
@@ -289,9 +345,7 @@ async fn what_is_said_differently_becomes_an_edit_or_a_branch_and_nothing_is_los
     };
     assert_eq!(kinds, [RecordKind::Turn, RecordKind::Turn, RecordKind::Edit, RecordKind::Turn]);
     let unknown = [("user", "from elsewhere"), ("assistant", "yes"), ("user", "go on")];
-    let taken_over = endpoint.say(&said(&unknown)).await;
-    let id = taken_over["baton"]["session"].as_str().unwrap().parse().unwrap();
-    let conversation = endpoint.client.session(id).conversation().await.unwrap();
+    let conversation = endpoint.conversation(&endpoint.say(&said(&unknown)).await).await;
     assert_eq!(conversation.turns[0].messages.len(), 4, "what was said elsewhere is carried in");
     endpoint.close().await;
 }
@@ -324,19 +378,13 @@ async fn a_named_session_is_used_whatever_the_words() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_has_the_shape_that_programs_expect() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
-    let body = json!({
-        "model": MODEL, "messages": said(&[("user", "hello there")]), "stream": true,
-        "stream_options": { "include_usage": true },
-    });
-    let text = endpoint.chat(&body).send().await.unwrap().text().await.unwrap();
-    let (content, finish, chunks) = streamed(&text);
+    let hello = json!({ "model": MODEL, "messages": [user("hello there")] });
+    let counted = with(hello, json!({ "stream_options": { "include_usage": true } }));
+    let (content, finish, chunks) = endpoint.stream(&counted).await;
     assert_eq!((content.as_str(), finish.as_deref()), ("hello there (0)", Some("stop")));
     assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
-    assert!(chunks.iter().all(|chunk| {
-        chunk["id"] == chunks[0]["id"]
-            && chunk["model"] == MODEL
-            && chunk["object"] == "chat.completion.chunk"
-    }));
+    let all = json!({ "id": chunks[0]["id"], "model": MODEL, "object": "chat.completion.chunk" });
+    chunks.iter().for_each(|chunk| assert_has(chunk, &all));
     let last = chunks.last().unwrap();
     assert!(last["choices"].as_array().unwrap().is_empty() && last["usage"]["completion_tokens"] == 2);
     assert_eq!(chunks[chunks.len() - 2]["baton"]["verified"], true);
@@ -358,9 +406,7 @@ async fn an_answer_begun_by_a_node_that_dies_is_finished_by_another_without_a_wo
     }
     // The first node asked breaks off. The second may do so too; then the first serves.
     let endpoint = Endpoint::open(&world).await;
-    let body = json!({ "messages": said(&[("user", "hello there")]), "stream": true });
-    let text = endpoint.chat(&body).send().await.unwrap().text().await.unwrap();
-    let (content, finish, _) = streamed(&text);
+    let (content, finish, _) = endpoint.stream(&json!({ "messages": [user("hello there")] })).await;
     assert_eq!((content.as_str(), finish.as_deref()), ("hello there (0)", Some("stop")));
     endpoint.close().await;
 }
@@ -389,6 +435,14 @@ async fn who_hangs_up_and_asks_again_gets_the_same_turn() {
     assert_eq!(answer(&again), "a (0)");
     assert_eq!(endpoint.client.session(id).history().await.unwrap().len(), 1);
     endpoint.close().await;
+}
+
+/// Reads a stream until it has this text.
+pub(crate) async fn until(response: &mut reqwest::Response, text: &str) {
+    let mut seen = String::new();
+    while !seen.contains(text) {
+        seen.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
+    }
 }
 
 /// Begins a stream whose node hangs; later turns are served. Both are open until they are dropped.
@@ -443,7 +497,6 @@ async fn continuations_beside_a_running_one_branch_whether_they_say_the_same_or_
 async fn many_continuations_at_once_never_follow_each_other() {
     let (_world, endpoint) = Endpoint::with_nodes(2).await;
     let first = endpoint.say(&said(&[("user", "a")])).await;
-    let session = first["baton"]["session"].as_str().unwrap().parse().unwrap();
     let asked = (0..12).map(|number| {
         let last = format!("b{number}");
         let messages = said(&[("user", "a"), ("assistant", "a (0)"), ("user", &last)]);
@@ -455,8 +508,8 @@ async fn many_continuations_at_once_never_follow_each_other() {
         }
     });
     futures::future::join_all(asked).await;
-    let conversation = endpoint.client.session(session).conversation().await.unwrap();
-    assert_eq!(conversation.turns.len(), 2, "the first turn, and one continuation");
+    let turns = endpoint.conversation(&first).await.turns;
+    assert_eq!(turns.len(), 2, "the first turn, and one continuation");
     endpoint.close().await;
 }
 
@@ -518,8 +571,7 @@ async fn background_prompts_and_chats_with_store_false_are_in_no_list() {
     assert_eq!(endpoint.get("/api/sessions").await["sessions"], json!([]));
     let kept = endpoint.say(&said(&[("user", "a")])).await;
     assert_eq!(endpoint.get("/api/sessions").await["sessions"].as_array().unwrap().len(), 1);
-    let named =
-        json!({ "messages": said(&[("user", "b")]), "store": false, "session": kept["baton"]["session"] });
+    let named = json!({ "messages": [user("b")], "store": false, "session": kept["baton"]["session"] });
     assert_eq!(endpoint.refused(endpoint.chat(&named)).await, (400, "unsupported_parameter".to_owned()));
     endpoint.close().await;
 }
@@ -533,7 +585,7 @@ async fn answers_and_errors_have_names_and_say_which_model_and_engine_answered()
     let requests = [
         (endpoint.chat(&hi), 200),
         (endpoint.chat(&system), 400),
-        (endpoint.http.get(format!("{}/v1/models", endpoint.url)), 401),
+        (endpoint.without_key(Method::GET, "/v1/models"), 401),
         (endpoint.request(Method::GET, "/v1/nothing"), 404),
     ];
     for (request, status) in requests {
@@ -553,12 +605,10 @@ async fn answers_and_errors_have_names_and_say_which_model_and_engine_answered()
             _ => {}
         }
     }
-    let streamed = json!({ "messages": said(&[("user", "hi")]), "stream": true });
-    let response = endpoint.chat(&streamed).send().await.unwrap();
+    let response = endpoint.chat(&with(hi, json!({ "stream": true }))).send().await.unwrap();
     assert_eq!(response.headers()["x-accel-buffering"], "no", "a proxy keeps no event back");
     let text = response.text().await.unwrap();
-    let chunks: Vec<Value> =
-        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let (_, _, chunks) = streamed(&text);
     let last = chunks.last().unwrap();
     assert!(last["system_fingerprint"].as_str().unwrap().starts_with("fp_"), "{last}");
     assert!(chunks.iter().all(|chunk| chunk.get("system_fingerprint").is_some()), "{text}");
@@ -568,25 +618,25 @@ async fn answers_and_errors_have_names_and_say_which_model_and_engine_answered()
 #[tokio::test(flavor = "multi_thread")]
 async fn only_those_with_the_key_are_served_and_only_pages_that_were_allowed() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
-    let url = format!("{}/v1/models", endpoint.url);
-    for without in [endpoint.http.get(&url), endpoint.http.get(&url).bearer_auth("sk-tesu")] {
+    let open = || endpoint.without_key(Method::GET, "/v1/models");
+    for without in [open(), open().bearer_auth("sk-tesu")] {
         assert_eq!(endpoint.refused(without).await, (401, "invalid_api_key".to_owned()));
     }
     let get = || endpoint.request(Method::GET, "/v1/models");
-    assert_eq!(
-        endpoint.refused(get().header("host", "evil.example")).await,
-        (403, "origin_not_allowed".to_owned())
-    );
-    assert_eq!(get().header("host", "box.example:80").send().await.unwrap().status(), StatusCode::OK);
+    let other_host = get().header("host", "evil.example");
+    assert_eq!(endpoint.refused(other_host).await, (403, "origin_not_allowed".to_owned()));
+    for host in ["box.example:80", "LOCALHOST", "[::1]", "[::1]:9"] {
+        assert_eq!(get().header("host", host).send().await.unwrap().status(), StatusCode::OK, "{host}");
+    }
     assert_eq!(endpoint.refused(get().header("origin", "https://evil.example")).await.0, 403);
     let allowed = get().header("origin", "https://chat.example").send().await.unwrap();
     assert_eq!(allowed.status(), StatusCode::OK);
     assert_eq!(allowed.headers()["access-control-allow-origin"], "https://chat.example");
-    let small = endpoint.http.get(&url).header("authorization", format!("bearer {KEY}"));
+    let small = open().header("authorization", format!("bearer {KEY}"));
     assert_eq!(small.send().await.unwrap().status(), StatusCode::OK, "a scheme has no case");
-    let refused = endpoint.http.get(&url).send().await.unwrap();
+    let refused = open().send().await.unwrap();
     assert!(refused.headers()["www-authenticate"].to_str().unwrap().starts_with("Bearer "));
-    let probe = endpoint.http.request(Method::OPTIONS, &url).send().await.unwrap();
+    let probe = endpoint.without_key(Method::OPTIONS, "/v1/models").send().await.unwrap();
     assert_eq!(probe.status(), StatusCode::NO_CONTENT, "also without an origin");
     let packed = endpoint.chat(&json!({})).header("content-encoding", "gzip");
     assert_eq!(endpoint.refused(packed).await, (415, "unsupported_encoding".to_owned()));

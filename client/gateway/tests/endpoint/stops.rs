@@ -6,17 +6,14 @@ use baton_testkit::World;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, hung, said};
+use crate::serve::{Endpoint, hung, said, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_text_of_a_stopped_answer_is_there_after_a_reload_and_a_restart() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
     let body = json!({ "messages": said(&[("user", "tell me")]), "stream": true });
     let (id, mut response) = hung(&world, endpoint.chat(&body)).await;
-    let mut seen = String::new();
-    while !seen.contains(r#""content":"t"#) {
-        seen.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
-    }
+    until(&mut response, r#""content":"t"#).await;
     // The page's Stop closes the connection; the node has signed no progress yet.
     drop(response);
     let shown = pending_of(&endpoint, &id).await;

@@ -22,17 +22,15 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     world.will_say(HERMES);
     let first = endpoint.post(CHAT, &ask(&messages, &tools)).await;
     let choice = &first["choices"][0];
-    assert_eq!(
-        (&choice["finish_reason"], &choice["message"]["content"]),
-        (&json!("tool_calls"), &json!("I look."))
+    assert_has(
+        choice,
+        &json!({ "finish_reason": "tool_calls", "message": { "content": "I look.", "tool_calls": [
+            { "function": { "name": "get_weather", "arguments": "{\"city\": \"Paris\", \"day\": 1}" } },
+            { "type": "function", "function": { "arguments": "{}" } },
+        ] } }),
     );
     let calls = choice["message"]["tool_calls"].as_array().unwrap();
     assert_eq!(calls.len(), 2);
-    assert_eq!(
-        calls[0]["function"],
-        json!({ "name": "get_weather", "arguments": "{\"city\": \"Paris\", \"day\": 1}" })
-    );
-    assert_eq!((&calls[1]["type"], &calls[1]["function"]["arguments"]), (&json!("function"), &json!("{}")));
     assert_ne!(calls[0]["id"], calls[1]["id"]);
 
     // As sent back by a program that parses and rewrites arguments.
@@ -45,15 +43,11 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     }
     world.will_echo();
     let second = endpoint.post(CHAT, &ask(&messages, &tools)).await;
-    assert_eq!(
-        (&second["baton"]["session"], &second["baton"]["turn"]),
-        (&first["baton"]["session"], &json!(2))
-    );
+    assert_turn(&second, &first, 2);
     // The scripted answer begins with the pinned messages: the definitions.
     let text = answer(&second).to_owned();
     assert!(text.starts_with("[{") && text.contains("get_weather") && text.ends_with("rain (1)"), "{text}");
-    let id = first["baton"]["session"].as_str().unwrap().parse().unwrap();
-    let kept = endpoint.client.session(id).conversation().await.unwrap();
+    let kept = endpoint.conversation(&first).await;
     assert_eq!(kept.turns[0].messages[1].text, HERMES, "the chain has what the model wrote");
     assert_eq!(kept.turns[1].messages[0].call_id.as_deref(), calls[0]["id"].as_str());
 
@@ -62,14 +56,10 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     list.extend(said(&[("assistant", &text), ("user", "again")]).as_array().unwrap().clone());
     let third = endpoint.post(CHAT, &ask(&messages, &[tool("other")])).await;
     assert!(answer(&third).contains("other") && !answer(&third).contains("get_weather"), "{third}");
-    assert_eq!(
-        (&third["baton"]["session"], &third["baton"]["turn"]),
-        (&first["baton"]["session"], &json!(3))
-    );
+    assert_turn(&third, &first, 3);
     let list = messages.as_array_mut().unwrap();
     list.extend(said(&[("assistant", answer(&third)), ("user", "bye")]).as_array().unwrap().clone());
-    let mut none = ask(&messages, &tools);
-    none["tool_choice"] = json!("none");
+    let none = with(ask(&messages, &tools), json!({ "tool_choice": "none" }));
     let fourth = endpoint.post(CHAT, &none).await;
     assert_eq!((answer(&fourth), &fourth["baton"]["turn"]), ("bye (3)", &json!(4)));
     endpoint.close().await;
@@ -90,10 +80,7 @@ async fn a_stream_has_calls_as_deltas_and_nothing_of_their_syntax() {
     .enumerate()
     {
         world.will_say(text);
-        let mut body = ask(&messages, &tools);
-        body["stream"] = json!(true);
-        let response = endpoint.chat(&body).send().await.unwrap();
-        let (said_text, finish, chunks) = streamed(&response.text().await.unwrap());
+        let (said_text, finish, chunks) = endpoint.stream(&ask(&messages, &tools)).await;
         assert_eq!(said_text, content);
         assert_eq!(finish.as_deref(), Some(if names.is_empty() { "stop" } else { "tool_calls" }));
         let deltas = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array());
@@ -110,13 +97,10 @@ async fn a_stream_has_calls_as_deltas_and_nothing_of_their_syntax() {
         }
         assert_eq!(calls.len(), names.len());
         for (place, (call, name)) in calls.iter().zip(names).enumerate() {
-            assert_eq!((&call["index"], &call["type"]), (&json!(place), &json!("function")));
-            assert_eq!(call["function"]["name"], **name);
-            assert!(
-                serde_json::from_str::<Value>(call["function"]["arguments"].as_str().unwrap())
-                    .unwrap()
-                    .is_object()
-            );
+            let named = json!({ "index": place, "type": "function", "function": { "name": name } });
+            assert_has(call, &named);
+            let arguments = call["function"]["arguments"].as_str().unwrap();
+            assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object());
         }
         let about = &chunks.last().unwrap()["baton"];
         assert_eq!(session.get_or_insert_with(|| about["session"].clone()), &about["session"]);
@@ -139,10 +123,8 @@ async fn where_no_node_takes_tools_that_is_said_and_the_same_without_them_is_ans
     world.nodes.iter().for_each(|node| node.script([Act::Refuse(ErrorCode::ModelUnavailable); 8]));
     let messages = said(&[("user", "Weather?")]);
     let (status, body) = endpoint.ask(CHAT, &ask(&messages, &[tool("now")])).await;
-    assert_eq!(
-        (status, &body["error"]["code"], &body["error"]["param"]),
-        (400, &json!("unsupported_parameter"), &json!("tools"))
-    );
+    assert_eq!(status, 400);
+    assert_has(&body["error"], &json!({ "code": "unsupported_parameter", "param": "tools" }));
     let asked: usize = world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum();
     assert_eq!(asked, 2, "each node once");
     assert_eq!(endpoint.sessions().await, 0, "the request left no session");
@@ -176,24 +158,17 @@ async fn a_named_session_keeps_its_system_text_and_has_the_tools_of_each_request
 async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
     let messages = said(&[("user", "Weather?")]);
-    let mut body = ask(&messages, &[tool("get_weather"), tool("now")]);
-    body["tool_choice"] = json!({ "type": "function", "function": { "name": "now" } });
-    body["parallel_tool_calls"] = json!(false);
+    let forced = json!({ "tool_choice": tool("now"), "parallel_tool_calls": false });
+    let body = with(ask(&messages, &[tool("get_weather"), tool("now")]), forced);
     // The scripted node answers in JSON where it has a schema.
     let call = "{\"name\":\"now\",\"arguments\":{\"zone\":\"UTC\"}}";
     world.will_say(call);
     let forced = endpoint.post(CHAT, &body).await;
     let asked = world.nodes[0].seen(|seen| seen.asked.pop()).unwrap().0;
     assert!(asked.unwrap().contains("{\"const\":\"now\"}"), "the node holds the answer to the call's schema");
-    let choice = &forced["choices"][0];
-    assert_eq!(
-        (&choice["finish_reason"], &choice["message"]["content"]),
-        (&json!("tool_calls"), &Value::Null)
-    );
-    assert_eq!(
-        choice["message"]["tool_calls"][0]["function"],
-        json!({ "name": "now", "arguments": "{\"zone\":\"UTC\"}" })
-    );
+    let now = json!({ "function": { "name": "now", "arguments": "{\"zone\":\"UTC\"}" } });
+    let message = json!({ "content": null, "tool_calls": [now] });
+    assert_has(&forced["choices"][0], &json!({ "finish_reason": "tool_calls", "message": message }));
     // Anthropic's API and the Responses API say it in their own ways.
     let anthropic = json!({
         "model": "auto", "max_tokens": 50, "messages": [{ "role": "user", "content": "Time?" }],
@@ -202,10 +177,7 @@ async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
     });
     world.will_say(call);
     let message = endpoint.post("/v1/messages", &anthropic).await;
-    assert_eq!(
-        (&message["stop_reason"], &message["content"][0]["name"]),
-        (&json!("tool_use"), &json!("now"))
-    );
+    assert_has(&message, &json!({ "stop_reason": "tool_use", "content": [{ "name": "now" }] }));
     let responses = json!({
         "input": "Time now?", "tools": [{ "type": "function", "name": "now", "strict": true }],
         "tool_choice": { "type": "function", "name": "now" },
