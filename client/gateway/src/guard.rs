@@ -9,10 +9,10 @@ use axum::{
 use subtle::ConstantTimeEq as _;
 
 use crate::{
-    apis::form::ApiForm,
+    apis::ApiForm,
     clock::rfc3339,
     http::api_error::ApiError,
-    keys::caller::Caller,
+    keys::Caller,
     state::{GatewayState, Inner},
 };
 
@@ -40,20 +40,21 @@ const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 pub(crate) async fn admit(State(inner): State<GatewayState>, request: Request, next: Next) -> Response {
     let id = format!("req_{}", hex::encode(baton_keys::secret::random_bytes::<16>()));
     let form = ApiForm::of(request.uri().path(), request.headers());
-    let answered = admit_unnamed(&inner, request, next).await.into_response();
-    let mut response = form.rewritten(answered, &id);
+    let origin = check(&inner, request.headers());
+    let answered = match &origin {
+        Ok(_) => admit_caller(&inner, request, next).await,
+        Err(api_error) => Err(api_error.clone()),
+    };
+    let mut response = form.rewritten(answered.into_response(), &id);
+    if let Ok(Some(origin)) = origin {
+        name_origin(response.headers_mut(), origin);
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         tracing::debug!(request = ?id, status = response.status().as_u16(), "answered");
         let header = if form == ApiForm::Anthropic { ANTHROPIC_REQUEST_ID } else { REQUEST_ID };
         response.headers_mut().insert(header, id);
     }
     response
-}
-
-async fn admit_unnamed(inner: &Inner, request: Request, next: Next) -> Result<Response, ApiError> {
-    let origin = check(inner, request.headers())?;
-    let response = admit_caller(inner, request, next).await.into_response();
-    Ok(with_origin(response, origin))
 }
 
 async fn admit_caller(inner: &Inner, mut request: Request, next: Next) -> Result<Response, ApiError> {
@@ -190,15 +191,13 @@ fn preflight(headers: &HeaderMap) -> Response {
     response
 }
 
-fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response {
-    let Some(origin) = origin else { return response };
-    let pairs: [(HeaderName, HeaderValue); 3] = [
+/// Names the allowed origin of a page in the answer to it.
+fn name_origin(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.extend([
         (header::ACCESS_CONTROL_ALLOW_ORIGIN, origin),
         (header::VARY, HeaderValue::from_static("origin, access-control-request-headers")),
         (header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED_HEADERS)),
-    ];
-    response.headers_mut().extend(pairs);
-    response
+    ]);
 }
 
 /// Any other path.
@@ -216,21 +215,4 @@ pub(crate) async fn wrong_method() -> Response {
     let mut response = api_error.into_response();
     *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_is_not_part_of_the_name() {
-        for (host, name) in [
-            ("localhost:80", "localhost"),
-            ("localhost", "localhost"),
-            ("[::1]:9", "[::1]"),
-            ("[::1]", "[::1]"),
-        ] {
-            assert_eq!(without_port(host), name);
-        }
-    }
 }

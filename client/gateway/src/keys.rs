@@ -4,13 +4,13 @@
 //! the file while the endpoint runs; the endpoint reads it again.
 
 pub(crate) mod accounts;
-pub(crate) mod caller;
 pub(crate) mod usage;
 
 use std::{
     fs::{File, OpenOptions},
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use baton_keys::files::{self, KeyFileError};
@@ -73,17 +73,7 @@ pub struct KeyQuotas {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyListError {
-    /// The file system refused.
-    #[error("cannot {action} {path}: {source}")]
-    Io {
-        /// The action that failed.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file may be read by others, or cannot be read.
+    /// The file may be read by others, or cannot be read or written.
     #[error(transparent)]
     File(#[from] KeyFileError),
     /// The file has another form.
@@ -171,29 +161,29 @@ impl KeyListFile {
         change: impl FnOnce(&mut NamedKey),
     ) -> Result<(NamedKey, Zeroizing<String>), KeyListError> {
         check_name(name)?;
-        let _lock = self.lock()?;
-        let mut keys = self.keys()?;
-        if keys.iter().any(|key| is_same_name(&key.name, name)) {
-            return Err(KeyListError::Exists(name.to_owned()));
-        }
-        if keys.len() >= MAX_KEYS {
-            return Err(KeyListError::Full);
-        }
         let text = generate_key();
-        let mut key = NamedKey {
-            name: name.to_owned(),
-            hash: hash(text.as_bytes()),
-            project: name.to_owned(),
-            memory: false,
-            quotas: KeyQuotas::default(),
-            created_s: now_s,
-            expires_s: None,
-        };
-        change(&mut key);
-        check_name(&key.project)?;
-        keys.push(key.clone());
-        self.write(keys)?;
-        Ok((key, text))
+        let added = self.edit(|keys| {
+            if keys.iter().any(|key| is_same_name(&key.name, name)) {
+                return Err(KeyListError::Exists(name.to_owned()));
+            }
+            if keys.len() >= MAX_KEYS {
+                return Err(KeyListError::Full);
+            }
+            let mut key = NamedKey {
+                name: name.to_owned(),
+                hash: hash(text.as_bytes()),
+                project: name.to_owned(),
+                memory: false,
+                quotas: KeyQuotas::default(),
+                created_s: now_s,
+                expires_s: None,
+            };
+            change(&mut key);
+            check_name(&key.project)?;
+            keys.push(key.clone());
+            Ok(key)
+        });
+        Ok((added?, text))
     }
 
     /// Changes a key.
@@ -201,14 +191,13 @@ impl KeyListFile {
     /// # Errors
     /// [`KeyListError`], by cause.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut NamedKey)) -> Result<NamedKey, KeyListError> {
-        let _lock = self.lock()?;
-        let mut keys = self.keys()?;
-        let mut key = take(&mut keys, name)?;
-        change(&mut key);
-        check_name(&key.project)?;
-        keys.push(key.clone());
-        self.write(keys)?;
-        Ok(key)
+        self.edit(|keys| {
+            let mut key = take(keys, name)?;
+            change(&mut key);
+            check_name(&key.project)?;
+            keys.push(key.clone());
+            Ok(key)
+        })
     }
 
     /// Removes a key. A running endpoint refuses it within a second.
@@ -216,35 +205,31 @@ impl KeyListFile {
     /// # Errors
     /// [`KeyListError`], by cause.
     pub fn remove(&self, name: &str) -> Result<NamedKey, KeyListError> {
-        let _lock = self.lock()?;
-        let mut keys = self.keys()?;
-        let removed = take(&mut keys, name)?;
-        self.write(keys)?;
-        Ok(removed)
+        self.edit(|keys| take(keys, name))
     }
 
-    fn write(&self, mut keys: Vec<NamedKey>) -> Result<(), KeyListError> {
+    /// Changes the list, while other processes that would change it wait. Returns the changed key.
+    fn edit(
+        &self,
+        edit: impl FnOnce(&mut Vec<NamedKey>) -> Result<NamedKey, KeyListError>,
+    ) -> Result<NamedKey, KeyListError> {
+        let failed = |action, source| KeyFileError::Io { action, path: self.path.clone(), source };
+        let _lock = self.lock().map_err(|source| failed("lock", source))?;
+        let mut keys = self.keys()?;
+        let edited = edit(&mut keys)?;
         keys.sort_by(|a, b| a.name.cmp(&b.name));
-        let list = KeyList { version: VERSION, keys };
-        let text = serde_json::to_string_pretty(&list).unwrap_or_default();
+        let text = serde_json::to_string_pretty(&KeyList { version: VERSION, keys }).unwrap_or_default();
         files::replace_private(&self.path, format!("{text}\n").as_bytes())
-            .map_err(|source| self.io_error("write", source))
+            .map_err(|source| failed("write", source))?;
+        Ok(edited)
     }
 
     /// Excludes other processes that change the file, until the lock is dropped.
-    fn lock(&self) -> Result<File, KeyListError> {
+    fn lock(&self) -> io::Result<File> {
         let path = self.path.with_file_name(LOCK_FILE);
-        if let Some(home) = path.parent() {
-            files::create_private_folder(home)
-                .map_err(|source| self.io_error("make the folder of", source))?;
-        }
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let locked = file.and_then(|file| file.lock().map(|()| file));
-        locked.map_err(|source| KeyListError::Io { action: "lock", path, source })
-    }
-
-    fn io_error(&self, action: &'static str, source: io::Error) -> KeyListError {
-        KeyListError::Io { action, path: self.path.clone(), source }
+        path.parent().map_or(Ok(()), files::create_private_folder)?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+        file.lock().map(|()| file)
     }
 }
 
@@ -252,6 +237,34 @@ impl NamedKey {
     /// Whether a program sent this key. Takes the same time for each key.
     fn is_key(&self, hash: &str) -> bool {
         self.hash.as_bytes().ct_eq(hash.as_bytes()).into()
+    }
+}
+
+/// The caller of a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Caller {
+    /// The home's owner, who sees every session and has no quota.
+    #[default]
+    Owner,
+    /// A program with a key that has a name.
+    Key(Arc<NamedKey>),
+}
+
+impl Caller {
+    /// The project whose sessions it sees; none for all.
+    pub(crate) fn project(&self) -> Option<&str> {
+        match self {
+            Self::Owner => None,
+            Self::Key(key) => Some(&key.project),
+        }
+    }
+
+    /// Whether it may use memory, where the endpoint has any.
+    pub(crate) fn may_use_memory(&self) -> bool {
+        match self {
+            Self::Owner => true,
+            Self::Key(key) => key.memory,
+        }
     }
 }
 

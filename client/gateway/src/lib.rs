@@ -61,7 +61,7 @@ pub use keys::{
     KeyListError, KeyListFile, KeyQuotas, MAX_KEY_NAME_BYTES, MAX_KEYS, NamedKey,
     accounts::{NamedKeys, read_usage},
     generate_key,
-    usage::{DayUsage, KeyUsage, UsageTable},
+    usage::{KeyUsage, UsageCounts, UsageTable},
 };
 pub use memory::{
     GatewayMemory, HintExtent, MemoryEntry, MemoryFailure, MemoryFilter, MemoryFuture, MemorySharing,

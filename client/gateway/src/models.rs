@@ -90,10 +90,9 @@ pub(crate) async fn report_probabilities(gateway: &Gateway, model: Option<&str>)
 
 /// A model by its name.
 pub(crate) async fn find(gateway: &Gateway, name: &str) -> Result<ModelEntry, ApiError> {
-    let mut models = offered(gateway).await?;
-    let place = models.iter().position(|(known, _)| known == name);
-    let found = place.map(|place| models.swap_remove(place).1);
-    found.ok_or_else(|| ApiError::new("model_not_found", format!("no node serves the model {name:?}")))
+    let mut models = offered(gateway).await?.into_iter();
+    let missing = || ApiError::new("model_not_found", format!("no node serves the model {name:?}"));
+    models.find(|(known, _)| known == name).map(|(_, entry)| entry).ok_or_else(missing)
 }
 
 /// Why no model can be listed.

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    keys::caller::Caller,
+    keys::Caller,
     memory::{HintExtent, MemorySharing},
     state::Gateway,
 };
@@ -77,16 +77,13 @@ impl PrivacySettings {
 
     /// The readers of a message, in a few sentences.
     fn summary(&self) -> String {
-        let mut sentences = vec!["The node that answers reads your message.".to_owned()];
-        match self.reader {
-            Addressee::KeyHolder => {
-                sentences.push("The owner of this endpoint can read your conversations.".to_owned());
-            }
-            Addressee::Anybody => {
-                sentences.push("Everybody who reaches this endpoint can read your conversations.".to_owned());
-            }
-            Addressee::Owner | Addressee::PageUser => {}
-        }
+        let others = match self.reader {
+            Addressee::KeyHolder => Some("The owner of this endpoint can read your conversations."),
+            Addressee::Anybody => Some("Everybody who reaches this endpoint can read your conversations."),
+            Addressee::Owner | Addressee::PageUser => None,
+        };
+        let node = Some("The node that answers reads your message.");
+        let mut sentences: Vec<String> = node.into_iter().chain(others).map(str::to_owned).collect();
         if let Some(memory) = &self.memory {
             // A relayer that gets the exchange gets its words with it.
             let has_exchange = memory.remembered_at.is_some() && memory.remembered_at == self.relayer;

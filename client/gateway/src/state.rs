@@ -3,12 +3,13 @@
 
 pub(crate) mod ephemeral_sessions;
 pub(crate) mod live_turns;
-pub(crate) mod model_names;
 pub(crate) mod request_slots;
 pub(crate) mod session_index;
 pub(crate) mod session_slots;
 
 use std::{
+    collections::HashMap,
+    fmt,
     future::Future,
     sync::{
         Arc,
@@ -20,11 +21,12 @@ use axum::{
     extract::{FromRequestParts, Path},
     http::request::Parts,
 };
-use baton_client::{Client, ClientError, SessionHandle, TurnInput};
-use baton_proto::{ids::SessionId, text::is_same_place};
+use baton_client::{Client, ClientError, NodeInfo, SessionHandle, TurnInput};
+use baton_proto::{
+    ids::{ModelId, SessionId},
+    text::is_same_place,
+};
 use ephemeral_sessions::IdleSessions;
-use live_turns::LiveTurns;
-use model_names::ModelNames;
 use parking_lot::{Mutex, MutexGuard};
 use request_slots::{RequestSlot, RequestSlots};
 use session_index::{MAX_SESSIONS, SessionIndex};
@@ -36,9 +38,9 @@ use zeroize::Zeroizing;
 use crate::{
     http::api_error::ApiError,
     keys::{
+        Caller,
         accounts::{Charge, NamedKeys},
-        caller::Caller,
-        usage::TokenEstimate,
+        usage::UsageCounts,
     },
     memory::GatewayMemory,
 };
@@ -83,7 +85,7 @@ impl GatewayConfig {
 }
 
 /// The endpoint, with the rights of a caller.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Gateway {
     pub(crate) inner: Arc<Inner>,
     /// The caller whose request is served; the home's owner outside of requests.
@@ -93,7 +95,6 @@ pub struct Gateway {
 /// The part of the endpoint that all callers share.
 pub(crate) type GatewayState = Arc<Inner>;
 
-#[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) client: Client,
     pub(crate) config: GatewayConfig,
@@ -109,7 +110,6 @@ pub(crate) struct Inner {
     pub(crate) idle_sessions: IdleSessions,
     /// The sessions in which requests take turns.
     pub(crate) session_slots: SessionSlots,
-    pub(crate) live_turns: LiveTurns,
     /// Time of the last scan of the home, in milliseconds since the Unix epoch, less [`FILE_TIME_SLACK_MS`].
     pub(crate) scanned_ms: AtomicU64,
     pub(crate) turns: TaskTracker,
@@ -131,7 +131,6 @@ impl Gateway {
             slots: RequestSlots::default(),
             idle_sessions: IdleSessions::default(),
             session_slots: SessionSlots::default(),
-            live_turns: LiveTurns::default(),
             scanned_ms: AtomicU64::new(0),
             turns: TaskTracker::new(),
         });
@@ -145,7 +144,7 @@ impl Gateway {
         let now = self.client().now_ms();
         let since = self.inner.scanned_ms.swap(now.saturating_sub(FILE_TIME_SLACK_MS), Ordering::Relaxed);
         let inner = self.inner.clone();
-        let learn = move |conversation| inner.index.lock().learn(&conversation);
+        let learn = move |conversation| inner.index.lock().learn(conversation);
         self.client().each_conversation(since, MAX_SESSIONS, learn).await
     }
 
@@ -170,7 +169,7 @@ impl Gateway {
     /// Learns a session's present messages, if they can be read.
     pub(crate) async fn learn(&self, session: SessionId) {
         match self.client().session(session).conversation().await {
-            Ok(conversation) => self.index().learn(&conversation),
+            Ok(conversation) => self.index().learn(conversation),
             Err(error) => tracing::debug!(%error, "a session's words cannot be read"),
         }
     }
@@ -180,6 +179,13 @@ impl Gateway {
         let mut open = self.inner.open.lock();
         open.retain(|(id, _)| *id != session);
         open.push((session, Instant::now()));
+    }
+}
+
+/// Without messages and keys, which no log may have.
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").finish_non_exhaustive()
     }
 }
 
@@ -231,20 +237,14 @@ impl Gateway {
     }
 
     /// Counts a request of the caller's key as it comes. The owner's are not counted.
-    pub(crate) fn count_request(&self) -> Result<(), ApiError> {
-        let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) else { return Ok(()) };
-        keys.count_request(key, self.now_s()).map_err(|spent| ApiError::quota(&key.name, spent))
-    }
-
-    /// Takes back a counted request that was refused for want of a slot.
-    pub(crate) fn uncount_request(&self) {
-        if let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) {
-            keys.uncount_request(&key.name, self.now_s());
-        }
+    pub(crate) fn count_request(&self) -> Result<Option<Charge>, ApiError> {
+        let mut counted = self.hold(UsageCounts::REQUEST)?;
+        counted.iter_mut().for_each(Charge::keep);
+        Ok(counted)
     }
 
     /// Holds tokens of the caller's key for a request; none for the owner.
-    pub(crate) fn hold_tokens(&self, wanted: TokenEstimate) -> Result<Option<Charge>, ApiError> {
+    pub(crate) fn hold(&self, wanted: UsageCounts) -> Result<Option<Charge>, ApiError> {
         let (Caller::Key(key), Some(keys)) = (&self.caller, &self.config().keys) else { return Ok(None) };
         let charge = keys.hold(key, wanted, self.now_s());
         charge.map(Some).map_err(|spent| ApiError::quota(&key.name, spent))
@@ -253,5 +253,28 @@ impl Gateway {
     /// The present time, in seconds since the Unix epoch.
     pub(crate) fn now_s(&self) -> u64 {
         self.client().now_ms() / 1000
+    }
+}
+
+/// Most remembered names of models: more than the nodes of a home offer.
+const MAX_MODEL_NAMES: usize = 1_000;
+
+/// The models' names by id. A receipt has the id alone, and its node may be gone.
+#[derive(Debug, Default)]
+pub(crate) struct ModelNames(HashMap<ModelId, String>);
+
+impl ModelNames {
+    /// Remembers the names that these nodes offer. Beyond the limit, new names are not remembered.
+    pub(crate) fn learn(&mut self, nodes: &[NodeInfo]) {
+        for offer in nodes.iter().flat_map(|node| &node.record.models) {
+            if self.0.len() < MAX_MODEL_NAMES || self.0.contains_key(&offer.model) {
+                self.0.insert(offer.model, offer.name.clone());
+            }
+        }
+    }
+
+    /// The name of a model, if a node offered it.
+    pub(crate) fn name(&self, model: &ModelId) -> Option<&str> {
+        self.0.get(model).map(String::as_str)
     }
 }

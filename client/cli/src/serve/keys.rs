@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 
-use baton_gateway::{DayUsage, KeyListError, KeyListFile, KeyUsage, NamedKey, UsageTable, read_usage};
+use baton_gateway::{KeyListError, KeyListFile, KeyUsage, NamedKey, UsageCounts, UsageTable, read_usage};
 use serde_json::{Value, json};
 
 use crate::{
@@ -187,7 +187,7 @@ fn show(file: &KeyListFile, usage: &UsageTable, name: &str, now_s: u64, out: &Ou
     }
     out.note(&rights(key));
     let days = own.into_iter().flat_map(KeyUsage::days).map(|(day_s, usage)| {
-        let DayUsage { requests, input_tokens, output_tokens } = usage;
+        let UsageCounts { requests, input_tokens, output_tokens } = usage;
         let numbers = [requests, input_tokens, output_tokens].map(|number| number.to_string());
         [vec![day(day_s.saturating_mul(1000))], numbers.to_vec()].concat()
     });

@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{http::api_error::ApiError, keys::caller::Caller, state::Gateway};
+use crate::{http::api_error::ApiError, keys::Caller, state::Gateway};
 
 /// The header with the protocol's version.
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");

@@ -1,6 +1,6 @@
 //! Anthropic's Messages API: `/v1/messages`, answered whole or as server-sent events, and its list of models.
 
-mod events;
+mod answer;
 mod request;
 
 use axum::{
@@ -25,7 +25,7 @@ use crate::{
     state::{Gateway, GatewayState},
     turns::response::respond,
 };
-use events::MessageWriter;
+use answer::MessageWriter;
 use request::{
     THREAD_NOT_FOUND, THREAD_UNSUPPORTED, own_param, read_request, thread_not_found, token_estimate,
 };
@@ -81,7 +81,7 @@ async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Resp
             request.tools = Definitions::pinned(&session.system().await?).flatten();
         }
     }
-    if request.sampling.others.stop.len() > 1
+    if request.sampling.stop.len() > 1
         && models::report_probabilities(&gateway, request.model.as_deref()).await
     {
         // The bytes of the tokens say which sequence was met.

@@ -4,7 +4,7 @@ use axum::Json;
 use serde_json::{Value, json};
 
 use crate::{
-    keys::{NamedKey, caller::Caller},
+    keys::{Caller, NamedKey},
     state::Gateway,
 };
 

@@ -64,16 +64,16 @@ async fn list(gateway: Gateway) -> Result<Json<Value>, ApiError> {
     let listed = gateway.index().list(project);
     let sessions: Vec<Value> = listed
         .iter()
-        .filter(|one| here.contains(&one.session))
-        .map(|one| {
+        .filter(|(one, _)| here.contains(&one.session))
+        .map(|(one, turns)| {
             json!({
                 "id": one.session.to_string(),
                 "title": one.title,
                 "project": one.project.as_ref().filter(|_| project.is_none()),
-                "turns": one.turns,
+                "turns": turns,
                 "used_ms": one.used_ms,
                 "branch_of": one.branch.as_ref().map(describe_branch),
-                "running": gateway.reader_of(one.session),
+                "running": gateway.inner.session_slots.reader(one.session),
             })
         })
         .collect();
@@ -170,22 +170,12 @@ async fn show(
         "pending_text": pending.is_some().then_some(info.pending_text),
         "pending": pending.as_deref().map(messages),
         // For whom the pending message is being answered.
-        "running": gateway.reader_of(id),
+        "running": gateway.inner.session_slots.reader(id),
         "deleted_elsewhere": info.deleted_elsewhere,
         "unstored": info.unstored,
         "kept_until_ms": info.kept_until_ms,
         "trouble": info.trouble.map(|code| code.name()),
     })))
-}
-
-impl Gateway {
-    /// For whom a message of a session is being answered here: for the page, whose tabs can follow, or a program.
-    fn reader_of(&self, session: SessionId) -> Option<&'static str> {
-        if self.inner.live_turns.has(session) {
-            return Some("page");
-        }
-        self.inner.session_slots.is_held(session).then_some("program")
-    }
 }
 
 /// Gives up an unanswered message.

@@ -1,6 +1,5 @@
 //! A request in its inner form, into which each API's adapter reads its own.
 
-use baton_client::MODEL_PENALTY;
 use baton_proto::{
     record::{Message, Role},
     tools::Definitions,
@@ -26,8 +25,12 @@ pub(crate) struct CompletionRequest {
     pub(crate) declines_memory: bool,
     /// The model, if it is named.
     pub(crate) model: Option<String>,
-    /// The requested sampling.
-    pub(crate) sampling: SamplingRequest,
+    /// The requested temperature; without one, the gateway's.
+    pub(crate) temperature: Option<f32>,
+    /// The requested seed; without one, a random one.
+    pub(crate) seed: Option<u64>,
+    /// All other settings of the sampling.
+    pub(crate) sampling: Sampling,
     /// Most tokens of the answer.
     pub(crate) max_tokens: Option<u32>,
     /// Whether the answer is streamed.
@@ -89,7 +92,7 @@ impl CompletionRequest {
             RequestPlace::AfterMessages | RequestPlace::Pending => seq.checked_sub(1),
         };
         let mut other = self.clone();
-        other.sampling.seed = self.sampling.seed.map(|seed| seed.wrapping_add(number));
+        other.seed = self.seed.map(|seed| seed.wrapping_add(number));
         match after.filter(|_| self.is_named()) {
             None => (other.session, other.place) = (Some("new".to_owned()), RequestPlace::AfterMessages),
             Some(after) => {
@@ -100,6 +103,14 @@ impl CompletionRequest {
             }
         }
         other
+    }
+}
+
+#[cfg(test)]
+impl CompletionRequest {
+    /// The messages that are not pinned.
+    pub(crate) fn said(&self) -> Vec<(Role, &str)> {
+        self.messages.iter().map(|message| (message.role, message.text.as_str())).collect()
     }
 }
 
@@ -134,29 +145,6 @@ pub(crate) enum RequestPlace {
     AfterTurn(u64),
     /// The messages of the session's unanswered turn once more; without that turn the request is refused.
     Pending,
-}
-
-/// A request's sampling parameters; the gateway's apply where it sets none.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct SamplingRequest {
-    pub(crate) temperature: Option<f32>,
-    /// None is the one that suits the model.
-    pub(crate) repetition_penalty: Option<f32>,
-    pub(crate) seed: Option<u64>,
-    /// All other settings.
-    pub(crate) others: Sampling,
-}
-
-impl SamplingRequest {
-    /// The settings, with these defaults.
-    pub(crate) fn with_defaults(&self, temperature: f32, seed: u64) -> Sampling {
-        Sampling {
-            temperature: self.temperature.unwrap_or(temperature),
-            repetition_penalty: self.repetition_penalty.unwrap_or(MODEL_PENALTY),
-            seed: self.seed.unwrap_or(seed),
-            ..self.others.clone()
-        }
-    }
 }
 
 /// Whether a model's name names no model.

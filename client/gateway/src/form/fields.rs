@@ -7,9 +7,19 @@ use std::{fmt::Display, ops::RangeInclusive};
 
 use axum::extract::{FromRequestParts, Query};
 use baton_proto::{record::Role, turn::in_range};
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::http::api_error::ApiError;
+
+/// The roles of messages with their names, which are alike in all APIs.
+const ROLES: [(Role, &str); 4] =
+    [(Role::System, "system"), (Role::User, "user"), (Role::Assistant, "assistant"), (Role::Tool, "tool")];
+
+/// The name of a role.
+pub(crate) fn role_name(role: Role) -> &'static str {
+    ROLES.into_iter().find(|(own, _)| *own == role).map_or("", |(_, name)| name)
+}
 
 /// The fields of an object that are not read yet.
 #[derive(Default)]
@@ -123,7 +133,7 @@ impl BodyFields {
     /// Takes a number of this range.
     pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let number = value.as_f64().map(to_f32).filter(|number| in_range(*number, range.clone()));
+        let number = f32::deserialize(value).ok().filter(|number| in_range(*number, range.clone()));
         let form = || format!("a number from {} to {}", range.start(), range.end());
         number.map(Some).ok_or_else(|| self.wrong(name, form()))
     }
@@ -175,15 +185,9 @@ impl BodyFields {
     /// Takes the role of a message, which is one of these. OpenAI's developer is the system.
     pub(crate) fn role(&mut self, roles: &[&str]) -> Result<Role, ApiError> {
         let name = self.text("role")?.unwrap_or_default();
-        let role = match name.as_str() {
-            "system" | "developer" => Some(Role::System),
-            "user" => Some(Role::User),
-            "assistant" => Some(Role::Assistant),
-            "tool" => Some(Role::Tool),
-            _ => None,
-        };
-        let role = role.filter(|_| roles.contains(&name.as_str()));
-        role.ok_or_else(|| self.wrong("role", format!("one of {}", roles.join(", "))))
+        let known = if name == "developer" { "system" } else { &name };
+        let role = ROLES.into_iter().find(|(_, own)| *own == known && roles.contains(&name.as_str()));
+        role.map(|(role, _)| role).ok_or_else(|| self.wrong("role", format!("one of {}", roles.join(", "))))
     }
 
     /// Takes a content: a text, or a list of parts of these types with texts. Without one it is empty, as a tool
@@ -263,11 +267,6 @@ pub(crate) fn whole(value: &Value) -> Option<i128> {
 )]
 fn to_whole(number: f64) -> i128 {
     number as i128
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "parameters have this precision")]
-fn to_f32(number: f64) -> f32 {
-    number as f32
 }
 
 /// Whether a value holds nothing.

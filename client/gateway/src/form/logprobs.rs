@@ -3,7 +3,10 @@
 use baton_proto::limits::MAX_LOGPROBS;
 use serde_json::{Value, json};
 
-use crate::{form::fields::BodyFields, http::api_error::ApiError};
+use crate::{
+    form::fields::{BodyFields, with},
+    http::api_error::ApiError,
+};
 use baton_client::{LikelyToken, TokenReport};
 
 /// The requested number of alternatives for each token; zero reports the tokens alone.
@@ -43,12 +46,10 @@ impl LogprobsRequest {
     }
 
     /// As `choices[].logprobs` of a chat.
-    #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
     pub(crate) fn chat(&self, reports: &[TokenReport]) -> Value {
         let content = reports.iter().map(|report| {
-            let mut one = token_json(&report.token);
-            one["top_logprobs"] = self.likeliest(report).map(token_json).collect();
-            one
+            let top: Vec<Value> = self.likeliest(report).map(token_json).collect();
+            with(token_json(&report.token), json!({ "top_logprobs": top }))
         });
         json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
     }

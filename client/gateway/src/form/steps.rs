@@ -4,7 +4,7 @@ use baton_client::{TokenReport, TurnOutcome};
 use baton_proto::{memory::MemoryItem, record::FinishReason};
 use serde_json::{Value, json};
 
-use crate::{clock::rfc3339, http::api_error::ApiError};
+use crate::{clock::rfc3339, form::fields::without_nulls, http::api_error::ApiError};
 
 /// A step of an answer.
 pub(crate) enum Step {
@@ -46,46 +46,32 @@ pub(crate) fn memories(items: &[MemoryItem]) -> Value {
 }
 
 impl AcceptedAnswer {
-    /// Data about the turn for which no API has a field.
-    #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
+    /// Data about the turn for which no API has a field. Without a value, a field is absent.
     pub(crate) fn about(&self) -> Value {
-        let outcome = &self.outcome;
-        let mut about = json!({
-            "session": outcome.session.to_string(),
-            "seq": outcome.seq,
+        let TurnOutcome { receipt, omitted, memory, .. } = &self.outcome;
+        let omitted = (!omitted.is_nothing()).then(|| {
+            json!({ "turns": omitted.turns, "memories": omitted.memories, "message": omitted.to_string() })
+        });
+        without_nulls(json!({
+            "session": self.outcome.session.to_string(),
+            "seq": self.outcome.seq,
             // For people, who count from 1.
-            "turn": outcome.seq.saturating_add(1),
-            "node": outcome.node.to_string(),
+            "turn": self.outcome.seq.saturating_add(1),
+            "node": self.outcome.node.to_string(),
             // A turn that does not rebuild is never sent as an answer.
             "verified": true,
-            "model": outcome.receipt.model.to_string(),
-            "engine": outcome.receipt.engine.name(),
-            "seed": outcome.receipt.seed,
-            "receipt": outcome.receipt.receipt_hash().to_string(),
-            "first_token_ms": outcome.receipt.timings.first_token_ms,
-        });
-        // The relayer recalled them for this caller, in its project alone.
-        if !outcome.memory.is_empty() {
-            about["memories"] = memories(&outcome.memory);
-        }
-        if !outcome.omitted.is_nothing() {
-            let omitted = &outcome.omitted;
-            about["omitted"] = json!({
-                "turns": omitted.turns,
-                "memories": omitted.memories,
-                "message": omitted.to_string(),
-            });
-        }
-        if !self.devices.is_empty() {
-            about["devices"] = json!(self.devices);
-        }
-        if self.messages_left_out > 0 {
-            about["messages_left_out"] = json!(self.messages_left_out);
-        }
-        if !self.ignored.is_empty() {
-            about["ignored"] = json!(self.ignored);
-        }
-        about
+            "model": receipt.model.to_string(),
+            "engine": receipt.engine.name(),
+            "seed": receipt.seed,
+            "receipt": receipt.receipt_hash().to_string(),
+            "first_token_ms": receipt.timings.first_token_ms,
+            // The relayer recalled them for this caller, in its project alone.
+            "memories": (!memory.is_empty()).then(|| memories(memory)),
+            "omitted": omitted,
+            "devices": (!self.devices.is_empty()).then_some(&self.devices),
+            "messages_left_out": (self.messages_left_out > 0).then_some(self.messages_left_out),
+            "ignored": (!self.ignored.is_empty()).then_some(&self.ignored),
+        }))
     }
 
     /// The model's file and the kind of engine: with the same seed, they answer the same.

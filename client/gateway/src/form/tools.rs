@@ -81,7 +81,7 @@ impl ToolRequest {
         // A forced call is one call.
         request.is_one_call = self.parallel_tool_calls == Some(false) && !is_forced;
         if request.is_one_call {
-            request.sampling.others.stop.push(CALL_END.to_owned());
+            request.sampling.stop.push(CALL_END.to_owned());
         }
         request.tools = Some(tools);
         Ok(request)
@@ -90,18 +90,16 @@ impl ToolRequest {
 
 /// Checks the definitions of tools; none if there are no tools.
 fn definitions(tools: Vec<Value>) -> Result<Option<Definitions>, ApiError> {
-    let tools = tools.into_iter().map(without_nulls).collect::<Value>();
-    let Some(Json::List(tools)) = Json::parse(&tools.to_string()) else {
-        return Err(ApiError::value("tools", "tools is a list"));
-    };
-    for (index, tool) in tools.iter().enumerate() {
-        check_tool(index, tool)?;
-    }
     if tools.is_empty() {
         return Ok(None);
     }
+    let tools: Vec<Value> = tools.into_iter().map(without_nulls).collect();
+    for (index, tool) in tools.iter().enumerate() {
+        check_tool(BodyFields::of(tool.clone(), format!("tools[{index}]"))?)?;
+    }
     let wrong = || format!("tools is at most {MAX_TOOLS} functions with different names");
-    let definitions = Definitions::of(tools).ok_or_else(|| ApiError::value("tools", wrong()))?;
+    let definitions = Definitions::parse(&Value::Array(tools).to_string());
+    let definitions = definitions.ok_or_else(|| ApiError::value("tools", wrong()))?;
     definitions.message().check().map_err(|_| ApiError::value("tools", "the tools are too long"))?;
     Ok(Some(definitions))
 }
@@ -126,23 +124,20 @@ impl CompletionRequest {
 }
 
 /// Names the error in a tool.
-fn check_tool(index: usize, tool: &Json) -> Result<(), ApiError> {
-    let at = |field: &str| format!("tools[{index}].{field}");
-    match tool.get("type").and_then(Json::as_text) {
+fn check_tool(mut tool: BodyFields) -> Result<(), ApiError> {
+    match tool.text("type")?.as_deref() {
         Some("function") => {}
-        Some(_) => return Err(ApiError::unsupported(&at("type"), "only tools of type function are served")),
-        None => return Err(ApiError::value(&at("type"), "a tool has a type")),
+        Some(_) => {
+            return Err(ApiError::unsupported(&tool.at("type"), "only tools of type function are served"));
+        }
+        None => return Err(ApiError::value(&tool.at("type"), "a tool has a type")),
     }
-    let function = tool.get("function");
-    let name = function.and_then(|function| function.get("name")).and_then(Json::as_text);
-    if !name.is_some_and(is_tool_name) {
+    let mut function = tool.part("function")?;
+    if !function.text("name")?.is_some_and(|name| is_tool_name(&name)) {
         let message = "a function has a name of 1 to 64 letters, digits, _, - and .";
-        return Err(ApiError::value(&at("function.name"), message));
+        return Err(ApiError::value(&function.at("name"), message));
     }
-    match function.and_then(|function| function.get("strict")) {
-        None | Some(Json::Null | Json::Bool(_)) => Ok(()),
-        Some(_) => Err(ApiError::value(&at("function.strict"), "strict is true or false")),
-    }
+    function.flag("strict").map(drop)
 }
 
 /// A call of an earlier answer, as a program sends it back.
@@ -229,12 +224,6 @@ impl CallIds {
     pub(crate) fn ours(&self, id: String) -> String {
         self.0.get(&id).cloned().unwrap_or(id)
     }
-}
-
-/// Whether an answer may contain calls.
-pub(crate) fn may_call(text: &str) -> bool {
-    text.trim_start().starts_with(['{', '[', '`'])
-        || ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"].iter().any(|m| text.contains(m))
 }
 
 type ToolPredicate = Box<dyn Fn(&str) -> bool + Send>;
@@ -445,7 +434,7 @@ mod tests {
     use crate::form::fields::with;
     use crate::form::wire::read_chat;
 
-    fn chat(more: Value) -> Result<crate::form::completion::CompletionRequest, ApiError> {
+    fn chat(more: Value) -> Result<CompletionRequest, ApiError> {
         let body = with(json!({ "messages": [{ "role": "user", "content": "hi" }] }), more);
         read_chat(body.to_string().as_bytes(), None)
     }
@@ -455,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_promised_of_tools_is_refused_by_name() {
+    fn tools_are_taken_unless_the_model_may_call_none() {
         let f = [tool("f")];
         let taken = chat(json!({ "tools": f, "tool_choice": "auto", "parallel_tool_calls": true })).unwrap();
         assert!(taken.tools.unwrap().has("f"));
@@ -466,32 +455,15 @@ mod tests {
         ] {
             assert!(chat(none).unwrap().tools.is_none());
         }
-        let strict = json!({ "type": "function", "function": { "name": "f", "strict": 1 } });
-        let refused = [
-            (json!({ "tools": f, "tool_choice": "sometimes" }), "tool_choice"),
-            (json!({ "tools": f, "tool_choice": tool("g") }), "tool_choice"),
-            (json!({ "tool_choice": "required" }), "tool_choice"),
-            (json!({ "functions": [{ "name": "f" }] }), "functions"),
-            (json!({ "function_call": "auto" }), "function_call"),
-            (json!({ "tools": {} }), "tools"),
-            (json!({ "tools": [tool("f"), tool("f")] }), "tools"),
-            (json!({ "tools": vec![tool("f"); MAX_TOOLS + 1] }), "tools"),
-            (json!({ "tools": [tool("f"), {}] }), "tools[1].type"),
-            (json!({ "tools": [{ "type": "custom", "custom": {} }] }), "tools[0].type"),
-            (json!({ "tools": [tool("<|im_end|>")] }), "tools[0].function.name"),
-            (json!({ "tools": [strict] }), "tools[0].function.strict"),
-        ];
-        for (more, param) in refused {
-            let api_error = chat(more.clone()).unwrap_err();
-            assert_eq!(api_error.body()["error"]["param"], param, "{more}");
-        }
+        let other = chat(json!({ "tools": f, "tool_choice": tool("g") })).unwrap_err();
+        assert_eq!(other.param(), Some("tool_choice"), "it names no tool of the request");
     }
 
     #[test]
     fn a_program_that_wants_one_call_gets_the_first() {
         let request = chat(json!({ "tools": [tool("f")], "parallel_tool_calls": false })).unwrap();
         assert!(request.is_one_call && request.json_schema.is_none());
-        assert_eq!(request.sampling.others.stop, [CALL_END]);
+        assert_eq!(request.sampling.stop, [CALL_END]);
         let two = r#"[{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"a": 2}}]"#;
         let ended = EndedAnswer::read(two, request.answer_parser(), FinishReason::Stop);
         assert_eq!((ended.calls.len(), ended.calls[0].arguments.as_str()), (1, "{\"a\": 1}"));
@@ -604,9 +576,7 @@ mod tests {
         let cut = json!([{ "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"a\": \"x" } }]);
         let message = json!({ "role": "assistant", "content": "I look.", "tool_calls": cut });
         let request = chat(json!({ "messages": [{ "role": "user", "content": "hi" }, message] })).unwrap();
-        assert_eq!(
-            request.messages[1].text,
-            "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x"
-        );
+        let written = "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x";
+        assert_eq!(request.messages[1].text, written);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 
+use baton_client::MODEL_PENALTY;
 use baton_proto::{
     limits::{MAX_OUTPUT_TOKENS, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES},
     record::{Message, Role},
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     form::{
-        completion::{CompletionRequest, RequestPlace, Retention, SamplingRequest, is_any},
+        completion::{CompletionRequest, RequestPlace, Retention, is_any},
         fields::{BodyFields, whole},
         format,
         logprobs::LogprobsRequest,
@@ -141,23 +142,19 @@ fn read_call(mut fields: BodyFields) -> Result<PastCall, ApiError> {
 
 /// Reads `tool_choice`; a choice of one function has its name at `name`, a JSON pointer.
 pub(crate) fn read_choice(choice: Option<&Value>, name: &str) -> Result<ToolChoice, ApiError> {
-    match choice {
-        None | Some(Value::Null) => return Ok(ToolChoice::Auto),
-        Some(Value::String(choice)) => match choice.as_str() {
-            "auto" => return Ok(ToolChoice::Auto),
-            "none" => return Ok(ToolChoice::Never),
-            "required" => return Ok(ToolChoice::Required),
-            _ => {}
-        },
-        Some(choice) if choice.get("type").and_then(Value::as_str) == Some("function") => {
-            if let Some(name) = choice.pointer(name).and_then(Value::as_str) {
-                return Ok(ToolChoice::Named(name.to_owned()));
-            }
+    let Some(choice) = choice else { return Ok(ToolChoice::Auto) };
+    let is_function = choice.get("type").and_then(Value::as_str) == Some("function");
+    let named = choice.pointer(name).and_then(Value::as_str).filter(|_| is_function);
+    match (choice.as_str(), named) {
+        (Some("auto"), _) => Ok(ToolChoice::Auto),
+        (Some("none"), _) => Ok(ToolChoice::Never),
+        (Some("required"), _) => Ok(ToolChoice::Required),
+        (_, Some(name)) => Ok(ToolChoice::Named(name.to_owned())),
+        _ => {
+            let message = "tool_choice is auto, none, required, or a function with its name";
+            Err(ApiError::unsupported("tool_choice", message))
         }
-        Some(_) => {}
     }
-    let message = "tool_choice is auto, none, required, or a function with its name";
-    Err(ApiError::unsupported("tool_choice", message))
 }
 
 /// The biases by token id, which is written as text, in ascending order of tokens.
@@ -185,9 +182,9 @@ fn read_seed(fields: &mut BodyFields) -> Result<Option<u64>, ApiError> {
     Ok(seed.and_then(bits))
 }
 
-/// Reads the sampling. A nucleus of zero leaves the likeliest token; `top_k` of -1 stands for no limit, as servers of
-/// open models have it.
-fn read_sampling(fields: &mut BodyFields) -> Result<SamplingRequest, ApiError> {
+/// Reads the temperature and the other settings of the sampling. A nucleus of zero leaves the likeliest token; `top_k`
+/// of -1 stands for no limit, as servers of open models have it.
+fn read_sampling(fields: &mut BodyFields) -> Result<(Option<f32>, Sampling), ApiError> {
     let temperature = fields.number("temperature", 0.0..=5.0)?;
     let top_p = fields.number("top_p", 0.0..=1.0)?;
     let nucleus = top_p.filter(|top_p| *top_p > 0.0);
@@ -199,22 +196,18 @@ fn read_sampling(fields: &mut BodyFields) -> Result<SamplingRequest, ApiError> {
         let message = format!("stop is at most {MAX_STOP_STRINGS} texts of 1 to {MAX_STOP_BYTES} bytes");
         return Err(ApiError::value("stop", message));
     }
-    let others = Sampling {
+    let sampling = Sampling {
         top_p: nucleus.unwrap_or(1.0),
         top_k: fields.whole("top_k", 0..=u32::MAX)?.unwrap_or(0),
         min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
         stop,
         presence_penalty: fields.number("presence_penalty", PENALTIES)?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty", PENALTIES)?.unwrap_or(0.0),
+        repetition_penalty: fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(MODEL_PENALTY),
         token_biases: read_biases(fields)?,
         ..Sampling::default()
     };
-    Ok(SamplingRequest {
-        temperature: if top_p.is_some() && nucleus.is_none() { Some(0.0) } else { temperature },
-        repetition_penalty: fields.number("repetition_penalty", 0.01..=10.0)?,
-        seed: read_seed(fields)?,
-        others,
-    })
+    Ok((if top_p.is_some() && nucleus.is_none() { Some(0.0) } else { temperature }, sampling))
 }
 
 /// Reads the parameters that all kinds of requests share, with these messages and tools. Those that are left must be
@@ -234,11 +227,14 @@ pub(crate) fn read_common(
     let rest = messages.split_off(pinned);
     let older = fields.whole("max_tokens", 1..=MAX_OUTPUT_TOKENS)?;
     let stream = fields.flag("stream")?.unwrap_or(false);
+    let (temperature, sampling) = read_sampling(&mut fields)?;
     let request = CompletionRequest {
         system: messages,
         messages: rest,
         json_schema: format::take(&mut fields)?,
-        sampling: read_sampling(&mut fields)?,
+        temperature,
+        seed: read_seed(&mut fields)?,
+        sampling,
         max_tokens: fields.whole("max_completion_tokens", 1..=MAX_OUTPUT_TOKENS)?.or(older),
         stream,
         include_usage: read_stream_options(&mut fields, stream)?,
@@ -265,9 +261,7 @@ fn read_stream_options(fields: &mut BodyFields, stream: bool) -> Result<bool, Ap
 
 #[cfg(test)]
 mod tests {
-    use baton_client::MODEL_PENALTY;
-
-    use baton_proto::turn::Sampling;
+    use baton_proto::{tools::MAX_TOOLS, turn::Sampling};
     use serde_json::json;
 
     use super::*;
@@ -300,11 +294,15 @@ mod tests {
 
     #[test]
     fn a_wrong_type_one_level_down_is_named_by_its_path_and_null_is_absent() {
-        let part = |part: Value| json!([{ "role": "user", "content": [part] }]);
-        let call =
-            |call: Value| json!([{ "role": "assistant", "tool_calls": [{ "id": "1", "function": call }] }]);
+        let user = |content: Value| json!([{ "role": "user", "content": content }]);
+        let part = |part: Value| user(json!([part]));
+        let assistant = |more: Value| json!([with(json!({ "role": "assistant" }), more)]);
+        let call = |call: Value| assistant(json!({ "tool_calls": [{ "id": "1", "function": call }] }));
+        let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+        let schema = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": 5 } });
         let function = "messages[0].tool_calls[0].function";
         let (call_name, arguments) = (&*format!("{function}.name"), &*format!("{function}.arguments"));
+        let strict = "tools[0].function.strict";
         for (name, value, param) in [
             ("max_tokens", json!("8"), "max_tokens"),
             ("max_completion_tokens", json!(1.5), "max_completion_tokens"),
@@ -320,31 +318,19 @@ mod tests {
             ("messages", json!({}), "messages"),
             ("messages", json!(["hi"]), "messages[0]"),
             ("messages", json!([{ "content": "hi" }]), "messages[0].role"),
-            ("messages", json!([{ "role": "user", "content": 5 }]), "messages[0].content"),
-            (
-                "messages",
-                json!([{ "role": "user", "content": "x".repeat(600 * 1024) }]),
-                "messages[0].content",
-            ),
+            ("messages", user(json!(5)), "messages[0].content"),
+            ("messages", user(json!("x".repeat(600 * 1024))), "messages[0].content"),
             ("messages", part(json!(5)), "messages[0].content[0]"),
             ("messages", part(json!({ "type": "text", "text": 5 })), "messages[0].content[0].text"),
             ("messages", part(json!({ "type": "image_url" })), "messages[0].content[0].type"),
-            ("messages", json!([{ "role": "assistant", "tool_calls": 1 }]), "messages[0].tool_calls"),
+            ("messages", assistant(json!({ "tool_calls": 1 })), "messages[0].tool_calls"),
             ("messages", call(json!({ "name": "f", "arguments": 5 })), arguments),
             ("messages", call(json!({ "name": "f", "arguments": "[1]" })), arguments),
             ("messages", call(json!({ "name": "a b", "arguments": "{}" })), call_name),
             ("messages", call(json!(null)), call_name),
-            (
-                "messages",
-                json!([{ "role": "assistant", "function_call": { "name": "f" } }]),
-                "messages[0].function_call",
-            ),
+            ("messages", assistant(json!({ "function_call": { "name": "f" } })), "messages[0].function_call"),
             ("messages", json!([{ "role": "system", "name": "tools", "content": "[]" }]), "messages[0].name"),
-            (
-                "messages",
-                json!([{ "role": "user", "content": "", "tool_calls": [{}] }]),
-                "messages[0].tool_calls",
-            ),
+            ("messages", json!([{ "role": "user", "tool_calls": [{}] }]), "messages[0].tool_calls"),
             ("messages", json!([]), "messages"),
             ("messages", json!([{ "role": "robot", "content": "hi" }]), "messages[0].role"),
             ("n", json!(5), "n"),
@@ -358,7 +344,17 @@ mod tests {
             ("echo", json!(true), "echo"),
             ("web_search_options", json!({}), "web_search_options"),
             ("functions", json!([{ "name": "f" }]), "functions"),
+            ("function_call", json!("auto"), "function_call"),
             ("tool_choice", json!("required"), "tool_choice"),
+            ("tool_choice", json!("sometimes"), "tool_choice"),
+            ("tool_choice", tool("g"), "tool_choice"),
+            ("tools", json!({}), "tools"),
+            ("tools", json!([tool("f"), tool("f")]), "tools"),
+            ("tools", json!(vec![tool("f"); MAX_TOOLS + 1]), "tools"),
+            ("tools", json!([tool("f"), {}]), "tools[1].type"),
+            ("tools", json!([{ "type": "custom", "custom": {} }]), "tools[0].type"),
+            ("tools", json!([tool("<|im_end|>")]), "tools[0].function.name"),
+            ("tools", json!([with(tool("f"), json!({ "function": { "name": "f", "strict": 1 } }))]), strict),
             ("modalities", json!(["text", "audio"]), "modalities"),
             ("temprature", json!(1), "temprature"),
             ("temperature", json!(9), "temperature"),
@@ -370,11 +366,7 @@ mod tests {
             ("max_tokens", json!(0), "max_tokens"),
             ("stream_options", json!({ "include_usage": true }), "stream_options"),
             ("response_format", json!({ "type": 5 }), "response_format.type"),
-            (
-                "response_format",
-                json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": 5 } }),
-                "response_format.json_schema.schema",
-            ),
+            ("response_format", schema, "response_format.json_schema.schema"),
         ] {
             let api_error =
                 chat(json!({ name: value.clone() })).err().unwrap_or_else(|| panic!("{name} {value}"));
@@ -406,17 +398,15 @@ mod tests {
             ],
         });
         let request = chat(nulls).unwrap();
-        assert_eq!(
-            (request.max_tokens, request.sampling.seed, request.sampling.others.top_k),
-            (Some(77), Some(1000), 0)
-        );
+        assert_eq!((request.max_tokens, request.seed), (Some(77), Some(1000)));
+        assert_eq!(request.sampling.top_k, 0);
         assert!(!request.include_usage && !request.tools.unwrap().message().text.contains("null"));
         assert!(!request.json_schema.unwrap().contains("null"));
     }
 
     #[test]
     fn every_seed_that_an_answer_reports_is_taken() {
-        let seed = |seed: Value| chat(json!({ "seed": seed })).unwrap().sampling.seed;
+        let seed = |seed: Value| chat(json!({ "seed": seed })).unwrap().seed;
         assert_eq!(seed(json!(u64::MAX)), Some(u64::MAX));
         assert_eq!(seed(json!(1u64 << 63)), Some(1 << 63));
         assert_eq!(seed(json!(-1)), Some(u64::MAX));
@@ -426,15 +416,16 @@ mod tests {
     #[test]
     fn a_place_in_a_session_needs_the_session_and_is_one_of_two() {
         let place = |more| chat(more).map(|request| request.place);
-        assert_eq!(place(json!({})).unwrap(), RequestPlace::AfterMessages);
-        assert_eq!(place(json!({ "session": "ab", "replaces": 0 })).unwrap(), RequestPlace::Replaces(0));
-        assert_eq!(
-            place(json!({ "session": "ab", "branch_after": 2 })).unwrap(),
-            RequestPlace::BranchAfter(2)
-        );
-        assert!(place(json!({ "replaces": 0 })).is_err());
-        assert!(place(json!({ "session": "new", "branch_after": 0 })).is_err());
-        assert!(place(json!({ "session": "ab", "replaces": 1, "branch_after": 1 })).is_err());
+        for (more, expected) in [
+            (json!({}), Some(RequestPlace::AfterMessages)),
+            (json!({ "session": "ab", "replaces": 0 }), Some(RequestPlace::Replaces(0))),
+            (json!({ "session": "ab", "branch_after": 2 }), Some(RequestPlace::BranchAfter(2))),
+            (json!({ "replaces": 0 }), None),
+            (json!({ "session": "new", "branch_after": 0 }), None),
+            (json!({ "session": "ab", "replaces": 1, "branch_after": 1 }), None),
+        ] {
+            assert_eq!(place(more.clone()).ok(), expected, "{more}");
+        }
     }
 
     #[test]
@@ -448,12 +439,8 @@ mod tests {
         ]}))
         .unwrap();
         assert_eq!(request.system, [Message::new(Role::System, "be brief")]);
-        let said: Vec<_> =
-            request.messages.iter().map(|message| (message.role, message.text.as_str())).collect();
-        assert_eq!(
-            said,
-            [(Role::User, "ab"), (Role::Assistant, "c"), (Role::System, "d"), (Role::Tool, "e")]
-        );
+        let expected = [(Role::User, "ab"), (Role::Assistant, "c"), (Role::System, "d"), (Role::Tool, "e")];
+        assert_eq!(request.said(), expected);
         assert_eq!(request.messages[3].call_id.as_deref(), Some("1"));
     }
 
@@ -469,39 +456,36 @@ mod tests {
     }
 
     #[test]
-    fn sampling_is_as_asked_and_otherwise_as_configured() {
-        let sampling = |more| chat(more).unwrap().sampling.with_defaults(0.7, 5);
-        let configured = Sampling { temperature: 0.7, seed: 5, ..Sampling::default() };
-        assert_eq!(sampling(json!({})), Sampling { repetition_penalty: MODEL_PENALTY, ..configured });
-        let asked = sampling(json!({
+    fn sampling_is_as_asked_and_otherwise_left_to_the_endpoint_and_the_model() {
+        let none = chat(json!({})).unwrap();
+        assert_eq!((none.temperature, none.seed), (None, None));
+        assert_eq!(none.sampling, Sampling { repetition_penalty: MODEL_PENALTY, ..Sampling::default() });
+        let asked = chat(json!({
             "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "min_p": 0.05,
             "repetition_penalty": 1.1,
             "presence_penalty": 0.5, "frequency_penalty": -2, "logit_bias": { "50256": -100, "9": 1.5 },
         }));
         let expected = Sampling {
-            temperature: 0.0,
             top_p: 0.5,
             top_k: 3,
             min_p: 0.05,
             repetition_penalty: 1.1,
-            seed: u64::MAX,
             stop: vec!["\n".to_owned()],
             presence_penalty: 0.5,
             frequency_penalty: -2.0,
             token_biases: vec![TokenBias { token: 9, bias: 1.5 }, TokenBias { token: 50_256, bias: -100.0 }],
             ..Sampling::default()
         };
-        assert_eq!(asked, expected);
-        assert_eq!(sampling(json!({ "top_p": 0, "temperature": 1 })).temperature.to_bits(), 0);
+        let asked = asked.unwrap();
+        assert_eq!((asked.temperature, asked.seed, asked.sampling), (Some(0.0), Some(u64::MAX), expected));
+        let greedy = chat(json!({ "top_p": 0, "temperature": 1 })).unwrap();
+        assert_eq!(greedy.temperature, Some(0.0));
     }
 
     #[test]
     fn a_text_is_asked_by_itself_and_passes() {
         let request = read_text(br#"{"model":"any","prompt":["a"],"max_tokens":5}"#).unwrap();
-        assert_eq!(
-            (request.messages.len(), request.session, request.model, request.retention),
-            (1, None, None, Retention::Single)
-        );
+        assert_eq!((request.session, request.model, request.retention), (None, None, Retention::Single));
         assert!(!chat(json!({})).unwrap().is_ephemeral());
         for body in
             ["{\"prompt\":[1,2]}", "{\"prompt\":[\"a\",\"b\"]}", "{\"prompt\":\"a\",\"best_of\":3}", "{}"]

@@ -9,7 +9,7 @@ use baton_keys::files;
 
 use super::{
     KeyListError, KeyListFile, NamedKey, hash,
-    usage::{QuotaRest, SpentQuota, TokenEstimate, UsageTable},
+    usage::{QuotaRest, SpentQuota, UsageCounts, UsageTable},
 };
 
 /// The usage file's name in the home folder.
@@ -40,18 +40,17 @@ struct AccountState {
     is_unreadable: bool,
 }
 
-/// The tokens of a running request. All of them are counted at first: nobody knows how many the node computes until its
-/// receipt comes. So a request whose end the endpoint does not live to see is counted too. Dropping a charge for which
-/// no node was asked takes them back.
+/// A request, or the tokens of a running one. All of them are counted at first: nobody knows how many the node computes
+/// until its receipt comes. So a request whose end the endpoint does not live to see is counted too. Dropping a charge
+/// that was not kept takes them back.
 #[derive(Debug)]
 pub(crate) struct Charge {
     keys: NamedKeys,
     name: String,
-    held: TokenEstimate,
+    held: UsageCounts,
     /// When they were counted, in seconds since the Unix epoch.
     held_s: u64,
-    /// Whether a node was asked.
-    is_asked: bool,
+    is_kept: bool,
 }
 
 impl NamedKeys {
@@ -90,40 +89,16 @@ impl NamedKeys {
         self.state().usage.rest(key, now_s)
     }
 
-    /// Counts a request of a key as it comes.
-    pub(crate) fn count_request(&self, key: &NamedKey, now_s: u64) -> Result<(), SpentQuota> {
-        let mut state = self.state();
-        state.is_unsaved = true;
-        state.usage.count_request(key, now_s)
-    }
-
-    /// Takes back a request that was refused for want of a slot.
-    pub(crate) fn uncount_request(&self, name: &str, now_s: u64) {
-        let mut state = self.state();
-        state.is_unsaved = true;
-        state.usage.uncount_request(name, now_s);
-    }
-
-    /// Holds the tokens of a key's request.
-    pub(crate) fn hold(
-        &self,
-        key: &NamedKey,
-        wanted: TokenEstimate,
-        now_s: u64,
-    ) -> Result<Charge, SpentQuota> {
+    /// Counts a key's request, or holds its tokens.
+    pub(crate) fn hold(&self, key: &NamedKey, wanted: UsageCounts, now_s: u64) -> Result<Charge, SpentQuota> {
         let mut state = self.state();
         let held = state.usage.hold(key, wanted, now_s)?;
         state.is_unsaved = true;
-        Ok(Charge { keys: self.clone(), name: key.name.clone(), held, held_s: now_s, is_asked: false })
+        Ok(Charge { keys: self.clone(), name: key.name.clone(), held, held_s: now_s, is_kept: false })
     }
 
     /// Reads the list again, and writes new usage. Blocking.
     pub(crate) fn synchronise(&self) {
-        self.reload();
-        self.save();
-    }
-
-    fn reload(&self) {
         let keys = self.inner.list.keys();
         let mut state = self.state();
         let was_unreadable = std::mem::replace(&mut state.is_unreadable, keys.is_err());
@@ -137,10 +112,6 @@ impl NamedKeys {
                 tracing::warn!(%error, "the list of keys changed, and cannot be read; the former one holds")
             }
         }
-    }
-
-    fn save(&self) {
-        let mut state = self.state();
         if !std::mem::take(&mut state.is_unsaved) {
             return;
         }
@@ -170,22 +141,22 @@ pub fn read_usage(home: &Path) -> UsageTable {
 
 impl Charge {
     /// The estimated tokens of the input, and the most tokens of the answer.
-    pub(crate) fn held(&self) -> TokenEstimate {
+    pub(crate) fn held(&self) -> UsageCounts {
         self.held
     }
 
-    /// Keeps all tokens counted, since a node is asked: from now on it may compute.
-    pub(crate) fn note_asked(&mut self) {
-        self.is_asked = true;
+    /// Keeps all of it counted, as once a node is asked: from then on it may compute.
+    pub(crate) fn keep(&mut self) {
+        self.is_kept = true;
     }
 
-    /// Counts the tokens that the request used.
-    pub(crate) fn settle(mut self, used: TokenEstimate, now_s: u64) {
-        self.is_asked = true;
+    /// Counts the real usage instead.
+    pub(crate) fn settle(mut self, used: UsageCounts, now_s: u64) {
+        self.is_kept = true;
         self.replace(used, now_s);
     }
 
-    fn replace(&self, used: TokenEstimate, now_s: u64) {
+    fn replace(&self, used: UsageCounts, now_s: u64) {
         let mut state = self.keys.state();
         state.usage.settle(&self.name, self.held, self.held_s, used, now_s);
         state.is_unsaved = true;
@@ -194,8 +165,8 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if !self.is_asked {
-            self.replace(TokenEstimate::default(), self.held_s);
+        if !self.is_kept {
+            self.replace(UsageCounts::default(), self.held_s);
         }
     }
 }
@@ -236,26 +207,26 @@ mod tests {
         let list = KeyListFile::of_home(home.path());
         let (anna, _) = list.add("anna", NOW_S, |key| key.quotas.tokens_per_day = Some(100)).unwrap();
         let keys = NamedKeys::open(home.path()).unwrap();
-        let wanted = TokenEstimate { input: 10, output: 50 };
-        keys.count_request(&anna, NOW_S).unwrap();
+        let wanted = UsageCounts::of_tokens(10, 50);
+        keys.hold(&anna, UsageCounts::REQUEST, NOW_S).unwrap().keep();
         let charge = keys.hold(&anna, wanted, NOW_S).unwrap();
-        assert_eq!(charge.held().output, 50);
-        charge.settle(TokenEstimate { input: 20, output: 30 }, NOW_S);
+        assert_eq!(charge.held().output_tokens, 50);
+        charge.settle(UsageCounts::of_tokens(20, 30), NOW_S);
         drop(keys.hold(&anna, wanted, NOW_S).unwrap());
         keys.synchronise();
         let keys = NamedKeys::open(home.path()).unwrap();
         assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(50), "a request that asked no node counts no tokens");
-        let mut charge = keys.hold(&anna, TokenEstimate { input: 10, output: 30 }, NOW_S).unwrap();
-        charge.note_asked();
+        let mut charge = keys.hold(&anna, UsageCounts::of_tokens(10, 30), NOW_S).unwrap();
+        charge.keep();
         drop(charge);
         assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(10), "one that a node may have computed counts all");
         assert_eq!(read_usage(home.path()).of("anna").unwrap().day(NOW_S).requests, 1);
         // Killed while a request runs: the next process counts what the node may have computed.
-        let mut charge = keys.hold(&anna, TokenEstimate { input: 3, output: 2 }, NOW_S).unwrap();
-        charge.note_asked();
+        let mut charge = keys.hold(&anna, UsageCounts::of_tokens(3, 2), NOW_S).unwrap();
+        charge.keep();
         keys.synchronise();
         assert_eq!(NamedKeys::open(home.path()).unwrap().rest(&anna, NOW_S).tokens, Some(5));
-        charge.settle(TokenEstimate { input: 1, output: 1 }, NOW_S);
+        charge.settle(UsageCounts::of_tokens(1, 1), NOW_S);
         assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(8), "a receipt says less");
         files::replace_private(&home.path().join(USAGE_FILE), b"[]").unwrap();
         assert_eq!(NamedKeys::open(home.path()).unwrap().rest(&anna, NOW_S).tokens, Some(100));

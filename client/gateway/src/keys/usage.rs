@@ -13,26 +13,36 @@ const DAY_S: u64 = 24 * HOUR_S;
 /// Days whose usage is kept.
 const DAYS_KEPT: usize = 31;
 
-/// The usage of a day.
+/// The usage of a day, or of one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct DayUsage {
+pub struct UsageCounts {
     /// Requests for turns and vectors that came.
     pub requests: u64,
     /// Tokens of the input.
     pub input_tokens: u64,
-    /// Tokens of the answers.
+    /// Tokens of the answers. Before an answer: the most that it may have.
     pub output_tokens: u64,
 }
 
-impl DayUsage {
+impl UsageCounts {
+    /// A request that came.
+    pub(crate) const REQUEST: Self = Self { requests: 1, input_tokens: 0, output_tokens: 0 };
+
+    /// The tokens of a request that is counted already.
+    pub(crate) fn of_tokens(input_tokens: u64, output_tokens: u64) -> Self {
+        Self { requests: 0, input_tokens, output_tokens }
+    }
+
     fn tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    fn add(&mut self, tokens: TokenEstimate) {
-        self.input_tokens = self.input_tokens.saturating_add(tokens.input);
-        self.output_tokens = self.output_tokens.saturating_add(tokens.output);
+    /// Applies `change` to each count and that of `other`.
+    fn change(&mut self, other: Self, change: impl Fn(u64, u64) -> u64) {
+        self.requests = change(self.requests, other.requests);
+        self.input_tokens = change(self.input_tokens, other.input_tokens);
+        self.output_tokens = change(self.output_tokens, other.output_tokens);
     }
 }
 
@@ -44,7 +54,7 @@ pub struct KeyUsage {
     hour: u64,
     hour_requests: u64,
     /// Usage by day, in days since the Unix epoch.
-    days: BTreeMap<u64, DayUsage>,
+    days: BTreeMap<u64, UsageCounts>,
 }
 
 /// The rest of a key's quotas.
@@ -67,14 +77,6 @@ pub(crate) struct SpentQuota {
     pub(crate) wait_s: u64,
 }
 
-/// The tokens of a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct TokenEstimate {
-    pub(crate) input: u64,
-    /// Tokens of the answer: the most of it before the request, and its real ones after it.
-    pub(crate) output: u64,
-}
-
 /// The usage of all keys, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -83,7 +85,7 @@ pub struct UsageTable(BTreeMap<String, KeyUsage>);
 impl KeyUsage {
     /// The usage of the day at a time, in seconds since the Unix epoch.
     #[must_use]
-    pub fn day(&self, now_s: u64) -> DayUsage {
+    pub fn day(&self, now_s: u64) -> UsageCounts {
         self.days.get(&(now_s / DAY_S)).copied().unwrap_or_default()
     }
 
@@ -94,11 +96,28 @@ impl KeyUsage {
     }
 
     /// The days with usage, oldest first: their beginning in seconds since the Unix epoch, and their usage.
-    pub fn days(&self) -> impl Iterator<Item = (u64, DayUsage)> {
+    pub fn days(&self) -> impl Iterator<Item = (u64, UsageCounts)> {
         self.days.iter().map(|(day, usage)| (day.saturating_mul(DAY_S), *usage))
     }
 
-    fn day_mut(&mut self, now_s: u64) -> &mut DayUsage {
+    /// Counts the usage of a request.
+    fn add(&mut self, counts: UsageCounts, now_s: u64) {
+        if self.hour != now_s / HOUR_S {
+            (self.hour, self.hour_requests) = (now_s / HOUR_S, 0);
+        }
+        self.hour_requests = self.hour_requests.saturating_add(counts.requests);
+        self.day_mut(now_s).change(counts, u64::saturating_add);
+    }
+
+    /// Takes back the usage of a request that was counted at this time.
+    fn subtract(&mut self, counts: UsageCounts, counted_s: u64) {
+        if self.hour == counted_s / HOUR_S {
+            self.hour_requests = self.hour_requests.saturating_sub(counts.requests);
+        }
+        self.day_mut(counted_s).change(counts, u64::saturating_sub);
+    }
+
+    fn day_mut(&mut self, now_s: u64) -> &mut UsageCounts {
         let today = now_s / DAY_S;
         while self.days.len() >= DAYS_KEPT && !self.days.contains_key(&today) {
             self.days.pop_first();
@@ -145,7 +164,7 @@ impl UsageTable {
             "tokens_per_day": key.quotas.tokens_per_day,
             "tokens_left": rest.tokens,
             "days": days
-                .map(|(day_s, DayUsage { requests, input_tokens, output_tokens })| json!({
+                .map(|(day_s, UsageCounts { requests, input_tokens, output_tokens })| json!({
                     "day": rfc3339(day_s).split('T').next(),
                     "requests": requests,
                     "input_tokens": input_tokens,
@@ -160,69 +179,44 @@ impl UsageTable {
         self.0.get(&key.name).unwrap_or(&KeyUsage::default()).rest(key.quotas, now_s)
     }
 
-    /// Counts a request that comes.
-    pub(crate) fn count_request(&mut self, key: &NamedKey, now_s: u64) -> Result<(), SpentQuota> {
-        let rest = self.rest(key, now_s);
-        if let (Some(0), Some(limit)) = (rest.requests, key.quotas.requests_per_hour) {
-            return Err(SpentQuota { limit, rest_tokens: None, wait_s: rest.next_hour_s });
-        }
-        let usage = self.0.entry(key.name.clone()).or_default();
-        if usage.hour != now_s / HOUR_S {
-            (usage.hour, usage.hour_requests) = (now_s / HOUR_S, 0);
-        }
-        usage.hour_requests = usage.hour_requests.saturating_add(1);
-        let day = usage.day_mut(now_s);
-        day.requests = day.requests.saturating_add(1);
-        Ok(())
-    }
-
-    /// Takes back a request that was refused for want of a slot.
-    pub(crate) fn uncount_request(&mut self, name: &str, now_s: u64) {
-        let Some(usage) = self.0.get_mut(name) else { return };
-        if usage.hour == now_s / HOUR_S {
-            usage.hour_requests = usage.hour_requests.saturating_sub(1);
-        }
-        let day = usage.day_mut(now_s);
-        day.requests = day.requests.saturating_sub(1);
-    }
-
-    /// Counts the tokens that a request may use, until [`UsageTable::settle`]. Returns them: the answer may be shorter
-    /// than wanted.
+    /// Counts a request, or the tokens that it may use, until [`UsageTable::settle`]. Returns the counts: the answer may
+    /// be shorter than wanted.
     pub(crate) fn hold(
         &mut self,
         key: &NamedKey,
-        wanted: TokenEstimate,
+        wanted: UsageCounts,
         now_s: u64,
-    ) -> Result<TokenEstimate, SpentQuota> {
+    ) -> Result<UsageCounts, SpentQuota> {
         let rest = self.rest(key, now_s);
+        if let (1.., Some(0), Some(limit)) = (wanted.requests, rest.requests, key.quotas.requests_per_hour) {
+            return Err(SpentQuota { limit, rest_tokens: None, wait_s: rest.next_hour_s });
+        }
         let mut held = wanted;
         if let (Some(rest_tokens), Some(limit)) = (rest.tokens, key.quotas.tokens_per_day) {
             // An answer needs a token; a request for vectors has none.
-            let least = wanted.input.saturating_add(wanted.output.min(1));
+            let least = wanted.input_tokens.saturating_add(wanted.output_tokens.min(1));
             if rest_tokens < least {
                 return Err(SpentQuota { limit, rest_tokens: rest.tokens, wait_s: rest.next_day_s });
             }
-            held.output = wanted.output.min(rest_tokens - wanted.input);
+            held.output_tokens = wanted.output_tokens.min(rest_tokens - wanted.input_tokens);
         }
-        self.0.entry(key.name.clone()).or_default().day_mut(now_s).add(held);
+        self.0.entry(key.name.clone()).or_default().add(held, now_s);
         Ok(held)
     }
 
-    /// Replaces the tokens of a request that were held at `held_s` by those that it used.
+    /// Replaces the usage of a request that was held at `held_s` by its real one.
     pub(crate) fn settle(
         &mut self,
         name: &str,
-        held: TokenEstimate,
+        held: UsageCounts,
         held_s: u64,
-        used: TokenEstimate,
+        used: UsageCounts,
         now_s: u64,
     ) {
         // A key that was removed meanwhile has no usage any more.
         let Some(usage) = self.0.get_mut(name) else { return };
-        let day = usage.day_mut(held_s);
-        day.input_tokens = day.input_tokens.saturating_sub(held.input);
-        day.output_tokens = day.output_tokens.saturating_sub(held.output);
-        usage.day_mut(now_s).add(used);
+        usage.subtract(held, held_s);
+        usage.add(used, now_s);
     }
 
     /// Forgets the usage of all keys but these.
@@ -251,45 +245,48 @@ mod tests {
         }
     }
 
-    fn estimate(input: u64, output: u64) -> TokenEstimate {
-        TokenEstimate { input, output }
-    }
-
     #[test]
     fn requests_of_an_hour_are_a_limit_and_the_next_hour_begins_anew() {
         let (key, mut usage) = (key(Some(2), None), UsageTable::default());
-        usage.count_request(&key, NOW_S).unwrap();
-        usage.count_request(&key, NOW_S).unwrap();
+        let count = |usage: &mut UsageTable, now_s| usage.hold(&key, UsageCounts::REQUEST, now_s);
+        count(&mut usage, NOW_S).unwrap();
+        count(&mut usage, NOW_S).unwrap();
         let spent = Err(SpentQuota { limit: 2, rest_tokens: None, wait_s: HOUR_S - 100 });
-        assert_eq!(usage.count_request(&key, NOW_S), spent);
-        usage.uncount_request("anna", NOW_S);
-        usage.count_request(&key, NOW_S).unwrap();
-        assert_eq!(usage.count_request(&key, NOW_S), spent);
-        assert!(usage.count_request(&key, NOW_S + HOUR_S - 100).is_ok());
+        assert_eq!(count(&mut usage, NOW_S), spent);
+        usage.settle("anna", UsageCounts::REQUEST, NOW_S, UsageCounts::default(), NOW_S);
+        count(&mut usage, NOW_S).unwrap();
+        assert_eq!(count(&mut usage, NOW_S), spent);
+        assert!(count(&mut usage, NOW_S + HOUR_S - 100).is_ok());
         assert_eq!(usage.of("anna").unwrap().day(NOW_S).requests, 3);
     }
 
     #[test]
     fn an_answer_is_cut_at_the_rest_of_the_day() {
         let (key, mut usage) = (key(None, Some(100)), UsageTable::default());
-        let first = usage.hold(&key, estimate(30, 50), NOW_S).unwrap();
-        assert_eq!(first, estimate(30, 50));
-        let second = usage.hold(&key, estimate(15, 50), NOW_S).unwrap();
-        assert_eq!(second, estimate(15, 5), "the first turn holds its tokens while it runs");
+        let first = usage.hold(&key, UsageCounts::of_tokens(30, 50), NOW_S).unwrap();
+        assert_eq!(first, UsageCounts::of_tokens(30, 50));
+        let second = usage.hold(&key, UsageCounts::of_tokens(15, 50), NOW_S).unwrap();
+        assert_eq!(second, UsageCounts::of_tokens(15, 5), "the first turn holds its tokens while it runs");
         let spent = SpentQuota { limit: 100, rest_tokens: Some(0), wait_s: DAY_S - 100 };
-        assert_eq!(usage.hold(&key, estimate(0, 1), NOW_S), Err(spent));
-        usage.settle("anna", first, NOW_S, estimate(20, 10), NOW_S);
-        usage.settle("anna", second, NOW_S, estimate(0, 0), NOW_S);
+        assert_eq!(usage.hold(&key, UsageCounts::of_tokens(0, 1), NOW_S), Err(spent));
+        usage.settle("anna", first, NOW_S, UsageCounts::of_tokens(20, 10), NOW_S);
+        usage.settle("anna", second, NOW_S, UsageCounts::of_tokens(0, 0), NOW_S);
         assert_eq!(usage.rest(&key, NOW_S).tokens, Some(70));
-        assert!(usage.hold(&key, estimate(90, 1), NOW_S).is_err(), "the input alone is more than the rest");
-        assert_eq!(usage.hold(&key, estimate(90, 9), NOW_S + DAY_S).unwrap(), estimate(90, 9));
+        assert!(
+            usage.hold(&key, UsageCounts::of_tokens(90, 1), NOW_S).is_err(),
+            "the input alone is more than the rest"
+        );
+        assert_eq!(
+            usage.hold(&key, UsageCounts::of_tokens(90, 9), NOW_S + DAY_S).unwrap(),
+            UsageCounts::of_tokens(90, 9)
+        );
     }
 
     #[test]
     fn an_input_beyond_its_estimate_is_paid_the_next_day() {
         let (key, mut usage) = (key(None, Some(100)), UsageTable::default());
-        let held = usage.hold(&key, estimate(10, 10), NOW_S).unwrap();
-        usage.settle("anna", held, NOW_S, estimate(120, 10), NOW_S);
+        let held = usage.hold(&key, UsageCounts::of_tokens(10, 10), NOW_S).unwrap();
+        usage.settle("anna", held, NOW_S, UsageCounts::of_tokens(120, 10), NOW_S);
         assert_eq!(usage.rest(&key, NOW_S).tokens, Some(0));
         assert_eq!(usage.rest(&key, NOW_S + DAY_S).tokens, Some(70));
         assert_eq!(usage.rest(&key, NOW_S + 2 * DAY_S).tokens, Some(100));
@@ -299,16 +296,16 @@ mod tests {
     fn usage_of_a_month_is_kept_and_removed_keys_are_forgotten() {
         let (key, mut usage) = (key(None, None), UsageTable::default());
         for day in 0..40 {
-            usage.count_request(&key, NOW_S + day * DAY_S).unwrap();
-            let held = usage.hold(&key, estimate(1, 1), NOW_S + day * DAY_S).unwrap();
             let time_s = NOW_S + day * DAY_S;
-            usage.settle("anna", held, time_s, estimate(3, 4), time_s);
+            usage.hold(&key, UsageCounts::REQUEST, time_s).unwrap();
+            let held = usage.hold(&key, UsageCounts::of_tokens(1, 1), time_s).unwrap();
+            usage.settle("anna", held, time_s, UsageCounts::of_tokens(3, 4), time_s);
         }
         let days: Vec<_> = usage.of("anna").unwrap().days().collect();
         assert_eq!(days.len(), DAYS_KEPT);
         assert_eq!(
             days[0],
-            (NOW_S - 100 + 9 * DAY_S, DayUsage { requests: 1, input_tokens: 3, output_tokens: 4 })
+            (NOW_S - 100 + 9 * DAY_S, UsageCounts { requests: 1, input_tokens: 3, output_tokens: 4 })
         );
         let text = serde_json::to_string(&usage).unwrap();
         assert_eq!(serde_json::from_str::<UsageTable>(&text).unwrap(), usage);
@@ -326,12 +323,12 @@ mod tests {
             let (key, mut usage) = (key(None, Some(limit)), UsageTable::default());
             let mut running = Vec::new();
             for (input, output, percent, ends) in requests {
-                if let Ok(held) = usage.hold(&key, estimate(input, output), NOW_S) {
-                    prop_assert!(held.output >= 1 && held.output <= output);
+                if let Ok(held) = usage.hold(&key, UsageCounts::of_tokens(input, output), NOW_S) {
+                    prop_assert!(held.output_tokens >= 1 && held.output_tokens <= output);
                     running.push((held, percent));
                 }
                 if ends && let Some((held, percent)) = running.pop() {
-                    let used = estimate(held.input * percent / 100, held.output * percent / 100);
+                    let used = UsageCounts::of_tokens(held.input_tokens * percent / 100, held.output_tokens * percent / 100);
                     usage.settle("anna", held, NOW_S, used, NOW_S);
                 }
             }

@@ -43,6 +43,13 @@ pub(crate) struct PreparedSession {
     pub(crate) messages_left_out: usize,
 }
 
+impl PreparedSession {
+    /// A session whose turn begins with these messages, and replaces none.
+    pub(crate) fn new(session: SessionId, messages: Vec<Message>, messages_left_out: usize) -> Self {
+        Self { session, messages, is_resumed: false, replaces: None, messages_left_out }
+    }
+}
+
 /// The session decided for a request, before any change.
 #[derive(Debug, PartialEq, Eq)]
 enum SessionChoice {
@@ -110,10 +117,7 @@ struct Seeker<'a> {
 impl Seeker<'_> {
     /// Chooses a session and makes it ready; none if it changed meanwhile.
     async fn prepare(&self) -> Result<Option<ReadySession>, ApiError> {
-        if let Some(ready) = self.resume_unanswered().await? {
-            return Ok(Some(ready));
-        }
-        if let Some(session) = self.named_with_same_request().await? {
+        if let Some(session) = self.unanswered().await? {
             return match self.take(session) {
                 Ok(slot) => Ok(Some((self.resumed(session).await?, slot))),
                 Err(holder) => wait_if_hung_up(holder).await.map(|()| None).map_err(Into::into),
@@ -153,37 +157,33 @@ impl Seeker<'_> {
         self.gateway.inner.session_slots.take(session, self.steps.downgrade())
     }
 
-    /// Takes up the unanswered turn with the same messages and settings, in whichever session it is.
-    async fn resume_unanswered(&self) -> Result<Option<ReadySession>, ApiError> {
-        let project = self.gateway.caller.project();
-        let found = self.gateway.index().take_unanswered(&self.request.messages, project);
-        let Some(session) = found.filter(|_| self.request.session.is_none()) else { return Ok(None) };
-        if !self.client.session(session).info().await.is_ok_and(|info| info.pending) {
+    /// The session whose unanswered turn has all of the request's messages and settings: the named one, as the chat page
+    /// resumes a turn, or else whichever has it. The turn that begins a branch holds its history too.
+    async fn unanswered(&self) -> Result<Option<SessionId>, ApiError> {
+        let all = &self.request.messages;
+        let noted = self.gateway.index().take_unanswered(all, self.gateway.caller.project());
+        let session = match self.request.session.as_deref() {
+            None => noted,
+            Some("new") => None,
+            Some(name) => Some(conversation(self.gateway, name).await?.session),
+        };
+        let is_after = matches!(self.request.place, RequestPlace::AfterMessages | RequestPlace::Pending);
+        let Some(session) = session.filter(|_| is_after) else { return Ok(None) };
+        let handle = self.client.session(session);
+        let is_unnamed = self.request.session.is_none();
+        // The turn of a long history lacks its oldest messages.
+        let is_it = |pending: Vec<Message>| is_unnamed || same_messages(&pending, all);
+        if !handle.pending_messages().await.ok().flatten().is_some_and(is_it) {
             return Ok(None);
         }
         if self.is_same_request(session, None).await? {
-            let slot = self.take(session).map_err(|_| ClientError::Busy)?;
-            return Ok(Some((self.resumed(session).await?, slot)));
+            return Ok(Some(session));
         }
         // The request now has other settings, tools or system text, which the begun turn cannot take any more.
-        if !discard_unused(self.gateway, session).await {
-            self.client.session(session).abandon().await?;
+        if is_unnamed && !discard_unused(self.gateway, session).await {
+            handle.abandon().await?;
         }
         Ok(None)
-    }
-
-    /// The session that the request names, if its unanswered turn has all of the request's messages and settings: so the
-    /// chat page resumes a turn. The turn that begins a branch holds its history too.
-    async fn named_with_same_request(&self) -> Result<Option<SessionId>, ApiError> {
-        let name = self.request.session.as_deref().filter(|name| *name != "new");
-        let Some(name) = name else { return Ok(None) };
-        let session = conversation(self.gateway, name).await?.session;
-        if !matches!(self.request.place, RequestPlace::AfterMessages | RequestPlace::Pending) {
-            return Ok(None);
-        }
-        let pending = self.client.session(session).pending_messages().await?;
-        let repeats = pending.is_some_and(|pending| same_messages(&pending, &self.request.messages));
-        Ok((repeats && self.is_same_request(session, None).await?).then_some(session))
     }
 
     /// Whether the pending turn was begun with all settings of the request, its system text and its tools. A turn keeps
@@ -200,20 +200,16 @@ impl Seeker<'_> {
         let Some(pending) = handle.pending_settings().await? else { return Ok(false) };
         let mut wanted = self.template.settings();
         wanted.supersedes_from = replaces.unwrap_or(pending.supersedes_from);
-        Ok(pending.serve(wanted, self.request.sampling.seed.is_some())
-            && self.pinned_in(session).await? == handle.system().await?)
+        Ok(pending.serve(wanted, self.request.seed.is_some())
+            && self.pinned_in(Some(session)).await? == handle.system().await?)
     }
 
-    /// The messages to pin to a session for the request. A named session keeps its own text if the request has none; an
-    /// empty text removes it.
-    async fn pinned_in(&self, session: SessionId) -> Result<Vec<Message>, ClientError> {
-        self.pinned_messages(self.request.session.is_some().then_some(session)).await
-    }
-
-    /// The request's system text and tools; without a text, that of this session.
-    async fn pinned_messages(&self, own: Option<SessionId>) -> Result<Vec<Message>, ClientError> {
+    /// The messages to pin to a session for the request: its system text and tools. A session that it names keeps its own
+    /// text if the request has none, also in a branch of its; an empty text removes it.
+    async fn pinned_in(&self, session: Option<SessionId>) -> Result<Vec<Message>, ClientError> {
         let mut pinned = pinned(self.request);
-        if let Some(session) = own.filter(|_| self.request.system.is_empty()) {
+        let keeps_text = self.request.session.is_some() && self.request.system.is_empty();
+        if let Some(session) = session.filter(|_| keeps_text) {
             let system = self.client.session(session).system().await?.into_iter();
             pinned
                 .splice(0..0, system.filter(|message| !message.text.is_empty() && !is_definitions(message)));
@@ -267,7 +263,7 @@ impl Seeker<'_> {
                         }
                         Some(choice) => return choice,
                         // Another program continued it; index its present messages.
-                        None => self.gateway.index().learn(&conversation),
+                        None => self.gateway.index().learn(conversation),
                     },
                     Err(error) => {
                         tracing::debug!(%error, "a proposed session cannot be read");
@@ -291,13 +287,11 @@ impl Seeker<'_> {
         check(self.template, &messages)?;
         let is_chosen = matches!(self.request.place, RequestPlace::BranchAfter(_));
         let parent = branch.filter(|_| is_chosen).map(|branch| branch.session_id);
-        let system = self.pinned_messages(parent).await?;
+        let system = self.pinned_in(parent).await?;
         let project = self.gateway.caller.project().map(str::to_owned);
         let session = self.client.new_session(NewSession { system, branch, project, root: None }).await?;
         let slot = self.take(session).map_err(|_| ClientError::Busy)?;
-        let prepared =
-            PreparedSession { session, messages, is_resumed: false, replaces: None, messages_left_out };
-        Ok((prepared, slot))
+        Ok((PreparedSession::new(session, messages, messages_left_out), slot))
     }
 
     /// Begins a branch before the turn that runs in a session, so that both requests are answered.
@@ -322,7 +316,7 @@ impl Seeker<'_> {
     ) -> Result<ReadySession, ApiError> {
         let handle = self.client.session(session);
         check(self.template, self.new)?;
-        let system = self.pinned_in(session).await?;
+        let system = self.pinned_in(Some(session)).await?;
         let pending = handle.pending_messages().await?;
         let is_pending = pending.as_ref().is_some_and(|pending| same_messages(pending, self.new));
         if self.request.place == RequestPlace::Pending && !is_pending {
@@ -390,7 +384,8 @@ async fn runs_other_turn(client: &Client, session: SessionId, new: &[Message]) -
     Ok(pending.is_some_and(|pending| !same_messages(&pending, new)) && handle.is_busy().await?)
 }
 
-fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> {
+/// Whether a turn takes these messages.
+pub(crate) fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> {
     TurnInput { messages: messages.to_vec(), ..template.clone() }.check()
 }
 
@@ -404,7 +399,7 @@ async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, Api
             // Last used first.
             let listed = gateway.index().list(gateway.caller.project());
             let is_last = name == "last";
-            let ids = listed.iter().map(|one| one.session);
+            let ids = listed.iter().map(|(one, _)| one.session);
             let is_meant = |id: &SessionId| is_last || id.to_string().starts_with(&wanted);
             let mut found = ids.filter(is_meant).take(if is_last { 1 } else { 2 });
             match (found.next().filter(|_| !wanted.is_empty()), found.next()) {
@@ -475,11 +470,9 @@ fn turn_at(conversation: &Conversation, seq: u64) -> Result<(usize, &Conversatio
 fn match_session(conversation: &Conversation, before: &[Message], fits: bool) -> Option<SessionChoice> {
     let session = conversation.session;
     let turns = agreement(&conversation.turns, before)?;
-    let Some(next) = conversation.turns.get(turns) else {
-        return Some(SessionChoice::Session { session, replaces: None, left_out: 0 });
-    };
-    if turns + 1 == conversation.turns.len() || !fits {
-        return Some(SessionChoice::Session { session, replaces: Some(next.replaced_from), left_out: 0 });
+    let replaces = conversation.turns.get(turns).map(|next| next.replaced_from);
+    if turns + 1 >= conversation.turns.len() || !fits {
+        return Some(SessionChoice::Session { session, replaces, left_out: 0 });
     }
     let shared = conversation.turns.get(turns.checked_sub(1)?)?;
     let branch = BranchPoint { session_id: session, link_hash: shared.link_hash };

@@ -1,12 +1,8 @@
 //! The turns that the chat page begins. Such a turn goes on when its tab is closed, and each tab that shows the session
 //! follows it. A turn keeps its request's slot, so there are at most as many as slots.
 
-use std::{collections::HashMap, sync::Arc};
-
 use axum::response::Response;
-use baton_proto::ids::SessionId;
 use futures::{Stream, stream};
-use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -20,10 +16,6 @@ use crate::http::{
 const MAX_FOLLOWERS: usize = 16;
 /// Most remarks about the nodes of one turn; further ones are left out.
 const MAX_NOTES: usize = 16;
-
-/// The turns of the page that run, by their session.
-#[derive(Clone, Default)]
-pub(crate) struct LiveTurns(Arc<Mutex<HashMap<SessionId, Arc<LiveTurn>>>>);
 
 /// A turn that runs.
 pub(crate) struct LiveTurn {
@@ -40,37 +32,6 @@ pub(crate) struct Progress {
     pub(crate) text: String,
     notes: Vec<String>,
     pub(crate) end: Option<Value>,
-}
-
-impl std::fmt::Debug for LiveTurns {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LiveTurns")
-    }
-}
-
-impl LiveTurns {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<LiveTurn>>> {
-        // Each change is one call of the map, so a panic leaves it whole.
-        self.0.lock()
-    }
-
-    /// Whether a turn of the page runs in a session.
-    pub(crate) fn has(&self, session: SessionId) -> bool {
-        self.lock().contains_key(&session)
-    }
-
-    pub(crate) fn find(&self, session: SessionId) -> Result<Arc<LiveTurn>, ApiError> {
-        let message = "no answer of the page is under way in this conversation";
-        self.lock().get(&session).cloned().ok_or_else(|| ApiError::new("no_answer", message))
-    }
-
-    /// Forgets a turn, unless a newer one has its session by now.
-    pub(crate) fn remove(&self, session: SessionId, turn: &Arc<LiveTurn>) {
-        let mut turns = self.lock();
-        if turns.get(&session).is_some_and(|here| Arc::ptr_eq(here, turn)) {
-            turns.remove(&session);
-        }
-    }
 }
 
 impl LiveTurn {
@@ -198,17 +159,5 @@ mod tests {
             turn.note("again".to_owned());
         }
         assert_eq!(turn.progress.borrow().notes.len(), MAX_NOTES);
-    }
-
-    #[test]
-    fn a_turn_that_ends_late_does_not_hide_the_next_one() {
-        let (turns, session) = (LiveTurns::default(), SessionId([1; 32]));
-        let (old, new) = (Arc::new(turn()), Arc::new(turn()));
-        turns.lock().insert(session, old.clone());
-        turns.lock().insert(session, new.clone());
-        turns.remove(session, &old);
-        assert!(turns.has(session));
-        turns.remove(session, &new);
-        assert!(!turns.has(session));
     }
 }

@@ -12,13 +12,11 @@ use std::{
 
 use baton_proto::{
     ids::SessionId,
-    link::BranchPoint,
     record::{Message, Role},
     text::is_same_place,
     tools::canonical_answer,
 };
 
-use crate::form::tools::may_call;
 use baton_client::{Conversation, ConversationTurn};
 
 /// Most indexed sessions. The least recently used is forgotten first; a request for it begins a new session.
@@ -32,25 +30,11 @@ pub(crate) const MAX_PROPOSALS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct WordsMark(u64);
 
-/// A session's marks and list entry.
+/// A session with its marks: one for each turn, in place of the turns themselves.
 #[derive(Debug)]
 struct IndexedSession {
     marks: Vec<WordsMark>,
-    summary: SessionSummary,
-}
-
-/// A session as a list shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SessionSummary {
-    pub(crate) session: SessionId,
-    /// Its title.
-    pub(crate) title: String,
-    /// Its project; none for the owner's.
-    pub(crate) project: Option<String>,
-    pub(crate) turns: usize,
-    pub(crate) used_ms: u64,
-    /// The point at which it left another session.
-    pub(crate) branch: Option<BranchPoint>,
+    conversation: Conversation,
 }
 
 /// The sessions, indexed by their messages.
@@ -73,28 +57,21 @@ impl SessionIndex {
     }
 
     /// Indexes a session's present messages, in place of earlier ones.
-    pub(crate) fn learn(&mut self, conversation: &Conversation) {
-        self.forget(conversation.session);
+    pub(crate) fn learn(&mut self, mut conversation: Conversation) {
+        let session = conversation.session;
+        self.forget(session);
         let mut mark = WordsMark(0);
         let mut marks = Vec::with_capacity(conversation.turns.len());
-        for (index, turn) in conversation.turns.iter().enumerate() {
+        for (index, turn) in std::mem::take(&mut conversation.turns).iter().enumerate() {
             mark = self.extend(mark, &turn.messages);
             marks.push(mark);
-            self.at.entry(mark).or_default().push((conversation.session, index + 1));
+            self.at.entry(mark).or_default().push((session, index + 1));
         }
         self.marks += marks.len();
-        let summary = SessionSummary {
-            session: conversation.session,
-            title: conversation.title.clone(),
-            project: conversation.project.clone(),
-            turns: marks.len(),
-            used_ms: conversation.used_ms,
-            branch: conversation.branch,
-        };
-        self.sessions.insert(conversation.session, IndexedSession { marks, summary });
+        self.sessions.insert(session, IndexedSession { marks, conversation });
         while self.sessions.len() > MAX_SESSIONS || (self.marks > MAX_MARKS && self.sessions.len() > 1) {
-            let oldest = self.sessions.values().map(|entry| &entry.summary).min_by_key(|one| one.used_ms);
-            let Some(oldest) = oldest.map(|one| one.session) else { break };
+            let all = self.sessions.values().map(|one| &one.conversation);
+            let Some(oldest) = all.min_by_key(|one| one.used_ms).map(|one| one.session) else { break };
             self.forget(oldest);
         }
     }
@@ -113,13 +90,14 @@ impl SessionIndex {
         }
     }
 
-    /// The indexed sessions of a project, or of all, last used first.
-    pub(crate) fn list(&self, project: Option<&str>) -> Vec<SessionSummary> {
-        let is_of =
-            |one: &&SessionSummary| project.is_none() || is_same_place(one.project.as_deref(), project);
-        let all = self.sessions.values().map(|entry| &entry.summary);
-        let mut listed: Vec<SessionSummary> = all.filter(is_of).cloned().collect();
-        listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
+    /// The indexed sessions of a project, or of all, last used first: each without its turns, and their number.
+    pub(crate) fn list(&self, project: Option<&str>) -> Vec<(Conversation, usize)> {
+        let is_of = |one: &&IndexedSession| {
+            project.is_none() || is_same_place(one.conversation.project.as_deref(), project)
+        };
+        let listed = self.sessions.values().filter(is_of);
+        let mut listed: Vec<_> = listed.map(|one| (one.conversation.clone(), one.marks.len())).collect();
+        listed.sort_by_key(|(one, _)| std::cmp::Reverse((one.used_ms, one.session)));
         listed
     }
 
@@ -129,9 +107,9 @@ impl SessionIndex {
         let mark = self.extend(WordsMark(0), messages);
         let occurrences = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
         let found = occurrences.iter().filter_map(|(id, turns)| {
-            let one = &self.sessions.get(id)?.summary;
-            let is_of = is_same_place(one.project.as_deref(), project);
-            is_of.then_some((one.turns == *turns, one.used_ms, *id))
+            let IndexedSession { marks, conversation } = self.sessions.get(id)?;
+            let is_of = is_same_place(conversation.project.as_deref(), project);
+            is_of.then_some((marks.len() == *turns, conversation.used_ms, *id))
         });
         let mut found: Vec<_> = found.collect();
         found.sort_unstable_by(|a, b| b.cmp(a));
@@ -198,27 +176,27 @@ fn same(a: &Message, b: &Message) -> bool {
 /// not as their original text.
 fn canonical(message: &Message) -> Cow<'_, str> {
     match message.role {
-        Role::Assistant if may_call(&message.text) => Cow::Owned(canonical_answer(&message.text).to_string()),
+        Role::Assistant => Cow::Owned(canonical_answer(&message.text).to_string()),
         _ => Cow::Borrowed(message.text.trim()),
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use baton_proto::ids::{LinkHash, NodeId};
 
     use super::*;
     use crate::form::completion::split;
 
-    fn user(text: &str) -> Message {
+    pub(crate) fn user(text: &str) -> Message {
         Message::new(Role::User, text)
     }
 
-    fn answer(text: &str) -> Message {
+    pub(crate) fn answer(text: &str) -> Message {
         Message::new(Role::Assistant, text)
     }
 
-    fn conversation(number: u8, used_ms: u64, said: &[(&str, &str)]) -> Conversation {
+    pub(crate) fn conversation(number: u8, used_ms: u64, said: &[(&str, &str)]) -> Conversation {
         let turn = |(seq, (question, reply)): (usize, &(&str, &str))| ConversationTurn {
             seq: seq as u64,
             replaced_from: seq as u64,
@@ -236,8 +214,8 @@ mod tests {
         let mut index = SessionIndex::default();
         let first = conversation(1, 10, &[("hi", "hello"), ("how are you?", "well")]);
         let second = conversation(2, 5, &[("hi", "hello")]);
-        index.learn(&first);
-        index.learn(&second);
+        index.learn(first.clone());
+        index.learn(second.clone());
         let said = [user("hi"), answer(" hello\n")];
         assert_eq!(index.propose(&said, None), [second.session, first.session]);
         let said = [user("hi"), answer("hello"), user("how are you?"), answer("well")];
@@ -247,7 +225,7 @@ mod tests {
         index.forget(second.session);
         assert_eq!(index.propose(&[user("hi"), answer("hello")], None), [first.session]);
         // Its former messages are forgotten when it is learned again.
-        index.learn(&conversation(1, 2, &[("hi", "good day")]));
+        index.learn(conversation(1, 2, &[("hi", "good day")]));
         assert!(index.propose(&[user("hi"), answer("hello")], None).is_empty());
         assert_eq!(index.marks, 1);
     }
@@ -258,7 +236,7 @@ mod tests {
         for number in 0..=MAX_SESSIONS {
             let mut one = conversation(0, number as u64, &[("hi", &number.to_string())]);
             one.session.0[..8].copy_from_slice(&(number as u64).to_le_bytes());
-            index.learn(&one);
+            index.learn(one);
         }
         assert_eq!(index.sessions.len(), MAX_SESSIONS);
         assert!(index.propose(&[user("hi"), answer("0")], None).is_empty());
@@ -304,14 +282,14 @@ mod tests {
             project: Some("anna".to_owned()),
             ..conversation(1, 5, &[("  hi\n you ", "hello")])
         };
-        index.learn(&of_anna);
-        index.learn(&conversation(2, 9, &[("long", "x"), ("y", "z")]));
+        index.learn(of_anna.clone());
+        index.learn(conversation(2, 9, &[("long", "x"), ("y", "z")]));
         let said = [user("  hi\n you "), answer("hello")];
         assert_eq!(index.propose(&said, Some("anna")), [of_anna.session]);
         assert!(index.propose(&said, Some("ben")).is_empty());
         assert!(index.propose(&said, None).is_empty(), "the owner's programs do not continue it either");
         let listed = |project| {
-            let list = index.list(project).into_iter().map(|one| (one.title, one.turns));
+            let list = index.list(project).into_iter().map(|(one, turns)| (one.title, turns));
             list.collect::<Vec<_>>()
         };
         assert_eq!(listed(Some("ANNA")), [("hi you".to_owned(), 1)]);

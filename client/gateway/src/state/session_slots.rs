@@ -7,7 +7,7 @@ use baton_proto::ids::SessionId;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc::WeakUnboundedSender, watch};
 
-use crate::form::steps::Step;
+use crate::{form::steps::Step, state::live_turns::LiveTurn};
 
 /// The sessions in which requests take turns; as many as there are requests.
 #[derive(Clone, Default)]
@@ -17,6 +17,8 @@ pub(crate) struct SessionSlots(Arc<Mutex<HashMap<SessionId, SlotHolder>>>);
 #[derive(Clone)]
 pub(crate) struct SlotHolder {
     steps: WeakUnboundedSender<Step>,
+    /// The turn, if the page began it.
+    live: Option<Arc<LiveTurn>>,
     held: watch::Receiver<()>,
 }
 
@@ -44,7 +46,7 @@ impl SessionSlots {
         if let Some(holder) = holders.get(&session) {
             return Err(holder.clone());
         }
-        holders.insert(session, SlotHolder { steps, held });
+        holders.insert(session, SlotHolder { steps, live: None, held });
         Ok(SessionSlot { slots: self.clone(), session, _held: sender })
     }
 
@@ -53,9 +55,24 @@ impl SessionSlots {
         self.0.lock().get(&session).cloned()
     }
 
-    /// Whether a request is being answered in a session.
-    pub(crate) fn is_held(&self, session: SessionId) -> bool {
-        self.holder(session).is_some_and(|holder| !holder.has_hung_up())
+    /// Notes that the page follows the turn of the request that holds a session.
+    pub(crate) fn set_live(&self, session: SessionId, turn: &Arc<LiveTurn>) {
+        if let Some(holder) = self.0.lock().get_mut(&session) {
+            holder.live = Some(turn.clone());
+        }
+    }
+
+    /// The page's turn that runs in a session.
+    pub(crate) fn live(&self, session: SessionId) -> Option<Arc<LiveTurn>> {
+        self.holder(session)?.live.filter(|turn| turn.progress.borrow().end.is_none())
+    }
+
+    /// For whom a request is being answered in a session: for the page, whose tabs can follow, or a program.
+    pub(crate) fn reader(&self, session: SessionId) -> Option<&'static str> {
+        if self.live(session).is_some() {
+            return Some("page");
+        }
+        self.holder(session).filter(|holder| !holder.has_hung_up()).map(|_| "program")
     }
 }
 
@@ -74,12 +91,6 @@ impl SlotHolder {
 impl Drop for SessionSlot {
     fn drop(&mut self) {
         self.slots.0.lock().remove(&self.session);
-    }
-}
-
-impl std::fmt::Debug for SessionSlots {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SessionSlots")
     }
 }
 

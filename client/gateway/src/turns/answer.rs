@@ -2,11 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_proto::{
-    ErrorCode,
-    ids::SessionId,
-    record::{Message, RecordKind},
-};
+use baton_proto::{ErrorCode, ids::SessionId, record::RecordKind, turn::Sampling};
 use futures::{Stream, StreamExt as _, future::join_all, stream};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -19,22 +15,22 @@ use crate::{
         tools::{AnswerParser, EndedAnswer},
     },
     http::api_error::ApiError,
-    keys::{accounts::Charge, usage::TokenEstimate},
+    keys::{accounts::Charge, usage::UsageCounts},
     memory::GatewayMemory,
     sessions::{
         carried_history::{fit, starts},
-        choice::{PreparedSession, pinned, prepare_session},
+        choice::{PreparedSession, check, pinned, prepare_session},
         unanswered::forget_failed,
     },
     state::{
         Gateway,
-        ephemeral_sessions::{EphemeralHistory, EphemeralSession, IDLE_TIME},
+        ephemeral_sessions::{EphemeralSession, IDLE_TIME},
         request_slots::RequestSlot,
     },
 };
 use baton_client::{
-    ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MemoryHint, RouteOptions, SessionHandle,
-    TokenReport, TurnEvent, TurnInput, TurnOutcome,
+    ClientError, DEFAULT_OUTPUT_TOKENS, MODEL_OUTPUT_TOKENS, MemoryHint, NewSession, RouteOptions,
+    SessionHandle, TokenReport, TurnEvent, TurnInput, TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
@@ -123,19 +119,21 @@ pub(crate) async fn start(
     let mut template = gateway.config().template.clone();
     template.route.model = request.model.clone().or(template.route.model);
     template.max_output_tokens = request.max_tokens.unwrap_or(template.max_output_tokens);
-    // Below 2^53: programs whose numbers are floats send it back unchanged.
-    let seed = u64::from_le_bytes(baton_keys::secret::random_bytes()) >> 11;
-    template.sampling = request.sampling.with_defaults(template.sampling.temperature, seed);
     template.json_schema = request.json_schema.clone();
-    template.sampling.logprobs = request.logprobs.map_or(0, LogprobsRequest::requested_alternatives);
+    template.sampling = Sampling {
+        temperature: request.temperature.unwrap_or(template.sampling.temperature),
+        // Below 2^53: programs whose numbers are floats send it back unchanged.
+        seed: request.seed.unwrap_or(u64::from_le_bytes(baton_keys::secret::random_bytes()) >> 11),
+        logprobs: request.logprobs.map_or(0, LogprobsRequest::requested_alternatives),
+        ..request.sampling.clone()
+    };
     let most = match template.max_output_tokens {
         MODEL_OUTPUT_TOKENS => DEFAULT_OUTPUT_TOKENS,
         tokens => tokens,
     };
-    let charge =
-        gateway.hold_tokens(TokenEstimate { input: request.input_estimate(), output: most.into() })?;
+    let charge = gateway.hold(UsageCounts::of_tokens(request.input_estimate(), most.into()))?;
     if let Some(charge) = &charge {
-        let rest = u32::try_from(charge.held().output).unwrap_or(u32::MAX);
+        let rest = u32::try_from(charge.held().output_tokens).unwrap_or(u32::MAX);
         if rest < most {
             template.max_output_tokens = rest;
         }
@@ -144,33 +142,34 @@ pub(crate) async fn start(
     let (sender, steps) = mpsc::unbounded_channel();
     let (model, parser) = (request.model.clone().unwrap_or_default(), request.answer_parser());
     let writer = StepWriter::new(sender, template.route.model.clone(), charge);
-    let gateway = gateway.clone();
-    if request.is_ephemeral() {
-        let prepared = prepare_ephemeral(&gateway, &template, &request).await?;
-        let (session, seq) = (prepared.session.id, prepared.history.turns);
-        gateway.clone().spawn(async move {
-            let ending = run_ephemeral(&gateway, prepared, template, &request, writer).await;
-            drop(slot);
-            join_all(ending.into_iter().map(EphemeralSession::end)).await;
-        });
-        return Ok(RunningTurn { session, seq, model, parser, steps });
-    }
-    let (prepared, session_slot) = prepare_session(&gateway, &request, &template, &writer.steps).await?;
+    let (ephemeral, prepared, session_slot) = if request.is_ephemeral() {
+        let (ephemeral, prepared) = prepare_ephemeral(gateway, &template, &request).await?;
+        template.route.reconcile = false;
+        (Some(ephemeral), prepared, None)
+    } else {
+        let (prepared, taken) = prepare_session(gateway, &request, &template, &writer.steps).await?;
+        (None, prepared, Some(taken))
+    };
     let session = prepared.session;
-    let seq = gateway.client().session(session).info().await?.turns;
+    let client = ephemeral.as_ref().map_or(gateway.client(), |ephemeral| &ephemeral.client);
+    let (handle, gateway) = (client.session(session), gateway.clone());
+    let seq = handle.info().await?.turns;
+    let turn = PreparedTurn { gateway: gateway.clone(), request, template, handle, prepared, writer };
     gateway.clone().spawn(async move {
-        run(&gateway, prepared, template, &request, writer).await;
-        drop((slot, session_slot));
-        settle_devices(&gateway, session).await;
+        match ephemeral {
+            Some(ephemeral) => {
+                let ending = turn.run_ephemeral(ephemeral).await;
+                drop(slot);
+                join_all(ending.into_iter().map(EphemeralSession::end)).await;
+            }
+            None => {
+                turn.run().await;
+                drop((slot, session_slot));
+                settle_devices(&gateway, session).await;
+            }
+        }
     });
     Ok(RunningTurn { session, seq, model, parser, steps })
-}
-
-/// An ephemeral session, ready for the turn.
-struct PreparedEphemeral {
-    history: EphemeralHistory,
-    session: EphemeralSession,
-    turn: PreparedSession,
 }
 
 /// Takes the idle session that has the messages before the new ones, or begins a new one.
@@ -178,70 +177,30 @@ async fn prepare_ephemeral(
     gateway: &Gateway,
     template: &TurnInput,
     request: &CompletionRequest,
-) -> Result<PreparedEphemeral, ApiError> {
+) -> Result<(EphemeralSession, PreparedSession), ApiError> {
     let (before, new) = split(&request.messages);
     let (project, pinned) = (gateway.caller.project(), pinned(request));
-    let check = |messages: &[Message]| TurnInput { messages: messages.to_vec(), ..template.clone() }.check();
     let mut continued = None;
     if !new.is_empty() {
-        check(new)?;
+        check(template, new)?;
         // A session may have begun without the oldest messages.
         continued = starts(&request.messages, before.len()).find_map(|start| {
             Some((start, gateway.inner.idle_sessions.take(project, &pinned, before.get(start..)?)?))
         });
     }
-    let (messages, messages_left_out, (history, session)) = match continued {
+    let (messages, messages_left_out, session) = match continued {
         Some((start, idle)) => (new.to_vec(), start, idle),
         None => {
             let mut messages = request.messages.clone();
             let left_out = fit(&mut messages, before.len());
-            check(&messages)?;
-            let session = EphemeralSession::begin(gateway.client(), pinned.clone()).await?;
+            check(template, &messages)?;
             let project = project.map(str::to_owned);
-            let history = EphemeralHistory { project, pinned, messages: Vec::new(), turns: 0 };
-            (messages, left_out, (history, session))
+            let begun = NewSession { system: pinned, project, ..NewSession::default() };
+            (messages, left_out, EphemeralSession::begin(gateway.client(), begun).await?)
         }
     };
-    let turn = PreparedSession {
-        session: session.id,
-        messages,
-        is_resumed: false,
-        replaces: None,
-        messages_left_out,
-    };
-    Ok(PreparedEphemeral { history, session, turn })
-}
-
-/// Runs an ephemeral turn. Returns the sessions that end now.
-async fn run_ephemeral(
-    gateway: &Gateway,
-    prepared: PreparedEphemeral,
-    mut template: TurnInput,
-    request: &CompletionRequest,
-    mut writer: StepWriter,
-) -> Vec<EphemeralSession> {
-    let PreparedEphemeral { mut history, session, turn } = prepared;
-    template.route.reconcile = false;
-    let (sender, handle) = (writer.steps.clone(), session.client.session(session.id));
-    let result = attend(gateway, &handle, &turn, template, request, &mut writer).await;
-    if result.is_none() {
-        stop_attempts(&handle).await;
-    }
-    let idle = &gateway.inner.idle_sessions;
-    // In a page, no other task ends them.
-    let mut ending = idle.unused(IDLE_TIME, Instant::now());
-    match &result {
-        Some(Ok(outcome)) if request.retention == Retention::Brief => {
-            history.answered(turn.messages, &outcome.text);
-            ending.extend(idle.keep(history, session, Instant::now()));
-        }
-        _ => ending.push(session),
-    }
-    if let Some(result) = result {
-        // The program may send its next request at once: the session is there before.
-        let _ = sender.send(writer.last(result, request));
-    }
-    ending
+    let prepared = PreparedSession::new(session.id, messages, messages_left_out);
+    Ok((session, prepared))
 }
 
 /// Turns the events of a turn into steps for the program.
@@ -284,9 +243,7 @@ impl StepWriter {
                 }
                 let _ = steps.send(Step::Model(name.clone()));
                 self.model = Some(name);
-                if let Some(charge) = &mut self.charge {
-                    charge.note_asked();
-                }
+                self.charge.iter_mut().for_each(Charge::keep);
             }
             TurnEvent::AttemptFailed { node, code, reason, .. } => {
                 let failure = match code {
@@ -323,10 +280,10 @@ impl StepWriter {
         match result {
             Some(Ok(outcome)) => {
                 let tokens = &outcome.receipt.tokens;
-                let used = TokenEstimate { input: tokens.input.into(), output: tokens.output.into() };
+                let used = UsageCounts::of_tokens(tokens.input.into(), tokens.output.into());
                 charge.settle(used, gateway.now_s());
             }
-            Some(Err(_)) if !self.is_admitted => charge.settle(TokenEstimate::default(), gateway.now_s()),
+            Some(Err(_)) if !self.is_admitted => charge.settle(UsageCounts::default(), gateway.now_s()),
             _ => drop(charge),
         }
     }
@@ -382,34 +339,88 @@ fn api_error(error: ClientError, request: &CompletionRequest) -> ApiError {
     ApiError::unsupported(param, format!("no node that was asked {ability}: {error}"))
 }
 
-async fn run(
-    gateway: &Gateway,
-    prepared: PreparedSession,
+/// A turn of a request, ready to run.
+struct PreparedTurn {
+    gateway: Gateway,
+    request: CompletionRequest,
     template: TurnInput,
-    request: &CompletionRequest,
-    mut writer: StepWriter,
-) {
-    let session = prepared.session;
-    let (memory, steps) = (memory_of(gateway, request), writer.steps.clone());
-    let handle = gateway.client().session(session);
-    let result = attend(gateway, &handle, &prepared, template, request, &mut writer).await;
-    if result.is_none() && !writer.sent_text.items().is_empty() {
-        stop_attempts(&handle).await;
-    }
-    gateway.note_use(session);
-    match &result {
-        Some(Ok(_)) => gateway.learn(session).await,
-        Some(Err(error)) if forget_failed(gateway, request, session, prepared.is_resumed, error).await => {}
-        Some(Err(_)) | None => {
-            gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session)
+    handle: SessionHandle,
+    prepared: PreparedSession,
+    writer: StepWriter,
+}
+
+impl PreparedTurn {
+    /// Runs it in a session of the home.
+    async fn run(mut self) {
+        let (session, memory, steps) = (self.prepared.session, self.memory(), self.writer.steps.clone());
+        let result = self.attend().await;
+        if result.is_none() && !self.writer.sent_text.items().is_empty() {
+            stop_attempts(&self.handle).await;
+        }
+        let Self { gateway, request, prepared, writer, .. } = self;
+        gateway.note_use(session);
+        match &result {
+            Some(Ok(_)) => gateway.learn(session).await,
+            Some(Err(error))
+                if forget_failed(&gateway, &request, session, prepared.is_resumed, error).await => {}
+            Some(Err(_)) | None => {
+                gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session)
+            }
+        }
+        let Some(result) = result else { return };
+        let exchange = memory.zip(result.as_ref().ok().cloned());
+        // The receiver may be gone.
+        let _ = steps.send(writer.last(result, &request));
+        if let Some((memory, outcome)) = exchange {
+            memory.remember(gateway.caller.project(), &prepared.messages, &outcome).await;
         }
     }
-    let Some(result) = result else { return };
-    let exchange = memory.zip(result.as_ref().ok().cloned());
-    // The receiver may be gone.
-    let _ = steps.send(writer.last(result, request));
-    if let Some((memory, outcome)) = exchange {
-        memory.remember(gateway.caller.project(), &prepared.messages, &outcome).await;
+
+    /// Runs it in an ephemeral session. Returns the sessions that end now.
+    async fn run_ephemeral(mut self, session: EphemeralSession) -> Vec<EphemeralSession> {
+        let result = self.attend().await;
+        if result.is_none() {
+            stop_attempts(&self.handle).await;
+        }
+        let Self { gateway, request, handle, writer, .. } = self;
+        let idle = &gateway.inner.idle_sessions;
+        // In a page, no other task ends them.
+        let mut ending = idle.unused(IDLE_TIME, Instant::now());
+        match (&result, handle.conversation().await) {
+            (Some(Ok(_)), Ok(conversation)) if request.retention == Retention::Brief => {
+                ending.extend(idle.keep(pinned(&request), conversation, session, Instant::now()));
+            }
+            _ => ending.push(session),
+        }
+        if let Some(result) = result {
+            // The program may send its next request at once: the session is there before.
+            let steps = writer.steps.clone();
+            let _ = steps.send(writer.last(result, &request));
+        }
+        ending
+    }
+
+    /// Runs it until its end, and counts its tokens. None if its program hung up before.
+    async fn attend(&mut self) -> Option<Result<TurnOutcome, ClientError>> {
+        let memory = self.memory();
+        let Self { gateway, handle, prepared, template, writer, .. } = self;
+        writer.messages_left_out = prepared.messages_left_out;
+        let (steps, project) = (writer.steps.clone(), gateway.caller.project());
+        let hint = memory.map(|memory| memory.hint(project, prepared.session, &prepared.messages));
+        let turn = Box::pin(turn(handle, prepared, template.clone(), hint, |event| writer.event(event)));
+        let result = tokio::select! {
+            biased;
+            result = turn => Some(result),
+            () = steps.closed() => None,
+        };
+        writer.settle(gateway, result.as_ref().map(Result::as_ref));
+        result
+    }
+
+    /// The memory for the request; none if it declines memory, or its key has none.
+    fn memory(&self) -> Option<Arc<dyn GatewayMemory>> {
+        let memory = self.gateway.config().memory.clone();
+        memory.filter(|_| !self.request.declines_memory && self.gateway.caller.may_use_memory())
     }
 }
 
@@ -435,34 +446,6 @@ async fn settle_devices(gateway: &Gateway, session: SessionId) {
         tracing::warn!(%error, "what another device wrote could not be taken in");
     }
     gateway.learn(session).await;
-}
-
-/// The memory for a request; none if it declines memory, or its key has none.
-fn memory_of<'a>(gateway: &'a Gateway, request: &CompletionRequest) -> Option<&'a Arc<dyn GatewayMemory>> {
-    gateway.config().memory.as_ref().filter(|_| !request.declines_memory && gateway.caller.may_use_memory())
-}
-
-/// Runs a turn until its end, and counts its tokens. None if its program hung up before.
-async fn attend(
-    gateway: &Gateway,
-    handle: &SessionHandle,
-    prepared: &PreparedSession,
-    template: TurnInput,
-    request: &CompletionRequest,
-    writer: &mut StepWriter,
-) -> Option<Result<TurnOutcome, ClientError>> {
-    writer.messages_left_out = prepared.messages_left_out;
-    let (steps, project) = (writer.steps.clone(), gateway.caller.project());
-    let memory = memory_of(gateway, request);
-    let hint = memory.map(|memory| memory.hint(project, prepared.session, &prepared.messages));
-    let turn = Box::pin(turn(handle, prepared, template, hint, |event| writer.event(event)));
-    let result = tokio::select! {
-        biased;
-        result = turn => Some(result),
-        () = steps.closed() => None,
-    };
-    writer.settle(gateway, result.as_ref().map(Result::as_ref));
-    result
 }
 
 async fn turn(

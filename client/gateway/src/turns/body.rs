@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use axum::{
-    body::{Body, BodyDataStream, HttpBody as _},
+    body::{Body, BodyDataStream, Bytes, HttpBody as _},
     http::StatusCode,
 };
-use futures::StreamExt as _;
+use futures::{StreamExt as _, future::ready};
 use zeroize::Zeroizing;
 
 use crate::{
     http::api_error::ApiError,
+    keys::usage::UsageCounts,
     state::{Gateway, request_slots::RequestSlot},
 };
 
@@ -26,11 +27,12 @@ const BODY_TIME: Duration = Duration::from_secs(60);
 impl Gateway {
     /// Counts a request for a turn or for vectors as it comes, then reads its body as [`Gateway::read`] does.
     pub(crate) async fn receive(&self, body: Body) -> Result<(RequestSlot, Zeroizing<Vec<u8>>), ApiError> {
-        self.count_request()?;
+        let counted = self.count_request()?;
         let read = self.read(body).await;
-        if read.as_ref().is_err_and(|api_error| api_error.status() == StatusCode::TOO_MANY_REQUESTS) {
+        let is_crowded = |api_error: &ApiError| api_error.status() == StatusCode::TOO_MANY_REQUESTS;
+        if let Some(counted) = counted.filter(|_| read.as_ref().is_err_and(is_crowded)) {
             // The endpoint did nothing for it, and it will come again.
-            self.uncount_request();
+            counted.settle(UsageCounts::default(), self.now_s());
         }
         read
     }
@@ -64,18 +66,14 @@ impl Gateway {
 
     /// The error at once. The rest of the body is read and dropped for a while: a program that is cut off while it
     /// sends never sees the error.
-    fn too_large(&self, mut rest: BodyDataStream) -> ApiError {
+    fn too_large(&self, rest: BodyDataStream) -> ApiError {
         self.spawn(async move {
-            let draining = async {
-                let mut drained = 0;
-                while let Some(Ok(part)) = rest.next().await {
-                    drained += part.len();
-                    if drained > MAX_DRAINED_BYTES {
-                        break;
-                    }
-                }
-            };
-            let _ = tokio::time::timeout(BODY_TIME, draining).await;
+            let mut drained = 0;
+            let draining = rest.take_while(|part| {
+                drained += part.as_ref().map_or(MAX_DRAINED_BYTES, Bytes::len);
+                ready(drained < MAX_DRAINED_BYTES)
+            });
+            let _ = tokio::time::timeout(BODY_TIME, draining.for_each(async |_| ())).await;
         });
         ApiError::new("body_too_large", format!("the body is larger than {MAX_BODY_BYTES} bytes"))
     }

@@ -235,10 +235,6 @@ mod tests {
         read_request(body.to_string().as_bytes(), None).map(|(request, _)| request)
     }
 
-    fn texts(request: &CompletionRequest) -> Vec<(Role, &str)> {
-        request.messages.iter().map(|message| (message.role, message.text.as_str())).collect()
-    }
-
     #[test]
     fn texts_blocks_and_system_become_messages() {
         let request = read(json!({
@@ -254,12 +250,9 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(request.system, [Message::new(Role::System, "be brief\n\nin rhyme")]);
-        assert_eq!(texts(&request), [(Role::User, "a\n\nb"), (Role::Assistant, "c"), (Role::User, "d")]);
+        assert_eq!(request.said(), [(Role::User, "a\n\nb"), (Role::Assistant, "c"), (Role::User, "d")]);
         assert_eq!((request.max_tokens, request.stream), (Some(20), true));
-        assert_eq!(
-            (request.sampling.others.top_k, request.sampling.others.stop),
-            (5, vec!["END".to_owned()])
-        );
+        assert_eq!((request.sampling.top_k, &request.sampling.stop[0][..]), (5, "END"));
     }
 
     #[test]
@@ -282,10 +275,8 @@ mod tests {
         assert!(request.tools.as_ref().unwrap().has("f"));
         let answer = baton_proto::tools::read_answer(&request.messages[1].text, |_| true);
         assert_eq!((answer.content.trim(), answer.calls.len()), ("I look.", 2));
-        assert_eq!(
-            texts(&request)[2..],
-            [(Role::Tool, "Error: rain"), (Role::Tool, "sun"), (Role::User, "and?")]
-        );
+        let results = [(Role::Tool, "Error: rain"), (Role::Tool, "sun"), (Role::User, "and?")];
+        assert_eq!(request.said()[2..], results);
         let places = [2, 3].map(|index: usize| {
             baton_proto::tools::call_position(request.messages[index].call_id.as_deref().unwrap())
         });
@@ -317,9 +308,7 @@ mod tests {
                 ],
             }))
             .unwrap();
-            let roles: Vec<Role> = request.messages.iter().map(|message| message.role).collect();
-            assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool]);
-            assert_eq!(request.messages[2].text, "");
+            assert_eq!((request.messages.len(), request.said()[2]), (3, (Role::Tool, "")));
         }
     }
 
@@ -348,7 +337,7 @@ mod tests {
             "messages": [{ "role": "user", "content": "a" }, { "role": "system", "content": "b" }],
         }))
         .unwrap();
-        assert_eq!(texts(&request), [(Role::User, "a"), (Role::System, "b")]);
+        assert_eq!(request.said(), [(Role::User, "a"), (Role::System, "b")]);
     }
 
     #[test]
@@ -366,6 +355,8 @@ mod tests {
     #[test]
     fn parameters_that_are_not_served_are_refused_by_their_names() {
         let said = |blocks: Value| json!([{ "role": "user", "content": blocks }]);
+        let used = json!({ "type": "tool_use", "id": "1", "name": "f", "input": [] });
+        let edits = json!({ "edits": [{ "type": "clear_tool_uses_20250919" }] });
         for (name, value, param) in [
             ("max_tokens", json!(null), "max_tokens"),
             ("max_tokens", json!(0), "max_tokens"),
@@ -381,11 +372,7 @@ mod tests {
             ("messages", said(json!([{ "type": "image", "source": {} }])), "messages.0.content.0.type"),
             ("messages", said(json!([{ "type": "text" }])), "messages.0.content.0.text"),
             ("messages", said(json!([{ "type": "tool_result" }])), "messages.0.content.0.tool_use_id"),
-            (
-                "messages",
-                json!([{ "role": "assistant", "content": [{ "type": "tool_use", "id": "1", "name": "f", "input": [] }] }]),
-                "messages.0.content.0.input",
-            ),
+            ("messages", json!([{ "role": "assistant", "content": [used] }]), "messages.0.content.0.input"),
             ("system", json!([{ "type": "image" }]), "system.0.type"),
             ("temperature", json!(9), "temperature"),
             ("stop_sequences", json!([""]), "stop_sequences"),
@@ -398,11 +385,7 @@ mod tests {
             ("tools", json!([{ "name": "a b", "input_schema": {} }]), "tools.0.name"),
             ("output_config", json!({ "effort": "low" }), "output_config.effort"),
             ("output_config", json!({ "format": { "type": "regex" } }), "output_config.format"),
-            (
-                "context_management",
-                json!({ "edits": [{ "type": "clear_tool_uses_20250919" }] }),
-                "context_management.edits.0.type",
-            ),
+            ("context_management", edits, "context_management.edits.0.type"),
             ("mcp_servers", json!([{}]), "mcp_servers"),
             ("temprature", json!(1), "temprature"),
         ] {
@@ -411,10 +394,7 @@ mod tests {
             let body = error_body(&api_error, None);
             let message = body["error"]["message"].as_str().unwrap();
             assert!(message.contains(param), "{param}: {message}");
-            assert_eq!(
-                (&body["type"], &body["error"]["type"]),
-                (&json!("error"), &json!("invalid_request_error"))
-            );
+            assert_eq!(body["error"]["type"], "invalid_request_error");
         }
         let parallel = json!({
             "tools": [{ "name": "f", "input_schema": {} }],
@@ -422,6 +402,6 @@ mod tests {
         });
         let request = read(parallel).unwrap();
         assert!(request.is_one_call);
-        assert_eq!(request.sampling.others.stop, ["</tool_call>"]);
+        assert_eq!(request.sampling.stop, ["</tool_call>"]);
     }
 }

@@ -86,16 +86,13 @@ pub(super) fn read_embed(body: &[u8], name: &str) -> Result<(TextsToEmbed, Vec<S
     for known in ["truncate", "options", "keep_alive"] {
         fields.take(known);
     }
-    let mut ignored = Vec::new();
-    note_ignored(fields.iter().filter(|(_, value)| !is_empty(value)).map(|(name, _)| name), "", &mut ignored);
-    Ok((texts, ignored))
+    let skipped = fields.iter().filter(|(_, value)| !is_empty(value));
+    Ok((texts, ignored(skipped.map(|(name, _)| name.to_owned()))))
 }
 
-/// Notes the names of skipped fields.
-fn note_ignored<'a>(names: impl Iterator<Item = &'a str>, prefix: &str, ignored: &mut Vec<String>) {
-    for name in names.take(MAX_IGNORED.saturating_sub(ignored.len())) {
-        ignored.push(format!("{prefix}{}", name.chars().take(MAX_IGNORED_CHARS).collect::<String>()));
-    }
+/// The names of skipped fields, as an answer has them.
+fn ignored(names: impl Iterator<Item = String>) -> Vec<String> {
+    names.take(MAX_IGNORED).map(|name| name.chars().take(MAX_IGNORED_CHARS).collect()).collect()
 }
 
 /// Reads the messages of a chat, with the calls that wait for their results.
@@ -189,14 +186,13 @@ fn read(
     for (name, value) in fields.iter() {
         match neutral::check(name, value) {
             Err(error) if REFUSED.contains(&name) => return Err(error),
-            Err(_) => unknown.push(name),
+            Err(_) => unknown.push(name.to_owned()),
             Ok(()) => {}
         }
     }
-    let mut ignored = Vec::new();
-    note_ignored(unknown.into_iter(), "", &mut ignored);
     let skipped = options.iter().filter(|(name, value)| !is_default_option(name, value));
-    note_ignored(skipped.map(|(name, _)| name), "options.", &mut ignored);
+    let skipped = skipped.map(|(name, _)| format!("options.{name}"));
+    let ignored = ignored(unknown.into_iter().chain(skipped));
     Ok(CompletionRequest { ignored, ..read_common(shared, messages, tools)? })
 }
 
@@ -237,13 +233,10 @@ mod tests {
             "keep_alive": "5m", "think": false, "format": "json",
         }))
         .unwrap();
-        assert_eq!(
-            (request.model.as_deref(), request.max_tokens, request.stream),
-            (Some("m"), Some(9), true)
-        );
-        assert_eq!((request.system.len(), request.messages.len()), (1, 3));
-        assert_eq!((request.sampling.temperature, request.sampling.seed), (Some(0.0), Some(3)));
-        assert!((request.sampling.others.min_p - 0.05).abs() < f32::EPSILON);
+        assert_eq!((request.model.as_deref(), request.max_tokens), (Some("m"), Some(9)));
+        assert_eq!((request.stream, request.system.len(), request.messages.len()), (true, 1, 3));
+        assert_eq!((request.temperature, request.seed), (Some(0.0), Some(3)));
+        assert!((request.sampling.min_p - 0.05).abs() < f32::EPSILON);
         assert_eq!(request.json_schema.as_deref(), Some(r#"{"type":"object"}"#));
         let endless = chat(json!({ "options": { "num_predict": -1 }, "stream": false })).unwrap();
         assert_eq!((endless.max_tokens, endless.stream), (None, false));
@@ -292,7 +285,7 @@ mod tests {
             request.ignored,
             ["max_output_tokens", "temperature", "options.mirostat_tau", "options.warmth", "options.num_ctx"]
         );
-        assert_eq!((request.sampling.seed, request.sampling.others.top_k), (Some(1), 4));
+        assert_eq!((request.seed, request.sampling.top_k), (Some(1), 4));
         let many: serde_json::Map<String, Value> =
             (0..100).map(|number| (format!("{number}{}", "x".repeat(100)), json!(1))).collect();
         let ignored = chat(Value::Object(many)).unwrap().ignored;
@@ -301,6 +294,9 @@ mod tests {
 
     #[test]
     fn parameters_that_are_not_served_are_refused_by_their_names() {
+        let long = json!([{ "role": "user", "content": "x".repeat(600 * 1024) }]);
+        let call = json!({ "function": { "name": "f", "arguments": "x" } });
+        let call = json!([{ "role": "assistant", "tool_calls": [call] }]);
         for (name, value, param) in [
             ("think", json!("high"), "think"),
             ("format", json!("yaml"), "format"),
@@ -313,23 +309,11 @@ mod tests {
             ("options", json!(1), "options"),
             ("stream", json!("yes"), "stream"),
             ("messages", json!([{ "role": "user", "content": 1 }]), "messages[0].content"),
-            (
-                "messages",
-                json!([{ "role": "user", "content": "x".repeat(600 * 1024) }]),
-                "messages[0].content",
-            ),
+            ("messages", long, "messages[0].content"),
             ("messages", json!([{ "role": "robot", "content": "" }]), "messages[0].role"),
             ("messages", json!([{ "role": "user", "content": "", "images": ["aa"] }]), "messages[0].images"),
-            (
-                "messages",
-                json!([{ "role": "assistant", "tool_calls": [{ "function": { "name": "f", "arguments": "x" } }] }]),
-                "messages[0].tool_calls[0].function.arguments",
-            ),
-            (
-                "tools",
-                json!([{ "type": "function", "function": { "name": "a b" } }]),
-                "tools[0].function.name",
-            ),
+            ("messages", call, "messages[0].tool_calls[0].function.arguments"),
+            ("tools", json!([{ "type": "function", "function": {} }]), "tools[0].function.name"),
             ("template", json!("x"), "template"),
             ("logprobs", json!(true), "logprobs"),
         ] {

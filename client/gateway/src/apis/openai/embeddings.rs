@@ -4,7 +4,7 @@ use axum::{Json, body::Body};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use baton_proto::{ErrorCode, limits::MAX_EMBED_TEXT_BYTES};
 use serde_json::{Value, json};
-use zeroize::Zeroize as _;
+use zeroize::Zeroizing;
 
 use crate::{
     form::{
@@ -13,7 +13,7 @@ use crate::{
         neutral,
     },
     http::api_error::ApiError,
-    keys::usage::TokenEstimate,
+    keys::{accounts::Charge, usage::UsageCounts},
     models::bare_name,
     state::Gateway,
 };
@@ -22,18 +22,11 @@ use baton_client::{ClientError, Embeddings, choose::NoChoice};
 /// Most texts of one request, as in OpenAI's API.
 const MAX_INPUTS: usize = 2048;
 
-/// Texts to embed. They are wiped when they are dropped.
-#[derive(PartialEq)]
+/// Texts to embed, and the parameters of their vectors.
 pub(crate) struct TextsToEmbed {
-    texts: Vec<String>,
+    texts: Zeroizing<Vec<String>>,
     model: Option<String>,
     dimensions: Option<u64>,
-}
-
-impl Drop for TextsToEmbed {
-    fn drop(&mut self) {
-        self.texts.zeroize();
-    }
 }
 
 impl TextsToEmbed {
@@ -41,7 +34,7 @@ impl TextsToEmbed {
     pub(crate) fn take(fields: &mut BodyFields, name: &str) -> Result<Self, ApiError> {
         let not_texts =
             |_| ApiError::unsupported(name, format!("{name} must be a text or a list of texts, not tokens"));
-        let texts = fields.texts(name).map_err(not_texts)?.unwrap_or_default();
+        let texts = Zeroizing::new(fields.texts(name).map_err(not_texts)?.unwrap_or_default());
         let model = fields.text("model")?.map(|model| bare_name(&model).to_owned());
         let dimensions = fields.whole("dimensions", 1..=u64::MAX)?;
         let request = Self { texts, model: model.filter(|model| !is_any(model)), dimensions };
@@ -65,17 +58,15 @@ impl TextsToEmbed {
     /// The vectors, in the order of the texts.
     pub(crate) async fn embed(&self, gateway: &Gateway) -> Result<Embeddings, ApiError> {
         let input = self.texts.iter().map(|text| estimate_tokens(text)).sum();
-        let mut charge = gateway.hold_tokens(TokenEstimate { input, output: 0 })?;
-        if let Some(charge) = &mut charge {
-            charge.note_asked();
-        }
+        let mut charge = gateway.hold(UsageCounts::of_tokens(input, 0))?;
+        charge.iter_mut().for_each(Charge::keep);
         let embedded = gateway.client().embed(&self.texts, self.model.as_deref()).await;
         let used = match &embedded {
             Ok(embedded) => Some(embedded.texts.iter().map(|text| u64::from(text.tokens)).sum()),
             Err(error) => is_refusal(error).then_some(0),
         };
         if let (Some(charge), Some(input)) = (charge, used) {
-            charge.settle(TokenEstimate { input, output: 0 }, gateway.now_s());
+            charge.settle(UsageCounts::of_tokens(input, 0), gateway.now_s());
         }
         let embedded = embedded.map_err(api_error)?;
         if let Some(wanted) = self.dimensions

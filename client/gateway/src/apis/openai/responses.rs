@@ -3,9 +3,7 @@
 //! A response is a turn of a session, and its id names both. So `previous_response_id` continues a session, or
 //! branches off it, also after a restart and on another device; nothing but the session is kept.
 
-mod events;
-mod input_items;
-mod object;
+mod answer;
 mod request;
 
 use std::fmt;
@@ -31,8 +29,7 @@ use crate::{
     state::{Gateway, GatewayState},
     turns::response::respond,
 };
-use events::{ResponseProgress, ResponseWriter};
-use object::{ResponseFrame, input_item};
+use answer::{ResponseFrame, ResponseWriter, input_item};
 use request::{ResponseRequest, own_name};
 
 /// Most input items in one page of a list, as in OpenAI's API.
@@ -102,17 +99,13 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     if let Some(previous) = previous {
         session_of(&gateway, previous, ResponseId::unknown).await?;
     }
-    let writer = ResponseWriter {
-        frame: ResponseFrame {
-            id: format!("resp_{}", hex::encode(baton_keys::secret::random_bytes::<40>())),
-            created_s: gateway.now_s(),
-            model: String::new(),
-            echo,
-        },
-        is_kept: !completion.is_ephemeral(),
-        is_one_call: completion.is_one_call,
-        progress: ResponseProgress::default(),
+    let frame = ResponseFrame {
+        id: format!("resp_{}", hex::encode(baton_keys::secret::random_bytes::<40>())),
+        created_s: gateway.now_s(),
+        model: String::new(),
+        echo,
     };
+    let writer = ResponseWriter::new(frame, &completion);
     respond(&gateway, slot, completion, writer).await.map_err(own_name)
 }
 

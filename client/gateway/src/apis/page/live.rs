@@ -43,10 +43,9 @@ pub(crate) async fn begin(
             Ok(running) => running,
             Err(api_error) => return drop(begun.send(Err(api_error))),
         };
-        let session = running.session;
-        gateway.inner.live_turns.lock().insert(session, turn.clone());
-        let _ = begun.send(Ok(session));
-        run(&gateway, turn, running).await;
+        gateway.inner.session_slots.set_live(running.session, &turn);
+        let _ = begun.send(Ok(running.session));
+        run(&gateway, &turn, running).await;
     });
     name_session(&mut response, is_begun.await.map_err(|_| ClientError::TaskEnded)??);
     Ok(response)
@@ -57,7 +56,7 @@ pub(crate) async fn follow(
     gateway: Gateway,
     PathSession(session): PathSession,
 ) -> Result<Response, ApiError> {
-    gateway.inner.live_turns.find(session.id())?.follow()
+    find(&gateway, session.id())?.follow()
 }
 
 /// Stops the turn of a session, whichever tab began it. Its text so far stays beside the message.
@@ -65,12 +64,17 @@ pub(crate) async fn stop(
     gateway: Gateway,
     PathSession(session): PathSession,
 ) -> Result<Json<Value>, ApiError> {
-    gateway.inner.live_turns.find(session.id())?.stop.cancel();
+    find(&gateway, session.id())?.stop.cancel();
     Ok(Json(json!({ "stopped": true })))
 }
 
+fn find(gateway: &Gateway, session: SessionId) -> Result<Arc<LiveTurn>, ApiError> {
+    let missing = || ApiError::new("no_answer", "no answer of the page is under way in this conversation");
+    gateway.inner.session_slots.live(session).ok_or_else(missing)
+}
+
 /// Reads a turn to its end, or until it is stopped.
-async fn run(gateway: &Gateway, turn: Arc<LiveTurn>, mut running: RunningTurn) {
+async fn run(gateway: &Gateway, turn: &LiveTurn, mut running: RunningTurn) {
     let session = running.session;
     let end = loop {
         let step = tokio::select! {
@@ -100,7 +104,6 @@ async fn run(gateway: &Gateway, turn: Arc<LiveTurn>, mut running: RunningTurn) {
     if let Some(holder) = holder {
         holder.ended().await;
     }
-    gateway.inner.live_turns.remove(session, &turn);
     turn.progress.send_modify(|progress| progress.end = Some(end));
 }
 

@@ -6,14 +6,19 @@ use baton_client::{BlobLifetime, TurnView};
 use baton_proto::{
     SignedObject,
     receipt::Receipt,
-    record::{FinishReason, Message, Record, RecordKind, Role},
+    record::{FinishReason, Message, Record, RecordKind},
 };
 use serde_json::{Value, json};
 
-use crate::{form::steps::memories, state::model_names::ModelNames};
+use crate::{
+    form::{
+        fields::{role_name, with},
+        steps::memories,
+    },
+    state::ModelNames,
+};
 
 /// The turns, oldest first: the present ones, and with `replaced` also those that a later turn replaced.
-#[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
 pub(crate) fn describe_turns(
     views: &[TurnView],
     lifetimes: &[BlobLifetime],
@@ -28,12 +33,9 @@ pub(crate) fn describe_turns(
     views
         .filter(|view| replaced || is_present(view))
         .map(|view| {
-            let mut turn = describe(view, lifetimes, names);
-            turn["replaced_by"] = json!(replacements.get(&view.turn.link.seq));
-            if is_present(view) {
-                turn["omitted_turns"] = json!(omitted_turns(view, &present));
-            }
-            turn
+            let by = json!({ "replaced_by": replacements.get(&view.turn.link.seq) });
+            let omitted = is_present(view).then(|| json!({ "omitted_turns": omitted_turns(view, &present) }));
+            with(with(describe(view, lifetimes, names), by), omitted.into())
         })
         .collect()
 }
@@ -158,15 +160,7 @@ fn finish(record: &Record) -> &'static str {
 pub(crate) fn messages(messages: &[Message]) -> Value {
     messages
         .iter()
-        .map(|message| {
-            let role = match message.role {
-                Role::System => "system",
-                Role::User => "user",
-                Role::Assistant => "assistant",
-                Role::Tool => "tool",
-            };
-            json!({ "role": role, "content": message.text })
-        })
+        .map(|message| json!({ "role": role_name(message.role), "content": message.text }))
         .collect()
 }
 

@@ -6,13 +6,13 @@ use baton_proto::{
 };
 use serde_json::{Value, json};
 
-use super::{RESPONSE_ID, ResponseId, input_items::read_items};
+use super::{RESPONSE_ID, ResponseId};
 use crate::{
     form::{
         completion::{CompletionRequest, RequestPlace, Retention},
         fields::BodyFields,
         format, neutral,
-        tools::ToolRequest,
+        tools::{CallIds, PastCall, ToolRequest},
         wire::{read_choice, read_common},
     },
     http::api_error::ApiError,
@@ -141,6 +141,77 @@ pub(super) fn own_name(api_error: ApiError) -> ApiError {
     })
 }
 
+/// The types of a content's parts that are texts.
+const TEXT_PARTS: [&str; 3] = ["input_text", "output_text", "text"];
+
+/// The items of an input, as messages.
+#[derive(Default)]
+struct InputItems {
+    messages: Vec<Message>,
+    ids: CallIds,
+    /// The text of the assistant's message that is open. Calls follow it in one message.
+    open: Option<String>,
+    calls: Vec<PastCall>,
+}
+
+/// Reads the items of an input as messages.
+fn read_items(items: Vec<BodyFields>) -> Result<Vec<Message>, ApiError> {
+    let mut read = InputItems::default();
+    for item in items {
+        read.item(item)?;
+    }
+    read.close()?;
+    Ok(read.messages)
+}
+
+impl InputItems {
+    fn item(&mut self, mut item: BodyFields) -> Result<(), ApiError> {
+        let kind = item.text("type")?.unwrap_or_else(|| "message".to_owned());
+        match kind.as_str() {
+            "message" => {
+                let role = item.role(&["system", "developer", "user", "assistant"])?;
+                let text = item.content("content", &TEXT_PARTS, "")?;
+                self.close()?;
+                if role == Role::Assistant {
+                    self.open = Some(text);
+                } else {
+                    self.messages.push(Message::new(role, text));
+                }
+            }
+            "function_call" => {
+                let id = item.some_text("call_id")?;
+                self.calls.push(PastCall::take(&mut item, Some(id), "arguments")?);
+                self.open.get_or_insert_default();
+            }
+            "function_call_output" => {
+                let id = item.some_text("call_id")?;
+                let text = item.content("output", &TEXT_PARTS, "")?;
+                self.close()?;
+                let call_id = Some(self.ids.ours(id));
+                self.messages.push(Message { role: Role::Tool, name: None, call_id, text });
+            }
+            other => {
+                let message = format!(
+                    "an item of type {other:?} is not supported; send messages, calls and their outputs"
+                );
+                return Err(ApiError::unsupported(&item.at("type"), message));
+            }
+        }
+        // Programs send the items of earlier responses back, with their ids and states.
+        item.take("id");
+        item.take("status");
+        item.refuse_rest("an item")
+    }
+
+    /// Ends the assistant's message, if one is open.
+    fn close(&mut self) -> Result<(), ApiError> {
+        let Some(text) = self.open.take() else { return Ok(()) };
+        let text = self.ids.write(text, std::mem::take(&mut self.calls), "input")?;
+        self.messages.push(Message::new(Role::Assistant, text));
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use baton_proto::ids::SessionId;
@@ -153,14 +224,10 @@ mod tests {
         ResponseRequest::read(body.to_string().as_bytes())
     }
 
-    fn said(request: &ResponseRequest) -> Vec<(Role, &str)> {
-        request.completion.messages.iter().map(|message| (message.role, message.text.as_str())).collect()
-    }
-
     #[test]
     fn texts_items_and_instructions_become_messages() {
         let request = read(json!({ "instructions": "be brief" })).unwrap();
-        assert_eq!(said(&request), [(Role::User, "hi")]);
+        assert_eq!(request.completion.said(), [(Role::User, "hi")]);
         assert_eq!(request.completion.system, [Message::new(Role::System, "be brief")]);
         let items = json!([
             { "role": "developer", "content": "in rhyme" },
@@ -171,7 +238,8 @@ mod tests {
         ]);
         let request = read(json!({ "instructions": "be brief", "input": items })).unwrap();
         assert_eq!(request.completion.system.len(), 2);
-        assert_eq!(said(&request), [(Role::User, "a"), (Role::Assistant, "b"), (Role::User, "c")]);
+        let expected = [(Role::User, "a"), (Role::Assistant, "b"), (Role::User, "c")];
+        assert_eq!(request.completion.said(), expected);
         assert!(!request.completion.is_ephemeral());
         assert!(read(json!({ "store": false })).unwrap().completion.is_ephemeral());
     }
@@ -214,7 +282,7 @@ mod tests {
             ]);
             let request =
                 read(json!({ "input": items, "text": null, "tools": null, "store": null })).unwrap();
-            assert_eq!(said(&request).last(), Some(&(Role::Tool, "")));
+            assert_eq!(request.completion.said().last(), Some(&(Role::Tool, "")));
         }
     }
 
@@ -248,6 +316,7 @@ mod tests {
             let tool = with(json!({ "type": "function", "name": "f" }), more);
             json!([tool])
         };
+        let image = json!([{ "role": "user", "content": [{ "type": "input_image" }] }]);
         for (name, value, param) in [
             ("background", json!(true), "background"),
             ("conversation", json!("conv_1"), "conversation"),
@@ -271,11 +340,7 @@ mod tests {
             ("input", json!([{ "type": "mcp_approval_response", "approve": true }]), "input[0].type"),
             ("input", json!([{ "role": "user", "content": "x", "name": "me" }]), "input[0].name"),
             ("input", json!([{ "role": "robot", "content": "x" }]), "input[0].role"),
-            (
-                "input",
-                json!([{ "role": "user", "content": [{ "type": "input_image" }] }]),
-                "input[0].content[0].type",
-            ),
+            ("input", image, "input[0].content[0].type"),
             ("input", json!([{ "type": "function_call_output", "output": "x" }]), "input[0].call_id"),
             ("text", json!({ "format": { "type": "regex" } }), "text.format"),
             ("text", json!({ "verbosity": "high" }), "text.verbosity"),

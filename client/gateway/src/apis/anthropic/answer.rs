@@ -31,7 +31,6 @@ pub(super) struct MessageWriter {
     id: String,
     /// The model's name.
     model: String,
-    is_one_call: bool,
     /// The texts that end the answer.
     stops: Vec<String>,
     /// The bytes of the tokens so far: a text that ended the answer is part of them, and not of its text.
@@ -50,8 +49,7 @@ impl AnswerWriter for MessageWriter {
         self.model.clone_from(&running.model);
         // A thread continues the message by its turn.
         let RunningTurn { session, seq, .. } = *running;
-        let id = ResponseId { session, seq, is_one_call: self.is_one_call };
-        self.id = format!("{MESSAGE_ID}{id}");
+        self.id = format!("{MESSAGE_ID}{}", ResponseId { session, seq, is_one_call: false });
         self.event("message_start", json!({ "message": self.message(&[]) }));
         std::mem::take(&mut self.events)
     }
@@ -102,8 +100,7 @@ impl AnswerWriter for MessageWriter {
 
 impl MessageWriter {
     pub(super) fn new(request: &CompletionRequest) -> Self {
-        let (stops, is_one_call) = (request.sampling.others.stop.clone(), request.is_one_call);
-        Self { stops, is_one_call, ..Self::default() }
+        Self { stops: request.sampling.stop.clone(), ..Self::default() }
     }
 
     fn event(&mut self, name: &str, data: Value) {
