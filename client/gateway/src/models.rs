@@ -39,8 +39,12 @@ impl ModelEntry {
     }
 }
 
-/// Models by name. If nodes serve several models under one name, the first one found represents it.
-async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
+/// The models with their names: chat models first, since programs that name no model take the first.
+///
+/// If nodes serve several models under one name, the first one found represents it.
+/// Without a node, the models are unknown. An empty list would say that there are none, and programs would
+/// show an empty menu without a cause; an error names the cause, and its status says to ask again.
+pub(crate) async fn offered(gateway: &Gateway) -> Result<Vec<(String, ModelEntry)>, ApiError> {
     let mut models = BTreeMap::new();
     let nodes = gateway.client().nodes().await;
     gateway.inner.model_names.lock().learn(&nodes);
@@ -54,15 +58,6 @@ async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
             entry.or_insert_with(|| ModelEntry { offer: offer.clone(), nodes: 0, since_s }).nodes += 1;
         }
     }
-    models
-}
-
-/// The models with their names: chat models first, since programs that name no model take the first.
-///
-/// Without a node, the models are unknown. An empty list would say that there are none, and programs would
-/// show an empty menu without a cause; an error names the cause, and its status says to ask again.
-pub(crate) async fn offered(gateway: &Gateway) -> Result<Vec<(String, ModelEntry)>, ApiError> {
-    let models = models_by_name(gateway).await;
     if models.is_empty() {
         return Err(no_models(gateway).await);
     }

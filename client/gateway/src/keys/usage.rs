@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{KeyQuotas, NamedKey};
+use super::NamedKey;
 use crate::clock::rfc3339;
 
 const HOUR_S: u64 = 3_600;
@@ -124,21 +124,6 @@ impl KeyUsage {
         }
         self.days.entry(today).or_default()
     }
-
-    fn rest(&self, quotas: KeyQuotas, now_s: u64) -> QuotaRest {
-        // An input may be larger than its estimate. The next day pays for it.
-        let yesterday = self.day(now_s.saturating_sub(DAY_S)).tokens();
-        let excess = quotas.tokens_per_day.map_or(0, |limit| yesterday.saturating_sub(limit));
-        let used_tokens = self.day(now_s).tokens().saturating_add(excess);
-        QuotaRest {
-            requests: quotas
-                .requests_per_hour
-                .map(|limit| limit.saturating_sub(self.requests_in_hour(now_s))),
-            tokens: quotas.tokens_per_day.map(|limit| limit.saturating_sub(used_tokens)),
-            next_hour_s: HOUR_S - now_s % HOUR_S,
-            next_day_s: DAY_S - now_s % DAY_S,
-        }
-    }
 }
 
 impl UsageTable {
@@ -176,7 +161,19 @@ impl UsageTable {
 
     /// The rest of a key's quotas.
     pub(crate) fn rest(&self, key: &NamedKey, now_s: u64) -> QuotaRest {
-        self.0.get(&key.name).unwrap_or(&KeyUsage::default()).rest(key.quotas, now_s)
+        let (none, quotas) = (KeyUsage::default(), key.quotas);
+        let usage = self.0.get(&key.name).unwrap_or(&none);
+        // An input may be larger than its estimate. The next day pays for it.
+        let yesterday = usage.day(now_s.saturating_sub(DAY_S)).tokens();
+        let excess = quotas.tokens_per_day.map_or(0, |limit| yesterday.saturating_sub(limit));
+        let (requests, tokens) =
+            (usage.requests_in_hour(now_s), usage.day(now_s).tokens().saturating_add(excess));
+        QuotaRest {
+            requests: quotas.requests_per_hour.map(|limit| limit.saturating_sub(requests)),
+            tokens: quotas.tokens_per_day.map(|limit| limit.saturating_sub(tokens)),
+            next_hour_s: HOUR_S - now_s % HOUR_S,
+            next_day_s: DAY_S - now_s % DAY_S,
+        }
     }
 
     /// Counts a request, or the tokens that it may use, until [`UsageTable::settle`]. Returns the counts: the answer may
@@ -230,6 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::keys::KeyQuotas;
 
     const NOW_S: u64 = 20_000 * DAY_S + 100;
 

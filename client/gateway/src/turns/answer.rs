@@ -1,6 +1,6 @@
 //! Runs a turn for a program: streams its text, then its outcome.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use baton_proto::{ErrorCode, ids::SessionId, record::RecordKind, turn::Sampling};
 use futures::{Stream, StreamExt as _, future::join_all, stream};
@@ -83,24 +83,23 @@ impl RunningTurn {
 
     /// The answer as a whole, from its first step on.
     pub(crate) async fn whole(mut self, first: Step) -> Result<WholeAnswer, ApiError> {
-        let (mut text, mut reports) = (String::new(), Vec::new());
-        let mut next = Some(first);
-        loop {
-            match next {
-                Some(Step::Model(_) | Step::Note(_)) => {}
-                Some(Step::Text(more, more_reports)) => {
+        let (mut text, mut reports, parser) = (String::new(), Vec::new(), self.parser.take());
+        let mut steps = pin!(self.steps(first));
+        while let Some(step) = steps.next().await {
+            match step {
+                Step::Model(_) | Step::Note(_) => {}
+                Step::Text(more, more_reports) => {
                     text.push_str(&more);
                     reports.extend(more_reports);
                 }
-                Some(Step::Done(accepted)) => {
-                    let ended = EndedAnswer::read(&text, self.parser, accepted.finish);
+                Step::Done(accepted) => {
+                    let ended = EndedAnswer::read(&text, parser, accepted.finish);
                     return Ok(WholeAnswer { ended, reports, accepted });
                 }
-                Some(Step::Failed(api_error)) => return Err(api_error),
-                None => return Err(ClientError::TaskEnded.into()),
+                Step::Failed(api_error) => return Err(api_error),
             }
-            next = self.steps.recv().await;
         }
+        Err(ClientError::TaskEnded.into())
     }
 
     /// The steps from the first on, as a stream.
