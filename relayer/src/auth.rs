@@ -13,15 +13,12 @@ use baton_keys::{
     },
     ids::PublicKey,
 };
-use baton_memory::{api::MemoryError, ids::OwnerId};
+use baton_memory::{Memory, api::MemoryError, ids::OwnerId};
 use baton_proto::right::{MemoryAccess, RightChain};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::delegation::{
-    MAX_HEADER_BYTES, Scope,
-    registry::{Records, Registry},
-};
+use crate::delegation::{MAX_HEADER_BYTES, Scope, registry::Registry};
 
 /// Longest nonce: a UUID, or random bytes of ample length in hex.
 const MAX_NONCE_BYTES: usize = 128;
@@ -75,13 +72,10 @@ pub(crate) enum AuthError {
     Memory(MemoryError),
 }
 
-/// A request with a valid signature, time and right; only its nonce is not taken yet.
-#[derive(Debug)]
-pub(crate) struct AuthenticatedRequest {
-    /// The caller.
-    pub(crate) caller: Caller,
-    nonce: [u8; 32],
-    until_ms: u64,
+impl From<MemoryError> for AuthError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
 }
 
 /// A header that occurs exactly once.
@@ -108,7 +102,7 @@ pub(crate) struct SignedHead<'a> {
     headers: &'a HeaderMap,
 }
 
-/// A request with a valid time and signature. Its key's rights are not known yet.
+/// A request with a valid time and signature. Its key's rights are not known yet, and its nonce is not taken.
 pub(crate) struct VerifiedHead<'a>(SignedHead<'a>);
 
 impl<'a> SignedHead<'a> {
@@ -205,30 +199,39 @@ impl VerifiedHead<'_> {
     ///
     /// # Errors
     /// [`AuthError::Signature`] for a used nonce, and memory's.
-    pub(crate) async fn refuse_replay(&self, records: &dyn Records, now_ms: u64) -> Result<(), AuthError> {
-        match records.has_nonce(self.0.nonce_hash(), now_ms).await {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(AuthError::Signature),
-            Err(error) => Err(AuthError::Memory(error)),
-        }
+    pub(crate) async fn refuse_replay(&self, memory: &Memory, now_ms: u64) -> Result<(), AuthError> {
+        if memory.has_nonce(self.0.nonce_hash(), now_ms).await? { Err(AuthError::Signature) } else { Ok(()) }
     }
 
-    /// Looks up the rights of the key.
+    /// The caller, by the rights of the key.
     ///
     /// # Errors
     /// [`AuthError`].
-    pub(crate) async fn identify(
-        self,
-        registry: &Registry,
-        now_ms: u64,
-    ) -> Result<AuthenticatedRequest, AuthError> {
+    pub(crate) async fn identify(&self, registry: &Registry, now_ms: u64) -> Result<Caller, AuthError> {
         let Self(head) = self;
-        let delegation = delegation_of(registry, &head, now_ms).await?;
-        let caller = Caller { owner: head.account, key: head.key, delegation };
-        let nonce = head.nonce_hash();
+        let delegation = delegation_of(registry, head, now_ms).await?;
+        Ok(Caller { owner: head.account, key: head.key, delegation })
+    }
+
+    /// Takes the request's nonce: of two requests with one nonce, only one succeeds. A request that only `reads` needs
+    /// no room on the disk.
+    ///
+    /// # Errors
+    /// [`AuthError::Signature`] for a used nonce, and memory's.
+    pub(crate) async fn take_nonce(
+        &self,
+        memory: &Memory,
+        now_ms: u64,
+        reads: bool,
+    ) -> Result<(), AuthError> {
+        let nonce = self.0.nonce_hash();
         // One second longer than the request is valid: clocks are read in seconds.
-        let until_ms = head.seconds.saturating_add(MAX_REQUEST_AGE_SECONDS + 1).saturating_mul(1_000);
-        Ok(AuthenticatedRequest { caller, nonce, until_ms })
+        let until_ms = self.0.seconds.saturating_add(MAX_REQUEST_AGE_SECONDS + 1).saturating_mul(1_000);
+        let taken = match reads {
+            true => memory.take_nonce_to_read(nonce, now_ms, until_ms).await?,
+            false => memory.take_nonce(nonce, now_ms, until_ms).await?,
+        };
+        if taken { Ok(()) } else { Err(AuthError::Signature) }
     }
 }
 
@@ -246,35 +249,8 @@ async fn delegation_of(
     if presented.is_none() && head.headers.contains_key("x-delegation") {
         return Err(AuthError::Signature);
     }
-    match registry.find(head.account, &head.key, presented.as_ref(), now_ms).await {
-        Ok(Some(delegation)) => Ok(Some(delegation)),
-        Ok(None) => Err(AuthError::Signature),
-        Err(error) => Err(AuthError::Memory(error)),
-    }
-}
-
-impl AuthenticatedRequest {
-    /// Takes the request's nonce: of two requests with one nonce, only one succeeds. A request that only `reads` needs
-    /// no room on the disk.
-    ///
-    /// # Errors
-    /// [`AuthError::Signature`] for a used nonce, and memory's.
-    pub(crate) async fn admit(
-        self,
-        records: &dyn Records,
-        now_ms: u64,
-        reads: bool,
-    ) -> Result<Caller, AuthError> {
-        let taken = match reads {
-            true => records.take_nonce_to_read(self.nonce, now_ms, self.until_ms).await,
-            false => records.take_nonce(self.nonce, now_ms, self.until_ms).await,
-        };
-        match taken {
-            Ok(true) => Ok(self.caller),
-            Ok(false) => Err(AuthError::Signature),
-            Err(error) => Err(AuthError::Memory(error)),
-        }
-    }
+    let found = registry.find(head.account, &head.key, presented.as_ref(), now_ms).await?;
+    found.map(Some).ok_or(AuthError::Signature)
 }
 
 #[cfg(test)]

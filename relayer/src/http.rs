@@ -54,12 +54,7 @@ pub use limits::Limits;
 
 use chat::Chat;
 
-use crate::{
-    budgets::Budgets,
-    delegation::registry::{Records, Registry},
-    owners::Owners,
-    slots::slots,
-};
+use crate::{budgets::Budgets, delegation::registry::Registry, owners::Owners, slots::slots};
 
 /// Time that running requests have to finish at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
@@ -115,11 +110,10 @@ impl AppState {
     /// Creates the routes' state.
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
-        let records: Arc<dyn Records> = Arc::new(config.memory.clone());
         let limits = &config.limits;
         Self {
             inner: Arc::new(Inner {
-                registry: Registry::new(records, config.audience.relayer),
+                registry: Registry::new(config.memory.clone(), config.audience.relayer),
                 owner_rates: Mutex::new(Buckets::new(Rate::per_minute(limits.owner_per_minute.into()))),
                 subnet_rates: Mutex::new(Buckets::new(limits.subnet_rate())),
                 requests: slots(limits.requests),

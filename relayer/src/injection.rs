@@ -4,59 +4,18 @@
 //! day, never the session, project or persona.
 
 use baton_memory::{
-    Memory,
-    api::{Hit, ItemView, Place, Recall, RecallRequest, Result, TurnRecord},
-    ids::OwnerId,
+    api::{Hit, ItemView},
     model::{Consent, Layer, MemoryScope},
 };
 use baton_proto::{
     limits::{MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS},
     memory::MemoryItem,
 };
-use futures::future::BoxFuture;
-
-use crate::delegation::registry::Records;
 
 /// Most bytes of an envelope's own fields and the items' lengths.
 const ENVELOPE_BYTES: usize = 2048 + MAX_MEMORY_ITEMS * 32;
 /// Bytes of text for a token of the budget: an estimate, without a tokenizer.
 const BYTES_PER_TOKEN: usize = 6;
-
-/// The functions of memory that a turn needs.
-pub trait Recollection: Records {
-    /// As [`Memory::recall`].
-    fn recall(&self, owner: OwnerId, request: RecallRequest) -> BoxFuture<'_, Recall>;
-    /// As [`Memory::profile`].
-    fn profile(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<Vec<ItemView>>>;
-    /// Creates a session in its place before its first recall (B10), by [`Memory::create_session`].
-    fn begin_session(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<()>>;
-    /// Whether a session of this name is known; an unknown one sees nothing (B11).
-    fn knows_session(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<bool>>;
-    /// As [`Memory::record_turn`].
-    fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> BoxFuture<'_, Result<()>>;
-}
-
-impl Recollection for Memory {
-    fn recall(&self, owner: OwnerId, request: RecallRequest) -> BoxFuture<'_, Recall> {
-        Box::pin(Memory::recall(self, owner, request))
-    }
-
-    fn profile(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        Box::pin(Memory::profile(self, owner, place))
-    }
-
-    fn begin_session(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.create_session(owner, place).await.map(drop) })
-    }
-
-    fn knows_session(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move { Ok(self.sessions(owner).await?.iter().any(|session| session.name == name)) })
-    }
-
-    fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> BoxFuture<'_, Result<()>> {
-        Box::pin(Memory::record_turn(self, owner, turn))
-    }
-}
 
 /// The hits that fit an envelope, and as many items; both best first.
 pub(crate) fn items_of(hits: Vec<Hit>) -> (Vec<Hit>, Vec<MemoryItem>) {

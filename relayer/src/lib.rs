@@ -8,7 +8,7 @@
 //! The public parts are those that tests put together into a relayer of their own:
 //!
 //! - [`http::AppState`] with its [`http::ServerConfig`], who may own memory ([`owners`]) and how much ([`Budgets`]);
-//! - [`chat::Chat`] and [`Relayer`], which take memory as a [`Recollection`];
+//! - [`chat::Chat`] and [`Relayer`];
 //! - [`NodeModel`], with which memory uses a node's model.
 
 mod address_file;
@@ -38,7 +38,6 @@ mod upkeep;
 
 pub use budgets::{BudgetLimits, Budgets};
 pub use http::chat;
-pub use injection::Recollection;
 pub use node_model::NodeModel;
 pub use program::main;
 pub use service::{Relayer, SealedLimits};

@@ -5,10 +5,7 @@
 //! presents it once, and the relayer keeps it among the owner's records. The number of owners is bounded in any
 //! case. The HTTP gate and the sealed endpoint ask this module.
 
-use std::{
-    collections::HashSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashSet;
 
 use baton_keys::{SecretSigningKey, ids::PublicKey};
 use baton_limits::{Buckets, Rate, Subnet};
@@ -18,8 +15,8 @@ use baton_proto::{
     ids::RightId,
     right::{Right, RightChain, RightScope},
 };
-
 use clap::ValueEnum;
+use parking_lot::Mutex;
 
 use crate::delegation::{refusal_reason, registry::Registry};
 
@@ -99,20 +96,16 @@ impl Owners {
         Self { policy, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, OwnersState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Replaces the known owners by those with records. Owners that were admitted and wrote nothing are forgotten.
     /// `refuses_some` tells whether others are refused, since their keys do not open their memory.
     pub(crate) fn recount(&self, owners: HashSet<OwnerId>, refuses_some: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.known, state.refuses_some) = (owners, refuses_some);
     }
 
     /// What `/readyz` says of refused owners: it names none of them.
     pub(crate) fn warning(&self) -> Option<&'static str> {
-        self.state().refuses_some.then_some(
+        self.state.lock().refuses_some.then_some(
             "some owners are refused: their key files are damaged, or their database is behind; the log names the files, and \
              `baton-relayer doctor` the fix",
         )
@@ -156,7 +149,7 @@ impl Owners {
         subnet: Option<Subnet>,
         now_ms: u64,
     ) -> Result<(), OwnerRefusal> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.known.contains(&owner) {
             return Ok(());
         }
@@ -216,12 +209,10 @@ pub fn invite(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use baton_proto::right::TurnQuota;
 
     use super::*;
-    use crate::delegation::registry::tests::InMemoryRecords;
+    use crate::setup::tests::SharedStorage;
 
     const NOW_MS: u64 = 1_795_302_840_000;
 
@@ -229,8 +220,10 @@ mod tests {
         SecretSigningKey::from_seed(&[1; 32])
     }
 
-    fn registry() -> Registry {
-        Registry::new(Arc::new(InMemoryRecords::default()), relayer().public_key())
+    async fn registry() -> (SharedStorage, Registry) {
+        let storage = SharedStorage::default();
+        let memory = storage.memory().await;
+        (storage, Registry::new(memory, relayer().public_key()))
     }
 
     fn key(number: u32) -> PublicKey {
@@ -241,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_admits_its_owners_alone() {
-        let registry = registry();
+        let (_storage, registry) = registry().await;
         let (friend, other) = (OwnerId::of(&key(1)), OwnerId::of(&key(2)));
         let policy =
             OwnerPolicy { owners: OwnerAdmission::Listed, listed: vec![friend], ..OwnerPolicy::default() };
@@ -255,7 +248,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_invitation_admits_its_holder_until_it_ends() {
-        let registry = registry();
+        let (_storage, registry) = registry().await;
         let policy = OwnerPolicy { owners: OwnerAdmission::Invited, ..OwnerPolicy::default() };
         let invited = Owners::new(policy.clone());
         let (holder, other) = (OwnerId::of(&key(1)), OwnerId::of(&key(2)));

@@ -10,6 +10,7 @@ use anyhow::{Context as _, anyhow};
 use baton_client::Client;
 use baton_keys::{SecretSigningKey, account::sign_relayer_url};
 use baton_kit::{output::print_line, signals::StopSignals};
+use baton_memory::Memory;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,6 @@ use crate::{
     http::{
         self, AppState, Audience, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig,
     },
-    injection::Recollection,
     owners::Owners,
     service::{Relayer, SealedLimits},
     setup,
@@ -46,8 +46,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let (mesh, incoming) = Mesh::spawn(Zeroizing::new(*key.expose_seed()), config).await?;
     let opened = setup::open(&settings, Some(&mesh)).await?;
     let memory = opened.memory.clone();
-    let recollection: Arc<dyn Recollection> = Arc::new(memory.clone());
-    let conversations = conversations(&settings, recollection.clone(), &key).await?;
+    let conversations = conversations(&settings, memory.clone(), &key).await?;
     // From here on, running work is let finish.
     let mut signals = StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")?;
     let owners = Arc::new(Owners::new(settings.owners.clone()));
@@ -75,7 +74,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
         now_ms: Arc::new(now_ms),
     };
     let sealed_limits = SealedLimits::new(settings.limits.own_networks.clone());
-    let relayer = Relayer::new(key, mesh.clone(), recollection, owners, sealed_limits, Arc::new(now_ms));
+    let relayer = Relayer::new(key, mesh.clone(), memory.clone(), owners, sealed_limits, Arc::new(now_ms));
     let chat = conversations.as_ref().map(|(_, chat)| chat.clone());
     let stopping = async {
         tokio::select! {
@@ -107,7 +106,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
 /// Conversations over HTTP with their client, if a store is configured.
 async fn conversations(
     settings: &Settings,
-    memory: Arc<dyn Recollection>,
+    memory: Memory,
     key: &SecretSigningKey,
 ) -> anyhow::Result<Option<(Client, Chat)>> {
     let Some(client) = setup::client(settings).await? else {

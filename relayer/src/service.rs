@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use baton_memory::{
+    Memory,
     api::{Filters, Place, RecallRequest},
     ids::OwnerId,
     model::{MemoryScope, Text},
@@ -31,7 +32,7 @@ use admission::{Admission, AdmittedTurn};
 
 use crate::{
     delegation::{Scope, registry::Registry},
-    injection::{Recollection, items_of, profile_hits},
+    injection::{items_of, profile_hits},
     owners::Owners,
 };
 
@@ -51,7 +52,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// A relayer: its key, its memory, and its network.
 pub struct Relayer {
     key: SecretSigningKey,
-    memory: Arc<dyn Recollection>,
+    memory: Memory,
     registry: Registry,
     owners: Arc<Owners>,
     mesh: MeshHandle,
@@ -82,7 +83,7 @@ impl Relayer {
     pub fn new(
         key: SecretSigningKey,
         mesh: MeshHandle,
-        memory: Arc<dyn Recollection>,
+        memory: Memory,
         owners: Arc<Owners>,
         limits: SealedLimits,
         now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
@@ -215,10 +216,10 @@ impl Relayer {
         let (session, persona) = (hint.session.clone(), hint.persona.clone());
         // A known session keeps its own project. This turn records nothing, so an unknown session stays
         // unknown and has the hint's place.
-        let session = match session {
-            Some(name) if memory.knows_session(owner, name.clone()).await.unwrap_or(true) => Some(name),
-            _ => None,
-        };
+        let known = memory.sessions(owner).await;
+        let is_known =
+            |name: &String| known.as_ref().map_or(true, |all| all.iter().any(|one| one.name == *name));
+        let session = session.filter(is_known);
         let place = Place { session: session.clone(), project, persona };
         let scope = scope_of(hint.scope);
         let hits = if hint.hint.trim().is_empty() {

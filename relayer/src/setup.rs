@@ -28,8 +28,6 @@ use crate::{
 
 /// Time limit for one answer of a language model.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Concurrent requests to a language model.
-const MODEL_CONCURRENCY: usize = 4;
 
 /// Owners per read from the storage.
 const OWNERS_PAGE: usize = 1_000;
@@ -134,7 +132,6 @@ fn writer(model: &ModelSettings, budgets: &Arc<Budgets>) -> anyhow::Result<Model
         model: model.model.clone(),
         key,
         timeout: MODEL_TIMEOUT,
-        concurrency: MODEL_CONCURRENCY,
     };
     let endpoint = Endpoint::new(&config).map_err(|error| anyhow!("model_url: {error}"))?;
     Ok(ModelWriter::new(Arc::new(CountedModel::new(Arc::new(endpoint), budgets.clone()))))
@@ -159,9 +156,9 @@ pub(crate) fn store(options: &Options) -> anyhow::Result<HttpStore> {
 
 #[cfg(feature = "postgres")]
 async fn postgres(path: &Path) -> anyhow::Result<Arc<dyn Storage>> {
-    use baton_memory::storage::postgres::{PostgresConfig, PostgresStorage};
+    use baton_memory::storage::postgres::PostgresStorage;
     let url = read_key(path).context("postgres_url_file")?;
-    Ok(Arc::new(PostgresStorage::open(&PostgresConfig::new(url.to_string())).await?))
+    Ok(Arc::new(PostgresStorage::open(&url).await?))
 }
 
 #[cfg(not(feature = "postgres"))]
@@ -203,6 +200,37 @@ fn embedder_config(settings: &Settings) -> EmbedderConfig {
         // The configuration check refuses an endpoint without an address.
         (EmbedderSetting::Auto | EmbedderSetting::Hashing | EmbedderSetting::Endpoint, _) => {
             EmbedderConfig::Hashing {}
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use baton_memory::storage::embedded::EmbeddedStorage;
+    use baton_models::embed::Hashing;
+
+    use super::*;
+
+    /// A database in a temporary folder, which relayers share.
+    pub(crate) struct SharedStorage {
+        storage: Arc<EmbeddedStorage>,
+        folder: tempfile::TempDir,
+    }
+
+    impl Default for SharedStorage {
+        fn default() -> Self {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let config = EmbeddedConfig::new(folder.path().to_owned());
+            Self { storage: Arc::new(EmbeddedStorage::open(&config).expect("a new database")), folder }
+        }
+    }
+
+    impl SharedStorage {
+        /// The memory of another relayer.
+        pub(crate) async fn memory(&self) -> Memory {
+            let (keys, master) = (self.folder.path().join("keys"), MasterKey::from_bytes([5; 32]));
+            let vault = Vault::new(self.storage.clone(), &keys, master).await.expect("new keys");
+            Memory::open(Parts::new(vault, Arc::new(Hashing), Arc::new(now_ms))).await.expect("it works")
         }
     }
 }

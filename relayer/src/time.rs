@@ -2,30 +2,17 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub(crate) use baton_memory::api::rfc3339 as format;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Longest text that is parsed as a time.
 const MAX_TIME_TEXT: usize = 40;
-/// The last millisecond of the year 9999, which RFC 3339 can write.
-const LAST_MS: u64 = 253_402_300_799_999;
 
 /// The time of this machine, in milliseconds since the Unix epoch.
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// `2026-11-21T23:14:00.000Z`. Years beyond 9999 are shown as the last moment of 9999.
-#[must_use]
-pub(crate) fn format(ms: u64) -> String {
-    let ms = ms.min(LAST_MS);
-    let seconds = i64::try_from(ms / 1_000).unwrap_or_default();
-    let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let (year, month, day) = time.to_calendar_date();
-    let (hour, minute, second) = time.to_hms();
-    let (month, milli) = (u8::from(month), ms % 1_000);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
 /// Parses an RFC 3339 text to milliseconds since the Unix epoch; `None` for other texts, and for times before

@@ -21,11 +21,10 @@ use baton_memory::{
     api::{Filters, Place, RecallRequest, RememberRequest, TurnRecord},
     ids::OwnerId,
     limits::MAX_BULK,
-    model::{Author, Layer},
     storage::{
         Storage,
         embedded::{EmbeddedConfig, EmbeddedStorage},
-        postgres::{PostgresConfig, PostgresStorage},
+        postgres::PostgresStorage,
     },
     vault::Vault,
 };
@@ -82,7 +81,7 @@ fn resident_kib() -> u64 {
 
 async fn open(folder: &Path) -> anyhow::Result<Memory> {
     let storage: Arc<dyn Storage> = match std::env::var(POSTGRES) {
-        Ok(url) => Arc::new(PostgresStorage::open(&PostgresConfig::new(url)).await?),
+        Ok(url) => Arc::new(PostgresStorage::open(&url).await?),
         Err(_) => Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("memory")))?),
     };
     let master = MasterKey::load_or_create(&folder.join("master.key"), None)?;
@@ -92,15 +91,8 @@ async fn open(folder: &Path) -> anyhow::Result<Memory> {
 }
 
 fn fact(text: String) -> RememberRequest {
-    RememberRequest {
-        place: Place::default(),
-        text: text.into(),
-        layer: Layer::Profile,
-        author: Author::Owner,
-        time_ms: None,
-        intimate: Some(false),
-        salience: Some(0.5),
-    }
+    let (intimate, salience) = (Some(false), Some(0.5));
+    RememberRequest { intimate, salience, ..RememberRequest::new(Place::default(), text) }
 }
 
 fn request(query: String) -> RecallRequest {

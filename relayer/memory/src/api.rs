@@ -2,10 +2,12 @@
 //! leave.
 
 use baton_proto::memory::MemoryItem;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
 
 use crate::{
-    ids::{ItemId, OwnerId},
+    ids::ItemId,
     model::{Author, Consent, Kind, Layer, MemoryScope, Role, Text, wire_enum},
     search::Weights,
 };
@@ -119,50 +121,92 @@ pub struct Recall {
 }
 
 /// An item as its owner sees it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Item)]
 pub struct ItemView {
-    /// Its id.
+    /// 32 hex characters.
+    #[schema(value_type = String)]
     pub id: ItemId,
-    /// Its kind.
+    /// `episode`, `fact`, `entity` or `summary`.
+    #[schema(value_type = String)]
     pub kind: Kind,
-    /// Its layer: who may know it.
+    /// `profile`, `relationship` or `episode`.
+    #[schema(value_type = String)]
     pub layer: Layer,
-    /// Role of the message.
+    /// `system`, `user`, `assistant` or `summary`.
+    #[schema(value_type = String)]
     pub role: Role,
     /// The text.
+    #[schema(value_type = String)]
     pub text: Text,
-    /// The project that it counts towards now.
+    /// Project that the item counts towards; null for the shared pool.
     pub project: Option<String>,
-    /// The session it was said in.
+    /// Session in which it was said.
     pub session: Option<String>,
-    /// The turn in the session.
+    /// Turn in the session, from 0.
     pub turn: Option<u64>,
-    /// The persona that shared it; `None` for the default persona.
+    /// Persona that shared it; null for the default persona.
     pub persona: Option<String>,
-    /// Whose words.
+    /// Author of the words: `user`, `assistant`, `owner` or `import`.
+    #[schema(value_type = String)]
     pub author: Author,
-    /// When it was said, in milliseconds since the Unix epoch.
+    /// When it was said, RFC 3339.
+    #[serde(rename = "time", serialize_with = "as_rfc3339")]
+    #[schema(value_type = String)]
     pub time_ms: u64,
-    /// From when it holds.
+    /// Start of validity, RFC 3339.
+    #[serde(rename = "valid_from", serialize_with = "as_rfc3339")]
+    #[schema(value_type = String)]
     pub valid_from_ms: u64,
-    /// Until when it held; `None` while it holds.
+    /// End of validity, RFC 3339; null while the item is valid.
+    #[serde(rename = "valid_to", serialize_with = "as_rfc3339")]
+    #[schema(value_type = Option<String>)]
     pub valid_to_ms: Option<u64>,
-    /// The item that replaced it.
+    /// Id of the item that replaced it.
+    #[schema(value_type = Option<String>)]
     pub superseded_by: Option<ItemId>,
-    /// Whether the user agreed.
+    /// `granted` or `pending`.
+    #[schema(value_type = String)]
     pub consent: Consent,
-    /// Whether it is intimate.
+    /// Whether only scopes that include intimate items show it.
     pub intimate: bool,
-    /// Its worth, 0 to 1.
+    /// Importance, 0 to 1.
     pub salience: f32,
-    /// Whether it is archived: kept, not recalled.
+    /// Whether it is archived: kept, but not recalled.
     pub archived: bool,
-    /// The Walrus blob or quilt patch of its content, once stored.
+    /// Id of the Walrus blob or quilt patch with its content; empty until stored.
+    #[serde(serialize_with = "as_text_or_empty")]
+    #[schema(value_type = String)]
     pub blob_id: Option<String>,
-    /// How often its text was repeated.
+    /// Number of times its text was repeated.
     pub accesses: u64,
-    /// The items that it was derived from.
+    /// Ids of the items that it was derived from.
+    #[schema(value_type = Vec<String>)]
     pub sources: Vec<ItemId>,
+}
+
+/// A time as RFC 3339 writes it, `2026-11-21T23:14:00.000Z`, from milliseconds since the Unix epoch. Years beyond 9999
+/// are shown as the last moment of 9999.
+#[must_use]
+pub fn rfc3339(ms: u64) -> String {
+    let ms = ms.min(LAST_MS);
+    let seconds = i64::try_from(ms / 1_000).unwrap_or_default();
+    let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second) = time.to_hms();
+    let (month, milli) = (u8::from(month), ms % 1_000);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+}
+
+/// The last millisecond of the year 9999, which RFC 3339 can write.
+const LAST_MS: u64 = 253_402_300_799_999;
+
+fn as_rfc3339<S: Serializer>(ms: &(impl Copy + Into<Option<u64>>), serializer: S) -> Result<S::Ok, S::Error> {
+    (*ms).into().map(rfc3339).serialize(serializer)
+}
+
+fn as_text_or_empty<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text.as_deref().unwrap_or_default())
 }
 
 /// Both sides of one exchange (C10), word for word.
@@ -190,14 +234,21 @@ pub struct RememberRequest {
     pub text: Text,
     /// Its layer: profile or relationship.
     pub layer: Layer,
-    /// Whose words.
-    pub author: Author,
     /// When it was said; `None` for now.
     pub time_ms: Option<u64>,
     /// Whether it is intimate; `None` lets the rules decide.
     pub intimate: Option<bool>,
     /// Its worth; `None` lets the rules decide.
     pub salience: Option<f32>,
+}
+
+impl RememberRequest {
+    /// A fact of the profile, said now; the rules decide the rest.
+    #[must_use]
+    pub fn new(place: Place, text: impl Into<Text>) -> Self {
+        let (text, layer) = (text.into(), Layer::Profile);
+        Self { place, text, layer, time_ms: None, intimate: None, salience: None }
+    }
 }
 
 /// The result of a [`RememberRequest`].
@@ -236,12 +287,14 @@ pub struct ListRequest {
     pub limit: usize,
 }
 
-/// A page of items, newest first.
-#[derive(Clone, Debug, PartialEq)]
+/// A page of items.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = ItemPage)]
 pub struct Page {
-    /// The items.
+    /// Items, newest first.
     pub items: Vec<ItemView>,
-    /// The cursor of the next page; `None` at the end.
+    /// Value of `after` for the next page; null at the end.
+    #[schema(value_type = Option<String>)]
     pub next: Option<ItemId>,
 }
 
@@ -271,20 +324,24 @@ pub struct RemovalOptions {
     pub same_project: bool,
 }
 
-/// Another item that holds the words of a removed or edited item.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Another item with the words, or a name deleted with them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = HolderJson)]
 pub struct Holder {
-    /// Its id.
+    /// 32 hex characters.
+    #[schema(value_type = String)]
     pub id: ItemId,
-    /// Its kind.
+    /// `episode` (a message), `fact`, `entity` or `summary`.
+    #[schema(value_type = String)]
     pub kind: Kind,
-    /// Whose words.
+    /// Author of the words: `user`, `assistant`, `owner` or `import`.
+    #[schema(value_type = String)]
     pub author: Author,
-    /// The project that it counts towards.
+    /// Its project; null for the shared pool.
     pub project: Option<String>,
-    /// The session it was said in.
+    /// Its session.
     pub session: Option<String>,
-    /// The turn in the session.
+    /// Turn in the session, from 0.
     pub turn: Option<u64>,
     /// Whether it was deleted as well.
     pub deleted: bool,
@@ -301,27 +358,32 @@ pub struct Removal {
     pub more: u64,
 }
 
-/// A project, session or persona with its counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// A project, session or persona.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = PlaceJson)]
 pub struct PlaceView {
-    /// Its outside name.
+    /// Its name.
     pub name: String,
-    /// For a session: its project.
+    /// Project of a session.
     pub project: Option<String>,
-    /// For a session: its persona.
+    /// Persona of a session.
     pub persona: Option<String>,
-    /// For a forked session: its parent.
+    /// Parent session of a fork.
     pub parent: Option<String>,
-    /// For a forked session: the visible turns of the parent.
+    /// Number of parent turns that a fork sees.
     pub parent_turns: Option<u64>,
-    /// Items in it.
+    /// Number of items in it.
     pub items: u64,
-    /// When it began, in milliseconds since the Unix epoch.
-    pub created_ms: u64,
-    /// When it was last written to.
-    pub updated_ms: u64,
     /// Bytes of text in it.
     pub bytes: u64,
+    /// Creation time, RFC 3339.
+    #[serde(rename = "created", serialize_with = "as_rfc3339")]
+    #[schema(value_type = String)]
+    pub created_ms: u64,
+    /// Time of the last write, RFC 3339.
+    #[serde(rename = "updated", serialize_with = "as_rfc3339")]
+    #[schema(value_type = String)]
+    pub updated_ms: u64,
 }
 
 /// The graph of a place.
@@ -368,21 +430,17 @@ pub struct Stats {
     pub extract_through_nodes: bool,
 }
 
-/// An owner's decisions on how its memory is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnerSettings {
-    /// Whether third-party nodes may read exchanges, to extract facts from them. No by default.
-    pub extract_through_nodes: bool,
-}
-
-/// An owner's decisions, and their effect at this relayer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The owner's settings, and their effect here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = SettingsJson)]
 pub struct SettingsView {
-    /// The decisions.
-    pub settings: OwnerSettings,
-    /// Whether the operator offers nodes at all.
+    /// Whether the owner allows it. Default: false.
+    pub extract_through_nodes: bool,
+    /// Whether this relayer's operator offers nodes.
     pub nodes_offered: bool,
-    /// The reader of the owner's exchanges now.
+    /// Current extractor of memories: `rules`, `endpoint` (rules and the operator's model) or `nodes` (rules
+    /// and a model on third-party nodes).
+    #[schema(value_type = String)]
     pub written_by: WrittenBy,
 }
 
@@ -399,7 +457,7 @@ pub enum WrittenBy {
 }
 
 /// The result of a restore.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RestoreReport {
     /// Items brought back from Walrus.
     pub restored: u64,
@@ -414,23 +472,13 @@ pub struct RestoreReport {
 }
 
 /// The result of an import.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ImportedJson)]
 pub struct ImportReport {
     /// New items.
     pub added: u64,
     /// Items that were here already.
     pub skipped: u64,
-}
-
-/// A job as its owner sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobView {
-    /// Its number.
-    pub job: u64,
-    /// The item that it works on.
-    pub item: ItemId,
-    /// Whether it is done; otherwise it is tried again until it is.
-    pub is_done: bool,
 }
 
 /// Why a request failed; one variant for each reaction of the caller.
@@ -462,15 +510,6 @@ pub enum MemoryError {
 
 /// A result with this crate's error.
 pub type Result<T, E = MemoryError> = std::result::Result<T, E>;
-
-/// An export with its owner.
-#[derive(Clone, Debug)]
-pub struct Export {
-    /// The owner.
-    pub owner: OwnerId,
-    /// JSON lines: a header, one line for each item, and a signature line over all lines before it.
-    pub lines: Vec<Text>,
-}
 
 /// Most bytes of one item's text in a prompt: a long message is cut to its beginning.
 pub const EXCERPT_BYTES: usize = 1_200;

@@ -35,7 +35,6 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 /// Pages between two reports of progress.
 const STEP_PAGES: i32 = 1_024;
 /// Time limit of a check: none that matters.
@@ -189,15 +188,15 @@ fn write(
     part: &Path,
     progress: CopyProgress<'_>,
 ) -> Result<BackupReport, BackupError> {
-    let source = database::open_reader(&config.file(), CACHE_BYTES)?;
+    let source = database::open_reader(&config.file())?;
     database::check_layout(&source)?;
     let folder = KeyFolder::open(keys, master)?;
     let key_files = at_one_moment(&source, &folder)?;
-    let mut target = database::open_empty(part, CACHE_BYTES)?;
+    let mut target = database::open_empty(part)?;
     copy_pages(&source, &mut target, progress)?;
     // The copied header names a log, which only a new connection notices.
     target.close().map_err(|(_, error)| error)?;
-    let target = database::open_empty(part, CACHE_BYTES)?;
+    let target = database::open_empty(part)?;
     add_keys(&target, &key_files)?;
     target.close().map_err(|(_, error)| error)?;
     database::finish_copy(part).map_err(io_error(part))?;
@@ -268,7 +267,7 @@ fn verify(path: &Path, folder: &KeyFolder) -> Result<BackupReport, BackupError> 
         error => error.into(),
     };
     let failed = |error: rusqlite::Error| unreadable(database::disk_error(&error));
-    let backup = database::open_backup(path, CACHE_BYTES).map_err(failed)?;
+    let backup = database::open_backup(path).map_err(failed)?;
     database::check_layout(&backup).map_err(unreadable)?;
     let has_keys = backup.table_exists(None, database::KEY_TABLE).map_err(failed)?;
     if !has_keys {
@@ -379,8 +378,8 @@ fn copy_back(
         remove_if_there(file).map_err(io_error(file))?;
     }
     database::create_file(&copying).map_err(io_error(&copying))?;
-    let source = database::open_backup(from, CACHE_BYTES)?;
-    let mut target = database::open_empty(&copying, CACHE_BYTES)?;
+    let source = database::open_backup(from)?;
+    let mut target = database::open_empty(&copying)?;
     copy_pages(&source, &mut target, progress)?;
     if !with_keys {
         drop_keys(&target)?;
@@ -406,7 +405,7 @@ fn take_keys(
     if !database::carries_keys(&file) {
         return Ok(None);
     }
-    let database = database::open_backup(&file, CACHE_BYTES)?;
+    let database = database::open_backup(&file)?;
     let has_keys = !folder.owners()?.is_empty();
     let restored = beside(keys, ".restored");
     let fresh = folder.begin_at(&restored)?;
@@ -417,7 +416,7 @@ fn take_keys(
         false => fs::remove_dir_all(keys).map(|()| None).map_err(io_error(keys))?,
     };
     fs::rename(&restored, keys).and_then(|()| database::sync_folder(keys)).map_err(io_error(keys))?;
-    let database = database::open_empty(&file, CACHE_BYTES)?;
+    let database = database::open_empty(&file)?;
     drop_keys(&database)?;
     database.close().map_err(|(_, error)| error)?;
     database::finish_copy(&file).map_err(io_error(&file))?;

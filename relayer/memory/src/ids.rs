@@ -4,7 +4,7 @@
 use std::{fmt, str::FromStr};
 
 use baton_keys::{ids::PublicKey, owner::sui_address};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// The owner of memories: the Sui address of the account key, so that ownership is computed, not looked up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ impl FromStr for OwnerId {
 }
 
 /// An item of memory: 16 random bytes, as 32 hex characters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemId(pub [u8; 16]);
 
 impl fmt::Display for ItemId {
@@ -72,6 +72,26 @@ impl FromStr for ItemId {
         let mut bytes = [0; 16];
         hex::decode_to_slice(text, &mut bytes).map_err(|_| IdError { expected: "32 hex characters" })?;
         Ok(Self(bytes))
+    }
+}
+
+impl Serialize for ItemId {
+    /// Its text in a format for people, else its bytes.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            self.0.serialize(serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ItemId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return String::deserialize(deserializer)?.parse().map_err(D::Error::custom);
+        }
+        Deserialize::deserialize(deserializer).map(Self)
     }
 }
 

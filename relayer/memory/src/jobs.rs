@@ -16,10 +16,11 @@ use crate::{
     api::Result,
     dates::millis,
     ids::OwnerId,
-    owner::{Job, Owner, Plan},
+    owner::{Owner, Plan},
     retry::{Retries, Work},
     service::Memory,
     state::Entry,
+    storage::JobChange,
 };
 
 /// Owners that are processed at once.
@@ -59,7 +60,7 @@ impl Memory {
             self.close_idle();
             self.write_closed().await;
             let free = OWNERS_AT_ONCE.saturating_sub(running.len());
-            let due = if free == 0 { Vec::new() } else { self.take_due(free.min(TAKE)).await };
+            let due = if free == 0 { Vec::new() } else { self.take_due(free).await };
             let more = due.len() == free && free > 0;
             for owner in due {
                 let memory = self.clone();
@@ -94,16 +95,16 @@ impl Memory {
     async fn take_due(&self, limit: usize) -> Vec<OwnerId> {
         let now_ms = self.now_ms();
         let vault = &self.inner.parts.vault;
-        let jobs = match vault.storage().take_due(now_ms, now_ms + millis(LEASE), limit).await {
-            Ok(jobs) => jobs,
+        let due = match vault.storage().take_due(now_ms, now_ms + millis(LEASE), limit).await {
+            Ok(due) => due,
             Err(error) => {
                 tracing::warn!(%error, "cannot ask for due work");
                 return Vec::new();
             }
         };
         let mut owners = Vec::new();
-        for job in jobs {
-            match vault.resolve(job.owner).await {
+        for pseudonym in due {
+            match vault.resolve(pseudonym).await {
                 Ok(Some(owner)) => owners.push(owner),
                 // Erased in the meantime.
                 Ok(None) => {}
@@ -180,10 +181,7 @@ impl Memory {
             let retries = self.retries();
             let waiting = Work::ALL.into_iter().filter(|work| open.has_work(*work, stores));
             let due_ms = waiting.map(|work| retries.due_ms(owner, work).unwrap_or(now_ms)).min();
-            let job = match due_ms {
-                Some(due_ms) => Job::Due(due_ms),
-                None => Job::Done,
-            };
+            let job = Some(due_ms.map_or(JobChange::Done, JobChange::Due));
             Ok((Plan { job, ..Plan::default() }, ()))
         })
         .await?;

@@ -10,7 +10,6 @@
 //!     Memory, Parts,
 //!     api::{Place, RecallRequest, RememberRequest},
 //!     ids::OwnerId,
-//!     model::{Author, Layer},
 //!     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
 //!     vault::Vault,
 //! };
@@ -26,15 +25,7 @@
 //! let memory = Memory::open(Parts::new(vault, embedder, Arc::new(|| 1_772_323_200_000_u64))).await?;
 //!
 //! let owner = OwnerId([1; 32]);
-//! let fact = RememberRequest {
-//!     place: Place::default(),
-//!     text: "The anchor weighs forty kilograms.".into(),
-//!     layer: Layer::Profile,
-//!     author: Author::Owner,
-//!     time_ms: None,
-//!     intimate: None,
-//!     salience: None,
-//! };
+//! let fact = RememberRequest::new(Place::default(), "The anchor weighs forty kilograms.");
 //! memory.remember(owner, vec![fact]).await?;
 //!
 //! let query = "How much does the anchor weigh?".into();
@@ -55,6 +46,7 @@ pub mod ids;
 mod jobs;
 pub mod keyring;
 pub mod limits;
+mod locks;
 pub mod model;
 mod owner;
 mod retry;

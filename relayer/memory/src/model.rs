@@ -212,6 +212,7 @@ impl std::fmt::Debug for Item {
 
 /// A typed edge between two items (E1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Edge {
     /// The source item.
     pub from: ItemId,

@@ -13,7 +13,7 @@ use baton_proto::codec;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-pub(crate) use commit::{JOB, Job, Plan};
+pub(crate) use commit::Plan;
 pub(crate) use features::embedded_text;
 use features::features_of;
 pub(crate) use holders::{Holders, RemovalQuery};
@@ -52,7 +52,7 @@ pub(crate) struct VectorKind {
 /// An open owner.
 pub(crate) struct Owner {
     pub(crate) id: OwnerId,
-    pub(crate) vault: OwnerVault,
+    pub(crate) vault: Arc<OwnerVault>,
     keys: Arc<OwnerKeys>,
     pub(crate) state: State,
     index: ItemIndex,
@@ -68,7 +68,7 @@ pub(crate) struct Owner {
 
 impl Owner {
     /// Folds the vault's records of an owner.
-    pub(crate) async fn open(vault: OwnerVault, kind: VectorKind) -> Result<Self> {
+    pub(crate) async fn open(vault: Arc<OwnerVault>, kind: VectorKind) -> Result<Self> {
         let keys = vault.keys();
         let hasher = TermHasher::new(*keys.term_key());
         let mut owner = Self {
@@ -122,20 +122,23 @@ impl Owner {
             }
         }
         self.state.apply(number, event).map_err(|_| damaged("an item does not unpack"))?;
-        if let (Event::Added(_), Some(entry)) = (event, self.state.entries.get(&number)) {
-            self.index.insert(number, features_of(&entry.item, &self.hasher));
-            self.unembedded.insert(number);
+        if let Event::Added(_) = event {
+            self.index_item(number);
         }
         Ok(())
     }
 
     fn rewrite(&mut self, number: u64, stored: &StoredItem) -> Result<()> {
         self.state.rewrite(number, stored).map_err(|_| damaged("an item does not unpack"))?;
+        self.index_item(number);
+        Ok(())
+    }
+
+    fn index_item(&mut self, number: u64) {
         if let Some(entry) = self.state.entries.get(&number) {
             self.index.insert(number, features_of(&entry.item, &self.hasher));
             self.unembedded.insert(number);
         }
-        Ok(())
     }
 
     /// The candidates of a search; `None` if another relayer wrote meanwhile.

@@ -34,10 +34,10 @@ use crate::{
         LARGE_OWNER_BYTES, MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, MAX_OPEN_OWNERS_WITH_ROWS,
         RECALL_DEADLINE,
     },
-    owner::{COMMIT_TRIES, CommitOutcome, Job, Owner, Plan, VectorKind, busy, joined},
+    owner::{COMMIT_TRIES, CommitOutcome, Owner, Plan, VectorKind, busy, joined},
     retry::Retries,
     search::Background,
-    storage::StorageError,
+    storage::{JobChange, StorageError},
     vault::{Marker, Vault, VaultError},
 };
 
@@ -64,8 +64,6 @@ pub struct Parts {
     pub contents: Option<Arc<dyn ContentStore>>,
     /// The clock.
     pub now_ms: Clock,
-    /// Most items of an owner.
-    pub max_items: u64,
     /// Time limit of a recall, of which the embedder has half.
     pub recall_deadline: Duration,
 }
@@ -81,7 +79,6 @@ impl Parts {
             node_writer: None,
             contents: None,
             now_ms,
-            max_items: MAX_ITEMS,
             recall_deadline: RECALL_DEADLINE,
         }
     }
@@ -275,8 +272,8 @@ impl Memory {
         let open = self.fill(&slot, owner, &mut guard).await?;
         for _ in 0..COMMIT_TRIES {
             let (mut plan, answer) = plan(open)?;
-            if !plan.events.is_empty() && plan.job == Job::Wake {
-                plan.job = Job::Due(self.now_ms());
+            if !plan.events.is_empty() && !plan.is_quiet {
+                plan.job = plan.job.or(Some(JobChange::Due(self.now_ms())));
             }
             match open.commit(plan).await {
                 Ok(CommitOutcome::Done) => {
@@ -311,9 +308,10 @@ impl Memory {
 
     /// Refuses items beyond the owner's limit.
     pub(crate) fn check_room(&self, owner: &Owner, more: usize) -> Result<()> {
-        let max = self.inner.parts.max_items;
-        if owner.state.entries.len() as u64 + more as u64 > max {
-            return Err(MemoryError::Full(format!("it holds {max} items; delete some or ask the operator")));
+        if owner.state.entries.len() as u64 + more as u64 > MAX_ITEMS {
+            return Err(MemoryError::Full(format!(
+                "it holds {MAX_ITEMS} items; delete some or ask the operator"
+            )));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! - numbered records in a few spaces;
 //! - a version that every commit raises by one;
 //! - search columns of its items, only if the database does the search;
-//! - jobs by their due time.
+//! - the time when its job is due.
 
 pub mod embedded;
 #[cfg(feature = "postgres")]
@@ -95,16 +95,17 @@ pub struct Signs {
 /// Number of different terms of rows: the width of pgvector's sparse vectors.
 pub const TERMS: u32 = 1_000_000_000;
 
-/// A job with its due time. The owner's log says which work is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DueJob {
-    /// The owner.
-    pub owner: Pseudonym,
-    /// Its number among the owner's jobs.
-    pub job: u64,
-    /// When to run it, in milliseconds since the Unix epoch.
-    pub due_ms: u64,
+/// A change of an owner's job. The owner's log says which work there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobChange {
+    /// There is work from a time on, in milliseconds since the Unix epoch.
+    Due(u64),
+    /// There is none.
+    Done,
 }
+
+/// The number of an owner's only job in a table of jobs.
+const JOB_NUMBER: i64 = i64::MIN;
 
 /// Changes to one owner, all or none.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -115,10 +116,8 @@ pub struct Batch {
     pub remove: Vec<(Space, u64)>,
     /// Search columns of written records, for a storage with a [`RowSearch`]. They go with their records.
     pub rows: Vec<SearchRow>,
-    /// Jobs to write, number and due time; an existing job gets the new time.
-    pub jobs: Vec<(u64, u64)>,
-    /// Jobs that are done.
-    pub done: Vec<u64>,
+    /// The change of the owner's job.
+    pub job: Option<JobChange>,
 }
 
 /// A question to the rows of an owner under each key of the rows; all have the same terms in the same order.
@@ -239,9 +238,9 @@ pub trait Storage: Send + Sync {
     /// Owners after a pseudonym, ascending.
     fn owners<'a>(&'a self, after: Option<Pseudonym>, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>>;
 
-    /// Takes up to `limit` jobs that are due at `now_ms`, earliest first. They become due again at
+    /// Takes the jobs of up to `limit` owners that are due at `now_ms`, earliest first. They become due again at
     /// `again_ms`. So no other relayer takes them meanwhile, and a crash does not lose them.
-    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<DueJob>>;
+    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>>;
 
     /// Stores a nonce until a time; false for a known nonce. Durable on return. Expires by itself.
     fn take_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> StorageFuture<'a, bool>;
@@ -304,6 +303,16 @@ fn check_sizes(batch: &Batch) -> Result<(), StorageError> {
         (_, total) if total > MAX_BATCH_BYTES => refused(total, MAX_BATCH_BYTES),
         _ => Ok(()),
     }
+}
+
+/// Databases' integers have a sign. The order stays: zero becomes the smallest.
+fn ordered(number: u64) -> i64 {
+    (number ^ (1 << 63)).cast_signed()
+}
+
+/// The inverse of [`ordered`].
+fn unordered(number: i64) -> u64 {
+    number.cast_unsigned() ^ (1 << 63)
 }
 
 /// An owner's first version: random and far below the database's largest number.

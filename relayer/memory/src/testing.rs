@@ -11,7 +11,7 @@ use crate::{
     storage::{
         Storage,
         embedded::{EmbeddedConfig, EmbeddedStorage},
-        postgres::{PostgresConfig, PostgresStorage},
+        postgres::PostgresStorage,
     },
     vault::Vault,
 };
@@ -26,7 +26,7 @@ pub(crate) fn embedded() -> (Arc<dyn Storage>, TempDir) {
 /// Postgres, if `BATON_TEST_POSTGRES` names a server.
 pub(crate) async fn postgres() -> Option<PostgresStorage> {
     let url = std::env::var("BATON_TEST_POSTGRES").ok()?;
-    Some(PostgresStorage::open(&PostgresConfig::new(url)).await.unwrap())
+    Some(PostgresStorage::open(&url).await.unwrap())
 }
 
 /// Each storage, with a folder for its keys.

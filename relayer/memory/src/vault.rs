@@ -23,10 +23,9 @@ mod tests;
 mod write;
 
 use std::{
-    collections::HashMap,
     path::Path,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -42,7 +41,9 @@ use crate::{
     ids::OwnerId,
     keyring::{KeyFolder, Keyring, KeyringError, Mark, OwnerKeys},
     search::RowKey,
-    storage::{Pseudonym, RowQuery, RowScan, RowSearch, Space, Storage, StorageError, StorageFuture},
+    storage::{
+        JobChange, Pseudonym, RowQuery, RowScan, RowSearch, Space, Storage, StorageError, StorageFuture,
+    },
 };
 
 /// Approximate sealed bytes of a page of [`OwnerVault::read`]: small, so that an owner is opened in steps.
@@ -97,10 +98,8 @@ pub struct Changes {
     pub put: Vec<(Space, u64, Secret)>,
     /// Records to remove.
     pub remove: Vec<(Space, u64)>,
-    /// Jobs to write, number and due time.
-    pub jobs: Vec<(u64, u64)>,
-    /// Jobs that are done.
-    pub done: Vec<u64>,
+    /// The change of the owner's job.
+    pub job: Option<JobChange>,
 }
 
 /// Sealed records of all owners. Clones share everything.
@@ -108,18 +107,6 @@ pub struct Changes {
 pub struct Vault {
     storage: Arc<dyn Storage>,
     folder: Arc<KeyFolder>,
-    open: Arc<Mutex<HashMap<Pseudonym, Weak<OwnerVaultState>>>>,
-}
-
-/// The state that all handles on one owner share.
-struct OwnerVaultState {
-    owner: OwnerId,
-    pseudonym: Pseudonym,
-    storage: Arc<dyn Storage>,
-    folder: Arc<KeyFolder>,
-    ring: Mutex<Ring>,
-    /// Held during a write: an owner's writes are sequential anyway, by their versions.
-    writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
@@ -147,7 +134,7 @@ impl Vault {
     pub async fn new(storage: Arc<dyn Storage>, keys_folder: &Path, master: MasterKey) -> Result<Self> {
         let path = keys_folder.to_owned();
         let folder = Arc::new(blocking(move || Ok(KeyFolder::open(&path, master)?)).await?);
-        let vault = Self { storage, folder: folder.clone(), open: Arc::default() };
+        let vault = Self { storage, folder: folder.clone() };
         for owner in blocking(move || Ok(folder.erasures()?)).await? {
             finish_erasure(&vault.storage, &vault.folder, owner).await?;
         }
@@ -190,29 +177,22 @@ impl Vault {
     ///
     /// # Errors
     /// [`KeyringError`] when the owner's key file is missing or damaged; the storage's.
-    pub async fn open(&self, owner: OwnerId) -> Result<OwnerVault> {
-        let pseudonym = self.folder.pseudonym(owner);
-        let handle = OwnerVault { shared: self.shared(owner, pseudonym), version: AtomicU64::new(0) };
+    pub async fn open(&self, owner: OwnerId) -> Result<Arc<OwnerVault>> {
+        let handle = self.handle(owner);
         handle.refresh().await?;
-        Ok(handle)
+        Ok(Arc::new(handle))
     }
 
-    fn shared(&self, owner: OwnerId, pseudonym: Pseudonym) -> Arc<OwnerVaultState> {
-        let mut open = self.open.lock();
-        if let Some(shared) = open.get(&pseudonym).and_then(Weak::upgrade) {
-            return shared;
-        }
-        open.retain(|_, shared| shared.strong_count() > 0);
-        let shared = Arc::new(OwnerVaultState {
+    fn handle(&self, owner: OwnerId) -> OwnerVault {
+        OwnerVault {
             owner,
-            pseudonym,
+            pseudonym: self.folder.pseudonym(owner),
             storage: self.storage.clone(),
             folder: self.folder.clone(),
+            version: AtomicU64::new(0),
             ring: Mutex::new(Ring::new(Keyring::generate(owner), false)),
             writing: tokio::sync::Mutex::default(),
-        });
-        open.insert(pseudonym, Arc::downgrade(&shared));
-        shared
+        }
     }
 
     /// Owners with records, ascending by pseudonym, after one pseudonym. An owner whose key file is missing or
@@ -243,31 +223,34 @@ impl Vault {
     /// # Errors
     /// [`KeyringError`] when the file cannot be read.
     pub async fn resolve(&self, pseudonym: Pseudonym) -> Result<Option<OwnerId>> {
-        if let Some(shared) = self.open.lock().get(&pseudonym).and_then(Weak::upgrade) {
-            return Ok(Some(shared.owner));
-        }
         let folder = self.folder.clone();
         blocking(move || Ok(folder.load(pseudonym)?.map(|ring| ring.owner))).await
     }
 }
 
-/// A handle on one owner's records. Handles on the same owner share keys, and each has its own version.
+/// A handle on one owner's records, with its own version. Several handles act as those of several relayers.
 pub struct OwnerVault {
-    shared: Arc<OwnerVaultState>,
+    owner: OwnerId,
+    pseudonym: Pseudonym,
+    storage: Arc<dyn Storage>,
+    folder: Arc<KeyFolder>,
     version: AtomicU64,
+    ring: Mutex<Ring>,
+    /// Held during a write: an owner's writes are sequential anyway, by their versions.
+    writing: tokio::sync::Mutex<()>,
 }
 
 impl OwnerVault {
     /// The owner.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
-        self.shared.owner
+        self.owner
     }
 
     /// The owner's pseudonym in the storage.
     #[must_use]
     pub fn pseudonym(&self) -> Pseudonym {
-        self.shared.pseudonym
+        self.pseudonym
     }
 
     /// The version that this handle builds on, from its opening, its last write, or its last
@@ -277,17 +260,21 @@ impl OwnerVault {
         self.version.load(Ordering::Acquire)
     }
 
+    fn set_version(&self, version: u64) {
+        self.version.store(version, Ordering::Release);
+    }
+
     /// The keys of the owner's hashes. Read them again after a refresh: an erased owner gets new ones.
     #[must_use]
     pub fn keys(&self) -> Arc<OwnerKeys> {
-        self.shared.ring().owner_keys
+        self.ring().owner_keys
     }
 
     /// The database's least progress when the key file was read. A smaller value in the database now means
     /// lost data.
     #[must_use]
     pub fn reached(&self) -> Mark {
-        self.shared.ring().keys.mark
+        self.ring().keys.mark
     }
 
     /// Takes over the storage's version and its keys. If [`Self::version`] was different before, earlier
@@ -297,8 +284,9 @@ impl OwnerVault {
     /// # Errors
     /// As [`Vault::open`].
     pub async fn refresh(&self) -> Result<u64> {
-        let version = self.shared.refresh().await?;
-        self.version.store(version, Ordering::Release);
+        let _alone = self.writing.lock().await;
+        let version = self.read_version().await?;
+        self.set_version(version);
         Ok(version)
     }
 
@@ -308,7 +296,7 @@ impl OwnerVault {
     /// # Errors
     /// [`StorageError::Damaged`] for a record that does not open.
     pub async fn read(&self, space: Space, from: u64) -> Result<Vec<(u64, Secret)>> {
-        self.shared.read(space, from, PAGE_BYTES).await
+        self.read_page(space, from, PAGE_BYTES).await
     }
 
     /// One record.
@@ -316,7 +304,7 @@ impl OwnerVault {
     /// # Errors
     /// As [`Self::read`].
     pub async fn get(&self, space: Space, number: u64) -> Result<Option<Secret>> {
-        let page = self.shared.read(space, number, 1).await?;
+        let page = self.read_page(space, number, 1).await?;
         Ok(page.into_iter().find(|(found, _)| *found == number).map(|(_, text)| text))
     }
 
@@ -325,13 +313,14 @@ impl OwnerVault {
     /// # Errors
     /// As [`Self::read`].
     pub async fn read_some(&self, space: Space, numbers: Vec<u64>) -> Result<Vec<(u64, Secret)>> {
-        self.shared.read_some(space, numbers).await
+        let rows = self.rows()?;
+        self.opened(space, || rows.read_some(self.pseudonym, space, numbers.clone())).await
     }
 
     /// Whether the storage searches.
     #[must_use]
     pub fn has_rows(&self) -> bool {
-        self.shared.storage.rows().is_some()
+        self.storage.rows().is_some()
     }
 
     /// Compares the owner's search rows with a question, which `ask` asks under each key; `None` if another relayer
@@ -340,15 +329,15 @@ impl OwnerVault {
     /// # Errors
     /// The storage's.
     pub async fn scan_rows(&self, ask: impl Fn(&[RowKey]) -> RowQuery) -> Result<Option<RowScan>> {
-        let query = ask(&self.shared.ring().keys.row_keys());
-        let scan = self.shared.rows()?.scan(self.shared.pseudonym, query).await?;
+        let query = ask(&self.ring().keys.row_keys());
+        let scan = self.rows()?.scan(self.pseudonym, query).await?;
         Ok(Some(scan).filter(|scan| scan.version == self.version()))
     }
 
     /// The keys of the search rows, for tests that try each of them.
     #[cfg(test)]
     pub(crate) fn row_keys(&self) -> Vec<RowKey> {
-        self.shared.ring().keys.row_keys()
+        self.ring().keys.row_keys()
     }
 
     /// The items from a number on that have a vector of an embedder in the search rows.
@@ -356,49 +345,9 @@ impl OwnerVault {
     /// # Errors
     /// The storage's.
     pub async fn embedded_rows(&self, embedder: u64, from: u64) -> Result<Vec<u64>> {
-        Ok(self.shared.rows()?.embedded(self.shared.pseudonym, embedder, from).await?)
+        Ok(self.rows()?.embedded(self.pseudonym, embedder, from).await?)
     }
 
-    /// Makes all changes; they are durable on return. Returns the new version.
-    ///
-    /// # Errors
-    /// A [conflict](VaultError::is_conflict) if another writer wrote since [`Self::version`]; nothing is
-    /// changed then. After any other error, the changes may have been made or not: [`Self::refresh`] shows
-    /// which.
-    pub async fn commit(&self, changes: Changes) -> Result<u64> {
-        let version = self.shared.commit(self.version(), changes).await?;
-        self.version.store(version, Ordering::Release);
-        Ok(version)
-    }
-
-    /// As [`Self::commit`]. On return, the former bytes of each replaced or removed record are unreadable for
-    /// good, in every copy. Other records under their key were sealed anew, and the old key is destroyed.
-    ///
-    /// The snapshot may hold deleted data, so it is removed unless the changes include one; all former
-    /// snapshots become unreadable.
-    ///
-    /// # Errors
-    /// As [`Self::commit`]. After any other error than a conflict, refresh and repeat: the call is
-    /// idempotent.
-    pub async fn redact(&self, changes: Changes) -> Result<u64> {
-        let version = self.shared.redact(self.version(), changes).await?;
-        self.version.store(version, Ordering::Release);
-        Ok(version)
-    }
-
-    /// Destroys the owner's keys, then removes all records of the owner. Works without a key file too. If it
-    /// fails after the keys are gone, the next start finishes it.
-    ///
-    /// # Errors
-    /// The key folder's and the storage's.
-    pub async fn erase(&self) -> Result<()> {
-        self.shared.erase().await?;
-        self.version.store(0, Ordering::Release);
-        Ok(())
-    }
-}
-
-impl OwnerVaultState {
     fn ring(&self) -> Ring {
         self.ring.lock().clone()
     }
@@ -408,8 +357,7 @@ impl OwnerVaultState {
     }
 
     /// Reads version and keys, in this order, and finishes unfinished work.
-    async fn refresh(&self) -> Result<u64> {
-        let _alone = self.writing.lock().await;
+    async fn read_version(&self) -> Result<u64> {
         let mut behind = None;
         for _ in 0..ATTEMPTS {
             if self.folder.is_erased(self.pseudonym) {
@@ -466,13 +414,8 @@ impl OwnerVaultState {
         blocking(move || Ok(folder.load(pseudonym)?)).await
     }
 
-    async fn read(&self, space: Space, from: u64, max_bytes: usize) -> Result<Vec<(u64, Secret)>> {
+    async fn read_page(&self, space: Space, from: u64, max_bytes: usize) -> Result<Vec<(u64, Secret)>> {
         self.opened(space, || self.storage.read(self.pseudonym, space, from, max_bytes)).await
-    }
-
-    async fn read_some(&self, space: Space, numbers: Vec<u64>) -> Result<Vec<(u64, Secret)>> {
-        let rows = self.rows()?;
-        self.opened(space, || rows.read_some(self.pseudonym, space, numbers.clone())).await
     }
 
     fn rows(&self) -> Result<&dyn RowSearch, StorageError> {

@@ -3,11 +3,9 @@
 //! One sealed record of an owner has them. A revoked id is kept until its right has ended, so that its bearer
 //! cannot present it again. A revocation of a right that was never seen is kept for ever.
 
-use std::sync::Arc;
-
 use baton_keys::ids::PublicKey;
 use baton_memory::{
-    Memory, RecordChanges,
+    Memory,
     api::{MemoryError, Result},
     ids::OwnerId,
     limits::MAX_TEXT_BYTES,
@@ -17,7 +15,6 @@ use baton_proto::{
     ids::RightId,
     right::{MemoryAccess, RightChain, RightScope},
 };
-use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::refusal_reason;
@@ -30,61 +27,6 @@ const MAX_REGISTERED_BYTES: usize = 384 * 1024;
 pub(crate) const MAX_REVOKED: usize = 4096;
 /// The owner's record.
 const RECORD: &str = "rights";
-
-/// The functions of memory that authentication needs: nonces and small sealed records.
-pub trait Records: Send + Sync {
-    /// As [`Memory::take_nonce`].
-    fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>>;
-    /// As [`Memory::take_nonce_to_read`].
-    fn take_nonce_to_read(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>>;
-    /// As [`Memory::has_nonce`].
-    fn has_nonce(&self, nonce: [u8; 32], now_ms: u64) -> BoxFuture<'_, Result<bool>>;
-    /// As [`Memory::get_record`].
-    fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>>;
-    /// As [`Memory::put_record`].
-    fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>>;
-    /// As [`Memory::change_records`]: a decision is still valid when it is written, even with other writers.
-    fn change<'a>(
-        &'a self,
-        owner: OwnerId,
-        names: Vec<String>,
-        change: Change<'a>,
-    ) -> BoxFuture<'a, Result<()>>;
-}
-
-/// Decides on changes from the records' contents; may be called more than once.
-pub type Change<'a> = Box<dyn FnMut(&[Option<Vec<u8>>]) -> Result<RecordChanges> + Send + 'a>;
-
-impl Records for Memory {
-    fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move { Memory::take_nonce(self, nonce, now_ms, until_ms).await })
-    }
-
-    fn take_nonce_to_read(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move { Memory::take_nonce_to_read(self, nonce, now_ms, until_ms).await })
-    }
-
-    fn has_nonce(&self, nonce: [u8; 32], now_ms: u64) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move { Memory::has_nonce(self, nonce, now_ms).await })
-    }
-
-    fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
-        Box::pin(async move { self.get_record(owner, &name).await })
-    }
-
-    fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.put_record(owner, &name, bytes).await })
-    }
-
-    fn change<'a>(
-        &'a self,
-        owner: OwnerId,
-        names: Vec<String>,
-        change: Change<'a>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.change_records(owner, &names, change).await })
-    }
-}
 
 /// The rights that an owner gave, as far as a relayer knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,7 +109,7 @@ impl OwnerRights {
 /// The delegations of all owners.
 #[derive(Clone)]
 pub struct Registry {
-    records: Arc<dyn Records>,
+    memory: Memory,
     /// The relayer's key; delegations for another relayer do not count.
     relayer: PublicKey,
 }
@@ -175,13 +117,8 @@ pub struct Registry {
 impl Registry {
     /// The registry of the relayer with this key, over a memory's records.
     #[must_use]
-    pub fn new(records: Arc<dyn Records>, relayer: PublicKey) -> Self {
-        Self { records, relayer }
-    }
-
-    /// Its records.
-    pub(crate) fn records(&self) -> &dyn Records {
-        &*self.records
+    pub fn new(memory: Memory, relayer: PublicKey) -> Self {
+        Self { memory, relayer }
     }
 
     /// The present right of a key to an owner's memory, by a presented chain or else by registered ones.
@@ -270,7 +207,7 @@ impl Registry {
             changed = change(&mut rights)?;
             Ok(vec![(RECORD.to_owned(), Some(codec::encode(&rights)))])
         };
-        self.records.change(owner, vec![RECORD.to_owned()], Box::new(decide)).await?;
+        self.memory.change_records(owner, &[RECORD.to_owned()], decide).await?;
         Ok(changed)
     }
 
@@ -279,115 +216,41 @@ impl Registry {
     /// # Errors
     /// Memory's.
     pub(crate) async fn list(&self, owner: OwnerId, now_ms: u64) -> Result<OwnerRights> {
-        OwnerRights::read(self.records.get(owner, RECORD.to_owned()).await?.as_ref(), now_ms)
+        OwnerRights::read(self.memory.get_record(owner, RECORD).await?.as_ref(), now_ms)
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::{
-        collections::{HashMap, HashSet},
-        sync::{Mutex, PoisonError},
-    };
-
+mod tests {
     use baton_keys::SecretSigningKey;
     use baton_proto::right::{Permissions, Right};
 
     use super::*;
-
-    type Table = HashMap<(OwnerId, String), Vec<u8>>;
-    type Rival = Box<dyn FnOnce(&mut Table) + Send>;
-
-    /// Records in memory.
-    #[derive(Default)]
-    pub(crate) struct InMemoryRecords {
-        nonces: Mutex<HashSet<[u8; 32]>>,
-        records: Mutex<Table>,
-        /// Another relayer's write, once, between a change's read and its write.
-        rival: Mutex<Option<Rival>>,
-    }
-
-    impl Records for InMemoryRecords {
-        fn take_nonce(&self, nonce: [u8; 32], _now_ms: u64, _until_ms: u64) -> BoxFuture<'_, Result<bool>> {
-            let fresh = self.nonces.lock().unwrap_or_else(PoisonError::into_inner).insert(nonce);
-            Box::pin(async move { Ok(fresh) })
-        }
-
-        fn take_nonce_to_read(
-            &self,
-            nonce: [u8; 32],
-            now_ms: u64,
-            until_ms: u64,
-        ) -> BoxFuture<'_, Result<bool>> {
-            self.take_nonce(nonce, now_ms, until_ms)
-        }
-
-        fn has_nonce(&self, nonce: [u8; 32], _now_ms: u64) -> BoxFuture<'_, Result<bool>> {
-            let known = self.nonces.lock().unwrap_or_else(PoisonError::into_inner).contains(&nonce);
-            Box::pin(async move { Ok(known) })
-        }
-
-        fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
-            let found =
-                self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&(owner, name)).cloned();
-            Box::pin(async move { Ok(found) })
-        }
-
-        fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>> {
-            let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-            match bytes {
-                Some(bytes) => records.insert((owner, name), bytes),
-                None => records.remove(&(owner, name)),
-            };
-            Box::pin(async { Ok(()) })
-        }
-
-        fn change<'a>(
-            &'a self,
-            owner: OwnerId,
-            names: Vec<String>,
-            mut change: Change<'a>,
-        ) -> BoxFuture<'a, Result<()>> {
-            let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-            let read = |records: &Table| {
-                let names = names.iter().map(|name| records.get(&(owner, name.clone())).cloned());
-                names.collect::<Vec<_>>()
-            };
-            let mut changes = change(&read(&records));
-            if let Some(rival) = self.rival.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                // As in memory: the write is refused, and the new contents are read and decided on.
-                rival(&mut records);
-                changes = change(&read(&records));
-            }
-            let written = changes.map(|changes| {
-                for (name, bytes) in changes {
-                    match bytes {
-                        Some(bytes) => records.insert((owner, name), bytes),
-                        None => records.remove(&(owner, name)),
-                    };
-                }
-            });
-            Box::pin(async { written })
-        }
-    }
+    use crate::setup::tests::SharedStorage;
 
     #[tokio::test]
     async fn registrations_of_two_relayers_at_once_are_all_stored() {
-        let (records, registry) = registry();
-        let (mine, theirs) = (PublicKey([2; 32]), PublicKey([3; 32]));
-        // The other relayer registers another key, and revokes this delegation.
-        let (other, taken) = (signed(&theirs, 100, 200), signed(&mine, 100, 200));
-        let revoked = vec![Revocation { id: taken.last().id, until_ms: 200 }];
-        let rights = OwnerRights { registered: vec![other.bytes()], revoked };
-        let rival = move |records: &mut Table| {
-            records.insert((owner(), RECORD.to_owned()), codec::encode(&rights));
+        let storage = SharedStorage::default();
+        let registry = async || Registry::new(storage.memory().await, RELAYER);
+        let (first, second) = (registry().await, registry().await);
+        let keys = [0, 1, 2, 3, 4, 5, 6, 7].map(|number| PublicKey([number; 32]));
+        let register = async |registry: &Registry, keys: &[PublicKey]| {
+            for key in keys {
+                assert!(registry.register(owner(), &signed(key, 100, 200), 0).await.unwrap());
+            }
         };
-        *records.rival.lock().unwrap() = Some(Box::new(rival));
-        assert!(!registry.register(owner(), &taken, 0).await.unwrap(), "it was taken back meanwhile");
-        assert!(registry.register(owner(), &signed(&mine, 100, 200), 0).await.unwrap());
-        assert_eq!(registry.list(owner(), 0).await.unwrap().registered.len(), 2);
-        assert!(registry.find(owner(), &theirs, None, 150).await.unwrap().is_some());
-        assert!(registry.find(owner(), &mine, Some(&taken), 150).await.unwrap().is_none());
+        let taken = signed(&keys[0], 100, 200);
+        let (mine, theirs) = keys.split_at(4);
+        let revoke = async || {
+            register(&second, theirs).await;
+            assert!(second.revoke(owner(), taken.last().id, 0).await.unwrap());
+        };
+        tokio::join!(register(&first, mine), revoke());
+        assert!(!first.register(owner(), &taken, 0).await.unwrap(), "it was taken back meanwhile");
+        for registry in [&first, &second] {
+            assert_eq!(registry.list(owner(), 0).await.unwrap().registered.len(), keys.len());
+            assert!(registry.find(owner(), &keys[0], Some(&taken), 150).await.unwrap().is_none());
+        }
     }
 
     const RELAYER: PublicKey = PublicKey([8; 32]);
@@ -400,9 +263,10 @@ pub(crate) mod tests {
         OwnerId::of(&account().public_key())
     }
 
-    fn registry() -> (Arc<InMemoryRecords>, Registry) {
-        let records = Arc::new(InMemoryRecords::default());
-        (records.clone(), Registry::new(records, RELAYER))
+    async fn registry() -> (SharedStorage, Registry) {
+        let storage = SharedStorage::default();
+        let memory = storage.memory().await;
+        (storage, Registry::new(memory, RELAYER))
     }
 
     fn right(delegate: &PublicKey, from_ms: u64, until_ms: u64) -> Right {
@@ -416,7 +280,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_registered_delegation_counts_until_it_expires_or_is_taken_back() {
-        let (_, registry) = registry();
+        let (_storage, registry) = registry().await;
         let key = PublicKey([2; 32]);
         let delegation = signed(&key, 100, 200);
         assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_none());
@@ -439,7 +303,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn only_delegations_of_this_owner_at_this_relayer_count() {
-        let (_, registry) = registry();
+        let (_storage, registry) = registry().await;
         let (key, thief) = (PublicKey([2; 32]), SecretSigningKey::from_seed(&[9; 32]));
         let changed = |change: fn(&mut Right)| {
             let mut right = right(&key, 100, 200);
@@ -469,7 +333,7 @@ pub(crate) mod tests {
     async fn a_delegate_narrows_its_right_for_another_key_until_either_is_taken_back() {
         let (friend, key) = (SecretSigningKey::from_seed(&[2; 32]), PublicKey([3; 32]));
         for first in [false, true] {
-            let (_, registry) = registry();
+            let (_storage, registry) = registry().await;
             let chain =
                 RightChain::issue(Right { depth: 1, ..right(&friend.public_key(), 100, 200) }, &account());
             let chain = chain.unwrap().narrow(&friend, |right| right.holder = key).unwrap();
@@ -485,7 +349,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn an_unseen_delegation_can_be_taken_back_also_years_before_it_begins() {
-        let (_, registry) = registry();
+        let (_storage, registry) = registry().await;
         let key = PublicKey([2; 32]);
         let later = signed(&key, 500_000_000, 500_000_900);
         assert!(registry.revoke(owner(), later.last().id, 1).await.unwrap());
@@ -496,7 +360,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn registrations_and_revocations_are_bounded_and_ended_ones_make_room() {
-        let (_, registry) = registry();
+        let (_storage, registry) = registry().await;
         let key = PublicKey([2; 32]);
         for _ in 0..MAX_REGISTERED {
             registry.register(owner(), &signed(&key, 100, 200), 0).await.unwrap();
@@ -519,7 +383,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn long_chains_fill_the_record_before_it_can_no_longer_be_read() {
-        let (records, registry) = registry();
+        let (_storage, registry) = registry().await;
         let keys = [2, 3, 4].map(|number| SecretSigningKey::from_seed(&[number; 32]));
         let access = MemoryAccess { permissions: Permissions(1), project: Some("g".repeat(256)) };
         let places = [vec![RELAYER], vec![PublicKey([5; 32]); 15]].concat();
@@ -541,7 +405,7 @@ pub(crate) mod tests {
         let mut rights = registry.list(owner(), 0).await.unwrap();
         let other = |number: u128| Revocation { id: RightId(number.to_le_bytes()), until_ms: u64::MAX };
         rights.revoked = (1..MAX_REVOKED as u128).map(other).collect();
-        records.put(owner(), RECORD.to_owned(), Some(codec::encode(&rights))).await.unwrap();
+        registry.memory.put_record(owner(), RECORD, Some(codec::encode(&rights))).await.unwrap();
         assert_eq!(registry.list(owner(), 0).await.unwrap().registered.len(), registered);
         assert!(registry.revoke(owner(), chain.links()[0].id, 0).await.unwrap());
         assert!(registry.list(owner(), 0).await.unwrap().registered.is_empty());
@@ -549,7 +413,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn the_unbound_delegation_goes_before_one_for_a_project() {
-        let (_, registry) = registry();
+        let (_storage, registry) = registry().await;
         let key = PublicKey([2; 32]);
         let garden = Some("garden".to_owned());
         let access = MemoryAccess { permissions: Permissions(1), project: garden.clone() };

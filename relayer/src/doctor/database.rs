@@ -73,8 +73,8 @@ async fn check_postgres(check: &mut Check, url: &str) {
 /// The version of a Postgres server, and whether it has pgvector.
 #[cfg(feature = "postgres")]
 async fn probe(url: &str) -> Result<(String, bool), String> {
-    use baton_memory::storage::postgres::{PostgresConfig, PostgresStorage};
-    PostgresStorage::probe(&PostgresConfig::new(url.to_owned())).await.map_err(|error| error.to_string())
+    use baton_memory::storage::postgres::PostgresStorage;
+    PostgresStorage::probe(url).await.map_err(|error| error.to_string())
 }
 
 #[cfg(not(feature = "postgres"))]

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::{budgets::BudgetSpent, owners::OwnerRefusal};
+use crate::{auth::AuthError, budgets::BudgetSpent, owners::OwnerRefusal};
 
 /// A kind of error: status, stable code, message and hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +181,16 @@ impl ApiError {
             request_id: request_id.to_owned(),
             retry_after_seconds: self.retry_after_s,
             more: self.more.map(|more| *more).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<AuthError> for ApiError {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::Signature => Self::new(UNAUTHENTICATED),
+            AuthError::Clock => Self::new(CLOCK),
+            AuthError::Memory(error) => error.into(),
         }
     }
 }

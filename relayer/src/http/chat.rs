@@ -29,6 +29,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use baton_client::{Client, ClientError, SessionRoot};
 use baton_keys::SecretSigningKey;
 use baton_memory::{
+    Memory,
     api::{MemoryError, RecallMode},
     ids::OwnerId,
     model::MemoryScope,
@@ -55,7 +56,7 @@ use super::{
     operation::{Answer, Call, Effect, Operation},
     shapes::RecallHit,
 };
-use crate::{delegation::Scope, injection::Recollection};
+use crate::delegation::Scope;
 use memoryless::DrivenSessions;
 use session_records::{RecordStore, SessionRecords};
 
@@ -401,7 +402,7 @@ pub struct Chat {
 struct Inner {
     /// A client in memory, without sessions of its own; the clients of requests share its network and nodes.
     client: Client,
-    memory: Arc<dyn Recollection>,
+    memory: Memory,
     key: SecretSigningKey,
     allow_echo: bool,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
@@ -417,7 +418,7 @@ impl Chat {
     #[must_use]
     pub fn new(
         client: Client,
-        memory: Arc<dyn Recollection>,
+        memory: Memory,
         key: SecretSigningKey,
         allow_echo: bool,
         now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
@@ -532,7 +533,7 @@ pub(super) async fn forget(
     let mut any = false;
     // The names of plain-mode sessions are their ids.
     for session in sessions.into_iter().filter_map(|name| name.parse::<SessionId>().ok()) {
-        let store = Arc::new(RecordStore::Memory(Arc::new(call.memory().clone())));
+        let store = Arc::new(RecordStore::Memory(call.memory().clone()));
         let records = SessionRecords { store, owner: call.owner(), session };
         let now_ms = call.app.inner.config.now_ms.clone();
         any |= session_records::forget(records, now_ms).await.map_err(api_error)?;

@@ -11,7 +11,6 @@ use super::{
     extract::SHARED,
     limits::{MAX_ANALYZE_BYTES, MAX_FACTS, MAX_FILTER_NAMES, MAX_IDS},
 };
-use crate::delegation::Scope;
 
 /// The form of a time (RFC 3339, section 5.6), after 1970 in every zone.
 const TIME_PATTERN: &str = r"^(197[1-9]|19[89][0-9]|[2-9][0-9]{3})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})$";
@@ -51,7 +50,6 @@ fn form_of(schema: &str, field: &str) -> Option<Value> {
         ("Item", "layer") | (_, "layers") => one_of(Layer::ALL.iter().map(|layer| layer.name())),
         ("Item", "role") => one_of(Role::ALL.iter().map(|role| role.name())),
         (_, "author" | "authors") => one_of(Author::ALL.iter().map(|author| author.name())),
-        (_, "scopes") => one_of(Scope::ALL.map(Scope::name)),
         (_, "memory_scope") => one_of(MemoryScope::ALL.iter().map(|scope| scope.name())),
         (_, "consent") => one_of(["granted", "pending"]),
         (_, "decision") => one_of(["grant", "deny"]),
@@ -59,19 +57,19 @@ fn form_of(schema: &str, field: &str) -> Option<Value> {
         ("RecallInput", "sort") => one_of(["relevance", "recent"]),
         ("Dropped", "reason") => one_of(["threshold", "limit", "budget", "duplicate"]),
         ("RecallAnswer", "mode") => one_of(["full", "lexical", "none"]),
-        ("Dropped" | "HolderJson" | "Item" | "DelegationJson" | "KnownJson" | "Accepted", "id")
+        ("Dropped" | "HolderJson" | "Item" | "KnownJson" | "Accepted", "id")
         | ("EdgeJson", "from" | "to")
         | ("Item", "sources")
         | ("Accepted", "superseded")
         | ("IdsInput" | "DecideInput", "ids")
         | (_, "superseded_by") => hex(32),
-        (_, "owner_key" | "delegate_key" | "relayer" | "key") => hex(64),
-        (_, "signature" | "url_signature") => hex(128),
+        (_, "relayer") => hex(64),
+        (_, "url_signature") => hex(128),
         (_, "confirm") => json!({ "pattern": "^0x[0-9a-fA-F]{64}$" }),
         (_, "updated_after") => json!({ "pattern": "^[0-9]{1,19}\\.([0-9a-f]{2})*$" }),
         ("FilterInput", "from")
-        | (_, "created" | "updated" | "updated_at" | "valid_from" | "valid_to" | "occurred_at" | "since")
-        | (_, "until" | "expires" | "not_before" | "time" | "before") => {
+        | (_, "created" | "updated" | "updated_at" | "valid_from" | "valid_to" | "occurred_at")
+        | (_, "until" | "time" | "before") => {
             json!({ "format": "date-time", "pattern": TIME_PATTERN })
         }
         ("ProjectInput", "name") => name(&format!("^(?!{SHARED}$)")),

@@ -31,16 +31,14 @@ use tokio::time::Instant;
 
 use super::{
     AppState,
-    api_error::{
-        ApiError, BUSY, CLEAR_TOKEN, CLOCK, DEADLINE, INTERNAL, RATE, TOKEN, TOO_LARGE, UNAUTHENTICATED,
-    },
+    api_error::{ApiError, BUSY, CLEAR_TOKEN, DEADLINE, INTERNAL, RATE, TOKEN, TOO_LARGE, UNAUTHENTICATED},
     body::{self, BodyLimits, BodyReader},
     chat,
     limits::{ANSWER_TIMEOUT, BODY_BYTES, OPEN_BODY_BYTES},
     owner,
 };
 use crate::{
-    auth::{AuthError, Caller, SignedHead},
+    auth::{Caller, SignedHead},
     owners::OwnerRefusal,
     slots::take_slot,
     stacks::SecretUse,
@@ -176,7 +174,7 @@ async fn admit_signed(
     let most = route.body_bytes;
     let signed_path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     parts.uri = app.inner.config.audience.check(&parts.uri)?;
-    let head = SignedHead::read(&parts.headers, app.now_ms()).map_err(refuse)?;
+    let head = SignedHead::read(&parts.headers, app.now_ms())?;
     let Some(stated) = head.stated_body_sha256().map(str::to_owned) else {
         let bytes = body::read(sent, limits_of(app, most.min(BODY_BYTES))).await;
         let bytes = bytes.map_err(|error| unstated(error, most))?;
@@ -282,26 +280,18 @@ async fn identify(
     subnet: Option<Subnet>,
 ) -> Result<Caller, ApiError> {
     let now_ms = app.now_ms();
-    let verified = head.verify(&parts.method, signed_path, body_sha256).map_err(refuse)?;
-    let records = app.registry().records();
-    verified.refuse_replay(records, now_ms).await.map_err(refuse)?;
+    let verified = head.verify(&parts.method, signed_path, body_sha256)?;
+    verified.refuse_replay(app.memory(), now_ms).await?;
     // An owner presents an invitation before it is admitted; the route counts it.
     let invited = parts.uri.path() == owner::INVITATION;
     if !invited {
         app.inner.config.owners.check_policy(verified.account(), app.registry(), now_ms).await?;
     }
-    let identified = verified.identify(app.registry(), now_ms).await.map_err(refuse)?;
-    app.inner.owner_rates.lock().take(identified.caller.owner, now_ms).map_err(limited)?;
+    let caller = verified.identify(app.registry(), now_ms).await?;
+    app.inner.owner_rates.lock().take(caller.owner, now_ms).map_err(limited)?;
     if !invited {
-        count_owner(app, identified.caller.owner, subnet, now_ms)?;
+        count_owner(app, caller.owner, subnet, now_ms)?;
     }
-    identified.admit(records, now_ms, reads).await.map_err(refuse)
-}
-
-fn refuse(error: AuthError) -> ApiError {
-    match error {
-        AuthError::Signature => ApiError::new(UNAUTHENTICATED),
-        AuthError::Clock => ApiError::new(CLOCK),
-        AuthError::Memory(error) => error.into(),
-    }
+    verified.take_nonce(app.memory(), now_ms, reads).await?;
+    Ok(caller)
 }

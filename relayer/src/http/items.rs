@@ -1,7 +1,7 @@
 //! Items of memory: list, get, edit, supersede, archive, delete, consent.
 
 use baton_memory::{
-    api::{ListRequest, Others},
+    api::{ItemView, ListRequest, Others, Page},
     ids::ItemId,
     limits::{MAX_PAGE, MAX_QUERY_BYTES},
     model::{Consent, Text},
@@ -15,7 +15,7 @@ use super::{
     limits::MAX_IDS,
     operation::{Call, NoInput},
     removal::{self, EditAnswer, RemovalAnswer},
-    shapes::{ChangedItem, FilterInput, Item, item_id},
+    shapes::{ChangedItem, FilterInput, item_id},
 };
 
 /// The items to list.
@@ -44,18 +44,9 @@ pub(super) struct ListInput {
     limit: Option<usize>,
 }
 
-/// A page of items.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ItemPage {
-    /// Items, newest first.
-    items: Vec<Item>,
-    /// Value of `after` for the next page; null at the end.
-    next: Option<String>,
-}
-
 const DEFAULT_PAGE: usize = 50;
 
-pub(super) async fn list(call: Call, input: ListInput) -> Result<ItemPage, ApiError> {
+pub(super) async fn list(call: Call, input: ListInput) -> Result<Page, ApiError> {
     if input.words.as_ref().is_some_and(|words| words.len() > MAX_QUERY_BYTES) {
         return Err(ApiError::bad(format!("`words` have at most {MAX_QUERY_BYTES} bytes")));
     }
@@ -70,9 +61,7 @@ pub(super) async fn list(call: Call, input: ListInput) -> Result<ItemPage, ApiEr
         after: input.after.as_deref().map(item_id).transpose()?,
         limit: input.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE),
     };
-    let page = call.memory().list(call.owner(), request).await?;
-    let next = page.next.map(|id| id.to_string());
-    Ok(ItemPage { items: page.items.into_iter().map(Item::from).collect(), next })
+    Ok(call.memory().list(call.owner(), request).await?)
 }
 
 /// An item, if the caller may see it.
@@ -96,10 +85,10 @@ async fn all_visible(call: &Call, ids: &[String]) -> Result<Vec<ItemId>, ApiErro
     Ok(items)
 }
 
-pub(super) async fn get(call: Call, _: NoInput) -> Result<Item, ApiError> {
+pub(super) async fn get(call: Call, _: NoInput) -> Result<ItemView, ApiError> {
     let view = call.memory().get(call.owner(), item_id(&call.target)?).await?;
     call.caller.reads(&view)?;
-    Ok(view.into())
+    Ok(view)
 }
 
 /// The new text of an item.

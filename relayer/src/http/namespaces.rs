@@ -1,6 +1,6 @@
 //! Operations on whole namespaces: list, restore from Walrus, forget, count.
 
-use baton_memory::api::{PlaceView, Stats};
+use baton_memory::api::{PlaceView, RestoreReport, Stats};
 use baton_proto::text::{is_same_name, is_same_place};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -30,11 +30,8 @@ pub(super) struct Restore {
 /// The result of a restore.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RestoreAnswer {
-    restored: u64,
-    skipped: u64,
-    total: u64,
-    failed: u64,
-    truncated: bool,
+    #[serde(flatten)]
+    report: RestoreReport,
     namespace: String,
     owner: String,
 }
@@ -48,16 +45,9 @@ pub(super) async fn restore(call: Call, request: Restore) -> Result<RestoreAnswe
     if !call.memory().keeps_contents() {
         return Err(ApiError::new(NO_WALRUS));
     }
-    let restored = call.memory().restore(call.owner(), project.clone(), limit).await?;
-    Ok(RestoreAnswer {
-        restored: restored.restored,
-        skipped: restored.skipped,
-        total: restored.total,
-        failed: restored.failed,
-        truncated: restored.truncated,
-        namespace: namespace(project.as_deref()),
-        owner: call.owner().to_string(),
-    })
+    let report = call.memory().restore(call.owner(), project.clone(), limit).await?;
+    let owner = call.owner().to_string();
+    Ok(RestoreAnswer { report, namespace: namespace(project.as_deref()), owner })
 }
 
 /// A namespace to forget. It is required: there is no default.

@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use baton_memory::{
-    api::{OwnerSettings, SettingsView, WrittenBy},
+    api::{ImportReport, SettingsView},
     ids::OwnerId,
     model::Text,
 };
@@ -55,8 +55,7 @@ impl Answer for ExportLines {
 pub(super) async fn export(call: Call, query: PlaceQuery) -> Result<ExportLines, ApiError> {
     let everything = query.is_empty() && call.caller.bound_to().is_none();
     let place = if everything { None } else { Some(query.read(&call.caller)?) };
-    let export = call.memory().export(call.owner(), place, call.caller.sees_intimate()).await?;
-    Ok(ExportLines(export.lines))
+    Ok(ExportLines(call.memory().export(call.owner(), place, call.caller.sees_intimate()).await?))
 }
 
 /// The lines of an export to import.
@@ -75,14 +74,7 @@ impl Input for ImportLines {
     }
 }
 
-/// The result of an import.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ImportedJson {
-    added: u64,
-    skipped: u64,
-}
-
-pub(super) async fn import(call: Call, ImportLines(body): ImportLines) -> Result<ImportedJson, ApiError> {
+pub(super) async fn import(call: Call, ImportLines(body): ImportLines) -> Result<ImportReport, ApiError> {
     call.caller.unbound()?;
     let text = std::str::from_utf8(&body).map_err(|_| ApiError::bad("the body is not UTF-8"))?;
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -90,8 +82,7 @@ pub(super) async fn import(call: Call, ImportLines(body): ImportLines) -> Result
         return Err(ApiError::bad(format!("a line of an import has at most {MAX_LINE_BYTES} bytes")));
     }
     let lines: Vec<Text> = lines.into_iter().map(Text::from).collect();
-    let imported = call.memory().import(call.owner(), lines).await?;
-    Ok(ImportedJson { added: imported.added, skipped: imported.skipped })
+    Ok(call.memory().import(call.owner(), lines).await?)
 }
 
 /// The owner's confirmation.
@@ -124,38 +115,14 @@ pub(super) struct SettingsInput {
     extract_through_nodes: bool,
 }
 
-/// The owner's settings, and their effect here.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct SettingsJson {
-    /// Whether the owner allows it. Default: false.
-    extract_through_nodes: bool,
-    /// Whether this relayer's operator offers nodes.
-    nodes_offered: bool,
-    /// Current extractor of memories: `rules`, `endpoint` (rules and the operator's model) or `nodes` (rules
-    /// and a model on third-party nodes).
-    #[schema(value_type = String)]
-    written_by: WrittenBy,
-}
-
-impl From<SettingsView> for SettingsJson {
-    fn from(view: SettingsView) -> Self {
-        Self {
-            extract_through_nodes: view.settings.extract_through_nodes,
-            nodes_offered: view.nodes_offered,
-            written_by: view.written_by,
-        }
-    }
-}
-
-pub(super) async fn settings(call: Call, _: NoInput) -> Result<SettingsJson, ApiError> {
+pub(super) async fn settings(call: Call, _: NoInput) -> Result<SettingsView, ApiError> {
     call.caller.unbound()?;
-    Ok(call.memory().settings(call.owner()).await?.into())
+    Ok(call.memory().settings(call.owner()).await?)
 }
 
-pub(super) async fn change_settings(call: Call, input: SettingsInput) -> Result<SettingsJson, ApiError> {
+pub(super) async fn change_settings(call: Call, input: SettingsInput) -> Result<SettingsView, ApiError> {
     call.caller.unbound()?;
-    let settings = OwnerSettings { extract_through_nodes: input.extract_through_nodes };
-    Ok(call.memory().change_settings(call.owner(), settings).await?.into())
+    Ok(call.memory().allow_nodes(call.owner(), input.extract_through_nodes).await?)
 }
 
 /// The route of invitations. The gate lets owners pass to it that are not admitted yet.

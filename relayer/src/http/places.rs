@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use baton_memory::api::{MemoryError, Place, PlaceView};
+use baton_memory::api::{ItemView, MemoryError, Place, PlaceView};
 use baton_proto::text::{is_same_name, is_same_place};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,20 +12,14 @@ use super::{
     api_error::BOUND,
     extract::{SHARED, checked},
     operation::{Call, NoInput},
-    shapes::{ChangedPlace, Count, EdgeJson, Item, PlaceJson},
+    shapes::{ChangedPlace, Count, EdgeJson},
 };
 use crate::auth::Caller;
 
 /// Projects, sessions or personas.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Places {
-    places: Vec<PlaceJson>,
-}
-
-impl From<Vec<PlaceView>> for Places {
-    fn from(places: Vec<PlaceView>) -> Self {
-        Self { places: places.into_iter().map(PlaceJson::from).collect() }
-    }
+    places: Vec<PlaceView>,
 }
 
 /// The name of a new project.
@@ -51,7 +45,7 @@ fn named(what: &str, name: String) -> Result<String, ApiError> {
 pub(super) async fn projects(call: Call, _: NoInput) -> Result<Places, ApiError> {
     let mut all = call.memory().projects(call.owner()).await?;
     all.retain(|project| call.caller.bound_to().is_none_or(|bound| is_same_name(&project.name, bound)));
-    Ok(all.into())
+    Ok(Places { places: all })
 }
 
 pub(super) async fn create_project(call: Call, input: ProjectInput) -> Result<ChangedPlace, ApiError> {
@@ -72,7 +66,7 @@ pub(super) async fn sessions(call: Call, _: NoInput) -> Result<Places, ApiError>
     all.retain(|session| {
         call.caller.bound_to().is_none_or(|bound| is_same_place(session.project.as_deref(), Some(bound)))
     });
-    Ok(all.into())
+    Ok(Places { places: all })
 }
 
 /// A new session.
@@ -158,7 +152,7 @@ pub(super) async fn fork_session(call: Call, input: ForkInput) -> Result<Changed
 
 pub(super) async fn personas(call: Call, _: NoInput) -> Result<Places, ApiError> {
     call.caller.unbound()?;
-    Ok(call.memory().personas(call.owner()).await?.into())
+    Ok(Places { places: call.memory().personas(call.owner()).await? })
 }
 
 pub(super) async fn create_persona(call: Call, input: NameInput) -> Result<ChangedPlace, ApiError> {
@@ -199,19 +193,19 @@ impl PlaceQuery {
 /// Items.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Items {
-    items: Vec<Item>,
+    items: Vec<ItemView>,
 }
 
 pub(super) async fn profile(call: Call, query: PlaceQuery) -> Result<Items, ApiError> {
     let mut items = call.memory().profile(call.owner(), query.read(&call.caller)?).await?;
     items.retain(|item| call.caller.reads(item).is_ok());
-    Ok(Items { items: items.into_iter().map(Item::from).collect() })
+    Ok(Items { items })
 }
 
 /// Entities, facts and summaries, with the edges between them.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Graph {
-    nodes: Vec<Item>,
+    nodes: Vec<ItemView>,
     edges: Vec<EdgeJson>,
 }
 
@@ -221,6 +215,5 @@ pub(super) async fn graph(call: Call, query: PlaceQuery) -> Result<Graph, ApiErr
     // An edge quotes words of its ends.
     let shown: HashSet<_> = graph.nodes.iter().map(|node| node.id).collect();
     graph.edges.retain(|edge| shown.contains(&edge.from) && shown.contains(&edge.to));
-    let nodes = graph.nodes.into_iter().map(Item::from).collect();
-    Ok(Graph { nodes, edges: graph.edges.into_iter().map(EdgeJson::from).collect() })
+    Ok(Graph { nodes: graph.nodes, edges: graph.edges.into_iter().map(EdgeJson::from).collect() })
 }

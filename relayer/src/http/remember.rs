@@ -2,9 +2,9 @@
 //! done once the content is on Walrus too. The item's id names the job.
 
 use baton_memory::{
-    api::{JobView, MemoryError, RememberRequest, TurnRecord},
+    api::{MemoryError, RememberRequest, TurnRecord},
     ids::ItemId,
-    model::{Author, Layer},
+    model::Layer,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -61,7 +61,6 @@ impl FactInput {
             place: caller.place(self.project, self.session, self.persona)?,
             text: self.text.into(),
             layer: self.layer.unwrap_or(Layer::Profile),
-            author: Author::Owner,
             time_ms: self.occurred_at,
             intimate: self.intimate,
             salience: self.salience,
@@ -117,9 +116,7 @@ pub(super) struct JobStatus {
 
 pub(super) async fn status(call: Call, _: NoInput) -> Result<JobStatus, ApiError> {
     let id = item_id(&call.target).map_err(|_| ApiError::missing("job"))?;
-    let jobs = call.memory().jobs_of(call.owner(), vec![id]).await?;
-    let status = status_in(&call, call.target.clone(), &jobs).await?;
-    if status.status == "not_found" { Err(ApiError::missing("job")) } else { Ok(status) }
+    status_of(&call, call.target.clone(), id).await?.ok_or_else(|| ApiError::missing("job"))
 }
 
 /// Facts to remember, all or none.
@@ -167,33 +164,33 @@ pub(super) async fn bulk_status(call: Call, query: BulkQuery) -> Result<BulkStat
     if query.job_ids.len() > MAX_FACTS {
         return Err(ApiError::bad(format!("at most {MAX_FACTS} jobs at a time")));
     }
-    let ids: Vec<ItemId> = query.job_ids.iter().filter_map(|id| id.parse().ok()).collect();
-    let jobs = call.memory().jobs_of(call.owner(), ids).await?;
     let mut results = Vec::with_capacity(query.job_ids.len());
     for job_id in query.job_ids {
-        results.push(status_in(&call, job_id, &jobs).await?);
+        let status = match job_id.parse() {
+            Ok(id) => status_of(&call, job_id.clone(), id).await?,
+            Err(_) => None,
+        };
+        let missing = JobStatus { job_id, status: "not_found", owner: None, namespace: None, blob_id: None };
+        results.push(status.unwrap_or(missing));
     }
     Ok(BulkStatus { results })
 }
 
-/// The status of a job among those of the asked items. An item that the caller may not see has none.
-async fn status_in(call: &Call, job_id: String, jobs: &[JobView]) -> Result<JobStatus, ApiError> {
-    let missing =
-        |job_id| JobStatus { job_id, status: "not_found", owner: None, namespace: None, blob_id: None };
-    let Ok(id) = job_id.parse::<ItemId>() else { return Ok(missing(job_id)) };
+/// The status of an item's job; `None` for an item that the caller may not see.
+async fn status_of(call: &Call, job_id: String, id: ItemId) -> Result<Option<JobStatus>, ApiError> {
     let view = match call.memory().get(call.owner(), id).await {
         Ok(view) if call.caller.reads(&view).is_ok() => view,
-        Ok(_) | Err(MemoryError::NotFound(_)) => return Ok(missing(job_id)),
+        Ok(_) | Err(MemoryError::NotFound(_)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let waits = jobs.iter().any(|job| job.item == id && !job.is_done);
-    Ok(JobStatus {
+    let waits = call.memory().waits_for_store(call.owner(), id).await?;
+    Ok(Some(JobStatus {
         job_id,
         status: if waits { "pending" } else { "done" },
         owner: Some(call.owner().to_string()),
         namespace: Some(namespace(view.project.as_deref())),
         blob_id: view.blob_id,
-    })
+    }))
 }
 
 /// A text to extract facts from.

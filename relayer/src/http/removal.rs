@@ -14,25 +14,6 @@ pub(super) fn options(caller: &Caller, others: Option<Others>) -> RemovalOptions
     RemovalOptions { others: others.unwrap_or_default(), same_project: caller.bound_to().is_some() }
 }
 
-/// Another item with the words, or a name deleted with them.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct HolderJson {
-    /// 32 hex characters.
-    id: String,
-    /// `episode` (a message), `fact`, `entity` or `summary`.
-    kind: String,
-    /// Author of the words: `user`, `assistant`, `owner` or `import`.
-    author: String,
-    /// Its project; null for the shared pool.
-    project: Option<String>,
-    /// Its session.
-    session: Option<String>,
-    /// Turn in the session, from 0.
-    turn: Option<u64>,
-    /// Whether it was deleted as well.
-    deleted: bool,
-}
-
 /// The result of a deletion or decision, with other items that hold the words.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RemovalAnswer {
@@ -41,7 +22,7 @@ pub(super) struct RemovalAnswer {
     /// Other items that held the words, at most 200; remaining items first. Delete these by id. Absent for a
     /// write-only key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    others: Option<Vec<HolderJson>>,
+    others: Option<Vec<Holder>>,
     /// Number of further items.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<u64>,
@@ -54,7 +35,7 @@ pub(super) struct EditAnswer {
     item: ChangedItem,
     /// Other items that held the old words, at most 200; remaining items first. Delete these by id.
     #[serde(skip_serializing_if = "Option::is_none")]
-    others: Option<Vec<HolderJson>>,
+    others: Option<Vec<Holder>>,
     /// Number of further items.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<u64>,
@@ -62,20 +43,11 @@ pub(super) struct EditAnswer {
 
 /// The other holders, and the count of further ones; `None` for a write-only key, which must learn nothing
 /// about them.
-fn holders(caller: &Caller, others: Vec<Holder>, more: u64) -> (Option<Vec<HolderJson>>, Option<u64>) {
+fn holders(caller: &Caller, others: Vec<Holder>, more: u64) -> (Option<Vec<Holder>>, Option<u64>) {
     if !caller.may(Scope::Read) {
         return (None, None);
     }
-    let holder = |one: Holder| HolderJson {
-        id: one.id.to_string(),
-        kind: one.kind.name().into(),
-        author: one.author.name().into(),
-        project: one.project,
-        session: one.session,
-        turn: one.turn,
-        deleted: one.deleted,
-    };
-    (Some(others.into_iter().map(holder).collect()), Some(more))
+    (Some(others), Some(more))
 }
 
 impl RemovalAnswer {

@@ -11,87 +11,12 @@ use utoipa::ToSchema;
 use super::{ApiError, limits::MAX_FILTER_NAMES};
 use crate::{auth::Caller, delegation::Scope, time};
 
-/// A memory item.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Item {
-    /// 32 hex characters.
-    pub(crate) id: String,
-    /// `episode`, `fact`, `entity` or `summary`.
-    pub(crate) kind: String,
-    /// `profile`, `relationship` or `episode`.
-    pub(crate) layer: String,
-    /// `system`, `user`, `assistant` or `summary`.
-    pub(crate) role: String,
-    /// The text.
-    pub(crate) text: String,
-    /// Project that the item counts towards; null for the shared pool.
-    pub(crate) project: Option<String>,
-    /// Session in which it was said.
-    pub(crate) session: Option<String>,
-    /// Turn in the session, from 0.
-    pub(crate) turn: Option<u64>,
-    /// Persona that shared it; null for the default persona.
-    pub(crate) persona: Option<String>,
-    /// Author of the words: `user`, `assistant`, `owner` or `import`.
-    pub(crate) author: String,
-    /// When it was said, RFC 3339.
-    pub(crate) time: String,
-    /// Start of validity, RFC 3339.
-    pub(crate) valid_from: String,
-    /// End of validity, RFC 3339; null while the item is valid.
-    pub(crate) valid_to: Option<String>,
-    /// Id of the item that replaced it.
-    pub(crate) superseded_by: Option<String>,
-    /// `granted` or `pending`.
-    pub(crate) consent: String,
-    /// Whether only scopes that include intimate items show it.
-    pub(crate) intimate: bool,
-    /// Importance, 0 to 1.
-    pub(crate) salience: f32,
-    /// Whether it is archived: kept, but not recalled.
-    pub(crate) archived: bool,
-    /// Id of the Walrus blob or quilt patch with its content; empty until stored.
-    pub(crate) blob_id: String,
-    /// Number of times its text was repeated.
-    pub(crate) accesses: u64,
-    /// Ids of the items that it was derived from.
-    pub(crate) sources: Vec<String>,
-}
-
-impl From<ItemView> for Item {
-    fn from(mut view: ItemView) -> Self {
-        Self {
-            id: view.id.to_string(),
-            kind: view.kind.name().to_owned(),
-            layer: view.layer.name().to_owned(),
-            role: view.role.name().to_owned(),
-            text: std::mem::take(&mut view.text.0),
-            project: view.project,
-            session: view.session,
-            turn: view.turn,
-            persona: view.persona,
-            author: view.author.name().to_owned(),
-            time: time::format(view.time_ms),
-            valid_from: time::format(view.valid_from_ms),
-            valid_to: view.valid_to_ms.map(time::format),
-            superseded_by: view.superseded_by.map(|id| id.to_string()),
-            consent: view.consent.name().to_owned(),
-            intimate: view.intimate,
-            salience: view.salience,
-            archived: view.archived,
-            blob_id: view.blob_id.unwrap_or_default(),
-            accesses: view.accesses,
-            sources: view.sources.iter().map(ToString::to_string).collect(),
-        }
-    }
-}
-
 /// A created or changed item: whole if the key may read it, otherwise its id alone.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum ChangedItem {
     /// The item.
-    Whole(Box<Item>),
+    Whole(Box<ItemView>),
     /// Its id, 32 hex characters.
     Id {
         /// Id of the new item, or of the item in the request.
@@ -102,7 +27,7 @@ pub(super) enum ChangedItem {
 impl ChangedItem {
     pub(super) fn of(caller: &Caller, view: ItemView) -> Self {
         match caller.is_shown(&view) {
-            true => Self::Whole(Box::new(view.into())),
+            true => Self::Whole(Box::new(view)),
             false => Self::Id { id: view.id.to_string() },
         }
     }
@@ -114,7 +39,7 @@ impl ChangedItem {
 pub(super) struct RecallHit {
     /// The item.
     #[serde(flatten)]
-    pub(crate) item: Item,
+    pub(crate) item: ItemView,
     /// Score that orders the results, 0 to 1.
     pub(crate) score: f32,
     /// Cosine similarity with the query, if both have vectors.
@@ -132,9 +57,8 @@ pub(super) fn distance(hit: &Hit) -> f32 {
 
 impl From<Hit> for RecallHit {
     fn from(hit: Hit) -> Self {
-        let (distance, item) = (distance(&hit), Item::from(hit.view));
-        let created_at = item.time.clone();
-        Self { distance, score: hit.score, similarity: hit.similarity, item, created_at }
+        let (distance, created_at) = (distance(&hit), time::format(hit.view.time_ms));
+        Self { distance, score: hit.score, similarity: hit.similarity, item: hit.view, created_at }
     }
 }
 
@@ -242,51 +166,12 @@ pub(super) fn item_id(text: &str) -> Result<ItemId, ApiError> {
     text.parse().map_err(|_| ApiError::missing("item").hinting("an item's id has 32 hex characters"))
 }
 
-/// A project, session or persona.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct PlaceJson {
-    /// Its name.
-    pub(crate) name: String,
-    /// Project of a session.
-    pub(crate) project: Option<String>,
-    /// Persona of a session.
-    pub(crate) persona: Option<String>,
-    /// Parent session of a fork.
-    pub(crate) parent: Option<String>,
-    /// Number of parent turns that a fork sees.
-    pub(crate) parent_turns: Option<u64>,
-    /// Number of items in it.
-    pub(crate) items: u64,
-    /// Bytes of text in it.
-    pub(crate) bytes: u64,
-    /// Creation time, RFC 3339.
-    pub(crate) created: String,
-    /// Time of the last write, RFC 3339.
-    pub(crate) updated: String,
-}
-
-impl From<PlaceView> for PlaceJson {
-    fn from(view: PlaceView) -> Self {
-        Self {
-            name: view.name,
-            project: view.project,
-            persona: view.persona,
-            parent: view.parent,
-            parent_turns: view.parent_turns,
-            items: view.items,
-            bytes: view.bytes,
-            created: time::format(view.created_ms),
-            updated: time::format(view.updated_ms),
-        }
-    }
-}
-
 /// A created or changed place: whole if the key may read, otherwise its name alone.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum ChangedPlace {
     /// The place.
-    Whole(Box<PlaceJson>),
+    Whole(Box<PlaceView>),
     /// Its name.
     Name {
         /// Name in the request.
@@ -297,7 +182,7 @@ pub(super) enum ChangedPlace {
 impl ChangedPlace {
     pub(super) fn of(caller: &Caller, view: PlaceView) -> Self {
         match caller.may(Scope::Read) {
-            true => Self::Whole(Box::new(view.into())),
+            true => Self::Whole(Box::new(view)),
             false => Self::Name { name: view.name },
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::{
     ids::OwnerId,
-    storage::{Space, embedded::EmbeddedStorage},
+    storage::{JobChange, Space, embedded::EmbeddedStorage},
     vault::{Changes, OwnerVault, Vault, VaultError},
 };
 
@@ -234,7 +234,7 @@ async fn a_backup_from_before_derived_records_is_no_loss() {
     write_events(&ana, 0..3).await;
     let (backup, _) = home.back_up("backup").unwrap();
     let put = vec![(Space::Features, 1, Zeroizing::new(b"features".to_vec()))];
-    ana.commit(Changes { put, jobs: vec![(0, 5)], ..Changes::default() }).await.unwrap();
+    ana.commit(Changes { put, job: Some(JobChange::Due(5)), ..Changes::default() }).await.unwrap();
     if let Some(marker) = ana.marker() {
         marker.write().await.unwrap();
     }

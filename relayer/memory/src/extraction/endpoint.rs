@@ -19,6 +19,8 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 const MAX_KEY_BYTES: u64 = 4 * 1024;
 /// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Concurrent requests.
+const CONCURRENCY: usize = 4;
 /// The longest `Retry-After` that is accepted.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
 
@@ -33,8 +35,6 @@ pub struct EndpointConfig {
     pub key: Option<Zeroizing<String>>,
     /// Time limit for a whole answer, including the wait for a slot.
     pub timeout: Duration,
-    /// Concurrent requests.
-    pub concurrency: usize,
 }
 
 impl std::fmt::Debug for EndpointConfig {
@@ -104,7 +104,7 @@ impl Endpoint {
             .default_headers(headers)
             .build()
             .map_err(|_| unusable("the client"))?;
-        let places = Arc::new(Semaphore::new(config.concurrency.clamp(1, 64)));
+        let places = Arc::new(Semaphore::new(CONCURRENCY));
         Ok(Self { client, url, model: config.model.clone(), timeout: config.timeout, places })
     }
 

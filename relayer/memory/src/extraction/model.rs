@@ -63,14 +63,6 @@ pub enum ModelError {
     Malformed(&'static str),
 }
 
-impl ModelError {
-    /// Whether a later retry may succeed.
-    #[must_use]
-    pub fn retryable(&self) -> bool {
-        !matches!(self, Self::Refused(_))
-    }
-}
-
 /// A transport that completes a prompt: an HTTP endpoint, or a node that the owner opted in to.
 pub trait Complete: Send + Sync {
     /// The text after the messages, at most `max_tokens` of it. The implementation bounds time and size.

@@ -9,9 +9,10 @@ use crate::{
     content::{self, Content},
     events::{Event, Pointer, StoredKey},
     ids::{ItemId, OwnerId},
-    owner::{Job, Owner, Plan, embedded_text},
+    owner::{Owner, Plan, embedded_text},
     search::QuantisedVector,
     service::Memory,
+    storage::JobChange,
 };
 
 /// Texts embedded at once.
@@ -35,7 +36,7 @@ impl Memory {
             for owner in owners.into_iter().filter(|owner| *owner != SYSTEM) {
                 let now_ms = self.now_ms();
                 self.write(owner, |owner| {
-                    let job = if owner.unembedded.is_empty() { Job::Leave } else { Job::Due(now_ms) };
+                    let job = (!owner.unembedded.is_empty()).then_some(JobChange::Due(now_ms));
                     Ok((Plan { job, ..Plan::default() }, ()))
                 })
                 .await?;

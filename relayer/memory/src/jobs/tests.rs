@@ -10,7 +10,6 @@ use crate::{
     api::{Place, RecallRequest, RememberRequest, RemovalOptions},
     ids::ItemId,
     keyring::NUMBERS_PER_SEGMENT,
-    model::{Author, Layer},
     search::{FeatureRecord, Features, QuantisedVector, RowKey, TermHasher, features},
     storage::{Space, postgres::PostgresStorage},
     testing,
@@ -19,15 +18,7 @@ use crate::{
 const CANARY: &str = "zanzibarquokka";
 
 fn fact(text: &str) -> RememberRequest {
-    RememberRequest {
-        place: Place::default(),
-        text: text.into(),
-        layer: Layer::Profile,
-        author: Author::Owner,
-        time_ms: None,
-        intimate: Some(false),
-        salience: None,
-    }
+    RememberRequest { intimate: Some(false), ..RememberRequest::new(Place::default(), text) }
 }
 
 async fn recalls(memory: &Memory, owner: OwnerId, query: &str) -> Vec<String> {

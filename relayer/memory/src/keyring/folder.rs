@@ -8,10 +8,10 @@
 //! - `locks/00` to `locks/ff` are the locks.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::File,
     io,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use baton_keys::{
@@ -28,7 +28,7 @@ use super::{
     KeyringError,
     ring::{Keyring, MAX_KEYRING_BYTES},
 };
-use crate::{ids::OwnerId, storage::Pseudonym};
+use crate::{ids::OwnerId, locks::lock_file, storage::Pseudonym};
 
 const MAGIC: &[u8; 8] = b"BTNKEYS3";
 const KIND: &str = "an owner of memories";
@@ -36,7 +36,6 @@ const KIND: &str = "an owner of memories";
 const CHECK_FILE: &str = "check";
 /// Time limit for another relayer's lock, which is held while one file is read and written.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// The folder, with the key that wraps its files.
 pub(crate) struct KeyFolder {
@@ -89,18 +88,10 @@ impl KeyFolder {
     /// Prevents other threads and relayers from changing the owner's file.
     pub(crate) fn lock(&self, owner: Pseudonym) -> Result<OwnerLock, KeyringError> {
         let path = self.path.join("locks").join(hex::encode(&owner.0[..1]));
-        let failed = |source| KeyringError::Io { path: path.clone(), source };
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-        let begin = Instant::now();
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(OwnerLock { _file: file }),
-                Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => {
-                    std::thread::sleep(LOCK_PAUSE)
-                }
-                Err(TryLockError::WouldBlock) => return Err(KeyringError::Locked { path }),
-                Err(TryLockError::Error(source)) => return Err(failed(source)),
-            }
+        match lock_file(&path, LOCK_PATIENCE) {
+            Ok(Some(file)) => Ok(OwnerLock { _file: file }),
+            Ok(None) => Err(KeyringError::Locked { path }),
+            Err(source) => Err(KeyringError::Io { path, source }),
         }
     }
 

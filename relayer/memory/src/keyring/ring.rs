@@ -7,8 +7,8 @@ use baton_keys::{
     secret::random_bytes,
 };
 use baton_proto::codec;
-use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use zeroize::Zeroizing;
 
 use super::{KeyringError, OwnerKeys};
 use crate::{ids::OwnerId, search::RowKey, storage::Space};
@@ -25,8 +25,9 @@ pub(crate) const MAX_KEYRING_BYTES: usize = baton_proto::limits::MAX_OBJECT_BYTE
 const MAX_KEYS: usize = 150_000;
 
 /// Records that are sealed under one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Segment {
+    #[serde(serialize_with = "write_space", deserialize_with = "read_space")]
     pub(crate) space: Space,
     index: u64,
 }
@@ -60,13 +61,14 @@ impl Segment {
 }
 
 /// Names a key within one keyring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeyId(pub(crate) [u8; KEY_ID_LEN]);
 
 /// A key with its id.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SegmentKey {
     pub(crate) id: KeyId,
+    #[serde(serialize_with = "write_key", deserialize_with = "read_key")]
     pub(crate) key: DataKey,
 }
 
@@ -82,12 +84,18 @@ impl SegmentKey {
 }
 
 /// A segment that is being re-sealed. Its records show whether that happened: they name the old key or not.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Redaction {
     pub(crate) segment: Segment,
     pub(crate) old: KeyId,
-    /// `None` for a segment without remaining records.
-    pub(crate) new: Option<SegmentKey>,
+    /// The segment's new key; `None` for a segment without remaining records.
+    pub(crate) new: Option<(Segment, SegmentKey)>,
+}
+
+impl Redaction {
+    fn new_key(&self) -> Option<&SegmentKey> {
+        self.new.as_ref().map(|(_, key)| key)
+    }
 }
 
 /// The known progress of an owner's database. A database that holds less has lost data.
@@ -108,9 +116,10 @@ impl Mark {
 }
 
 /// An owner's secret and segment keys.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Keyring {
     pub(crate) owner: OwnerId,
+    #[serde(serialize_with = "write_secret", deserialize_with = "read_secret")]
     secret: OwnerSecret,
     keys: BTreeMap<Segment, SegmentKey>,
     pub(crate) redactions: Vec<Redaction>,
@@ -138,7 +147,7 @@ impl Keyring {
         let features = |segment: &Segment| segment.space == Space::Features;
         let now = self.keys.iter().filter(|(segment, _)| features(segment)).map(|(_, key)| key);
         let open = self.redactions.iter().filter(|open| features(&open.segment));
-        now.chain(open.filter_map(|open| open.new.as_ref())).map(SegmentKey::row_key).collect()
+        now.chain(open.filter_map(Redaction::new_key)).map(SegmentKey::row_key).collect()
     }
 
     pub(crate) fn same_secret(&self, other: &Self) -> bool {
@@ -153,11 +162,8 @@ impl Keyring {
 
     /// The key of a record.
     pub(crate) fn find(&self, segment: Segment, id: KeyId) -> Option<&DataKey> {
-        let new = self
-            .redactions
-            .iter()
-            .filter(|open| open.segment == segment)
-            .filter_map(|open| open.new.as_ref());
+        let open = self.redactions.iter().filter(|open| open.segment == segment);
+        let new = open.filter_map(Redaction::new_key);
         self.keys.get(&segment).into_iter().chain(new).find(|key| key.id == id).map(|key| &key.key)
     }
 
@@ -179,7 +185,7 @@ impl Keyring {
             .iter()
             .filter_map(|segment| {
                 let old = self.keys.get(segment)?.id;
-                let new = (!empty.contains(segment)).then(SegmentKey::generate);
+                let new = (!empty.contains(segment)).then(|| (*segment, SegmentKey::generate()));
                 Some(Redaction { segment: *segment, old, new })
             })
             .collect();
@@ -190,7 +196,7 @@ impl Keyring {
     /// All keys, for tests that try each of them.
     #[cfg(test)]
     pub(crate) fn all_keys(&self) -> impl Iterator<Item = &SegmentKey> {
-        self.keys.values().chain(self.redactions.iter().filter_map(|open| open.new.as_ref()))
+        self.keys.values().chain(self.redactions.iter().filter_map(Redaction::new_key))
     }
 
     /// Ends a redaction that took place, and removes the old key. If the redaction is not open, another
@@ -200,7 +206,7 @@ impl Keyring {
             && self.keys.get(&redaction.segment).is_some_and(|key| key.id == redaction.old)
         {
             match &redaction.new {
-                Some(new) => self.keys.insert(redaction.segment, new.clone()),
+                Some((segment, key)) => self.keys.insert(*segment, key.clone()),
                 None => self.keys.remove(&redaction.segment),
             };
         }
@@ -214,94 +220,46 @@ impl Keyring {
     fn close(&mut self, redaction: &Redaction) -> bool {
         let before = self.redactions.len();
         self.redactions.retain(|open| {
-            (open.segment, open.old, open.new.as_ref().map(|key| key.id))
-                != (redaction.segment, redaction.old, redaction.new.as_ref().map(|key| key.id))
+            (open.segment, open.old, open.new_key().map(|key| key.id))
+                != (redaction.segment, redaction.old, redaction.new_key().map(|key| key.id))
         });
         self.redactions.len() < before
     }
 
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
-        codec::encode_secret(&WireRing {
-            owner: self.owner,
-            secret: *self.secret.expose(),
-            keys: self.keys.iter().map(|(segment, key)| WireKey::new(*segment, key)).collect(),
-            redactions: self
-                .redactions
-                .iter()
-                .map(|open| WireRedaction {
-                    old: open.old.0,
-                    new: open.new.as_ref().map(|key| WireKey::new(open.segment, key)),
-                    space: open.segment.space as u8,
-                    index: open.segment.index,
-                })
-                .collect(),
-            mark: self.mark,
-        })
+        codec::encode_secret(self)
     }
 
     /// Decodes the output of [`Self::encode`]; `None` for other bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let wire: WireRing = codec::decode(bytes, MAX_KEYRING_BYTES).ok()?;
-        let keys = wire.keys.iter().map(WireKey::read).collect::<Option<BTreeMap<_, _>>>()?;
-        let redactions = wire
-            .redactions
-            .iter()
-            .map(|open| {
-                let segment = Segment { space: space_of(open.space)?, index: open.index };
-                let new = match &open.new {
-                    Some(key) => Some(key.read()?.1),
-                    None => None,
-                };
-                Some(Redaction { segment, old: KeyId(open.old), new })
-            })
-            .collect::<Option<_>>()?;
-        let secret = OwnerSecret::from_bytes(wire.secret);
-        Some(Self { owner: wire.owner, secret, keys, redactions, mark: wire.mark })
+        codec::decode(bytes, MAX_KEYRING_BYTES).ok()
     }
 }
 
-fn space_of(byte: u8) -> Option<Space> {
-    Space::ALL.into_iter().find(|space| *space as u8 == byte)
+fn write_space<S: Serializer>(space: &Space, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u8(*space as u8)
 }
 
-#[derive(Serialize, Deserialize, ZeroizeOnDrop)]
-struct WireRing {
-    #[zeroize(skip)]
-    owner: OwnerId,
-    secret: [u8; 32],
-    #[zeroize(skip)]
-    keys: Vec<WireKey>,
-    #[zeroize(skip)]
-    redactions: Vec<WireRedaction>,
-    #[zeroize(skip)]
-    mark: Mark,
+fn read_space<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Space, D::Error> {
+    let byte = u8::deserialize(deserializer)?;
+    let space = Space::ALL.into_iter().find(|space| *space as u8 == byte);
+    space.ok_or_else(|| D::Error::custom("no such space"))
 }
 
-#[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
-struct WireKey {
-    space: u8,
-    index: u64,
-    id: [u8; KEY_ID_LEN],
-    key: [u8; 32],
+fn write_key<S: Serializer>(key: &DataKey, serializer: S) -> Result<S::Ok, S::Error> {
+    key.expose().serialize(serializer)
 }
 
-#[derive(Serialize, Deserialize)]
-struct WireRedaction {
-    space: u8,
-    index: u64,
-    old: [u8; KEY_ID_LEN],
-    new: Option<WireKey>,
+fn read_key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DataKey, D::Error> {
+    Ok(DataKey::from_bytes(*Zeroizing::new(Deserialize::deserialize(deserializer)?)))
 }
 
-impl WireKey {
-    fn new(segment: Segment, key: &SegmentKey) -> Self {
-        Self { space: segment.space as u8, index: segment.index, id: key.id.0, key: *key.key.expose() }
-    }
+fn write_secret<S: Serializer>(secret: &OwnerSecret, serializer: S) -> Result<S::Ok, S::Error> {
+    secret.expose().serialize(serializer)
+}
 
-    fn read(&self) -> Option<(Segment, SegmentKey)> {
-        let segment = Segment { space: space_of(self.space)?, index: self.index };
-        Some((segment, SegmentKey { id: KeyId(self.id), key: DataKey::from_bytes(self.key) }))
-    }
+fn read_secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OwnerSecret, D::Error> {
+    Ok(OwnerSecret::from_bytes(*Zeroizing::new(Deserialize::deserialize(deserializer)?)))
 }
 
 #[cfg(test)]
@@ -350,10 +308,28 @@ mod tests {
                 prop_assert!(ring.redactions.is_empty());
                 prop_assert_eq!(ring.find(open.segment, before.id).is_some(), !took_place);
                 let now = ring.current(open.segment).map(|key| key.id);
-                let wanted = if took_place { open.new.map(|key| key.id) } else { Some(before.id) };
+                let wanted = if took_place { open.new_key().map(|key| key.id) } else { Some(before.id) };
                 prop_assert_eq!(now, wanted);
             }
         }
+    }
+
+    #[test]
+    fn the_bytes_of_a_key_file_stay_as_they_are() {
+        let segment = Segment { space: Space::Features, index: 2 };
+        let key = |byte| SegmentKey { id: KeyId([byte; 8]), key: DataKey::from_bytes([byte; 32]) };
+        let ring = Keyring {
+            owner: OwnerId([9; 32]),
+            secret: OwnerSecret::from_bytes([8; 32]),
+            keys: BTreeMap::from([(segment, key(3))]),
+            redactions: vec![Redaction { segment, old: KeyId([3; 8]), new: Some((segment, key(4))) }],
+            mark: Mark { version: 7, events: 9 },
+        };
+        let [one, index, version, events] = [1_u64, 2, 7, 9].map(u64::to_le_bytes);
+        let place = [&[1][..], &index].concat();
+        let head = [&[9; 32][..], &[8; 32], &one, &place, &[3; 40]].concat();
+        let redaction = [&one[..], &place, &[3; 8], &[1], &place, &[4; 40]].concat();
+        assert_eq!(ring.encode().as_slice(), [&head[..], &redaction, &version, &events].concat());
     }
 
     #[test]

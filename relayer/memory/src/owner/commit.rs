@@ -12,7 +12,7 @@ use crate::{
     ids::ItemId,
     model::Kind,
     search::QuantisedVector,
-    storage::Space,
+    storage::{JobChange, Space},
     vault::{Changes, Secret},
 };
 
@@ -25,22 +25,10 @@ pub(crate) struct Plan {
     pub(crate) rewrites: Vec<(u64, Event)>,
     /// Vectors to set.
     pub(crate) vectors: Vec<(u64, QuantisedVector)>,
-    /// The change to the owner's job.
-    pub(crate) job: Job,
-}
-
-/// The change that a commit makes to an owner's job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Job {
-    /// Due at once if the plan has events: they may have created work.
-    #[default]
-    Wake,
-    /// Unchanged.
-    Leave,
-    /// Due at a time.
-    Due(u64),
-    /// Done.
-    Done,
+    /// The change of the owner's job.
+    pub(crate) job: Option<JobChange>,
+    /// Whether events leave the job as it is. Else it becomes due: they may have created work.
+    pub(crate) is_quiet: bool,
 }
 
 impl Plan {
@@ -50,7 +38,7 @@ impl Plan {
 
     /// The same plan, from the job itself: it does not wake the job.
     pub(crate) fn quiet(self) -> Self {
-        Self { job: Job::Leave, ..self }
+        Self { is_quiet: true, ..self }
     }
 
     /// Replaces an event in place, unless the plan does so already.
@@ -61,13 +49,9 @@ impl Plan {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let changes_job = matches!(self.job, Job::Due(_) | Job::Done);
-        self.events.is_empty() && self.rewrites.is_empty() && self.vectors.is_empty() && !changes_job
+        self.events.is_empty() && self.rewrites.is_empty() && self.vectors.is_empty() && self.job.is_none()
     }
 }
-
-/// The number of an owner's only job: all due work.
-pub(crate) const JOB: u64 = 0;
 
 impl Owner {
     /// Makes a plan durable and folds it in. On a conflict, it folds in the other writer's changes; the
@@ -161,11 +145,7 @@ impl Owner {
         for (number, vector) in &plan.vectors {
             self.put_vector(&mut changes, *number, vector);
         }
-        match plan.job {
-            Job::Due(due_ms) => changes.jobs.push((JOB, due_ms)),
-            Job::Done => changes.done.push(JOB),
-            Job::Wake | Job::Leave => {}
-        }
+        changes.job = plan.job;
         changes
     }
 

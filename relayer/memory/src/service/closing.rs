@@ -8,7 +8,7 @@ use crate::{
     dates::millis,
     ids::OwnerId,
     limits::{MAX_OPEN_OWNERS, OWNER_IDLE},
-    owner::{JOB, filler},
+    owner::filler,
     vault::{Loss, Marker},
 };
 
@@ -88,7 +88,7 @@ impl Memory {
         let slot = self.slot(owner);
         let mut guard = slot.owner.write().await;
         *guard = None;
-        let accepted = self.inner.parts.vault.accept_loss(owner, &filler(), JOB, self.now_ms()).await;
+        let accepted = self.inner.parts.vault.accept_loss(owner, &filler(), self.now_ms()).await;
         drop(guard);
         Ok(accepted?)
     }

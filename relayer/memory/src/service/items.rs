@@ -7,11 +7,11 @@ use baton_proto::text::searchable;
 
 use super::{Memory, places::in_graph, turns::check_fact};
 use crate::{
-    api::{GraphView, ItemView, JobView, ListRequest, MemoryError, Page, Place, Result, Stats},
+    api::{GraphView, ItemView, ListRequest, MemoryError, Page, Place, Result, Stats},
     events::Event,
     extraction,
     ids::{ItemId, OwnerId},
-    limits::{MAX_FACT_BYTES, MAX_PAGE},
+    limits::{MAX_FACT_BYTES, MAX_ITEMS, MAX_PAGE},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Text},
     owner::{Owner, Plan},
     retry::MODEL_TRIES,
@@ -186,7 +186,6 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
     pub async fn stats(&self, owner: OwnerId) -> Result<Stats> {
-        let max_items = self.inner.parts.max_items;
         let stores = self.inner.parts.contents.is_some();
         self.read(owner, |owner| {
             let state = &owner.state;
@@ -216,27 +215,21 @@ impl Memory {
                 unstored: count(&|entry| stores && entry.waits_for_store()),
                 unembedded: owner.unembedded.len() as u64,
                 bytes: state.bytes,
-                max_items,
+                max_items: MAX_ITEMS,
                 extract_through_nodes: state.nodes_allowed,
             })
         })
         .await
     }
 
-    /// The states of items' jobs. A job is done once its content is on Walrus, or at once without Walrus.
+    /// Whether an item's content has yet to be stored on Walrus; never without Walrus.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
-    pub async fn jobs_of(&self, owner: OwnerId, items: Vec<ItemId>) -> Result<Vec<JobView>> {
+    pub async fn waits_for_store(&self, owner: OwnerId, id: ItemId) -> Result<bool> {
         let stores = self.inner.parts.contents.is_some();
-        self.read(owner, |owner| {
-            let job = |id: ItemId| {
-                let (number, entry) = (owner.state.number(id)?, owner.state.entry(id)?);
-                Some(JobView { job: number, item: id, is_done: !(stores && entry.waits_for_store()) })
-            };
-            Ok(items.iter().filter_map(|id| job(*id)).collect())
-        })
-        .await
+        self.read(owner, |owner| Ok(stores && owner.state.entry(id).is_some_and(Entry::waits_for_store)))
+            .await
     }
 
     /// The profile in readable form (D9): the facts that every persona may know in this place, best first.

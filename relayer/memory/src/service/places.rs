@@ -6,7 +6,7 @@ use crate::{
     events::{Event, Fork},
     ids::{ItemId, OwnerId, PersonaId, ProjectId, SessionId},
     limits::{MAX_PLACES, NAME_FORM, is_name},
-    model::{Kind, Layer},
+    model::{Kind, Layer, MemoryScope},
     owner::{Owner, Plan},
     scope::Home,
     state::{Entry, places::PlaceError},
@@ -22,7 +22,7 @@ fn full(what: &str) -> MemoryError {
 }
 
 impl Owner {
-    fn project(&self, name: &str) -> Result<ProjectId> {
+    pub(super) fn project(&self, name: &str) -> Result<ProjectId> {
         self.state.places.project_named(name).ok_or(MemoryError::NotFound("project"))
     }
 
@@ -45,20 +45,17 @@ impl Owner {
     /// Refuses a place that contradicts its session, before any part of it is created.
     fn check_claims(&self, place: &Place) -> Result<()> {
         let places = &self.state.places;
-        let known = place.session.as_deref().and_then(|name| places.session_named(name));
-        let Some(session) = known.and_then(|id| places.session(id)) else { return Ok(()) };
-        let contradicts = |unresolved: PlaceError| Err(MemoryError::Conflict(unresolved.reason().into()));
-        if let Some(name) = &place.project
-            && places.project_named(name).is_none_or(|project| session.project != Some(project))
-        {
-            return contradicts(PlaceError::ProjectOfSession);
-        }
-        if let Some(name) = &place.persona
-            && places.persona_named(name) != Some(session.persona)
-        {
-            return contradicts(PlaceError::PersonaOfSession);
-        }
-        Ok(())
+        let is_known = place.session.as_deref().is_some_and(|name| places.session_named(name).is_some());
+        let unresolved = places.resolve(place, MemoryScope::Full).err().filter(|_| is_known);
+        unresolved.map_or(Ok(()), |why| {
+            // A session is in no project and with no persona that has yet to be created.
+            Err(match why {
+                PlaceError::Project => PlaceError::ProjectOfSession,
+                PlaceError::Persona => PlaceError::PersonaOfSession,
+                why => why,
+            }
+            .into())
+        })
     }
 
     /// Events that create a place's missing project, persona and session. The session starts in its project,

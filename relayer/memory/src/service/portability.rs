@@ -13,15 +13,15 @@ use self::{
 };
 use super::Memory;
 use crate::{
-    api::{Export, ImportReport, MemoryError, Place, RestoreReport, Result},
+    api::{ImportReport, MemoryError, Place, RestoreReport, Result},
     content,
     events::{Event, StoredKey},
     ids::{ItemId, OwnerId},
-    limits::{MAX_TEXT_BYTES, RESTORE_AT_ONCE},
+    limits::{MAX_ITEMS, MAX_TEXT_BYTES, RESTORE_AT_ONCE},
     model::{MemoryScope, Text},
-    owner::{CommitOutcome, Job, Owner, Plan, busy},
-    scope::View,
-    state::{Entry, places::PlaceError},
+    owner::{CommitOutcome, Owner, Plan, busy},
+    state::Entry,
+    storage::JobChange,
 };
 
 /// Longest line of an import: an item of the largest text, every byte escaped.
@@ -33,12 +33,13 @@ const LINES_PER_ITEM: u64 = 8;
 
 impl Memory {
     /// Exports everything of the owner, or everything visible from one place, as signed JSON lines (F1, C13).
-    /// Intimate items are included only if `intimate` is set.
+    /// The lines are a header, the places and items, and a signature over all lines before it. Intimate items are
+    /// included only if `intimate` is set.
     ///
     /// # Errors
     /// [`MemoryError::NotFound`] for a missing place, [`MemoryError::Conflict`] for a contradictory place,
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
-    pub async fn export(&self, owner: OwnerId, place: Option<Place>, intimate: bool) -> Result<Export> {
+    pub async fn export(&self, owner: OwnerId, place: Option<Place>, intimate: bool) -> Result<Vec<Text>> {
         let exported_ms = self.now_ms();
         self.read(owner, |open| {
             let key = open.keys().export_key();
@@ -49,14 +50,15 @@ impl Memory {
                 public_key: key.public_key().to_string(),
             };
             let mut lines = vec![json(&header)];
-            let view = place.as_ref().map(|place| open.exported_view(place)).transpose()?;
+            let places = &open.state.places;
+            let view = place.as_ref().map(|place| places.resolve(place, MemoryScope::Full)).transpose()?;
             let visibility = |number: u64, entry: &Entry| {
                 open.state.visibility(view.as_ref(), number, entry).filter(|how| intimate || !how.intimate)
             };
             lines.extend(Exporter::lines(open, view.as_ref(), &visibility).iter().map(json));
             let signature = hex::encode(key.sign(MEMORY_EXPORT, &digest(lines.iter())));
             lines.push(json(&Line::Signature { signature, lines: lines.len() as u64 }));
-            Ok(Export { owner, lines })
+            Ok(lines)
         })
         .await
     }
@@ -69,8 +71,9 @@ impl Memory {
     /// [`MemoryError::Invalid`] for an invalid line or signature: nothing is imported then.
     /// [`MemoryError::Full`].
     pub async fn import(&self, owner: OwnerId, lines: Vec<Text>) -> Result<ImportReport> {
-        let most = self.inner.parts.max_items.saturating_mul(LINES_PER_ITEM);
-        if lines.len() as u64 > most || lines.iter().any(|line| line.len() > MAX_LINE_BYTES) {
+        if lines.len() as u64 > MAX_ITEMS * LINES_PER_ITEM
+            || lines.iter().any(|line| line.len() > MAX_LINE_BYTES)
+        {
             return Err(MemoryError::Invalid("the import is larger than an owner's memory may be".into()));
         }
         let parsed = parse(&lines)?;
@@ -103,7 +106,7 @@ impl Memory {
                     all.push(event);
                 }
             }
-            let plan = Plan { job: Job::Due(self.now_ms()), ..Plan::of(all) };
+            let plan = Plan { job: Some(JobChange::Due(self.now_ms())), ..Plan::of(all) };
             match open.commit(plan).await? {
                 CommitOutcome::Done => Ok(()),
                 CommitOutcome::Conflict => Err(busy()),
@@ -162,26 +165,9 @@ impl Memory {
 type StoredContent = (ItemId, StoredKey, crate::events::Pointer, Text);
 
 impl Owner {
-    /// The place of an export.
-    fn exported_view(&self, place: &Place) -> Result<View> {
-        self.state.places.resolve(place, MemoryScope::Full).map_err(|unresolved| match unresolved {
-            PlaceError::Session => MemoryError::NotFound("session"),
-            PlaceError::Project => MemoryError::NotFound("project"),
-            PlaceError::Persona => MemoryError::NotFound("persona"),
-            PlaceError::ProjectOfSession | PlaceError::PersonaOfSession => {
-                MemoryError::Conflict(unresolved.reason().to_owned())
-            }
-        })
-    }
-
     /// Items of a project with content on Walrus, newest first, at most `limit`; and their total.
     fn stored_in(&self, project: Option<&str>, limit: usize) -> Result<(Vec<StoredContent>, u64)> {
-        let id = match project {
-            Some(name) => {
-                Some(self.state.places.project_named(name).ok_or(MemoryError::NotFound("project"))?)
-            }
-            None => None,
-        };
+        let id = project.map(|name| self.project(name)).transpose()?;
         let inside = self.state.entries.values().rev().filter(|entry| self.project_of(entry) == id);
         let stored: Vec<StoredContent> = inside
             .filter_map(|entry| {

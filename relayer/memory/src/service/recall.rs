@@ -18,7 +18,7 @@ use crate::{
     ids::{OwnerId, SessionId},
     limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES},
     model::{Kind, MemoryScope},
-    owner::{ItemSearch, Owner, joined},
+    owner::{ItemSearch, Owner, busy, joined},
     scope::{Class, View},
     search::{Candidates, DEFAULT_THRESHOLD, Documents, Question, RankedItem, rank},
     state::{
@@ -161,9 +161,7 @@ impl Memory {
                 None => open = self.open_to_read(owner).await?,
             }
         }
-        let answer = self.search_open(open, &query).await?;
-        answer
-            .ok_or_else(|| MemoryError::Unavailable("other relayers write to this owner all the time".into()))
+        self.search_open(open, &query).await?.ok_or_else(busy)
     }
 
     /// Searches an open owner; `None` if another relayer wrote meanwhile.

@@ -1,8 +1,8 @@
-//! An owner's decisions on how its memory is written, and the model that may read its exchanges.
+//! An owner's decision on how its memory is written, and the model that may read its exchanges.
 
 use super::Memory;
 use crate::{
-    api::{OwnerSettings, Result, SettingsView, WrittenBy},
+    api::{Result, SettingsView, WrittenBy},
     events::Event,
     extraction::{self, MessagePair, ModelWriter, SummaryMessage},
     ids::OwnerId,
@@ -35,28 +35,27 @@ impl OwnerWriter {
 }
 
 impl Memory {
-    /// An owner's decisions, and their effect here.
+    /// An owner's decision, and its effect here.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable) and similar ones.
     pub async fn settings(&self, owner: OwnerId) -> Result<SettingsView> {
-        let allowed = self.read(owner, |owner| Ok(owner.state.nodes_allowed)).await?;
+        let extract_through_nodes = self.read(owner, |owner| Ok(owner.state.nodes_allowed)).await?;
         let parts = &self.inner.parts;
         let written_by = match (&parts.writer, &parts.node_writer) {
             (Some(_), _) => WrittenBy::Endpoint,
-            (None, Some(_)) if allowed => WrittenBy::Nodes,
+            (None, Some(_)) if extract_through_nodes => WrittenBy::Nodes,
             _ => WrittenBy::Rules,
         };
-        let settings = OwnerSettings { extract_through_nodes: allowed };
-        Ok(SettingsView { settings, nodes_offered: parts.node_writer.is_some(), written_by })
+        Ok(SettingsView { extract_through_nodes, nodes_offered: parts.node_writer.is_some(), written_by })
     }
 
-    /// Changes the decisions. They are durable on return, and hold for the next job.
+    /// Allows third-party nodes to read exchanges, or forbids it. Durable on return; it holds for the next job.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable) and similar ones.
-    pub async fn change_settings(&self, owner: OwnerId, settings: OwnerSettings) -> Result<SettingsView> {
-        let (allowed, at_ms) = (settings.extract_through_nodes, self.now_ms());
+    pub async fn allow_nodes(&self, owner: OwnerId, allowed: bool) -> Result<SettingsView> {
+        let at_ms = self.now_ms();
         self.write(owner, |owner| {
             let changes = owner.state.nodes_allowed != allowed;
             let events = changes.then_some(Event::NodesAllowed { allowed, at_ms });

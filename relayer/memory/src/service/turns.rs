@@ -302,11 +302,7 @@ impl Owner {
 
     /// The target of a place's facts; refuses missing places.
     pub(crate) fn target(&self, place: &Place) -> Result<Target> {
-        let view = self
-            .state
-            .places
-            .resolve(place, MemoryScope::Full)
-            .map_err(|unresolved| MemoryError::Conflict(unresolved.reason().to_owned()))?;
+        let view = self.state.places.resolve(place, MemoryScope::Full)?;
         let session = view.lineage.first().map(|(session, _)| *session);
         Ok(Target { session, project: view.project, persona: view.persona })
     }
@@ -467,8 +463,8 @@ impl Memory {
             let mut answers = Vec::new();
             for candidate in candidates.clone() {
                 let words = candidate.text.clone();
-                let mut fact = NewFact::of(candidate, Consent::Granted, ItemId([0; 16]), 0, said_ms);
-                (fact.sources, fact.turn) = (Vec::new(), None);
+                let (consent, sources) = (Consent::Granted, Vec::new());
+                let fact = NewFact { candidate, consent, sources, time_ms: said_ms, turn: None };
                 answers.push((draft.fact(fact), words));
             }
             Ok((Plan::of(draft.events), answers))
@@ -577,13 +573,13 @@ fn trusted(author: Author) -> bool {
 
 fn new_fact(fact: &RememberRequest, persona: Option<&str>, now_ms: u64) -> NewFact {
     let time_ms = fact.time_ms.unwrap_or(now_ms);
-    let role = if fact.author == Author::Assistant { Role::Assistant } else { Role::User };
+    let author = Author::Owner;
     let mut candidate =
-        extraction::candidate_of(&fact.text, fact.author, fact.layer, persona).unwrap_or(Candidate {
+        extraction::candidate_of(&fact.text, author, fact.layer, persona).unwrap_or(Candidate {
             text: fact.text.clone(),
             layer: fact.layer,
-            author: fact.author,
-            role,
+            author,
+            role: Role::User,
             intimate: extraction::is_intimate(&fact.text),
             salience: 0.5,
             entities: Vec::new(),

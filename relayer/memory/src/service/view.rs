@@ -7,7 +7,7 @@ use crate::{
     ids::{ItemId, SessionId},
     model::{Consent, Kind},
     owner::Owner,
-    scope::{Home, View},
+    scope::View,
     state::{Entry, places::NamedPlace, visibility::Visibility},
 };
 
@@ -45,17 +45,13 @@ impl Owner {
             self.state.number(item.id).and_then(|number| self.state.visibility(view, number, entry));
         let how = visibility.unwrap_or_else(|| Visibility::of(entry));
         let session = how.session.and_then(|id| places.session(id));
-        let project = match entry.home {
-            Home::Session(id) => places.session(id).and_then(|session| session.project),
-            Home::Pinned(project) => project,
-        };
         ItemView {
             id: item.id,
             kind: item.kind,
             layer: how.layer,
             role: item.role,
             text: item.text.clone(),
-            project: project.and_then(|id| places.project_name(id)),
+            project: self.project_of(entry).and_then(|id| places.project_name(id)),
             session: session.map(|session| session.name.0.clone()),
             turn: item.provenance.turn,
             persona: places.persona_name(how.persona),

@@ -6,7 +6,7 @@ use baton_proto::text::folded;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::Place,
+    api::{MemoryError, Place},
     events::{Event, Fork},
     ids::{PersonaId, ProjectId, SessionId},
     model::{MemoryScope, Text},
@@ -73,6 +73,19 @@ impl PlaceError {
             Self::Persona => "there is no such persona",
             Self::ProjectOfSession => "the session is not in that project",
             Self::PersonaOfSession => "the session is with another persona",
+        }
+    }
+}
+
+impl From<PlaceError> for MemoryError {
+    fn from(unresolved: PlaceError) -> Self {
+        match unresolved {
+            PlaceError::Session => Self::NotFound("session"),
+            PlaceError::Project => Self::NotFound("project"),
+            PlaceError::Persona => Self::NotFound("persona"),
+            PlaceError::ProjectOfSession | PlaceError::PersonaOfSession => {
+                Self::Conflict(unresolved.reason().to_owned())
+            }
         }
     }
 }

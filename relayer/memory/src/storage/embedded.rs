@@ -29,7 +29,8 @@ use parking_lot::{Mutex, MutexGuard};
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
-use super::{Batch, DueJob, Pseudonym, Space, Storage, StorageError, StorageFuture, check_sizes};
+use super::{Batch, Pseudonym, Space, Storage, StorageError, StorageFuture, check_sizes};
+use crate::locks::lock_file;
 pub use check::CheckReport;
 use tables::TableResult;
 use writer::DatabaseWriter;
@@ -43,7 +44,6 @@ const READERS: usize = 4;
 const MAX_HELD_NONCES: usize = 10_000;
 /// Time limit for a lock that is held elsewhere: a closed database releases it a moment later.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Time limit of the check after a start. SQLite's log grows while the check reads.
 const CHECK_TIME: Duration = Duration::from_secs(120);
 
@@ -52,16 +52,13 @@ const CHECK_TIME: Duration = Duration::from_secs(120);
 pub struct EmbeddedConfig {
     /// Its folder, which is created if missing.
     pub path: PathBuf,
-    /// Memory for SQLite's page caches, in bytes.
-    pub cache_bytes: u64,
 }
 
 impl EmbeddedConfig {
-    /// A database in a folder, with 64 MiB of cache: an open owner stays in memory above, so pages are read
-    /// once.
+    /// A database in a folder.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path, cache_bytes: 64 * 1024 * 1024 }
+        Self { path }
     }
 
     /// The database's file. SQLite adds `-wal` and `-shm` for the log and its index.
@@ -122,7 +119,7 @@ impl EmbeddedStorage {
             )));
         }
         database::create_file(&file).map_err(unusable)?;
-        let connection = database::open_writer(&file, config.cache_bytes / 2)?;
+        let connection = database::open_writer(&file)?;
         unless_damaged("the jobs", tables::release_taken(&connection))?;
         let nonces = unless_damaged("the nonces", tables::count_nonces(&connection))?;
         Ok(Self(Arc::new(Inner {
@@ -227,23 +224,12 @@ pub(crate) fn lock(config: &EmbeddedConfig) -> Result<File, StorageError> {
     let path = config.lock_file();
     let failed =
         |error: io::Error| StorageError::Unavailable(format!("{} cannot be used: {error}", path.display()));
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-    let begin = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => {
-                std::thread::sleep(LOCK_PAUSE)
-            }
-            Err(TryLockError::WouldBlock) => {
-                return Err(StorageError::Unavailable(format!(
-                    "another process has the memory in {} open: end it, or configure another folder",
-                    config.path.display()
-                )));
-            }
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-    }
+    lock_file(&path, LOCK_PATIENCE).map_err(failed)?.ok_or_else(|| {
+        StorageError::Unavailable(format!(
+            "another process has the memory in {} open: end it, or configure another folder",
+            config.path.display()
+        ))
+    })
 }
 
 impl Inner {
@@ -260,7 +246,7 @@ impl Inner {
         let free = self.free_readers().pop();
         let connection = match free {
             Some(connection) => connection,
-            None => database::open_reader(&self.config.file(), self.config.cache_bytes / 2 / READERS as u64)?,
+            None => database::open_reader(&self.config.file())?,
         };
         let done = work(&connection);
         self.free_readers().push(connection);
@@ -311,7 +297,7 @@ impl Storage for EmbeddedStorage {
         Box::pin(self.read_with(move |connection| tables::owners(connection, after, limit)))
     }
 
-    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<DueJob>> {
+    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>> {
         Box::pin(self.write(0, move |connection| tables::take_due(connection, now_ms, again_ms, limit)))
     }
 

@@ -16,9 +16,7 @@ use std::{future::Future, time::Duration};
 
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
-use super::{
-    Batch, DueJob, Pseudonym, RowQuery, RowScan, RowSearch, Space, Storage, StorageError, StorageFuture,
-};
+use super::{Batch, Pseudonym, RowQuery, RowScan, RowSearch, Space, Storage, StorageError, StorageFuture};
 
 /// Longest time of one operation: longer than any statement's limit, to detect a database that does not
 /// answer.
@@ -27,32 +25,6 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// longer waits are not the caller's burden.
 const RETRY_PAUSES_MS: [u64; 4] = [50, 200, 500, 1000];
 
-/// The database, and the limit of connections to it.
-#[derive(Clone)]
-pub struct PostgresConfig {
-    /// `postgres://user:password@host:port/database`.
-    pub url: String,
-    /// Most connections at once; further operations wait for one.
-    pub max_connections: u32,
-}
-
-impl PostgresConfig {
-    /// A database with 16 connections, which keep a server of eight cores busy.
-    #[must_use]
-    pub fn new(url: String) -> Self {
-        Self { url, max_connections: 16 }
-    }
-}
-
-impl std::fmt::Debug for PostgresConfig {
-    /// Omits the URL, which contains a password.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresConfig")
-            .field("max_connections", &self.max_connections)
-            .finish_non_exhaustive()
-    }
-}
-
 /// A [`Storage`] in PostgreSQL. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct PostgresStorage {
@@ -60,23 +32,23 @@ pub struct PostgresStorage {
 }
 
 impl PostgresStorage {
-    /// Connects, migrates the tables (one relayer at a time), and ensures that row-level security binds its
+    /// Connects to `postgres://user:password@host:port/database`, migrates the tables (one relayer at a time), and ensures that row-level security binds its
     /// role. If the role bypasses it, as a superuser's does, the session switches to `baton_relayer`, which
     /// is created if missing.
     ///
     /// # Errors
     /// [`StorageError::Unavailable`] without a connection, or if the database lacks a requirement; the text
     /// names the next step.
-    pub async fn open(config: &PostgresConfig) -> Result<Self, StorageError> {
-        Ok(Self { pool: connect::open(config).await? })
+    pub async fn open(url: &str) -> Result<Self, StorageError> {
+        Ok(Self { pool: connect::open(url).await? })
     }
 
     /// Connects once and changes nothing. Returns the server's version, and whether pgvector is available.
     ///
     /// # Errors
     /// [`StorageError::Unavailable`]; the text names the next step.
-    pub async fn probe(config: &PostgresConfig) -> Result<(String, bool), StorageError> {
-        connect::probe(config).await
+    pub async fn probe(url: &str) -> Result<(String, bool), StorageError> {
+        connect::probe(url).await
     }
 
     /// The connections, for tests of the database's own refusals.
@@ -200,15 +172,6 @@ fn describe(error: &sqlx::Error) -> StorageError {
     }
 }
 
-/// An unsigned number as the database sorts it.
-fn to_db(number: u64) -> i64 {
-    (number ^ (1 << 63)).cast_signed()
-}
-
-fn from_db(number: i64) -> u64 {
-    number.cast_unsigned() ^ (1 << 63)
-}
-
 /// A time or a version, which stay below 2^63; a larger one means never.
 fn time(milliseconds: u64) -> i64 {
     i64::try_from(milliseconds).unwrap_or(i64::MAX)
@@ -255,7 +218,7 @@ impl Storage for PostgresStorage {
         Box::pin(self.run(move || read::owners(self, after, limit)))
     }
 
-    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<DueJob>> {
+    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>> {
         Box::pin(self.run(move || write::take_due(self, now_ms, again_ms, limit)))
     }
 

@@ -2,14 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{
-    OwnerVault, OwnerVaultState, PAGE_BYTES, Result, Ring, Vault, VaultError, blocking, finish_erasure,
-    seal::{self, RecordOpenError},
-};
+use super::{OwnerVault, PAGE_BYTES, Result, Vault, blocking, finish_erasure, seal};
 use crate::{
     ids::OwnerId,
     keyring::{KeyringError, Mark, Segment},
-    storage::{Batch, Space, StorageError},
+    storage::{Batch, JobChange, Space, StorageError},
 };
 
 /// Lost events that one commit replaces with a filler.
@@ -18,29 +15,19 @@ const FILL_AT_ONCE: usize = 10_000;
 const MAX_LOST: usize = 10_000_000;
 
 /// An owner's progress in this process, for the key file when the owner is closed.
-pub struct Marker {
-    shared: Arc<OwnerVaultState>,
-    ring: Ring,
-}
+pub struct Marker(Arc<OwnerVault>);
 
 impl Marker {
-    /// The owner.
-    #[must_use]
-    pub fn owner(&self) -> OwnerId {
-        self.shared.owner
-    }
-
     /// Writes the marker. An owner that was erased meanwhile has none.
     ///
     /// # Errors
     /// The key folder's.
     pub async fn write(self) -> Result<()> {
-        let _alone = self.shared.writing.lock().await;
-        let ring = self.shared.ring();
-        if !ring.saved || !ring.keys.same_secret(&self.ring.keys) {
+        let _alone = self.0.writing.lock().await;
+        if !self.0.ring().saved {
             return Ok(());
         }
-        match self.shared.change_ring(|_| Ok(())).await {
+        match self.0.change_ring(|_| Ok(())).await {
             Err(error) if error.is_conflict() => Ok(()),
             written => written,
         }
@@ -90,30 +77,27 @@ impl Vault {
         Ok(refused)
     }
 
-    /// Gives up an owner's lost data, so that the rest can be used. `filler` replaces lost events. A job
+    /// Gives up an owner's lost data, so that the rest can be used. `filler` replaces lost events. The job
     /// becomes due at `now_ms`. No other relayer may work on the owner meanwhile.
     ///
     /// # Errors
     /// [`KeyringError::Missing`] without a key file: nothing can be read then. The storage's.
-    pub async fn accept_loss(&self, owner: OwnerId, filler: &[u8], job: u64, now_ms: u64) -> Result<Loss> {
-        let shared = self.shared(owner, self.folder.pseudonym(owner));
-        shared.accept_loss(filler, job, now_ms).await
+    pub async fn accept_loss(&self, owner: OwnerId, filler: &[u8], now_ms: u64) -> Result<Loss> {
+        self.handle(owner).accept_loss(filler, now_ms).await
     }
 }
 
 impl OwnerVault {
     /// The marker to write when the owner is closed, if the owner is ahead of its key file.
     #[must_use]
-    pub fn marker(&self) -> Option<Marker> {
-        let ring = self.shared.ring();
+    pub fn marker(self: &Arc<Self>) -> Option<Marker> {
+        let ring = self.ring();
         let (seen, known) = (ring.seen, ring.keys.mark);
         let further = seen.version > known.version || seen.events > known.events;
-        (ring.saved && further).then(|| Marker { shared: self.shared.clone(), ring })
+        (ring.saved && further).then(|| Marker(self.clone()))
     }
-}
 
-impl OwnerVaultState {
-    async fn accept_loss(&self, filler: &[u8], job: u64, now_ms: u64) -> Result<Loss> {
+    async fn accept_loss(&self, filler: &[u8], now_ms: u64) -> Result<Loss> {
         let _alone = self.writing.lock().await;
         if self.folder.is_erased(self.pseudonym) {
             finish_erasure(&self.storage, &self.folder, self.pseudonym).await?;
@@ -154,7 +138,7 @@ impl OwnerVaultState {
             let batch = Batch {
                 put: put.collect(),
                 remove: std::mem::take(&mut remove),
-                jobs: vec![(job, now_ms)],
+                job: Some(JobChange::Due(now_ms)),
                 ..Batch::default()
             };
             version = self.storage.commit(self.pseudonym, version, batch).await?;
@@ -168,7 +152,6 @@ impl OwnerVaultState {
             Ok(())
         })
         .await?;
-        self.ring.lock().seen = found;
         Ok(loss)
     }
 
@@ -181,13 +164,9 @@ impl OwnerVaultState {
             from = rows.last().and_then(|(last, _)| last.checked_add(1));
             let ring = self.ring().keys;
             let judged = blocking(move || {
-                let opens = |number: u64, bytes: &[u8]| match seal::open(&ring, space, number, bytes) {
-                    Ok(_) => true,
-                    Err(RecordOpenError::UnknownKey(_) | RecordOpenError::Damaged(_)) => false,
-                };
-                Ok::<_, VaultError>(
-                    rows.iter().map(|(number, bytes)| (*number, opens(*number, bytes))).collect::<Vec<_>>(),
-                )
+                let opens = |number: u64, bytes: &[u8]| seal::open(&ring, space, number, bytes).is_ok();
+                let judged = rows.iter().map(|(number, bytes)| (*number, opens(*number, bytes)));
+                Ok(judged.collect::<Vec<_>>())
             })
             .await?;
             for (number, opens) in judged {

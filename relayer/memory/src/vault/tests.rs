@@ -9,7 +9,7 @@ use baton_keys::secret::random_bytes;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::storage::{Batch, DueJob, RowSearch, StorageFuture};
+use crate::storage::{Batch, RowSearch, StorageFuture};
 
 const CANARY: &[u8] = b"the canary sings at dawn in Lisbon";
 const SPACES: [Space; 5] = Space::ALL;
@@ -79,7 +79,7 @@ impl Storage for Faulty {
         self.inner.owners(after, limit)
     }
 
-    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<DueJob>> {
+    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>> {
         self.inner.take_due(now_ms, again_ms, limit)
     }
 
@@ -191,7 +191,7 @@ async fn texts(owner: &OwnerVault, space: Space) -> Vec<(u64, Vec<u8>)> {
 
 /// An owner with 300 events, with the canary in some records of every space, and harmless records beside
 /// them.
-async fn with_canary(vault: &Vault, who: OwnerId) -> OwnerVault {
+async fn with_canary(vault: &Vault, who: OwnerId) -> Arc<OwnerVault> {
     let owner = vault.open(who).await.unwrap();
     let events: Vec<_> = (0..300).map(|number| (Space::Log, number, &b"harmless"[..])).collect();
     owner.commit(put(&events)).await.unwrap();
@@ -283,7 +283,7 @@ async fn a_crash_around_the_commit_of_a_redaction_is_settled_at_the_next_open_an
             let who = someone();
             let owner = with_canary(&place.vault().await, who).await;
             let old = place.sealed(owner.pseudonym()).await;
-            let keys = |owner: &OwnerVault| owner.shared.ring().keys.all_keys().count();
+            let keys = |owner: &OwnerVault| owner.ring().keys.all_keys().count();
             let before = keys(&owner);
             place.storage.next(fault);
             assert!(owner.redact(deletion()).await.is_err());
@@ -291,7 +291,7 @@ async fn a_crash_around_the_commit_of_a_redaction_is_settled_at_the_next_open_an
             assert_eq!(place.attack(who, &old).len(), old.len(), "the old keys are still there");
             drop(owner);
             let owner = place.vault().await.open(who).await.unwrap();
-            assert!(owner.shared.ring().keys.redactions.is_empty());
+            assert!(owner.ring().keys.redactions.is_empty());
             let found = owner.get(Space::Log, 7).await.unwrap().unwrap();
             assert_eq!(found.as_slice(), if done { &b"deleted"[..] } else { CANARY });
             assert_eq!(texts(&owner, Space::Log).await.len(), 300);
@@ -491,7 +491,7 @@ async fn two_relayers_on_one_owner_lose_nothing_and_leave_one_key_for_each_segme
         let owner = place.vault().await.open(who).await.unwrap();
         let numbers: Vec<_> = texts(&owner, Space::Log).await.into_iter().map(|(number, _)| number).collect();
         assert_eq!(numbers, (0..2 * EACH).chain([5000]).collect::<Vec<_>>());
-        assert!(owner.shared.ring().keys.redactions.is_empty());
+        assert!(owner.ring().keys.redactions.is_empty());
         let sealed = place.sealed(owner.pseudonym()).await;
         assert_eq!(place.attack(who, &sealed).len(), sealed.len());
     }
@@ -556,7 +556,7 @@ async fn a_key_file_says_how_far_the_database_came_and_one_that_is_behind_is_ref
         let vault = place.vault().await;
         assert_eq!(vault.open(who).await.is_err(), version < first + 3);
         assert_eq!(vault.refused().await.unwrap().behind.contains(&who), version < first + 3);
-        let loss = vault.accept_loss(who, b"filler", 0, 5).await.unwrap();
+        let loss = vault.accept_loss(who, b"filler", 5).await.unwrap();
         assert_eq!(loss, Loss { events: 256, lost_events: 2, removed: 0 });
         let owner = vault.open(who).await.unwrap();
         assert_eq!((owner.reached().events, texts(&owner, Space::Log).await.len()), (256, 256));
@@ -585,7 +585,7 @@ async fn accepting_a_loss_fills_holes_and_removes_what_no_key_opens() {
             .unwrap();
         drop((owner, vault));
         let vault = place.vault().await;
-        let loss = vault.accept_loss(who, b"filler", 0, 5).await.unwrap();
+        let loss = vault.accept_loss(who, b"filler", 5).await.unwrap();
         assert_eq!((loss.events, loss.lost_events), (42, 258));
         let owner = vault.open(who).await.unwrap();
         let log = texts(&owner, Space::Log).await;

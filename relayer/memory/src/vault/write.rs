@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{
-    ATTEMPTS, Changes, OwnerVaultState, PAGE_BYTES, Result, Ring, Secret, VaultError, blocking,
-    finish_erasure,
+    ATTEMPTS, Changes, OwnerVault, Result, Ring, Secret, VaultError, blocking, finish_erasure,
     seal::{key_of, row_of, seal_all},
 };
 use crate::{
@@ -15,8 +14,15 @@ use crate::{
 /// Length of a sealed record beyond its text.
 const OVERHEAD: usize = crate::keyring::KEY_ID_LEN + baton_keys::master::DATA_OVERHEAD;
 
-impl OwnerVaultState {
-    pub(super) async fn commit(&self, expected: u64, changes: Changes) -> Result<u64> {
+impl OwnerVault {
+    /// Makes all changes; they are durable on return. Returns the new version.
+    ///
+    /// # Errors
+    /// A [conflict](VaultError::is_conflict) if another writer wrote since [`Self::version`]; nothing is
+    /// changed then. After any other error, the changes may have been made or not: [`Self::refresh`] shows
+    /// which.
+    pub async fn commit(&self, changes: Changes) -> Result<u64> {
+        let expected = self.version();
         check_sizes(&changes.put)?;
         let _alone = self.writing.lock().await;
         let segments: BTreeSet<_> =
@@ -29,10 +35,21 @@ impl OwnerVaultState {
         if !is_derived {
             self.saw(Mark { version, events });
         }
+        self.set_version(version);
         Ok(version)
     }
 
-    pub(super) async fn redact(&self, expected: u64, mut changes: Changes) -> Result<u64> {
+    /// As [`Self::commit`]. On return, the former bytes of each replaced or removed record are unreadable for
+    /// good, in every copy. Other records under their key were sealed anew, and the old key is destroyed.
+    ///
+    /// The snapshot may hold deleted data, so it is removed unless the changes include one; all former
+    /// snapshots become unreadable.
+    ///
+    /// # Errors
+    /// As [`Self::commit`]. After any other error than a conflict, refresh and repeat: the call is
+    /// idempotent.
+    pub async fn redact(&self, mut changes: Changes) -> Result<u64> {
+        let expected = self.version();
         check_sizes(&changes.put)?;
         let _alone = self.writing.lock().await;
         let expected = self.settle_before(expected).await?;
@@ -58,8 +75,7 @@ impl OwnerVaultState {
         self.make_keys(filled).await?;
         let events = events_of(&changes);
         let redactions = self.change_ring(move |ring| Ok(ring.begin(&touched, &empty))).await?;
-        let fresh: BTreeMap<_, _> =
-            redactions.iter().filter_map(|open| Some((open.segment, open.new.clone()?))).collect();
+        let fresh: BTreeMap<_, _> = redactions.iter().filter_map(|open| open.new.clone()).collect();
         let batch = self.seal(changes, fresh, rest).await?;
         let committed = self.storage.commit(self.pseudonym, expected, batch).await;
         match committed {
@@ -73,15 +89,24 @@ impl OwnerVaultState {
             // The commit may have taken place: the next refresh finds out.
             Err(_) => {}
         }
-        Ok(committed?)
+        let version = committed?;
+        self.set_version(version);
+        Ok(version)
     }
 
-    pub(super) async fn erase(&self) -> Result<()> {
+    /// Destroys the owner's keys, then removes all records of the owner. Works without a key file too. If it
+    /// fails after the keys are gone, the next start finishes it.
+    ///
+    /// # Errors
+    /// The key folder's and the storage's.
+    pub async fn erase(&self) -> Result<()> {
         let _alone = self.writing.lock().await;
         let (folder, pseudonym) = (self.folder.clone(), self.pseudonym);
         blocking(move || Ok(folder.destroy(&folder.lock(pseudonym)?, pseudonym)?)).await?;
         self.set_ring(Ring::new(Keyring::generate(self.owner), false));
-        finish_erasure(&self.storage, &self.folder, self.pseudonym).await
+        finish_erasure(&self.storage, &self.folder, self.pseudonym).await?;
+        self.set_version(0);
+        Ok(())
     }
 
     /// The remaining records of segments, without the replaced ones.
@@ -94,7 +119,7 @@ impl OwnerVaultState {
         for segment in touched {
             let (mut from, last) = segment.range();
             loop {
-                let page = self.read(segment.space, from, PAGE_BYTES).await?;
+                let page = self.read(segment.space, from).await?;
                 let Some((end, _)) = page.last() else { break };
                 let end = *end;
                 let inside = page.into_iter().filter(|(number, _)| *number <= last);
@@ -167,8 +192,8 @@ impl OwnerVaultState {
             if length > MAX_BATCH_BYTES {
                 return Err(too_large(length, MAX_BATCH_BYTES));
             }
-            let Changes { remove, jobs, done, .. } = changes;
-            Ok(Batch { put, remove, rows, jobs, done })
+            let Changes { remove, job, .. } = changes;
+            Ok(Batch { put, remove, rows, job })
         })
         .await
     }

@@ -7,4 +7,5 @@ mod extraction_figures;
 mod extraction_model;
 mod extraction_rules;
 mod rows;
+mod scripted;
 mod storage;

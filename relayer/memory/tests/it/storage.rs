@@ -9,4 +9,4 @@ mod damage;
 mod figures;
 mod postgres;
 mod suite;
-mod support;
+pub(crate) mod support;

@@ -9,7 +9,7 @@
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 use baton_client::JournalLog;
-use baton_memory::{RecordChanges, api::MemoryError, ids::OwnerId};
+use baton_memory::{Memory, RecordChanges, api::MemoryError, ids::OwnerId};
 use baton_proto::{codec, ids::SessionId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,6 @@ use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
 
 use super::ChatError;
-use crate::injection::Recollection;
 
 /// Bytes of the journal in one record: each write of a turn replaces one such piece.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -34,7 +33,7 @@ const MAX_PROGRESS_BYTES: usize = 256;
 /// The place of a session's records.
 pub(super) enum RecordStore {
     /// Its owner's memory.
-    Memory(Arc<dyn Recollection>),
+    Memory(Memory),
     /// The request, while the owner's memory is unreadable; `None` for a removed record.
     Request(Mutex<HashMap<String, Option<Vec<u8>>>>),
 }
@@ -55,7 +54,7 @@ impl SessionRecords {
     async fn get(&self, part: &str) -> Result<Option<Vec<u8>>, MemoryError> {
         let name = self.name(part);
         match &*self.store {
-            RecordStore::Memory(memory) => memory.get(self.owner, name).await,
+            RecordStore::Memory(memory) => memory.get_record(self.owner, &name).await,
             RecordStore::Request(records) => Ok(records.lock().get(&name).cloned().flatten()),
         }
     }
@@ -64,8 +63,7 @@ impl SessionRecords {
     async fn change(&self, changes: RecordChanges) -> Result<(), MemoryError> {
         match &*self.store {
             RecordStore::Memory(memory) => {
-                let change = |_: &[Option<Vec<u8>>]| Ok(changes.clone());
-                memory.change(self.owner, Vec::new(), Box::new(change)).await
+                memory.change_records(self.owner, &[], |_| Ok(changes.clone())).await
             }
             RecordStore::Request(records) => {
                 records.lock().extend(changes);

@@ -3,21 +3,16 @@
 use std::{path::Path, time::Duration};
 
 use baton_client::SessionRoot;
-use baton_memory::ids::OwnerId;
-use baton_relayer::{
-    BudgetLimits, Budgets,
-    delegation::registry::Records as _,
-    http::{self, AppState, Limits, ServerConfig},
-    owners::{OwnerPolicy, Owners},
-};
+use baton_memory::{Memory, ids::OwnerId};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use baton_testkit::fake::Act;
 
-use super::world::{FaultyMemory, PlainRelayer, World, faulty, memory_at};
+use crate::http::harness;
+
+use super::world::{PlainRelayer, World, memory_at};
 
 /// The HTTP server on a world's memory, with conversations.
 struct ChatServer<'a> {
@@ -33,26 +28,12 @@ impl<'a> ChatServer<'a> {
         Self::on(world, world.memory.clone()).await
     }
 
-    async fn on(world: &'a World, memory: std::sync::Arc<FaultyMemory>) -> Self {
+    async fn on(world: &'a World, memory: Memory) -> Self {
         let relayer = world.plain_on(memory.clone()).await;
-        let app = AppState::new(ServerConfig {
-            memory: memory.memory.clone(),
-            embedder: std::sync::Arc::new(baton_models::embed::Hashing),
-            writer: None,
-            addresses: baton_relayer::http::ClientAddresses::default(),
-            owners: std::sync::Arc::new(Owners::new(OwnerPolicy::default())),
-            audience: baton_relayer::http::Audience { relayer: relayer.key.public_key(), required: false },
-            budgets: std::sync::Arc::new(Budgets::new(BudgetLimits::default(), world.clock())),
-            limits: Limits::default(),
-            public_url: None,
-            identity: std::sync::Arc::new(crate::http::harness::identity),
-            now_ms: world.clock(),
-        });
-        let router = http::router(&app, Some(relayer.chat.clone()));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
-        tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned()));
+        let config = harness::config(memory, &relayer.key, world.clock());
+        let (address, _) = harness::serve(config, Some(relayer.chat.clone()), &shutdown).await;
+        let url = format!("http://{address}");
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         Self { world, url, client, relayer, _serving: shutdown.drop_guard() }
     }
@@ -84,7 +65,7 @@ impl<'a> ChatServer<'a> {
         let mut kept = 0;
         for part in ["0", "1", "progress"] {
             let name = format!("chat/{session}/{part}");
-            let record = self.world.memory.get(self.world.owner(), name).await.unwrap();
+            let record = self.world.memory.get_record(self.world.owner(), &name).await.unwrap();
             kept += usize::from(record.is_some());
         }
         kept
@@ -148,12 +129,12 @@ fn copy_files(from: &Path, to: &Path) {
 }
 
 /// Memory with its key files and without its database.
-async fn without_the_database(world: &World) -> (tempfile::TempDir, std::sync::Arc<FaultyMemory>) {
+async fn without_the_database(world: &World) -> (tempfile::TempDir, Memory) {
     // As in an orderly exit of a relayer: the key files get each owner's progress.
-    world.memory.memory.close_all().await;
+    world.memory.close_all().await;
     let folder = tempfile::tempdir().unwrap();
     copy_files(&world.folder.path().join("keys"), &folder.path().join("keys"));
-    let memory = faulty(memory_at(folder.path()).await);
+    let memory = memory_at(folder.path()).await;
     (folder, memory)
 }
 
@@ -269,7 +250,7 @@ async fn a_client_that_hangs_up_cancels_its_turn() {
     };
     assert_eq!((next["content"].as_str(), next["turn"].as_u64()), (Some("three (1)"), Some(1)));
     assert!(next["earlier"].is_null(), "{next}");
-    assert_eq!(world.memory.turns(), [0, 1], "nothing of it is remembered");
+    assert_eq!(world.turns().await, [0, 1], "nothing of it is remembered");
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 3);
 }
 
@@ -332,7 +313,7 @@ async fn chat_records_are_deleted_with_session_project_and_persona() {
     }
     assert_eq!(server.kept(&other).await, 2, "what was not deleted stays");
     // A session without recorded turns has only its journal.
-    world.memory.record_fails.store(true, std::sync::atomic::Ordering::SeqCst);
+    world.storage.fails.store(true, std::sync::atomic::Ordering::SeqCst);
     let root = SessionRoot::generate();
     let unrecorded = json!({ "session_key": root.to_words().to_string(), "memory_scope": "none" });
     let id = chat(unrecorded).await;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use baton_memory::{
     Memory,
-    api::{ListRequest, OwnerSettings, Place, TurnRecord},
+    api::{ListRequest, Place, TurnRecord},
     extraction::{Complete as _, ModelError, ModelWriter, PromptMessage, PromptRole},
     ids::OwnerId,
     model::Kind,
@@ -54,8 +54,7 @@ impl ExtractionTest {
     }
 
     async fn allow(&self, owner: OwnerId, allowed: bool) {
-        let settings = OwnerSettings { extract_through_nodes: allowed };
-        self.memory.change_settings(owner, settings).await.unwrap();
+        self.memory.allow_nodes(owner, allowed).await.unwrap();
     }
 
     async fn say(&self, owner: OwnerId, turn: u64, user: &str) {

@@ -68,8 +68,8 @@ async fn a_hint_brings_memory_to_a_turn_whose_words_the_relayer_never_has() {
     }
 
     // Nothing of the turn was written, neither here nor to a log.
-    assert!(world.memory.turns().is_empty());
-    assert!(world.memory.memory.sessions(world.owner()).await.unwrap().is_empty());
+    assert!(world.turns().await.is_empty());
+    assert!(world.memory.sessions(world.owner()).await.unwrap().is_empty());
     for bytes in files(world.folder.path()).iter().chain([&logs()]) {
         assert!(!contains(bytes, b"periwinkle") && !contains(bytes, b"vermilion"));
         assert!(!contains(bytes, b"Marigold"), "nor a memory outside what is sealed");

@@ -13,124 +13,100 @@ use std::{
 use baton_client::{Client, ClientConfig};
 use baton_keys::{SecretSigningKey, account::AccountKey, master::MasterKey};
 use baton_memory::{
-    Memory, Parts,
-    api::{ItemView, Place, Recall, RecallMode, RecallRequest, RememberRequest, Result, TurnRecord},
+    Clock, Memory, Parts,
+    api::{Filters, ListRequest, Place, RememberRequest},
     ids::OwnerId,
-    model::{Author, Layer, Text},
-    storage::embedded::{EmbeddedConfig, EmbeddedStorage},
+    limits::RECALL_DEADLINE,
+    model::{Author, Kind},
+    storage::{
+        Batch, Pseudonym, Space, Storage, StorageError, StorageFuture,
+        embedded::{EmbeddedConfig, EmbeddedStorage},
+    },
     vault::Vault,
 };
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Networks};
-use baton_models::embed::Hashing;
 use baton_proto::receipt::EngineKind;
 use baton_relayer::{
-    Recollection, Relayer, SealedLimits,
+    Relayer, SealedLimits,
     chat::{Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest},
-    delegation::registry::{Change, Records},
     owners::{OwnerPolicy, Owners},
 };
 use baton_walrus_client::ShardCount;
-use futures::future::BoxFuture;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::http::harness::GatedEmbedder;
 use baton_testkit::{
     fake::{FakeNode, now_ms},
     store::MemoryStore,
 };
 
-/// Memory that fails or hangs on demand.
-pub(super) struct FaultyMemory {
-    pub memory: Memory,
-    pub recall_fails: AtomicBool,
-    pub record_fails: AtomicBool,
-    /// Recording waits for ever, and reports it.
-    pub record_hangs: AtomicBool,
-    pub hanging: watch::Sender<u32>,
-    pub recorded: Mutex<Vec<(u64, String)>>,
+/// The storage of memory, whose writes of events fail or wait on demand.
+#[derive(Clone)]
+pub(super) struct FaultyStorage {
+    storage: EmbeddedStorage,
+    pub fails: Arc<AtomicBool>,
+    /// Writing waits for ever, and reports it.
+    pub hangs: Arc<AtomicBool>,
+    hanging: watch::Sender<u32>,
 }
 
-impl FaultyMemory {
-    pub(super) fn turns(&self) -> Vec<u64> {
-        self.recorded.lock().unwrap().iter().map(|(turn, _)| *turn).collect()
+impl FaultyStorage {
+    fn open(folder: &Path) -> Self {
+        let storage = EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("database"))).unwrap();
+        Self { storage, fails: Arc::default(), hangs: Arc::default(), hanging: watch::channel(0).0 }
     }
 
-    pub(super) async fn hangs(&self) {
+    pub(super) async fn hang(&self) {
         self.hanging.subscribe().wait_for(|count| *count > 0).await.unwrap();
     }
 }
 
-impl Records for FaultyMemory {
-    fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move { self.memory.take_nonce(nonce, now_ms, until_ms).await })
+impl Storage for FaultyStorage {
+    fn version<'a>(&'a self, owner: Pseudonym) -> StorageFuture<'a, u64> {
+        self.storage.version(owner)
     }
 
-    fn take_nonce_to_read(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
-        Records::take_nonce(self, nonce, now_ms, until_ms)
-    }
-
-    fn has_nonce(&self, nonce: [u8; 32], now_ms: u64) -> BoxFuture<'_, Result<bool>> {
-        Records::has_nonce(&self.memory, nonce, now_ms)
-    }
-
-    fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
-        Box::pin(async move { self.memory.get_record(owner, &name).await })
-    }
-
-    fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.memory.put_record(owner, &name, bytes).await })
-    }
-
-    fn change<'a>(
+    fn read<'a>(
         &'a self,
-        owner: OwnerId,
-        names: Vec<String>,
-        change: Change<'a>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Records::change(&self.memory, owner, names, change)
+        owner: Pseudonym,
+        space: Space,
+        from: u64,
+        max_bytes: usize,
+    ) -> StorageFuture<'a, Vec<(u64, Vec<u8>)>> {
+        self.storage.read(owner, space, from, max_bytes)
     }
-}
 
-impl Recollection for FaultyMemory {
-    fn recall(&self, owner: OwnerId, request: RecallRequest) -> BoxFuture<'_, Recall> {
+    fn commit<'a>(&'a self, owner: Pseudonym, expected: u64, batch: Batch) -> StorageFuture<'a, u64> {
         Box::pin(async move {
-            if self.recall_fails.load(Ordering::SeqCst) {
-                let degraded = Some("memory is unavailable".to_owned());
-                let (hits, dropped, mode) = (vec![], vec![], RecallMode::None);
-                return Recall { hits, dropped, mode, degraded, took_us: 0 };
-            }
-            self.memory.recall(owner, request).await
-        })
-    }
-
-    fn profile(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        Box::pin(async move { self.memory.profile(owner, place).await })
-    }
-
-    fn begin_session(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.memory.create_session(owner, place).await.map(drop) })
-    }
-
-    fn knows_session(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<bool>> {
-        Recollection::knows_session(&self.memory, owner, name)
-    }
-
-    fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            if self.record_hangs.load(Ordering::SeqCst) {
+            let has_events = batch.put.iter().any(|record| record.space == Space::Log);
+            if has_events && self.hangs.load(Ordering::SeqCst) {
                 self.hanging.send_modify(|count| *count += 1);
                 std::future::pending::<()>().await;
             }
-            if self.record_fails.load(Ordering::SeqCst) {
-                return Err(baton_memory::api::MemoryError::Unavailable("switched off".to_owned()));
+            if has_events && self.fails.load(Ordering::SeqCst) {
+                return Err(StorageError::Unavailable("switched off".to_owned()));
             }
-            let told = (turn.turn, turn.user.to_string());
-            self.memory.record_turn(owner, turn).await?;
-            self.recorded.lock().unwrap().push(told);
-            Ok(())
+            self.storage.commit(owner, expected, batch).await
         })
+    }
+
+    fn erase<'a>(&'a self, owner: Pseudonym) -> StorageFuture<'a, ()> {
+        self.storage.erase(owner)
+    }
+
+    fn owners<'a>(&'a self, after: Option<Pseudonym>, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>> {
+        self.storage.owners(after, limit)
+    }
+
+    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>> {
+        self.storage.take_due(now_ms, again_ms, limit)
+    }
+
+    fn take_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> StorageFuture<'a, bool> {
+        self.storage.take_nonce(nonce, now_ms, until_ms)
     }
 }
 
@@ -138,7 +114,8 @@ pub(super) struct World {
     pub store: MemoryStore,
     pub nodes: Vec<FakeNode>,
     pub folder: TempDir,
-    pub memory: Arc<FaultyMemory>,
+    pub memory: Memory,
+    pub storage: FaultyStorage,
     pub account: AccountKey,
     /// Added to the clock of relayers.
     pub later_ms: Arc<AtomicU64>,
@@ -148,33 +125,45 @@ pub(super) async fn memory_at(folder: &Path) -> Memory {
     Memory::open(parts_at(folder, Arc::new(now_ms)).await).await.unwrap()
 }
 
-pub(super) async fn parts_at(folder: &Path, clock: Arc<dyn Fn() -> u64 + Send + Sync>) -> Parts {
-    let storage = EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("database"))).unwrap();
-    let vault =
-        Vault::new(Arc::new(storage), &folder.join("keys"), MasterKey::from_bytes([5; 32])).await.unwrap();
-    Parts::new(vault, Arc::new(Hashing), clock)
+pub(super) async fn parts_at(folder: &Path, clock: Clock) -> Parts {
+    parts_on(FaultyStorage::open(folder), folder, clock).await
 }
 
-pub(super) fn faulty(memory: Memory) -> Arc<FaultyMemory> {
-    Arc::new(FaultyMemory {
-        memory,
-        recall_fails: AtomicBool::new(false),
-        record_fails: AtomicBool::new(false),
-        record_hangs: AtomicBool::new(false),
-        hanging: watch::channel(0).0,
-        recorded: Mutex::default(),
-    })
+async fn parts_on(storage: FaultyStorage, folder: &Path, clock: Clock) -> Parts {
+    let (keys, master) = (folder.join("keys"), MasterKey::from_bytes([5; 32]));
+    let vault = Vault::new(Arc::new(storage), &keys, master).await.unwrap();
+    Parts::new(vault, Arc::new(GatedEmbedder { gate: Arc::new(Semaphore::new(0)) }), clock)
 }
 
 impl World {
     pub(super) async fn new() -> Self {
+        Self::with(RECALL_DEADLINE).await
+    }
+
+    /// A world whose memory has this time for a recall.
+    pub(super) async fn with(recall_deadline: Duration) -> Self {
         logs();
         let store = MemoryStore::default();
         let nodes = vec![FakeNode::start(&store, EngineKind::Native).await];
         let folder = tempfile::tempdir().unwrap();
-        let memory = faulty(memory_at(folder.path()).await);
+        let storage = FaultyStorage::open(folder.path());
+        let parts = parts_on(storage.clone(), folder.path(), Arc::new(now_ms)).await;
+        let memory = Memory::open(Parts { recall_deadline, ..parts }).await.unwrap();
         let (account, later_ms) = (AccountKey::generate(), Arc::new(AtomicU64::new(0)));
-        Self { store, nodes, folder, memory, account, later_ms }
+        Self { store, nodes, folder, memory, storage, account, later_ms }
+    }
+
+    /// The recorded turns in their order, each with the user's message.
+    pub(super) async fn recorded(&self) -> Vec<(u64, String)> {
+        let (kinds, authors) = (vec![Kind::Episode], vec![Author::User]);
+        let filters = Filters { kinds, authors, ..Filters::default() };
+        let request = ListRequest { everything: true, limit: 200, filters, ..ListRequest::default() };
+        let items = self.memory.list(self.owner(), request).await.unwrap().items.into_iter().rev();
+        items.map(|item| (item.turn.unwrap(), item.text.to_string())).collect()
+    }
+
+    pub(super) async fn turns(&self) -> Vec<u64> {
+        self.recorded().await.into_iter().map(|(turn, _)| turn).collect()
     }
 
     pub(super) fn owner(&self) -> OwnerId {
@@ -182,16 +171,8 @@ impl World {
     }
 
     pub(super) async fn remember(&self, text: &str) {
-        let fact = RememberRequest {
-            place: Place::default(),
-            text: Text::from(text),
-            layer: Layer::Profile,
-            author: Author::Owner,
-            time_ms: None,
-            intimate: None,
-            salience: None,
-        };
-        self.memory.memory.remember(self.owner(), vec![fact]).await.unwrap();
+        let fact = RememberRequest::new(Place::default(), text);
+        self.memory.remember(self.owner(), vec![fact]).await.unwrap();
     }
 
     pub(super) fn client_config(&self, home: Option<&Path>) -> ClientConfig {
@@ -205,7 +186,7 @@ impl World {
         config
     }
 
-    pub(super) fn clock(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
+    pub(super) fn clock(&self) -> Clock {
         let later = self.later_ms.clone();
         Arc::new(move || now_ms() + later.load(Ordering::SeqCst))
     }
@@ -215,7 +196,7 @@ impl World {
         self.plain_on(self.memory.clone()).await
     }
 
-    pub(super) async fn plain_on(&self, memory: Arc<FaultyMemory>) -> PlainRelayer {
+    pub(super) async fn plain_on(&self, memory: Memory) -> PlainRelayer {
         let client = Client::open(self.client_config(None)).await.unwrap();
         let key = SecretSigningKey::generate();
         let owner = self.owner();

@@ -10,7 +10,7 @@ use std::{
 
 use baton_keys::{SecretSigningKey, account::AccountKey, master::MasterKey};
 use baton_memory::{
-    Memory, Parts,
+    Clock, Memory, Parts,
     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
     vault::Vault,
 };
@@ -19,6 +19,7 @@ use baton_models::embed::{EmbedFuture, EmbedRole, Embedder, Hashing};
 use baton_proto::right::{MemoryAccess, Permissions, Right, RightChain, RightScope};
 use baton_relayer::{
     BudgetLimits, Budgets,
+    chat::Chat,
     http::{self, AppState, Audience, ClientAddresses, Limits, ServerConfig},
     owners::{OwnerPolicy, Owners},
 };
@@ -32,8 +33,8 @@ use tokio_util::sync::CancellationToken;
 pub(super) const START_MS: u64 = 1_795_302_840_000;
 
 /// The hashing embedder. A text with `hold` waits for the gate.
-pub(super) struct GatedEmbedder {
-    gate: Arc<Semaphore>,
+pub(crate) struct GatedEmbedder {
+    pub(crate) gate: Arc<Semaphore>,
 }
 
 impl Embedder for GatedEmbedder {
@@ -136,6 +137,36 @@ pub(crate) fn identity() -> http::RelayerIdentity {
     }
 }
 
+/// A server on a memory.
+pub(crate) fn config(memory: Memory, key: &SecretSigningKey, clock: Clock) -> ServerConfig {
+    ServerConfig {
+        memory,
+        embedder: Arc::new(Hashing),
+        writer: None,
+        limits: Limits::default(),
+        addresses: ClientAddresses::default(),
+        owners: Arc::new(Owners::new(OwnerPolicy::default())),
+        budgets: Arc::new(Budgets::new(BudgetLimits::default(), clock.clone())),
+        audience: Audience { relayer: key.public_key(), required: false },
+        public_url: None,
+        identity: Arc::new(identity),
+        now_ms: clock,
+    }
+}
+
+/// Serves until `shutdown`, at an address of its own.
+pub(crate) async fn serve(
+    config: ServerConfig,
+    chat: Option<Chat>,
+    shutdown: &CancellationToken,
+) -> (SocketAddr, JoinHandle<std::io::Result<()>>) {
+    let app = AppState::new(config);
+    let router = http::router(&app, chat);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (address, tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned())))
+}
+
 impl TestServer {
     pub(super) async fn open() -> Self {
         let own_networks = Networks::loopback();
@@ -178,7 +209,7 @@ impl TestServer {
         let master = MasterKey::load_or_create(&path.join("master.key"), None).unwrap();
         let vault = Vault::new(Arc::new(storage), &path.join("keys"), master).await.unwrap();
         let now_ms = Arc::new(AtomicU64::new(START_MS));
-        let clock = {
+        let clock: Clock = {
             let now_ms = now_ms.clone();
             Arc::new(move || now_ms.load(Ordering::SeqCst))
         };
@@ -186,24 +217,16 @@ impl TestServer {
         let budgets = Arc::new(Budgets::new(budgets, clock.clone()));
         let embedder = Arc::new(GatedEmbedder { gate: gate.clone() });
         let memory = Memory::open(Parts::new(vault, embedder.clone(), clock.clone())).await.unwrap();
-        let app = AppState::new(ServerConfig {
-            memory: memory.clone(),
+        let config = ServerConfig {
             embedder,
-            writer: None,
             limits,
-            addresses: ClientAddresses::default(),
             owners: Arc::new(Owners::new(policy)),
             budgets: budgets.clone(),
             audience: Audience { relayer: relayer_key.public_key(), required },
-            public_url: None,
-            identity: Arc::new(identity),
-            now_ms: clock,
-        });
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = http::router(&app, None);
+            ..config(memory.clone(), &relayer_key, clock)
+        };
         let shutdown = CancellationToken::new();
-        let serving = tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned()));
+        let (address, serving) = serve(config, None, &shutdown).await;
         let client = Client::builder().no_proxy().build().unwrap();
         Self { address, now_ms, memory, gate, budgets, client, shutdown, serving, _folder: folder }
     }
@@ -271,6 +294,13 @@ impl<'a> Person<'a> {
             account: self.account.clone(),
             delegation: None,
         }
+    }
+
+    /// A new key with these rights, which it shows with each request.
+    pub(super) fn delegate_of(&self, scopes: &[&str], project: Option<&str>) -> Person<'a> {
+        let mut friend = self.friend();
+        friend.delegation = Some(self.delegate(&friend, scopes, project).to_header());
+        friend
     }
 
     pub(super) fn headers(&self, method: &str, path: &str, body: &[u8]) -> Vec<(&'static str, String)> {

@@ -37,8 +37,7 @@ async fn an_owner_has_a_rate_with_all_keys_and_gets_a_retry_time() {
     let owner = Person::new(&server);
     let first = owner.post("/api/stats", json!({})).await;
     assert_eq!(first.good()["quota"]["requests_per_minute"], 3);
-    let mut friend = owner.friend();
-    friend.delegation = Some(owner.delegate(&friend, &["read"], None).to_header());
+    let friend = owner.delegate_of(&["read"], None);
     friend.post("/api/stats", json!({})).await.good();
     owner.post("/api/stats", json!({})).await.good();
     let limited = owner.post("/api/stats", json!({})).await;

@@ -81,8 +81,7 @@ async fn f9_tools_act_for_the_signer_of_each_message() {
     let found = good(&person, "recall", query.clone()).await["results"][0].clone();
     assert_eq!(found["text"], "My dog is called Biscuit.");
     assert_eq!(good(&other, "recall", query.clone()).await["results"], json!([]));
-    let mut friend = person.friend();
-    friend.delegation = Some(person.delegate(&friend, &["read"], Some("garden")).to_header());
+    let friend = person.delegate_of(&["read"], Some("garden"));
     let bound = good(&friend, "recall", query).await;
     assert_eq!(bound["results"], json!([]), "the delegate's project holds for tools too");
     refused(&friend, "remember", json!({ "text": "x y z" }), "scope_missing").await;

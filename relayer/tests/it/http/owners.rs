@@ -49,9 +49,7 @@ async fn a_listed_owner_and_its_delegate_are_served() {
     let server = server(policy, BudgetLimits::default()).await;
     let person = Person { server: &server, account: key.account_id(), key, delegation: None };
     person.post("/api/remember", fact()).await.good();
-    let mut friend = person.friend();
-    friend.delegation = Some(person.delegate(&friend, &["read"], None).to_header());
-    friend.post("/api/stats", json!({})).await.good();
+    person.delegate_of(&["read"], None).post("/api/stats", json!({})).await.good();
 }
 
 #[tokio::test]

@@ -88,16 +88,6 @@ async fn f10_bulk_status_names_missing_jobs() {
 }
 
 #[tokio::test]
-async fn without_a_model_ask_gives_the_memories_and_says_why() {
-    let server = TestServer::open().await;
-    let person = Person::new(&server);
-    person.remember("My dog is called Biscuit.", None).await;
-    let answer = person.post("/api/ask", json!({ "question": "What is my dog called?" })).await;
-    answer.refused(503, "no_model");
-    assert_eq!(answer.json()["memories"][0]["text"], "My dog is called Biscuit.");
-}
-
-#[tokio::test]
 async fn there_is_no_manual_mode_and_the_answer_says_why() {
     let server = TestServer::open().await;
     let person = Person::new(&server);

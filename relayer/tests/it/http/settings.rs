@@ -12,12 +12,10 @@ async fn only_the_owner_and_its_administrators_decide_on_settings() {
     let off = json!({ "extract_through_nodes": false, "nodes_offered": false, "written_by": "rules" });
     assert_eq!(owner.get(path).await.good(), off);
     let on = json!({ "extract_through_nodes": true });
-    let mut friend = owner.friend();
     for scopes in [&["read"][..], &["read", "write", "chat"]] {
-        friend.delegation = Some(owner.delegate(&friend, scopes, None).to_header());
-        friend.ask("PUT", path, on.clone()).await.refused(403, "scope_missing");
+        owner.delegate_of(scopes, None).ask("PUT", path, on.clone()).await.refused(403, "scope_missing");
     }
-    friend.delegation = Some(owner.delegate(&friend, &["read", "admin"], Some("garden")).to_header());
+    let friend = owner.delegate_of(&["read", "admin"], Some("garden"));
     friend.ask("PUT", path, on.clone()).await.refused(403, "project_only");
     friend.get(path).await.refused(403, "project_only");
     assert_eq!(owner.get(path).await.good(), off, "nothing of it was done");
@@ -30,8 +28,11 @@ async fn only_the_owner_and_its_administrators_decide_on_settings() {
     assert_eq!((&answer["extract_through_nodes"], &answer["written_by"]), (&json!(true), &json!("rules")));
     assert_eq!(owner.post("/api/stats", json!({})).await.good()["all"]["extract_through_nodes"], true);
     assert_eq!(other.get(path).await.good(), off);
-    friend.delegation = Some(owner.delegate(&friend, &["read", "admin"], None).to_header());
-    friend.ask("PUT", path, json!({ "extract_through_nodes": false })).await.good();
+    owner
+        .delegate_of(&["read", "admin"], None)
+        .ask("PUT", path, json!({ "extract_through_nodes": false }))
+        .await
+        .good();
     assert_eq!(owner.get(path).await.good(), off);
 }
 

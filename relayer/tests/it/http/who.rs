@@ -124,9 +124,7 @@ async fn a_delegate_of_one_project_sees_and_touches_nothing_else() {
     let owner = Person::new(&server);
     let inside = owner.remember("The shed needs green paint.", Some("garden")).await;
     let outside = owner.remember("The bank card has paint on it.", None).await;
-    let mut friend = owner.friend();
-    let all = ["read", "write", "chat", "admin"];
-    friend.delegation = Some(owner.delegate(&friend, &all, Some("garden")).to_header());
+    let friend = owner.delegate_of(&["read", "write", "chat", "admin"], Some("garden"));
     assert_eq!(friend.recalls("paint", None).await, ["The shed needs green paint."]);
     assert_eq!(friend.recalls("paint", Some("garden")).await, ["The shed needs green paint."]);
     let recall = |project: &str| friend.post("/api/recall", json!({ "query": "paint", "project": project }));
@@ -188,8 +186,7 @@ async fn a_delegate_that_may_only_write_reads_nothing() {
     let dog = owner.remember("My dog is called Biscuit.", None).await;
     let place = json!({ "name": "s1", "project": "garden" });
     owner.post("/api/sessions", place.clone()).await.good();
-    let mut writer = owner.friend();
-    writer.delegation = Some(owner.delegate(&writer, &["write"], None).to_header());
+    let writer = owner.delegate_of(&["write"], None);
 
     // A fact that replaces another's: the writer learns only of its own.
     let answer = writer.post("/api/remember", json!({ "text": "My dog is called Zed." })).await;
@@ -250,18 +247,13 @@ async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
         [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
     let told = owner.post("/api/remember/bulk", json!({ "items": facts })).await.good();
     let secret = told["job_ids"][0].as_str().unwrap().to_owned();
-    let friend = |scopes: &[&str]| {
-        let mut friend = owner.friend();
-        friend.delegation = Some(owner.delegate(&friend, scopes, None).to_header());
-        friend
-    };
     let ask = json!({ "query": "doctor", "project": "home", "memory_scope": "full", "limit": 20 });
     let list = json!({ "everything": true });
     let place = "?project=home";
     for (scopes, sees) in
         [(&["read", "admin", "write"][..], false), (&["read", "admin", "write", "intimate"], true)]
     {
-        let friend = friend(scopes);
+        let friend = owner.delegate_of(scopes, None);
         let answers = [
             friend.post("/api/recall", ask.clone()).await,
             friend.post("/api/list", list.clone()).await,
@@ -284,7 +276,7 @@ async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
         assert_eq!(all_of(&archived).contains("red cream"), sees);
     }
     // This scope alone shows nothing.
-    friend(&["intimate"]).post("/api/recall", ask).await.refused(403, "scope_missing");
+    owner.delegate_of(&["intimate"], None).post("/api/recall", ask).await.refused(403, "scope_missing");
 }
 
 #[tokio::test]
@@ -302,7 +294,8 @@ async fn a_recall_without_a_scope_shows_nothing_intimate() {
     // Without a language model, the answer contains the memories for it.
     let asked = owner.post("/api/ask", json!({ "question": "Which doctor?" })).await;
     asked.refused(503, "no_model");
-    assert!(asked.text.contains("Mill Road") && !asked.text.contains("red cream"), "{}", asked.text);
+    assert_eq!(asked.json()["memories"][0]["text"], "The doctor lives on Mill Road.");
+    assert!(!asked.text.contains("red cream"), "{}", asked.text);
 }
 
 #[tokio::test]

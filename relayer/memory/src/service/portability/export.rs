@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::lines::{EdgeLine, ItemLine, Line, SessionLine};
+use super::lines::{ItemLine, Line, SessionLine};
 use crate::{
     ids::{ItemId, PersonaId, ProjectId, SessionId},
     model::Text,
@@ -134,7 +134,7 @@ impl<'a> Exporter<'a> {
         for (number, turn) in &self.owner.state.turns {
             let is_shown = self.shown.contains(&turn.user) && self.shown.contains(&turn.assistant);
             if let Some(session) = self.session(turn.session).filter(|_| is_shown) {
-                let (user, assistant) = (turn.user.to_string(), turn.assistant.to_string());
+                let (user, assistant) = (turn.user, turn.assistant);
                 let line = Line::Turn { session, turn: turn.turn, user, assistant, time_ms: turn.at_ms };
                 self.lines.push((*number, line));
             }
@@ -144,15 +144,7 @@ impl<'a> Exporter<'a> {
     fn add_edges(&mut self) {
         for (number, edge) in &self.owner.state.edges {
             if self.owner.shows_edge(edge, &self.shown) {
-                let line = EdgeLine {
-                    from: edge.from.to_string(),
-                    to: edge.to.to_string(),
-                    label: edge.label.clone(),
-                    description: edge.description.clone(),
-                    evidence: edge.evidence.clone(),
-                    confidence: edge.confidence,
-                };
-                self.lines.push((*number, Line::Edge(line)));
+                self.lines.push((*number, Line::Edge(edge.clone())));
             }
         }
     }
@@ -164,7 +156,7 @@ impl<'a> Exporter<'a> {
             Home::Session(session) => (item.project, self.session(session)),
         };
         ItemLine {
-            id: item.id.to_string(),
+            id: item.id,
             kind: item.kind,
             layer: how.layer,
             role: item.role,
@@ -178,8 +170,8 @@ impl<'a> Exporter<'a> {
             time_ms: item.provenance.time_ms,
             valid_from_ms: item.valid_from_ms,
             valid_to_ms: entry.valid_to_ms,
-            superseded_by: entry.superseded_by.map(|id| id.to_string()),
-            sources: item.provenance.sources.iter().map(ItemId::to_string).collect(),
+            superseded_by: entry.superseded_by,
+            sources: item.provenance.sources.clone(),
             consent: how.consent,
             intimate: how.intimate,
             salience: item.salience,

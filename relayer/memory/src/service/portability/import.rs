@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use baton_keys::secret::random_bytes;
 
-use super::lines::{EdgeLine, ItemLine, Line, SessionLine, parse_id, wrong};
+use super::lines::{ItemLine, Line, SessionLine, wrong};
 use crate::{
     api::{ImportReport, Result},
     events::{Event, Fork, Outcome},
@@ -86,13 +86,12 @@ impl Import {
             }
             Line::Session(line) => session(state, line, at),
             Line::Item(line) => self.item(owner, state, *line, at),
-            Line::Edge(line) => self.edge(state, line, at),
+            Line::Edge(edge) => Ok(self.edge(state, edge)),
             Line::Turn { session, turn, user, assistant, time_ms } => {
                 let session = LinePlaces { places, at }.session(&session)?;
                 if state.recorded(session, turn).is_some() {
                     return Ok(Vec::new());
                 }
-                let (user, assistant) = (parse_id(&user, at)?, parse_id(&assistant, at)?);
                 let (user, assistant) = (self.id(user), self.id(assistant));
                 Ok(vec![
                     Event::TurnRecorded { session, turn, user, assistant, at_ms: time_ms },
@@ -103,29 +102,22 @@ impl Import {
         }
     }
 
-    fn edge(&mut self, state: &State, line: EdgeLine, at: usize) -> Result<Vec<Event>> {
-        let from = parse_id(&line.from, at)?;
-        let to = parse_id(&line.to, at)?;
-        let (from, to) = (self.id(from), self.id(to));
-        let known = state.edges_at(from).any(|(_, edge)| edge.to == to && edge.label == line.label);
-        let fits = line.label.len() <= 64 && line.description.len() + line.evidence.len() <= MAX_TEXT_BYTES;
-        if known || !fits {
-            return Ok(Vec::new());
-        }
-        let confidence = share(line.confidence);
-        let (label, description, evidence) = (line.label, line.description, line.evidence);
-        Ok(vec![Event::EdgeAdded(Edge { from, to, label, description, evidence, confidence })])
+    fn edge(&mut self, state: &State, edge: Edge) -> Vec<Event> {
+        let (from, to, confidence) = (self.id(edge.from), self.id(edge.to), share(edge.confidence));
+        let known = state.edges_at(from).any(|(_, known)| known.to == to && known.label == edge.label);
+        let fits = edge.label.len() <= 64 && edge.description.len() + edge.evidence.len() <= MAX_TEXT_BYTES;
+        let added = (fits && !known).then_some(Event::EdgeAdded(Edge { from, to, confidence, ..edge }));
+        added.into_iter().collect()
     }
 
     fn item(&mut self, owner: &Owner, state: &State, line: ItemLine, at: usize) -> Result<Vec<Event>> {
-        let old = parse_id(&line.id, at)?;
+        let old = line.id;
         let id = self.id(old);
         if state.entry(id).is_some() {
             self.report.skipped += 1;
             return Ok(Vec::new());
         }
-        let (end, archived) = (line.valid_to_ms, line.archived);
-        let superseded_by = line.superseded_by.as_deref().map(|new| parse_id(new, at)).transpose()?;
+        let (end, archived, superseded_by) = (line.valid_to_ms, line.archived, line.superseded_by);
         let item = self.read_item(owner, &state.places, line, at)?;
         let same = state.same_content(home_of(&item), item.content_hash);
         if let Some(same) = same.filter(|_| !self.own) {
@@ -154,13 +146,13 @@ impl Import {
         // Imported memory is not trusted like the user's own words here.
         let is_kept = self.own || line.author == Author::Assistant;
         let author = if is_kept { line.author } else { Author::Import };
-        let sources = line.sources.iter().map(|id| Ok(self.id(parse_id(id, at)?))).collect::<Result<_>>()?;
+        let sources = line.sources.iter().map(|id| self.id(*id)).collect();
         let content_hash = match &line.stable_key {
             Some(key) if kind == Kind::Entity => owner.entity_hash(key),
             _ => owner.content_hash(author, kind, &line.text),
         };
         Ok(Item {
-            id: self.id(parse_id(&line.id, at)?),
+            id: self.id(line.id),
             kind,
             layer: line.layer,
             role: line.role,

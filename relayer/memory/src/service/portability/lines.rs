@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     api::{MemoryError, Result},
     ids::{ItemId, OwnerId},
-    model::{Author, Consent, Kind, Layer, Role, Text},
+    model::{Author, Consent, Edge, Kind, Layer, Role, Text},
 };
 
 /// The name of the export format.
@@ -32,12 +32,12 @@ pub(super) enum Line {
     },
     Session(SessionLine),
     Item(Box<ItemLine>),
-    Edge(EdgeLine),
+    Edge(Edge),
     Turn {
         session: Text,
         turn: u64,
-        user: String,
-        assistant: String,
+        user: ItemId,
+        assistant: ItemId,
         time_ms: u64,
     },
     Signature {
@@ -66,7 +66,7 @@ pub(super) struct SessionLine {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ItemLine {
-    pub(super) id: String,
+    pub(super) id: ItemId,
     pub(super) kind: Kind,
     pub(super) layer: Layer,
     pub(super) role: Role,
@@ -81,23 +81,12 @@ pub(super) struct ItemLine {
     pub(super) time_ms: u64,
     pub(super) valid_from_ms: u64,
     pub(super) valid_to_ms: Option<u64>,
-    pub(super) superseded_by: Option<String>,
-    pub(super) sources: Vec<String>,
+    pub(super) superseded_by: Option<ItemId>,
+    pub(super) sources: Vec<ItemId>,
     pub(super) consent: Consent,
     pub(super) intimate: bool,
     pub(super) salience: f32,
     pub(super) archived: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EdgeLine {
-    pub(super) from: String,
-    pub(super) to: String,
-    pub(super) label: String,
-    pub(super) description: Text,
-    pub(super) evidence: Text,
-    pub(super) confidence: f32,
 }
 
 pub(super) fn wrong(line: usize, what: &str) -> MemoryError {
@@ -106,10 +95,6 @@ pub(super) fn wrong(line: usize, what: &str) -> MemoryError {
 
 pub(super) fn json(line: &Line) -> Text {
     Text(serde_json::to_string(line).expect("strings, numbers and lists always have a JSON form"))
-}
-
-pub(super) fn parse_id(text: &str, line: usize) -> Result<ItemId> {
-    text.parse().map_err(|_| wrong(line, "has an item id that is none"))
 }
 
 /// The digest that a signature covers.

@@ -12,14 +12,9 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, params};
 
-use super::{
-    database,
-    tables::{record_hash, unordered},
-};
-use crate::storage::{Pseudonym, StorageError};
+use super::{database, tables::record_hash};
+use crate::storage::{Pseudonym, StorageError, unordered};
 
-/// Memory for pages during a check.
-const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 /// Places of damage that a report names.
 const MAX_DAMAGE: usize = 20;
 /// SQLite's steps between two looks at the time.
@@ -68,8 +63,7 @@ pub(super) fn check_file(
     until: Instant,
     stop: Arc<AtomicBool>,
 ) -> Result<CheckReport, StorageError> {
-    let connection =
-        database::open_reader(path, CACHE_BYTES).map_err(|error| database::disk_error(&error))?;
+    let connection = database::open_reader(path).map_err(|error| database::disk_error(&error))?;
     database::check_layout(&connection)?;
     check_until(&connection, until, stop)
 }

@@ -18,12 +18,15 @@ pub(crate) const APPLICATION_ID: i32 = 0x4254_4e4d;
 pub(super) const LAYOUT_VERSION: i32 = 1;
 /// Time limit for a lock of another process, such as a backup that opens or closes the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Memory for pages of a connection, and of the one that writes.
+const CACHE_KIB: i64 = 8 * 1024;
+const WRITER_CACHE_KIB: i64 = 32 * 1024;
 /// Prepared statements of a connection; each operation has a few.
 const STATEMENTS: usize = 32;
 /// Bytes to which the write-ahead log is cut once its contents are in the database.
 const LOG_BYTES: i64 = 64 * 1024 * 1024;
 
-/// Numbers and times are stored by [`ordered`](super::tables::ordered). A record's hash covers its owner,
+/// Numbers and times are stored by [`ordered`](crate::storage::ordered). A record's hash covers its owner,
 /// place and bytes, so that a check without keys names a damaged one.
 const LAYOUT: &str = "
     CREATE TABLE owner (
@@ -73,12 +76,11 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Opens an existing file without looking at its contents.
-fn connect(path: &Path, cache_bytes: u64, access: OpenFlags) -> rusqlite::Result<Connection> {
+fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    let cache_kib = i64::try_from(cache_bytes / 1024).unwrap_or(i64::MAX);
-    connection.pragma_update(None, "cache_size", -cache_kib)?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     // SQLite then checks each page that it reads.
@@ -88,8 +90,8 @@ fn connect(path: &Path, cache_bytes: u64, access: OpenFlags) -> rusqlite::Result
 }
 
 /// The writer's connection to a file that exists. An empty file gets the layout.
-pub(super) fn open_writer(path: &Path, cache_bytes: u64) -> Result<Connection, StorageError> {
-    let opened = connect(path, cache_bytes, OpenFlags::SQLITE_OPEN_READ_WRITE);
+pub(super) fn open_writer(path: &Path) -> Result<Connection, StorageError> {
+    let opened = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE);
     let connection = opened.map_err(|error| disk_error(&error))?;
     let is_empty = layout_of(&connection).map_err(|error| disk_error(&error))? == (0, 0, 0);
     if !is_empty {
@@ -107,6 +109,7 @@ fn prepare_writer(connection: &Connection, is_empty: bool) -> rusqlite::Result<(
             Some("this file system has no write-ahead log".to_owned()),
         ));
     }
+    connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     connection.pragma_update(None, "synchronous", "full")?;
     // Matters on macOS, whose ordinary flush leaves bytes in the disk's cache.
     connection.pragma_update(None, "fullfsync", true)?;
@@ -128,16 +131,16 @@ pub(crate) fn finish_copy(path: &Path) -> io::Result<()> {
 }
 
 /// A connection that only reads.
-pub(crate) fn open_reader(path: &Path, cache_bytes: u64) -> rusqlite::Result<Connection> {
+pub(crate) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     // A reader of a write-ahead log writes the log's index.
-    let connection = connect(path, cache_bytes, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
 
 /// A connection to a backup, which has no log and may lie on a disk that cannot be written.
-pub(crate) fn open_backup(path: &Path, cache_bytes: u64) -> rusqlite::Result<Connection> {
-    connect(path, cache_bytes, OpenFlags::SQLITE_OPEN_READ_ONLY)
+pub(crate) fn open_backup(path: &Path) -> rusqlite::Result<Connection> {
+    connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
 }
 
 /// The table with the key files of a backup.
@@ -158,12 +161,12 @@ pub(crate) fn has_header_of_copy(path: &Path) -> bool {
 /// Whether a restored database still carries the key files of its backup.
 pub(crate) fn carries_keys(path: &Path) -> bool {
     has_header_of_copy(path)
-        && open_backup(path, 1 << 20).is_ok_and(|copy| copy.table_exists(None, KEY_TABLE).unwrap_or(false))
+        && open_backup(path).is_ok_and(|copy| copy.table_exists(None, KEY_TABLE).unwrap_or(false))
 }
 
 /// A connection to an empty file that becomes the copy of a database.
-pub(crate) fn open_empty(path: &Path, cache_bytes: u64) -> rusqlite::Result<Connection> {
-    connect(path, cache_bytes, OpenFlags::SQLITE_OPEN_READ_WRITE)
+pub(crate) fn open_empty(path: &Path) -> rusqlite::Result<Connection> {
+    connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
 }
 
 fn layout_of(connection: &Connection) -> rusqlite::Result<(i32, i32, i64)> {

@@ -4,7 +4,9 @@
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
 use super::database::{damaged, disk_error, is_damage};
-use crate::storage::{Batch, DueJob, Pseudonym, Space, StorageError, first_version};
+use crate::storage::{
+    Batch, JOB_NUMBER, JobChange, Pseudonym, Space, StorageError, first_version, ordered, unordered,
+};
 
 /// Most stored nonces: a thousand requests a second for ten minutes. Beyond it, requests are refused.
 const MAX_NONCES: u64 = 600_000;
@@ -35,16 +37,6 @@ impl From<TableError> for StorageError {
 }
 
 pub(super) type TableResult<T> = Result<T, TableError>;
-
-/// SQLite's integers have a sign. The order stays: zero becomes the smallest.
-pub(super) fn ordered(number: u64) -> i64 {
-    (number ^ (1 << 63)).cast_signed()
-}
-
-/// The inverse of [`ordered`].
-pub(super) fn unordered(number: i64) -> u64 {
-    number.cast_unsigned() ^ (1 << 63)
-}
 
 /// Hash of a record with its place.
 pub(super) fn record_hash(owner: Pseudonym, space: i64, number: i64, bytes: &[u8]) -> i64 {
@@ -163,12 +155,16 @@ fn change(
             &record.bytes,
         )?;
     }
-    let mut finish = connection.prepare_cached("DELETE FROM job WHERE owner = ?1 AND number = ?2")?;
-    for job in &batch.done {
-        finish.execute([id, ordered(*job)])?;
-    }
-    for (job, due_ms) in &batch.jobs {
-        put_job(connection, id, ordered(*job), ordered(*due_ms))?;
+    match batch.job {
+        Some(JobChange::Due(due_ms)) => {
+            let mut insert = connection
+                .prepare_cached("INSERT OR REPLACE INTO job (owner, number, due_ms) VALUES (?1, ?2, ?3)")?;
+            insert.execute([id, JOB_NUMBER, ordered(due_ms)])?;
+        }
+        Some(JobChange::Done) => {
+            connection.prepare_cached("DELETE FROM job WHERE owner = ?1")?.execute([id])?;
+        }
+        None => {}
     }
     Ok(())
 }
@@ -197,12 +193,6 @@ fn put_record(
     insert.execute(params![id, space, number, bytes, record_hash(owner, space, number, bytes)]).map(drop)
 }
 
-fn put_job(connection: &Connection, id: i64, job: i64, due_ms: i64) -> rusqlite::Result<()> {
-    let mut insert = connection
-        .prepare_cached("INSERT OR REPLACE INTO job (owner, number, due_ms) VALUES (?1, ?2, ?3)")?;
-    insert.execute([id, job, due_ms]).map(drop)
-}
-
 /// Removes the owner; the records and jobs go with the owner's row.
 pub(super) fn erase(connection: &Connection, owner: Pseudonym) -> TableResult<()> {
     let mut delete = connection.prepare_cached("DELETE FROM owner WHERE pseudonym = ?1")?;
@@ -229,24 +219,20 @@ pub(super) fn take_due(
     now_ms: u64,
     again_ms: u64,
     limit: usize,
-) -> TableResult<Vec<DueJob>> {
+) -> TableResult<Vec<Pseudonym>> {
     let mut select = connection.prepare_cached(
-        "SELECT owner, pseudonym, number, due_ms FROM job JOIN owner ON id = owner WHERE due_ms <= ?1 \
-         ORDER BY due_ms, pseudonym, number LIMIT ?2",
+        "SELECT owner, pseudonym FROM job JOIN owner ON id = owner WHERE due_ms <= ?1 \
+         ORDER BY due_ms, pseudonym LIMIT ?2",
     )?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let due = select.query_map(params![ordered(now_ms), limit], |row| {
-        let (job, due_ms) = (unordered(row.get(2)?), unordered(row.get(3)?));
-        Ok((row.get(0)?, DueJob { owner: Pseudonym(row.get(1)?), job, due_ms }))
-    })?;
-    let due: Vec<(i64, DueJob)> = due.collect::<Result<_, _>>()?;
-    let mut take = connection.prepare_cached(
-        "UPDATE job SET taken_from_ms = due_ms, due_ms = ?3 WHERE owner = ?1 AND number = ?2",
-    )?;
-    for (id, job) in &due {
-        take.execute([*id, ordered(job.job), ordered(again_ms)])?;
+    let due = select.query_map([ordered(now_ms), limit], |row| Ok((row.get(0)?, Pseudonym(row.get(1)?))))?;
+    let due: Vec<(i64, Pseudonym)> = due.collect::<Result<_, _>>()?;
+    let mut take =
+        connection.prepare_cached("UPDATE job SET taken_from_ms = due_ms, due_ms = ?2 WHERE owner = ?1")?;
+    for (id, _) in &due {
+        take.execute([*id, ordered(again_ms)])?;
     }
-    Ok(due.into_iter().map(|(_, job)| job).collect())
+    Ok(due.into_iter().map(|(_, owner)| owner).collect())
 }
 
 /// Makes taken jobs due again. Only one process at a time has the database, so their former taker is gone.

@@ -207,7 +207,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("memory.sqlite");
         database::create_file(&file).unwrap();
-        let connection = database::open_writer(&file, 1 << 20).unwrap();
+        let connection = database::open_writer(&file).unwrap();
         let lock = File::create(folder.path().join("lock")).unwrap();
         let writer = DatabaseWriter::start(connection, lock).unwrap();
         let max_pages = |pages: u32| {

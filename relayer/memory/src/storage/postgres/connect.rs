@@ -8,7 +8,7 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
-use super::{PostgresConfig, describe, is_transient};
+use super::{describe, is_transient};
 use crate::storage::StorageError;
 
 /// The role that a more privileged session takes on. It cannot log in by itself.
@@ -19,6 +19,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const MIGRATE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Pauses between connection tries at start, while the server is starting too.
 const START_PAUSES_MS: [u64; 5] = [100, 300, 1000, 2000, 4000];
+/// Most connections at once: they keep a server of eight cores busy. Further operations wait for one.
+const MAX_CONNECTIONS: u32 = 16;
 /// Tables on which row-level security must be forced.
 const TABLES: [&str; 4] = ["owner", "record", "item", "job"];
 
@@ -37,15 +39,15 @@ const SETTINGS: [(&str, &str); 6] = [
     ("work_mem", "64MB"),
 ];
 
-fn options(config: &PostgresConfig) -> Result<PgConnectOptions, StorageError> {
-    let options = PgConnectOptions::from_str(&config.url).map_err(|_| {
+fn options(url: &str) -> Result<PgConnectOptions, StorageError> {
+    let options = PgConnectOptions::from_str(url).map_err(|_| {
         unavailable("the database's URL cannot be read: postgres://user:password@host:port/name is wanted")
     })?;
     Ok(options.application_name("baton-relayer"))
 }
 
-pub(super) async fn probe(config: &PostgresConfig) -> Result<(String, bool), StorageError> {
-    let options = options(config)?;
+pub(super) async fn probe(url: &str) -> Result<(String, bool), StorageError> {
+    let options = options(url)?;
     let connecting = PgConnection::connect_with(&options);
     let mut connection = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(connection)) => connection,
@@ -68,15 +70,15 @@ pub(super) async fn probe(config: &PostgresConfig) -> Result<(String, bool), Sto
     Ok(found)
 }
 
-pub(super) async fn open(config: &PostgresConfig) -> Result<PgPool, StorageError> {
-    let options = options(config)?;
+pub(super) async fn open(url: &str) -> Result<PgPool, StorageError> {
+    let options = options(url)?;
     let mut connection = connect(&options).await?;
     let migrating = tokio::time::timeout(MIGRATE_TIMEOUT, prepare(&mut connection));
     let take_role =
         migrating.await.map_err(|_| unavailable("the database's tables were not ready in time"))??;
     connection.close().await.map_err(|error| describe(&error))?;
     let pool = PgPoolOptions::new()
-        .max_connections(config.max_connections)
+        .max_connections(MAX_CONNECTIONS)
         .acquire_timeout(CONNECT_TIMEOUT)
         .after_connect(move |connection, _| {
             Box::pin(async move {

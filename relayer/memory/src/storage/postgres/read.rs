@@ -2,8 +2,8 @@
 
 use sqlx::Row as _;
 
-use super::{PostgresStorage, QueryError, count, from_db, pseudonym, time, to_db};
-use crate::storage::{Pseudonym, Space};
+use super::{PostgresStorage, QueryError, count, pseudonym, time};
+use crate::storage::{Pseudonym, Space, ordered, unordered};
 
 /// Fewest bytes of a sealed record: key id, nonce and tag.
 const MIN_RECORD_BYTES: usize = 48;
@@ -35,7 +35,7 @@ pub(super) async fn read(
     )
     .bind(&owner.0[..])
     .bind(space as i16)
-    .bind(to_db(from))
+    .bind(ordered(from))
     .bind(i64::try_from(at_most).unwrap_or(i64::MAX))
     .fetch_all(&mut *transaction)
     .await?;
@@ -57,12 +57,12 @@ pub(super) async fn read(
     )
     .bind(&owner.0[..])
     .bind(space as i16)
-    .bind(to_db(from))
+    .bind(ordered(from))
     .bind(last)
     .fetch_all(&mut *transaction)
     .await?;
     transaction.commit().await?;
-    rows.iter().map(|row| Ok((from_db(row.try_get(0)?), row.try_get(1)?))).collect()
+    rows.iter().map(|row| Ok((unordered(row.try_get(0)?), row.try_get(1)?))).collect()
 }
 
 pub(super) async fn owners(

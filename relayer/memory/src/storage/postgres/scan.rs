@@ -7,9 +7,10 @@ use std::fmt::Write as _;
 
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{PostgresStorage, QueryError, count, from_db, set, to_db};
+use super::{PostgresStorage, QueryError, count, set};
 use crate::storage::{
-    KeyedQuery, Pseudonym, RowScan, ScannedRow, Signs, Space, StorageError, TERMS, TERMS_OF_A_SET,
+    KeyedQuery, Pseudonym, RowScan, ScannedRow, Signs, Space, StorageError, TERMS, TERMS_OF_A_SET, ordered,
+    unordered,
 };
 
 /// Bytes of an answer's row before its sets: number, length and distance.
@@ -87,7 +88,7 @@ fn parse(version: u64, bytes: &[u8], sets: usize) -> Result<RowScan, StorageErro
         let mut numbers = numbers.iter().map(|bytes| i32::from_be_bytes(*bytes));
         let (length, distance) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(-1));
         scan.rows.push(ScannedRow {
-            number: from_db(i64::from_be_bytes(*number)),
+            number: unordered(i64::from_be_bytes(*number)),
             length: u32::try_from(length).unwrap_or(0),
             distance: u32::try_from(distance).ok(),
         });
@@ -124,11 +125,11 @@ pub(super) async fn embedded(
     )
     .bind(&owner.0[..])
     .bind(embedder.cast_signed())
-    .bind(to_db(from))
+    .bind(ordered(from))
     .fetch_all(&mut *transaction)
     .await?;
     transaction.commit().await?;
-    Ok(numbers.into_iter().map(from_db).collect())
+    Ok(numbers.into_iter().map(unordered).collect())
 }
 
 pub(super) async fn read_some(
@@ -137,7 +138,7 @@ pub(super) async fn read_some(
     space: Space,
     numbers: &[u64],
 ) -> Result<Vec<(u64, Vec<u8>)>, QueryError> {
-    let numbers: Vec<i64> = numbers.iter().map(|number| to_db(*number)).collect();
+    let numbers: Vec<i64> = numbers.iter().map(|number| ordered(*number)).collect();
     let mut transaction = storage.begin_reading(owner).await?;
     let rows = sqlx::query(
         "select number, bytes from baton.record
@@ -149,5 +150,5 @@ pub(super) async fn read_some(
     .fetch_all(&mut *transaction)
     .await?;
     transaction.commit().await?;
-    rows.iter().map(|row| Ok((from_db(row.try_get(0)?), row.try_get(1)?))).collect()
+    rows.iter().map(|row| Ok((unordered(row.try_get(0)?), row.try_get(1)?))).collect()
 }

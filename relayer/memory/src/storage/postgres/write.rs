@@ -7,9 +7,11 @@ use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 use super::{
     PostgresStorage, QueryError, count, pseudonym,
     scan::{bits_text, terms_text},
-    time, to_db,
+    time,
 };
-use crate::storage::{Batch, DueJob, Pseudonym, SearchRow, Space, StorageError, first_version};
+use crate::storage::{
+    Batch, JOB_NUMBER, JobChange, Pseudonym, SearchRow, Space, StorageError, first_version, ordered,
+};
 
 /// Approximate bytes of records in one statement.
 const STATEMENT_BYTES: usize = 8 * 1024 * 1024;
@@ -23,8 +25,7 @@ pub(super) struct Rows<'a> {
     put: Vec<(i16, i64, &'a [u8])>,
     remove: (Vec<i16>, Vec<i64>),
     search: Vec<&'a SearchRow>,
-    jobs: (Vec<i64>, Vec<i64>),
-    done: Vec<i64>,
+    job: Option<JobChange>,
 }
 
 impl<'a> Rows<'a> {
@@ -32,16 +33,14 @@ impl<'a> Rows<'a> {
         let put: BTreeMap<(Space, u64), &[u8]> =
             batch.put.iter().map(|record| ((record.space, record.number), record.bytes.as_slice())).collect();
         let search: BTreeMap<u64, &SearchRow> = batch.rows.iter().map(|row| (row.number, row)).collect();
-        let jobs: BTreeMap<u64, u64> = batch.jobs.iter().copied().collect();
         Self {
             put: put
                 .into_iter()
-                .map(|((space, number), bytes)| (space as i16, to_db(number), bytes))
+                .map(|((space, number), bytes)| (space as i16, ordered(number), bytes))
                 .collect(),
-            remove: batch.remove.iter().map(|(space, number)| (*space as i16, to_db(*number))).unzip(),
+            remove: batch.remove.iter().map(|(space, number)| (*space as i16, ordered(*number))).unzip(),
             search: search.into_values().collect(),
-            jobs: jobs.into_iter().map(|(job, due)| (to_db(job), time(due))).unzip(),
-            done: batch.done.iter().map(|job| to_db(*job)).collect(),
+            job: batch.job,
         }
     }
 }
@@ -56,7 +55,7 @@ pub(super) async fn commit(
     let version = raise_version(&mut transaction, owner, expected).await?;
     write_records(&mut transaction, owner, rows).await?;
     write_search(&mut transaction, owner, rows).await?;
-    write_jobs(&mut transaction, owner, rows).await?;
+    write_job(&mut transaction, owner, rows.job).await?;
     end(transaction).await?;
     Ok(version)
 }
@@ -151,7 +150,7 @@ async fn write_search(
     rows: &Rows<'_>,
 ) -> Result<(), QueryError> {
     for rows in rows.search.chunks(STATEMENT_ROWS) {
-        let numbers: Vec<i64> = rows.iter().map(|row| to_db(row.number)).collect();
+        let numbers: Vec<i64> = rows.iter().map(|row| ordered(row.number)).collect();
         let keys: Vec<i64> = rows.iter().map(|row| row.key.cast_signed()).collect();
         let lengths: Vec<i32> =
             rows.iter().map(|row| i32::try_from(row.length).unwrap_or(i32::MAX)).collect();
@@ -182,29 +181,23 @@ async fn write_search(
     Ok(())
 }
 
-async fn write_jobs(
+async fn write_job(
     connection: &mut PgConnection,
     owner: Pseudonym,
-    rows: &Rows<'_>,
+    job: Option<JobChange>,
 ) -> Result<(), QueryError> {
-    if !rows.done.is_empty() {
-        sqlx::query("delete from baton.job where owner = $1 and job = any($2)")
-            .bind(&owner.0[..])
-            .bind(&rows.done)
-            .execute(&mut *connection)
-            .await?;
-    }
-    if !rows.jobs.0.is_empty() {
-        sqlx::query(
-            "insert into baton.job (owner, job, due_ms) select $1, * from unnest($2::bigint[], $3::bigint[])
+    let change = match job {
+        Some(JobChange::Due(due_ms)) => sqlx::query(
+            "insert into baton.job (owner, job, due_ms) values ($1, $2, $3)
              on conflict (owner, job) do update set due_ms = excluded.due_ms",
         )
         .bind(&owner.0[..])
-        .bind(&rows.jobs.0)
-        .bind(&rows.jobs.1)
-        .execute(connection)
-        .await?;
-    }
+        .bind(JOB_NUMBER)
+        .bind(time(due_ms)),
+        Some(JobChange::Done) => sqlx::query("delete from baton.job where owner = $1").bind(&owner.0[..]),
+        None => return Ok(()),
+    };
+    change.execute(connection).await?;
     Ok(())
 }
 
@@ -230,15 +223,15 @@ pub(super) async fn take_due(
     now_ms: u64,
     again_ms: u64,
     limit: usize,
-) -> Result<Vec<DueJob>, QueryError> {
+) -> Result<Vec<Pseudonym>, QueryError> {
     let mut transaction = storage.begin_running().await?;
     let rows = sqlx::query(
         "with due as (
-             select owner, job, due_ms from baton.job where due_ms <= $1
-             order by due_ms, owner, job limit $3 for update skip locked
+             select owner, due_ms from baton.job where due_ms <= $1
+             order by due_ms, owner limit $3 for update skip locked
          )
-         update baton.job j set due_ms = $2 from due where j.owner = due.owner and j.job = due.job
-         returning due.owner, due.job, due.due_ms",
+         update baton.job j set due_ms = $2 from due where j.owner = due.owner
+         returning due.owner, due.due_ms",
     )
     .bind(time(now_ms))
     .bind(time(again_ms))
@@ -247,13 +240,12 @@ pub(super) async fn take_due(
     .await?;
     let mut taken = Vec::with_capacity(rows.len());
     for row in rows {
-        let job = super::from_db(row.try_get(1)?);
-        taken.push(DueJob { owner: pseudonym(row.try_get(0)?)?, job, due_ms: count(row.try_get(2)?)? });
+        taken.push((row.try_get::<i64, _>(1)?, pseudonym(row.try_get(0)?)?));
     }
-    taken.sort_by_key(|job| (job.due_ms, job.owner, job.job));
+    taken.sort_unstable();
     // A job that is taken twice only costs time: a taken job whose answer is lost comes again.
     transaction.commit().await?;
-    Ok(taken)
+    Ok(taken.into_iter().map(|(_, owner)| owner).collect())
 }
 
 pub(super) async fn take_nonce(

@@ -2,11 +2,11 @@
 //! D1, D2, D8, E6, F4).
 
 use baton_memory::{
-    api::{Filters, ItemView, Place, RecallRequest, RememberRequest},
+    api::{Filters, ItemView, Place, RecallRequest},
     model::{Author, Consent, Kind, Layer, MemoryScope},
 };
 
-use crate::rows::world::{ANA, World, fact, on_every_store, project, request, session, session_in};
+use crate::rows::world::{ANA, World, on_every_store, project, request, session, session_in};
 
 /// Entities in a recall that the query names.
 async fn recalled(world: &World, place: &Place, scope: MemoryScope, query: &str) -> Vec<ItemView> {
@@ -32,7 +32,7 @@ async fn shown(world: &World, place: &Place, name: &str) -> bool {
     let in_graph = graph.nodes.iter().any(|node| node.kind == Kind::Entity && node.text.contains(name));
     let quoted = graph.edges.iter().any(|edge| edge.evidence.contains(name));
     let export = world.memory.export(ANA, Some(place.clone()), true).await.unwrap();
-    let exported = export.lines.iter().any(|line| line.contains("\"entity\"") && line.contains(name));
+    let exported = export.iter().any(|line| line.contains("\"entity\"") && line.contains(name));
     let listed = baton_memory::api::ListRequest {
         place: place.clone(),
         filters: Filters { kinds: vec![Kind::Entity], ..Filters::default() },
@@ -118,13 +118,9 @@ fn d1_d2_f4_what_a_persona_names_is_its_own_and_goes_with_the_session() {
             world.reopen().await;
         }
         // A name from the user as well is the user's, and visible to all; it outlives the session.
-        let told = RememberRequest {
-            author: Author::User,
-            ..fact(&project("books"), "My friend Elizabeth Bishop writes poems.")
-        };
-        let told = world.memory.remember(ANA, vec![told]).await.unwrap().remove(0);
+        let told = world.remember(ANA, &project("books"), "My friend Elizabeth Bishop writes poems.").await;
         let his = recalled(&world, &kenji, MemoryScope::default(), asked).await;
-        assert_eq!((names(&his), his[0].author), (vec!["Elizabeth Bishop"], Author::User));
+        assert_eq!((names(&his), his[0].author), (vec!["Elizabeth Bishop"], Author::Owner));
         world.delete(ANA, vec![told.id]).await;
         assert!(recalled(&world, &kenji, MemoryScope::Full, asked).await.is_empty());
         assert!(kept(&world, "Bishop").await.is_some());

@@ -1,24 +1,19 @@
 //! Rows E, and rows A, D and F about extraction.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::HashSet, sync::atomic::Ordering};
 
 use baton_memory::{
     api::ItemView,
-    extraction::{Complete, ModelError, ModelWriter, PromptMessage},
     ids::OwnerId,
     model::{Author, Consent, Kind},
 };
-use futures::future::BoxFuture;
 
-use crate::rows::world::{
-    ANA, DAY_MS, START_MS, World, fact, on_every_store, pool, project, request, session, session_in,
-    with_persona,
+use crate::{
+    rows::world::{
+        ANA, DAY_MS, START_MS, World, fact, on_every_store, pool, project, request, session, session_in,
+        with_persona,
+    },
+    scripted::ScriptedModel,
 };
 
 async fn facts(world: &World, owner: OwnerId) -> Vec<ItemView> {
@@ -146,7 +141,7 @@ fn e8_the_backstop_finds_what_the_gate_missed_turn_by_turn() {
     // fact.
     on_every_store(async |mut world| {
         let told = "Leopold from the ferry has become captain in the meantime";
-        world.writer = Some(ModelWriter::new(Arc::new(ScriptedModel::new(move |prompt: &str| {
+        world.writer = Some(ScriptedModel::new(move |prompt| {
             if prompt.contains("extractMemory") {
                 return r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":true}"#.into();
             }
@@ -156,7 +151,7 @@ fn e8_the_backstop_finds_what_the_gate_missed_turn_by_turn() {
             } else {
                 "[]".into()
             }
-        }))));
+        }).writer());
         world.reopen().await;
         for turn in 0..9 {
             let said = if turn == 5 { format!("{told}.") } else { format!("And the ferry, number {turn}?") };
@@ -183,7 +178,7 @@ fn e4_e5_a_judges_no_closes_the_gate_for_good_also_for_the_backstop() {
             let names = ["Biscuit", "Crumpet", "Waffle", "Pretzel", "Muffin", "Scone", "Bagel", "Brioche"];
             let facts_said = names.map(|name| format!("My dog is called {name}."));
             let quoted = facts_said.clone();
-            let judge = ScriptedModel::new(move |prompt: &str| {
+            let judge = ScriptedModel::new(move |prompt| {
                 if prompt.contains("extractMemory") {
                     return verdict.into();
                 }
@@ -193,7 +188,7 @@ fn e4_e5_a_judges_no_closes_the_gate_for_good_also_for_the_backstop() {
                     .collect();
                 format!("[{}]", quotes.join(","))
             });
-            world.writer = Some(ModelWriter::new(Arc::new(judge)));
+            world.writer = Some(judge.writer());
             world.reopen().await;
             for (turn, said) in (0..).zip(&facts_said) {
                 world.say(ANA, &session("s"), turn, said, "Good dog.").await;
@@ -265,44 +260,18 @@ fn f4_every_item_names_its_source_and_an_assistant_ends_nothing_of_the_users() {
     });
 }
 
-/// Completes prompts by the test's script.
-struct ScriptedModel<F> {
-    answer: F,
-    asked: AtomicU64,
-}
-
-impl<F> ScriptedModel<F> {
-    fn new(answer: F) -> Self {
-        Self { answer, asked: AtomicU64::new(0) }
-    }
-}
-
-impl<F: Fn(&str) -> String + Send + Sync> Complete for ScriptedModel<F> {
-    fn complete<'a>(
-        &'a self,
-        messages: &'a [PromptMessage],
-        _max_tokens: u32,
-    ) -> BoxFuture<'a, Result<baton_memory::model::Text, ModelError>> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        let prompt: String = messages.iter().map(|message| message.text.to_string()).collect();
-        let answer = (self.answer)(&prompt);
-        Box::pin(async move { Ok(answer.into()) })
-    }
-}
-
 #[test]
 fn f8_nonsense_of_a_model_loses_nothing_and_is_tried_again_and_counted() {
     on_every_store(async |mut world| {
-        let nonsense =
-            Arc::new(ScriptedModel::new(|_: &str| "Sure! Here is a poem about {JSON: [".to_owned()));
-        world.writer = Some(ModelWriter::new(nonsense.clone()));
+        let nonsense = ScriptedModel::saying("Sure! Here is a poem about {JSON: [");
+        world.writer = Some(nonsense.writer());
         world.reopen().await;
         let told = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";
         world.say(ANA, &session("s"), 0, told, "Congratulations!").await;
         world.memory.run_due().await;
         let stats = world.memory.stats(ANA).await.unwrap();
         assert!(world.everything(ANA).await.iter().any(|item| &*item.text == told), "the turn is kept");
-        if nonsense.asked.load(Ordering::Relaxed) == 0 {
+        if nonsense.asked() == 0 {
             // The rules were sure by themselves, so the model could spoil nothing.
             assert_eq!(stats.queued_jobs, 0);
             return;

@@ -149,7 +149,7 @@ async fn reads(world: &World, reader: &Spot) -> Vec<(&'static str, String)> {
     );
     // A missing place is refused.
     let export = world.memory.export(owner, Some(place), true).await;
-    let lines = export.map(|export| export.lines).unwrap_or_default();
+    let lines = export.unwrap_or_default();
     seen.extend(
         lines.iter().filter(|line| line.contains("\"item\"")).map(|line| ("export", line.to_string())),
     );

@@ -31,7 +31,7 @@ async fn holds(world: &World, words: &str) -> Vec<String> {
     let mut holding: Vec<String> = all.iter().map(|item| item.text.to_string()).collect();
     holding.retain(|text| text.contains(words));
     let export = world.memory.export(ANA, None, true).await.unwrap();
-    assert_eq!(export.lines.iter().any(|line| line.contains(words)), !holding.is_empty(), "{holding:?}");
+    assert_eq!(export.iter().any(|line| line.contains(words)), !holding.is_empty(), "{holding:?}");
     holding
 }
 

@@ -1,91 +1,66 @@
 //! An owner's decisions on how its memory is written, and repeated calls.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use baton_memory::{
     Memory,
-    api::{MemoryError, OwnerSettings, WrittenBy},
-    extraction::{Complete, ModelError, ModelWriter, PromptMessage},
-    model::Text,
+    api::{MemoryError, WrittenBy},
 };
-use futures::future::BoxFuture;
 
-use crate::rows::world::{ANA, BEN, DAY_MS, fact, on_every_store, pool, project, session};
+use crate::{
+    rows::world::{ANA, BEN, DAY_MS, fact, on_every_store, pool, project, session},
+    scripted::ScriptedModel,
+};
 
-/// Answers that there is nothing to keep, and records the shown text.
-#[derive(Default)]
-struct RecordingModel {
-    asked: AtomicUsize,
-    shown: Mutex<String>,
-}
-
-impl Complete for RecordingModel {
-    fn complete<'a>(
-        &'a self,
-        messages: &'a [PromptMessage],
-        _max_tokens: u32,
-    ) -> BoxFuture<'a, Result<Text, ModelError>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let mut shown = self.shown.lock().unwrap();
-        messages.iter().for_each(|message| shown.push_str(&message.text));
-        let answer = r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":false}"#;
-        Box::pin(async move { Ok(answer.into()) })
-    }
-}
-
-impl RecordingModel {
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
-    }
-
-    fn shown(&self, words: &str) -> bool {
-        self.shown.lock().unwrap().contains(words)
-    }
+/// Answers that there is nothing to keep.
+fn declining_model() -> Arc<ScriptedModel> {
+    ScriptedModel::saying(
+        r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":false}"#,
+    )
 }
 
 /// The rules are unsure about it, so a model is asked if there is one.
 const UNSURE: &str = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";
-const ON: OwnerSettings = OwnerSettings { extract_through_nodes: true };
-const OFF: OwnerSettings = OwnerSettings { extract_through_nodes: false };
 
 #[test]
 fn third_party_nodes_read_exchanges_of_owners_who_allowed_it_and_of_nobody_else() {
     on_every_store(async |mut world| {
-        let nodes = Arc::new(RecordingModel::default());
-        world.node_writer = Some(ModelWriter::new(nodes.clone()));
+        let nodes = declining_model();
+        world.node_writer = Some(nodes.writer());
         world.reopen().await;
         let settings = world.memory.settings(ANA).await.unwrap();
-        assert_eq!((settings.settings, settings.nodes_offered), (OFF, true), "no is the default");
+        assert_eq!(
+            (settings.extract_through_nodes, settings.nodes_offered),
+            (false, true),
+            "no is the default"
+        );
         assert_eq!(settings.written_by, WrittenBy::Rules);
         world.say(ANA, &session("s"), 0, UNSURE, "Congratulations!").await;
         world.settle().await;
         assert_eq!(nodes.asked(), 0);
 
-        let settings = world.memory.change_settings(ANA, ON).await.unwrap();
-        assert_eq!((settings.settings, settings.written_by), (ON, WrittenBy::Nodes));
+        let settings = world.memory.allow_nodes(ANA, true).await.unwrap();
+        assert_eq!((settings.extract_through_nodes, settings.written_by), (true, WrittenBy::Nodes));
         world.say(ANA, &session("s"), 1, &UNSURE.replace("Philippa", "Rosalind"), "Well done!").await;
         world.say(BEN, &session("s"), 0, &UNSURE.replace("Philippa", "Clementine"), "Well done!").await;
         world.settle().await;
         let asked = nodes.asked();
-        assert!(asked > 0 && nodes.shown("Rosalind"));
-        assert!(!nodes.shown("Philippa") && !nodes.shown("Clementine"), "neither before nor another's");
+        assert!(asked > 0 && nodes.saw("Rosalind"));
+        assert!(!nodes.saw("Philippa") && !nodes.saw("Clementine"), "neither before nor another's");
 
         // It persists, even across a snapshot, and is reported.
         world.memory.write_snapshot(ANA).await.unwrap();
         world.reopen().await;
-        assert_eq!(world.memory.settings(ANA).await.unwrap().settings, ON);
+        assert!(world.memory.settings(ANA).await.unwrap().extract_through_nodes);
         assert!(world.memory.stats(ANA).await.unwrap().extract_through_nodes);
         assert!(!world.memory.stats(BEN).await.unwrap().extract_through_nodes);
 
         // After the permission is withdrawn, rules read the waiting turns.
         world.say(ANA, &session("s"), 2, &UNSURE.replace("Philippa", "Henrietta"), "Well done!").await;
-        world.memory.change_settings(ANA, OFF).await.unwrap();
+        world.memory.allow_nodes(ANA, false).await.unwrap();
         world.settle().await;
         assert_eq!(nodes.asked(), asked);
-        assert!(!nodes.shown("Henrietta"));
+        assert!(!nodes.saw("Henrietta"));
         let facts = world.everything(ANA).await;
         assert!(facts.iter().any(|item| item.text.contains("Henrietta")), "the rules did it");
     });
@@ -94,11 +69,11 @@ fn third_party_nodes_read_exchanges_of_owners_who_allowed_it_and_of_nobody_else(
 #[test]
 fn an_endpoint_of_the_operators_goes_before_third_party_nodes() {
     on_every_store(async |mut world| {
-        let (endpoint, nodes) = (Arc::new(RecordingModel::default()), Arc::new(RecordingModel::default()));
-        world.writer = Some(ModelWriter::new(endpoint.clone()));
-        world.node_writer = Some(ModelWriter::new(nodes.clone()));
+        let (endpoint, nodes) = (declining_model(), declining_model());
+        world.writer = Some(endpoint.writer());
+        world.node_writer = Some(nodes.writer());
         world.reopen().await;
-        let settings = world.memory.change_settings(ANA, ON).await.unwrap();
+        let settings = world.memory.allow_nodes(ANA, true).await.unwrap();
         assert_eq!(settings.written_by, WrittenBy::Endpoint);
         world.say(ANA, &session("s"), 0, UNSURE, "Congratulations!").await;
         world.settle().await;
@@ -110,10 +85,10 @@ fn an_endpoint_of_the_operators_goes_before_third_party_nodes() {
 #[test]
 fn third_party_nodes_see_no_password_and_nothing_off_the_record() {
     on_every_store(async |mut world| {
-        let nodes = Arc::new(RecordingModel::default());
-        world.node_writer = Some(ModelWriter::new(nodes.clone()));
+        let nodes = declining_model();
+        world.node_writer = Some(nodes.writer());
         world.reopen().await;
-        world.memory.change_settings(ANA, ON).await.unwrap();
+        world.memory.allow_nodes(ANA, true).await.unwrap();
         let secret = format!("{UNSURE} My password is hunter2-Tz9!.");
         world.say(ANA, &session("s"), 0, &secret, "Better not tell me that.").await;
         let off = "Off the record: my sister Wilhelmina lost her licence at the harbour.";
@@ -122,7 +97,7 @@ fn third_party_nodes_see_no_password_and_nothing_off_the_record() {
             world.say(ANA, &session("s"), turn, &format!("{off} {turn}"), "I see.").await;
         }
         world.settle().await;
-        assert!(!nodes.shown("hunter2") && !nodes.shown("Wilhelmina"));
+        assert!(!nodes.saw("hunter2") && !nodes.saw("Wilhelmina"));
         // Nor in the summary of a long conversation.
         for turn in 10..60 {
             world
@@ -137,7 +112,7 @@ fn third_party_nodes_see_no_password_and_nothing_off_the_record() {
         }
         world.settle().await;
         assert!(world.memory.stats(ANA).await.unwrap().summaries > 0, "it was summarised");
-        assert!(!nodes.shown("hunter2") && !nodes.shown("Wilhelmina"));
+        assert!(!nodes.saw("hunter2") && !nodes.saw("Wilhelmina"));
         let everything = world.everything(ANA).await;
         let told = |item: &&baton_memory::api::ItemView| !item.archived && item.text.contains("Wilhelmina");
         assert!(everything.iter().find(told).is_none());

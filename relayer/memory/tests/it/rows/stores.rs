@@ -8,7 +8,10 @@ use baton_memory::{
     limits::MAX_OPEN_OWNERS_WITH_ROWS,
 };
 
-use crate::rows::world::{ANA, BEN, Store, World, fact, pool, project, request, session, session_in, texts};
+use crate::{
+    rows::world::{ANA, BEN, World, fact, pool, project, request, session, session_in, texts},
+    storage::support::new_database,
+};
 
 const THINGS: [&str; 12] = [
     "barrel", "lantern", "compass", "violin", "kettle", "anchor", "ladder", "mirror", "basket", "carpet",
@@ -25,8 +28,8 @@ fn told(number: usize) -> String {
     format!("The {thing} number {number} in the {place} is {colour}.")
 }
 
-async fn filled(store: Store) -> World {
-    let world = World::new(store).await;
+async fn filled(database: Option<String>) -> World {
+    let world = World::new(database).await;
     world.memory.create_project(ANA, "boat".into()).await.unwrap();
     world.memory.create_session(ANA, session_in("voyage", "boat")).await.unwrap();
     for hundred in 0..8 {
@@ -65,80 +68,71 @@ async fn answers(world: &World, place: &Place) -> Vec<Vec<String>> {
     all
 }
 
-#[test]
-fn both_stores_recall_the_same_of_a_large_owner_and_hide_and_delete_alike() {
-    let Ok(url) = std::env::var("BATON_TEST_POSTGRES") else {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_stores_recall_the_same_of_a_large_owner_and_hide_and_delete_alike() {
+    let Some(database) = new_database().await else {
         println!("skipped: no BATON_TEST_POSTGRES");
         return;
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let (embedded, postgres) = (filled(Store::Embedded).await, filled(Store::Postgres(url)).await);
-        // All answers agree; of equally good items beyond the first few, another may be opened.
-        let agree = async |question: &str| {
-            let (one, other) = (answers(&embedded, &pool()).await, answers(&postgres, &pool()).await);
-            let mut same = 0;
-            for ((asked, one), other) in questions().iter().zip(&one).zip(&other) {
-                assert_eq!(one.first(), other.first(), "{question}: {asked}");
-                assert_eq!(one.is_empty(), other.is_empty(), "{question}: {asked}");
-                let (one, other): (BTreeSet<_>, BTreeSet<_>) = (one.iter().collect(), other.iter().collect());
-                same += usize::from(one == other);
-            }
-            assert!(same * 10 >= one.len() * 9, "{question}: {same} of {} answers are equal", one.len());
-        };
-        agree("after writing").await;
-        for world in [&embedded, &postgres] {
-            // Isolation: of owners, of a project, and of filters.
-            for question in ["Which violet kettle sank with the boat?", "Which violet kettle is Ben's?"] {
-                let found = world.recalls(ANA, &pool(), question).await;
-                assert!(
-                    found.iter().all(|text| !text.contains("9000") && !text.contains("9001")),
-                    "{found:?}"
-                );
-            }
-            let aboard = world.recalls(ANA, &session_in("voyage", "boat"), "Which kettle sank?").await;
-            assert!(aboard.len() == 1 && aboard[0].contains("9000"), "{aboard:?}");
-            let since = Filters { from_ms: Some(world.now_ms() + 1), ..Filters::default() };
-            let later = RecallRequest { filters: since, ..request(&pool(), &told(77)) };
-            assert!(world.memory.recall(ANA, later).await.hits.is_empty());
-            // An intimate fact waits for consent, and is not recalled.
-            let secret = fact(&pool(), "The lantern number 8000 hides my diagnosis.");
-            world
-                .memory
-                .remember(ANA, vec![baton_memory::api::RememberRequest { intimate: Some(true), ..secret }])
-                .await
-                .unwrap();
-            world.settle().await;
-            assert!(!world.finds(ANA, &pool(), "What hides the lantern number 8000?", "8000").await);
-            // A deletion.
-            let recall = world.recall(ANA, &pool(), &told(77)).await;
-            assert_eq!(&*recall.hits[0].view.text, told(77));
-            world.delete(ANA, vec![recall.hits[0].view.id]).await;
-            assert!(!world.recalls(ANA, &pool(), &told(77)).await.contains(&told(77)));
+    let (embedded, postgres) = (filled(None).await, filled(Some(database)).await);
+    // All answers agree; of equally good items beyond the first few, another may be opened.
+    let agree = async |question: &str| {
+        let (one, other) = (answers(&embedded, &pool()).await, answers(&postgres, &pool()).await);
+        let mut same = 0;
+        for ((asked, one), other) in questions().iter().zip(&one).zip(&other) {
+            assert_eq!(one.first(), other.first(), "{question}: {asked}");
+            assert_eq!(one.is_empty(), other.is_empty(), "{question}: {asked}");
+            let (one, other): (BTreeSet<_>, BTreeSet<_>) = (one.iter().collect(), other.iter().collect());
+            same += usize::from(one == other);
         }
-        agree("after a deletion").await;
-        if let Some(other) = postgres.another_relayer().await {
-            let found = other.recall(ANA, request(&pool(), &told(419))).await;
-            assert_eq!(&*found.hits[0].view.text, told(419));
-            assert!(!texts(&other.recall(ANA, request(&pool(), &told(77))).await).contains(&told(77)));
+        assert!(same * 10 >= one.len() * 9, "{question}: {same} of {} answers are equal", one.len());
+    };
+    agree("after writing").await;
+    for world in [&embedded, &postgres] {
+        // Isolation: of owners, of a project, and of filters.
+        for question in ["Which violet kettle sank with the boat?", "Which violet kettle is Ben's?"] {
+            let found = world.recalls(ANA, &pool(), question).await;
+            assert!(found.iter().all(|text| !text.contains("9000") && !text.contains("9001")), "{found:?}");
         }
-    });
+        let aboard = world.recalls(ANA, &session_in("voyage", "boat"), "Which kettle sank?").await;
+        assert!(aboard.len() == 1 && aboard[0].contains("9000"), "{aboard:?}");
+        let since = Filters { from_ms: Some(world.now_ms() + 1), ..Filters::default() };
+        let later = RecallRequest { filters: since, ..request(&pool(), &told(77)) };
+        assert!(world.memory.recall(ANA, later).await.hits.is_empty());
+        // An intimate fact waits for consent, and is not recalled.
+        let secret = fact(&pool(), "The lantern number 8000 hides my diagnosis.");
+        world
+            .memory
+            .remember(ANA, vec![baton_memory::api::RememberRequest { intimate: Some(true), ..secret }])
+            .await
+            .unwrap();
+        world.settle().await;
+        assert!(!world.finds(ANA, &pool(), "What hides the lantern number 8000?", "8000").await);
+        // A deletion.
+        let recall = world.recall(ANA, &pool(), &told(77)).await;
+        assert_eq!(&*recall.hits[0].view.text, told(77));
+        world.delete(ANA, vec![recall.hits[0].view.id]).await;
+        assert!(!world.recalls(ANA, &pool(), &told(77)).await.contains(&told(77)));
+    }
+    agree("after a deletion").await;
+    if let Some(other) = postgres.another_relayer().await {
+        let found = other.recall(ANA, request(&pool(), &told(419))).await;
+        assert_eq!(&*found.hits[0].view.text, told(419));
+        assert!(!texts(&other.recall(ANA, request(&pool(), &told(77))).await).contains(&told(77)));
+    }
 }
 
-#[test]
-fn a_relayer_on_postgres_holds_only_the_latest_small_owners() {
-    let Ok(url) = std::env::var("BATON_TEST_POSTGRES") else {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relayer_on_postgres_holds_only_the_latest_small_owners() {
+    let Some(database) = new_database().await else {
         println!("skipped: no BATON_TEST_POSTGRES");
         return;
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let world = World::new(Store::Postgres(url)).await;
-        let owner = |number: u8| OwnerId([number; 32]);
-        for number in 1..=137_u8 {
-            world.remember(owner(number), &pool(), &told(usize::from(number))).await;
-        }
-        assert_eq!(world.memory.open_owners(), MAX_OPEN_OWNERS_WITH_ROWS, "the latest of them");
-        assert_eq!(world.recalls(owner(1), &pool(), &told(1)).await, [told(1)]);
-    });
+    let world = World::new(Some(database)).await;
+    let owner = |number: u8| OwnerId([number; 32]);
+    for number in 1..=137_u8 {
+        world.remember(owner(number), &pool(), &told(usize::from(number))).await;
+    }
+    assert_eq!(world.memory.open_owners(), MAX_OPEN_OWNERS_WITH_ROWS, "the latest of them");
+    assert_eq!(world.recalls(owner(1), &pool(), &told(1)).await, [told(1)]);
 }

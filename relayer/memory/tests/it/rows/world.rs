@@ -22,11 +22,11 @@ use baton_memory::{
     content::{ContentFuture, ContentStore},
     extraction::ModelWriter,
     ids::{ItemId, OwnerId},
-    model::{Author, Consent, Layer},
+    model::Consent,
     storage::{
         Pseudonym, Storage, StorageError,
         embedded::{EmbeddedConfig, EmbeddedStorage},
-        postgres::{PostgresConfig, PostgresStorage},
+        postgres::PostgresStorage,
     },
     vault::Vault,
 };
@@ -35,6 +35,8 @@ use baton_proto::{ids::BlobId, store::StoreError};
 use baton_walrus_client::quilt::QuiltPatchId;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tempfile::TempDir;
+
+use crate::storage::support::{embedded, new_database};
 
 const DIMENSIONS: usize = 384;
 pub(super) const DAY_MS: u64 = 86_400_000;
@@ -50,17 +52,11 @@ pub(super) const BEN: OwnerId = OwnerId([2; 32]);
 pub(super) fn on_every_store<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        test(World::new(Store::Embedded).await).await;
-        if let Ok(url) = std::env::var("BATON_TEST_POSTGRES") {
-            test(World::new(Store::Postgres(url)).await).await;
+        test(World::new(None).await).await;
+        if let Some(database) = new_database().await {
+            test(World::new(Some(database)).await).await;
         }
     });
-}
-
-#[derive(Clone)]
-pub(super) enum Store {
-    Embedded,
-    Postgres(String),
 }
 
 /// Maps the words of a text to 384 dimensions; fails and hangs on demand.
@@ -163,7 +159,6 @@ impl ContentStore for TestContents {
 }
 
 pub(super) struct World {
-    store: Store,
     pub folder: TempDir,
     pub clock: Arc<AtomicU64>,
     pub embedder: Arc<TestEmbedder>,
@@ -176,42 +171,53 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) async fn new(store: Store) -> Self {
+    /// A world on a Postgres database, or on the embedded one.
+    pub(super) async fn new(database: Option<String>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(AtomicU64::new(START_MS));
         let embedder = TestEmbedder::new("test-384-v1");
-        let database = match &store {
-            Store::Embedded => None,
-            Store::Postgres(url) => Some(database(url).await),
-        };
         let contents = Some(Arc::new(TestContents::default()));
-        let memory = open(&folder, database.as_deref(), &clock, &embedder, &contents, [&None, &None]).await;
+        let memory = nowhere(&embedder).await;
         let (writer, node_writer) = (None, None);
-        Self { store, folder, clock, embedder, contents, writer, node_writer, memory, database }
+        let mut world = Self { folder, clock, embedder, contents, writer, node_writer, memory, database };
+        world.memory = world.open().await;
+        world
+    }
+
+    async fn open(&self) -> Memory {
+        let clock = self.clock.clone();
+        let clock = Arc::new(move || clock.load(Ordering::Relaxed));
+        let mut parts = Parts::new(self.vault().await, self.embedder.clone(), clock);
+        parts.contents = self.contents.clone().map(|contents| contents as Arc<dyn ContentStore>);
+        parts.writer = self.writer.clone();
+        parts.node_writer = self.node_writer.clone();
+        parts.recall_deadline = RECALL_DEADLINE;
+        Memory::open(parts).await.unwrap()
+    }
+
+    async fn vault(&self) -> Vault {
+        let storage: Arc<dyn Storage> = match &self.database {
+            None => Arc::new(embedded(&self.folder.path().join("memory"))),
+            Some(url) => Arc::new(PostgresStorage::open(url).await.unwrap()),
+        };
+        vault(storage, &self.folder).await
+    }
+
+    /// Closes everything. The folder of the embedded store is locked until the last handle is gone.
+    async fn close(&mut self) {
+        self.memory = nowhere(&self.embedder).await;
     }
 
     /// Closes everything and opens it again from the disk.
     pub(super) async fn reopen(&mut self) {
-        // The folder of the embedded store is locked until the last handle is gone.
-        self.memory = nowhere(&self.clock, &self.embedder).await;
-        self.memory = open(
-            &self.folder,
-            self.database.as_deref(),
-            &self.clock,
-            &self.embedder,
-            &self.contents,
-            [&self.writer, &self.node_writer],
-        )
-        .await;
+        self.close().await;
+        self.memory = self.open().await;
     }
 
     /// The memory of another relayer on the same database and keys; `None` if the storage allows one relayer
     /// only.
     pub(super) async fn another_relayer(&self) -> Option<Memory> {
-        let database = self.database.as_deref()?;
-        let models = [&self.writer, &self.node_writer];
-        let contents = &self.contents;
-        Some(open(&self.folder, Some(database), &self.clock, &self.embedder, contents, models).await)
+        if self.is_embedded() { None } else { Some(self.open().await) }
     }
 
     /// The storage of the records, while no memory uses it.
@@ -220,8 +226,8 @@ impl World {
         work: impl AsyncFnOnce(Arc<dyn Storage>, Pseudonym) -> T,
     ) -> T {
         self.memory.close_all().await;
-        self.memory = nowhere(&self.clock, &self.embedder).await;
-        let vault = vault(&self.folder, self.database.as_deref()).await;
+        self.close().await;
+        let vault = self.vault().await;
         let done = work(vault.storage().clone(), vault.pseudonym(ANA)).await;
         drop(vault);
         self.reopen().await;
@@ -230,8 +236,8 @@ impl World {
 
     /// Damages the files of an embedded database and opens it again; returns the result of the opening.
     pub(super) async fn damaged(&mut self, damage: impl FnOnce(&Path)) -> Result<(), StorageError> {
-        self.memory = nowhere(&self.clock, &self.embedder).await;
-        drop(vault(&self.folder, None).await);
+        self.close().await;
+        drop(self.vault().await);
         let data = self.folder.path().join("memory");
         damage(&data);
         drop(EmbeddedStorage::open(&EmbeddedConfig::new(data))?);
@@ -244,9 +250,9 @@ impl World {
         match &self.database {
             None => {
                 let copy = tempfile::tempdir().unwrap();
-                self.memory = nowhere(&self.clock, &self.embedder).await;
+                self.close().await;
                 // It is flushed once the last handle is gone.
-                drop(vault(&self.folder, None).await);
+                drop(self.vault().await);
                 copy_files(&self.folder.path().join("memory"), copy.path());
                 self.reopen().await;
                 Backup(Some(copy))
@@ -267,7 +273,7 @@ impl World {
     /// Restores the whole database; without a backup, it is empty. The key files stay unchanged.
     pub(super) async fn put_back(&mut self, backup: Option<&Backup>) {
         self.memory.close_all().await;
-        self.memory = nowhere(&self.clock, &self.embedder).await;
+        self.close().await;
         match &self.database {
             None => {
                 let data = self.folder.path().join("memory");
@@ -294,7 +300,7 @@ impl World {
     }
 
     pub(super) fn is_embedded(&self) -> bool {
-        matches!(self.store, Store::Embedded)
+        self.database.is_none()
     }
 
     pub(super) fn now_ms(&self) -> u64 {
@@ -405,15 +411,7 @@ pub(super) fn request(place: &Place, query: &str) -> RecallRequest {
 }
 
 pub(super) fn fact(place: &Place, text: &str) -> RememberRequest {
-    RememberRequest {
-        place: place.clone(),
-        text: text.into(),
-        layer: Layer::Profile,
-        author: Author::Owner,
-        time_ms: None,
-        intimate: None,
-        salience: None,
-    }
+    RememberRequest::new(place.clone(), text)
 }
 
 pub(super) fn pool() -> Place {
@@ -436,49 +434,13 @@ pub(super) fn with_persona(name: &str, persona: &str) -> Place {
     Place { session: Some(name.into()), project: None, persona: Some(persona.into()) }
 }
 
-async fn open(
-    folder: &TempDir,
-    database: Option<&str>,
-    clock: &Arc<AtomicU64>,
-    embedder: &Arc<TestEmbedder>,
-    contents: &Option<Arc<TestContents>>,
-    [writer, node_writer]: [&Option<ModelWriter>; 2],
-) -> Memory {
-    let vault = vault(folder, database).await;
-    let clock = clock.clone();
-    let mut parts = Parts::new(vault, embedder.clone(), Arc::new(move || clock.load(Ordering::Relaxed)));
-    parts.contents = contents.clone().map(|contents| contents as Arc<dyn ContentStore>);
-    parts.writer = writer.clone();
-    parts.node_writer = node_writer.clone();
-    parts.recall_deadline = RECALL_DEADLINE;
-    Memory::open(parts).await.unwrap()
-}
-
-async fn vault(folder: &TempDir, database: Option<&str>) -> Vault {
+async fn vault(storage: Arc<dyn Storage>, folder: &TempDir) -> Vault {
     let master = MasterKey::from_bytes([9; 32]);
-    Vault::new(storage(folder, database).await, &folder.path().join("keys"), master).await.unwrap()
+    Vault::new(storage, &folder.path().join("keys"), master).await.unwrap()
 }
 
-async fn nowhere(clock: &Arc<AtomicU64>, embedder: &Arc<TestEmbedder>) -> Memory {
+async fn nowhere(embedder: &Arc<TestEmbedder>) -> Memory {
     let folder = tempfile::tempdir().unwrap();
-    open(&folder, None, clock, embedder, &None, [&None, &None]).await
-}
-
-async fn storage(folder: &TempDir, database: Option<&str>) -> Arc<dyn Storage> {
-    match database {
-        None => Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(folder.path().join("memory"))).unwrap()),
-        Some(url) => {
-            let config = PostgresConfig { max_connections: 4, ..PostgresConfig::new(url.to_owned()) };
-            Arc::new(PostgresStorage::open(&config).await.unwrap())
-        }
-    }
-}
-
-/// A separate database on the server, so that no test takes another's jobs.
-async fn database(url: &str) -> String {
-    let name = format!("rows_{}", hex::encode(baton_keys::secret::random_bytes::<8>()));
-    let mut server = PgConnection::connect(url).await.unwrap();
-    sqlx::query(AssertSqlSafe(format!("create database {name}"))).execute(&mut server).await.unwrap();
-    let (server, _) = url.rsplit_once('/').unwrap();
-    format!("{server}/{name}")
+    let storage = Arc::new(embedded(&folder.path().join("memory")));
+    Memory::open(Parts::new(vault(storage, &folder).await, embedder.clone(), Arc::new(|| 0))).await.unwrap()
 }

@@ -15,7 +15,7 @@ use baton_memory::{
     storage::{
         Space, Storage,
         embedded::{EmbeddedConfig, EmbeddedStorage},
-        postgres::{PostgresConfig, PostgresStorage},
+        postgres::PostgresStorage,
     },
     vault::{Changes, OwnerVault, Vault},
 };
@@ -39,12 +39,12 @@ async fn open(folder: &Path, url: &str) -> Vault {
     let storage: Arc<dyn Storage> = if url.is_empty() {
         Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("database"))).unwrap())
     } else {
-        Arc::new(PostgresStorage::open(&PostgresConfig::new(url.to_owned())).await.unwrap())
+        Arc::new(PostgresStorage::open(url).await.unwrap())
     };
     Vault::new(storage, &folder.join("keys"), MasterKey::from_bytes([5; 32])).await.unwrap()
 }
 
-async fn owner_of(vault: &Vault, owner: u8) -> OwnerVault {
+async fn owner_of(vault: &Vault, owner: u8) -> Arc<OwnerVault> {
     vault.open(OwnerId([owner; 32])).await.unwrap()
 }
 
@@ -159,7 +159,7 @@ async fn kill_9_loses_nothing_acknowledged_and_doubles_nothing() {
             let vault = open(folder.path(), &url).await;
             let mut found = BTreeMap::new();
             for owner in OWNERS {
-                let events = contents(&owner_of(&vault, owner).await).await;
+                let events = contents(&*owner_of(&vault, owner).await).await;
                 found.extend(events.into_iter().map(|(number, text)| ((owner, number), text)));
             }
             for (owner, (number, text)) in doubtful {
@@ -244,6 +244,6 @@ async fn a_full_disk_is_named_and_loses_nothing_and_writing_goes_on_with_space()
     assert!(appended > 100, "{text}");
     println!("{appended} records; refused meanwhile: {}", said("refused")[0]);
     let vault = open(folder, "").await;
-    let found = contents(&owner_of(&vault, 8).await).await;
+    let found = contents(&*owner_of(&vault, 8).await).await;
     assert!((0..appended).all(|number| found.get(&number) == Some(&text_of(number))), "{text}");
 }

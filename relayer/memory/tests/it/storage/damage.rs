@@ -7,7 +7,7 @@ use baton_keys::master::MasterKey;
 use baton_memory::{
     ids::OwnerId,
     storage::{
-        Space,
+        JobChange, Space,
         embedded::{EmbeddedConfig, EmbeddedStorage},
     },
     vault::{Changes, Vault},
@@ -42,8 +42,8 @@ async fn fill(folder: &Path, config: &EmbeddedConfig) {
             let put = (first..first + 10)
                 .map(|number| (Space::Log, number, Zeroizing::new(text_of(owner, number))))
                 .collect();
-            let jobs = vec![(first, 1_000 + first)];
-            handle.commit(Changes { put, jobs, ..Changes::default() }).await.unwrap();
+            let job = Some(JobChange::Due(1_000 + first));
+            handle.commit(Changes { put, job, ..Changes::default() }).await.unwrap();
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Figures, printed: `cargo test -p baton-memory --test it storage::figures -- --ignored --nocapture`.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use baton_keys::{master::MasterKey, secret::random_bytes};
 use baton_memory::{
@@ -14,7 +17,7 @@ use crate::storage::support::{self, TestStorage, somebody, storages};
 
 const RECORD_BYTES: usize = 600;
 
-async fn open(test: &TestStorage) -> OwnerVault {
+async fn open(test: &TestStorage) -> Arc<OwnerVault> {
     let keys = test.folder.path().join("keys");
     let vault = Vault::new(test.storage.clone(), &keys, MasterKey::from_bytes([5; 32]));
     vault.await.unwrap().open(OwnerId(random_bytes())).await.unwrap()

@@ -5,15 +5,15 @@ use std::{collections::BTreeMap, path::Path, process::Command};
 
 use baton_keys::secret::random_bytes;
 use baton_memory::storage::{
-    Batch, KeyedQuery, Pseudonym, Record, SearchRow, Signs, Space, Storage, StorageError,
-    postgres::{PostgresConfig, PostgresStorage},
+    Batch, JobChange, KeyedQuery, Pseudonym, Record, SearchRow, Signs, Space, Storage, StorageError,
+    postgres::PostgresStorage,
 };
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
-use crate::storage::support::{new_database, puts, read_all, record, server, somebody};
+use crate::storage::support::{draw, new_database, puts, read_all, record, server, somebody};
 
 async fn open(url: &str) -> PostgresStorage {
-    PostgresStorage::open(&PostgresConfig::new(url.to_owned())).await.unwrap()
+    PostgresStorage::open(url).await.unwrap()
 }
 
 async fn url() -> Option<String> {
@@ -50,8 +50,8 @@ async fn row_level_security_hides_every_other_owner_from_a_query_that_forgot_to_
     let storage = open(&url).await;
     let (a, b) = (somebody(), somebody());
     for owner in [a, b] {
-        let batch =
-            Batch { rows: vec![row(1)], jobs: vec![(1, 9)], ..puts(vec![record(Space::Log, 1, b"x")]) };
+        let job = Some(JobChange::Due(9));
+        let batch = Batch { rows: vec![row(1)], job, ..puts(vec![record(Space::Log, 1, b"x")]) };
         storage.commit(owner, 0, batch).await.unwrap();
     }
     assert!(seen(&storage, Some(a)).await.values().all(|count| *count == 1));
@@ -88,7 +88,7 @@ async fn a_superuser_is_replaced_by_a_role_that_bypasses_nothing() {
     // If that role has a forbidden privilege, the start is refused with the next step.
     let mut admin = PgConnection::connect(&url).await.unwrap();
     admin.execute("alter table baton.record no force row level security").await.unwrap();
-    let refused = PostgresStorage::open(&PostgresConfig::new(url.clone())).await.unwrap_err();
+    let refused = PostgresStorage::open(&url).await.unwrap_err();
     assert!(refused.to_string().contains("force row level security"), "{refused}");
     admin.execute("alter table baton.record force row level security").await.unwrap();
     open(&url).await;
@@ -104,9 +104,7 @@ async fn an_ordinary_role_that_owns_the_database_needs_no_other_and_is_bound_too
     // Only an administrator may create pgvector's extension.
     let refused = format!("create role {role}_early login password 'x'");
     admin.execute(AssertSqlSafe(refused)).await.unwrap();
-    let early =
-        PostgresStorage::open(&PostgresConfig::new(format!("postgres://{role}_early:x@{host}/{database}")))
-            .await;
+    let early = PostgresStorage::open(&format!("postgres://{role}_early:x@{host}/{database}")).await;
     assert!(early.unwrap_err().to_string().contains("create extension vector"));
     let made = format!(
         "create extension vector; create role {role} login password 'x'; alter database {database} owner to {role}"
@@ -118,8 +116,7 @@ async fn an_ordinary_role_that_owns_the_database_needs_no_other_and_is_bound_too
     // With BYPASSRLS and no right to create roles, it is refused.
     storage.close().await;
     admin.execute(AssertSqlSafe(format!("alter role {role} bypassrls"))).await.unwrap();
-    let refused =
-        PostgresStorage::open(&PostgresConfig::new(format!("postgres://{role}:x@{host}/{database}"))).await;
+    let refused = PostgresStorage::open(&format!("postgres://{role}:x@{host}/{database}")).await;
     assert!(refused.unwrap_err().to_string().contains("bypasses row-level security"));
 }
 
@@ -138,15 +135,17 @@ async fn relayers_that_start_together_make_the_tables_once() {
     assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1);
     assert!(done.iter().all(|done| matches!(done, Ok(_) | Err(StorageError::Conflict))));
     assert_eq!(read_all(&storages[3], owner, Space::Log, 1).await.len(), 2);
-    // One of them takes a job.
-    let batch = Batch { jobs: (0..20).map(|job| (job, 5)).collect(), ..Batch::default() };
-    storages[1].commit(owner, version + 1, batch).await.unwrap();
+    // One of them takes each job.
+    for _ in 0..20 {
+        let batch = Batch { job: Some(JobChange::Due(5)), ..Batch::default() };
+        storages[1].commit(somebody(), 0, batch).await.unwrap();
+    }
     let taken = futures::future::join_all(storages.iter().map(|storage| storage.take_due(10, 1000, 8))).await;
-    let mut jobs: Vec<_> = taken.into_iter().flat_map(Result::unwrap).map(|job| job.job).collect();
-    jobs.sort_unstable();
-    let count = jobs.len();
-    jobs.dedup();
-    assert_eq!(jobs.len(), count);
+    let mut owners: Vec<_> = taken.into_iter().flat_map(Result::unwrap).collect();
+    owners.sort_unstable();
+    let count = owners.len();
+    owners.dedup();
+    assert_eq!(owners.len(), count);
     assert!(count >= 8);
 }
 
@@ -207,39 +206,30 @@ async fn a_restart_of_the_database_loses_nothing_and_needs_no_restart_of_the_rel
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_within_seconds() {
-    let refused =
-        PostgresStorage::open(&PostgresConfig::new("postgres://nobody@127.0.0.1:1/none".into())).await;
+    let refused = PostgresStorage::open("postgres://nobody@127.0.0.1:1/none").await;
     assert!(matches!(refused, Err(StorageError::Unavailable(text)) if text.contains("cannot be reached")));
-    let refused = PostgresStorage::open(&PostgresConfig::new("nonsense".into())).await;
+    let refused = PostgresStorage::open("nonsense").await;
     assert!(matches!(refused, Err(StorageError::Unavailable(text)) if text.contains("URL")));
-}
-
-/// A small random generator, with the same cases in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }
 
 #[tokio::test]
 async fn a_scan_compares_every_row_under_its_key_as_a_scan_in_memory_does() {
     let Some(url) = url().await else { return };
     let storage = open(&url).await;
-    let (owner, mut numbers) = (somebody(), Numbers(42));
+    let (owner, mut drawn) = (somebody(), 0);
+    let mut next = || {
+        drawn += 1;
+        draw(drawn, 4)
+    };
     let rows: Vec<SearchRow> = (1..=500u64)
         .map(|number| {
             let mut terms: Vec<u32> =
-                (0..numbers.next() % 12).map(|_| 1_000_000_000 - (numbers.next() % 80) as u32).collect();
+                (0..next() % 12).map(|_| 1_000_000_000 - (next() % 80) as u32).collect();
             terms.sort_unstable();
             terms.dedup();
             let signs = (number % 10 != 0).then(|| Signs {
                 embedder: u64::MAX - number % 7,
-                bits: if number % 11 == 0 { Vec::new() } else { numbers.next().to_le_bytes().to_vec() },
+                bits: if number % 11 == 0 { Vec::new() } else { next().to_le_bytes().to_vec() },
             });
             SearchRow { number, key: u64::MAX - number % 5, terms, length: number as u32, signs }
         })
@@ -249,7 +239,7 @@ async fn a_scan_compares_every_row_under_its_key_as_a_scan_in_memory_does() {
     let version = storage.commit(owner, 0, batch.clone()).await.unwrap();
     // Another owner's rows, under the same keys.
     storage.commit(somebody(), 0, batch).await.unwrap();
-    let signs = Signs { embedder: u64::MAX - 3, bits: numbers.next().to_le_bytes().to_vec() };
+    let signs = Signs { embedder: u64::MAX - 3, bits: next().to_le_bytes().to_vec() };
     let keyed = |key: u64, terms: usize| KeyedQuery {
         key: u64::MAX - key,
         // Each key has other terms.

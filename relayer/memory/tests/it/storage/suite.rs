@@ -1,7 +1,7 @@
 //! The behaviour of every storage.
 
 use baton_memory::storage::{
-    Batch, DueJob, MAX_RECORD_BYTES, Space, Storage as _, StorageError,
+    Batch, JobChange, MAX_RECORD_BYTES, Space, Storage as _, StorageError,
     embedded::{EmbeddedConfig, EmbeddedStorage},
 };
 
@@ -45,7 +45,7 @@ async fn a_commit_on_another_version_conflicts_and_changes_nothing() {
             let batch = Batch {
                 put: vec![record(Space::Log, 1, b"two")],
                 remove: vec![(Space::Log, 1)],
-                jobs: vec![(1, 5)],
+                job: Some(JobChange::Due(5)),
                 ..Batch::default()
             };
             assert!(matches!(storage.commit(owner, stale, batch).await, Err(StorageError::Conflict)));
@@ -100,8 +100,8 @@ async fn owners_are_listed_in_pages_and_see_nothing_of_each_other() {
         let storage = &test.storage;
         let mut owners: Vec<_> = (0..7).map(|_| somebody()).collect();
         for owner in &owners {
-            let batch =
-                Batch { jobs: vec![(1, u64::MAX >> 1)], ..puts(vec![record(Space::Log, 1, &owner.0)]) };
+            let job = Some(JobChange::Due(u64::MAX >> 1));
+            let batch = Batch { job, ..puts(vec![record(Space::Log, 1, &owner.0)]) };
             storage.commit(*owner, 0, batch).await.unwrap();
         }
         owners.sort();
@@ -131,7 +131,7 @@ async fn erasing_an_owner_removes_everything_of_it_and_nothing_of_others() {
                 record(Space::Features, 1, b"y"),
                 record(Space::Sessions, 9, b"z"),
             ],
-            jobs: vec![(1, 10), (2, 20)],
+            job: Some(JobChange::Due(10)),
             ..Batch::default()
         };
         let first = storage.commit(owner, 0, batch()).await.unwrap();
@@ -144,8 +144,7 @@ async fn erasing_an_owner_removes_everything_of_it_and_nothing_of_others() {
         }
         assert_eq!(read_all(&**storage, other, Space::Log, 1).await.len(), 1);
         let due = storage.take_due(100, u64::MAX >> 1, 10_000).await.unwrap();
-        assert!(due.iter().all(|job| job.owner != owner));
-        assert_eq!(due.iter().filter(|job| job.owner == other).count(), 2);
+        assert!(!due.contains(&owner) && due.contains(&other));
         assert!(matches!(storage.commit(owner, first, batch()).await, Err(StorageError::Conflict)));
         // A recreated owner is not mistaken for the erased one.
         assert_ne!(storage.commit(owner, 0, batch()).await.unwrap(), first);
@@ -155,27 +154,28 @@ async fn erasing_an_owner_removes_everything_of_it_and_nothing_of_others() {
 #[tokio::test]
 async fn due_jobs_are_taken_once_earliest_first_and_come_again() {
     for test in storages().await {
-        let (storage, a, b) = (&test.storage, somebody(), somebody());
+        let (storage, owners) = (&test.storage, [somebody(), somebody(), somebody()]);
+        let [a, b, c] = owners;
         let base = 1000;
-        let jobs = |jobs: Vec<(u64, u64)>| Batch { jobs, ..Batch::default() };
-        let first =
-            storage.commit(a, 0, jobs(vec![(1, base + 30), (2, base + 10), (3, base + 1000)])).await.unwrap();
-        storage.commit(b, 0, jobs(vec![(1, base + 20)])).await.unwrap();
-        let ours = |due: Vec<DueJob>| -> Vec<_> {
-            due.into_iter()
-                .filter(|job| job.owner == a || job.owner == b)
-                .map(|job| (job.owner, job.job))
-                .collect()
+        let change = async |owner, version, job| {
+            storage.commit(owner, version, Batch { job: Some(job), ..Batch::default() }).await.unwrap()
         };
-        let taken = storage.take_due(base + 40, base + 500, 10_000).await.unwrap();
-        assert_eq!(ours(taken), [(a, 2), (b, 1), (a, 1)], "{}", test.name);
-        assert!(ours(storage.take_due(base + 40, base + 500, 10_000).await.unwrap()).is_empty());
+        let first = change(a, 0, JobChange::Due(base + 30)).await;
+        let other = change(b, 0, JobChange::Due(base + 10)).await;
+        change(c, 0, JobChange::Due(base + 20)).await;
+        change(somebody(), 0, JobChange::Due(base + 1000)).await;
+        let take = async |now_ms, again_ms| {
+            let due = storage.take_due(now_ms, again_ms, 10_000).await.unwrap();
+            due.into_iter().filter(|owner| owners.contains(owner)).collect::<Vec<_>>()
+        };
+        assert_eq!(take(base + 40, base + 500).await, [b, c, a], "{}", test.name);
+        assert!(take(base + 40, base + 500).await.is_empty());
         // Finished and moved jobs do not return unchanged.
-        let batch = Batch { jobs: vec![(1, base + 50)], done: vec![2], ..Batch::default() };
-        storage.commit(a, first, batch).await.unwrap();
-        assert_eq!(ours(storage.take_due(base + 60, base + 900, 10_000).await.unwrap()), [(a, 1)]);
-        assert_eq!(ours(storage.take_due(base + 500, base + 900, 10_000).await.unwrap()), [(b, 1)]);
-        assert_eq!(ours(storage.take_due(base + 2000, base + 5000, 2).await.unwrap()).len(), 2);
+        change(a, first, JobChange::Due(base + 50)).await;
+        change(b, other, JobChange::Done).await;
+        assert_eq!(take(base + 60, base + 900).await, [a]);
+        assert_eq!(take(base + 500, base + 900).await, [c]);
+        assert_eq!(take(base + 900, base + 5000).await.len(), 2);
     }
 }
 
@@ -290,46 +290,46 @@ async fn what_was_committed_is_there_after_the_folder_is_opened_again() {
     for round in 0..5u64 {
         let storage = embedded(&path);
         assert_eq!(storage.version(owner).await.unwrap(), version);
-        let batch = Batch {
-            jobs: vec![(round, 100 - round)],
-            ..puts(vec![record(Space::Log, round, &vec![1; 9000])])
-        };
+        let job = Some(JobChange::Due(100 + round));
+        let batch = Batch { job, ..puts(vec![record(Space::Log, round, &vec![1; 9000])]) };
         version = storage.commit(owner, version, batch).await.unwrap();
         assert!(storage.take_nonce([round as u8; 32], 0, 1000).await.unwrap());
         assert!(!storage.take_nonce([0; 32], 0, 1000).await.unwrap());
     }
     let storage = embedded(&path);
     assert_eq!(read_all(&storage, owner, Space::Log, 1).await.len(), 5);
-    let due: Vec<_> = storage.take_due(200, 1000, 10).await.unwrap().into_iter().map(|job| job.job).collect();
-    assert_eq!(due, [4, 3, 2, 1, 0]);
+    assert!(storage.take_due(103, 1000, 10).await.unwrap().is_empty());
+    assert_eq!(storage.take_due(104, 1000, 10).await.unwrap(), [owner]);
 }
 
 #[tokio::test]
 async fn a_job_that_a_dead_process_took_is_due_again_when_the_folder_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("database");
-    let owner = somebody();
-    {
+    let (owner, other) = (somebody(), somebody());
+    let job = |change| Batch { job: Some(change), ..Batch::default() };
+    let version = {
         let storage = embedded(&path);
         // One job is due now, one waits for its next try.
-        let batch = Batch { jobs: vec![(1, 50), (2, 5_000)], ..Batch::default() };
-        storage.commit(owner, 0, batch).await.unwrap();
-        assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap().len(), 1);
+        storage.commit(other, 0, job(JobChange::Due(5_000))).await.unwrap();
+        let version = storage.commit(owner, 0, job(JobChange::Due(50))).await.unwrap();
+        assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap(), [owner]);
         assert!(storage.take_due(100, 120_100, 10).await.unwrap().is_empty(), "it is taken");
-    }
+        version
+    };
     for _ in 0..2 {
         let storage = embedded(&path);
-        let due = storage.take_due(100, 120_100, 10).await.unwrap();
-        assert_eq!(due.iter().map(|job| (job.job, job.due_ms)).collect::<Vec<_>>(), [(1, 50)]);
+        assert!(storage.take_due(49, 120_100, 10).await.unwrap().is_empty());
+        assert_eq!(storage.take_due(50, 120_100, 10).await.unwrap(), [owner]);
     }
-    let storage = embedded(&path);
     // A job that was finished or postponed afterwards is not restored.
-    let version = storage.version(owner).await.unwrap();
-    assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap().len(), 1);
-    let batch = Batch { jobs: vec![(1, 9_000)], done: vec![2], ..Batch::default() };
-    storage.commit(owner, version, batch).await.unwrap();
-    drop(storage);
-    let storage = embedded(&path);
-    assert!(storage.take_due(8_999, 120_100, 10).await.unwrap().is_empty());
-    assert_eq!(storage.take_due(9_000, 120_100, 10).await.unwrap().len(), 1);
+    for (version, change, due) in
+        [(version, JobChange::Due(9_000), vec![other, owner]), (version + 1, JobChange::Done, vec![other])]
+    {
+        let storage = embedded(&path);
+        assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap().len(), usize::from(due.len() == 2));
+        storage.commit(owner, version, job(change)).await.unwrap();
+        drop(storage);
+        assert_eq!(embedded(&path).take_due(9_000, 120_100, 10).await.unwrap(), due);
+    }
 }

@@ -6,7 +6,7 @@ use baton_keys::secret::random_bytes;
 use baton_memory::storage::{
     Batch, Pseudonym, Record, Space, Storage,
     embedded::{EmbeddedConfig, EmbeddedStorage},
-    postgres::{PostgresConfig, PostgresStorage},
+    postgres::PostgresStorage,
 };
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
@@ -23,14 +23,14 @@ pub(super) async fn storages() -> Vec<TestStorage> {
     let storage = Arc::new(embedded(&folder.path().join("database")));
     let mut storages = vec![TestStorage { name: "embedded", storage, folder }];
     if let Some(url) = new_database().await {
-        let storage = Arc::new(PostgresStorage::open(&PostgresConfig::new(url)).await.unwrap());
+        let storage = Arc::new(PostgresStorage::open(&url).await.unwrap());
         storages.push(TestStorage { name: "postgres", storage, folder: tempfile::tempdir().unwrap() });
     }
     storages
 }
 
 /// The URL of a superuser of a new database; `None` without a test server.
-pub(super) async fn new_database() -> Option<String> {
+pub(crate) async fn new_database() -> Option<String> {
     let url = server()?;
     let name = format!("test_{}", hex::encode(random_bytes::<8>()));
     let mut connection = PgConnection::connect(&url).await.unwrap();
@@ -45,7 +45,7 @@ pub(super) fn server() -> Option<String> {
     std::env::var("BATON_TEST_POSTGRES").ok()
 }
 
-pub(super) fn embedded(path: &Path) -> EmbeddedStorage {
+pub(crate) fn embedded(path: &Path) -> EmbeddedStorage {
     EmbeddedStorage::open(&EmbeddedConfig::new(path.to_owned())).unwrap()
 }
 

@@ -38,7 +38,7 @@ impl TurnContext<'_> {
             return Ok((Vec::new(), None, report));
         }
         if self.first_here
-            && let Err(error) = memory.begin_session(self.owner, self.place.clone()).await
+            && let Err(error) = memory.create_session(self.owner, self.place.clone()).await
         {
             // A session of another project than the request's sees nothing; the turn continues.
             tracing::warn!(%error, "a session was not made known to memory");
