@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use baton_proto::ids::BlobId;
 use baton_testnet::faults::Faults;
-use baton_walrus_client::{ShardCount, blob_id};
 use baton_walrus_store::PutCounts;
 use futures::StreamExt as _;
 use reqwest::{Client, Method, Response};
@@ -15,13 +14,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::common::{Running, open};
+use crate::common::{Running, id_of, open};
 
 const BLOB: &[u8] = b"0123456789";
-
-fn id_of(bytes: &[u8]) -> BlobId {
-    blob_id(bytes, ShardCount::TESTBED).unwrap()
-}
 
 struct Bench {
     _folder: TempDir,

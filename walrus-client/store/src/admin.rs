@@ -7,21 +7,20 @@ use std::time::Duration;
 
 use axum::{
     Json, Router,
-    body::Body,
     extract::{DefaultBodyLimit, Path, Query, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{get, put},
 };
 use baton_proto::{
-    ids::{BlobId, HeadIndexKey},
+    ids::BlobId,
     store::{BlobStore as _, StoreError},
 };
-use baton_walrus_client::{MAX_HEAD_BYTES, wire::reason};
+use baton_walrus_client::wire::reason;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{EmbeddedStore, EpochInfo, HeadIdentity, Usage, WriteError, answers::Refusal, blocking};
+use super::{EmbeddedStore, EpochInfo, Usage, answers::Refusal, blocking};
 
 /// Most blobs in one list: some megabytes of JSON.
 const MAX_LISTED: usize = 100_000;
@@ -33,7 +32,7 @@ pub struct Admin {
 }
 
 /// Counts of one blob's PUTs since the store was opened, lost answers included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PutCounts {
     /// PUTs that were stored or found stored.
     pub puts: u64,
@@ -51,21 +50,17 @@ impl EmbeddedStore {
     /// The hooks for tests as routes:
     /// - GET, PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`;
     /// - PUT `/admin/heads`;
-    /// - GET `/admin/puts` and `/admin/puts/{id}`;
     /// - GET `/admin/usage`;
     /// - GET and PUT `/admin/clock` (`?epochs=` or `?seconds=` move it forward).
     ///
     /// Any client that reaches them can change everything.
     ///
-    /// PUT `/admin/heads` skips the expiry and the rule of rising sequence numbers. With `?key=` (hex) it
-    /// also skips the validator, and takes the given `sequence` and `expires_ms` (by default 0 and never).
+    /// PUT `/admin/heads` skips the expiry and the rule of rising sequence numbers.
     pub fn admin_router(&self) -> Router {
         Router::new()
             .route("/admin/blobs", get(list_blobs))
             .route("/admin/blobs/{id}", get(read_blob).put(replace_blob).delete(remove_blob))
             .route("/admin/heads", put(force_head))
-            .route("/admin/puts", get(all_put_counts))
-            .route("/admin/puts/{id}", get(put_counts))
             .route("/admin/clock", get(clock).put(move_clock))
             .route("/admin/usage", get(usage))
             .layer(DefaultBodyLimit::max(self.inner.config.max_put_bytes))
@@ -80,8 +75,8 @@ impl Admin {
     /// [`StoreError`] when the quota or the disk refuses.
     pub async fn replace_blob(&self, id: BlobId, bytes: Vec<u8>) -> Result<bool, StoreError> {
         let inner = self.store.inner.clone();
-        let replaced = blocking(move || inner.disk.replace(id, inner.written(&bytes)?));
-        Ok(replaced.await.map_err(WriteError::from)?)
+        let replaced = blocking(move || inner.disk.replace(id, inner.spilled(None, &bytes)?));
+        Ok(replaced.await?)
     }
 
     /// Removes a blob. True when it was stored.
@@ -90,18 +85,7 @@ impl Admin {
     /// [`StoreError`] when the disk fails.
     pub async fn remove_blob(&self, id: BlobId) -> Result<bool, StoreError> {
         let inner = self.store.inner.clone();
-        Ok(blocking(move || inner.disk.remove(id)).await.map_err(WriteError::from)?)
-    }
-
-    /// Makes `id` serve the present bytes of `target`.
-    ///
-    /// # Errors
-    /// [`StoreError::NotFound`] when `target` is not stored.
-    pub async fn alias_blob(&self, id: BlobId, target: BlobId) -> Result<(), StoreError> {
-        let blob = self.store.open_blob(target).await.map_err(WriteError::from)?;
-        let bytes = blob.ok_or(StoreError::NotFound)?.bytes().await.map_err(WriteError::from)?;
-        self.replace_blob(id, bytes.ok_or(StoreError::NotFound)?.into()).await?;
-        Ok(())
+        Ok(blocking(move || inner.disk.remove(id)).await?)
     }
 
     /// IDs and lengths in bytes of at most 100,000 blobs, damaged ones included.
@@ -119,12 +103,6 @@ impl Admin {
         self.store.inner.put_counts().get(&id).copied().unwrap_or_default()
     }
 
-    /// Counts of PUTs since the store was opened, for at most 100,000 blobs, unordered.
-    #[must_use]
-    pub fn all_put_counts(&self) -> Vec<(BlobId, PutCounts)> {
-        self.store.inner.put_counts().iter().map(|(id, counts)| (*id, *counts)).collect()
-    }
-
     /// Moves the epochs' clock forward for good, and removes content that then is expired. Heads and tokens
     /// keep their time, since other clocks date them.
     ///
@@ -132,35 +110,18 @@ impl Admin {
     /// [`StoreError`] when the disk fails.
     pub async fn move_clock(&self, forward: Duration) -> Result<EpochInfo, StoreError> {
         let inner = self.store.inner.clone();
-        let epoch = blocking(move || inner.disk.move_clock(forward)).await.map_err(WriteError::from)?;
+        let epoch = blocking(move || inner.disk.move_clock(forward)).await?;
         self.store.collect_expired().await?;
         self.store.inner.clock_moved.notify_waiters();
         Ok(epoch)
     }
 
-    /// Stores any head record over any other. With `identity`, it need not be a valid record; otherwise the
-    /// validator names its key.
+    /// Stores a valid head record over any other.
     ///
     /// # Errors
     /// [`StoreError`] when it is too long or invalid, or the disk refuses.
-    pub async fn force_head(
-        &self,
-        record: Vec<u8>,
-        identity: Option<HeadIdentity>,
-    ) -> Result<(), StoreError> {
-        if record.len() > MAX_HEAD_BYTES {
-            let length = record.len() as u64;
-            return Err(StoreError::TooLarge { length, limit: MAX_HEAD_BYTES as u64 });
-        }
-        let Some(head) = identity else {
-            self.store.store_head(record.into(), true).await?;
-            return Ok(());
-        };
-        let inner = self.store.inner.clone();
-        let now_ms = inner.config.clock.now_ms();
-        Ok(blocking(move || inner.disk.put_head(head, &record, now_ms, true))
-            .await
-            .map_err(WriteError::from)?)
+    pub async fn force_head(&self, record: Vec<u8>) -> Result<(), StoreError> {
+        self.store.publish_head(record, true).await
     }
 }
 
@@ -172,7 +133,7 @@ struct BlobListItem {
     size: u64,
 }
 
-async fn list_blobs(State(admin): State<Admin>) -> Result<Response, AdminError> {
+async fn list_blobs(State(admin): State<Admin>) -> Result<Response, Refusal> {
     let blobs = admin.list_blobs().await?;
     let listed = blobs.into_iter().map(|(id, size)| BlobListItem { blob_id: id.to_string(), size });
     Ok(Json(listed.collect::<Vec<_>>()).into_response())
@@ -182,41 +143,22 @@ async fn replace_blob(
     State(admin): State<Admin>,
     Path(id): Path<String>,
     bytes: Bytes,
-) -> Result<Response, AdminError> {
+) -> Result<Response, Refusal> {
     let existed = admin.replace_blob(parse_id(&id)?, bytes.into()).await?;
     Ok(Json(serde_json::json!({ "existed": existed })).into_response())
 }
 
 /// The stored bytes of an ID, right or wrong, whatever the public routes answer.
-async fn read_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
+async fn read_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, Refusal> {
     let limit = admin.store.inner.config.max_put_bytes;
     Ok(admin.store.get(parse_id(&id)?, limit).await?.into_response())
 }
 
-async fn remove_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
+async fn remove_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, Refusal> {
     if admin.remove_blob(parse_id(&id)?).await? {
         return Ok(Json(serde_json::json!({ "existed": true })).into_response());
     }
     Err(StoreError::NotFound.into())
-}
-
-/// A blob and the counts of its PUTs.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct BlobPutCounts {
-    blob_id: String,
-    #[serde(flatten)]
-    counts: PutCounts,
-}
-
-async fn all_put_counts(State(admin): State<Admin>) -> Response {
-    let counted = admin.all_put_counts().into_iter();
-    let counted = counted.map(|(id, counts)| BlobPutCounts { blob_id: id.to_string(), counts });
-    Json(counted.collect::<Vec<_>>()).into_response()
-}
-
-async fn put_counts(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
-    Ok(Json(admin.put_counts(parse_id(&id)?)).into_response())
 }
 
 async fn clock(State(admin): State<Admin>) -> Response {
@@ -242,7 +184,7 @@ struct ClockQuery {
 async fn move_clock(
     State(admin): State<Admin>,
     Query(query): Query<ClockQuery>,
-) -> Result<Response, AdminError> {
+) -> Result<Response, Refusal> {
     let duration = admin.store.inner.config.epoch_duration;
     let to_next = Duration::from_millis(admin.store.epoch().until_next_ms);
     let epochs =
@@ -251,55 +193,27 @@ async fn move_clock(
     Ok(Json(admin.move_clock(forward).await?).into_response())
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ForceQuery {
-    key: Option<String>,
-    sequence: Option<u64>,
-    expires_ms: Option<u64>,
+async fn force_head(State(admin): State<Admin>, record: Bytes) -> Result<StatusCode, Refusal> {
+    admin.force_head(record.into()).await?;
+    Ok(StatusCode::OK)
 }
 
-async fn force_head(
-    State(admin): State<Admin>,
-    Query(query): Query<ForceQuery>,
-    record: Bytes,
-) -> Result<Response, AdminError> {
-    let identity = match query.key {
-        None => None,
-        Some(key) => Some(HeadIdentity {
-            key: HeadIndexKey::parse_hex(&key).map_err(|_| AdminError(Refusal::invalid_id()))?,
-            sequence: query.sequence.unwrap_or(0),
-            expires_ms: query.expires_ms.unwrap_or(u64::MAX),
-        }),
-    };
-    admin.force_head(record.into(), identity).await?;
-    Ok((StatusCode::OK, Body::empty()).into_response())
-}
-
-fn parse_id(text: &str) -> Result<BlobId, AdminError> {
-    text.parse().map_err(|_| AdminError(Refusal::invalid_id()))
+fn parse_id(text: &str) -> Result<BlobId, Refusal> {
+    text.parse().map_err(|_| Refusal::invalid_id())
 }
 
 /// A failed admin request. It serves tests on loopback, so its text is the store's own.
-struct AdminError(Refusal);
-
-impl From<StoreError> for AdminError {
+impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         let status = match error {
             StoreError::NotFound => {
                 let message = "the blob is not in the store";
-                return Self(Refusal::json(StatusCode::NOT_FOUND, reason::BLOB_NOT_FOUND, message));
+                return Self::json(StatusCode::NOT_FOUND, reason::BLOB_NOT_FOUND, message);
             }
             StoreError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             StoreError::Refused { .. } => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Self(Refusal::text(status, error.to_string()))
-    }
-}
-
-impl IntoResponse for AdminError {
-    fn into_response(self) -> Response {
-        self.0.into_response()
+        Self::text(status, error.to_string())
     }
 }

@@ -18,7 +18,10 @@ use baton_walrus_client::{
     },
 };
 
-use super::disk::{DiskError, Object, PurchaseOutcome, Term, made_up_id};
+use super::{
+    disk::{Object, PurchaseOutcome, Term, made_up_id},
+    error::OperationError,
+};
 
 /// Walrus bills encoded bytes in units of 1 MiB.
 const STORAGE_UNIT_BYTES: u64 = 1024 * 1024;
@@ -127,31 +130,50 @@ impl IntoResponse for Refusal {
     }
 }
 
-impl From<DiskError> for Refusal {
-    fn from(error: DiskError) -> Self {
+impl From<OperationError> for Refusal {
+    fn from(error: OperationError) -> Self {
+        let invalid_head =
+            |message: &'static str| Self::json(StatusCode::BAD_REQUEST, reason::INVALID_HEAD, message);
         match error {
-            DiskError::Superseded => Self::json(
+            OperationError::Id(_) => {
+                Self::text(StatusCode::PAYLOAD_TOO_LARGE, "too large for the store's number of shards")
+            }
+            OperationError::InvalidHead(why) => {
+                tracing::debug!(why, "a head record was refused");
+                invalid_head("the head record is not valid")
+            }
+            OperationError::ExpiredHead => invalid_head("the head record has expired"),
+            OperationError::TokenUsed => Self::auth(
+                StatusCode::TOO_MANY_REQUESTS,
+                reason::TOKEN_ALREADY_USED,
+                "the JWT token was already used",
+            ),
+            OperationError::TokensFull => {
+                tracing::warn!("{error}; a PUT was refused");
+                Self::internal("too many tokens are in use")
+            }
+            OperationError::Superseded => Self::json(
                 StatusCode::CONFLICT,
                 reason::HEAD_SUPERSEDED,
                 "a head record with this or a higher sequence number is stored",
             ),
-            DiskError::HeadsFull => {
+            OperationError::HeadsFull => {
                 Self::json(StatusCode::SERVICE_UNAVAILABLE, reason::HEAD_INDEX_FULL, "the head index is full")
             }
-            DiskError::Full { .. } => {
+            OperationError::Full { .. } => {
                 tracing::warn!(%error, "a blob was refused");
                 Self::internal("the storage quota is exhausted")
             }
-            DiskError::ObjectsFull => Self::internal("too many objects keep this blob"),
-            DiskError::BlobsFull => {
+            OperationError::ObjectsFull => Self::internal("too many objects keep this blob"),
+            OperationError::BlobsFull => {
                 tracing::warn!(%error, "a blob was refused");
                 Self::internal("the store lists as many blobs as it can")
             }
-            DiskError::NoRoom(_) => {
+            OperationError::NoRoom(_) => {
                 tracing::debug!(%error, "a request failed");
                 Self::internal("the store's disk has no room")
             }
-            DiskError::File(_) => {
+            OperationError::File(_) => {
                 tracing::error!(%error, "a request failed");
                 Self::internal("the store's disk failed")
             }

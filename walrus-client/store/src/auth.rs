@@ -11,12 +11,7 @@ use baton_walrus_client::wire::reason;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, errors::ErrorKind};
 use serde::Deserialize;
 
-use super::{
-    EmbeddedStore,
-    answers::Refusal,
-    disk::{DiskError, TokenError},
-    jwt_secret::JwtSecret,
-};
+use super::{EmbeddedStore, answers::Refusal, jwt_secret::JwtSecret};
 
 /// How long after its expiry a token is still accepted, for clocks that differ.
 const LEEWAY_S: u64 = 60;
@@ -153,23 +148,6 @@ impl Claim {
 
 fn invalid_epochs() -> Refusal {
     precondition("INVALID_EPOCHS", "the epochs field in the query does not match the token")
-}
-
-impl From<TokenError> for Refusal {
-    fn from(error: TokenError) -> Self {
-        match error {
-            TokenError::Used => Self::auth(
-                StatusCode::TOO_MANY_REQUESTS,
-                reason::TOKEN_ALREADY_USED,
-                "the JWT token was already used",
-            ),
-            TokenError::Full => {
-                tracing::warn!("{error}; a PUT was refused");
-                Self::internal("too many tokens are in use")
-            }
-            TokenError::Disk(error) => DiskError::into(error),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ pub const MAX_OBJECTS_PER_BLOB: usize = 1_000;
 /// Most blob IDs computed at once, given as many cores. Each uses one core fully, and up to 110 MB at 1000
 /// shards.
 pub(super) const MAX_ID_COMPUTATIONS: usize = 8;
-/// Memory for received quilt patches, in KiB: two of the largest and some more. Further quilts wait.
+/// Memory for received forms of quilts and their patches, in KiB: of one of the largest and some more. Further
+/// quilts wait.
 pub(super) const QUILT_PATCHES_KIB: usize = 256 * 1024;
 /// Memory for whole quilts during encoding or a patch read, in KiB. A larger quilt is refused: one large
 /// patch among many small ones makes a quilt far larger than its patches.

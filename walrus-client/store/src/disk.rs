@@ -54,6 +54,7 @@ use baton_proto::ids::BlobId;
 use super::{
     clock::{Clock, EpochInfo, Epochs},
     config::{MAX_BLOBS, MAX_OBJECTS, MAX_OBJECTS_PER_BLOB},
+    error::OperationError,
 };
 use blob_locks::BlobLocks;
 pub use collect::CollectionReport;
@@ -61,42 +62,16 @@ use collect::Collections;
 pub use damage::{Damage, DamageKind};
 use files::Folder;
 pub(super) use files::{BlobFile, CHUNK_BYTES, FileKey, Writer};
-use health::{WriteHealth, is_no_room};
+use health::WriteHealth;
 use load::INDEX_FILES;
 pub use open::{CheckReport, check};
 use record::{Entry, EntryKey, Record};
 pub(super) use record::{Object, made_up_id};
 use state::{BlobSlot, IndexState};
-pub(super) use tokens::TokenError;
 use trailer::Trailer;
 
 /// Tries of a read whose file is replaced after the index lookup.
 const READ_ATTEMPTS: u32 = 5;
-
-/// The reason why a disk operation failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DiskError {
-    #[error("the storage quota of {quota} bytes is exhausted")]
-    Full { quota: u64 },
-    #[error("the store lists {MAX_BLOBS} blobs or {MAX_OBJECTS} objects already")]
-    BlobsFull,
-    #[error("a blob has {MAX_OBJECTS_PER_BLOB} objects already")]
-    ObjectsFull,
-    #[error("the head index is full")]
-    HeadsFull,
-    #[error("a head record with this or a higher sequence number is stored")]
-    Superseded,
-    #[error("the store's disk has no room: {0}; free some, and the store goes on by itself")]
-    NoRoom(io::Error),
-    #[error("the store's files failed: {0}")]
-    File(io::Error),
-}
-
-impl From<io::Error> for DiskError {
-    fn from(error: io::Error) -> Self {
-        if is_no_room(&error) { Self::NoRoom(error) } else { Self::File(error) }
-    }
-}
 
 /// The conditions of a PUT.
 #[derive(Debug, Clone, Copy)]
@@ -167,7 +142,7 @@ impl Disk {
     }
 
     /// Moves the epochs' clock forward for good.
-    pub(super) fn move_clock(&self, forward: Duration) -> Result<EpochInfo, DiskError> {
+    pub(super) fn move_clock(&self, forward: Duration) -> Result<EpochInfo, OperationError> {
         {
             let mut epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
             let moved = epochs.moved(forward);
@@ -180,12 +155,17 @@ impl Disk {
     }
 
     /// A file for the bytes of a blob. It is removed again unless [`Self::put`] takes it.
-    pub(super) fn create_file(&self) -> Result<Writer, DiskError> {
+    pub(super) fn create_file(&self) -> Result<Writer, OperationError> {
         Ok(self.health.note(self.folder.create(self.next_number(), self.health.clone()))?)
     }
 
     /// Stores the written bytes under their ID, which the caller has computed.
-    pub(super) fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<PurchaseOutcome, DiskError> {
+    pub(super) fn put(
+        &self,
+        id: BlobId,
+        writer: Writer,
+        term: Term,
+    ) -> Result<PurchaseOutcome, OperationError> {
         let _lock = self.blob_locks.lock(id);
         let EpochInfo { epoch, .. } = self.epoch();
         let (mut objects, bought) = self.objects(id)?;
@@ -198,7 +178,7 @@ impl Disk {
         }
         let over: Vec<Object> = objects.extract_if(.., |object| object.end <= epoch).collect();
         if objects.len() >= MAX_OBJECTS_PER_BLOB {
-            return Err(DiskError::ObjectsFull);
+            return Err(OperationError::ObjectsFull);
         }
         let number = self.next_number();
         let Term { permanent, share: shared, .. } = term;
@@ -209,7 +189,7 @@ impl Disk {
     }
 
     /// The objects of a blob, and the number ever bought.
-    fn objects(&self, id: BlobId) -> Result<(Vec<Object>, u64), DiskError> {
+    fn objects(&self, id: BlobId) -> Result<(Vec<Object>, u64), OperationError> {
         Ok(self.record(id)?.map_or_else(Default::default, |record| (record.objects, record.bought)))
     }
 
@@ -222,7 +202,7 @@ impl Disk {
         objects: Vec<Object>,
         bought: u64,
         over: &[Object],
-    ) -> Result<bool, DiskError> {
+    ) -> Result<bool, OperationError> {
         let reserved = self.reserve(id, writer.length())?;
         let number = u128::from(self.next_number()) << 64 | u128::from(rand::random::<u64>());
         let file = writer.key(number);
@@ -246,17 +226,17 @@ impl Disk {
     }
 
     /// Reserves room for a blob within the limits, until the result is dropped.
-    fn reserve(&self, id: BlobId, length: u64) -> Result<Reservation<'_>, DiskError> {
+    fn reserve(&self, id: BlobId, length: u64) -> Result<Reservation<'_>, OperationError> {
         let mut state = self.state();
         let old = state.table.blobs.get(&id.0).map(|slot| slot.file.length);
         let (bytes, blobs) = (length.saturating_sub(old.unwrap_or(0)), usize::from(old.is_none()));
         let total = state.table.bytes + state.reserved_bytes + bytes;
         if let Some(quota) = self.quota.filter(|quota| total > *quota) {
-            return Err(DiskError::Full { quota });
+            return Err(OperationError::Full { quota });
         }
         let listed = state.table.blobs.len() + state.reserved_blobs + blobs;
         if listed > MAX_BLOBS || state.table.objects.len() >= MAX_OBJECTS {
-            return Err(DiskError::BlobsFull);
+            return Err(OperationError::BlobsFull);
         }
         state.reserved_bytes += bytes;
         state.reserved_blobs += blobs;
@@ -269,7 +249,7 @@ impl Disk {
     }
 
     /// A blob's record, or `None` when there is none or neither index nor file has it whole.
-    fn record(&self, id: BlobId) -> Result<Option<Record>, DiskError> {
+    fn record(&self, id: BlobId) -> Result<Option<Record>, OperationError> {
         let Some(slot) = self.slot(id) else { return Ok(None) };
         let key = EntryKey::Blob(id);
         if let Some(value) = self.index().read(key.parts())?
@@ -286,7 +266,7 @@ impl Disk {
 
     /// A blob that is alive in this epoch, or `None` when it is absent, expired or corrupt. This verifies
     /// only the hashes of its bytes.
-    pub(super) fn open_blob(&self, id: BlobId) -> Result<Option<BlobFile>, DiskError> {
+    pub(super) fn open_blob(&self, id: BlobId) -> Result<Option<BlobFile>, OperationError> {
         for _ in 0..READ_ATTEMPTS {
             let epoch = self.epoch().epoch;
             let Some(slot) = self.slot(id).filter(|slot| slot.last_end > epoch) else { return Ok(None) };
@@ -303,13 +283,13 @@ impl Disk {
     }
 
     /// Length of a blob that is alive in this epoch.
-    pub(super) fn length(&self, id: BlobId) -> Result<Option<u64>, DiskError> {
+    pub(super) fn length(&self, id: BlobId) -> Result<Option<u64>, OperationError> {
         let epoch = self.epoch().epoch;
         Ok(self.slot(id).filter(|slot| slot.last_end > epoch).map(|slot| slot.file.length))
     }
 
     /// The blob of an object, or of the shared object made from one, that is alive in this epoch.
-    pub(super) fn resolve_object(&self, object: [u8; 32]) -> Result<Option<BlobId>, DiskError> {
+    pub(super) fn resolve_object(&self, object: [u8; 32]) -> Result<Option<BlobId>, OperationError> {
         let id = self.state().table.objects.get(&object).copied();
         let Some(id) = id.map(BlobId) else { return Ok(None) };
         let Some(record) = self.record(id)? else { return Ok(None) };
@@ -318,7 +298,7 @@ impl Disk {
     }
 
     /// Waits until every entry written so far is on disk.
-    pub(super) fn flush(&self) -> Result<(), DiskError> {
+    pub(super) fn flush(&self) -> Result<(), OperationError> {
         let synced = self.records.commit(|| {
             EntryDatabase::sync(&self.index_path, INDEX_FILES)
                 .inspect_err(|_| self.index().note_failed_sync())
@@ -332,7 +312,7 @@ impl Disk {
         index: &EntryDatabase,
         id: BlobId,
         record: Record,
-    ) -> Result<Option<FileKey>, DiskError> {
+    ) -> Result<Option<FileKey>, OperationError> {
         let entry = Entry::Blob(id, record);
         self.write(index, &[entry.put(self.next_number())])?;
         let Entry::Blob(_, record) = entry else { unreachable!("made above") };
@@ -340,14 +320,14 @@ impl Disk {
     }
 
     /// Removes a blob from the index. Returns its file, for [`Self::forget_removed`] after a flush.
-    fn remove_blob(&self, index: &EntryDatabase, id: BlobId) -> Result<Option<FileKey>, DiskError> {
+    fn remove_blob(&self, index: &EntryDatabase, id: BlobId) -> Result<Option<FileKey>, OperationError> {
         let removed = Entry::Removed(id).put(self.next_number());
         self.write(index, &[EntryKey::Blob(id).removal(), removed])?;
         Ok(self.state().table.remove_blob(id))
     }
 
     /// Removes heads or tokens from the index.
-    fn forget(&self, index: &EntryDatabase, keys: &[EntryKey]) -> Result<(), DiskError> {
+    fn forget(&self, index: &EntryDatabase, keys: &[EntryKey]) -> Result<(), OperationError> {
         if !keys.is_empty() {
             let changes: Vec<_> = keys.iter().map(|key| key.removal()).collect();
             self.write(index, &changes)?;
@@ -356,7 +336,7 @@ impl Disk {
         Ok(())
     }
 
-    fn write(&self, index: &EntryDatabase, changes: &[Change]) -> Result<(), DiskError> {
+    fn write(&self, index: &EntryDatabase, changes: &[Change]) -> Result<(), OperationError> {
         // SQLite tells a full disk by the one errno `ENOSPC`; a quota and a limit on file sizes have others.
         let written = index.write(changes).map_err(|error| self.probe().err().unwrap_or(error));
         Ok(self.health.note(written)?)
@@ -387,7 +367,7 @@ impl Disk {
 
     /// Admin: puts other bytes under an ID. Its objects stay; without any, it gets one that never ends. True
     /// when it existed.
-    pub(super) fn replace(&self, id: BlobId, writer: Writer) -> Result<bool, DiskError> {
+    pub(super) fn replace(&self, id: BlobId, writer: Writer) -> Result<bool, OperationError> {
         let _lock = self.blob_locks.lock(id);
         let (mut objects, bought) = self.objects(id)?;
         if objects.is_empty() {
@@ -398,7 +378,7 @@ impl Disk {
     }
 
     /// Admin: removes a blob. True when it existed.
-    pub(super) fn remove(&self, id: BlobId) -> Result<bool, DiskError> {
+    pub(super) fn remove(&self, id: BlobId) -> Result<bool, OperationError> {
         let file = {
             let _lock = self.blob_locks.lock(id);
             let (objects, _) = self.objects(id)?;
@@ -451,7 +431,7 @@ impl Disk {
     }
 
     /// The index, in a state that accepts entries.
-    fn writable(&self) -> Result<MutexGuard<'_, EntryDatabase>, DiskError> {
+    fn writable(&self) -> Result<MutexGuard<'_, EntryDatabase>, OperationError> {
         let mut index = self.index();
         self.health.note(index.settle())?;
         Ok(index)

@@ -9,7 +9,8 @@ use futures::stream;
 
 use super::{
     EmbeddedStore, blocking,
-    disk::{BlobFile, CHUNK_BYTES, DiskError},
+    disk::{BlobFile, CHUNK_BYTES},
+    error::OperationError,
 };
 
 /// A stored blob with verified hashes.
@@ -23,7 +24,7 @@ pub(super) struct OpenBlob {
 
 impl EmbeddedStore {
     /// Opens a blob; `None` when it is absent, expired or visibly corrupt without reading on.
-    pub(super) async fn open_blob(&self, id: BlobId) -> Result<Option<OpenBlob>, DiskError> {
+    pub(super) async fn open_blob(&self, id: BlobId) -> Result<Option<OpenBlob>, OperationError> {
         let inner = self.inner.clone();
         blocking(move || {
             let Some(file) = inner.disk.open_blob(id)? else { return Ok(None) };
@@ -52,7 +53,7 @@ impl OpenBlob {
 
     /// A body of `length` bytes from `first` on. `None` when its first chunk is corrupt. A later corrupt
     /// chunk breaks the body, and no byte of that chunk is sent.
-    pub(super) async fn body(&self, first: u64, length: u64) -> Result<Option<Body>, DiskError> {
+    pub(super) async fn body(&self, first: u64, length: u64) -> Result<Option<Body>, OperationError> {
         debug_assert!(first + length <= self.length());
         if let Some(small) = &self.small {
             return Ok(Some(slice(small, first, length).into()));
@@ -88,7 +89,7 @@ impl OpenBlob {
     }
 
     /// The whole blob in memory, or `None` when it is corrupt.
-    pub(super) async fn bytes(&self) -> Result<Option<Bytes>, DiskError> {
+    pub(super) async fn bytes(&self) -> Result<Option<Bytes>, OperationError> {
         if let Some(small) = &self.small {
             return Ok(Some(small.clone()));
         }
@@ -109,7 +110,7 @@ impl OpenBlob {
         .await
     }
 
-    async fn chunk(&self, number: u64) -> Result<Option<Bytes>, DiskError> {
+    async fn chunk(&self, number: u64) -> Result<Option<Bytes>, OperationError> {
         let (id, file) = (self.id, self.file.clone());
         let chunk = blocking(move || file.chunk(number)).await?;
         if chunk.is_none() {

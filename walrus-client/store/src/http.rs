@@ -19,7 +19,7 @@ use axum::{
 use baton_proto::ids::HeadIndexKey;
 use baton_walrus_client::{MAX_HEAD_BYTES, SHARDS_HEADER, wire::reason};
 
-use super::{EmbeddedStore, WriteError, answers::Refusal};
+use super::{EmbeddedStore, answers::Refusal};
 
 /// Largest body of a concatenation's POST, in bytes: 1,024 IDs are below 80 KB.
 const MAX_CONCAT_BODY_BYTES: usize = 128 * 1024;
@@ -96,24 +96,6 @@ fn bad_path(name: &str) -> Refusal {
 fn blob_not_found() -> Refusal {
     let message = "the requested blob ID does not exist on Walrus, ensure that it was entered correctly";
     Refusal::json(StatusCode::NOT_FOUND, reason::BLOB_NOT_FOUND, message)
-}
-
-impl From<WriteError> for Refusal {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Id(_) => {
-                Self::text(StatusCode::PAYLOAD_TOO_LARGE, "too large for the store's number of shards")
-            }
-            WriteError::Disk(error) => error.into(),
-            WriteError::InvalidHead(why) => {
-                tracing::debug!(why, "a head record was refused");
-                Self::json(StatusCode::BAD_REQUEST, reason::INVALID_HEAD, "the head record is not valid")
-            }
-            WriteError::ExpiredHead => {
-                Self::json(StatusCode::BAD_REQUEST, reason::INVALID_HEAD, "the head record has expired")
-            }
-        }
-    }
 }
 
 async fn put_head(

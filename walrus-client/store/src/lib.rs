@@ -43,6 +43,7 @@ mod clock;
 mod config;
 mod disk;
 mod download;
+mod error;
 mod http;
 mod jwt_secret;
 mod range;
@@ -59,7 +60,7 @@ use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
 };
-use baton_walrus_client::{BlobIdError, BlobSourceError, MAX_HEAD_BYTES, ShardCount};
+use baton_walrus_client::{MAX_HEAD_BYTES, ShardCount};
 use bytes::Bytes;
 use tokio::{
     net::TcpListener,
@@ -77,7 +78,8 @@ pub use config::{
     MAX_QUILT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, OpenError, ServeError, ValidateHead,
 };
 pub use disk::{CheckReport, CollectionReport, Damage, DamageKind, Usage, check};
-use disk::{Disk, DiskError, PurchaseOutcome, Term};
+use disk::{Disk, PurchaseOutcome, Term};
+use error::OperationError;
 pub use jwt_secret::{JwtSecret, JwtSecretError};
 
 /// For fuzz targets only: the parser of untrusted text.
@@ -134,19 +136,6 @@ impl std::fmt::Debug for EmbeddedStore {
     }
 }
 
-/// The reason why a blob or head was not stored.
-#[derive(Debug, thiserror::Error)]
-enum WriteError {
-    #[error(transparent)]
-    Id(#[from] BlobIdError),
-    #[error(transparent)]
-    Disk(#[from] DiskError),
-    #[error("the head record is not valid: {0}")]
-    InvalidHead(String),
-    #[error("the head record has expired")]
-    ExpiredHead,
-}
-
 impl EmbeddedStore {
     /// Opens or creates the store, and reads every byte (some seconds for gigabytes). Fixes crash remains
     /// and damage, and removes expired blobs. Blocking: call it before the runtime is busy, or on a blocking
@@ -159,7 +148,9 @@ impl EmbeddedStore {
         match disk.collect() {
             Ok(collected) => log_collected(collected),
             // The store still serves its content, and reports that it stores nothing.
-            Err(error @ DiskError::NoRoom(_)) => tracing::warn!(%error, "expired blobs could not be removed"),
+            Err(error @ OperationError::NoRoom(_)) => {
+                tracing::warn!(%error, "expired blobs could not be removed")
+            }
             Err(error) => {
                 return Err(OpenError::Collect { path: config.path.clone(), cause: error.to_string() });
             }
@@ -227,7 +218,7 @@ impl EmbeddedStore {
     /// [`StoreError::OutcomeUnknown`] when the disk fails.
     pub async fn collect_expired(&self) -> Result<CollectionReport, StoreError> {
         let inner = self.inner.clone();
-        let collected = blocking(move || inner.disk.collect()).await.map_err(WriteError::from)?;
+        let collected = blocking(move || inner.disk.collect()).await?;
         log_collected(collected);
         Ok(collected)
     }
@@ -320,24 +311,24 @@ impl EmbeddedStore {
         blocking(move || inner.disk.flush()).await.map_err(|error| ServeError::Flush(error.to_string()))
     }
 
-    async fn blob_length(&self, id: BlobId) -> Result<Option<u64>, DiskError> {
+    async fn blob_length(&self, id: BlobId) -> Result<Option<u64>, OperationError> {
         let inner = self.inner.clone();
         blocking(move || inner.disk.length(id)).await
     }
 
-    async fn resolve_object(&self, object: [u8; 32]) -> Result<Option<BlobId>, DiskError> {
+    async fn resolve_object(&self, object: [u8; 32]) -> Result<Option<BlobId>, OperationError> {
         let inner = self.inner.clone();
         blocking(move || inner.disk.resolve_object(object)).await
     }
 
     /// Validates and stores a head record of at most [`MAX_HEAD_BYTES`] (the caller checks).
-    async fn store_head(&self, record: Bytes, force: bool) -> Result<HeadIdentity, WriteError> {
+    async fn store_head(&self, record: Bytes, force: bool) -> Result<HeadIdentity, OperationError> {
         let inner = self.inner.clone();
         blocking(move || {
-            let head = (inner.validate_head)(&record).map_err(WriteError::InvalidHead)?;
+            let head = (inner.validate_head)(&record).map_err(OperationError::InvalidHead)?;
             let now_ms = inner.config.clock.now_ms();
             if head.expires_ms <= now_ms && !force {
-                return Err(WriteError::ExpiredHead);
+                return Err(OperationError::ExpiredHead);
             }
             inner.disk.put_head(head, &record, now_ms, force)?;
             Ok(head)
@@ -345,7 +336,16 @@ impl EmbeddedStore {
         .await
     }
 
-    async fn load_head(&self, key: HeadIndexKey) -> Result<Option<Vec<u8>>, DiskError> {
+    async fn publish_head(&self, record: Vec<u8>, force: bool) -> Result<(), StoreError> {
+        if record.len() > MAX_HEAD_BYTES {
+            let length = record.len() as u64;
+            return Err(StoreError::TooLarge { length, limit: MAX_HEAD_BYTES as u64 });
+        }
+        self.store_head(record.into(), force).await?;
+        Ok(())
+    }
+
+    async fn load_head(&self, key: HeadIndexKey) -> Result<Option<Vec<u8>>, OperationError> {
         let inner = self.inner.clone();
         blocking(move || inner.disk.head(key, inner.config.clock.now_ms())).await
     }
@@ -385,7 +385,7 @@ impl BlobStore for EmbeddedStore {
             }
             let term =
                 Term { permanent: options.permanent, force: false, share: false, epochs: options.epochs };
-            let (blob_id, stored) = self.store_bytes(bytes.into(), term, None).await?;
+            let (blob_id, stored) = self.store_bytes(&bytes, term, None).await?;
             let (newly_created, object) = match stored {
                 PurchaseOutcome::New(object) => (true, object),
                 PurchaseOutcome::AlreadyCertified(object) => (false, object),
@@ -396,43 +396,28 @@ impl BlobStore for EmbeddedStore {
 
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
         Box::pin(async move {
-            let blob = self.open_blob(id).await.map_err(read_error)?.ok_or(StoreError::NotFound)?;
+            let blob =
+                self.open_blob(id).await.map_err(OperationError::of_read)?.ok_or(StoreError::NotFound)?;
             if blob.length() > limit as u64 {
                 return Err(StoreError::TooLarge { length: blob.length(), limit: limit as u64 });
             }
-            let bytes = blob.bytes().await.map_err(read_error)?.ok_or(StoreError::NotFound)?;
+            let bytes = blob.bytes().await.map_err(OperationError::of_read)?.ok_or(StoreError::NotFound)?;
             Ok(bytes.into())
         })
     }
 
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
-        Box::pin(async move { Ok(self.open_blob(id).await.map_err(read_error)?.is_some()) })
+        Box::pin(async move { Ok(self.open_blob(id).await.map_err(OperationError::of_read)?.is_some()) })
     }
 }
 
 impl HeadIndex for EmbeddedStore {
     fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            if record.len() > MAX_HEAD_BYTES {
-                let length = record.len() as u64;
-                return Err(StoreError::TooLarge { length, limit: MAX_HEAD_BYTES as u64 });
-            }
-            self.store_head(record.into(), false).await?;
-            Ok(())
-        })
+        Box::pin(self.publish_head(record, false))
     }
 
     fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
-        Box::pin(async move { self.load_head(key).await.map_err(read_error) })
-    }
-}
-
-impl From<BlobSourceError> for WriteError {
-    fn from(error: BlobSourceError) -> Self {
-        match error {
-            BlobSourceError::TooLarge(error) => Self::Id(error),
-            BlobSourceError::Read(error) => Self::Disk(error.into()),
-        }
+        Box::pin(async move { self.load_head(key).await.map_err(OperationError::of_read) })
     }
 }
 
@@ -440,37 +425,5 @@ fn log_collected(collected: CollectionReport) {
     let CollectionReport { blobs, bytes, objects } = collected;
     if objects > 0 {
         tracing::info!(blobs, bytes, objects, "blobs whose epochs are over were removed");
-    }
-}
-
-fn unavailable(error: &dyn std::error::Error) -> StoreError {
-    StoreError::Unavailable { reason: error.to_string(), retry_after: None }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
-fn read_error(error: DiskError) -> StoreError {
-    unavailable(&error)
-}
-
-impl From<WriteError> for StoreError {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Id(BlobIdError::TooLarge { length, limit, .. }) => Self::TooLarge { length, limit },
-            WriteError::Disk(DiskError::Superseded) => Self::HeadSuperseded,
-            WriteError::Disk(
-                error @ (DiskError::Full { .. }
-                | DiskError::BlobsFull
-                | DiskError::HeadsFull
-                | DiskError::ObjectsFull
-                | DiskError::NoRoom(_)),
-            ) => unavailable(&error),
-            // The written bytes may be in the system's buffers and reach the disk later.
-            WriteError::Disk(error @ DiskError::File(_)) => {
-                Self::OutcomeUnknown { reason: error.to_string() }
-            }
-            WriteError::InvalidHead(_) | WriteError::ExpiredHead => {
-                Self::Refused { reason: error.to_string() }
-            }
-        }
     }
 }

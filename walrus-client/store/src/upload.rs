@@ -1,21 +1,22 @@
 //! Receives the bytes of a blob: chunk by chunk into a file, with memory for one chunk.
 
-use std::{io, sync::Arc};
+use std::io;
 
 use baton_proto::ids::BlobId;
-use baton_walrus_client::{BlobSource, blob_id, blob_id_of};
-use bytes::Bytes;
+use baton_walrus_client::{BlobSource, blob_id_of};
 
 use super::{
-    EmbeddedInner, EmbeddedStore, PutPermits, WriteError, acquire, blocking,
+    EmbeddedInner, EmbeddedStore, PutPermits, acquire, blocking,
     disk::{CHUNK_BYTES, PurchaseOutcome, Term, Writer},
+    error::OperationError,
 };
 
 /// An incomplete blob. Dropping it before [`Self::store`] removes all of it.
 pub(super) struct Upload {
     store: EmbeddedStore,
-    /// At most one chunk. The whole blob, while there is no file.
+    /// At most one chunk.
     pending: Vec<u8>,
+    /// The file, from the first full chunk on.
     writer: Option<Writer>,
     length: u64,
 }
@@ -33,12 +34,18 @@ impl Upload {
     }
 
     /// Takes the next bytes.
-    pub(super) async fn push(&mut self, mut bytes: &[u8]) -> Result<(), WriteError> {
+    pub(super) async fn push(&mut self, mut bytes: &[u8]) -> Result<(), OperationError> {
         self.length += bytes.len() as u64;
         while !bytes.is_empty() {
-            // Only now, so that a blob of exactly one chunk never gets here.
             if self.pending.len() == CHUNK_BYTES {
-                self.spill().await?;
+                let (inner, writer) = (self.store.inner.clone(), self.writer.take());
+                let mut chunk = std::mem::take(&mut self.pending);
+                let written = blocking(move || {
+                    let writer = inner.spilled(writer, &chunk)?;
+                    chunk.clear();
+                    Ok::<_, OperationError>((Some(writer), chunk))
+                });
+                (self.writer, self.pending) = written.await?;
             }
             let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.pending.len()));
             self.pending.extend_from_slice(now);
@@ -47,39 +54,22 @@ impl Upload {
         Ok(())
     }
 
-    /// Writes the pending bytes to the file.
-    async fn spill(&mut self) -> Result<(), WriteError> {
-        let (writer, mut chunk) = (self.writer.take(), std::mem::take(&mut self.pending));
-        let inner = self.store.inner.clone();
-        let (writer, chunk) = blocking(move || {
-            let mut writer = writer.map_or_else(|| inner.disk.create_file(), Ok)?;
-            writer.write(&chunk).map_err(super::DiskError::from)?;
-            chunk.clear();
-            Ok::<_, WriteError>((writer, chunk))
-        })
-        .await?;
-        (self.writer, self.pending) = (Some(writer), chunk);
-        Ok(())
-    }
-
     /// Computes the ID and stores the blob. The work holds `permits` until it ends, even if the caller is
     /// dropped.
     pub(super) async fn store(
-        mut self,
+        self,
         term: Term,
         permits: Option<PutPermits>,
-    ) -> Result<(BlobId, PurchaseOutcome), WriteError> {
-        if self.writer.is_none() {
-            return self.store.store_bytes(self.pending.into(), term, permits).await;
-        }
-        self.spill().await?;
-        let Self { store, writer: Some(writer), .. } = self else { unreachable!("spilling makes the file") };
+    ) -> Result<(BlobId, PurchaseOutcome), OperationError> {
+        let Self { store, pending, writer, .. } = self;
         let computing = acquire(&store.inner.id_computations).await;
-        let inner = store.inner.clone();
         blocking(move || {
+            let inner = &store.inner;
+            let writer = inner.spilled(writer, &pending)?;
             let id = blob_id_of(&UploadSource(&writer), inner.config.shards)?;
             drop(computing);
-            let stored = inner.put(id, writer, term)?;
+            let stored = inner.disk.put(id, writer, term)?;
+            inner.count_put(id, stored);
             drop(permits);
             Ok((id, stored))
         })
@@ -88,45 +78,25 @@ impl Upload {
 }
 
 impl EmbeddedStore {
-    /// Stores a blob in memory: computes its ID before anything is written.
+    /// Stores a blob in memory.
     pub(super) async fn store_bytes(
         &self,
-        bytes: Bytes,
+        bytes: &[u8],
         term: Term,
         permits: Option<PutPermits>,
-    ) -> Result<(BlobId, PurchaseOutcome), WriteError> {
-        let permits = Arc::new(permits);
-        let computing = acquire(&self.inner.id_computations).await;
-        let (inner, held) = (self.inner.clone(), permits.clone());
-        let (id, bytes) = blocking(move || {
-            let id = blob_id(&bytes, inner.config.shards)?;
-            drop((computing, held));
-            Ok::<_, WriteError>((id, bytes))
-        })
-        .await?;
-        let inner = self.inner.clone();
-        blocking(move || {
-            let stored = inner.put(id, inner.written(&bytes)?, term)?;
-            drop(permits);
-            Ok((id, stored))
-        })
-        .await
+    ) -> Result<(BlobId, PurchaseOutcome), OperationError> {
+        let mut upload = Upload::new(self.clone(), bytes.len() as u64);
+        upload.push(bytes).await?;
+        upload.store(term, permits).await
     }
 }
 
 impl EmbeddedInner {
-    /// A file with these bytes. Blocking.
-    pub(super) fn written(&self, bytes: &[u8]) -> Result<Writer, super::DiskError> {
-        let mut writer = self.disk.create_file()?;
+    /// A file with these further bytes. Blocking.
+    pub(super) fn spilled(&self, writer: Option<Writer>, bytes: &[u8]) -> Result<Writer, OperationError> {
+        let mut writer = writer.map_or_else(|| self.disk.create_file(), Ok)?;
         bytes.chunks(CHUNK_BYTES).try_for_each(|chunk| writer.write(chunk))?;
         Ok(writer)
-    }
-
-    /// Stores a written file, and notes it. Blocking.
-    fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<PurchaseOutcome, super::DiskError> {
-        let stored = self.disk.put(id, writer, term)?;
-        self.count_put(id, stored);
-        Ok(stored)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use baton_proto::ids::BlobId;
 
-use super::{Disk, DiskError, FileKey};
+use super::{super::error::OperationError, Disk, FileKey};
 
 /// Blobs whose files are removed after one flush.
 const BATCH: usize = 256;
@@ -50,7 +50,7 @@ impl Disk {
     /// Removes every object that has expired in this epoch, and every blob without another object.
     ///
     /// Other writers continue meanwhile. A blob that is bought again just now stays.
-    pub(crate) fn collect(&self) -> Result<CollectionReport, DiskError> {
+    pub(crate) fn collect(&self) -> Result<CollectionReport, OperationError> {
         let epoch = self.epoch().epoch;
         let mut collected = CollectionReport::default();
         let mut files = Vec::new();
@@ -84,7 +84,7 @@ impl Disk {
         id: BlobId,
         epoch: u64,
         collected: &mut CollectionReport,
-    ) -> Result<Option<FileKey>, DiskError> {
+    ) -> Result<Option<FileKey>, OperationError> {
         let _lock = self.blob_locks.lock(id);
         let Some(slot) = self.slot(id) else { return Ok(None) };
         let mut record = self.record(id)?;
@@ -95,7 +95,7 @@ impl Disk {
         // A blob with an unreadable record still ends with its last object.
         let file = if slot.last_end <= epoch {
             let removed = self.remove_blob(&index, id).or_else(|error| {
-                if !matches!(error, DiskError::NoRoom(_)) {
+                if !matches!(error, OperationError::NoRoom(_)) {
                     return Err(error);
                 }
                 // If the index has no room for the removal, the expired file makes room first.

@@ -360,5 +360,4 @@ impl BlobFile {
 }
 
 #[cfg(test)]
-#[path = "files_tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::super::config::OpenError;
+use super::super::{config::OpenError, error::is_no_room};
 
 /// Time between two attempts to write while writing fails.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,12 +22,6 @@ pub(crate) struct WriteHealth {
 struct HealthState {
     failure: Option<String>,
     probed: Option<Instant>,
-}
-
-/// Whether an error means a full disk, which recovers by itself once there is room.
-pub(super) fn is_no_room(error: &io::Error) -> bool {
-    use io::ErrorKind as Kind;
-    matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge)
 }
 
 impl OpenError {

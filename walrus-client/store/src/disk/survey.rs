@@ -55,15 +55,12 @@ struct Surveyor<'a> {
     unnamed: HashMap<[u8; 32], Vec<Trailer>>,
     /// Files in the index with damaged trailers.
     bad_trailers: HashSet<u128>,
-    /// Blobs whose several files were compared.
-    compared: HashSet<[u8; 32]>,
 }
 
 /// Checks every file in the folder.
 pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> io::Result<Survey> {
-    let (unnamed, bad_trailers, compared) = (HashMap::new(), HashSet::new(), HashSet::new());
-    let mut surveyor =
-        Surveyor { folder, index, damages, survey: Survey::default(), unnamed, bad_trailers, compared };
+    let (unnamed, bad_trailers) = (HashMap::new(), HashSet::new());
+    let mut surveyor = Surveyor { folder, index, damages, survey: Survey::default(), unnamed, bad_trailers };
     let blobs = &index.table.blobs;
     let named: HashMap<u128, [u8; 32]> = blobs.iter().map(|(id, slot)| (slot.file.number, *id)).collect();
     let mut newest = 0;
@@ -81,13 +78,12 @@ pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> i
             }
         }
     }
-    for (id, trailers) in std::mem::take(&mut surveyor.unnamed) {
-        surveyor.choose(BlobId(id), trailers);
+    let mut unnamed = std::mem::take(&mut surveyor.unnamed);
+    for id in blobs.keys() {
+        surveyor.choose(BlobId(*id), unnamed.remove(id).unwrap_or_default());
     }
-    for (id, slot) in blobs {
-        if !surveyor.compared.contains(id) {
-            surveyor.verify_named(BlobId(*id), slot.file);
-        }
+    for (id, trailers) in unnamed {
+        surveyor.choose(BlobId(id), trailers);
     }
     Ok(surveyor.survey)
 }
@@ -137,14 +133,21 @@ impl Surveyor<'_> {
         }
     }
 
-    /// Of a blob's several files, keeps the newest whole one.
+    /// Of a blob's files, keeps the newest whole one.
     fn choose(&mut self, id: BlobId, trailers: Vec<Trailer>) {
         let indexed = self.index.table.blobs.get(&id.0).map(|slot| slot.file);
         let mut files: Vec<FileKey> =
             trailers.iter().map(|trailer| trailer.record.file).chain(indexed).collect();
         files.sort_by_key(|file| std::cmp::Reverse(file.number));
         let Some(newest) = files.first().copied() else { return };
-        let whole = files.iter().position(|file| self.is_whole(id, *file));
+        let (mut whole, mut damage) = (None, None);
+        for (place, file) in files.iter().enumerate() {
+            let Some(kind) = self.damage(id, *file) else {
+                whole = Some(place);
+                break;
+            };
+            damage.get_or_insert(kind);
+        }
         // Damaged files newer than a whole one go to the quarantine; older files are useless beside it.
         let chosen = whole.unwrap_or(0);
         for (place, file) in files.iter().enumerate().filter(|(place, _)| *place != chosen) {
@@ -154,11 +157,14 @@ impl Surveyor<'_> {
                 self.survey.unusable.push(file.number);
             }
         }
-        self.compared.insert(id.0);
-        if chosen > 0 || whole.is_none() {
-            self.damages.add(DamageKind::BlobBytes, path_in_store(newest.number), Some(id.to_string()));
+        if let Some(kind) = damage {
+            self.damages.add(kind, path_in_store(newest.number), Some(id.to_string()));
         }
         let Some(file) = files.get(chosen).copied() else { return };
+        if whole.is_some() && self.bad_trailers.contains(&file.number) {
+            self.damages.add(DamageKind::BlobTrailer, path_in_store(file.number), Some(id.to_string()));
+            self.survey.trailers.push((id, file));
+        }
         if indexed == Some(file) && newest == file {
             return;
         }
@@ -171,42 +177,21 @@ impl Surveyor<'_> {
         }
     }
 
-    /// Whether a file has its blob's bytes. Notes damaged hashes.
-    fn is_whole(&mut self, id: BlobId, file: FileKey) -> bool {
+    /// The damage of a blob's bytes in a file, if any. Notes damaged hashes.
+    fn damage(&mut self, id: BlobId, file: FileKey) -> Option<DamageKind> {
         match self.folder.verify(file) {
-            Ok(Verdict::Whole) => true,
+            Ok(Verdict::Whole) => None,
             Ok(Verdict::HashesChanged(hashes)) => {
                 self.damages.add(DamageKind::BlobHashes, path_in_store(file.number), Some(id.to_string()));
                 self.survey.hashes.push((file, hashes));
-                true
+                None
             }
-            Ok(Verdict::Changed) | Err(_) => false,
-        }
-    }
-
-    /// Checks the file of a blob in the index.
-    fn verify_named(&mut self, id: BlobId, file: FileKey) {
-        let place = path_in_store(file.number);
-        match self.folder.verify(file) {
-            Ok(Verdict::Changed) => {
-                return self.damages.add(DamageKind::BlobBytes, place, Some(id.to_string()));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return self.damages.add(DamageKind::BlobMissing, place, Some(id.to_string()));
-            }
+            Ok(Verdict::Changed) => Some(DamageKind::BlobBytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(DamageKind::BlobMissing),
             Err(error) => {
-                tracing::error!(%error, file = place, "a blob's file cannot be read");
-                return self.damages.add(DamageKind::BlobUnreadable, place, Some(id.to_string()));
+                tracing::error!(%error, file = path_in_store(file.number), "a blob's file cannot be read");
+                Some(DamageKind::BlobUnreadable)
             }
-            Ok(Verdict::Whole) => {}
-            Ok(Verdict::HashesChanged(hashes)) => {
-                self.damages.add(DamageKind::BlobHashes, place.clone(), Some(id.to_string()));
-                self.survey.hashes.push((file, hashes));
-            }
-        }
-        if self.bad_trailers.contains(&file.number) {
-            self.damages.add(DamageKind::BlobTrailer, place, Some(id.to_string()));
-            self.survey.trailers.push((id, file));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The IDs of used publisher tokens, until the tokens expire.
 
 use super::{
-    Disk, DiskError,
+    super::error::OperationError,
+    Disk,
     record::{Entry, EntryKey},
 };
 
@@ -9,20 +10,9 @@ use super::{
 /// accepts no token.
 const MAX_TOKENS: usize = 100_000;
 
-/// The reason why a token is refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TokenError {
-    #[error("the token was used before")]
-    Used,
-    #[error("too many tokens that have not expired are remembered")]
-    Full,
-    #[error(transparent)]
-    Disk(#[from] DiskError),
-}
-
 impl Disk {
     /// Notes that a token is used, if it was not yet. It is on disk when this returns.
-    pub(crate) fn use_token(&self, id: &str, expires_s: u64, now_s: u64) -> Result<(), TokenError> {
+    pub(crate) fn use_token(&self, id: &str, expires_s: u64, now_s: u64) -> Result<(), OperationError> {
         let key = key_of(id);
         {
             let index = self.writable()?;
@@ -33,20 +23,20 @@ impl Disk {
                 (table.tokens.contains_key(&key), expired)
             };
             if is_used {
-                return Err(TokenError::Used);
+                return Err(OperationError::TokenUsed);
             }
             self.forget(&index, &expired)?;
             if self.state().table.tokens.len() >= MAX_TOKENS {
-                return Err(TokenError::Full);
+                return Err(OperationError::TokensFull);
             }
             self.write(&index, &[Entry::Token { key, expires_s }.put(self.next_number())])?;
             self.state().table.tokens.insert(key, expires_s);
         }
-        Ok(self.flush()?)
+        self.flush()
     }
 
     /// Frees the token of a request that was refused for another reason.
-    pub(crate) fn release_token(&self, id: &str) -> Result<(), DiskError> {
+    pub(crate) fn release_token(&self, id: &str) -> Result<(), OperationError> {
         let index = self.writable()?;
         self.forget(&index, &[EntryKey::Token(key_of(id))])
     }

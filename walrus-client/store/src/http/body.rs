@@ -105,35 +105,31 @@ fn cut(error: &axum::Error) -> Refusal {
         }
         cause = error.source();
     }
-    broken()
+    Refusal::text(StatusCode::BAD_REQUEST, "the request body ended early")
 }
 
 fn late() -> Refusal {
     Refusal::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long")
 }
 
-pub(super) fn broken() -> Refusal {
-    Refusal::text(StatusCode::BAD_REQUEST, "the request body ended early")
-}
-
 /// The pace of a body.
-pub(super) struct Pace {
+struct Pace {
     begin: Instant,
     bytes: u64,
 }
 
 impl Pace {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self { begin: Instant::now(), bytes: 0 }
     }
 
     /// Notes received bytes.
-    pub(super) fn moved(&mut self, bytes: usize) {
+    fn moved(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
     /// Waits for the next piece, as long as the sender keeps the pace.
-    pub(super) async fn wait<T>(&self, next: impl Future<Output = T>) -> Result<T, Refusal> {
+    async fn wait<T>(&self, next: impl Future<Output = T>) -> Result<T, Refusal> {
         let earned = Duration::from_secs(self.bytes / MIN_BODY_RATE);
         tokio::time::timeout_at(self.begin + BODY_TIMEOUT + earned, next).await.map_err(|_| late())
     }

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    super::{EmbeddedStore, answers::Refusal, config::MAX_CONCAT_IDS, disk::DiskError},
+    super::{EmbeddedStore, answers::Refusal, config::MAX_CONCAT_IDS, error::OperationError},
     bad_query, blob_not_found,
     get::{add_headers, check_consistency, parse_object_id},
 };
@@ -96,7 +96,7 @@ async fn concat(
         let store = store.clone();
         async move {
             let gone = || io::Error::other("a blob is gone or corrupt");
-            let failed = |error: DiskError| io::Error::other(error);
+            let failed = |error: OperationError| io::Error::other(error);
             let blob = store.open_blob(id).await.map_err(failed)?.ok_or_else(gone)?;
             let body = blob.body(0, blob.length()).await.map_err(failed)?.ok_or_else(gone)?;
             Ok::<_, io::Error>(body.into_data_stream().map_err(io::Error::other))

@@ -1,13 +1,6 @@
 //! Quilts: PUT of a form, and GET of patches.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
@@ -23,7 +16,6 @@ use baton_walrus_client::{
     wire::{QUILT_METADATA_FIELD, QuiltPatchItem, QuiltStoreResult, StoredQuiltPatch, reason},
 };
 use bytes::Bytes;
-use futures::{StreamExt as _, stream};
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -35,7 +27,7 @@ use super::{
         config::{MAX_QUILT_FIELDS, MAX_QUILT_METADATA_BYTES, QUILT_PATCHES_KIB, QUILTS_KIB},
     },
     bad_path, blob_not_found,
-    body::{Pace, discard_briefly, too_long},
+    body::{self, discard_briefly, too_long},
     get::blob_answer,
     put::{PutQuery, admit, announced},
 };
@@ -87,7 +79,8 @@ pub(super) async fn put_quilt(
     let limit = store.inner.config.max_quilt_bytes;
     let announced = headers.get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(limit);
-    let memory = reserve(&store.inner.quilt_patches, QUILT_PATCHES_KIB, announced.min(limit) as u64);
+    // The form, and the patches in it.
+    let memory = reserve(&store.inner.quilt_patches, QUILT_PATCHES_KIB, 2 * announced.min(limit) as u64);
     let memory = memory.await.ok_or_else(too_long)?;
     let patches = receive(request, limit).await?;
     let term = admitted.term()?;
@@ -104,7 +97,7 @@ pub(super) async fn put_quilt(
         quilt_memory.ok_or_else(|| malformed("failed to construct quilt: it would be too large"))?;
     let quilt = blocking(move || quilt::encode(&borrowed(&patches), shards)).await.map_err(refuse_quilt)?;
     drop(memory);
-    let (id, stored) = store.store_bytes(quilt.bytes.into(), term, Some(admitted.permits)).await?;
+    let (id, stored) = store.store_bytes(&quilt.bytes, term, Some(admitted.permits)).await?;
     drop(quilt_memory);
     let patches = quilt.index.entries.iter().map(|entry| StoredQuiltPatch {
         identifier: entry.identifier.clone(),
@@ -140,39 +133,13 @@ async fn reserve(memory: &Arc<Semaphore>, kib: usize, bytes: u64) -> Option<Owne
     Some(permit.expect("the store's semaphores are never closed"))
 }
 
-/// The reason why this side ended a form's stream.
-const TOO_LONG: u8 = 1;
-const TOO_SLOW: u8 = 2;
-
 /// Reads the form, of at most `limit` bytes in all.
 async fn receive(request: Request, limit: usize) -> Result<Vec<Patch>, Refusal> {
-    let ended = Arc::new(AtomicU8::new(0));
     let (parts, body) = request.into_parts();
-    let state = (body.into_data_stream(), Pace::new(), limit, ended.clone());
-    let bounded = stream::unfold(state, async |(mut stream, mut pace, left, ended)| {
-        let stop = |why| {
-            ended.store(why, Ordering::Relaxed);
-            Err(std::io::Error::other("the form is refused"))
-        };
-        let chunk = match pace.wait(stream.next()).await {
-            Err(_) => stop(TOO_SLOW),
-            Ok(None) => return None,
-            Ok(Some(Err(error))) => Err(std::io::Error::other(error)),
-            Ok(Some(Ok(chunk))) if chunk.len() > left => stop(TOO_LONG),
-            Ok(Some(Ok(chunk))) => Ok(chunk),
-        };
-        let length = chunk.as_ref().map_or(0, Bytes::len);
-        pace.moved(length);
-        Some((chunk, (stream, pace, left - length, ended)))
-    });
-    let request = Request::from_parts(parts, Body::from_stream(bounded));
-    let form = Multipart::from_request(request, &()).await;
-    let form = form.map_err(|refused| Refusal::text(refused.status(), refused.body_text()))?;
-    read_form(form).await.map_err(|refusal| match ended.load(Ordering::Relaxed) {
-        TOO_LONG => too_long(),
-        TOO_SLOW => Refusal::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long"),
-        _ => refusal,
-    })
+    let mut bytes = Vec::new();
+    body::receive(&parts.headers, body, limit, &mut bytes).await?;
+    let form = Multipart::from_request(Request::from_parts(parts, Body::from(bytes)), &()).await;
+    read_form(form.map_err(|refused| Refusal::text(refused.status(), refused.body_text()))?).await
 }
 
 async fn read_form(mut form: Multipart) -> Result<Vec<Patch>, Refusal> {

@@ -1,8 +1,8 @@
 //! A running embedded store on a loopback port, and head records that its validator accepts.
 #![allow(dead_code, reason = "not every test binary uses all of it")]
 
-use baton_proto::ids::HeadIndexKey;
-use baton_walrus_client::{HttpStore, ShardCount};
+use baton_proto::ids::{BlobId, HeadIndexKey};
+use baton_walrus_client::{HttpStore, ShardCount, blob_id};
 use baton_walrus_store::{Clock, EmbeddedConfig, EmbeddedStore, HeadIdentity};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
@@ -27,6 +27,10 @@ pub(crate) fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
     }
 }
 
+pub(crate) fn id_of(bytes: &[u8]) -> BlobId {
+    blob_id(bytes, ShardCount::TESTBED).unwrap()
+}
+
 /// Small limits, ten shards and a stopped clock.
 pub(crate) fn config(folder: &TempDir) -> EmbeddedConfig {
     EmbeddedConfig {
@@ -38,6 +42,13 @@ pub(crate) fn config(folder: &TempDir) -> EmbeddedConfig {
 
 pub(crate) fn open(folder: &TempDir) -> EmbeddedStore {
     EmbeddedStore::open(config(folder), validate).unwrap()
+}
+
+/// A new store, and its folder.
+pub(crate) fn opened() -> (TempDir, EmbeddedStore) {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder);
+    (folder, store)
 }
 
 pub(crate) struct Running {

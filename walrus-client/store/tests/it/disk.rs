@@ -6,17 +6,13 @@ use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{BlobStore as _, HeadIndex as _, PutOptions, StoreError},
 };
-use baton_walrus_client::{ShardCount, blob_id};
+use baton_walrus_client::ShardCount;
 use baton_walrus_store::{Clock, DamageKind, EmbeddedConfig, EmbeddedStore, OpenError, check};
 use tempfile::TempDir;
 
-use crate::common::{NOW_MS, Running, config, head, open, validate};
+use crate::common::{NOW_MS, Running, config, head, id_of, open, opened, validate};
 
 const LIMIT: usize = 1 << 20;
-
-fn id_of(bytes: &[u8]) -> BlobId {
-    blob_id(bytes, ShardCount::TESTBED).unwrap()
-}
 
 async fn put(store: &EmbeddedStore, bytes: &[u8]) -> Result<BlobId, StoreError> {
     store.put(bytes.to_vec(), PutOptions::default()).await.map(|outcome| outcome.blob_id)
@@ -40,8 +36,7 @@ async fn blobs_and_heads_outlive_a_restart() {
 
 #[tokio::test]
 async fn an_acknowledged_put_is_on_disk_before_the_store_is_closed() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
+    let (folder, store) = opened();
     let id = put(&store, b"acknowledged").await.unwrap();
     // A copy of the present files is the state after a crash.
     let copy = TempDir::new().unwrap();
@@ -98,8 +93,7 @@ async fn a_damaged_copy_of_the_index_costs_nothing_and_is_written_again() {
             |bytes: &mut Vec<u8>, _| bytes.truncate(5_000),
             |bytes: &mut Vec<u8>, _| bytes.clear(),
         ] {
-            let folder = TempDir::new().unwrap();
-            let store = open(&folder);
+            let (folder, store) = opened();
             let (id, whole) = (put(&store, b"one").await.unwrap(), put(&store, b"two").await.unwrap());
             store.publish(head(1, 1, NOW_MS + 1, "")).await.unwrap();
             store.publish(head(1, 2, NOW_MS + 1, "")).await.unwrap();
@@ -126,8 +120,7 @@ async fn a_damaged_copy_of_the_index_costs_nothing_and_is_written_again() {
 #[tokio::test]
 async fn the_index_stays_small_when_its_entries_are_replaced() {
     const MIB: u64 = 1024 * 1024;
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
+    let (folder, store) = opened();
     let id = put(&store, b"stays").await.unwrap();
     let rest = "x".repeat(8_000);
     let index_bytes = || -> u64 {
@@ -161,8 +154,7 @@ async fn the_index_stays_small_when_its_entries_are_replaced() {
 #[tokio::test]
 async fn a_lost_index_is_quarantined_and_rebuilt_from_the_files() {
     for lost in ["damaged", "gone"] {
-        let folder = TempDir::new().unwrap();
-        let store = open(&folder);
+        let (folder, store) = opened();
         let options = PutOptions { epochs: 3, permanent: true, send_object_to: None };
         let id = store.put(b"permanent".to_vec(), options).await.unwrap().blob_id;
         store.admin().move_clock(std::time::Duration::from_secs(14 * 24 * 3600)).await.unwrap();
@@ -196,8 +188,7 @@ async fn a_lost_index_is_quarantined_and_rebuilt_from_the_files() {
 
 #[tokio::test]
 async fn a_damaged_entry_costs_no_blob_and_a_head_only_in_both_copies() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
+    let (folder, store) = opened();
     let id = put(&store, b"one").await.unwrap();
     let records = [1, 2].map(|key| head(key, 1, NOW_MS + 1, "a head"));
     for record in &records {
@@ -272,8 +263,7 @@ async fn a_damaged_file_is_reported_and_never_served() {
     for (change, place) in
         [("flip", 0), ("flip", 300_000), ("flip", 600_001), ("cut", 599_999), ("cut", 0), ("gone", 0)]
     {
-        let folder = TempDir::new().unwrap();
-        let store = open(&folder);
+        let (folder, store) = opened();
         let id = put(&store, &blob).await.unwrap();
         drop(store);
         let file = &files(&folder, 1)[0];
@@ -323,9 +313,8 @@ async fn a_damaged_file_is_reported_and_never_served() {
 
 #[tokio::test]
 async fn a_certified_blob_is_healed_by_its_bytes_without_a_purchase() {
-    let folder = TempDir::new().unwrap();
+    let (folder, store) = opened();
     let options = PutOptions { permanent: true, ..PutOptions::default() };
-    let store = open(&folder);
     let id = store.put(b"certified".to_vec(), options).await.unwrap().blob_id;
     std::fs::write(&files(&folder, 1)[0], b"scribbled").unwrap();
     assert_eq!(store.get(id, LIMIT).await, Err(StoreError::NotFound));
@@ -336,8 +325,7 @@ async fn a_certified_blob_is_healed_by_its_bytes_without_a_purchase() {
 
 #[tokio::test]
 async fn a_start_removes_unfinished_uploads_and_quarantines_unnamed_files() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
+    let (folder, store) = opened();
     put(&store, b"kept").await.unwrap();
     drop(store);
     let kept = files(&folder, 1).remove(0);
@@ -355,8 +343,7 @@ async fn a_start_removes_unfinished_uploads_and_quarantines_unnamed_files() {
 
 #[tokio::test]
 async fn of_two_files_of_a_blob_the_newest_whole_one_counts() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
+    let (folder, store) = opened();
     put(&store, b"twice").await.unwrap();
     let old = files(&folder, 1).remove(0);
     let bytes = std::fs::read(&old).unwrap();
@@ -465,20 +452,8 @@ async fn put_and_get_keep_their_limits() {
 }
 
 #[tokio::test]
-async fn permanent_puts_are_not_repeated() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
-    let options = PutOptions { epochs: 2, permanent: true, send_object_to: None };
-    let first = store.put(b"p".to_vec(), options).await.unwrap();
-    let second = store.put(b"p".to_vec(), options).await.unwrap();
-    assert_eq!((first.newly_created, second.newly_created), (true, false));
-    assert_eq!((first.end_epoch, second.end_epoch), (Some(3), Some(3)));
-}
-
-#[tokio::test]
 async fn the_head_index_keeps_the_highest_sequence() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
+    let (_folder, store) = opened();
     let later = NOW_MS + 1;
     store.publish(head(1, 5, later, "a")).await.unwrap();
     store.publish(head(1, 5, later, "a")).await.unwrap();
@@ -511,29 +486,9 @@ async fn expired_heads_are_not_served_and_make_room() {
     assert!(store.resolve(HeadIndexKey([2; 32])).await.unwrap().is_some());
 }
 
-#[tokio::test]
-async fn admin_hooks_change_what_lies_under_an_id() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
-    let (a, b) = (put(&store, b"aaaa").await.unwrap(), put(&store, b"bb").await.unwrap());
-    let admin = store.admin();
-    admin.alias_blob(a, b).await.unwrap();
-    assert_eq!(store.get(a, LIMIT).await.unwrap(), b"bb");
-    assert!(admin.replace_blob(a, b"forged".to_vec()).await.unwrap());
-    assert_eq!(store.get(a, LIMIT).await.unwrap(), b"forged");
-    assert!(admin.remove_blob(b).await.unwrap());
-    assert!(!admin.remove_blob(b).await.unwrap());
-    assert_eq!(admin.alias_blob(a, b).await, Err(StoreError::NotFound));
-    assert_eq!(admin.list_blobs().await.unwrap(), [(a, 6)]);
-    store.publish(head(1, 9, NOW_MS + 1, "")).await.unwrap();
-    admin.force_head(head(1, 3, NOW_MS + 1, ""), None).await.unwrap();
-    assert_eq!(store.resolve(HeadIndexKey([1; 32])).await, Ok(Some(head(1, 3, NOW_MS + 1, ""))));
-}
-
 #[test]
 fn says_what_to_do_when_it_cannot_open() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
+    let (folder, store) = opened();
     let locked = EmbeddedStore::open(config(&folder), validate).unwrap_err();
     assert!(matches!(locked, OpenError::Locked { .. }), "{locked}");
     assert!(locked.to_string().contains("stop that process or choose another folder"));

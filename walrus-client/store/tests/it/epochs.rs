@@ -8,11 +8,7 @@ use std::{
     time::Duration,
 };
 
-use baton_proto::{
-    ids::BlobId,
-    store::{BlobStore as _, PutOptions, StoreError},
-};
-use baton_walrus_client::{ShardCount, blob_id};
+use baton_proto::store::{BlobStore as _, PutOptions, StoreError};
 use baton_walrus_store::{
     Clock, CollectionReport, EmbeddedConfig, EmbeddedStore, MAX_OBJECTS_PER_BLOB, PutCounts, Usage,
 };
@@ -20,7 +16,7 @@ use reqwest::Client;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Running, config, validate};
+use crate::common::{Running, config, id_of, validate};
 
 const EPOCH: Duration = Duration::from_secs(3600);
 
@@ -51,10 +47,6 @@ impl Bench {
     fn pass(&self, epochs: u64) {
         self.now_ms.fetch_add(epochs * 3_600_000, Ordering::Relaxed);
     }
-}
-
-fn id_of(bytes: &[u8]) -> BlobId {
-    blob_id(bytes, ShardCount::TESTBED).unwrap()
 }
 
 async fn put(store: &EmbeddedStore, bytes: &[u8], epochs: u32) -> Option<u64> {

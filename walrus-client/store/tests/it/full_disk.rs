@@ -1,9 +1,8 @@
 //! A store whose disk is full: it serves its content, reports that it stores nothing, and recovers by itself.
 
 use std::{
-    io::{BufRead as _, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -13,68 +12,22 @@ use reqwest::{Client, StatusCode};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
-use crate::common::{head, validate};
+use crate::{
+    common::{head, validate},
+    process::StoreProcess,
+};
 
-const FOLDER: &str = "BATON_TEST_STORE_FOLDER";
-const READY: &str = "ready ";
-const FAILED: &str = "failed ";
 /// Generous for a loaded machine: the store checks again once a second.
 const SOON: Duration = Duration::from_secs(60);
 
-#[tokio::test]
-#[ignore = "the process that the other tests start"]
-async fn serve() {
-    let folder = std::env::var(FOLDER).expect("another test starts this one");
-    let config = EmbeddedConfig { shards: ShardCount::TESTBED, ..EmbeddedConfig::new(folder) };
-    let store = match EmbeddedStore::open(config, validate) {
-        Ok(store) => store,
-        Err(error) => return println!("\n{FAILED}{error}"),
-    };
-    let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    println!("\n{READY}http://{}", listener.local_addr().unwrap());
-    store.serve(listener, std::future::pending()).await.unwrap();
+fn start(folder: &Path, first: &str) -> StoreProcess {
+    StoreProcess::start(folder, 10, first)
 }
 
-/// A store in its own process, which gets an error and not a signal at the limit on file size.
-struct StoreProcess {
-    child: Child,
-    url: Result<String, String>,
-}
-
-impl StoreProcess {
-    /// Starts it from a shell that first runs a command.
-    fn start(folder: &Path, first: &str) -> Self {
-        let program = std::env::current_exe().unwrap();
-        let mut child = Command::new("sh")
-            .arg("-c")
-            .arg(format!("trap '' XFSZ; {first}exec \"$0\" --exact full_disk::serve --ignored --nocapture"))
-            .arg(program)
-            .env(FOLDER, folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let url = lines.find_map(|line| {
-            let line = line.unwrap();
-            let failed = line.strip_prefix(FAILED).map(|error| Err(error.to_owned()));
-            failed.or_else(|| line.strip_prefix(READY).map(|url| Ok(url.to_owned())))
-        });
-        Self { child, url: url.expect("the store says how it starts") }
-    }
-
-    /// Limits the size of the process's files from now on.
-    fn limit_files(&self, bytes: Option<u64>) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        let limit = Rlimit { current: bytes, maximum: None };
-        prlimit(pid, Resource::Fsize, limit).unwrap();
-    }
-}
-
-impl Drop for StoreProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Limits the size of a process's files from now on.
+fn limit_files(process: &StoreProcess, bytes: Option<u64>) {
+    let pid = Pid::from_raw(i32::try_from(process.child.id()).unwrap());
+    prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
 }
 
 struct Bench {
@@ -146,9 +99,9 @@ async fn assert_recovers(folder: &Path, bench: &Bench, fill: impl Fn(), free: im
 async fn a_store_without_room_serves_reads_says_so_and_goes_on_by_itself() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("store");
-    let process = StoreProcess::start(&path, "");
+    let process = start(&path, "");
     let bench = Bench { client: Client::new(), url: process.url.clone().unwrap() };
-    let (fill, free) = (|| process.limit_files(Some(0)), || process.limit_files(None));
+    let (fill, free) = (|| limit_files(&process, Some(0)), || limit_files(&process, None));
     assert_recovers(&path, &bench, fill, free).await;
     // The index too: it takes no head now, and the next one once there is room.
     fill();
@@ -168,17 +121,17 @@ async fn a_store_without_room_serves_reads_says_so_and_goes_on_by_itself() {
 async fn a_first_start_on_a_full_disk_says_what_to_do() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("store");
-    let process = StoreProcess::start(&path, "ulimit -f 0; ");
+    let process = start(&path, "ulimit -f 0; ");
     let error = process.url.clone().unwrap_err();
     assert!(error.contains("has no room for the store"), "{error}");
     assert!(error.contains("free some space there, then start the store again"), "{error}");
     drop(process);
-    let process = StoreProcess::start(&path, "");
+    let process = start(&path, "");
     let bench = Bench { client: Client::new(), url: process.url.clone().unwrap() };
     bench.put(b"after".to_vec()).await.unwrap();
     drop(process);
     // With content, it starts, serves and reports the failure.
-    let process = StoreProcess::start(&path, "ulimit -f 0; ");
+    let process = start(&path, "ulimit -f 0; ");
     let bench = Bench { client: Client::new(), url: process.url.clone().unwrap() };
     assert_eq!(bench.status().await.0, 503);
     let id = baton_walrus_client::blob_id(b"after", ShardCount::TESTBED).unwrap().to_string();
@@ -210,7 +163,7 @@ async fn a_full_file_system_is_survived_and_reported() {
         return;
     };
     let path = disk.0.path().join("store");
-    let process = StoreProcess::start(&path, "");
+    let process = start(&path, "");
     let bench = Bench { client: Client::new(), url: process.url.clone().unwrap() };
     let filler = disk.0.path().join("filler");
     let fill = || {
@@ -222,12 +175,12 @@ async fn a_full_file_system_is_survived_and_reported() {
     assert_recovers(&path, &bench, fill, free).await;
     drop(process);
     fill();
-    let again = StoreProcess::start(&path, "");
+    let again = start(&path, "");
     let bench = Bench { client: Client::new(), url: again.url.clone().unwrap() };
     assert_eq!(bench.status().await.0, 503);
     drop(again);
     std::fs::remove_dir_all(&path).unwrap();
     fill();
-    let error = StoreProcess::start(&path, "").url.clone().unwrap_err();
+    let error = start(&path, "").url.clone().unwrap_err();
     assert!(error.contains("free some space there"), "{error}");
 }

@@ -1,13 +1,6 @@
 //! A store that is killed while it receives blobs, and one that is measured for its memory.
-//!
-//! The process is this test program, run again with this module's serving test.
 
-use std::{
-    io::{BufRead as _, BufReader, Lines},
-    path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use baton_proto::ids::BlobId;
 use baton_walrus_client::{ShardCount, blob_id};
@@ -16,74 +9,16 @@ use futures::{StreamExt as _, stream};
 use reqwest::Client;
 use tempfile::TempDir;
 
-use crate::common::validate;
+use crate::{common::validate, process::StoreProcess};
 
-/// The variable for the serving test's folder.
-const FOLDER: &str = "BATON_TEST_STORE_FOLDER";
-/// The variable for its shard count.
-const SHARDS: &str = "BATON_TEST_STORE_SHARDS";
-/// The word before its URL on its output.
-const READY: &str = "ready ";
 const MIB: usize = 1024 * 1024;
 
-#[tokio::test]
-#[ignore = "the process that the other tests start"]
-async fn serve() {
-    let folder = std::env::var(FOLDER).expect("another test starts this one");
-    let shards = std::env::var(SHARDS).unwrap().parse::<u16>().unwrap();
-    let config = EmbeddedConfig {
-        shards: ShardCount::new(shards).unwrap(),
-        max_put_bytes: 256 * MIB,
-        ..EmbeddedConfig::new(folder)
-    };
-    let store = EmbeddedStore::open(config, validate).unwrap();
-    let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    println!("\n{READY}http://{}", listener.local_addr().unwrap());
-    store.serve(listener, std::future::pending()).await.unwrap();
-}
-
-struct StoreProcess {
-    child: Child,
-    url: String,
-    /// Kept open: the test's harness writes a line after a minute, and ends if nobody could read it.
-    _output: Lines<BufReader<ChildStdout>>,
-}
-
-impl StoreProcess {
-    fn start(folder: &Path, shards: u16) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "kills::serve", "--ignored", "--nocapture"])
-            .env(FOLDER, folder)
-            .env(SHARDS, shards.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let url = lines.find_map(|line| line.unwrap().strip_prefix(READY).map(str::to_owned));
-        Self { child, url: url.expect("the store says when it is ready"), _output: lines }
-    }
-
-    /// Sends SIGKILL and waits for the end of the process.
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Its peak memory, in bytes.
-    #[cfg(target_os = "linux")]
-    fn peak_memory(&self) -> usize {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches("kB").trim().parse::<usize>().unwrap() * 1024
-    }
-}
-
-impl Drop for StoreProcess {
-    fn drop(&mut self) {
-        // Already gone after `kill`.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A store's peak memory, in bytes.
+#[cfg(target_os = "linux")]
+fn peak_memory(process: &StoreProcess) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse::<usize>().unwrap() * 1024
 }
 
 /// The bytes of the blob with this number: most are small, some take several chunks.
@@ -124,14 +59,14 @@ async fn every_acknowledged_blob_outlives_kills() {
     let (next, acknowledged) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let mut stored = Vec::new();
     for round in 1..=KILLS {
-        let process = StoreProcess::start(&path, 10);
-        let url = process.url.clone();
+        let process = StoreProcess::start(&path, 10, "");
+        let url = process.url.clone().unwrap();
         let killing = async {
             // Somewhere among the PUTs of this round; the exact number depends on the machine.
             while acknowledged.load(Ordering::Relaxed) < PUTS * round / KILLS {
                 tokio::task::yield_now().await;
             }
-            process.kill();
+            drop(process);
         };
         let (mine, ()) = tokio::join!(put_until_gone(&url, &next, &acknowledged), killing);
         stored.extend(mine);
@@ -146,11 +81,12 @@ async fn every_acknowledged_blob_outlives_kills() {
     assert_eq!(u64::try_from(files).unwrap(), blobs, "no file is left of what was not finished");
     drop(store);
 
-    let process = StoreProcess::start(&path, 10);
+    let process = StoreProcess::start(&path, 10, "");
+    let url = process.url.as_ref().unwrap();
     let client = Client::new();
     let mut reads = stream::iter(&stored)
         .map(|(number, id)| {
-            let request = client.get(format!("{}/v1/blobs/{id}", process.url)).send();
+            let request = client.get(format!("{url}/v1/blobs/{id}")).send();
             async move { (*number, *id, request.await.unwrap().bytes().await.unwrap()) }
         })
         .buffer_unordered(8);
@@ -169,11 +105,11 @@ async fn memory_stays_flat_while_a_large_blob_passes() {
     const MOST: usize = 112 * MIB;
     let folder = TempDir::new().unwrap();
     // Ten shards cannot encode more than 1.8 MB.
-    let process = StoreProcess::start(&folder.path().join("store"), 128);
+    let process = StoreProcess::start(&folder.path().join("store"), 128, "");
     let client = Client::new();
-    let url = format!("{}/v1/blobs", process.url);
+    let url = format!("{}/v1/blobs", process.url.as_ref().unwrap());
     client.put(&url).body("warm").send().await.unwrap();
-    let before = process.peak_memory();
+    let before = peak_memory(&process);
 
     let piece = |number: usize| {
         let mut bytes = vec![0; PIECE];
@@ -185,7 +121,7 @@ async fn memory_stays_flat_while_a_large_blob_passes() {
     assert_eq!(answer.status(), 200);
     let answer: serde_json::Value = answer.json().await.unwrap();
     let id = answer["newlyCreated"]["blobObject"]["blobId"].as_str().unwrap().to_owned();
-    let after_put = process.peak_memory();
+    let after_put = peak_memory(&process);
 
     let mut body = client.get(format!("{url}/{id}")).send().await.unwrap().bytes_stream();
     let mut length = 0;
@@ -201,7 +137,7 @@ async fn memory_stays_flat_while_a_large_blob_passes() {
         sent.update(&piece(number));
     });
     assert_eq!(received.finalize(), sent.finalize());
-    let after_get = process.peak_memory();
+    let after_get = peak_memory(&process);
     println!("peak memory: {before} before, {after_put} after PUT, {after_get} after GET");
     assert!(after_get - before < MOST, "{before} before, {after_put} after PUT, {after_get} after GET");
 }

@@ -1,7 +1,7 @@
 //! The store's tests: its folder and damage to it, lifetimes, its interface over HTTP, and its port.
 //!
 //! A store that is killed, measured, or has no room runs in a process of its own: this test program, run again
-//! with one of its serving tests.
+//! with its serving test.
 #![expect(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -12,5 +12,6 @@ mod epochs;
 mod full_disk;
 mod http;
 mod kills;
+mod process;
 mod surface;
 mod tokens;

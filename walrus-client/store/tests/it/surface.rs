@@ -2,7 +2,7 @@
 //! checks.
 
 use baton_proto::ids::BlobId;
-use baton_walrus_client::{QuiltIndex, QuiltPatch, QuiltPatchId, ShardCount, blob_id, quilt};
+use baton_walrus_client::{QuiltIndex, QuiltPatch, QuiltPatchId, ShardCount, quilt};
 use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 use reqwest::{
     Client, Method, Response,
@@ -11,7 +11,7 @@ use reqwest::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{Running, config, open, validate};
+use crate::common::{Running, config, id_of, open, validate};
 
 /// Three chunks of the store's files, and a bit.
 const LARGE: usize = 3 * 256 * 1024 + 11;
@@ -53,10 +53,6 @@ impl Bench {
     }
 }
 
-fn id_of(bytes: &[u8]) -> BlobId {
-    blob_id(bytes, ShardCount::TESTBED).unwrap()
-}
-
 fn large() -> Vec<u8> {
     (0..=250).cycle().take(LARGE).collect()
 }
@@ -91,6 +87,9 @@ async fn refusals_come_in_walrus_order_and_form() {
     for (path, range, status, expected) in [
         // The path before the query, the query's form before its meaning, the range before the blob.
         ("/v1/blobs/short?x=1".to_owned(), None, 400, "Invalid URL"),
+        ("/v1/blobs/+++".to_owned(), None, 400, "Invalid URL"),
+        (format!("/v1/blobs/{unknown}A"), None, 400, "Invalid URL"),
+        ("/v1/blobs/..%2f..%2fetc".to_owned(), None, 400, "Invalid URL"),
         (format!("/v1/blobs/{unknown}?x=1"), None, 400, "unknown field"),
         (format!("/v1/blobs/{unknown}?strict_consistency_check=7"), None, 400, "strict_consistency_check"),
         (format!("/v1/blobs/{unknown}?{both}"), Some("bytes=9-1"), 400, "INVALID_CONSISTENCY_CHECK"),
@@ -98,6 +97,11 @@ async fn refusals_come_in_walrus_order_and_form() {
         (format!("/v1/blobs/{unknown}"), Some("bytes=0-1"), 404, "BLOB_NOT_FOUND"),
         (format!("/v1/blobs/{known}"), Some("bytes=0-10"), 416, "INVALID_BYTE_RANGE"),
         (format!("/v1/blobs/{known}"), Some("bytes=0-1,3-4"), 416, "INVALID_BYTE_RANGE"),
+        (format!("/v1/blobs/{known}"), Some("bytes=10-12"), 416, "INVALID_BYTE_RANGE"),
+        (format!("/v1/blobs/{known}"), Some("bytes=3-"), 416, "INVALID_BYTE_RANGE"),
+        (format!("/v1/blobs/{known}"), Some("bytes=-3"), 416, "INVALID_BYTE_RANGE"),
+        (format!("/v1/blobs/{known}"), Some("bytes=4-2"), 416, "INVALID_BYTE_RANGE"),
+        (format!("/v1/blobs/{known}"), Some("x"), 416, "INVALID_BYTE_RANGE"),
         ("/v1/blobs/short/byte-range?start=0&length=1".to_owned(), None, 400, "Invalid URL"),
         (format!("/v1/blobs/{known}/byte-range?start=0"), None, 400, "missing field"),
         (format!("/v1/blobs/{known}/byte-range?start=0&length=1&x=1"), None, 400, "unknown field"),
@@ -141,8 +145,11 @@ async fn refusals_come_in_walrus_order_and_form() {
 }
 
 #[tokio::test]
-async fn there_is_no_delete_and_no_other_method() {
+async fn there_is_a_status_and_no_delete_and_no_other_method() {
     let bench = Bench::start().await;
+    let status = bench.get("/status").await;
+    assert_eq!((status.status().as_u16(), status.text().await.unwrap().as_str()), (200, "OK"));
+    bench.put(b"x").await;
     let id = id_of(b"x");
     for (method, path) in [
         (Method::DELETE, format!("/v1/blobs/{id}")),
@@ -156,6 +163,13 @@ async fn there_is_no_delete_and_no_other_method() {
         assert_eq!(bench.send(method.clone(), &path, &[]).await.status(), 405, "{method} {path}");
     }
     assert_eq!(bench.get("/v1/nothing").await.status(), 404);
+    let admin = bench.send(Method::DELETE, &format!("/admin/blobs/{id}"), &[]).await;
+    assert_eq!(admin.status(), 404, "the admin routes are not public");
+    assert_eq!(bench.get(&format!("/v1/blobs/{id}")).await.text().await.unwrap(), "x");
+    let asked = [("origin", "http://example.com"), ("access-control-request-method", "PUT")];
+    let preflight = bench.send(Method::OPTIONS, "/v1/blobs", &asked).await;
+    let methods = header(&preflight, "access-control-allow-methods");
+    assert_eq!((preflight.status().as_u16(), methods.as_deref()), (200, Some("*")));
     let api = bench.get("/v1/api").await;
     assert_eq!((api.status().as_u16(), header(&api, "content-type")), (200, Some("application/yaml".into())));
     assert_eq!(header(&api, "x-baton-shards"), Some("10".into()));
@@ -196,6 +210,7 @@ async fn large_blobs_are_read_whole_and_in_part() {
         assert_eq!(part.status(), 206);
         let content_range = format!("bytes {first}-{}/{LARGE}", first + length - 1);
         assert_eq!(header(&part, "content-range"), Some(content_range));
+        assert_eq!(header(&part, "etag"), Some(id.to_string()));
         assert_eq!(header(&part, "content-length"), Some(length.to_string()));
         assert_eq!(part.bytes().await.unwrap(), bytes[first..first + length]);
 
