@@ -26,42 +26,40 @@ use baton_node::{
 use baton_proto::{
     SignedBytes, SignedObject,
     ids::{ExchangeKeyId, NodeId},
-    limits::{NODE_RECORD_VERSION, VERSION},
-    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
+    node_record::{ModelOffer, NodeLimits, NodeRecord},
 };
 pub use baton_testkit::fake::{Act, AttemptKey, FakeNode, Lie};
-use baton_testkit::{fake::WordTokens, store::Stores};
+use baton_testkit::{
+    fake::{WordTokens, node_record},
+    store::Stores,
+};
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::network::Network;
 pub use false_engine::{EngineLie, FalseEngine};
-pub use lies::{Behaviour, LIES, LieKind, acts, lie_of};
+pub use lies::{LIES, LieKind, lie_of};
 
 /// The software in a node's record.
 const SOFTWARE: &str = concat!("baton-node/", env!("CARGO_PKG_VERSION"));
-/// Lifetime of a node's record.
-const RECORD_LIFE_MS: u64 = 3_600_000;
 /// Lies of a liar: more than the turns of any run.
 const SCRIPTED_TURNS: usize = 10_000;
 
-/// Starts a node that repeats messages, as the echo engine does, and lies in each turn. It takes these behaviours in turn,
-/// from one of them on.
+/// Starts a node that repeats messages, as the echo engine does, and tells the next of these lies in each turn.
 ///
 /// # Errors
 /// When the store's address is none.
 pub async fn start_liar(
     network: &Network,
     delay: Duration,
-    behaviours: &[Behaviour],
-    begin: usize,
+    lies: impl Iterator<Item = Act>,
 ) -> anyhow::Result<FakeNode> {
     let store = network.http_store()?;
     let stores = Stores { blobs: store.clone(), heads: store };
     let echo = EchoEngine::new(&EchoConfig::default(), Handle::current());
     let words = WordTokens { id_of: word_id, delay };
     let node = FakeNode::start_with(stores, offer(echo.info()), Some(words), network.bootstrap()).await;
-    node.script(acts(behaviours, begin).take(SCRIPTED_TURNS));
+    node.script(lies.take(SCRIPTED_TURNS));
     Ok(node)
 }
 
@@ -106,22 +104,12 @@ impl NodeIdentity for NodeKeys {
     }
 
     fn record(&self) -> SignedBytes {
-        let now = system_clock()();
-        let until_ms = now + RECORD_LIFE_MS;
-        let key = KeyWindow { key: self.exchange.public_key(), from_ms: now.saturating_sub(1000), until_ms };
+        let (key, model) = (self.exchange.public_key(), self.model.clone());
         let record = NodeRecord {
-            version: NODE_RECORD_VERSION,
-            node: self.signing.node_id(),
-            sequence: now,
             addresses: self.addresses.clone(),
-            keys: vec![key],
-            models: vec![self.model.clone()],
             limits: NodeLimits { slots: 1, queue: 16, turns_per_minute: 120, max_output_tokens: 4096 },
-            storage: StorageOffer::default(),
-            versions: vec![VERSION],
             software: SOFTWARE.to_owned(),
-            issued_ms: now,
-            expires_ms: until_ms,
+            ..node_record(self.signing.node_id(), key, model, system_clock()())
         };
         SignedObject::sign(record, &self.signing).bytes().clone()
     }

@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    byzantine::{Behaviour, FakeNode, start_liar},
+    byzantine::{FakeNode, LIES, start_liar},
     draws::Draws,
     network::{Network, NodeOptions},
     output,
@@ -59,7 +59,7 @@ pub struct ChurnOptions {
     /// Number of nodes, including byzantine ones
     #[arg(long, default_value_t = 12, value_parser = RangedU64ValueParser::<usize>::new().range(3..=64))]
     pub nodes: usize,
-    /// Number of byzantine nodes. At least as many as behaviours have one behaviour each; fewer take all in turn
+    /// Number of byzantine nodes, each of which tells all lies in turn
     #[arg(long, default_value_t = 4)]
     pub hostile: usize,
     /// Number of clients, each with its own conversation
@@ -167,14 +167,12 @@ async fn start_nodes(options: &ChurnOptions, seed: u64, folder: &Path) -> anyhow
 }
 
 async fn start_liars(options: &ChurnOptions, seed: u64, network: &Network) -> anyhow::Result<Vec<FakeNode>> {
-    let all = Behaviour::ALL;
+    let delay = Duration::from_millis(options.echo_delay_ms);
     let mut started = Vec::new();
     for index in 0..options.hostile {
-        let behaviours =
-            if options.hostile < all.len() { all.to_vec() } else { vec![all[index % all.len()]] };
-        let begin = usize::try_from(Draws::of(seed, 100 + index as u64).below(1000))?;
-        let delay = Duration::from_millis(options.echo_delay_ms);
-        started.push(start_liar(network, delay, &behaviours, begin).await?);
+        let begin = usize::try_from(Draws::of(seed, 100 + index as u64).below(LIES.len() as u64))?;
+        let lies = LIES.iter().cycle().skip(begin).map(|lie| lie.act);
+        started.push(start_liar(network, delay, lies).await?);
     }
     Ok(started)
 }

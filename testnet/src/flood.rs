@@ -17,7 +17,6 @@ pub(crate) mod attacker;
 pub mod clients;
 pub mod relayer;
 mod relayer_attack;
-mod shots;
 pub mod watch;
 mod webrtc;
 mod wire;
@@ -35,8 +34,8 @@ use crate::{
     output,
     trial::{self, BUILD, TrialOptions, TrialReport},
 };
-use attack::{AttackKind, AttackReport, NodeAttack, Wave};
-use attacker::{AttackPlan, Attacker};
+use attack::{AttackKind, NodeAttack, Wave};
+use attacker::{AttackPlan, AttackReport, Attacker, IDENTITIES, REFUSED_AT_DOOR, REFUSED_IN_HANDSHAKE, SENT};
 use clients::{Honest, Until, granted_quota, honest, open_client};
 use watch::{MemoryUse, NodeCounts, NodeWatch};
 use webrtc::PacketShape;
@@ -114,8 +113,6 @@ const FILLED_AFTER_S: u64 = 60;
 pub struct FloodPart {
     /// Results of the honest clients.
     pub honest: Honest,
-    /// Their 99th percentile over that of the quiet part.
-    pub p99_over_quiet: f64,
     /// Their 99th percentile over that of the burner's part; `None` without a burner, and for the burner
     /// itself.
     pub p99_over_burner: Option<f64>,
@@ -222,7 +219,8 @@ impl FloodReport {
         let share = |a_minute: u64| a_minute + a_minute * (*seconds + 5) / 60;
         for name in ["forged", "forged-many"] {
             let Some(FloodPart { node, attacker, .. }) = parts.get(name) else { continue };
-            let at_node = per_part(attacker.at_node_per_second, *seconds);
+            let at_node: u64 =
+                [SENT, REFUSED_AT_DOOR, REFUSED_IN_HANDSHAKE].map(|what| attacker.of(what)).iter().sum();
             let verified = node.refused_as("BadSignature");
             let text = format!("{name}: {verified} signatures were verified of {at_node} requests");
             // Each forged request costs its subnet more turns than the one before: after some fifty, sixteen
@@ -236,7 +234,7 @@ impl FloodReport {
             let served = node.turns_served.saturating_sub(honest.turns as u64);
             let text = format!("signed: one subnet had {served} turns, and its share is {share}");
             breach(served <= share, text);
-            let identities = attacker.identities;
+            let identities = attacker.of(IDENTITIES);
             let text =
                 format!("signed: {identities} identities of one subnet were let in, and its share is {most}");
             breach(identities <= most, text);
@@ -245,16 +243,12 @@ impl FloodReport {
 
     fn find_slowness(&mut self) {
         for (name, part) in &mut self.parts {
-            let ratio = part.p99_over_burner.unwrap_or(part.p99_over_quiet);
+            let ratio = part.p99_over_burner.unwrap_or(part.honest.p99_over_quiet);
             if !UNJUDGED.contains(name) && ratio >= SLOW_RATIO {
                 self.slow.push(format!("{name}: the slowest honest turns took {ratio:.2} times as long"));
             }
         }
     }
-}
-
-fn per_part(per_second: f64, seconds: u64) -> u64 {
-    Duration::try_from_secs_f64(per_second.max(0.0)).map_or(0, |count| count.as_secs() * seconds)
 }
 
 /// Runs all parts in a folder.
@@ -303,7 +297,7 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
     let (quiet, busy) = (p99("quiet"), p99("burner"));
     for (name, part) in &mut parts {
         let p99 = part.honest.turn_ms.p99;
-        part.p99_over_quiet = quiet.map_or(1.0, |quiet| p99 / quiet);
+        part.honest.p99_over_quiet = quiet.map_or(1.0, |quiet| p99 / quiet);
         part.p99_over_burner = busy.filter(|_| *name != "burner").map(|busy| p99 / busy);
     }
     let mut report = FloodReport::of(options, parts);
@@ -352,7 +346,6 @@ async fn measure(
     };
     Ok(FloodPart {
         honest,
-        p99_over_quiet: 1.0,
         p99_over_burner: None,
         attacker,
         node: NodeCounts::between(&before, &watch::metrics(admin).await?),

@@ -277,14 +277,12 @@ impl FakeNode {
 
     /// Waits until the clients of this many hanging turns went away.
     pub async fn left(&self, turns: u32) {
-        let mut left = self.shared.left.subscribe();
-        left.wait_for(|count| *count >= turns).await.unwrap();
+        self.shared.left.subscribe().wait_for(|count| *count >= turns).await.unwrap();
     }
 
     /// Waits until this many turns hung.
     pub async fn hung(&self, turns: u32) {
-        let mut hanging = self.shared.hanging.subscribe();
-        hanging.wait_for(|count| *count >= turns).await.unwrap();
+        self.shared.hanging.subscribe().wait_for(|count| *count >= turns).await.unwrap();
     }
 
     pub async fn stop(&self) {
@@ -311,12 +309,11 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
     let frame = codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap();
     let seen = SeenFrame { peer: stream.remote(), frame: frame.clone(), bytes };
     shared.state.lock().seen.frames.push(seen);
+    let refused = |code| NodeFrame::Refused { code, retry_after_ms: 0 };
     let answer = match frame {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
         ClientFrame::Turn(request) => return turn::serve(&shared, stream, request).await,
-        ClientFrame::Relay { .. } | ClientFrame::Quota(_) => {
-            NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 }
-        }
+        ClientFrame::Relay { .. } | ClientFrame::Quota(_) => refused(ErrorCode::PayloadRejected),
         ClientFrame::Note(bytes) => {
             let note = SignedObject::<TurnNote>::verify(bytes).unwrap().into_value();
             let Some(answer) = note_answer(&shared, note) else { return };
@@ -324,40 +321,45 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
         }
         ClientFrame::FetchBlob { digest, .. } => {
             let found = shared.state.lock().blobs.get(&digest).cloned();
-            found.map_or(
-                NodeFrame::Refused { code: ErrorCode::BlobUnavailable, retry_after_ms: 0 },
-                NodeFrame::Blob,
-            )
+            found.map_or(refused(ErrorCode::BlobUnavailable), NodeFrame::Blob)
         }
     };
     send(&mut stream, &answer).await;
     let _ = stream.close().await;
 }
 
-/// The node's record, valid for an hour.
 fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
     let mut key = *shared.exchange.public_key().as_bytes();
     let state = shared.state.lock();
     if state.seen.unusable_key {
         key[ExchangeKey::LEN - 32..].fill(0);
     }
-    let (now, key) = (shared.now_ms(), ExchangeKey::from(key));
-    let until = now + 3_600_000;
+    let (node, model) = (shared.signing.node_id(), state.model.clone());
     let record = NodeRecord {
-        version: NODE_RECORD_VERSION,
-        node: shared.signing.node_id(),
-        sequence: now,
-        addresses: Vec::new(),
-        keys: vec![KeyWindow { key, from_ms: now - 1000, until_ms: until }],
-        models: vec![state.model.clone()],
-        limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
         storage: state.storage,
-        versions: vec![VERSION],
-        software: "fake".to_owned(),
-        issued_ms: now,
-        expires_ms: until,
+        ..node_record(node, ExchangeKey::from(key), model, shared.now_ms())
     };
     SignedObject::sign(record, &shared.signing)
+}
+
+/// A record of a node with one key and one model, valid for an hour.
+#[must_use]
+pub fn node_record(node: NodeId, key: ExchangeKey, model: ModelOffer, now_ms: u64) -> NodeRecord {
+    let until_ms = now_ms + 3_600_000;
+    NodeRecord {
+        version: NODE_RECORD_VERSION,
+        node,
+        sequence: now_ms,
+        addresses: Vec::new(),
+        keys: vec![KeyWindow { key, from_ms: now_ms.saturating_sub(1000), until_ms }],
+        models: vec![model],
+        limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
+        storage: StorageOffer::default(),
+        versions: vec![VERSION],
+        software: "fake".to_owned(),
+        issued_ms: now_ms,
+        expires_ms: until_ms,
+    }
 }
 
 /// Starts the mesh of a server on this machine, with a task for each of its streams.
@@ -380,7 +382,6 @@ pub(crate) async fn spawn_peer<T: Future<Output = ()> + Send + 'static>(
     mesh
 }
 
-/// Any port of this machine.
 pub(crate) fn any_port() -> Vec<Multiaddr> {
     vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]
 }

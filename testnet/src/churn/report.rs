@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     bench::Quantiles,
-    byzantine::{Act, Behaviour, FakeNode, LIES},
+    byzantine::{Act, FakeNode, LIES},
     output,
     trial::{BUILD, TrialReport, tenths},
 };
@@ -21,8 +21,6 @@ use crate::{
 /// The results of one misbehaviour.
 #[derive(Clone, Debug, Serialize)]
 pub struct MisbehaviourReport {
-    /// Its behaviour.
-    pub behaviour: Behaviour,
     /// The lie.
     pub lie: String,
     /// Times it happened.
@@ -135,7 +133,6 @@ impl ChurnReport {
             };
             let accepted = clients.iter().flat_map(|client| &client.results.accepted_lies);
             let mut row = MisbehaviourReport {
-                behaviour: kind.behaviour,
                 lie: format!("{:?}", kind.act),
                 told: liars.iter().map(told).sum(),
                 detected_as: BTreeMap::new(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use baton_client::{ClientError, HeadStatus, InlinePolicy, TurnEvent, system_clock};
+use baton_keys::session::SessionRoot;
 use baton_mesh::Multiaddr;
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -120,13 +121,11 @@ impl Demo {
     pub(super) async fn replays(&mut self) -> anyhow::Result<LateReplay> {
         output::note("an authorisation replayed: twice, and to another node; later on, late");
         self.settle().await?;
-        let root = self.client.session(self.session).backup().await?;
-        let export = self.export().await?;
         let (first, second) = (self.node_at(0)?, self.node_at(1)?);
         let record = raw::node_record(self.client.mesh(), first, &self.addresses_of(first)).await?;
         let issued = system_clock()();
         let window = (issued, issued + SHORT_LIFE_MS);
-        let turn = raw::build(&export, &root, &record, "Say yes.", window)?;
+        let turn = raw::RawTurn::first(&SessionRoot::generate(), &record, "Say yes.", window)?;
 
         let once = self.send(&turn, first).await?;
         let committed = once.committed.with_context(|| format!("refused as {:?}", once.refused))?;

@@ -4,20 +4,23 @@
 //! It keeps its own cost small: requests are made in advance, and connections are implemented by hand.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     net::{Ipv4Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context as _;
 use baton_client::system_clock;
-use baton_keys::SecretSigningKey;
+use baton_keys::{SecretSigningKey, session::SessionRoot};
 use baton_mesh::{Mesh, MeshConfig, Multiaddr, Reach};
-use baton_proto::{codec, ids::NodeId, limits::MAX_NODE_FRAME_BYTES, wire::NodeFrame};
+use baton_proto::{
+    codec,
+    ids::NodeId,
+    limits::MAX_NODE_FRAME_BYTES,
+    signed::SignatureBytes,
+    wire::{ClientFrame, NodeFrame},
+};
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -28,11 +31,15 @@ use tokio::{
 };
 
 use super::{
-    shots::shot,
+    attacker::{AttackCounts, BEHIND, IDENTITIES, OFFERED, REFUSED_AT_DOOR, REFUSED_IN_HANDSHAKE, SENT},
     webrtc::{self, PacketShape},
     wire::{StreamPiece, connect, first_frame, handshake, next_piece, open_and_send, socket_address},
 };
-use crate::{draws::Draws, process::cpu_seconds, raw, trial::retried};
+use crate::{
+    draws::Draws,
+    raw::{self, RawTurn},
+    trial::retried,
+};
 
 /// An attack on a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,6 +78,8 @@ const IN_FLIGHT: usize = 16;
 const SHOTS: u32 = 8000;
 /// The first lane of draws for requests; identities use lower lanes.
 const SHOT_LANES: u64 = 1_000_000;
+/// The longest lifetime of an authorisation.
+const LIFETIME_MS: u64 = 120_000;
 /// Time to get the node's record.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for a connection and its handshake.
@@ -91,79 +100,6 @@ pub(super) enum AttackKind {
     Signed,
     /// Packets over WebRTC.
     Packets(PacketShape),
-}
-
-/// The attacker's report.
-///
-/// A request is offered when it is due. It is at the node once it was written to a connection, or once the
-/// connection opened for it was refused.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct AttackReport {
-    /// Due requests.
-    pub offered_per_second: f64,
-    /// Requests at the node: sent, or refused with their connection.
-    pub at_node_per_second: f64,
-    /// Part of these: written to a connection.
-    pub sent_per_second: f64,
-    /// Part of these: refused with their connection, before its handshake.
-    pub refused_at_door_per_second: f64,
-    /// Part of these: refused in or after the handshake.
-    pub refused_in_handshake_per_second: f64,
-    /// Requests that did not reach the node because the attacker was too slow.
-    pub behind_per_second: f64,
-    /// Identities that completed a handshake.
-    pub identities: u64,
-    /// Processors that it used, on average.
-    pub cpus: f64,
-    /// Answers by kind or error code; `none` for a stream that ended without an answer.
-    pub answers: BTreeMap<String, u64>,
-}
-
-/// An event that an attack counts.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum AttackEvent {
-    Offered,
-    Sent,
-    RefusedAtDoor,
-    RefusedInHandshake,
-    Behind,
-    Identities,
-}
-
-/// The counts of all lanes.
-#[derive(Default)]
-pub(super) struct AttackCounts {
-    counts: [AtomicU64; 6],
-    answers: Mutex<BTreeMap<String, u64>>,
-}
-
-impl AttackCounts {
-    pub(super) fn count(&self, what: AttackEvent) {
-        if let Some(count) = self.counts.get(what as usize) {
-            count.fetch_add(1, Relaxed);
-        }
-    }
-
-    pub(super) fn answered(&self, what: &str) {
-        *self.answers.lock().entry(what.to_owned()).or_default() += 1;
-    }
-
-    fn report(&self, seconds: f64, cpus: f64) -> AttackReport {
-        let [offered, sent, at_door, in_handshake, behind, identities] =
-            self.counts.each_ref().map(|count| count.load(Relaxed));
-        let per_second = |count: u64| (f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / seconds).round();
-        AttackReport {
-            offered_per_second: per_second(offered),
-            at_node_per_second: per_second(sent + at_door + in_handshake),
-            sent_per_second: per_second(sent),
-            refused_at_door_per_second: per_second(at_door),
-            refused_in_handshake_per_second: per_second(in_handshake),
-            behind_per_second: per_second(behind),
-            identities,
-            cpus: (cpus * 100.0).round() / 100.0,
-            answers: self.answers.lock().clone(),
-        }
-    }
 }
 
 /// Shared state of the lanes.
@@ -202,23 +138,38 @@ impl NodeAttack {
         let now_ms = system_clock()();
         // Sessions of its own: a node remembers the turns of earlier attacks.
         let mut draws = Draws::of(self.seed, SHOT_LANES + u64::from(self.wave.network));
-        (0..SHOTS).map(|_| shot(&record, now_ms, &mut draws, self.wave.kind == AttackKind::Forged)).collect()
+        let shot = |_| {
+            let (root, valid_ms) = (SessionRoot::from_bytes(draws.bytes()), (now_ms, now_ms + LIFETIME_MS));
+            let turn = RawTurn::first(&root, &record, "a flood of words that nobody needs", valid_ms);
+            let mut request = turn?.request;
+            // A forged request is valid but for its signature.
+            if self.wave.kind == AttackKind::Forged {
+                request.auth.signature = SignatureBytes(draws.bytes());
+            }
+            Ok(codec::encode(&ClientFrame::Turn(request)))
+        };
+        (0..SHOTS).map(shot).collect()
     }
 
     /// Attacks for the plan's time.
-    pub(super) async fn run(self, shots: Vec<Vec<u8>>) -> anyhow::Result<AttackReport> {
-        let (began, cpus) = (Instant::now(), cpu_seconds(std::process::id())?);
+    pub(super) async fn run(self, shots: Vec<Vec<u8>>, counts: &AttackCounts) -> anyhow::Result<()> {
         let target = socket_address(&self.target)?;
-        let counts = match self.wave.kind {
-            AttackKind::Burner => burn(self.duty, Duration::from_secs(self.seconds)),
-            AttackKind::Packets(shape) => webrtc::attack(&self, target, shape).await?,
-            AttackKind::Forged | AttackKind::Signed => self.request(target, shots).await?,
-        };
-        let seconds = began.elapsed().as_secs_f64();
-        Ok(counts.report(seconds, (cpu_seconds(std::process::id())? - cpus) / seconds))
+        match self.wave.kind {
+            AttackKind::Burner => {
+                burn(self.duty, Duration::from_secs(self.seconds));
+                Ok(())
+            }
+            AttackKind::Packets(shape) => webrtc::attack(&self, target, shape, counts).await,
+            AttackKind::Forged | AttackKind::Signed => self.request(target, shots, counts).await,
+        }
     }
 
-    async fn request(&self, target: SocketAddr, shots: Vec<Vec<u8>>) -> anyhow::Result<AttackCounts> {
+    async fn request(
+        &self,
+        target: SocketAddr,
+        shots: Vec<Vec<u8>>,
+        counts: &AttackCounts,
+    ) -> anyhow::Result<()> {
         let Wave { kind, network, subnets, each } = self.wave;
         let plan = Arc::new(RequestPlan {
             target,
@@ -226,7 +177,7 @@ impl NodeAttack {
             shots,
             reusable: kind == AttackKind::Forged,
             each,
-            counts: AttackCounts::default(),
+            counts: counts.clone(),
         });
         let client = |number: usize| {
             let subnet = if subnets > 1 { number } else { 0 };
@@ -240,9 +191,7 @@ impl NodeAttack {
             let draws = Draws::of(self.seed, number + 1);
             Lane { plan: plan.clone(), client, pace, draws }.run()
         };
-        self.in_lanes((0..).zip(clients), lane).await?;
-        let plan = Arc::into_inner(plan).context("every lane has ended")?;
-        Ok(plan.counts)
+        self.in_lanes((0..).zip(clients), lane).await
     }
 
     /// Runs a lane for each of the items, at an even pace together, for the attack's time.
@@ -264,7 +213,7 @@ impl NodeAttack {
 }
 
 /// Uses a share of one processor.
-fn burn(duty: f64, seconds: Duration) -> AttackCounts {
+fn burn(duty: f64, seconds: Duration) {
     let began = std::time::Instant::now();
     let work = BURN_PERIOD.mul_f64(duty.clamp(0.0, 1.0));
     while began.elapsed() < seconds {
@@ -274,7 +223,6 @@ fn burn(duty: f64, seconds: Duration) -> AttackCounts {
         }
         std::thread::sleep(BURN_PERIOD.saturating_sub(period.elapsed()));
     }
-    AttackCounts::default()
 }
 
 /// Opens one connection after another, at an even pace.
@@ -297,12 +245,12 @@ impl RequestPace {
         let now = Instant::now();
         while self.next + self.gap * 4 < now {
             self.next += self.gap;
-            counts.count(AttackEvent::Offered);
-            counts.count(AttackEvent::Behind);
+            counts.count(OFFERED);
+            counts.count(BEHIND);
         }
         sleep_until(self.next).await;
         self.next += self.gap;
-        counts.count(AttackEvent::Offered);
+        counts.count(OFFERED);
     }
 }
 
@@ -316,9 +264,9 @@ impl Lane {
                 handshake(stream, self.draws.bytes()).await
             };
             let connected = timeout(CONNECT_TIMEOUT, connecting).await;
-            match connected.unwrap_or(Err(AttackEvent::RefusedInHandshake)) {
+            match connected.unwrap_or(Err(REFUSED_IN_HANDSHAKE)) {
                 Ok(link) => {
-                    self.plan.counts.count(AttackEvent::Identities);
+                    self.plan.counts.count(IDENTITIES);
                     let (read, write) = link.split();
                     self.talk(read, write).await;
                 }
@@ -349,7 +297,7 @@ impl Lane {
                 }
                 let shot = if open.count() < IN_FLIGHT { plan.fresh.lock().pop_front() } else { None };
                 let Some((shot, frame)) = shot.and_then(|shot| Some((shot, plan.shots.get(shot)?))) else {
-                    plan.counts.count(AttackEvent::Behind);
+                    plan.counts.count(BEHIND);
                     // An identity that cannot send leaves its connection.
                     sent += u64::from(sent == 0);
                     continue;
@@ -358,10 +306,10 @@ impl Lane {
                 let bytes = open_and_send(stream, frame);
                 if write.write_all(&bytes).await.is_err() || write.flush().await.is_err() {
                     // The connection was closed meanwhile, which refused the request too.
-                    plan.counts.count(AttackEvent::RefusedAtDoor);
+                    plan.counts.count(REFUSED_AT_DOOR);
                     return;
                 }
-                plan.counts.count(AttackEvent::Sent);
+                plan.counts.count(SENT);
                 sent += 1;
                 stream += 2;
             }
@@ -425,14 +373,14 @@ impl OpenStreams {
     fn answered(&self, shot: usize, frame: &[u8]) {
         match codec::decode::<NodeFrame>(frame, MAX_NODE_FRAME_BYTES) {
             Ok(NodeFrame::Refused { code, .. }) => self.count_refusal(shot, code.name()),
-            Ok(NodeFrame::Accepted { .. }) => self.plan.counts.answered("accepted"),
-            _ => self.plan.counts.answered("other"),
+            Ok(NodeFrame::Accepted { .. }) => self.plan.counts.count("accepted"),
+            _ => self.plan.counts.count("other"),
         }
     }
 
     /// Counts a refusal. The request is reused if the node refused it before learning of its session.
     fn count_refusal(&self, shot: usize, what: &str) {
-        self.plan.counts.answered(what);
+        self.plan.counts.count(what);
         if self.plan.reusable || matches!(what, "none" | "RateLimited" | "Busy") {
             self.plan.fresh.lock().push_back(shot);
         }

@@ -1,15 +1,24 @@
 //! An attacker: a process of its own whose work is done by one thread of the lowest priority, since on one machine it
 //! competes for the processors, unlike an attacker over a network.
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use clap::Args;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::{attack::NodeAttack, relayer_attack::RelayerAttack};
-use crate::{output, process::Process};
+use crate::{
+    output,
+    process::{Process, cpu_seconds},
+};
 
 /// Time for an attacker's report after its attack.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -28,6 +37,47 @@ pub(super) enum AttackPlan {
     Relayer(RelayerAttack),
 }
 
+/// A due request.
+pub(super) const OFFERED: &str = "offered";
+/// A request that was written to a connection.
+pub(super) const SENT: &str = "sent";
+/// A request whose connection was refused before its handshake.
+pub(super) const REFUSED_AT_DOOR: &str = "refused at the door";
+/// A request whose connection was refused in or after the handshake.
+pub(super) const REFUSED_IN_HANDSHAKE: &str = "refused in the handshake";
+/// A request that did not reach the node because the attacker was too slow.
+pub(super) const BEHIND: &str = "behind";
+/// An identity that completed a handshake.
+pub(super) const IDENTITIES: &str = "identities";
+
+/// An attacker's report.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct AttackReport {
+    /// Counts of its attempts, and of the answers by kind or error code; `none` for a stream that ended
+    /// without an answer.
+    pub counts: BTreeMap<String, u64>,
+    /// Processors that it used, on average.
+    pub cpus: f64,
+}
+
+impl AttackReport {
+    /// The count of an event.
+    #[must_use]
+    pub fn of(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+}
+
+/// The counts of an attack's connections.
+#[derive(Clone, Default)]
+pub(super) struct AttackCounts(Arc<Mutex<BTreeMap<String, u64>>>);
+
+impl AttackCounts {
+    pub(super) fn count(&self, what: &str) {
+        *self.0.lock().entry(what.to_owned()).or_default() += 1;
+    }
+}
+
 /// A running attacker.
 pub(super) struct Attacker(Process);
 
@@ -40,7 +90,7 @@ impl Attacker {
     }
 
     /// Waits for the end of the attack, and for the attacker's report.
-    pub(super) async fn report<T: DeserializeOwned>(mut self) -> anyhow::Result<T> {
+    pub(super) async fn report(mut self) -> anyhow::Result<AttackReport> {
         let done = self.0.wait_event("done", REPORT_TIMEOUT).await?;
         self.0.kill().await?;
         Ok(serde_json::from_value(done["report"].clone())?)
@@ -60,13 +110,20 @@ pub(crate) async fn run(args: AttackerArgs) -> anyhow::Result<()> {
         // processes that compete for a processor.
         let _ = rustix::process::nice(19);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (began, cpus) = (Instant::now(), cpu_seconds(std::process::id())?);
+        let counts = AttackCounts::default();
         runtime.block_on(async {
-            let report: Value = match plan {
-                AttackPlan::Node(attack) => serde_json::to_value(attack.run(shots).await?)?,
-                AttackPlan::Relayer(attack) => serde_json::to_value(attack.run().await)?,
-            };
-            anyhow::Ok(report)
-        })
+            match plan {
+                AttackPlan::Node(attack) => attack.run(shots, &counts).await,
+                AttackPlan::Relayer(attack) => {
+                    attack.run(counts.clone()).await;
+                    Ok(())
+                }
+            }
+        })?;
+        let cpus = (cpu_seconds(std::process::id())? - cpus) / began.elapsed().as_secs_f64();
+        let (counts, cpus) = (counts.0.lock().clone(), (cpus * 100.0).round() / 100.0);
+        anyhow::Ok(AttackReport { counts, cpus })
     });
     let report = tokio::task::spawn_blocking(move || attacking.join()).await?;
     let report = report.ok().context("the attacker panicked")??;

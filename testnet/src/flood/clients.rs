@@ -24,7 +24,7 @@ const SHOWN_SLOWEST: usize = 6;
 /// Time limit of an honest call; a longer one counts as failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Results of the honest clients in one part.
+/// Results of honest clients in one part; their calls may be other than turns.
 #[derive(Debug, Clone, Serialize)]
 pub struct Honest {
     /// Turns that were answered and verified.
@@ -35,6 +35,8 @@ pub struct Honest {
     pub failures: Vec<String>,
     /// Milliseconds from sending to the accepted turn, or to the failure.
     pub turn_ms: Quantiles,
+    /// The 99th percentile over that of the quiet part.
+    pub p99_over_quiet: f64,
     /// Attempts that failed before a turn was answered, by error code or reason.
     pub again: BTreeMap<String, u64>,
     /// The slowest turns, slowest first: they show what delays a turn.
@@ -128,7 +130,8 @@ impl Honest {
         let (turns, failed) = (times.len() - failures.len(), failures.len());
         slowest.sort_by(|one, other| other.ms.total_cmp(&one.ms));
         slowest.truncate(SHOWN_SLOWEST);
-        Ok(Self { turns, failed, failures, turn_ms: Quantiles::of(&times), again, slowest })
+        let turn_ms = Quantiles::of(&times);
+        Ok(Self { turns, failed, failures, turn_ms, p99_over_quiet: 1.0, again, slowest })
     }
 }
 

@@ -21,12 +21,11 @@ use serde_json::json;
 
 use super::{
     FloodOptions, FloodReport, SLOW_RATIO,
-    attacker::{AttackPlan, Attacker},
-    clients::{Honest, HonestPace, SlowTurn, TURN_EVERY, TimedCall, Until},
+    attacker::{AttackPlan, AttackReport, Attacker},
+    clients::{Honest, HonestPace, TURN_EVERY, Until},
     relayer_attack::{RelayerAttack, RelayerAttackKind},
 };
 use crate::{
-    bench::Quantiles,
     network::{Network, NodeOptions, RelayerProcess},
     output,
 };
@@ -36,41 +35,19 @@ const REQUEST_EVERY: Duration = Duration::from_millis(300);
 /// Time of the warm-up.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// Results of the honest clients at one endpoint.
-#[derive(Debug, Clone, Serialize)]
-pub struct HonestCalls {
-    /// Calls that were answered.
-    pub answered: usize,
-    /// Calls that failed, with the reasons.
-    pub failures: Vec<String>,
-    /// Milliseconds to the answer, or to the failure.
-    pub call_ms: Quantiles,
-    /// The 99th percentile over that of the quiet part.
-    pub p99_over_quiet: f64,
-    /// The slowest calls, slowest first: they show what delays a call.
-    pub slowest: Vec<SlowTurn>,
-}
-
 /// Results of one part.
 #[derive(Debug, Clone, Serialize)]
 pub struct RelayerPart {
     /// Recalls over HTTP.
-    pub http: HonestCalls,
+    pub http: Honest,
     /// Turns through the sealed endpoint.
-    pub sealed: HonestCalls,
+    pub sealed: Honest,
     /// Outcomes of the attacker's attempts.
-    pub attacker: BTreeMap<String, u64>,
-}
-
-impl HonestCalls {
-    fn of(calls: Vec<TimedCall>) -> anyhow::Result<Self> {
-        let Honest { turns, failures, turn_ms, slowest, .. } = Honest::of(calls, BTreeMap::new())?;
-        Ok(Self { answered: turns, failures, call_ms: turn_ms, p99_over_quiet: 1.0, slowest })
-    }
+    pub attacker: AttackReport,
 }
 
 impl RelayerPart {
-    fn endpoints(&mut self) -> [(&'static str, &mut HonestCalls); 2] {
+    fn endpoints(&mut self) -> [(&'static str, &mut Honest); 2] {
         [("HTTP", &mut self.http), ("sealed", &mut self.sealed)]
     }
 }
@@ -100,11 +77,11 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
     network.stop().await?;
     let mut report = FloodReport::of(options, parts);
     let quiet = report.parts.get_mut("quiet").context("the quiet part ran")?;
-    let quiet = quiet.endpoints().map(|(_, calls)| calls.call_ms.p99);
+    let quiet = quiet.endpoints().map(|(_, calls)| calls.turn_ms.p99);
     for (name, part) in &mut report.parts {
         for ((endpoint, calls), quiet) in part.endpoints().into_iter().zip(quiet) {
-            calls.p99_over_quiet = calls.call_ms.p99 / quiet;
-            let (failed, ratio) = (calls.failures.len(), calls.p99_over_quiet);
+            calls.p99_over_quiet = calls.turn_ms.p99 / quiet;
+            let (failed, ratio) = (calls.failed, calls.p99_over_quiet);
             if failed > 0 {
                 let breach = format!("{name}: {failed} honest calls failed at the {endpoint} endpoint");
                 report.breaches.push(breach);
@@ -174,12 +151,12 @@ impl<'a> FloodedRelayer<'a> {
         client.shutdown(Duration::from_secs(5)).await;
         let attacker = match attacker {
             Some(attacker) => attacker.report().await?,
-            None => BTreeMap::new(),
+            None => AttackReport::default(),
         };
         Ok(RelayerPart { http: http?, sealed: sealed?, attacker })
     }
 
-    async fn recalls(&self, span: Duration) -> anyhow::Result<HonestCalls> {
+    async fn recalls(&self, span: Duration) -> anyhow::Result<Honest> {
         let question = &json!({ "query": "favourite fruit" });
         let clients = self.accounts.iter().map(|account| async move {
             let mut pace = HonestPace::begin(REQUEST_EVERY, Until::Passed(span));
@@ -189,10 +166,10 @@ impl<'a> FloodedRelayer<'a> {
             }
             pace.calls
         });
-        HonestCalls::of(join_all(clients).await.concat())
+        Honest::of(join_all(clients).await.concat(), BTreeMap::new())
     }
 
-    async fn turns(&self, client: &Client, span: Duration) -> anyhow::Result<HonestCalls> {
+    async fn turns(&self, client: &Client, span: Duration) -> anyhow::Result<Honest> {
         let mut pace = HonestPace::begin(TURN_EVERY, Until::Passed(span));
         while pace.goes_on() {
             let turn = async {
@@ -206,6 +183,6 @@ impl<'a> FloodedRelayer<'a> {
             };
             pace.call(turn).await;
         }
-        HonestCalls::of(pace.calls)
+        Honest::of(pace.calls, BTreeMap::new())
     }
 }

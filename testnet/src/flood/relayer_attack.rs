@@ -1,7 +1,6 @@
 //! The attacker of a relayer: silent or slow connections and streams, and rightly signed requests by fresh keys.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -11,13 +10,14 @@ use baton_client::system_clock;
 use baton_keys::account::{AccountKey, body_sha256};
 use baton_mesh::{Mesh, MeshConfig, Multiaddr};
 use baton_proto::ids::NodeId;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
     task::JoinSet,
 };
+
+use super::attacker::AttackCounts;
 
 /// Connections of the attacks that hold something.
 const HELD: usize = 300;
@@ -69,13 +69,12 @@ impl RelayerAttackKind {
 }
 
 impl RelayerAttack {
-    /// Attacks for the plan's time, and returns the outcomes of the attempts.
-    pub(super) async fn run(self) -> BTreeMap<String, u64> {
-        let attacker = RelayerAttacker { attack: Arc::new(self), outcomes: Arc::default() };
-        let seconds = Duration::from_secs(attacker.attack.seconds);
+    /// Attacks for the plan's time, and counts the outcomes of the attempts.
+    pub(super) async fn run(self, outcomes: AttackCounts) {
+        let seconds = Duration::from_secs(self.seconds);
+        let attacker = RelayerAttacker { attack: Arc::new(self), outcomes };
         // The attack does not end by itself.
-        let _ = tokio::time::timeout(seconds, attacker.clone().run()).await;
-        attacker.outcomes.lock().clone()
+        let _ = tokio::time::timeout(seconds, attacker.run()).await;
     }
 }
 
@@ -83,14 +82,10 @@ impl RelayerAttack {
 #[derive(Clone)]
 struct RelayerAttacker {
     attack: Arc<RelayerAttack>,
-    outcomes: Arc<Mutex<BTreeMap<String, u64>>>,
+    outcomes: AttackCounts,
 }
 
 impl RelayerAttacker {
-    fn note(&self, outcome: &str) {
-        *self.outcomes.lock().entry(outcome.to_owned()).or_default() += 1;
-    }
-
     /// Attacks until it is dropped.
     async fn run(self) {
         let kind = self.attack.kind;
@@ -104,7 +99,7 @@ impl RelayerAttacker {
                 }
                 loop {
                     let outcome = attacker.attempt(kind, number).await;
-                    attacker.note(outcome.as_deref().unwrap_or("connection failed"));
+                    attacker.outcomes.count(outcome.as_deref().unwrap_or("connection failed"));
                     // The attacker shares the processors with the relayer.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -165,11 +160,11 @@ impl RelayerAttacker {
             let deadline = tokio::time::Instant::now() + OPEN_TIMEOUT;
             match mesh.open(self.attack.relayer, &self.attack.sealed, deadline).await {
                 Ok(stream) => {
-                    self.note("stream opened");
+                    self.outcomes.count("stream opened");
                     held.push(stream);
                 }
                 Err(_) => {
-                    self.note("stream refused");
+                    self.outcomes.count("stream refused");
                     held.clear();
                 }
             }

@@ -20,7 +20,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::attack::{AttackCounts, AttackEvent, CONNECT_TIMEOUT, NodeAttack, RequestPace};
+use super::{
+    attack::{CONNECT_TIMEOUT, NodeAttack, RequestPace},
+    attacker::{AttackCounts, IDENTITIES, REFUSED_IN_HANDSHAKE, SENT},
+};
 
 /// Connections at a time: as many unfinished ones as a subnet may have.
 const LANES: u32 = 8;
@@ -79,26 +82,25 @@ pub(super) async fn attack(
     attack: &NodeAttack,
     target: SocketAddr,
     shape: PacketShape,
-) -> anyhow::Result<AttackCounts> {
-    let counts = Arc::new(AttackCounts::default());
-    attack.in_lanes(0..LANES, |_, pace| lane(target, shape, pace, counts.clone())).await?;
-    Arc::into_inner(counts).context("every lane has ended")
+    counts: &AttackCounts,
+) -> anyhow::Result<()> {
+    attack.in_lanes(0..LANES, |_, pace| lane(target, shape, pace, counts.clone())).await
 }
 
 /// Opens one connection after another, and sends on each until the node ends it.
-async fn lane(target: SocketAddr, shape: PacketShape, mut pace: RequestPace, counts: Arc<AttackCounts>) {
+async fn lane(target: SocketAddr, shape: PacketShape, mut pace: RequestPace, counts: AttackCounts) {
     loop {
         pace.due(&counts).await;
         let Ok(Ok(mut peer)) = timeout(CONNECT_TIMEOUT, HostilePeer::connect(target)).await else {
-            counts.count(AttackEvent::RefusedInHandshake);
+            counts.count(REFUSED_IN_HANDSHAKE);
             continue;
         };
-        counts.count(AttackEvent::Identities);
+        counts.count(IDENTITIES);
         while peer.send_pieces(shape).await.unwrap_or(false) {
-            counts.count(AttackEvent::Sent);
+            counts.count(SENT);
             pace.due(&counts).await;
         }
-        counts.answered("ended");
+        counts.count("ended");
     }
 }
 

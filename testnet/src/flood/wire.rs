@@ -15,7 +15,7 @@ use libp2p::{core::upgrade::OutboundConnectionUpgrade as _, identity::Keypair, m
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
-use super::attack::AttackEvent;
+use super::attacker::{REFUSED_AT_DOOR, REFUSED_IN_HANDSHAKE};
 
 /// The first message of multistream-select on both sides: a length of one byte, and a line.
 const HELLO: &[u8] = b"\x13/multistream/1.0.0\n";
@@ -50,7 +50,7 @@ pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> 
 }
 
 /// Opens a TCP connection and agrees on Noise; the handshake has not begun.
-pub(super) async fn connect(client: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, AttackEvent> {
+pub(super) async fn connect(client: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, &'static str> {
     let connected = async {
         let socket = TcpSocket::new_v4()?;
         // Otherwise the source's ports would all linger for stray packets, thousands a second.
@@ -66,21 +66,21 @@ pub(super) async fn connect(client: Ipv4Addr, target: SocketAddr) -> Result<Comp
         agree(&mut stream, NOISE).await?;
         io::Result::Ok(stream)
     };
-    connected.await.map_err(|_| AttackEvent::RefusedAtDoor)
+    connected.await.map_err(|_| REFUSED_AT_DOOR)
 }
 
 /// Performs the handshake with the identity of a seed.
 pub(super) async fn handshake(
     stream: Compat<TcpStream>,
     seed: [u8; 32],
-) -> Result<NoiseConnection, AttackEvent> {
+) -> Result<NoiseConnection, &'static str> {
     let secured = async {
         let noise = noise::Config::new(&Keypair::ed25519_from_bytes(seed)?)?;
         let (_, mut secured) = noise.upgrade_outbound(stream, "/noise").await?;
         agree(&mut secured, YAMUX).await?;
         anyhow::Ok(secured)
     };
-    secured.await.map_err(|_| AttackEvent::RefusedInHandshake)
+    secured.await.map_err(|_| REFUSED_IN_HANDSHAKE)
 }
 
 /// Proposes a protocol, and waits until the node accepts it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_client::{Client, NewSession, RouteOptions, TurnInput};
 use baton_testnet::{
-    byzantine::{Act, Behaviour, start_liar},
+    byzantine::{Act, start_liar},
     network::{Network, NodeOptions},
 };
 
@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_its_root() {
     let folder = tempfile::tempdir().unwrap();
     let network = Network::start(folder.path(), 0, NodeOptions::echo()).await.unwrap();
-    let node = start_liar(&network, Duration::ZERO, &[Behaviour::FalseStore], 0).await.unwrap();
+    let node = start_liar(&network, Duration::ZERO, [Act::ClaimStored].into_iter().cycle()).await.unwrap();
     let home = folder.path().join("client");
     let mut config = network.client_config(Some(&home)).unwrap();
     config.bootstrap = node.addrs();
