@@ -114,8 +114,8 @@ impl Client {
             by_session,
         };
         let directory = Arc::new(Directory::new(mesh, setup, reputation, reputation_file));
-        let core = Arc::new(Core::new(config, journals, directory, identities, heads));
-        Ok(Self { core })
+        let core = Core::new(config, journals, directory, identities, heads).with_maintenance();
+        Ok(Self { core: Arc::new(core) })
     }
 
     /// A separate client on the same network, with the same knowledge of nodes, for one session whose journal

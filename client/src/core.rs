@@ -72,36 +72,8 @@ impl QuarantinedJournal {
 }
 
 impl Core {
-    /// Starts the maintenance of the directory and of the identities. The network ends with this client.
+    /// The core of a client whose network and knowledge of nodes are another's to maintain.
     pub(crate) fn new(
-        config: ClientConfig,
-        journals: Journals,
-        directory: Arc<Directory>,
-        identities: Arc<Identities>,
-        heads: Arc<HeadIndexes>,
-    ) -> Self {
-        let (nodes, meshes) = (Arc::downgrade(&directory), Arc::downgrade(&identities));
-        let core = Self::without_maintenance(config, journals, directory, identities, heads);
-        let ended = core.cancel.clone();
-        let maintenance = tokio::spawn(async move {
-            tokio::join!(maintenance::run(nodes, ended.clone()), identities::sweep(meshes, ended));
-        });
-        Self { endless: Mutex::new(vec![maintenance]), owns_network: true, ..core }
-    }
-
-    /// The core of a separate client with this client's network and knowledge of nodes, which this client maintains.
-    pub(crate) fn sharing_network(
-        &self,
-        config: ClientConfig,
-        journals: Journals,
-        heads: Option<Arc<HeadIndexes>>,
-    ) -> Self {
-        let (directory, identities) = (self.directory.clone(), self.identities.clone());
-        let heads = heads.unwrap_or_else(|| self.shared_heads.clone());
-        Self::without_maintenance(config, journals, directory, identities, heads)
-    }
-
-    fn without_maintenance(
         config: ClientConfig,
         journals: Journals,
         directory: Arc<Directory>,
@@ -121,6 +93,27 @@ impl Core {
             cancel: CancellationToken::new(),
             owns_network: false,
         }
+    }
+
+    /// Starts the maintenance of the directory and of the identities. The network ends with this client.
+    pub(crate) fn with_maintenance(self) -> Self {
+        let (nodes, meshes) = (Arc::downgrade(&self.directory), Arc::downgrade(&self.identities));
+        let ended = self.cancel.clone();
+        let maintenance = tokio::spawn(async move {
+            tokio::join!(maintenance::run(nodes, ended.clone()), identities::sweep(meshes, ended));
+        });
+        Self { endless: Mutex::new(vec![maintenance]), owns_network: true, ..self }
+    }
+
+    /// The core of a separate client with this client's network and knowledge of nodes, which this client maintains.
+    pub(crate) fn sharing_network(
+        &self,
+        config: ClientConfig,
+        journals: Journals,
+        heads: Option<Arc<HeadIndexes>>,
+    ) -> Self {
+        let heads = heads.unwrap_or_else(|| self.shared_heads.clone());
+        Self::new(config, journals, self.directory.clone(), self.identities.clone(), heads)
     }
 
     /// Stops the tasks after waiting up to `grace` for them, closes the sessions, and stops the network if it
@@ -224,31 +217,29 @@ impl Core {
         crate::stack_wipe::blocking(move || work(&core)).await?
     }
 
-    /// Creates a session with entries that follow its opening. With `replace_damaged`, a damaged journal of
-    /// the session is quarantined; any other journal is an error.
+    /// Creates a session with entries that follow its opening. It replaces no journal but a damaged one.
     pub(crate) async fn create(
         self: &Arc<Self>,
         root: SessionRoot,
         header: SessionHeader,
         entries: Vec<Entry>,
-        replace_damaged: bool,
     ) -> Result<Arc<Session>, ClientError> {
         let id = root.session_id();
         let session = self.blocking(move |core| {
-            let replaced = match core.find(&id)? {
-                None => None,
-                Some(path) if replace_damaged => Some(core.quarantine_damaged(id, path)?),
-                Some(_) => return Err(ClientError::SessionExists(id)),
-            };
+            let replaced = core.find(&id)?.map(|path| core.quarantine_damaged(id, path)).transpose()?;
             Session::create(&core.journals, root, header, entries).inspect_err(|_| {
                 if let Some(replaced) = &replaced {
                     replaced.put_back();
                 }
             })
         });
-        let session = Arc::new(session.await?);
-        self.lock().insert(id, session.clone());
-        Ok(session)
+        Ok(self.keep(session.await?))
+    }
+
+    fn keep(&self, session: Session) -> Arc<Session> {
+        let session = Arc::new(session);
+        self.lock().insert(session.id, session.clone());
+        session
     }
 
     /// Begins a session. A file is made with its first message, so that a session without one leaves nothing
@@ -263,9 +254,7 @@ impl Core {
             None => Session::begin_deferred(&core.journals, root, header),
             Some(_) => Err(ClientError::SessionExists(id)),
         });
-        let session = Arc::new(session.await?);
-        self.lock().insert(id, session.clone());
-        Ok(session)
+        Ok(self.keep(session.await?))
     }
 
     /// The open session, and whether this call opened it; if `shortly`, from its snapshot on.
@@ -306,11 +295,7 @@ impl Core {
         let JournalLocation::Log(log) = &self.journals.location else { return Ok(None) };
         let (log, root) = (log.clone(), root.clone());
         let opened = self.blocking(move |_| Session::open_log(&log, &root)).await?;
-        Ok(opened.map(|session| {
-            let session = Arc::new(session);
-            self.lock().insert(session.id, session.clone());
-            session
-        }))
+        Ok(opened.map(|session| self.keep(session)))
     }
 
     /// Quarantines a session's damaged journal. If the journal is whole, the session exists.

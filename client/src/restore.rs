@@ -89,7 +89,7 @@ async fn recover_with(
     let mut entries = read.entries(root, &found.outer, now)?;
     entries.push(found.entry());
     entries.push(Entry::Leases { devices: found.inner.devices.clone() });
-    let session = core.create(root.clone(), header, entries, true).await?;
+    let session = core.create(root.clone(), header, entries).await?;
     session.indexes(|view| view.note_look(now, true));
     // An index may show the chain of a device that lost a fork, or never heard of it.
     let merged = Box::pin(reconcile::merge_all(core, &session, older, &mut |_| {})).await;
@@ -113,7 +113,7 @@ pub(crate) async fn import(core: &Arc<Core>, text: &str) -> Result<SessionId, Cl
     let own = root.clone();
     let checked = crate::stack_wipe::blocking(move || verified_entries(&own, &export, now));
     let (header, entries) = checked.await??;
-    let session = core.create(root, header, entries, true).await?;
+    let session = core.create(root, header, entries).await?;
     // Its blobs may have expired, and its head may not be published from here.
     spawn_background_work(core, session.clone());
     Ok(session.id)

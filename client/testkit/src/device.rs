@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::{
     GRACE, World, free,
     gate::{Gate, with_indexes},
-    say, session,
+    say_settled, session,
 };
 
 /// A device: its home, and its access to the head index.
@@ -87,8 +87,7 @@ pub fn device_events(events: &[TurnEvent]) -> Vec<DeviceEvent> {
 pub async fn apart(world: &World) -> (Device, Device, SessionId) {
     let first = Device::new(world).await;
     let id = session(&first.client).await;
-    say(&first.client, id, "common").await;
-    assert!(first.client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&first.client, id, "common").await;
     let root = first.client.session(id).backup().await.unwrap();
     let second = Device::second(world, &root).await;
     assert!(second.client.session(id).wait_delivered(GRACE).await.unwrap());

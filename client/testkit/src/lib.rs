@@ -118,6 +118,17 @@ pub async fn say(client: &Client, session: SessionId, text: &str) -> TurnOutcome
     client.session(session).turn(TurnInput::user(text), |_| {}).await.unwrap()
 }
 
+/// The same, and then waits until it is stored and published.
+pub async fn say_settled(client: &Client, session: SessionId, text: &str) {
+    say(client, session, text).await;
+    assert!(client.session(session).wait_settled(GRACE).await.unwrap());
+}
+
+pub async fn close(client: &Client, session: SessionId) {
+    assert!(client.session(session).wait_settled(GRACE).await.unwrap());
+    client.shutdown(GRACE).await;
+}
+
 /// Finishes a pending turn, which must succeed.
 pub async fn resume(client: &Client, session: SessionId) -> TurnOutcome {
     client.session(session).resume(RouteOptions::default(), |_| {}).await.unwrap().unwrap()

@@ -93,9 +93,7 @@ impl MemoryStore {
 
     pub fn corrupt_blobs(&self) {
         for bytes in self.0.lock().blobs.values_mut() {
-            if let Some(last) = bytes.last_mut() {
-                *last ^= 1;
-            }
+            *bytes.last_mut().unwrap() ^= 1;
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_client::{InlinePolicy, TurnInput};
 use baton_proto::store::StoreError;
 
-use baton_testkit::{GRACE, World, fake::Act, say, session, store::down};
+use baton_testkit::{GRACE, World, fake::Act, say, say_settled, session, store::down};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_outage_of_the_store_ends_without_a_turn_or_a_restart() {
@@ -49,8 +49,7 @@ async fn a_blob_is_bought_again_only_when_the_store_says_twice_that_it_is_gone()
     ];
     for (node_sees, client_sees, again) in cases {
         let (world, client, session) = World::with_session(1).await;
-        say(&client, session, "one").await;
-        assert!(client.session(session).wait_settled(GRACE).await.unwrap());
+        say_settled(&client, session, "one").await;
         world.store.fail_reads([node_sees, client_sees.clone()]);
         if again > 0 {
             world.store.fail_reads([client_sees.clone()]);

@@ -18,7 +18,7 @@ use baton_testkit::{
     events_of,
     fake::Act,
     gate::with_indexes,
-    say, session,
+    say, say_settled, session,
 };
 
 /// Both look until neither has anything to merge: at most once more each than turns can fork again.
@@ -108,8 +108,7 @@ async fn a_turn_of_a_device_that_is_gone_is_found_by_the_words_and_stored_again(
     let world = World::new(1).await;
     let (first, second, id) = apart(&world).await;
     second.gate.open();
-    say(&second.client, id, "gone").await;
-    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&second.client, id, "gone").await;
     second.client.shutdown(GRACE).await;
     say(&first.client, id, "here").await;
     first.gate.open();
@@ -175,8 +174,7 @@ async fn a_turn_first_merges_other_devices_turns_and_a_lone_device_asks_no_index
 
     let second = Device::second(&world, &first.client.session(id).backup().await.unwrap()).await;
     assert!(second.client.session(id).wait_delivered(GRACE).await.unwrap());
-    say(&second.client, id, "second").await;
-    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&second.client, id, "second").await;
     // The first device learns of the other when it looks, and is behind.
     assert!(matches!(
         first.client.session(id).check_head().await,
@@ -235,8 +233,7 @@ async fn a_message_that_was_not_answered_follows_what_another_device_wrote() {
     let world = World::new(1).await;
     let (first, second, id) = apart(&world).await;
     second.gate.open();
-    say(&second.client, id, "second").await;
-    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&second.client, id, "second").await;
     // An edit of the turn that the other device has followed meanwhile.
     let edit = TurnInput {
         kind: RecordKind::Edit,
@@ -264,8 +261,7 @@ async fn a_node_that_knows_a_newer_head_makes_the_client_look_and_go_on_from_the
     let (first, second, id) = apart(&world).await;
     first.gate.open();
     second.gate.open();
-    say(&second.client, id, "second").await;
-    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&second.client, id, "second").await;
     // The first has not looked since, so it sends its old head without a locator.
     let stale = input("first").with_route(|route| route.with_locator = false);
     let (result, events) = events_of(&first.client, id, stale).await;
@@ -324,8 +320,7 @@ async fn leases_of_devices_that_are_silent_for_a_day_run_out() {
     let world = World::new(1).await;
     let (first, second, id) = apart(&world).await;
     second.gate.open();
-    say(&second.client, id, "second").await;
-    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&second.client, id, "second").await;
     first.gate.open();
     first.sync(id).await;
     assert_eq!(first.client.session(id).info().await.unwrap().others.len(), 1);

@@ -6,8 +6,8 @@ use baton_client::{Client, ClientError, RouteOptions, choose::NoChoice};
 use baton_proto::{ErrorCode, ids::NodeId};
 use baton_testkit::{
     GRACE, World,
-    embedder::{EMBEDDER, Embedder, EmbedderAct, Script, client, vector},
-    fake::MODEL,
+    embedder::{EMBEDDER, EmbedderAct, Script, client, start, vector},
+    fake::{FakeNode, MODEL},
     say, session,
 };
 
@@ -18,7 +18,7 @@ fn texts(count: usize) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn texts_are_embedded_in_batches_of_one_model_and_turns_go_elsewhere() {
     let (world, script) = (World::new(1).await, Script::default());
-    let embedders = [Embedder::start(&script).await, Embedder::start(&script).await];
+    let embedders = [start(&script).await, start(&script).await];
     let client = client(&world, &embedders).await;
     let texts = texts(150);
     let embedded = client.embed(&texts, Some(EMBEDDER)).await.unwrap();
@@ -35,7 +35,7 @@ async fn texts_are_embedded_in_batches_of_one_model_and_turns_go_elsewhere() {
     // A node that only embeds gets no turn, whatever model is wanted.
     let id = session(&client).await;
     assert_eq!(say(&client, id, "hello").await.receipt.node, world.nodes[0].id());
-    assert!(embedders.iter().all(|embedder| embedder.node.seen(|seen| seen.turns.is_empty())));
+    assert!(embedders.iter().all(|embedder| embedder.seen(|seen| seen.turns.is_empty())));
     let rows = client.explain(None, &RouteOptions::default()).await.unwrap();
     let excluded = rows.iter().filter(|row| {
         matches!(
@@ -49,7 +49,7 @@ async fn texts_are_embedded_in_batches_of_one_model_and_turns_go_elsewhere() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_node_does_wrong_another_one_is_asked() {
     let (world, script) = (World::new(1).await, Script::default());
-    let embedders = [Embedder::start(&script).await, Embedder::start(&script).await];
+    let embedders = [start(&script).await, start(&script).await];
     for act in [
         EmbedderAct::Refuse(ErrorCode::Busy),
         EmbedderAct::Refuse(ErrorCode::QuotaExceeded),
@@ -67,7 +67,7 @@ async fn whatever_a_node_does_wrong_another_one_is_asked() {
         // A fresh client, without experience.
         let home = tempfile::tempdir().unwrap();
         let mut config = world.config(home.path());
-        config.bootstrap.extend(embedders.iter().flat_map(Embedder::addrs));
+        config.bootstrap.extend(embedders.iter().flat_map(FakeNode::addrs));
         config.timeouts.embed = Duration::from_millis(500);
         let client = Client::open(config).await.unwrap();
         script.asked.lock().clear();
@@ -87,7 +87,7 @@ async fn whatever_a_node_does_wrong_another_one_is_asked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_that_stays_is_told_by_its_name() {
     let (world, script) = (World::new(1).await, Script::default());
-    let embedders = [Embedder::start(&script).await];
+    let embedders = [start(&script).await];
     let client = client(&world, &embedders).await;
     // A request that two nodes call wrong ends there. A lying node gets as many requests as any other, and is
     // named.

@@ -11,7 +11,7 @@ use baton_proto::{
 use baton_testkit::{
     GRACE, World,
     gate::{Gate, with_indexes},
-    say, session,
+    say, say_settled, session,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,8 +120,7 @@ async fn a_node_with_a_granted_place_finds_and_recognises_no_head_of_the_next_we
     let world = World::new(1).await;
     let (client, _) = weeks_later(&world, world.home.path(), 0).await;
     let id = session(&client).await;
-    say(&client, id, "one").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "one").await;
     // Without the locations of the blobs, the node gets the place of the head; otherwise it gets nothing.
     let input = TurnInput::user("two")
         .with_route(|route| (route.with_locator, route.inline) = (false, InlinePolicy::Never));
@@ -144,8 +143,7 @@ async fn a_node_with_a_granted_place_finds_and_recognises_no_head_of_the_next_we
     assert_eq!(watched.open_outer(&grant.key.head_key()).unwrap().seq, 1);
 
     let (client, _) = weeks_later(&world, world.home.path(), 1).await;
-    say(&client, id, "three").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "three").await;
     client.shutdown(GRACE).await;
     // The granted place stands still, and the key opens nothing else in the index.
     assert_eq!(shows(&grant.index_key), watched);

@@ -7,9 +7,9 @@ use baton_proto::{ErrorCode, ids::SessionId, store::StoreError};
 use tempfile::TempDir;
 
 use baton_testkit::{
-    GRACE, World, free,
+    GRACE, World, close, free,
     gate::{Gate, with_indexes},
-    say, session,
+    say, say_settled, session,
     store::MemoryStore,
 };
 
@@ -56,13 +56,11 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     let home = tempfile::tempdir().unwrap();
     let client = all.client(&home).await;
     let id = session(&client).await;
-    say(&client, id, "one").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "one").await;
     assert!(client.session(id).wait_published(GRACE).await.unwrap(), "all have it");
     all.gates[0].stick();
     all.gates[2].stick();
-    say(&client, id, "two").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "two").await;
     assert!(client.session(id).wait_published(GRACE).await.unwrap(), "all have it");
     assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
     assert_eq!(standings(&client, id).await, ["behind", "newest", "behind"]);
@@ -105,8 +103,7 @@ async fn a_fork_over_two_indexes_loses_and_doubles_no_turn() {
         let home = tempfile::tempdir().unwrap();
         let client = all.client(&home).await;
         let id = session(&client).await;
-        say(&client, id, "one").await;
-        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+        say_settled(&client, id, "one").await;
         let first = all.stores[0].heads();
         tokio::time::timeout(GRACE, all.gates[1].has(&first)).await.unwrap();
         client.shutdown(GRACE).await;
@@ -122,8 +119,7 @@ async fn a_fork_over_two_indexes_loses_and_doubles_no_turn() {
             let client = all.client(&home).await;
             let input = TurnInput::user(text).with_route(|route| route.reconcile = true);
             client.session(id).turn(input, |_| {}).await.unwrap();
-            assert!(client.session(id).wait_settled(GRACE).await.unwrap());
-            client.shutdown(GRACE).await;
+            close(&client, id).await;
         }
         // One of the turns becomes a branch, and an index keeps its first record.
         all.gates[0].open();
@@ -131,8 +127,7 @@ async fn a_fork_over_two_indexes_loses_and_doubles_no_turn() {
         let client = all.client(&home).await;
         client.session(id).reconcile(|_| {}).await.unwrap();
         assert_eq!(all_said(&client, id).await, ["one", "three", "two"], "trial {trial}");
-        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
-        client.shutdown(GRACE).await;
+        close(&client, id).await;
         // The journal loses all notes of that.
         std::fs::write(&journal, &older).unwrap();
         let client = all.client(&home).await;
@@ -150,8 +145,7 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     let home = tempfile::tempdir().unwrap();
     let client = all.client(&home).await;
     let id = session(&client).await;
-    say(&client, id, "one").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "one").await;
     assert!(client.session(id).wait_published(GRACE).await.unwrap(), "all have it");
     all.gates[1].away();
     all.gates[2].away();
@@ -191,8 +185,7 @@ async fn recovery_works_with_one_dead_index_and_unavailable_is_not_reported_as_n
     let id = session(&client).await;
     // The third never gets the record.
     all.gates[2].away();
-    say(&client, id, "one").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "one").await;
     let root = client.session(id).backup().await.unwrap();
     client.shutdown(GRACE).await;
 
@@ -234,8 +227,7 @@ impl Writer {
     }
 
     async fn say(&self, id: SessionId, text: &str) {
-        say(&self.client, id, text).await;
-        assert!(self.client.session(id).wait_settled(GRACE).await.unwrap());
+        say_settled(&self.client, id, text).await;
     }
 }
 

@@ -17,7 +17,7 @@ use baton_proto::{
 use baton_testkit::{
     GRACE, World,
     fake::{Act, FakeNode, SeenFrame},
-    resume, say, session,
+    resume, say_settled, session,
 };
 
 /// Length of the compared pieces: the shortest identifier of the protocol.
@@ -120,8 +120,7 @@ async fn a_turn_goes_on_under_another_identity_after_a_restart() {
     let (id, first) = {
         let client = world.client().await;
         let id = session(&client).await;
-        say(&client, id, "one").await;
-        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+        say_settled(&client, id, "one").await;
         world.nodes[0].script([Act::Hang]);
         let handle = client.session(id);
         let turn = tokio::spawn(async move { handle.turn(TurnInput::user("two"), |_| {}).await });

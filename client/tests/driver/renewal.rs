@@ -11,7 +11,7 @@ use std::{
 use baton_client::{BlobLifetime, Client, ClientError, DEFAULT_EPOCH};
 use baton_proto::{ids::SessionId, node_record::StorageOffer, store::StoreError, turn::StoragePolicy};
 
-use baton_testkit::{GRACE, World, fake::Act, say, session};
+use baton_testkit::{GRACE, World, close, fake::Act, say, session};
 
 /// A client whose clock can be moved ahead.
 struct Ahead {
@@ -42,8 +42,7 @@ async fn two_segments(world: &World) -> SessionId {
     for turn in 0..17 {
         say(&client, session, &format!("turn {turn}")).await;
     }
-    assert!(client.session(session).wait_settled(GRACE).await.unwrap());
-    client.shutdown(GRACE).await;
+    close(&client, session).await;
     session
 }
 

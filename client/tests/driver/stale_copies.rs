@@ -8,18 +8,17 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{
-    Client, ClientError, DeviceEvent, HeadStatus, RouteOptions, SessionRoot, TurnEvent, TurnInput,
-};
+use baton_client::{Client, ClientError, DeviceEvent, HeadStatus, RouteOptions, SessionRoot, TurnEvent};
 use baton_proto::{ids::SessionId, receipt::EngineKind, store::StoreError};
 use tempfile::TempDir;
 
 use baton_testkit::{
-    GRACE, World, events_of,
+    GRACE, World, close,
+    device::{device_events, input, open, options},
+    events_of,
     fake::FakeNode,
-    free,
     gate::{Gate, with_indexes},
-    say, session,
+    say, say_settled, session,
     store::MemoryStore,
 };
 
@@ -45,12 +44,6 @@ impl SeededRng {
     }
 }
 
-async fn open(world: &World, home: &Path, gate: &Arc<Gate>) -> Client {
-    let client = Client::open(with_indexes(world.config(home), std::slice::from_ref(gate))).await.unwrap();
-    free(&client).await;
-    client
-}
-
 fn journal(home: &Path) -> PathBuf {
     let files = fs::read_dir(home.join("sessions")).unwrap().map(|entry| entry.unwrap().path());
     let mut journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "journal"));
@@ -66,24 +59,14 @@ fn backup(home: &Path) -> (PathBuf, Vec<u8>) {
 
 /// Sends a message as programs do that first merge missing turns; it must succeed.
 async fn say_next(client: &Client, id: SessionId, text: &str) -> Vec<DeviceEvent> {
-    let input = TurnInput::user(text).with_route(|route| route.reconcile = true);
-    let (result, events) = events_of(client, id, input).await;
+    let (result, events) = events_of(client, id, input(text)).await;
     result.unwrap();
-    let told = events.into_iter().filter_map(|event| match event {
-        TurnEvent::Devices(event) => Some(event),
-        _ => None,
-    });
-    told.collect()
+    device_events(&events)
 }
 
 async fn said(client: &Client, id: SessionId) -> Vec<String> {
     let history = client.session(id).history().await.unwrap();
     history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
-}
-
-async fn close(client: Client, id: SessionId) {
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
-    client.shutdown(GRACE).await;
 }
 
 /// A closed session with `turns` turns in a home.
@@ -94,7 +77,7 @@ async fn written(world: &World, home: &Path, gate: &Arc<Gate>, turns: usize) -> 
         say(&client, id, &format!("turn {turn}")).await;
     }
     let root = client.session(id).backup().await.unwrap();
-    close(client, id).await;
+    close(&client, id).await;
     (id, root)
 }
 
@@ -108,7 +91,7 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     for turn in 4..10 {
         say(&client, id, &format!("turn {turn}")).await;
     }
-    close(client, id).await;
+    close(&client, id).await;
     fs::write(&path, older).unwrap();
 
     let client = open(&world, home.path(), &gate).await;
@@ -129,7 +112,7 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     // It is complete now, and does not look again.
     let looked = gate.resolves();
     let mut asked = 0;
-    let input = TurnInput::user("again").with_route(|route| route.reconcile = true);
+    let input = input("again");
     let count = |event| {
         if event == TurnEvent::Accepted {
             asked = gate.resolves() - looked;
@@ -139,7 +122,7 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     let looked_by_publishing = gate.resolves() - looked;
     client.session(id).turn(input, count).await.unwrap();
     assert!(asked <= looked_by_publishing, "{asked} looks");
-    close(client, id).await;
+    close(&client, id).await;
 }
 
 /// A session of a few turns in a home, and all its acknowledged messages.
@@ -170,13 +153,12 @@ impl Trial {
             found => drop(found.unwrap()),
         }
         // An unfinished message is finished first, as the programs do.
-        let options = RouteOptions { reconcile: true, ..RouteOptions::default() };
-        client.session(self.id).resume(options, |_| {}).await.unwrap();
+        client.session(self.id).resume(options(), |_| {}).await.unwrap();
         say_next(&client, self.id, &text).await;
         self.acknowledged.push(text);
         assert_eq!(said(&client, self.id).await, self.acknowledged, "{what}");
         assert!(client.session(self.id).branches().await.unwrap().is_empty(), "{what}");
-        close(client, self.id).await;
+        close(&client, self.id).await;
     }
 }
 
@@ -231,8 +213,7 @@ async fn repeated_cuts_without_an_index_double_no_turn() {
                 gate.open();
                 assert_eq!(client.recover(&root).await.unwrap(), id, "{what}");
             }
-            let options = RouteOptions { reconcile: true, ..RouteOptions::default() };
-            client.session(id).resume(options, |_| {}).await.unwrap();
+            client.session(id).resume(options(), |_| {}).await.unwrap();
             say_next(&client, id, &format!("message {round}")).await;
             if !is_dark {
                 client.session(id).reconcile(|_| {}).await.unwrap();
@@ -272,7 +253,7 @@ async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
     client.session(id).check_head().await.unwrap();
     assert_eq!(client.session(id).info().await.unwrap().torn_end_bytes, 0);
     assert_eq!(said(&client, id).await, ["turn 0", "turn 1"]);
-    close(client, id).await;
+    close(&client, id).await;
     let client = open(&world, home.path(), &gate).await;
     assert_eq!(client.session(id).info().await.unwrap().torn_end_bytes, 0);
 }
@@ -292,13 +273,12 @@ async fn a_head_that_a_shorter_one_displaced_is_published_again_by_whatever_sees
         let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
         let client = open(&world, home.path(), &gate).await;
         let id = session(&client).await;
-        say(&client, id, "one").await;
-        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+        say_settled(&client, id, "one").await;
         let early = world.store.heads();
         say(&client, id, "two").await;
         say(&client, id, "three").await;
         let root = client.session(id).backup().await.unwrap();
-        close(client, id).await;
+        close(&client, id).await;
         // The index goes back in time. A device that recovers then has less, and announces there that it may
         // write.
         world.store.set_heads(early);
@@ -353,8 +333,7 @@ async fn a_node_that_calls_a_blob_stored_without_storing_it_is_found_out() {
     let world = claims_stored().await;
     let client = world.client().await;
     let id = session(&client).await;
-    say(&client, id, "one").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "one").await;
     assert!(is_stored(&world, &client, id).await, "the client stored it");
     let explained = client.explain(None, &RouteOptions::default()).await.unwrap();
     assert_eq!(explained[0].last_fault, Some("lied"));
@@ -375,8 +354,7 @@ async fn a_report_that_the_store_does_not_confirm_yet_is_no_lie() {
     let id = session(&client).await;
     // The store is away when the client looks.
     world.store.fail_exists([baton_testkit::store::down()]);
-    say(&client, id, "one").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "one").await;
     assert!(is_stored(&world, &client, id).await);
     assert_eq!(world.store.puts(), 1, "the node's own PUT");
     assert_eq!(client.explain(None, &RouteOptions::default()).await.unwrap()[0].last_fault, None);
@@ -390,8 +368,7 @@ async fn renewal_and_first_use_after_an_epoch_restore_a_blob_that_went_missing()
         for text in ["one", "two", "three"] {
             say(&client, id, text).await;
         }
-        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
-        client.shutdown(GRACE).await;
+        close(&client, id).await;
         world.store.forget_blobs();
         let puts = world.store.puts();
         let at = async |days: u64| {
@@ -455,7 +432,7 @@ async fn recovery_without_the_newest_blob_restores_earlier_turns_and_names_the_l
     say(&client, id, "turn 16").await;
     say(&client, id, "turn 17").await;
     let root = client.session(id).backup().await.unwrap();
-    close(client, id).await;
+    close(&client, id).await;
     // The store loses the blobs after the full segment, and the node is gone.
     world.store.forget_blobs();
     world.store.put_again(closed);
@@ -516,14 +493,14 @@ async fn recovery_with_a_hole_in_the_middle_names_the_lost_turns_and_the_session
     assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
     assert!(client.session(id).verify(true).await.unwrap().is_good());
     assert_eq!(say(&client, id, "after the hole").await.seq, 34);
-    close(client, id).await;
+    close(&client, id).await;
 
     let other = tempfile::tempdir().unwrap();
     let client = open(&world, other.path(), &gate).await;
     assert_eq!(client.recover_available(&root).await.unwrap().lost, [16..=31]);
     assert_eq!(said(&client, id).await, ["turn 32", "turn 33", "after the hole"]);
     say_next(&client, id, "elsewhere").await;
-    close(client, id).await;
+    close(&client, id).await;
     let client = open(&world, home.path(), &gate).await;
     client.session(id).reconcile(|_| {}).await.unwrap();
     assert_eq!(said(&client, id).await.last().unwrap(), "elsewhere");
@@ -542,8 +519,7 @@ async fn recovery_without_the_newest_blob_reads_the_one_before_it_from_an_earlie
     let kept = world.store.blobs();
     // One index shows no later head from now on.
     gates[1].stick();
-    say(&client, id, "three").await;
-    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    say_settled(&client, id, "three").await;
     let root = client.session(id).backup().await.unwrap();
     client.shutdown(GRACE).await;
     world.store.forget_blobs();

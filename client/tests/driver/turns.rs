@@ -3,7 +3,7 @@
 use baton_client::{InlinePolicy, NewSession, Omissions, TurnEvent, TurnInput};
 use baton_proto::{receipt::EngineKind, record::RecordKind};
 
-use baton_testkit::{GRACE, World, events_of, fake::FakeNode, say, session};
+use baton_testkit::{GRACE, World, close, events_of, fake::FakeNode, say, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_node_continues_what_another_began_over_segments_and_restarts() {
@@ -117,8 +117,7 @@ async fn a_long_session_goes_on_from_its_snapshot_and_has_its_early_turns() {
     for turn in 0..turns {
         say(&client, session, &format!("turn {} of segment {}", turn % 16, turn / 16)).await;
     }
-    assert!(client.session(session).wait_settled(GRACE).await.unwrap());
-    client.shutdown(GRACE).await;
+    close(&client, session).await;
     let snapshots = || {
         let files = std::fs::read_dir(world.home.path().join("sessions")).unwrap();
         files

@@ -3,7 +3,7 @@
 use baton_proto::ErrorCode;
 use baton_testkit::{
     World,
-    embedder::{EMBEDDER, Embedder, EmbedderAct, Script, client, vector},
+    embedder::{EMBEDDER, EmbedderAct, Script, client, start, vector},
     fake::MODEL,
 };
 use serde_json::json;
@@ -13,7 +13,7 @@ use crate::serve::Endpoint;
 #[tokio::test(flavor = "multi_thread")]
 async fn the_endpoint_speaks_openai_s_embeddings() {
     let (world, script) = (World::new(1).await, Script::default());
-    let embedders = [Embedder::start(&script).await];
+    let embedders = [start(&script).await];
     let endpoint = Endpoint::over(client(&world, &embedders).await).await;
     let (status, one) =
         endpoint.ask("/v1/embeddings", &json!({ "model": EMBEDDER, "input": "hello", "user": "u" })).await;
