@@ -34,7 +34,9 @@ pub struct PrivacySettings {
 }
 
 impl MemorySharing {
-    fn exchange_line(&self) -> Option<String> {
+    /// What the relayer gets of each exchange, if it remembers them.
+    #[must_use]
+    pub fn exchange_line(&self) -> Option<String> {
         let host = self.remembered_at.as_ref()?;
         Some(format!("Each exchange is sent to the relayer {host}, which can read it."))
     }
@@ -115,7 +117,13 @@ impl PrivacySettings {
             }
             _ => "The keys to this history are on the device of this endpoint.",
         };
-        let node = "The node that answers reads that turn and the part of the history that it needs.";
+        let node = match &self.memory {
+            None => "The node that answers reads that turn and the part of the history that it needs.",
+            Some(_) => {
+                "The node that answers reads that turn, the part of the history that it needs, and the memories \
+                 recalled for it."
+            }
+        };
         vec![
             format!("{node} {address}"),
             "Its signed receipt states the model and the tokens, and makes it answerable. \

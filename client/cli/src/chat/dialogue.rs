@@ -132,6 +132,7 @@ impl Dialogue {
             self.options.announce_nodes(&self.out);
             self.out.note("A node reads the turn that it serves. Your history stays encrypted, and yours.");
         }
+        self.options.announce_memory(&self.out);
         if self.handle().info().await?.pending {
             self.out.note("An earlier message has no answer yet; sending it again.");
             if let Err(failure) = self.retry().await {

@@ -46,6 +46,7 @@ pub(crate) async fn run(
     if is_new {
         dialogue.options.announce_nodes(out);
     }
+    dialogue.options.announce_memory(out);
     if dialogue.has_kept_message().await {
         out.note("Finishing an earlier message first.");
         let mut view = TurnDisplay::of_single_message(out, dialogue.session());

@@ -3,6 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use baton_client::{Client, MODEL_OUTPUT_TOKENS, TurnInput};
+use baton_gateway::GatewayMemory as _;
 use baton_proto::{limits::MAX_SCHEMA_BYTES, turn::Sampling};
 
 use crate::{
@@ -47,6 +48,12 @@ impl TurnOptions {
     pub(crate) fn announce_nodes(&self, out: &Out) {
         let (tone, text) = &self.nodes;
         out.say(*tone, text);
+    }
+
+    /// Says what the relayer gets of each exchange.
+    pub(crate) fn announce_memory(&self, out: &Out) {
+        let line = self.memory.as_ref().and_then(|memory| memory.sharing().exchange_line());
+        line.into_iter().for_each(|line| out.note(&line));
     }
 
     /// Names the node of all turns, as `--only` does.
@@ -106,8 +113,8 @@ fn answering_nodes(settings: &Settings) -> (Tone, String) {
             "Nodes that your named nodes introduce may answer, and read what you send. The named ones alone: \
              --discover=false",
         ),
-        1 => (Tone::Note, "Your named node answers, and no other."),
-        nodes => return (Tone::Note, format!("Your {nodes} named nodes answer, and no others.")),
+        1 => (Tone::Note, "Only your named node may answer."),
+        nodes => return (Tone::Note, format!("Only your {nodes} named nodes may answer.")),
     };
     (tone, text.to_owned())
 }

@@ -252,7 +252,7 @@ async fn a_node_is_named_by_a_dns_name_and_the_store_by_its_url_alone() {
     let first = chat(&["--json", "-m", "hello"]).await;
     assert_eq!(code(&first), 0, "{}", err(&first));
     assert_eq!((last(&first)["text"].as_str(), &last(&first)["stored"]), (Some("hello (0)"), &true.into()));
-    says(&first, &["Your named node answers, and no other."]);
+    says(&first, &["Only your named node may answer."]);
     assert!(
         !err(&chat(&["-c", "-m", "again"]).await).contains("named node"),
         "said until a node has answered"
