@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
     crash::forbid_memory_dumps();
     let (arguments, matches) = parse(std::env::args_os().collect());
     let environment = Environment::read();
-    let out = Out::new(arguments.json, environment.no_color).with_command(Some(command_of(&arguments)));
+    let out = Out::new(arguments.json).with_command(Some(command_of(&arguments)));
     // Only on request: a person at a prompt sees their warnings anyway.
     log::start(log::filter(environment.log.as_deref().unwrap_or("off"), "warn"));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -126,7 +126,7 @@ fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
     parsed.unwrap_or_else(|error: clap::Error| {
         if error.use_stderr() && given.iter().any(|word| word == "--json") {
             let (message, hint) = usage::message_and_hint(&error);
-            Out::new(true, true).error("Usage", &message, hint.as_deref());
+            Out::new(true).error("Usage", &message, hint.as_deref());
             process::exit(error.exit_code());
         }
         usage::exit(&error)

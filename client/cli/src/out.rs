@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use baton_kit::{output::kept, terminal::can_redraw};
+use baton_kit::{
+    output::kept,
+    terminal::{can_redraw, wants_colour},
+};
 use baton_proto::{
     ids::{NodeId, SessionId},
     record::{FinishReason, Role},
@@ -83,7 +86,6 @@ pub(crate) const MAX_COPY_BYTES: usize = 72 * 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Out {
     json: bool,
-    no_color: bool,
     color: bool,
     /// The full-screen view, which then receives everything but JSON.
     screen: Option<Arc<Inbox>>,
@@ -93,9 +95,9 @@ pub(crate) struct Out {
 
 impl Out {
     /// Checks whether there is a terminal.
-    pub(crate) fn new(json: bool, no_color: bool) -> Self {
-        let color = !json && !no_color && can_redraw(&io::stdout()) && can_redraw(&io::stderr());
-        Self { json, no_color, color, screen: None, command: Some("baton".to_owned()) }
+    pub(crate) fn new(json: bool) -> Self {
+        let color = !json && wants_colour(&io::stdout()) && wants_colour(&io::stderr());
+        Self { json, color, screen: None, command: Some("baton".to_owned()) }
     }
 
     /// The same user, at a full-screen view.
@@ -117,11 +119,6 @@ impl Out {
     /// The full-screen view.
     pub(crate) fn screen(&self) -> Option<&Inbox> {
         self.screen.as_deref()
-    }
-
-    /// Whether the user wants no colour.
-    pub(crate) fn no_color(&self) -> bool {
-        self.no_color
     }
 
     /// Waits until the user ends the running work: by Ctrl-C as a signal, or by a key of the full-screen

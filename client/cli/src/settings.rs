@@ -41,8 +41,6 @@ pub(crate) struct Environment {
     pub config: Option<PathBuf>,
     /// `XDG_DATA_HOME`.
     pub data: Option<PathBuf>,
-    /// `NO_COLOR` is set and not empty.
-    pub no_color: bool,
     /// `BATON_LOG`: a filter for diagnostics on standard error.
     pub log: Option<String>,
     /// `TERM` names a terminal that only prints.
@@ -59,7 +57,6 @@ impl Environment {
             home: path("HOME"),
             config: path("XDG_CONFIG_HOME"),
             data: path("XDG_DATA_HOME"),
-            no_color: path("NO_COLOR").is_some(),
             log: std::env::var("BATON_LOG").ok(),
             dumb: std::env::var("TERM").is_ok_and(|term| term == "dumb"),
             interactive: prompt::is_interactive(),

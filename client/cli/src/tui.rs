@@ -29,7 +29,7 @@ use std::{
 };
 
 use baton_client::{Client, ClientError};
-use baton_kit::signals::StopSignals;
+use baton_kit::{signals::StopSignals, terminal::wants_colour};
 use baton_proto::ids::SessionId;
 use crossterm::event::EventStream;
 use futures::StreamExt as _;
@@ -37,7 +37,6 @@ use tokio::{task::JoinSet, time::MissedTickBehavior};
 
 use self::{
     conversation::{ConversationSnapshot, load},
-    palette::Palette,
     sidebar::SessionEntry,
     state::{Effect, State},
     terminal::Screen,
@@ -100,7 +99,7 @@ pub(crate) async fn run(
         client: client.clone(),
         out: out.on_screen(inbox.clone()),
         inbox,
-        state: State::new(Palette::new(!out.no_color())),
+        state: State::new(wants_colour(&io::stdout())),
         screen: Screen::open()?,
         dialogue: None,
         session: dialogue.session(),

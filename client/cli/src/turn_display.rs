@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_cut_answer_of_a_single_message_names_a_command_and_no_line() {
-        let out = Out::new(false, true);
+        let out = Out::new(false);
         let session = SessionId([7; 32]);
         let single = TurnDisplay::of_single_message(&out, session).after_cut;
         assert!(single.contains("baton chat -s 07070707 \"Continue.\"") && !single.contains("/continue"));

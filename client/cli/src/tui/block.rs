@@ -4,8 +4,13 @@ use std::time::Duration;
 
 use baton_client::TurnEvent;
 use baton_proto::ids::LinkHash;
+use ratatui::text::{Line, Span};
 
-use super::{markdown, wrap};
+use super::{
+    markdown,
+    palette::{ACCENT, DIM, STRONG, of_tone},
+    wrap,
+};
 use crate::{
     out::{Tone, inbox::FinishedTurn, short},
     turn_display,
@@ -19,38 +24,6 @@ const WIDE_ENOUGH: usize = 24;
 pub(super) const MAX_BYTES: usize = 2 * 1024 * 1024;
 /// Most remarks shown of one turn. Attempts are few, and each makes two or three.
 const MAX_PARTS: usize = 200;
-
-/// The look of a piece of text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ink {
-    /// The mark before the user's text.
-    Mark,
-    /// The user's text.
-    Message,
-    /// An answer.
-    Answer,
-    /// Bold text and headings of an answer.
-    Strong,
-    /// Emphasised text of an answer.
-    Emphasis,
-    /// Text of an answer that is struck out.
-    Struck,
-    /// The text of a link.
-    Link,
-    /// Code of an answer.
-    Code,
-    /// The frame of a block of code.
-    Fence,
-    /// A quotation in an answer.
-    Quote,
-    /// An answer that failed or was cancelled.
-    Void,
-    /// A remark.
-    Remark(Tone),
-}
-
-/// A row: pieces of text side by side.
-pub(super) type Row = Vec<(Ink, String)>;
 
 /// A part of an answer, in order of arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,7 +187,7 @@ impl Turn {
     }
 
     /// The rows for a width of `cells`.
-    fn rows(&self, cells: usize) -> Vec<Row> {
+    fn rows(&self, cells: usize) -> Vec<Line<'static>> {
         let indent = if cells >= WIDE_ENOUGH { INDENT } else { 0 };
         let inner = cells.saturating_sub(indent).max(1);
         let mut rows = Vec::new();
@@ -222,29 +195,30 @@ impl Turn {
             let texts = wrap::rows(&self.message, cells.saturating_sub(INDENT).max(1));
             rows.extend(texts.into_iter().enumerate().map(|(index, text)| {
                 let mark = if index == 0 { "› " } else { "  " };
-                vec![(Ink::Mark, mark.to_owned()), (Ink::Message, text)]
+                Line::from(vec![Span::styled(mark, STRONG.patch(ACCENT)), Span::styled(text, STRONG)])
             }));
         }
         let is_void = !matches!(self.status, AnswerStatus::Running | AnswerStatus::Verified(_));
         let mut answer = Vec::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => answer.extend(markdown::rows(text.trim_matches('\n'), inner)),
+                Part::Text(text) => {
+                    let mut lines = markdown::rows(text.trim_matches('\n'), inner);
+                    if is_void {
+                        // All of an answer that does not count looks alike.
+                        lines.iter_mut().flat_map(|line| &mut line.spans).for_each(|span| span.style = DIM);
+                    }
+                    answer.extend(lines);
+                }
                 Part::Attempt(text) => answer.extend(remark_rows(Tone::Note, text, inner)),
                 Part::Remark(tone, text) => answer.extend(remark_rows(*tone, text, inner)),
-            }
-        }
-        for (ink, _) in answer.iter_mut().flatten() {
-            // All of an answer that does not count looks alike.
-            if is_void && !matches!(ink, Ink::Remark(_)) {
-                *ink = Ink::Void;
             }
         }
         if let Some((tone, text)) = self.last_line() {
             answer.extend(remark_rows(tone, text, inner));
         }
         for mut row in answer {
-            row.insert(0, (Ink::Answer, " ".repeat(indent)));
+            row.spans.insert(0, " ".repeat(indent).into());
             rows.push(row);
         }
         rows
@@ -270,8 +244,8 @@ impl Turn {
 }
 
 /// The rows of a remark.
-fn remark_rows(tone: Tone, text: &str, cells: usize) -> impl Iterator<Item = Row> {
-    wrap::hanging_rows(text, cells).into_iter().map(move |text| vec![(Ink::Remark(tone), text)])
+fn remark_rows(tone: Tone, text: &str, cells: usize) -> impl Iterator<Item = Line<'static>> {
+    wrap::hanging_rows(text, cells).into_iter().map(move |text| Line::from(Span::styled(text, of_tone(tone))))
 }
 
 /// An entry of the conversation.
@@ -295,10 +269,10 @@ impl Content {
     }
 
     /// The rows for a width of `cells`; before a turn there is an empty row.
-    pub(super) fn rows(&self, cells: usize) -> Vec<Row> {
+    pub(super) fn rows(&self, cells: usize) -> Vec<Line<'static>> {
         match self {
             Self::Turn(turn) => {
-                let mut rows = vec![Vec::new()];
+                let mut rows = vec![Line::default()];
                 rows.extend(turn.rows(cells));
                 rows
             }

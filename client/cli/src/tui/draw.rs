@@ -3,14 +3,17 @@
 use ratatui::{
     Frame,
     buffer::Buffer,
-    layout::{Constraint, Position, Rect},
+    layout::{Constraint, Layout, Position, Rect},
     style::Style,
-    widgets::{Block, Clear, Padding, Widget as _},
+    text::{Line, Span},
+    widgets::{Block, Borders, Clear, List, ListState, Padding, StatefulWidget, Widget as _},
 };
 
 use super::{
     block::Turn,
     editor::Editor,
+    palette::{ACCENT, DIM, GOOD, SELECTED, WARN, without_colours},
+    sidebar::SessionEntry,
     state::{Question, State},
     wrap::{fit, show, width},
 };
@@ -60,22 +63,21 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
     let [body, status] = split_bottom(area, 1);
     let wide = area.width >= WIDE;
     // An empty list takes its room too: text must not be laid out anew when the first session is listed.
-    let listed = state.sidebar.focused || (wide && !state.sidebar.hidden);
-    let (list, conversation) = match (listed, wide) {
-        (false, _) => (Rect::ZERO, body),
-        (true, false) => (body, Rect::ZERO),
-        (true, true) => (
-            Rect { width: SIDEBAR, ..body },
-            Rect { x: body.x + SIDEBAR, width: body.width - SIDEBAR, ..body },
-        ),
+    let list_cells = match state.sidebar.focused || (wide && !state.sidebar.hidden) {
+        true if wide => SIDEBAR,
+        true => body.width,
+        false => 0,
     };
+    let [list, conversation] =
+        Layout::horizontal([Constraint::Length(list_cells), Constraint::Min(0)]).areas(body);
     draw_sidebar(state, frame.buffer_mut(), list, wide);
-    let column = conversation.width.min(COLUMN);
-    let margin = (conversation.width - column) / 2;
-    let conversation = Rect { x: conversation.x + margin, width: column, ..conversation };
+    let conversation = conversation.centered_horizontally(Constraint::Max(COLUMN));
     let cursor = draw_conversation(state, frame.buffer_mut(), conversation);
     let cursor = draw_question(state, frame.buffer_mut(), body).or(cursor);
     draw_status(state, frame.buffer_mut(), status);
+    if !state.color {
+        without_colours(frame.buffer_mut());
+    }
     if let Some(cursor) = cursor.filter(|_| !state.sidebar.focused) {
         frame.set_cursor_position(cursor);
     }
@@ -83,19 +85,14 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
 
 /// Splits off at most `rows` rows at the bottom; returns the area above first.
 fn split_bottom(area: Rect, rows: u16) -> [Rect; 2] {
-    let rows = rows.min(area.height);
-    let above = Rect { height: area.height - rows, ..area };
-    [above, Rect { y: above.bottom(), height: rows, ..area }]
+    Layout::vertical([Constraint::Min(0), Constraint::Length(rows)]).areas(area)
 }
 
-/// Puts a line into a row of an area, from this column on; returns the column after it.
-fn put(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) -> u16 {
-    if x >= area.width || y >= area.height {
-        return x;
+/// Puts clean text into a row of an area, as far as it fits.
+fn put<'a>(buffer: &mut Buffer, area: Rect, y: u16, text: impl Into<Line<'a>>) {
+    if y < area.height {
+        text.into().render(Rect { y: area.y + y, height: 1, ..area }, buffer);
     }
-    let room = usize::from(area.width - x);
-    let (end, _) = buffer.set_stringn(area.x + x, area.y + y, show(text), room, style);
-    end.saturating_sub(area.x)
 }
 
 fn draw_conversation(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Position> {
@@ -121,14 +118,10 @@ fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
     }
     // A column stays free, so that text does not touch the next area.
     let cells = usize::from(area.width).saturating_sub(1).max(1);
-    let palette = state.palette;
     let (rows, below) = state.pane.visible_rows(cells, area.height.into());
     let first = area.height.saturating_sub(u16::try_from(rows.len()).unwrap_or(u16::MAX));
-    for (y, row) in (first..).zip(rows) {
-        let mut x = 0;
-        for (ink, text) in row {
-            x = put(buffer, area, x, y, text, palette.ink(*ink));
-        }
+    for (y, row) in (area.y + first..).zip(rows) {
+        buffer.set_line(area.x, y, row, area.width);
     }
     below
 }
@@ -136,28 +129,23 @@ fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
 /// The menu of commands, at the bottom of the conversation; it scrolls with the selected one.
 fn draw_menu(state: &State, buffer: &mut Buffer, area: Rect) {
     let Some((commands, selected)) = state.menu() else { return };
-    let most = usize::from((area.height / 2).max(1).min(area.height));
-    let rows = commands.len().min(most);
-    let [_, menu] = split_bottom(area, u16::try_from(rows).unwrap_or(0));
+    let most = (area.height / 2).max(1);
+    let [_, menu] = split_bottom(area, u16::try_from(commands.len()).unwrap_or(most).min(most));
     let cells = usize::from(menu.width);
-    let first = (selected + 1).saturating_sub(rows);
     let name_cells = if cells < NARROW_MENU { 0 } else { MENU_NAME_CELLS };
-    for (y, (index, (name, what))) in (0..).zip(commands.iter().enumerate().skip(first).take(rows)) {
-        let line = fit(&format!(" {name:<name_cells$} {what}"), cells);
-        // The conversation below must not shine through.
-        put(buffer, menu, 0, y, &" ".repeat(cells), Style::reset());
-        let gap = " ".repeat(cells.saturating_sub(width(&line)));
-        let style = if index == selected { state.palette.marked() } else { Style::new() };
-        put(buffer, menu, 0, y, &format!("{line}{gap}"), style);
-    }
+    let line = |(name, what)| fit(&format!(" {name:<name_cells$} {what}"), cells);
+    let list = List::new(commands.into_iter().map(line)).highlight_style(SELECTED);
+    // The conversation below must not shine through.
+    Clear.render(menu, buffer);
+    let mut selected = ListState::default().with_selected(Some(selected));
+    StatefulWidget::render(list, menu, buffer, &mut selected);
 }
 
 /// The line above the input: running work, and the number of rows below.
 fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
-    let palette = state.palette;
-    put(buffer, area, 0, 0, &"─".repeat(area.width.into()), palette.dim());
     let more = if below == 0 { String::new() } else { format!(" ↓ {below} more · End ") };
     let room = usize::from(area.width).saturating_sub(width(&more) + 4);
+    let mut rule = Block::new().borders(Borders::TOP).border_style(DIM);
     if let Some(busy) = &state.busy {
         let spent = state.now.saturating_sub(busy.since);
         let step = usize::try_from(spent.as_millis() / SPIN_MS).unwrap_or(0) % SPINNER.len();
@@ -166,12 +154,13 @@ fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
         let usual = if busy.stopping { "stopping" } else { busy.what };
         let what = server.unwrap_or_else(|| usual.to_owned());
         let text = format!(" {spinner} {what} · {} s · Esc stops it ", spent.as_secs());
-        put(buffer, area, 1, 0, &fit(&text, room), palette.accent());
+        rule = rule.title(Line::from(vec![Span::styled("─", DIM), Span::styled(fit(&text, room), ACCENT)]));
     }
-    let x = usize::from(area.width).saturating_sub(width(&more) + 1);
-    if !more.is_empty() && x > 0 {
-        put(buffer, area, u16::try_from(x).unwrap_or(0), 0, &more, palette.accent());
+    if !more.is_empty() {
+        let more = Line::from(vec![Span::styled(more, ACCENT), Span::styled("─", DIM)]);
+        rule = rule.title(more.right_aligned());
     }
+    rule.render(area, buffer);
 }
 
 /// Draws the input, with its end or its cursor in sight; returns the cursor's position.
@@ -180,7 +169,7 @@ fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) 
         return None;
     }
     let indent = u16::try_from(width(PROMPT)).unwrap_or(0).min(area.width - 1);
-    put(buffer, area, 0, 0, PROMPT, state.palette.accent());
+    put(buffer, area, 0, Span::styled(PROMPT, ACCENT));
     let text = Rect { x: area.x + indent, width: area.width - indent, ..area };
     if state.message().is_empty() {
         let hint = if state.status.pending && state.busy.is_none() {
@@ -188,7 +177,7 @@ fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) 
         } else {
             "Message, or / for commands"
         };
-        put(buffer, text, 0, 0, &fit(hint, text.width.into()), state.palette.dim());
+        put(buffer, text, 0, Span::styled(fit(hint, text.width.into()), DIM));
     }
     Some(draw_editor(state.message(), buffer, text, cells))
 }
@@ -201,7 +190,7 @@ fn draw_editor(editor: &mut Editor, buffer: &mut Buffer, area: Rect, cells: usiz
     let first = (row + 1).saturating_sub(height);
     let seen: Vec<_> = editor.rows(cells).iter().skip(first).take(height).cloned().collect();
     for (y, range) in (0..).zip(seen) {
-        put(buffer, area, 0, y, editor.text().get(range).unwrap_or_default(), Style::new());
+        put(buffer, area, y, show(editor.text().get(range).unwrap_or_default()));
     }
     let x = u16::try_from(column).unwrap_or(u16::MAX).min(area.width.saturating_sub(1));
     Position { x: area.x + x, y: area.y + u16::try_from(row - first).unwrap_or(0) }
@@ -216,7 +205,7 @@ fn draw_question(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<P
     let area = area.centered(Constraint::Max(BOX_CELLS), Constraint::Max(BOX_ROWS));
     let frame = match area.height {
         BOX_ROWS => {
-            let frame = Block::bordered().border_style(state.palette.accent());
+            let frame = Block::bordered().border_style(ACCENT);
             frame.padding(Padding::horizontal(1)).title(heading)
         }
         _ => Block::new(),
@@ -225,10 +214,10 @@ fn draw_question(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<P
     Clear.render(area, buffer);
     frame.render(area, buffer);
     let cells = usize::from(inside.width);
-    put(buffer, inside, 0, 1, &fit(keys, cells), state.palette.dim());
+    put(buffer, inside, 1, Span::styled(fit(keys, cells), DIM));
     if let Some(Question::Deletion(session)) = &state.question {
         let title = fit(&state.sidebar.title_of(*session), TITLE_CELLS);
-        put(buffer, inside, 0, 0, &fit(&format!("Delete \"{title}\"?"), cells), Style::new());
+        put(buffer, inside, 0, fit(&format!("Delete \"{title}\"?"), cells));
         return None;
     }
     let line = Rect { height: inside.height.min(1), ..inside };
@@ -237,80 +226,77 @@ fn draw_question(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<P
     (!line.is_empty()).then(|| draw_editor(&mut state.editor, buffer, line, room))
 }
 
-fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
+fn draw_sidebar(state: &State, buffer: &mut Buffer, mut area: Rect, wide: bool) {
     if area.is_empty() {
         return;
     }
-    let (palette, sidebar) = (state.palette, &state.sidebar);
-    let mut inner = area;
+    let sidebar = &state.sidebar;
     if wide {
-        inner.width -= 2;
-        for y in 0..area.height {
-            put(buffer, area, area.width - 2, y, "│", palette.dim());
-        }
+        // A column stays free, so that the frame does not touch the conversation.
+        area.width -= 1;
+        let frame = Block::new().borders(Borders::RIGHT).border_style(DIM);
+        let inner = frame.inner(area);
+        frame.render(area, buffer);
+        area = inner;
     }
-    let heading = if sidebar.focused { "n new · r name · d delete" } else { "Conversations · Tab" };
-    let style = if sidebar.focused { palette.accent() } else { palette.dim() };
-    put(buffer, inner, 0, 0, &fit(heading, inner.width.into()), style);
+    let (heading, look) = match sidebar.focused {
+        true => ("n new · r name · d delete", ACCENT),
+        false => ("Conversations · Tab", DIM),
+    };
+    put(buffer, area, 0, Span::styled(fit(heading, area.width.into()), look));
     if sidebar.listed().is_empty() {
-        put(buffer, inner, 0, 1, "  none yet", palette.dim());
+        put(buffer, area, 1, Span::styled("  none yet", DIM));
     }
-    let rows = usize::from(inner.height).saturating_sub(1);
-    let first = (sidebar.selected() + 1).saturating_sub(rows.max(1));
-    let listed = sidebar.listed().iter().enumerate().skip(first).take(rows);
-    for (y, (index, one)) in (1..).zip(listed) {
+    let [_, list] = split_bottom(area, area.height - 1);
+    let line = |one: &SessionEntry| {
         let here = state.status.session == Some(one.session);
         let mark = if here { "• " } else { "  " };
         let used = format!(" {}", age(one.used_ms, state.wall_ms));
         let name = if one.title.is_empty() { short_session(&one.session) } else { one.title.clone() };
-        let room = usize::from(inner.width).saturating_sub(width(mark) + width(&used));
+        let room = usize::from(list.width).saturating_sub(width(mark) + width(&used));
         let name = fit(&name, room);
         let gap = " ".repeat(room.saturating_sub(width(&name)));
-        let style = match (sidebar.focused && index == sidebar.selected(), here) {
-            (true, _) => palette.marked(),
-            (false, true) => palette.accent(),
-            (false, false) => Style::new(),
-        };
-        put(buffer, inner, 0, y, &format!("{mark}{name}{gap}{used}"), style);
-    }
+        Line::styled(format!("{mark}{name}{gap}{used}"), if here { ACCENT } else { Style::new() })
+    };
+    let lines = List::new(sidebar.listed().iter().map(line));
+    let lines = lines.highlight_style(if sidebar.focused { SELECTED } else { Style::new() });
+    let mut selected = ListState::default().with_selected(Some(sidebar.selected()));
+    StatefulWidget::render(lines, list, buffer, &mut selected);
 }
 
 /// The last line: the session, or the last key's hint.
 fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
-    let palette = state.palette;
     let cells = usize::from(area.width);
     if let Some(hint) = &state.hint {
-        put(buffer, area, 0, 0, &fit(hint, cells), palette.warn());
-        return;
+        return put(buffer, area, 0, Span::styled(fit(hint, cells), WARN));
     }
     let status = &state.status;
     let id = status.session.as_ref().map(short_session).unwrap_or_default();
-    let mut parts = vec![(id, palette.accent())];
+    let mut parts = vec![(id, ACCENT)];
     if status.turns > 0 {
-        parts.push((format!("✓ {} verified", count(status.turns, "turn")), palette.good()));
+        parts.push((format!("✓ {} verified", count(status.turns, "turn")), GOOD));
     }
-    parts.push((count(state.nodes as u64, "node"), palette.dim()));
+    parts.push((count(state.nodes as u64, "node"), DIM));
     if status.pending && state.busy.is_none() {
-        parts.push(("1 message not answered".to_owned(), palette.warn()));
+        parts.push(("1 message not answered".to_owned(), WARN));
     }
     if status.unstored > 0 {
-        parts.push((format!("{} not stored yet", count(status.unstored, "turn")), palette.dim()));
+        parts.push((format!("{} not stored yet", count(status.unstored, "turn")), DIM));
     }
     if let Some(trouble) = status.trouble {
-        parts.insert(1, (trouble.to_owned(), palette.warn()));
+        parts.insert(1, (trouble.to_owned(), WARN));
     }
-    let mut x = 0;
-    for (index, (text, style)) in parts.iter().enumerate() {
+    let mut line = Line::default();
+    for (index, (text, look)) in parts.into_iter().enumerate() {
         let gap = if index == 0 { "" } else { " · " };
-        if usize::from(x) + width(gap) + width(text) > cells {
+        if line.width() + width(gap) + width(&text) > cells {
             break;
         }
-        x = put(buffer, area, x, 0, gap, palette.dim());
-        x = put(buffer, area, x, 0, text, *style);
+        line.extend([Span::styled(gap, DIM), Span::styled(text, look)]);
     }
     let keys = if state.busy.is_some() { BUSY_KEYS } else { KEYS };
-    if usize::from(x) + 2 + width(keys) <= cells {
-        let at = u16::try_from(cells.saturating_sub(width(keys))).unwrap_or(0);
-        put(buffer, area, at, 0, keys, palette.dim());
+    if line.width() + 2 + width(keys) <= cells {
+        put(buffer, area, 0, Line::from(Span::styled(keys, DIM)).right_aligned());
     }
+    put(buffer, area, 0, line);
 }

@@ -3,20 +3,25 @@
 
 use std::ops::Range;
 
+use ratatui::{
+    style::Style,
+    text::{Line, Span},
+};
+
 use super::{
-    block::{Ink, Row},
+    palette::{CODE, DIM, EMPHASIS, LINK, STRONG, STRUCK},
     wrap,
 };
 
 /// Marks around a part of a line, with the look of the part; longer marks first.
-const MARKS: [(&str, Ink); 7] = [
-    ("***", Ink::Strong),
-    ("**", Ink::Strong),
-    ("__", Ink::Strong),
-    ("~~", Ink::Struck),
-    ("`", Ink::Code),
-    ("*", Ink::Emphasis),
-    ("_", Ink::Emphasis),
+const MARKS: [(&str, Style); 7] = [
+    ("***", STRONG),
+    ("**", STRONG),
+    ("__", STRONG),
+    ("~~", STRUCK),
+    ("`", CODE),
+    ("*", EMPHASIS),
+    ("_", EMPHASIS),
 ];
 /// Longest part between two marks, so that many marks without a pair cost little.
 const MAX_PART_BYTES: usize = 1000;
@@ -28,18 +33,16 @@ const GAP: &str = " │ ";
 /// Text of one line with the look of its parts.
 struct StyledLine {
     text: String,
-    /// Byte ranges of the text with a look of their own, in order.
-    spans: Vec<(Range<usize>, Ink)>,
-    /// The look of the rest.
-    ink: Ink,
+    /// Byte ranges that are all of the text, in order, each with its look.
+    spans: Vec<(Range<usize>, Style)>,
     /// Shown before the first row.
-    lead: String,
+    lead: Span<'static>,
     /// The gap before the other rows.
-    gap: String,
+    gap: Span<'static>,
 }
 
 /// The rows of a text, for a width of `cells`.
-pub(super) fn rows(text: &str, cells: usize) -> Vec<Row> {
+pub(super) fn rows(text: &str, cells: usize) -> Vec<Line<'static>> {
     let mut fence: Option<&str> = None;
     let mut rows = Vec::new();
     let mut lines = text.split('\n').peekable();
@@ -49,15 +52,15 @@ pub(super) fn rows(text: &str, cells: usize) -> Vec<Row> {
         match (fence, mark) {
             (None, Some(mark)) => {
                 fence = Some(mark);
-                rows.push(vec![(Ink::Fence, fence_line(trimmed.trim_start_matches(['`', '~']).trim()))]);
+                rows.push(fence_line(trimmed.trim_start_matches(['`', '~']).trim()));
             }
             (Some(open), Some(mark)) if open == mark => {
                 fence = None;
-                rows.push(vec![(Ink::Fence, fence_line(""))]);
+                rows.push(fence_line(""));
             }
             (Some(_), _) => {
                 let code = wrap::rows(line, cells.saturating_sub(2).max(1)).into_iter();
-                rows.extend(code.map(|row| vec![(Ink::Fence, "│ ".to_owned()), (Ink::Code, row)]));
+                rows.extend(code.map(|row| vec![Span::styled("│ ", DIM), Span::styled(row, CODE)].into()));
             }
             (None, None) if lines.peek().is_some_and(|rule| is_table(line, rule)) => {
                 let mut table = vec![line];
@@ -88,53 +91,48 @@ fn table_cells(line: &str) -> Vec<&str> {
 }
 
 /// The rows of a table: a heading, a rule with the sides of the columns, and the rest. None if it is too wide.
-fn table_rows(lines: &[&str], cells: usize) -> Option<Vec<Row>> {
+fn table_rows(lines: &[&str], cells: usize) -> Option<Vec<Line<'static>>> {
     let (heading, rest) = lines.split_first()?;
     let (rule, body) = rest.split_first()?;
     let is_right: Vec<bool> =
         table_cells(rule).iter().map(|cell| cell.ends_with(':') && !cell.starts_with(':')).collect();
-    let width_of = |cell: &Row| cell.iter().map(|(_, text)| wrap::width(text)).sum::<usize>();
     let mut widths = vec![0; is_right.len()];
-    let mut drawn: Vec<Vec<Row>> = Vec::new();
+    let mut drawn: Vec<Vec<StyledLine>> = Vec::new();
     for line in std::iter::once(heading).chain(body) {
-        let ink = if drawn.is_empty() { Ink::Strong } else { Ink::Answer };
+        let look = if drawn.is_empty() { STRONG } else { Style::new() };
         let texts = table_cells(line).into_iter().chain(std::iter::repeat(""));
-        let row: Vec<Row> = texts
-            .zip(&mut widths)
-            .map(|(text, width)| {
-                let line = inline(text, ink, "", "");
-                let cell = line.pieces(0..line.text.len());
-                *width = width_of(&cell).max(*width);
-                cell
-            })
-            .collect();
-        drawn.push(row);
+        let row = texts.zip(&mut widths).map(|(text, width)| {
+            let cell = inline(text, look, "", "");
+            *width = wrap::width(&cell.text).max(*width);
+            cell
+        });
+        drawn.push(row.collect());
     }
     if widths.iter().sum::<usize>() + wrap::width(GAP) * (widths.len() - 1) > cells {
         return None;
     }
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<Line<'static>> = Vec::new();
     for line in drawn {
-        let mut row = Row::new();
+        let mut row = Line::default();
         for ((cell, width), is_right) in line.into_iter().zip(&widths).zip(&is_right) {
-            let room = (Ink::Answer, " ".repeat(width - width_of(&cell)));
-            if !row.is_empty() {
-                row.push((Ink::Fence, GAP.to_owned()));
+            let room = Span::raw(" ".repeat(width - wrap::width(&cell.text)));
+            if !row.spans.is_empty() {
+                row.spans.push(Span::styled(GAP, DIM));
             }
             row.extend(is_right.then(|| room.clone()));
-            row.extend(cell);
+            row.extend(cell.pieces(0..cell.text.len()));
             row.extend((!is_right).then_some(room));
         }
         rows.push(row);
     }
     let rule = widths.iter().map(|width| "─".repeat(*width)).collect::<Vec<_>>().join("─┼─");
-    rows.insert(1, vec![(Ink::Fence, rule)]);
+    rows.insert(1, Span::styled(rule, DIM).into());
     Some(rows)
 }
 
-fn fence_line(language: &str) -> String {
+fn fence_line(language: &str) -> Line<'static> {
     let name = wrap::fit(&wrap::clean_line(language), 20);
-    if name.is_empty() { "──".to_owned() } else { format!("── {name}") }
+    Span::styled(format!("── {name}").trim_end().to_owned(), DIM).into()
 }
 
 /// A line outside of code.
@@ -145,16 +143,16 @@ fn styled(line: &str) -> StyledLine {
     if (1..=6).contains(&marks)
         && let Some(heading) = rest.get(marks..).and_then(|rest| rest.strip_prefix(' '))
     {
-        return inline(heading, Ink::Strong, "", "");
+        return inline(heading, STRONG, "", "");
     }
     if let Some(quoted) = rest.strip_prefix("> ") {
-        return inline(quoted, Ink::Quote, "│ ", "│ ");
+        return inline(quoted, DIM, "│ ", "│ ");
     }
     if let Some(item) = ["- ", "* ", "+ "].into_iter().find_map(|mark| rest.strip_prefix(mark)) {
         let tasks = [("[ ] ", "☐"), ("[x] ", "☑"), ("[X] ", "☑")];
         let mut task = tasks.into_iter().filter_map(|(mark, sign)| Some((item.strip_prefix(mark)?, sign)));
         let (item, sign) = task.next().unwrap_or((item, "•"));
-        return inline(item, Ink::Answer, &format!("{indent}{sign} "), &format!("{indent}  "));
+        return inline(item, Style::new(), &format!("{indent}{sign} "), &format!("{indent}  "));
     }
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     if (1..=3).contains(&digits)
@@ -162,27 +160,27 @@ fn styled(line: &str) -> StyledLine {
     {
         let number = rest.get(..digits).unwrap_or_default();
         let gap = " ".repeat(digits + 2);
-        return inline(item, Ink::Answer, &format!("{indent}{number}. "), &format!("{indent}{gap}"));
+        return inline(item, Style::new(), &format!("{indent}{number}. "), &format!("{indent}{gap}"));
     }
-    inline(line, Ink::Answer, "", "")
+    inline(line, Style::new(), "", "")
 }
 
 /// The parts of a line between pairs of marks.
-fn inline(line: &str, ink: Ink, lead: &str, gap: &str) -> StyledLine {
-    let (lead, gap) = (lead.to_owned(), gap.to_owned());
-    let mut styled = StyledLine { text: String::new(), spans: Vec::new(), ink, lead, gap };
+fn inline(line: &str, look: Style, lead: &str, gap: &str) -> StyledLine {
+    let [lead, gap] = [lead, gap].map(|text| Span::styled(text.to_owned(), look));
+    let mut styled = StyledLine { text: String::new(), spans: Vec::new(), lead, gap };
     let mut rest = line;
     while let Some(at) = rest.find(['`', '*', '_', '~', '[', '\\']) {
         let (before, from) = rest.split_at(at);
-        styled.text.push_str(before);
+        styled.push(before, look);
         let last = styled.text.chars().next_back();
-        rest = if let Some((text, ink, after)) = marked(from, last) {
-            styled.push(text, ink);
+        rest = if let Some((text, look, after)) = marked(from, last) {
+            styled.push(text, look);
             after
         } else if let Some((text, address, after)) = link(from) {
-            styled.push(text, Ink::Link);
+            styled.push(text, LINK);
             if text != address {
-                styled.push(&format!(" ({address})"), Ink::Quote);
+                styled.push(&format!(" ({address})"), DIM);
             }
             after
         } else {
@@ -191,21 +189,21 @@ fn inline(line: &str, ink: Ink, lead: &str, gap: &str) -> StyledLine {
             let from = escaped.unwrap_or(from);
             let length = from.chars().next().map_or(1, char::len_utf8);
             let (mark, after) = from.split_at(length.min(from.len()));
-            styled.text.push_str(mark);
+            styled.push(mark, look);
             after
         };
     }
-    styled.text.push_str(rest);
+    styled.push(rest, look);
     styled
 }
 
 /// The part between a mark at the beginning of a text and its pair, with its look and the text after it. `last` is the
 /// character before.
-fn marked(from: &str, last: Option<char>) -> Option<(&str, Ink, &str)> {
-    let (mark, ink) = MARKS.into_iter().find(|(mark, _)| from.starts_with(mark))?;
+fn marked(from: &str, last: Option<char>) -> Option<(&str, Style, &str)> {
+    let (mark, look) = MARKS.into_iter().find(|(mark, _)| from.starts_with(mark))?;
     let body = from.strip_prefix(mark)?;
     let near = body.get(..body.floor_char_boundary(MAX_PART_BYTES))?;
-    let (is_code, is_line) = (ink == Ink::Code, mark.starts_with('_'));
+    let (is_code, is_line) = (look == CODE, mark.starts_with('_'));
     let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     if !is_code && (near.starts_with(char::is_whitespace) || (is_line && is_word(last))) {
         return None;
@@ -216,7 +214,7 @@ fn marked(from: &str, last: Option<char>) -> Option<(&str, Ink, &str)> {
         let ends = !(inside.ends_with(char::is_whitespace) || is_line && is_word(next));
         !inside.is_empty() && (is_code || ends)
     })?;
-    Some((body.get(..end)?, ink, body.get(end + mark.len()..)?))
+    Some((body.get(..end)?, look, body.get(end + mark.len()..)?))
 }
 
 /// The text and the address of a link at the beginning of a text, with the text after it.
@@ -232,46 +230,34 @@ fn link(from: &str) -> Option<(&str, &str, &str)> {
 }
 
 impl StyledLine {
-    /// Adds a part with a look of its own.
-    fn push(&mut self, text: &str, ink: Ink) {
+    /// Adds a part with a look.
+    fn push(&mut self, text: &str, look: Style) {
         let start = self.text.len();
         self.text.push_str(text);
-        self.spans.push((start..self.text.len(), ink));
+        match self.spans.last_mut() {
+            Some((span, last)) if *last == look => span.end = self.text.len(),
+            _ => self.spans.push((start..self.text.len(), look)),
+        }
     }
 
-    fn rows(&self, cells: usize) -> Vec<Row> {
-        let room = cells.saturating_sub(wrap::width(&self.lead)).max(1);
-        let ranges = wrap::wrap(&self.text, room).into_iter().enumerate();
-        ranges
-            .map(|(index, range)| {
-                let lead = if index == 0 { &self.lead } else { &self.gap };
-                let mut row = vec![(self.ink, lead.clone())];
-                row.retain(|(_, text)| !text.is_empty());
-                row.extend(self.pieces(range));
-                row
-            })
-            .collect()
+    fn rows(&self, cells: usize) -> Vec<Line<'static>> {
+        let room = cells.saturating_sub(wrap::width(&self.lead.content)).max(1);
+        let row = |(index, range)| {
+            let lead = if index == 0 { &self.lead } else { &self.gap };
+            let lead = Some(lead.clone()).filter(|lead| !lead.content.is_empty());
+            lead.into_iter().chain(self.pieces(range)).collect()
+        };
+        wrap::wrap(&self.text, room).into_iter().enumerate().map(row).collect()
     }
 
     /// The pieces of a row, without spaces at its end.
-    fn pieces(&self, range: Range<usize>) -> Row {
-        let shown = self.text.get(range.clone()).unwrap_or_default().trim_end().len();
-        let range = range.start..range.start + shown;
-        let (mut at, mut pieces) = (range.start, Vec::new());
-        let mut push = |ink, part: Range<usize>| {
-            let text = self.text.get(part).unwrap_or_default();
-            if !text.is_empty() {
-                pieces.push((ink, wrap::show(text)));
-            }
-        };
-        for (span, ink) in &self.spans {
-            let (start, end) = (span.start.clamp(at, range.end), span.end.clamp(at, range.end));
-            push(self.ink, at..start);
-            push(*ink, start..end);
-            at = end;
-        }
-        push(self.ink, at..range.end);
-        pieces
+    fn pieces(&self, row: Range<usize>) -> impl Iterator<Item = Span<'static>> {
+        let shown = self.text.get(row.clone()).unwrap_or_default().trim_end().len();
+        let (start, end) = (row.start, row.start + shown);
+        self.spans.iter().filter_map(move |(span, look)| {
+            let text = self.text.get(span.start.max(start)..span.end.min(end))?;
+            (!text.is_empty()).then(|| Span::styled(wrap::show(text), *look))
+        })
     }
 }
 
@@ -281,46 +267,34 @@ mod tests {
 
     use super::*;
 
-    fn plain(rows: &[Row]) -> Vec<String> {
-        rows.iter().map(|row| row.iter().map(|(_, text)| text.as_str()).collect()).collect()
+    fn plain(rows: &[Line<'_>]) -> Vec<String> {
+        rows.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn marks_become_looks() {
-        let found = rows("a **bold** and `code` end", 80);
-        assert_eq!(
-            found,
-            [vec![
-                (Ink::Answer, "a ".to_owned()),
-                (Ink::Strong, "bold".to_owned()),
-                (Ink::Answer, " and ".to_owned()),
-                (Ink::Code, "code".to_owned()),
-                (Ink::Answer, " end".to_owned()),
-            ]]
-        );
-        assert_eq!(rows("## Title", 80), [vec![(Ink::Strong, "Title".to_owned())]]);
-    }
-
-    #[test]
-    fn emphasis_links_and_tasks_become_looks() {
-        let looks = |text: &str| {
-            let pieces = rows(text, 80).concat().into_iter();
-            pieces.filter(|(ink, _)| *ink != Ink::Answer).collect::<Vec<_>>()
-        };
-        let cases: [(&str, &[(Ink, &str)]); 6] = [
-            ("an *italic* word", &[(Ink::Emphasis, "italic")]),
-            ("an _italic_ word", &[(Ink::Emphasis, "italic")]),
-            ("~~gone~~ here", &[(Ink::Struck, "gone")]),
-            ("***both***", &[(Ink::Strong, "both")]),
+        let cases: [(&str, &[(Style, &str)]); 8] = [
             (
-                "see [the page](https://a.example/b)",
-                &[(Ink::Link, "the page"), (Ink::Quote, " (https://a.example/b)")],
+                "a **bold** and `code` end",
+                &[
+                    (Style::new(), "a "),
+                    (STRONG, "bold"),
+                    (Style::new(), " and "),
+                    (CODE, "code"),
+                    (Style::new(), " end"),
+                ],
             ),
-            ("[https://a.example](https://a.example)", &[(Ink::Link, "https://a.example")]),
+            ("## Title", &[(STRONG, "Title")]),
+            ("*italic*", &[(EMPHASIS, "italic")]),
+            ("_italic_", &[(EMPHASIS, "italic")]),
+            ("~~gone~~ here", &[(STRUCK, "gone"), (Style::new(), " here")]),
+            ("***both***", &[(STRONG, "both")]),
+            ("[the page](https://a.example/b)", &[(LINK, "the page"), (DIM, " (https://a.example/b)")]),
+            ("[https://a.example](https://a.example)", &[(LINK, "https://a.example")]),
         ];
         for (text, expected) in cases {
-            let expected: Vec<_> = expected.iter().map(|(ink, text)| (*ink, (*text).to_owned())).collect();
-            assert_eq!(looks(text), expected, "{text}");
+            let expected: Line<'_> = expected.iter().map(|(look, text)| Span::styled(*text, *look)).collect();
+            assert_eq!(rows(text, 80), [expected], "{text}");
         }
         assert_eq!(
             plain(&rows("- [ ] open\n- [x] done\n- [link](a)", 80)),
@@ -382,7 +356,7 @@ mod tests {
         #[test]
         fn rows_of_any_text_fit(text in "(\\PC|[ \n`*#>|_~-]){0,80}", cells in 8usize..40) {
             for row in rows(&text, cells) {
-                let shown: String = row.iter().map(|(_, text)| text.as_str()).collect();
+                let shown = row.to_string();
                 prop_assert!(wrap::width(shown.trim_end()) <= cells.max(24), "{shown:?}");
             }
         }

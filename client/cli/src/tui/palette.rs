@@ -1,70 +1,51 @@
-//! Styles: with colour, or by weight alone for users who want none. Pure.
+//! The looks of text: with colour, or by weight alone for users who want none. Pure.
 
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::{
+    buffer::Buffer,
+    style::{Color, Modifier, Style},
+};
 
-use super::block::Ink;
 use crate::out::Tone;
 
-/// The styles.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Palette {
-    color: bool,
+/// The user's text, and bold text and headings of an answer.
+pub(super) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+/// Emphasised text of an answer.
+pub(super) const EMPHASIS: Style = Style::new().add_modifier(Modifier::ITALIC);
+/// Text of an answer that is struck out.
+pub(super) const STRUCK: Style = Style::new().add_modifier(Modifier::CROSSED_OUT);
+/// The text of a link.
+pub(super) const LINK: Style = Style::new().add_modifier(Modifier::UNDERLINED);
+/// Code of an answer.
+pub(super) const CODE: Style = Style::new().fg(Color::Magenta);
+/// Minor text: frames, quotations, an answer that does not count. A dark colour would be the background in some themes.
+pub(super) const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+/// Text that a user looks for.
+pub(super) const ACCENT: Style = Style::new().fg(Color::Cyan);
+/// Selected text.
+pub(super) const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
+/// Good news.
+pub(super) const GOOD: Style = Style::new().fg(Color::Green);
+/// Text that needs the user.
+pub(super) const WARN: Style = Style::new().fg(Color::Yellow);
+
+/// The look of a remark.
+pub(super) const fn of_tone(tone: Tone) -> Style {
+    match tone {
+        Tone::Plain => Style::new(),
+        Tone::Note => DIM,
+        Tone::Good => GOOD,
+        Tone::Warn => WARN,
+        Tone::Bad => STRONG.fg(Color::Red),
+    }
 }
 
-impl Palette {
-    /// With colour or without.
-    pub(super) fn new(color: bool) -> Self {
-        Self { color }
-    }
-
-    fn color(self, color: Color) -> Style {
-        if self.color { Style::new().fg(color) } else { Style::new() }
-    }
-
-    /// The style of a piece of the conversation.
-    pub(super) fn ink(self, ink: Ink) -> Style {
-        match ink {
-            Ink::Mark => self.accent().add_modifier(Modifier::BOLD),
-            Ink::Message => Style::new().add_modifier(Modifier::BOLD),
-            Ink::Answer | Ink::Remark(Tone::Plain) => Style::new(),
-            Ink::Strong => Style::new().add_modifier(Modifier::BOLD),
-            Ink::Emphasis => Style::new().add_modifier(Modifier::ITALIC),
-            Ink::Struck => Style::new().add_modifier(Modifier::CROSSED_OUT),
-            Ink::Link => Style::new().add_modifier(Modifier::UNDERLINED),
-            Ink::Code => self.color(Color::Magenta),
-            Ink::Fence | Ink::Quote => self.dim(),
-            Ink::Void | Ink::Remark(Tone::Note) => self.dim(),
-            Ink::Remark(Tone::Good) => self.color(Color::Green),
-            // Without colour a warning must not read as an answer.
-            Ink::Remark(Tone::Warn) if !self.color => Style::new().add_modifier(Modifier::BOLD),
-            Ink::Remark(Tone::Warn) => self.color(Color::Yellow),
-            Ink::Remark(Tone::Bad) => self.color(Color::Red).add_modifier(Modifier::BOLD),
+/// Removes the colours of a frame.
+pub(super) fn without_colours(frame: &mut Buffer) {
+    for cell in &mut frame.content {
+        // Without colour a warning must not read as an answer.
+        if cell.fg == Color::Yellow {
+            cell.modifier |= Modifier::BOLD;
         }
-    }
-
-    /// The style of minor text.
-    pub(super) fn dim(self) -> Style {
-        // A dark colour of its own would be the background in some themes.
-        Style::new().add_modifier(Modifier::DIM)
-    }
-
-    /// The style of text that a user looks for.
-    pub(super) fn accent(self) -> Style {
-        self.color(Color::Cyan)
-    }
-
-    /// The style of text that needs the user.
-    pub(super) fn warn(self) -> Style {
-        self.ink(Ink::Remark(Tone::Warn))
-    }
-
-    /// The style of good news.
-    pub(super) fn good(self) -> Style {
-        self.ink(Ink::Remark(Tone::Good))
-    }
-
-    /// The style of marked text.
-    pub(super) fn marked(self) -> Style {
-        Style::new().add_modifier(Modifier::REVERSED)
+        cell.fg = Color::Reset;
     }
 }

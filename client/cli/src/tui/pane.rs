@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use baton_client::TurnEvent;
 use baton_proto::ids::LinkHash;
+use ratatui::text::Line;
 
 use super::{
-    block::{AnswerStatus, Content, Row, Turn},
+    block::{AnswerStatus, Content, Turn},
     conversation::{ConversationSnapshot, MAX_TURNS},
     wrap,
 };
@@ -20,7 +21,7 @@ struct Block {
     number: u64,
     content: Content,
     /// Its rows for a width.
-    laid: Option<(usize, Vec<Row>)>,
+    laid: Option<(usize, Vec<Line<'static>>)>,
 }
 
 /// The visible part.
@@ -166,7 +167,7 @@ impl Pane {
     }
 
     /// The visible rows for this width and height, and the number of rows below them.
-    pub(super) fn visible_rows(&mut self, cells: usize, height: usize) -> (Vec<&Row>, usize) {
+    pub(super) fn visible_rows(&mut self, cells: usize, height: usize) -> (Vec<&Line<'static>>, usize) {
         self.size = (cells, height);
         self.lay(cells);
         let (top, total) = (self.top(height), self.total());

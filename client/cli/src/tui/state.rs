@@ -9,7 +9,6 @@ use super::{
     conversation::{ConversationSnapshot, Status},
     editor::Editor,
     menu::Menu,
-    palette::Palette,
     pane::Pane,
     sidebar::Sidebar,
 };
@@ -87,8 +86,8 @@ pub(super) struct State {
     pub menu: Menu,
     /// The sessions.
     pub sidebar: Sidebar,
-    /// The styles.
-    pub palette: Palette,
+    /// Whether the user wants colours.
+    pub color: bool,
     /// The session's state.
     pub status: Status,
     /// Known nodes.
@@ -109,8 +108,8 @@ pub(super) struct State {
 
 impl State {
     /// The view before any data arrives.
-    pub(super) fn new(palette: Palette) -> Self {
-        Self { palette, input_cells: 1, ..Self::default() }
+    pub(super) fn new(color: bool) -> Self {
+        Self { color, input_cells: 1, ..Self::default() }
     }
 
     /// Updates the time and the numbers of known nodes and unstored blobs.

@@ -19,7 +19,6 @@ use super::{
     block::Turn,
     conversation::{ConversationSnapshot, Status},
     draw::draw,
-    palette::Palette,
     sidebar::SessionEntry,
     state::{Effect, State},
 };
@@ -33,7 +32,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let mut stage = Self { state: State::new(Palette::new(true)), now: Duration::ZERO };
+        let mut stage = Self { state: State::new(true), now: Duration::ZERO };
         stage.open(1, &[]);
         stage.screen(80, 40);
         stage

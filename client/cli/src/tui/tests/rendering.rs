@@ -54,7 +54,7 @@ fn what_was_scrolled_to_stays_while_an_answer_comes_and_end_follows() {
 fn whoever_wants_no_colour_gets_none() {
     for color in [true, false] {
         let mut stage = Stage::new();
-        stage.state.palette = Palette::new(color);
+        stage.state.color = color;
         stage.open(1, &[journal_turn(1, "hello", "there")]);
         stage.say(ViewMessage::Remark(Tone::Bad, "error".to_owned()));
         let buffer = stage.buffer(100, 20);
