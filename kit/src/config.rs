@@ -49,38 +49,16 @@ pub enum ConfigError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is not TOML.
-    #[error("{path}:{line}: this is not valid TOML: {problem}")]
-    Syntax {
+    /// A line of the file: it is not TOML, its key is not an option, or the option does not accept its value.
+    #[error("{path}:{line}: {problem}")]
+    Line {
         /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The parser's message.
-        problem: String,
-    },
-    /// A key that is not an option.
-    #[error("{path}:{line}: there is no option `{key}`; {hint}")]
-    UnknownKey {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// The key.
-        key: String,
-        /// The nearest option, or all options.
-        hint: String,
-    },
-    /// A value that the option does not accept.
-    #[error("{path}:{line}: `{key}` cannot be used: {problem}")]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// The key.
-        key: String,
-        /// The allowed values.
+        /// The key, if the line has one.
+        key: Option<String>,
+        /// What is wrong, and the allowed keys or values.
         problem: String,
     },
     /// Options that exclude or require each other.
@@ -93,63 +71,19 @@ impl ConfigError {
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         match self {
-            Self::Syntax { line, .. } | Self::UnknownKey { line, .. } | Self::Value { line, .. } => {
-                Some(*line)
-            }
+            Self::Line { line, .. } => Some(*line),
             Self::Read { .. } | Self::Conflict(_) => None,
-        }
-    }
-
-    /// The key of the problem, if it has one.
-    #[must_use]
-    pub fn key(&self) -> Option<&str> {
-        match self {
-            Self::UnknownKey { key, .. } | Self::Value { key, .. } => Some(key),
-            Self::Read { .. } | Self::Syntax { .. } | Self::Conflict(_) => None,
         }
     }
 
     /// The problem as JSON.
     #[must_use]
     pub fn as_json(&self) -> serde_json::Value {
-        serde_json::json!({ "line": self.line(), "key": self.key(), "problem": self.to_string() })
-    }
-}
-
-/// A value as a source gives it: `None` and the empty list leave the option to the next source.
-pub trait Fallback {
-    /// This value, or else the other.
-    #[must_use]
-    fn or_fallback(self, other: Self) -> Self;
-}
-
-impl<T> Fallback for Option<T> {
-    fn or_fallback(self, other: Self) -> Self {
-        self.or(other)
-    }
-}
-
-impl<T> Fallback for Vec<T> {
-    fn or_fallback(self, other: Self) -> Self {
-        if self.is_empty() { other } else { self }
-    }
-}
-
-/// A field of a table, with the value that is in force.
-#[doc(hidden)]
-pub trait OptionField {
-    /// The type of the value.
-    type Value;
-
-    /// The value.
-    fn in_force(&self) -> Self::Value;
-}
-
-impl<T: Clone + Default> OptionField for Option<T> {
-    type Value = T;
-
-    fn in_force(&self) -> T {
-        self.clone().unwrap_or_default()
+        let key = match self {
+            Self::Line { key, .. } => key.as_deref(),
+            Self::Read { .. } | Self::Conflict(_) => None,
+        };
+        serde_json::json!({ "line": self.line(), "key": key, "problem": self.to_string() })
     }
 }
 
@@ -172,55 +106,47 @@ pub const fn variable<const N: usize>(prefix: &str, key: &str) -> [u8; N] {
     name
 }
 
-/// Defines the options of a program, one row for each.
+/// Defines the options of a program, one row for each: a struct that is an [`OptionTable`].
 ///
 /// A section is the heading of its options in the help; the empty text leaves them without one. A row is a
-/// doc comment, which is the help, and a field. Brackets before the field add settings of clap. The flag is
-/// the field's name with dashes, and the environment variable has the prefix and capitals.
+/// doc comment, which is the help, a field, and the option's type and entry. Brackets before the field add settings of
+/// clap. The flag is the field's name with dashes, and the environment variable has the prefix and capitals. A row without
+/// type and entry is a flag that the file cannot set. A method with the row's name gives its value once the defaults are
+/// filled in.
 ///
 /// ```
-/// use baton_kit::options;
+/// use baton_kit::{config::{OptionTable as _, number, range}, options};
 /// use clap::{Args, FromArgMatches as _};
 ///
 /// options! {
 ///     /// Options of a kite.
 ///     #[derive(Args, Clone, Debug, Default, PartialEq)]
-///     pub struct KiteOptions, "KITE_" {
+///     pub struct KiteOptions, "KITE_", table {
 ///         "Flight" {
 ///             /// Length of the line in metres
-///             line_length: Option<u32>;
-///             /// Colours of the tail
-///             [value_delimiter = ','] colours: Vec<String>;
+///             line_length: Option<u32> = number(), range(1, 500).default("30");
+///             /// Wind, for tests
+///             [hide = true] wind: Option<u8>;
 ///         }
 ///     }
 /// }
 ///
 /// let command = KiteOptions::augment_args(clap::Command::new("kite"));
 /// let variables: Vec<_> = command.get_arguments().filter_map(|flag| flag.get_env()).collect();
-/// assert_eq!(variables, ["KITE_LINE_LENGTH", "KITE_COLOURS"]);
+/// assert_eq!(variables, ["KITE_LINE_LENGTH", "KITE_WIND"]);
 /// let matches = command.get_matches_from(["kite", "--line-length", "9"]);
 /// let flags = KiteOptions::from_arg_matches(&matches).unwrap();
-/// let file = KiteOptions { line_length: Some(1), colours: vec!["red".to_owned()] };
-/// let both = flags.or(file);
-/// assert_eq!((both.line_length, both.colours.len()), (Some(9), 1));
+/// assert_eq!(flags.or(KiteOptions::defaults()).line_length(), 9);
+/// assert_eq!(KiteOptions::defaults().line_length(), 30);
 /// ```
-///
-/// With `table` after the prefix, the struct is an [`OptionTable`]. A row then
-/// also has the option's type and its entry: `slots: Option<u32> = number(), range(1, 9).default("2");`. A
-/// row without them is a flag that the file cannot set. A method with the row's name gives its value once the
-/// defaults are filled in: `slots()` is then a `u32`.
 #[macro_export]
 macro_rules! options {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident, $prefix:literal { $($body:tt)* }) => {
-        $crate::options!(@fields [$(#[$meta])*] [$vis] $name $prefix { $($body)* });
-    };
-    ($(#[$meta:meta])* $vis:vis struct $name:ident, $prefix:literal, table { $($body:tt)* }) => {
-        $crate::options!(@fields [$(#[$meta])*] [$vis] $name $prefix { $($body)* });
-        $crate::options!(@table $name $prefix { $($body)* });
-    };
-    (@fields [$(#[$meta:meta])*] [$vis:vis] $name:ident $prefix:literal {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident, $prefix:literal, table {
         $($section:literal {
-            $($(#[$doc:meta])* $([$($setting:tt)*])? $field:ident: $type:ty $(= $value:expr, $entry:expr)?;)*
+            $(
+                $(#[$doc:meta])* $([$($setting:tt)*])?
+                $field:ident: Option<$type:ty> $(= $value:expr, $entry:expr)?;
+            )*
         })*
     }) => {
         $(#[$meta])*
@@ -232,40 +158,32 @@ macro_rules! options {
                     env = $crate::options!(@variable $prefix, $field),
                     help_heading = Some($section).filter(|section| !section.is_empty()),
                     $(
-                        value_name = $crate::config::value_name::<$type, _>(&$value),
+                        value_name = $crate::config::value_name::<Option<$type>, _>(&$value),
                         value_delimiter = $entry.delimiter(),
-                        value_parser = $crate::config::value_parser::<$type, _>(
+                        value_parser = $crate::config::value_parser::<Option<$type>, _>(
                             $value,
                             $entry.named(stringify!($field)),
                         ),
                     )?
                     $($($setting)*)?
                 )]
-                pub $field: $type,
+                pub $field: Option<$type>,
             )*)*
         }
 
+        #[allow(dead_code, unreachable_pub, reason = "a program needs some of them, and may be private")]
         impl $name {
             /// Each option from `self`, or else from `other`.
             #[must_use]
-            #[allow(unreachable_pub, reason = "the struct may be private to its program")]
             pub fn or(self, other: Self) -> Self {
-                Self { $($($field: $crate::config::Fallback::or_fallback(self.$field, other.$field),)*)* }
+                Self { $($($field: self.$field.or(other.$field),)*)* }
             }
-        }
-    };
-    (@table $name:ident $prefix:literal {
-        $($section:literal {
-            $($(#[$doc:meta])* $([$($setting:tt)*])? $field:ident: $type:ty $(= $value:expr, $entry:expr)?;)*
-        })*
-    }) => {
-        #[allow(dead_code, unreachable_pub, reason = "a program needs some of them, and may be private")]
-        impl $name {
+
             $($(
                 $(#[$doc])*
                 #[must_use]
-                pub fn $field(&self) -> <$type as $crate::config::OptionField>::Value {
-                    $crate::config::OptionField::in_force(&self.$field)
+                pub fn $field(&self) -> $type {
+                    self.$field.clone().unwrap_or_default()
                 }
             )*)*
         }

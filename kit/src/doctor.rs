@@ -14,7 +14,7 @@ use serde::Serialize;
 pub use clock::{ClockCodes, ClockReading, check_clock};
 pub use disk::{Disk, check_space, try_to_write};
 pub use sockets::{Socket, SocketCodes, check_socket, is_open, socket_of};
-pub use stores::{StoreCodes, StoreServers, check_permission, check_stores};
+pub use stores::{StoreCodes, check_stores};
 
 use crate::terminal::Style;
 

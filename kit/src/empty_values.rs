@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command, Error, error::ErrorKind, parser::ValueSourc
 ///
 /// # Errors
 /// The first option or variable whose value is empty.
-pub fn refuse_empty(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
+pub(crate) fn refuse_empty(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
     check(command, matches, &[])
 }
 

@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use url::{Host, Url};
+use baton_walrus_client::http_client::is_loopback;
+use url::Url;
 
 /// Reads an address to listen on. `localhost:PORT` and `:PORT` are this machine's loopback address, and no other
 /// name is looked up: a server listens where the setting says, whatever a name server answers.
@@ -60,11 +61,5 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// ```
 #[must_use]
 pub fn is_protected(url: &Url) -> bool {
-    let stays_here = match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
-    url.scheme() == "https" || (url.scheme() == "http" && stays_here)
+    url.scheme() == "https" || (url.scheme() == "http" && is_loopback(url))
 }

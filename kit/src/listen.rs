@@ -237,9 +237,9 @@ impl Listener for BoundedListener {
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "a connection stays without TCP_NODELAY");
                 }
-                let slot = Slot::take(self.table.clone(), address, self.idle, socket);
-                let activity = slot.activity.clone();
-                return (SlotStream::new(stream, slot), activity);
+                let stream = SlotStream::new((stream, address), self.table.clone(), self.idle, socket);
+                let activity = stream.activity.clone();
+                return (stream, activity);
             }
             let some_wait = !self.waiting.is_empty();
             // Each arm may be dropped: an accepted connection is in `waiting` before the next await.
@@ -264,41 +264,14 @@ impl Listener for BoundedListener {
     }
 }
 
-/// An entry in the table, freed on drop.
+/// A connection with an entry in the table, which is freed on drop. It fails when it is idle for too long or replaced.
 #[derive(Debug)]
-struct Slot {
+pub struct SlotStream {
+    stream: TcpStream,
     table: Arc<ConnectionTable>,
     id: u64,
     activity: Activity,
     _socket: OwnedSemaphorePermit,
-}
-
-impl Slot {
-    fn take(
-        table: Arc<ConnectionTable>,
-        address: SocketAddr,
-        idle: Duration,
-        socket: OwnedSemaphorePermit,
-    ) -> Self {
-        let id = table.next_id.fetch_add(1, Ordering::Relaxed);
-        let activity = Activity::new(address, idle, table.resets.clone());
-        table.lock().insert(id, (address.ip().into(), activity.clone()));
-        Self { table, id, activity, _socket: socket }
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.table.lock().remove(&self.id);
-        self.table.freed.notify_one();
-    }
-}
-
-/// A connection that frees its slot on drop, and fails when it is idle for too long or replaced.
-#[derive(Debug)]
-pub struct SlotStream {
-    stream: TcpStream,
-    slot: Slot,
     /// Whether nothing has been read yet.
     fresh: bool,
     alarm: Pin<Box<Sleep>>,
@@ -306,19 +279,31 @@ pub struct SlotStream {
     write_alarm: Pin<Box<Sleep>>,
 }
 
-impl SlotStream {
-    fn new(stream: TcpStream, slot: Slot) -> Self {
-        let alarm = || Box::pin(tokio::time::sleep(slot.activity.patience()));
-        Self { stream, fresh: true, alarm: alarm(), lag: Lag::default(), write_alarm: alarm(), slot }
+impl Drop for SlotStream {
+    fn drop(&mut self) {
+        self.table.lock().remove(&self.id);
+        self.table.freed.notify_one();
     }
+}
 
-    fn activity(&self) -> &Activity {
-        &self.slot.activity
+impl SlotStream {
+    fn new(
+        (stream, address): (TcpStream, SocketAddr),
+        table: Arc<ConnectionTable>,
+        idle: Duration,
+        socket: OwnedSemaphorePermit,
+    ) -> Self {
+        let id = table.next_id.fetch_add(1, Ordering::Relaxed);
+        let activity = Activity::new(address, idle, table.resets.clone());
+        table.lock().insert(id, (address.ip().into(), activity.clone()));
+        let [alarm, write_alarm] = [(); 2].map(|()| Box::pin(tokio::time::sleep(idle)));
+        let lag = Lag::default();
+        Self { stream, table, id, activity, _socket: socket, fresh: true, alarm, lag, write_alarm }
     }
 
     /// An error once another connection has taken its slot.
     fn unless_replaced(&self, context: &Context<'_>) -> io::Result<()> {
-        if !self.activity().is_replaced(context) {
+        if !self.activity.is_replaced(context) {
             return Ok(());
         }
         Err(io::Error::new(
@@ -330,8 +315,8 @@ impl SlotStream {
     /// The result of a pending read or write: an error after too long without activity. During a request it
     /// stays pending; the end of the request polls again.
     fn unless_idle<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let patience = self.activity().patience();
-        while let Some(since) = self.activity().idle_since() {
+        let patience = self.activity.patience();
+        while let Some(since) = self.activity.idle_since() {
             let due = since + patience;
             if self.alarm.deadline() != due {
                 self.alarm.as_mut().reset(due);
@@ -340,7 +325,7 @@ impl SlotStream {
                 return Poll::Pending;
             }
             // Only this task polls, but a request may have begun or ended in another task meanwhile.
-            if self.activity().idle_since().is_some_and(|since| since + patience <= Instant::now()) {
+            if self.activity.idle_since().is_some_and(|since| since + patience <= Instant::now()) {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the connection was idle")));
             }
         }
@@ -358,12 +343,12 @@ impl SlotStream {
             if let Poll::Ready(Ok(bytes)) = written {
                 self.lag.moved(bytes, now);
             }
-            self.activity().sent(now);
+            self.activity.sent(now);
             return written;
         }
         self.unless_replaced(context)?;
-        self.activity().stalls(now);
-        let due = self.lag.stalled(now) + self.activity().patience();
+        self.activity.stalls(now);
+        let due = self.lag.stalled(now) + self.activity.patience();
         if self.write_alarm.deadline() != due {
             self.write_alarm.as_mut().reset(due);
         }
@@ -383,7 +368,7 @@ impl AsyncRead for SlotStream {
     ) -> Poll<io::Result<()>> {
         self.unless_replaced(context)?;
         // Of a burst of connections, many are accepted before the first of them is refused.
-        if self.fresh && self.activity().is_reset() {
+        if self.fresh && self.activity.is_reset() {
             reset(&self.stream);
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }

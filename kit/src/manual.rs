@@ -1,20 +1,4 @@
-//! Shell completions and manual pages, made from a command line's own description. Three commands offer them
-//! alike.
-//!
-//! ```
-//! use baton_kit::manual;
-//! use clap::Command;
-//! use clap_complete::Shell;
-//!
-//! # fn main() -> std::io::Result<()> {
-//! let command = Command::new("kite").version("1").about("Lets a kite fly");
-//! let script = manual::completions(command.clone(), Shell::Bash);
-//! assert!(String::from_utf8_lossy(&script).contains("kite"));
-//! let page = manual::page(command)?;
-//! assert!(String::from_utf8_lossy(&page).contains("Lets a kite fly"));
-//! # Ok(())
-//! # }
-//! ```
+//! The commands `completions` and `man` of every program, made from its command line's own description.
 
 use std::{
     fs,
@@ -22,27 +6,50 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, Command};
+use clap::{ArgMatches, Command, FromArgMatches as _, Subcommand};
 use clap_complete::Shell;
 
-/// Print completions for a shell.
-#[derive(Args, Clone, Debug)]
-pub struct CompletionsArguments {
-    /// The shell.
-    pub shell: Shell,
+/// The commands.
+#[derive(Subcommand, Clone, Debug)]
+enum ManualCommand {
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write the pages of all commands
+    Man {
+        /// Write this page and one of each command into this folder, such as ~/.local/share/man/man1
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
 }
 
-/// Print the manual page, or write all of them.
-#[derive(Args, Clone, Debug)]
-pub struct ManArguments {
-    /// Write this page and one of each command into this folder, such as ~/.local/share/man/man1.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+/// Adds the commands to a program's, whose help does not list them.
+pub(crate) fn with_manual(command: Command) -> Command {
+    let name = command.get_name().to_owned();
+    let bash =
+        format!("Example:\n  {name} completions bash > ~/.local/share/bash-completion/completions/{name}");
+    let man = format!("Examples:\n  {name} man | man -l -\n  {name} man --out ~/.local/share/man/man1");
+    ManualCommand::augment_subcommands(command)
+        .mut_subcommand("completions", |command| command.after_help(bash).hide(true))
+        .mut_subcommand("man", |command| command.after_help(man).hide(true))
+}
+
+/// Runs one of the commands, if the call names one. A reader that went away is no failure.
+///
+/// # Errors
+/// Errors of the folder and of standard output.
+pub(crate) fn run(command: Command, matches: &ArgMatches) -> Option<io::Result<()>> {
+    Some(match ManualCommand::from_arg_matches(matches).ok()? {
+        ManualCommand::Completions { shell } => print(&completions(command, shell)),
+        ManualCommand::Man { out: Some(folder) } => write_pages(command, &folder),
+        ManualCommand::Man { out: None } => page(command).and_then(|page| print(&page)),
+    })
 }
 
 /// The script that completes the command in a shell.
-#[must_use]
-pub fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
+fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
@@ -50,10 +57,7 @@ pub fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
 }
 
 /// The command's manual page in roff. The text below the options in its help keeps its line breaks.
-///
-/// # Errors
-/// Errors of writing to memory.
-pub fn page(command: Command) -> io::Result<Vec<u8>> {
+fn page(command: Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
     let text = String::from_utf8(page).map_err(io::Error::other)?;
@@ -63,10 +67,7 @@ pub fn page(command: Command) -> io::Result<Vec<u8>> {
 
 /// Writes the manual pages of a command and all its subcommands into a folder; makes the folder if it is
 /// missing.
-///
-/// # Errors
-/// Errors of the file system.
-pub fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
+fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut command = command.disable_help_subcommand(true);
     command.build();
@@ -79,25 +80,6 @@ fn write_page_and_below(command: Command, folder: &Path) -> io::Result<()> {
     }
     let name = command.get_display_name().unwrap_or(command.get_name());
     fs::write(folder.join(format!("{name}.1")), page(command.clone())?)
-}
-
-/// Prints completions; a reader that went away is no failure.
-///
-/// # Errors
-/// Errors of standard output.
-pub fn print_completions(command: Command, arguments: &CompletionsArguments) -> io::Result<()> {
-    print(&completions(command, arguments.shell))
-}
-
-/// Prints the page, or writes all pages into a folder.
-///
-/// # Errors
-/// Errors of the folder and of standard output.
-pub fn print_or_write_pages(command: Command, arguments: &ManArguments) -> io::Result<()> {
-    match &arguments.out {
-        Some(folder) => write_pages(command, folder),
-        None => print(&page(command)?),
-    }
 }
 
 fn print(bytes: &[u8]) -> io::Result<()> {

@@ -57,6 +57,14 @@ pub fn error_chain(messages: impl IntoIterator<Item = impl Display>) -> String {
     })
 }
 
+/// The innermost cause of an error, of which the outer ones say only what was being done.
+pub fn root_cause(mut error: &dyn std::error::Error) -> String {
+    while let Some(inner) = error.source() {
+        error = inner;
+    }
+    error.to_string()
+}
+
 /// A path as a word of a printed command, which a person pastes into a shell.
 #[must_use]
 pub fn shell_word(path: &Path) -> String {

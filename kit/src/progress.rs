@@ -52,12 +52,6 @@ pub fn bar(style: BarStyle) -> ProgressBar {
     bar
 }
 
-/// A bar that is never drawn, as beside JSON.
-#[must_use]
-pub fn hidden() -> ProgressBar {
-    ProgressBar::hidden()
-}
-
 /// A spinner beside this text.
 #[must_use]
 pub fn spinner(text: impl Into<String>) -> ProgressBar {
@@ -87,7 +81,7 @@ mod tests {
 
     #[test]
     fn every_style_has_a_template() {
-        let bar = hidden();
+        let bar = ProgressBar::hidden();
         for style in [BarStyle::Bytes, BarStyle::Percent, BarStyle::Spinner] {
             restyle(&bar, style);
         }

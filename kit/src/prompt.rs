@@ -21,18 +21,6 @@ use zeroize::Zeroizing;
 /// Maximum length of an answer and of a secret in a file, in bytes; no typed text is as long.
 pub const MAX_ANSWER_BYTES: usize = 4096;
 
-/// An error of [`new_passphrase`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PassphraseError {
-    /// The terminal cannot be read or written.
-    #[error(transparent)]
-    Terminal(#[from] io::Error),
-    /// The two texts differ, or both are empty.
-    #[error("the passphrases are empty or differ; nothing was changed")]
-    Mismatch,
-}
-
 /// Whether a person can answer: standard input is a terminal.
 #[must_use]
 pub fn is_interactive() -> bool {
@@ -53,12 +41,12 @@ pub fn secret(question: &str) -> io::Result<Option<Zeroizing<String>>> {
 /// Asks for a new passphrase twice; `None` where no person can answer.
 ///
 /// # Errors
-/// [`PassphraseError`].
-pub fn new_passphrase() -> Result<Option<Zeroizing<String>>, PassphraseError> {
+/// The two texts differ, or both are empty; or the terminal cannot be read or written.
+pub fn new_passphrase() -> io::Result<Option<Zeroizing<String>>> {
     let Some(first) = secret("New passphrase: ")? else { return Ok(None) };
     let second = secret("The same again: ")?;
     if first.is_empty() || second.as_ref() != Some(&first) {
-        return Err(PassphraseError::Mismatch);
+        return Err(io::Error::other("the passphrases are empty or differ; nothing was changed"));
     }
     Ok(Some(first))
 }

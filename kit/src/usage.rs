@@ -1,18 +1,42 @@
-//! The end of a call that clap refuses, and of one that asks for help.
+//! The reading of a call, and the end of one that clap refuses or that asks for help.
 
 use std::{ffi::OsString, io, process};
 
 use clap::{
-    Command, Error,
+    ArgMatches, Command, Error, FromArgMatches,
     builder::StyledStr,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::{nearest::nearest, variables::name_variable};
+use crate::{empty_values::refuse_empty, manual, nearest::nearest, variables::name_variable};
+
+/// The arguments of this process, by [`parse`]. Ends it for wrong usage and for help.
+pub fn arguments<A: FromArgMatches>(command: impl Fn() -> Command) -> (A, ArgMatches) {
+    let given: Vec<_> = std::env::args_os().collect();
+    parse(command, &given).unwrap_or_else(|error| exit(&error))
+}
+
+/// The arguments of a call, with the commands `completions` and `man`: one of these is run here, and then the process ends.
+///
+/// # Errors
+/// A wrong call, or an option with an empty value. The error names the variable of a refused value, and the one command
+/// that a mistyped word may mean.
+pub fn parse<A: FromArgMatches>(
+    command: impl Fn() -> Command,
+    given: &[OsString],
+) -> Result<(A, ArgMatches), Error> {
+    let whole = || manual::with_manual(command());
+    let matches = whole().try_get_matches_from(given).map_err(|error| completed(&whole(), given, error))?;
+    refuse_empty(&whole(), &matches)?;
+    match manual::run(whole(), &matches) {
+        Some(Ok(())) => process::exit(0),
+        Some(Err(failure)) => fail(&failure.to_string()),
+        None => Ok((A::from_arg_matches(&matches)?, matches)),
+    }
+}
 
 /// Completes an error of clap: names the variable of a refused value, and the one command that a mistyped word may mean.
-#[must_use]
-pub fn completed(command: &Command, given: &[OsString], error: Error) -> Error {
+fn completed(command: &Command, given: &[OsString], error: Error) -> Error {
     let mut error = name_variable(command, given, error);
     if error.get(ContextKind::Usage).is_some() {
         error.insert(ContextKind::Usage, ContextValue::StyledStr(usage_of(command.clone(), given)));
@@ -56,13 +80,17 @@ pub fn message_and_hint(error: &Error) -> (String, Option<String>) {
 pub fn exit(error: &Error) -> ! {
     match error.print() {
         Err(failure) if !error.use_stderr() && failure.kind() != io::ErrorKind::BrokenPipe => {
-            // The exit code says the same.
-            let _ =
-                io::Write::write_fmt(&mut io::stderr(), format_args!("error: standard output: {failure}\n"));
-            process::exit(1)
+            fail(&format!("standard output: {failure}"))
         }
         _ => process::exit(error.exit_code()),
     }
+}
+
+/// Ends the process after a failure to print.
+fn fail(failure: &str) -> ! {
+    // The exit code says the same.
+    let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("error: {failure}\n"));
+    process::exit(1)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use clap::{
 /// Adds the environment variable to an error about its value; leaves every other error as it is. `given` are
 /// the words of the call.
 #[must_use]
-pub fn name_variable(command: &Command, given: &[OsString], mut error: Error) -> Error {
+pub(crate) fn name_variable(command: &Command, given: &[OsString], mut error: Error) -> Error {
     if let Some(name) = refused_variable(command, given, &error, |name| std::env::var_os(name)) {
         let tip = format!("the value is that of the environment variable {name}");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));

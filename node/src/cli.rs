@@ -28,16 +28,12 @@ use std::{
 use baton_kit::{
     config::{OptionTable as _, Origin, Origins, describe_defaults},
     crash,
-    empty_values::refuse_empty,
-    manual,
     output::{self, print_line as say},
     terminal::Style,
     usage,
 };
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
-use clap::{
-    ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable,
-};
+use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand, builder::Resettable};
 
 pub(crate) use crate::failure::Exit;
 pub(crate) use crate::failure::Failure;
@@ -127,16 +123,6 @@ enum Command {
     /// Print the settings that a client needs for this node: its address, its store and the number of shards
     #[command(after_help = share::AFTER_HELP)]
     Share(NodeArgs),
-    /// Print a completion script for a shell
-    #[command(
-        after_help = "Example:\n  baton-node completions bash > ~/.local/share/bash-completion/completions/baton-node"
-    )]
-    Completions(manual::CompletionsArguments),
-    /// Print the manual page, or write the pages of all commands
-    #[command(
-        after_help = "Examples:\n  baton-node man | man -l -\n  baton-node man --out ~/.local/share/man/man1"
-    )]
-    Man(manual::ManArguments),
     /// Show acknowledged turns, tokens and price by day and model, each checked
     #[command(
         after_help = "Only what a client signed for counts; other lines are named, and with --verify they make the exit code 1.\n\n\
@@ -355,11 +341,7 @@ fn innermost(matches: &ArgMatches) -> &ArgMatches {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let given: Vec<_> = std::env::args_os().collect();
-    let matches = command().try_get_matches_from(&given);
-    let matches = matches.unwrap_or_else(|error| usage::exit(&usage::completed(&command(), &given, error)));
-    refuse_empty(&command(), &matches).unwrap_or_else(|error| usage::exit(&error));
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| usage::exit(&error));
+    let (cli, matches): (Cli, _) = usage::arguments(command);
     let inner = innermost(&matches);
     let result = match cli.command {
         Command::Init(args) => init::run(args),
@@ -372,12 +354,10 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => ask::block_on(replay::run(*args)),
         Command::Status(args) => status::run(args),
         Command::Share(args) => share::run(args),
-        Command::Completions(arguments) => printed(manual::print_completions(command(), &arguments)),
-        Command::Man(arguments) => printed(manual::print_or_write_pages(command(), &arguments)),
         Command::Earnings(args) => earnings::run(args),
         Command::Grants(args) => grants::run(args),
     };
-    match result.and_then(|()| printed(output::check())) {
+    match result.and_then(|()| output::check().map_err(|error| Failure::new(Exit::Failure, error))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // If even standard error is closed, the exit code alone reports the failure.
@@ -385,11 +365,6 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.exit as u8)
         }
     }
-}
-
-/// The result of printing or writing completions and manual pages.
-fn printed(result: io::Result<()>) -> Result<(), Failure> {
-    result.map_err(|error| Failure::new(Exit::Failure, error))
 }
 
 fn run(flags: RunFlags) -> Result<(), Failure> {
@@ -438,10 +413,8 @@ mod tests {
         leaves(&whole, "", &mut all);
         assert!(all.len() > 15);
         for (path, command) in all {
-            let about_itself =
-                path.contains(" completions") || path.contains(" man") || path.contains(" help");
             let has_folder = command.get_arguments().any(|argument| argument.get_long() == Some("data-dir"));
-            assert!(has_folder || about_itself, "{path}");
+            assert!(has_folder || path.contains(" help"), "{path}");
             let options = command
                 .get_arguments()
                 .filter(|argument| argument.get_long().is_some() && argument.get_action().takes_values());

@@ -12,7 +12,6 @@ mod tests;
 mod values;
 
 use std::{
-    env,
     io::ErrorKind,
     net::SocketAddr,
     ops::Deref,
@@ -21,7 +20,10 @@ use std::{
 
 pub(crate) use baton_kit::config::CONFIG_FILE;
 pub(crate) use baton_kit::config::ConfigError;
-use baton_kit::config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value};
+use baton_kit::{
+    config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value},
+    folders::user_path,
+};
 use baton_mesh::MeshLimits;
 
 use crate::journal::JournalLimits;
@@ -263,22 +265,13 @@ pub(crate) fn config_path(flags: &RunFlags) -> (PathBuf, bool) {
 /// here.
 #[must_use]
 pub(crate) fn default_data_dir() -> PathBuf {
-    let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    match (folder("XDG_DATA_HOME"), folder("HOME")) {
-        (Some(data), _) => data.join("baton-node"),
-        (None, Some(home)) => home.join(".local/share/baton-node"),
-        (None, None) => Path::new("baton-node-data").to_owned(),
-    }
+    let path = user_path("XDG_DATA_HOME", ".local/share", "baton-node");
+    path.unwrap_or_else(|| "baton-node-data".into())
 }
 
 /// `$XDG_CACHE_HOME/baton/models`, else `.cache/baton/models` in the home directory, else `baton-models`
 /// here. All nodes of a user share it: the files are large, and their hashes are checked.
 #[must_use]
 pub fn default_model_dir() -> PathBuf {
-    let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    match (folder("XDG_CACHE_HOME"), folder("HOME")) {
-        (Some(cache), _) => cache.join("baton/models"),
-        (None, Some(home)) => home.join(".cache/baton/models"),
-        (None, None) => Path::new("baton-models").to_owned(),
-    }
+    user_path("XDG_CACHE_HOME", ".cache", "baton/models").unwrap_or_else(|| "baton-models".into())
 }

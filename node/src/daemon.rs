@@ -13,7 +13,10 @@ mod webrtc;
 
 use std::{io, sync::Arc, time::Duration};
 
-use baton_kit::signals::StopSignals;
+use baton_kit::{
+    signals::StopSignals,
+    stores::{StoreOptions, token_file},
+};
 use baton_mesh::{
     EMBED_PROTOCOL, Incoming, Mesh, MeshClock, MeshConfig, MeshError, MeshExit, MeshHandle, MeshLimits,
 };
@@ -21,7 +24,7 @@ use baton_proto::{
     node_record::{ModelOffer, NodeLimits, StorageOffer},
     store::{BlobStore, HeadIndex},
 };
-use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
+use baton_walrus_client::{HttpStore, http_store::RetryPolicy};
 use tokio::{
     net::TcpListener,
     runtime,
@@ -334,24 +337,22 @@ pub(crate) fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -
 
 /// The store client for these settings.
 pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
-    let usage = |error: anyhow::Error| Failure { exit: Exit::Usage, error };
-    let shards = ShardCount::new(settings.shards()).map_err(|error| usage(error.into()))?;
-    let (publishers, aggregators) = (settings.publisher(), settings.aggregator());
-    let publishers: Vec<&str> = publishers.iter().map(String::as_str).collect();
-    let aggregators: Vec<&str> = aggregators.iter().map(String::as_str).collect();
-    let mut builder = HttpStore::endpoints(&publishers, &aggregators, shards);
-    let token = match (&settings.publisher_token_file, &settings.publisher_secret_file) {
-        (Some(path), _) => Some(TokenFile::Bearer(path.clone())),
-        (None, Some(path)) => Some(TokenFile::Secret(path.clone())),
-        (None, None) => None,
-    };
-    if let Some(file) = token {
-        builder = builder.token(file.read().map_err(|error| usage(error.into()))?);
+    let store = store_options(settings).open(RetryPolicy::default());
+    store.map_err(|error| Failure { exit: Exit::Usage, error: anyhow::Error::from_boxed(error) })
+}
+
+/// The stores that the settings name.
+pub(crate) fn store_options(settings: &Settings) -> StoreOptions {
+    StoreOptions {
+        publishers: settings.publisher(),
+        aggregators: settings.aggregator(),
+        heads: match settings.heads() {
+            HeadsSetting::Off => Vec::new(),
+            HeadsSetting::At(url) => vec![url],
+        },
+        shards: settings.shards(),
+        token: token_file(settings.publisher_token_file.clone(), settings.publisher_secret_file.clone()),
     }
-    if let HeadsSetting::At(url) = &settings.heads() {
-        builder = builder.heads(url);
-    }
-    builder.build().map_err(|error| usage(error.into()))
 }
 
 async fn join_mesh(

@@ -4,11 +4,9 @@ use std::path::PathBuf;
 
 use baton_kit::{
     config::{OptionTable as _, describe_defaults},
-    empty_values::refuse_empty,
-    manual::{CompletionsArguments, ManArguments},
     usage,
 };
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::config::Options;
 
@@ -40,12 +38,7 @@ const STORAGE_OPTIONS: [&str; 2] = ["postgres_url_file", "keys_dir"];
 impl Cli {
     /// The parsed command line. Ends the process for wrong usage and for help.
     pub(crate) fn read() -> Self {
-        let given: Vec<_> = std::env::args_os().collect();
-        let matches = Self::whole().try_get_matches_from(&given);
-        let matches =
-            matches.unwrap_or_else(|error| usage::exit(&usage::completed(&Self::whole(), &given, error)));
-        let read = refuse_empty(&Self::whole(), &matches).and_then(|()| Self::from_arg_matches(&matches));
-        read.unwrap_or_else(|error| usage::exit(&error))
+        usage::arguments(Self::whole).0
     }
 
     /// The command, with the small commands' help narrowed to their options. They still accept every option
@@ -130,10 +123,6 @@ pub(crate) enum Command {
     /// Manage owners; with embedded storage, stop the relayer first
     #[command(subcommand)]
     Owners(OwnersCommand),
-    /// Print a completion script for a shell
-    Completions(CompletionsArguments),
-    /// Print the manual page, or write the pages of all commands
-    Man(ManArguments),
 }
 
 /// Options of `run` and `doctor`.
@@ -203,6 +192,8 @@ pub(crate) enum OwnersCommand {
 
 #[cfg(test)]
 mod tests {
+    use clap::FromArgMatches as _;
+
     use super::*;
 
     fn help(path: &[&str]) -> String {

@@ -8,6 +8,7 @@ use baton_keys::{
     files::{self, FileSecret, create_private_folder},
     ids::PublicKey,
 };
+use baton_kit::folders::user_path;
 
 use crate::config::{CONFIG_FILE, commented_file};
 
@@ -47,37 +48,8 @@ pub(crate) fn own_key(folder: &Path) -> Option<PublicKey> {
     Some(SecretSigningKey::from_seed(secret.expose()).public_key())
 }
 
-/// The default data folder in this environment.
+/// `baton-relayer` in `$XDG_DATA_HOME`, else in `.local/share` of the home directory, else `baton-relayer-data` here.
 pub(crate) fn default_folder() -> PathBuf {
-    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    data_folder(folder("XDG_DATA_HOME"), folder("HOME"))
-}
-
-/// `baton-relayer` in `$XDG_DATA_HOME`, else in `.local/share` of the home directory, else
-/// `baton-relayer-data` here. The XDG specification ignores relative paths.
-fn data_folder(data: Option<PathBuf>, home: Option<PathBuf>) -> PathBuf {
-    let absolute = |folder: Option<PathBuf>| folder.filter(|path| path.is_absolute());
-    match (absolute(data), absolute(home)) {
-        (Some(data), _) => data.join("baton-relayer"),
-        (None, Some(home)) => home.join(".local/share/baton-relayer"),
-        (None, None) => PathBuf::from("baton-relayer-data"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_data_folder_follows_xdg_and_ignores_relative_paths() {
-        let some = |text: &str| Some(PathBuf::from(text));
-        for (data, home, folder) in [
-            (some("/x"), some("/home/me"), "/x/baton-relayer"),
-            (None, some("/home/me"), "/home/me/.local/share/baton-relayer"),
-            (some("x"), some("/home/me"), "/home/me/.local/share/baton-relayer"),
-            (some(""), None, "baton-relayer-data"),
-        ] {
-            assert_eq!(data_folder(data, home), Path::new(folder));
-        }
-    }
+    let path = user_path("XDG_DATA_HOME", ".local/share", "baton-relayer");
+    path.unwrap_or_else(|| "baton-relayer-data".into())
 }

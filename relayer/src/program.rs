@@ -7,7 +7,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Context as _;
 use baton_kit::{
     crash::{self, Panic, PanicEnd},
-    log, manual,
+    log,
     output::{self, print_line},
 };
 
@@ -61,8 +61,6 @@ fn command(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Doctor(args) => block_on(doctor::run(&folder, args)),
         Command::Invite(args) => commands::invite(&args, &init(&folder)?),
-        Command::Completions(shell) => Ok(manual::print_completions(Cli::whole(), &shell)?),
-        Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::whole(), &pages)?),
         Command::Backup { path, options } => backups::back_up(&settings(options)?, &path),
         Command::Restore { path, with_keys, options } => {
             backups::restore(&settings(options)?, &path, with_keys)

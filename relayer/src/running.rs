@@ -3,6 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use baton_kit::output::root_cause;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 
@@ -130,15 +131,6 @@ fn not_ready_reason(status: StatusCode, body: &Value) -> Option<String> {
     let texts = [&body["message"], &body["hint"]].into_iter().filter_map(Value::as_str);
     let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
     Some(if texts.is_empty() { format!("/readyz answers {status}") } else { texts.join("; ") })
-}
-
-/// The innermost cause of an error: the outer ones only name the request.
-pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

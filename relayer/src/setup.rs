@@ -6,6 +6,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use anyhow::{Context as _, anyhow};
 use baton_client::{Client, ClientConfig};
 use baton_keys::master::MasterKey;
+use baton_kit::stores::{StoreOptions, token_file};
 use baton_memory::{
     Memory, Parts, backup,
     content::WalrusContents,
@@ -16,7 +17,7 @@ use baton_memory::{
 };
 use baton_mesh::MeshHandle;
 use baton_models::embed::{Embedder, EmbedderConfig, RemoteConfig, models};
-use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
+use baton_walrus_client::{HttpStore, ShardCount, http_store::RetryPolicy};
 
 use crate::{
     budgets::{Budgets, CountedContents, CountedModel},
@@ -139,19 +140,18 @@ fn writer(model: &ModelSettings, budgets: &Arc<Budgets>) -> anyhow::Result<Model
 
 /// The Walrus-compatible stores of contents.
 pub(crate) fn store(options: &Options) -> anyhow::Result<HttpStore> {
-    let (publishers, aggregators) = (options.publishers(), options.aggregators());
-    let publishers: Vec<&str> = publishers.iter().map(String::as_str).collect();
-    let aggregators: Vec<&str> = aggregators.iter().map(String::as_str).collect();
-    let shards = ShardCount::new(options.shards())?;
-    let mut builder = HttpStore::endpoints(&publishers, &aggregators, shards);
-    let bearer = options.publisher_token_file.clone().map(TokenFile::Bearer);
-    if let Some(file) = bearer.or(options.publisher_secret_file.clone().map(TokenFile::Secret)) {
-        builder = builder.token(file.read()?);
+    store_options(options).open(RetryPolicy::default()).map_err(anyhow::Error::from_boxed)
+}
+
+/// The stores that the options name.
+pub(crate) fn store_options(options: &Options) -> StoreOptions {
+    StoreOptions {
+        publishers: options.publishers(),
+        aggregators: options.aggregators(),
+        heads: options.heads.iter().map(|url| url.trim_end_matches('/').to_owned()).collect(),
+        shards: options.shards(),
+        token: token_file(options.publisher_token_file.clone(), options.publisher_secret_file.clone()),
     }
-    if let Some(heads) = &options.heads {
-        builder = builder.heads(heads.trim_end_matches('/'));
-    }
-    Ok(builder.build()?)
 }
 
 #[cfg(feature = "postgres")]

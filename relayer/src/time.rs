@@ -1,19 +1,13 @@
 //! The clock and time formats: RFC 3339 in UTC with milliseconds outside, milliseconds since the Unix epoch inside.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-pub(crate) use baton_memory::api::rfc3339 as format;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Longest text that is parsed as a time.
 const MAX_TIME_TEXT: usize = 40;
 
-/// The time of this machine, in milliseconds since the Unix epoch.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
+pub(crate) use baton_kit::clock::now_ms;
+pub(crate) use baton_memory::api::rfc3339 as format;
 
 /// Parses an RFC 3339 text to milliseconds since the Unix epoch; `None` for other texts, and for times before
 /// 1970.

@@ -19,7 +19,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::{
-    network::{EngineChoice, NodeOptions},
+    network::{EngineChoice, ModelFolder, NodeOptions},
     output,
 };
 
@@ -34,45 +34,14 @@ pub(crate) enum BenchCommand {
     /// Measure the network's overhead on a turn, and the cost of a turn by session length
     Turn(BenchTurnArgs),
     /// Measure the first-token time of each API of `baton serve`, beside that of a bare session
-    Apis(BenchApisArgs),
+    Apis(ModelFolder),
     /// Measure a client's processor time for a turn with few open sessions, and with many
-    Sessions(BenchSessionsArgs),
-}
-
-/// Arguments of `baton-testnet bench sessions`.
-#[derive(Debug, Args)]
-pub(crate) struct BenchSessionsArgs {
-    /// Print the figures as one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Sessions that are open in the end
-    #[arg(long, default_value_t = 500)]
-    pub(crate) open: usize,
-    /// Turns of each measurement
-    #[arg(long, default_value_t = 200)]
-    pub(crate) turns: u32,
-}
-
-/// Arguments of `baton-testnet bench apis`.
-#[derive(Debug, Args)]
-pub(crate) struct BenchApisArgs {
-    /// Print the figures as one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Samples of each API and engine, after a warm-up
-    #[arg(long, default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
-    pub(crate) samples: usize,
-    /// Folder of downloaded models
-    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
-    pub(crate) model_dir: Option<PathBuf>,
+    Sessions,
 }
 
 /// Arguments of `baton-testnet bench turn`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchTurnArgs {
-    /// Print the figures as one JSON line
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Turns measured on the echo engine, after a warm-up
     #[arg(long, default_value_t = 200)]
     pub(crate) turns: usize,
@@ -82,9 +51,8 @@ pub(crate) struct BenchTurnArgs {
     /// Session lengths at which to count a turn's bytes and blobs
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,10000")]
     pub(crate) at: Vec<u64>,
-    /// Folder of downloaded models
-    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
-    pub(crate) model_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) models: ModelFolder,
 }
 
 /// A sample of times, in milliseconds.
@@ -171,24 +139,24 @@ struct Figures {
 }
 
 /// Runs one benchmark.
-pub(crate) async fn run(command: BenchCommand) -> anyhow::Result<()> {
+pub(crate) async fn run(command: BenchCommand, json: bool) -> anyhow::Result<()> {
     match command {
         BenchCommand::Turn(args) => {
             let figures = measure(&args).await?;
-            if !args.json {
+            if !json {
                 output::line(&summary("echo ", &figures.echo));
                 figures.model.iter().for_each(|model| output::line(&summary("model", model)));
             }
-            output::report(args.json, &figures)
+            output::report(json, &figures)
         }
-        BenchCommand::Apis(args) => {
+        BenchCommand::Apis(models) => {
             let mut figures = Vec::new();
             for engine in [EngineChoice::Echo, EngineChoice::Native] {
-                figures.push(apis::measure(engine, &args).await?);
+                figures.push(apis::measure(engine, models.model_dir.clone()).await?);
             }
-            output::report(args.json, &figures)
+            output::report(json, &figures)
         }
-        BenchCommand::Sessions(args) => output::report(args.json, &sessions::measure(&args).await?),
+        BenchCommand::Sessions => output::report(json, &sessions::measure().await?),
     }
 }
 

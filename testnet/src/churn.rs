@@ -68,11 +68,11 @@ pub struct ChurnOptions {
     /// Duration of kills and restarts, in seconds
     #[arg(long, default_value_t = 180)]
     pub seconds: u64,
-    /// Time between one kill or restart and the next, in milliseconds
-    #[arg(long, default_value_t = 2000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Time between one kill or restart and the next, in milliseconds.
+    #[arg(skip = 2000_u64)]
     pub every_ms: u64,
-    /// Delay of the test engine before each token, in milliseconds
-    #[arg(long, default_value_t = 15, value_name = "MS")]
+    /// Delay of the test engine before each token, in milliseconds.
+    #[arg(skip = 15_u64)]
     pub echo_delay_ms: u64,
     /// Fewest and most words of a message.
     #[arg(skip = (20, 100))]

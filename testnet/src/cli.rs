@@ -1,6 +1,5 @@
 //! Command line of `baton-testnet`.
 
-use baton_kit::manual::{CompletionsArguments, ManArguments};
 use clap::{Parser, Subcommand};
 
 use crate::{
@@ -29,6 +28,9 @@ pub(crate) struct Cli {
     /// Log level, or a tracing filter [default: warn for `store`, else error]
     #[arg(long, global = true, env = "BATON_TESTNET_LOG")]
     pub(crate) log: Option<String>,
+    /// Print the report, or the addresses when ready, as one JSON line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -55,10 +57,6 @@ pub(crate) enum Command {
     FloodAttack(AttackerArgs),
     /// Run only the Walrus-compatible store
     Store(StoreArgs),
-    /// Print a completion script for a shell
-    Completions(CompletionsArguments),
-    /// Print the manual page, or write the pages of all commands
-    Man(ManArguments),
 }
 
 #[cfg(test)]

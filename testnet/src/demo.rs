@@ -30,22 +30,18 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use crate::{
-    network::{EngineChoice, Network, NodeOptions},
+    network::{EngineChoice, ModelFolder, Network, NodeOptions},
     output, trial,
 };
 
 /// Arguments of `baton-testnet demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Print the report as one JSON line at the end
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Engine of the nodes
     #[arg(long, value_enum, default_value = "native")]
     pub(crate) engine: EngineChoice,
-    /// Folder of downloaded models
-    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
-    pub(crate) model_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) models: ModelFolder,
     /// Inject random faults of the store during the whole demo: errors, lost answers, and late or cut bytes
     #[arg(long, value_name = "WHAT", value_parser = ["store"])]
     pub(crate) faults: Option<String>,
@@ -99,7 +95,7 @@ pub(crate) struct Demo {
 }
 
 /// Runs all steps.
-pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: DemoArgs, json: bool) -> anyhow::Result<()> {
     let begun = Instant::now();
     let (_temporary, folder) = trial::folder(args.keep.as_deref())?;
     let mut demo = Demo::start(&args, &folder).await?;
@@ -108,7 +104,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     client.shutdown(Duration::from_secs(5)).await;
     network.stop().await?;
     let (nodes_used, seconds) = (nodes_used.len(), trial::tenths(begun.elapsed()));
-    if args.json {
+    if json {
         let mut report = Map::from_iter([("turns".to_owned(), turns.into())]);
         report.insert("nodes_used".to_owned(), nodes_used.into());
         // Two steps need a model.
@@ -130,7 +126,7 @@ impl Demo {
         let options = NodeOptions {
             store_faults: args.faults.clone(),
             echo_delay_ms: 20,
-            model_dir: args.model_dir.clone(),
+            model_dir: args.models.model_dir.clone(),
             ..NodeOptions::new(args.engine)
         };
         let network = Network::start(folder, 3, options).await?;

@@ -35,17 +35,15 @@ mod up;
 
 use std::process::ExitCode;
 
-use baton_kit::{log, manual, output as standard_output, usage};
-use clap::{CommandFactory as _, Parser as _};
+use baton_kit::{log, output as standard_output, usage};
+use clap::CommandFactory as _;
 
 use crate::cli::{Cli, Command};
 
 /// Runs the `baton-testnet` command.
 #[must_use]
 pub fn main() -> ExitCode {
-    let given: Vec<_> = std::env::args_os().collect();
-    let cli = Cli::try_parse_from(&given);
-    let cli = cli.unwrap_or_else(|error| usage::exit(&usage::completed(&Cli::command(), &given, error)));
+    let (cli, _): (Cli, _) = usage::arguments(Cli::command);
     // The store's warnings name damaged files for its operator.
     let level = if matches!(cli.command, Command::Store(_)) { "warn" } else { "error" };
     log::start(log::filter(cli.log.as_deref().unwrap_or(level), "warn"));
@@ -53,27 +51,26 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(&anyhow::Error::new(error).context("cannot start the async runtime")),
     };
+    let json = cli.json;
     let result = runtime.block_on(async {
         match cli.command {
-            Command::Store(args) => store::run(args).await,
-            Command::Up(args) => up::run(args).await,
-            Command::Bench(args) => Box::pin(output::until_signal(bench::run(args))).await,
+            Command::Store(args) => store::run(args, json).await,
+            Command::Up(args) => up::run(args, json).await,
+            Command::Bench(args) => Box::pin(output::until_signal(bench::run(args, json))).await,
             Command::Flood(of) if of.relayer => {
-                trial::command(&of.trial, async |folder| flood::relayer::run(folder, &of).await).await
+                trial::command(&of.trial, json, async |folder| flood::relayer::run(folder, &of).await).await
             }
             Command::Flood(of) => {
-                trial::command(&of.trial, async |folder| flood::run(folder, &of).await).await
+                trial::command(&of.trial, json, async |folder| flood::run(folder, &of).await).await
             }
             Command::FloodAttack(args) => flood::attacker::run(args).await,
-            Command::Demo(args) => Box::pin(output::until_signal(demo::run(args))).await,
+            Command::Demo(args) => Box::pin(output::until_signal(demo::run(args, json))).await,
             Command::Chaos(of) => {
-                trial::command(&of.trial, async |folder| chaos::chaos(&of, folder).await).await
+                trial::command(&of.trial, json, async |folder| chaos::chaos(&of, folder).await).await
             }
             Command::Churn(of) => {
-                trial::command(&of.trial, async |folder| churn::churn(&of, folder).await).await
+                trial::command(&of.trial, json, async |folder| churn::churn(&of, folder).await).await
             }
-            Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
-            Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),
         }
     });
     match result.and_then(|()| Ok(standard_output::check()?)) {

@@ -54,6 +54,14 @@ pub enum EngineChoice {
     Echo,
 }
 
+/// Where the nodes of a command find models.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelFolder {
+    /// Folder of downloaded models
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
+}
+
 /// Options for starting nodes.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {

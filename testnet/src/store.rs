@@ -44,7 +44,7 @@ pub(crate) struct StoreArgs {
     #[command(subcommand)]
     command: Option<StoreCommand>,
     /// Folder of the store
-    #[arg(long, default_value = "baton-store", value_name = "DIR")]
+    #[arg(long, global = true, default_value = "baton-store", value_name = "DIR")]
     data_dir: PathBuf,
     /// Address to listen on; of localhost:PORT and :PORT, this machine alone
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:31415", value_parser = listen_address)]
@@ -74,34 +74,21 @@ pub(crate) struct StoreArgs {
     /// Loopback address of the interface for damaging stored data, for tests
     #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
     admin: Option<SocketAddr>,
-    /// Print one JSON line on standard output when ready
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum StoreCommand {
     /// Check everything in a store's folder, and fix it with --fix
     #[command(after_help = FSCK_HELP)]
-    Fsck(FsckArgs),
-}
-
-#[derive(Debug, Args)]
-struct FsckArgs {
-    /// Folder of the store
-    #[arg(long, default_value = "baton-store", value_name = "DIR")]
-    data_dir: PathBuf,
-    /// Fix damage where possible
-    #[arg(long)]
-    fix: bool,
-    /// Print the report as one JSON line
-    #[arg(long)]
-    json: bool,
+    Fsck {
+        /// Fix damage where possible
+        #[arg(long)]
+        fix: bool,
+    },
 }
 
 /// Checks a store's folder and prints the report. Fails if damage remains.
-async fn fsck(args: FsckArgs) -> anyhow::Result<()> {
-    let FsckArgs { data_dir, fix, json } = args;
+async fn fsck(data_dir: PathBuf, fix: bool, json: bool) -> anyhow::Result<()> {
     let checking = tokio::task::spawn_blocking(move || check(&data_dir, fix));
     let report = checking.await.context("looking at the store panicked")??;
     if json {
@@ -144,15 +131,15 @@ fn report_lines(report: &CheckReport) -> Vec<String> {
 }
 
 /// Serves until SIGTERM or Ctrl-C, or runs the subcommand.
-pub(crate) async fn run(args: StoreArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: StoreArgs, json: bool) -> anyhow::Result<()> {
     match args.command {
-        Some(StoreCommand::Fsck(args)) => fsck(args).await,
-        None => serve(args).await,
+        Some(StoreCommand::Fsck { fix }) => fsck(args.data_dir, fix, json).await,
+        None => serve(args, json).await,
     }
 }
 
 /// Serves until SIGTERM or Ctrl-C.
-async fn serve(args: StoreArgs) -> anyhow::Result<()> {
+async fn serve(args: StoreArgs, json: bool) -> anyhow::Result<()> {
     let mut config = EmbeddedConfig::new(&args.data_dir);
     config.shards = ShardCount::new(args.shards)?;
     config.quota_bytes = Some(args.quota);
@@ -175,7 +162,7 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
     let admin = admin_listener.as_ref().map(|listener| listener.local_addr()).transpose()?;
     let admin = admin.map(|address| format!("http://{address}"));
     let mut signals = crate::output::stop_signals()?;
-    if args.json {
+    if json {
         let ready = serde_json::json!({ "event": "ready", "url": url, "admin": admin });
         crate::output::line(&ready.to_string());
     } else {

@@ -34,9 +34,6 @@ pub struct TrialOptions {
     /// Keep the network's folder here, with the logs; of `chaos`, the folders of failed trials
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Print the report as one JSON line
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl TrialOptions {
@@ -55,11 +52,12 @@ pub trait TrialReport: Serialize {
 /// Runs a trial in its folder until it ends or a signal comes, and prints its report. Fails if a promise broke.
 pub(crate) async fn command<R: TrialReport>(
     options: &TrialOptions,
+    json: bool,
     trial: impl AsyncFnOnce(&Path) -> anyhow::Result<R>,
 ) -> anyhow::Result<()> {
     let (_temporary, folder) = folder(options.keep.as_deref())?;
     let report = Box::pin(output::until_signal(trial(&folder))).await?;
-    output::report(options.json, &report)?;
+    output::report(json, &report)?;
     let broken = report.broken();
     ensure!(broken == 0, "{broken} promises broke");
     Ok(())

@@ -9,10 +9,9 @@ use anyhow::{Context as _, ensure};
 use baton_keys::files::replace_private;
 use baton_kit::output::shell_word;
 use clap::Args;
-use serde_json::json;
 
 use crate::{
-    network::{EngineChoice, Network, NodeOptions, SHARDS},
+    network::{EngineChoice, ModelFolder, Network, NodeOptions, SHARDS},
     output,
     process::sibling,
     trial,
@@ -36,28 +35,24 @@ pub(crate) struct UpArgs {
     /// Delay of the test engine before each token, in milliseconds
     #[arg(long, default_value_t = 0, value_name = "MS")]
     pub(crate) echo_delay_ms: u64,
-    /// Folder of downloaded models
-    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
-    pub(crate) model_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) models: ModelFolder,
     /// Folder of the network [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Print the addresses as one JSON line when ready
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Stop as soon as standard input closes, so that no network outlives the program that started it
     #[arg(long)]
     pub(crate) while_stdin_open: bool,
 }
 
 /// Runs until SIGTERM or Ctrl-C.
-pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: UpArgs, json: bool) -> anyhow::Result<()> {
     ensure!((1..=16).contains(&args.nodes), "--nodes must be between 1 and 16");
     let (_temporary, folder) = trial::folder(args.data_dir.as_deref())?;
     let model = args.model.clone().map(|name| ["--model".to_owned(), name]);
     let options = NodeOptions {
         echo_delay_ms: args.echo_delay_ms,
-        model_dir: args.model_dir.clone(),
+        model_dir: args.models.model_dir.clone(),
         extra: match args.engine {
             EngineChoice::Native => model.into_iter().flatten().collect(),
             EngineChoice::Echo => Vec::new(),
@@ -67,7 +62,7 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let mut signals = output::stop_signals()?;
     let mut network = output::unless_stopped(&mut signals, start(&folder, args.nodes, options)).await?;
     let config = write_config(&network, &folder)?;
-    announce(&network, &args, &config);
+    announce(&network, &args, json, &config);
     let closed = stdin_closed();
     tokio::pin!(closed);
     let mut looks = tokio::time::interval(NODE_LOOK);
@@ -127,11 +122,11 @@ pub(crate) fn write_config(network: &Network, folder: &Path) -> anyhow::Result<P
     Ok(path)
 }
 
-fn announce(network: &Network, args: &UpArgs, config: &Path) {
+fn announce(network: &Network, args: &UpArgs, json: bool, config: &Path) {
     let store = network.store_url();
     let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
-    if args.json {
-        let ready = json!({
+    if json {
+        let ready = serde_json::json!({
             "event": "ready", "store": store, "shards": SHARDS, "nodes": nodes, "config": config,
         });
         return output::line(&ready.to_string());

@@ -37,7 +37,7 @@ fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure>
     if AccountKey::exists(&path) {
         // For an empty file, this returns an error with its fix.
         files::needs_passphrase(&path).map_err(ClientError::from)?;
-        return Err(Failure::Usage(format!(
+        return Err(Failure::wrong(format!(
             "there is an account key at {} already; it is never overwritten (another place: --account FILE)",
             path.display()
         )));

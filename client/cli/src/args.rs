@@ -8,14 +8,13 @@ mod session;
 
 use std::path::PathBuf;
 
-use baton_kit::manual::{CompletionsArguments, ManArguments};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::options::ClientOptions;
 pub(crate) use account::{AccountCommand, DelegateArguments};
 use grants::GRANTS_EXAMPLES;
 pub(crate) use grants::{GrantsArguments, GrantsCommand, NarrowArguments};
-pub(crate) use memory::{ContextArguments, DeleteArguments, MemoryCommand, MemoryCommands, Switch};
+pub(crate) use memory::{ContextArguments, DeleteArguments, MemoryCommand, MemoryCommands};
 pub(crate) use serve::{KeyOptions, KeysArguments, KeysCommand, ServeArguments, ServeCommand, Term};
 pub(crate) use session::{RekeyArguments, SessionCommand, TurnChoice};
 
@@ -156,12 +155,6 @@ pub(crate) enum Command {
         #[arg(long)]
         init: bool,
     },
-    /// Print a completion script for a shell.
-    #[command(hide = true)]
-    Completions(CompletionsArguments),
-    /// Print the manual page, or write the pages of all commands.
-    #[command(hide = true)]
-    Man(ManArguments),
 }
 
 /// Arguments of `baton nodes`.

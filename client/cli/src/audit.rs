@@ -18,7 +18,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &AuditArguments, out: &O
     let audited = with_client(settings, true, async |client| {
         let id = find_session(client, &arguments.session).await?;
         let named = named_node(client, Some(&arguments.only)).await?;
-        let node = named.ok_or_else(|| Failure::Usage("--only names a node".to_owned()))?;
+        let node = named.ok_or_else(|| Failure::wrong("--only names a node"))?;
         cancellable(out, client.session(id).audit(node)).await
     });
     let AuditOutcome { turn, author, verdict, receipt } = audited.await?;
@@ -30,10 +30,10 @@ pub(crate) async fn run(settings: &Settings, arguments: &AuditArguments, out: &O
         }
         CheckVerdict::Different { token, .. } => {
             let words = format!("{answer}: the model gives another answer from token {token} on, {by}");
-            ("different", Some(token), words, Err(Failure::Unverified))
+            ("different", Some(token), words, Err(Failure::UNVERIFIED))
         }
         CheckVerdict::NotComparable(_) => {
-            ("not-comparable", None, format!("{answer} cannot be compared, {by}"), Err(Failure::NotCompared))
+            ("not-comparable", None, format!("{answer} cannot be compared, {by}"), Err(Failure::Shown(10)))
         }
     };
     match &ended {

@@ -1,14 +1,7 @@
 //! The wall clock.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+pub(crate) use baton_kit::clock::now_ms;
 use time::OffsetDateTime;
-
-/// The time, in milliseconds since the Unix epoch.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
 
 fn utc(seconds: u64) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()

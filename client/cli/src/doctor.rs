@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use baton_client::{Client, Listing, NodeInfo};
 use baton_kit::{
-    doctor::{Check, Code, Report, StoreCodes, StoreServers, check_permission, check_stores},
+    doctor::{Check, ClockCodes, ClockReading, Code, Report, StoreCodes, check_clock, check_stores},
+    stores::StoreOptions,
     terminal::Style,
 };
-use baton_proto::{ids::NodeId, receipt::EngineKind, store::BlobStore as _};
-use baton_walrus_client::{http_client, http_store::RetryPolicy};
+use baton_proto::{ids::NodeId, receipt::EngineKind};
+use baton_walrus_client::http_client;
 use serde_json::json;
 
 use crate::{
@@ -63,6 +64,8 @@ const STORE_CODES: StoreCodes = StoreCodes {
     heads_missing: codes::INDEX_DOWN,
     slow: codes::STORE_SLOW,
     shards_differ: codes::SHARDS_DIFFER,
+    unusable: codes::SETTINGS_BROKEN,
+    refused: codes::PUT_REFUSED,
 };
 
 pub(crate) async fn run(
@@ -108,12 +111,9 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
         }
     };
     let listing = client.listing().await;
-    let nodes = nodes(&client);
-    let stores = stores(settings);
-    let relayer = relayer(settings);
-    let clock = clock_check(&client, settings);
     // At once: a server that hangs holds up no other's answer.
-    let (nodes, stores, relayer, clock) = tokio::join!(nodes, stores, relayer, clock);
+    let (nodes, (stores, times), relayer) = tokio::join!(nodes(&client), stores(settings), relayer(settings));
+    let clock = clock_check(&client, &times).await;
     client.shutdown(Duration::ZERO).await;
     home.saw(settings.home().display().to_string());
     if settings.passphrase().is_none() {
@@ -130,24 +130,18 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
     Ok(())
 }
 
-async fn clock_check(client: &Client, settings: &Settings) -> Check {
+async fn clock_check(client: &Client, stores: &[ClockReading]) -> Check {
     let mut check = Check::new("clock");
     if let Some(difference) = client.clock_difference().await {
         check.found(codes::CLOCK_WRONG, difference.to_string());
         return check;
     }
-    let Ok(store) = settings.store(RetryPolicy::default()) else { return check };
-    let times = tokio::time::timeout(ANSWER_WAIT, store.times()).await;
-    let times = times.ok().and_then(Result::ok).unwrap_or_default();
-    let now_ms = client.now_ms();
-    let worst = times.iter().max_by_key(|time| time.unix_ms.abs_diff(now_ms));
-    match worst {
-        Some(time) if time.unix_ms.abs_diff(now_ms) > MAX_CLOCK_DIFFERENCE_MS => {
-            let seconds = time.unix_ms.abs_diff(now_ms) / 1000;
-            check.found(codes::CLOCK_WRONG, format!("this clock and {}'s differ by {seconds} s", time.name));
-        }
-        Some(_) => check.saw("as the stores'"),
-        None => check.saw("not compared: no store told the time"),
+    let (now_ms, codes) =
+        (client.now_ms(), ClockCodes { absurd: codes::CLOCK_WRONG, off: codes::CLOCK_WRONG });
+    let now = clock::date_time(now_ms);
+    let compared = check_clock(&mut check, codes, (now_ms, &now), stores, MAX_CLOCK_DIFFERENCE_MS);
+    if compared && stores.is_empty() {
+        check.saw("not compared: no store told the time");
     }
     check
 }
@@ -183,21 +177,13 @@ async fn nodes(client: &Client) -> Check {
     check
 }
 
-async fn stores(settings: &Settings) -> Check {
+/// Also how this machine's clock compares with the stores'.
+async fn stores(settings: &Settings) -> (Check, Vec<ClockReading>) {
     let mut check = Check::new("store");
-    let servers = StoreServers {
-        publishers: &settings.options.publisher(),
-        aggregators: &settings.options.aggregator(),
-        heads: &settings.indexes(),
-        // By default, the first server with an index is the index.
-        one_index: !settings.names_indexes(),
-        shards: settings.shards().get(),
-    };
-    check_stores(&mut check, &STORE_CODES, servers).await;
-    if let Ok(store) = settings.store(RetryPolicy { base_timeout: ANSWER_WAIT, ..RetryPolicy::default() }) {
-        check_permission(&mut check, codes::PUT_REFUSED, &store).await;
-    }
-    check
+    let options = StoreOptions { heads: settings.indexes(), ..settings.store_options() };
+    // By default, the first server with an index is the index.
+    let times = check_stores(&mut check, &STORE_CODES, &options, !settings.names_indexes()).await;
+    (check, times)
 }
 
 async fn relayer(settings: &Settings) -> Option<Check> {
@@ -244,7 +230,7 @@ fn sessions_check(listing: &Listing, shards: u16, home: &mut Check, check: &mut 
 
 fn show(report: &Report, out: &Out) -> Result<(), Failure> {
     out.answer(&json!(report), &clean(&report.describe(Style::new(false))))?;
-    if report.problems == 0 { Ok(()) } else { Err(Failure::Found) }
+    if report.problems == 0 { Ok(()) } else { Err(Failure::Shown(1)) }
 }
 
 #[cfg(test)]

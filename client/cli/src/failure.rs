@@ -11,44 +11,27 @@ use crate::out::{Out, short_session};
 pub(crate) enum Failure {
     /// The client's own error.
     Client(ClientError),
-    /// The client's own error, with a next step of this call in place of the general one.
-    Hinted {
-        /// The error.
-        error: ClientError,
-        /// The next step.
-        hint: String,
-    },
-    /// An error in the call itself, whose text says what to do.
-    Usage(String),
-    /// An error in the call itself.
-    Advice {
-        /// The error.
-        message: String,
-        /// The next step.
-        hint: String,
-    },
-    /// A verification found problems; they are shown already.
-    Unverified,
-    /// A verification found no errors, but blobs that the store lacks; they are shown already.
-    NotStored,
-    /// An audit without a result; its reason is shown already.
-    NotCompared,
-    /// A relayer refused, failed, or was unreachable.
-    Relayer {
+    /// An error in words: of the call itself, of a relayer, or the client's own with a next step of this call.
+    Described {
         /// A stable name.
         name: String,
         /// The error.
         message: String,
-        /// The next step.
+        /// The next step, unless the error says it.
         hint: Option<String>,
+        /// The exit code.
+        code: u8,
     },
-    /// A diagnosis found problems; they are shown already.
-    Found,
+    /// What was checked is not well. It is shown already, and this is the exit code.
+    Shown(u8),
     /// Interrupted by the user.
     Interrupted,
     /// Input or output.
     Io(std::io::Error),
 }
+
+/// The exit code of an error in the call itself.
+const USAGE: u8 = 2;
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
@@ -63,75 +46,86 @@ impl From<std::io::Error> for Failure {
 }
 
 impl Failure {
+    /// A verification found problems; they are shown already.
+    pub(crate) const UNVERIFIED: Self = Self::Shown(5);
+    /// A verification found no errors, but blobs that the store lacks; they are shown already.
+    pub(crate) const NOT_STORED: Self = Self::Shown(6);
+
     /// The client's own error about a session, whose id stands in the next step.
     pub(crate) fn of_session(error: ClientError, session: &SessionId) -> Self {
         match error.hint().filter(|hint| hint.contains("SESSION")) {
-            Some(hint) => Self::Hinted { error, hint: hint.replace("SESSION", &short_session(session)) },
+            Some(hint) => Self::hinted(&error, hint.replace("SESSION", &short_session(session))),
             None => error.into(),
         }
     }
 
+    /// The client's own error, with a next step of this call in place of the general one.
+    pub(crate) fn hinted(error: &ClientError, hint: String) -> Self {
+        let (name, code) = (error.name().to_owned(), error.exit_code());
+        Self::Described { name, message: error.to_string(), hint: Some(hint), code }
+    }
+
+    /// An error in the call itself, whose text says what to do.
+    pub(crate) fn wrong(message: impl Into<String>) -> Self {
+        Self::Described { name: "Usage".to_owned(), message: message.into(), hint: None, code: USAGE }
+    }
+
     /// An error in the call itself, with the next step.
     pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Advice { message: message.into(), hint: hint.into() }
+        let (name, hint) = ("Usage".to_owned(), Some(hint.into()));
+        Self::Described { name, message: message.into(), hint, code: USAGE }
+    }
+
+    /// A relayer refused, failed, or was unreachable.
+    pub(crate) fn of_relayer(name: impl Into<String>, message: String, hint: Option<String>) -> Self {
+        Self::Described { name: name.into(), message, hint, code: 9 }
     }
 
     /// Whether it is an error in the call itself.
-    #[cfg(test)]
     pub(crate) fn is_usage(&self) -> bool {
-        matches!(self, Self::Usage(_) | Self::Advice { .. })
+        matches!(self, Self::Described { code: USAGE, .. })
     }
 
     /// A stable name.
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Client(error) | Self::Hinted { error, .. } => error.name(),
-            Self::Usage(_) | Self::Advice { .. } => "Usage",
-            Self::Relayer { name, .. } => name,
+            Self::Client(error) => error.name(),
+            Self::Described { name, .. } => name,
             _ => "Io",
         }
     }
 
     /// The text of the failure; none if its reason is shown already.
     pub(crate) fn message(&self) -> Option<String> {
-        Some(match self {
-            Self::Client(error) | Self::Hinted { error, .. } => error.to_string(),
-            Self::Usage(text) | Self::Advice { message: text, .. } | Self::Relayer { message: text, .. } => {
-                text.clone()
-            }
+        match self {
+            Self::Client(error) => Some(error.to_string()),
+            Self::Described { message, .. } => Some(message.clone()),
             // The reader of the output has closed it.
-            Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return None,
-            Self::Io(error) => error.to_string(),
-            Self::Unverified | Self::NotStored | Self::NotCompared | Self::Interrupted | Self::Found => {
-                return None;
-            }
-        })
+            Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => None,
+            Self::Io(error) => Some(error.to_string()),
+            Self::Shown(_) | Self::Interrupted => None,
+        }
     }
 
     fn hint(&self) -> Option<String> {
         match self {
             Self::Client(error) => likely_model(error).or_else(|| error.hint().map(str::to_owned)),
-            Self::Hinted { hint, .. } | Self::Advice { hint, .. } => Some(hint.clone()),
-            Self::Relayer { hint, .. } => hint.clone(),
+            Self::Described { hint, .. } => hint.clone(),
             _ => None,
         }
     }
 
     /// Shows the failure; returns the exit code.
     pub(crate) fn report(&self, out: &Out) -> u8 {
-        if let Some(message) = self.message() {
-            out.error(self.name(), &message, self.hint().as_deref());
+        let message = self.message();
+        if let Some(message) = &message {
+            out.error(self.name(), message, self.hint().as_deref());
         }
         match self {
-            Self::Client(error) | Self::Hinted { error, .. } => error.exit_code(),
-            Self::Usage(_) | Self::Advice { .. } => 2,
-            Self::Relayer { .. } => 9,
-            Self::Unverified => 5,
-            Self::NotStored => 6,
-            Self::NotCompared => 10,
-            Self::Found => 1,
+            Self::Client(error) => error.exit_code(),
+            Self::Described { code, .. } | Self::Shown(code) => *code,
             Self::Interrupted => 130,
-            Self::Io(_) => u8::from(self.message().is_some()),
+            Self::Io(_) => u8::from(message.is_some()),
         }
     }
 }

@@ -99,11 +99,11 @@ fn install(settings: &Settings, file: &Path, out: &Out) -> Result<(), Failure> {
     let chain = read_chain(file)?;
     let holder = chain.last().holder;
     if chain.last().quota().is_none() {
-        return Err(Failure::Usage(format!("{} holds no grant of turns", file.display())));
+        return Err(Failure::wrong(format!("{} holds no grant of turns", file.display())));
     }
     let key = holder_key(settings.home(), settings.passphrase())?;
     if holder != key {
-        return Err(Failure::Usage(format!(
+        return Err(Failure::wrong(format!(
             "the grant in {} is for the key {holder}, and this home's is {key} (baton grants)",
             file.display()
         )));
@@ -116,7 +116,7 @@ fn install(settings: &Settings, file: &Path, out: &Out) -> Result<(), Failure> {
 fn attenuate(settings: &Settings, arguments: &NarrowArguments, out: &Out) -> Result<(), Failure> {
     let held = QuotaHolder::load(settings.home(), settings.passphrase())?;
     let held = held.ok_or_else(|| {
-        Failure::Usage("there is no grant to narrow here; take one with baton grants use FILE".to_owned())
+        Failure::wrong("there is no grant to narrow here; take one with baton grants use FILE")
     })?;
     let narrowed = held.narrow(|grant| {
         grant.holder = arguments.holder;
@@ -137,7 +137,7 @@ fn attenuate(settings: &Settings, arguments: &NarrowArguments, out: &Out) -> Res
         grant.depth = arguments.depth.unwrap_or(grant.depth);
     });
     let chain = narrowed.map_err(|code| {
-        Failure::Usage(format!("{code}: a grant can only be narrowed, as often as its depth allows"))
+        Failure::wrong(format!("{code}: a grant can only be narrowed, as often as its depth allows"))
     })?;
     out.note("It is of use only to the key's holder.");
     Ok(out.answer(&chain.describe(), &chain.to_string())?)

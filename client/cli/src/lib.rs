@@ -38,14 +38,12 @@ use std::{
 };
 
 use baton_kit::{
-    crash,
-    empty_values::refuse_empty,
-    log, manual,
+    crash, log,
     output::{self, shell_word},
     usage,
 };
 use clap::{
-    ArgMatches, FromArgMatches as _,
+    ArgMatches,
     error::{ContextKind, ContextValue},
 };
 
@@ -109,12 +107,7 @@ fn hinted(mut error: clap::Error) -> clap::Error {
 
 /// The arguments of a call. At a terminal, a call without a command opens the chat.
 fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
-    let read = |given: &[OsString]| {
-        let matches = args::command().try_get_matches_from(given);
-        let matches = matches.map_err(|error| hinted(usage::completed(&args::command(), given, error)))?;
-        refuse_empty(&args::command(), &matches)?;
-        Ok((Arguments::from_arg_matches(&matches)?, matches))
-    };
+    let read = |given: &[OsString]| usage::parse::<Arguments>(args::command, given).map_err(hinted);
     let parsed = read(&given).and_then(|(arguments, matches)| match arguments.command {
         Some(_) => Ok((arguments, matches)),
         None if views::at_terminal() => read(&[&given[..], &["chat".into()]].concat()),
@@ -143,8 +136,6 @@ async fn run(
     let settings = || Settings::gather(&arguments, environment);
     let Some(command) = &arguments.command else { return Ok(()) };
     match command {
-        Command::Completions(shell) => Ok(manual::print_completions(args::command(), shell)?),
-        Command::Man(pages) => Ok(manual::print_or_write_pages(args::command(), pages)?),
         Command::Config { init: true } => configuration::init(&arguments, environment, out),
         Command::Config { init: false } => configuration::show(&arguments, matches, environment, out),
         Command::Doctor => Box::pin(doctor::run(settings(), &arguments, environment, out)).await,

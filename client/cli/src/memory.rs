@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    args::{ContextArguments, DeleteArguments, MemoryCommand, MemoryCommands, Switch},
+    args::{ContextArguments, DeleteArguments, MemoryCommand, MemoryCommands},
     failure::Failure,
     files::{read_bounded, write_private},
     interrupt::confirmed,
@@ -33,8 +33,8 @@ pub(crate) async fn run(settings: &Settings, commands: &MemoryCommands, out: &Ou
             "--extract-through-nodes changes a setting, and goes with no other command.",
             "baton memory --extract-through-nodes on|off",
         )),
-        (None, Some(switch)) => {
-            let body = json!({ "extract_through_nodes": switch == Switch::On });
+        (None, Some(allowed)) => {
+            let body = json!({ "extract_through_nodes": allowed });
             let settings = relayer.json(Method::PUT, "/api/settings", Some(&body)).await?;
             if out.json() { Ok(out.value(&settings)?) } else { show_settings(&settings, out) }
         }
@@ -63,12 +63,8 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
             let mut body = context_json(context);
             body["everything"] = (*all).into();
             body["limit"] = (*limit).into();
-            if !words.is_empty() {
-                body["words"] = words.join(" ").into();
-            }
-            if let Some(kind) = kind {
-                body["filters"] = json!({ "kinds": [kind] });
-            }
+            body["words"] = json!(Some(words.join(" ")).filter(|words| !words.is_empty()));
+            body["filters"] = json!(kind.as_ref().map(|kind| json!({ "kinds": [kind] })));
             let nothing = match all {
                 true => "Nothing is remembered that fits.",
                 false => "Nothing is remembered here. All places: baton memory list --all",
@@ -93,7 +89,7 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
             show_added(&relayer.json(Method::POST, "/api/remember", Some(&fact)).await?, out)
         }
         MemoryCommand::Edit { id, text, keep_old, others } => {
-            let body = with_others(json!({ "text": text }), others.as_deref());
+            let body = json!({ "text": text, "others": others });
             let path = format!("/api/items/{}", relayer.item_id(id).await?);
             let answer = match keep_old {
                 true => relayer.json(Method::POST, &format!("{path}/supersede"), Some(&body)).await?,
@@ -143,19 +139,11 @@ fn context_query(context: &ContextArguments) -> String {
     if query.is_empty() { query } else { format!("?{query}") }
 }
 
-/// A request with the treatment of other holders of the words, if one is given.
-fn with_others(mut body: Value, others: Option<&str>) -> Value {
-    if let Some(others) = others {
-        body["others"] = others.into();
-    }
-    body
-}
-
 /// Deletes memories by their ids, or all of a project, of a kind or of the account.
 async fn delete(relayer: &RelayerClient, given: &DeleteArguments, out: &Out) -> Result<(), Failure> {
     let DeleteArguments { ids, project, kind, others, everything, yes } = given;
     if !ids.is_empty() {
-        let body = with_others(json!({ "ids": relayer.item_ids(ids).await? }), others.as_deref());
+        let body = json!({ "ids": relayer.item_ids(ids).await?, "others": others });
         let answer = relayer.json(Method::POST, "/api/delete", Some(&body)).await?;
         let deleted = memories(answer["count"].as_u64().unwrap_or_default());
         out.answer(&answer, &format!("{deleted} deleted for good"))?;

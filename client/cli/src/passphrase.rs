@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use baton_client::{ClientError, change_passphrase};
-use baton_kit::prompt::{self, PassphraseError};
+use baton_kit::prompt;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -37,13 +37,7 @@ fn new_passphrase(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     if let Some(file) = file {
         return passphrase_file(file);
     }
-    match prompt::new_passphrase() {
-        Ok(Some(passphrase)) => Ok(passphrase),
-        Ok(None) => Err(Failure::usage(
-            "Not running at a terminal.",
-            "name the new passphrase's file: --new-file FILE, or --remove",
-        )),
-        Err(PassphraseError::Terminal(error)) => Err(error.into()),
-        Err(error) => Err(Failure::Usage(error.to_string())),
-    }
+    let typed = prompt::new_passphrase().map_err(|error| Failure::wrong(error.to_string()))?;
+    let hint = "name the new passphrase's file: --new-file FILE, or --remove";
+    typed.ok_or_else(|| Failure::usage("Not running at a terminal.", hint))
 }

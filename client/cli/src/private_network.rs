@@ -1,6 +1,7 @@
 //! `baton try`: a chat on a private network of this machine, which is removed at the end.
 
 use std::{
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
@@ -30,9 +31,8 @@ const STOP_WAIT: Duration = Duration::from_secs(15);
 /// The line that `baton-testnet up --json` prints when the network is ready.
 #[derive(Deserialize)]
 struct Ready {
-    store: String,
-    shards: u16,
-    nodes: Vec<String>,
+    /// The settings file of a client of the network.
+    config: PathBuf,
 }
 
 /// A running network; it ends when its standard input closes.
@@ -70,9 +70,8 @@ pub(crate) async fn run(
                 "Ready after {:.1} s. {about_model}All is removed when you leave.",
                 began.elapsed().as_secs_f64()
             ));
-            let options = ClientOptions { plain: Some(is_plain), ..options(&ready, folder.path()) };
             let chat = ChatArguments { text: arguments.text.clone(), ..ChatArguments::default() };
-            Box::pin(talk(options, chat, environment, out)).await
+            Box::pin(talk(ready.config, is_plain, chat, environment, out)).await
         }
         Err(failure) => Err(failure),
     };
@@ -83,10 +82,10 @@ pub(crate) async fn run(
 
 /// Fetches the model with the node's own progress bar, unless it is here.
 async fn fetch_model(model: &str) -> Result<(), Failure> {
-    let mut pull = Command::new(sibling("baton-node")?);
-    pull.args(["models", "pull", model]).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
-    let done = pull.status().await?;
-    if done.success() {
+    let mut pull = start("baton-node", |pull| {
+        pull.args(["models", "pull", model]).stdin(Stdio::null()).stdout(Stdio::null())
+    })?;
+    if pull.wait().await?.success() {
         return Ok(());
     }
     Err(Failure::usage(
@@ -95,32 +94,18 @@ async fn fetch_model(model: &str) -> Result<(), Failure> {
     ))
 }
 
-/// The settings of a client of the network, in a home of its own.
-fn options(ready: &Ready, folder: &Path) -> ClientOptions {
-    let store = || Some(vec![ready.store.clone()]);
-    ClientOptions {
-        home: Some(folder.join("home")),
-        node: Some(ready.nodes.iter().filter_map(|node| node.parse().ok()).collect()),
-        publisher: store(),
-        aggregator: store(),
-        heads: store(),
-        shards: Some(ready.shards),
-        mdns: Some(false),
-        ..ClientOptions::default()
-    }
-}
-
-/// Chats with these settings alone: those of the environment and the file are for other networks.
+/// Chats with the settings of this file alone: those of the environment are for other networks.
 async fn talk(
-    options: ClientOptions,
+    config: PathBuf,
+    is_plain: bool,
     chat: ChatArguments,
     environment: &Environment,
     out: &Out,
 ) -> Result<(), Failure> {
     let arguments = Arguments {
         command: Some(args::Command::Chat(chat.clone())),
-        options,
-        config: Some("/dev/null".into()),
+        options: ClientOptions { plain: Some(is_plain), ..ClientOptions::default() },
+        config: Some(config),
         passphrase_file: None,
         json: out.json(),
         clock_offset: None,
@@ -131,15 +116,15 @@ async fn talk(
 
 impl PrivateNetwork {
     fn start(arguments: &TryArguments, folder: &Path) -> Result<Self, Failure> {
-        let mut up = Command::new(sibling("baton-testnet")?);
         let nodes = arguments.nodes.to_string();
-        up.args(["up", "--json", "--while-stdin-open", "--nodes", &nodes, "--model", &arguments.model]);
-        up.arg("--data-dir").arg(folder.join("network"));
-        up.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // Ctrl-C is for the chat alone.
-        #[cfg(unix)]
-        up.process_group(0);
-        let mut process = up.kill_on_drop(true).spawn()?;
+        let mut process = start("baton-testnet", |up| {
+            up.args(["up", "--json", "--while-stdin-open", "--nodes", &nodes, "--model", &arguments.model]);
+            up.arg("--data-dir").arg(folder);
+            // Ctrl-C is for the chat alone.
+            #[cfg(unix)]
+            up.process_group(0);
+            up.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null())
+        })?;
         Ok(Self { input: process.stdin.take(), process })
     }
 
@@ -173,16 +158,15 @@ impl PrivateNetwork {
     }
 }
 
-/// A program of Baton: beside this one, or on the path.
-fn sibling(name: &str) -> Result<PathBuf, Failure> {
-    let own = std::env::current_exe()?;
-    let beside = own.parent().map(|folder| folder.join(name)).filter(|path| path.is_file());
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = || std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
-    beside.or_else(on_path).ok_or_else(|| {
-        Failure::usage(
+/// Starts a program of Baton: beside this one, or on the path.
+fn start(name: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> Result<Child, Failure> {
+    let beside = std::env::current_exe()?.with_file_name(name);
+    let mut program = if beside.is_file() { Command::new(beside) } else { Command::new(name) };
+    prepare(program.kill_on_drop(true)).spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::usage(
             format!("{name} is not installed, and a private network needs it."),
             "install all programs of Baton together: README.md says how",
-        )
+        ),
+        _ => error.into(),
     })
 }

@@ -46,7 +46,7 @@ pub(crate) async fn run(
     out: &Out,
 ) -> Result<(), Failure> {
     let good = with_client(settings, false, async |client| list(client, arguments, out).await).await?;
-    if good { Ok(()) } else { Err(Failure::Unverified) }
+    if good { Ok(()) } else { Err(Failure::UNVERIFIED) }
 }
 
 /// Whether no problem was found.

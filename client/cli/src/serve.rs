@@ -45,14 +45,14 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
     let template = settings.turn(&arguments.answering, arguments.memory.memory).await?;
     let files = arguments.tls_cert.as_ref().zip(arguments.tls_key.as_ref());
     let identity = files.map(|(certificate, key)| TlsIdentity::read(certificate, key)).transpose();
-    let identity = identity.map_err(|error| Failure::Usage(error.to_string()))?;
+    let identity = identity.map_err(|error| Failure::wrong(error.to_string()))?;
     let acme = acme(settings, arguments);
     let has_tls = identity.is_some() || acme.is_some();
     let memory = RelayerMemory::from(settings, &arguments.memory, &template)?;
     let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
     let address = arguments.listen;
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
+        Failure::wrong(format!("--listen {address}: {error}; choose another port, or end what uses it"))
     })?;
     Box::pin(with_client(settings, true, async |client| {
         let key_file = arguments.key_file.clone().unwrap_or_else(|| settings.home().join(KEY_FILE));
@@ -105,13 +105,13 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
 fn check_address(settings: &Settings, arguments: &ServeArguments) -> Result<(), Failure> {
     let address = arguments.listen;
     if arguments.no_key && !is_loopback(&address) {
-        return Err(Failure::Usage(format!(
+        return Err(Failure::wrong(format!(
             "--no-key with --listen {address}: without a key only programs of this machine may be served"
         )));
     }
     let has_tls = arguments.tls_cert.is_some() || !arguments.acme.is_empty();
     if !is_loopback(&address) && !has_tls && !settings.options.insecure() {
-        return Err(Failure::Usage(format!(
+        return Err(Failure::wrong(format!(
             "--listen {address}: over plain HTTP, others on the way can read the conversations and the key; serve HTTPS \
              with --acme NAME or --tls-cert and --tls-key, put a proxy with TLS in front of 127.0.0.1, or permit it: \
              --insecure"
@@ -209,6 +209,6 @@ mod tests {
         assert!(matches!(key(&path), Err(Failure::Client(ClientError::KeyFile(_)))));
         let empty = folder.path().join("empty");
         files::write_private(&empty, b"\n").unwrap();
-        assert!(matches!(key(&empty), Err(Failure::Usage(_))));
+        assert!(key(&empty).unwrap_err().is_usage());
     }
 }

@@ -130,12 +130,12 @@ async fn memory(handle: &SessionHandle, turn: Option<u64>) -> Result<Zeroizing<S
         .filter(|one| !one.items.is_empty() && turn.is_none_or(|turn| turn == turn_number(one.seq)))
         .collect();
     if kept.is_empty() {
-        return Err(Failure::Usage(match turn {
+        return Err(Failure::wrong(match turn {
             Some(turn) => format!("turn {turn} was answered without memory, or there is no such turn"),
             None => "no turn of the session was answered with memory".to_owned(),
         }));
     }
-    let text = serde_json::to_string(&kept).map_err(|error| Failure::Usage(error.to_string()))?;
+    let text = serde_json::to_string(&kept).map_err(|error| Failure::wrong(error.to_string()))?;
     Ok(Zeroizing::new(text))
 }
 

@@ -5,7 +5,7 @@ mod relayer;
 mod shards;
 
 use std::{
-    io::IsTerminal as _,
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
@@ -14,10 +14,12 @@ use std::{
 use baton_client::{ClientConfig, ClientError, NamedIndex, QuotaHolder, TurnInput, home_needs_passphrase};
 use baton_kit::{
     config::{self, ConfigError, ConfigReport, OptionTable as _},
+    folders::below,
     prompt,
+    stores::{StoreOptions, token_file},
 };
 use baton_proto::turn::Sampling;
-use baton_walrus_client::{HttpStore, ShardCount, TokenFile, TokenFileError, http_store::RetryPolicy};
+use baton_walrus_client::{HttpStore, ShardCount, TokenFile, http_store::RetryPolicy};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -43,8 +45,6 @@ pub(crate) struct Environment {
     pub data: Option<PathBuf>,
     /// `BATON_LOG`: a filter for diagnostics on standard error.
     pub log: Option<String>,
-    /// `TERM` names a terminal that only prints.
-    pub dumb: bool,
     /// Standard input is a terminal, so a person can be asked for the passphrase.
     pub interactive: bool,
 }
@@ -58,15 +58,8 @@ impl Environment {
             config: path("XDG_CONFIG_HOME"),
             data: path("XDG_DATA_HOME"),
             log: std::env::var("BATON_LOG").ok(),
-            dumb: std::env::var("TERM").is_ok_and(|term| term == "dumb"),
             interactive: prompt::is_interactive(),
         }
-    }
-
-    /// A path below a folder that is set, or below the usual folder of the user's home.
-    fn below(&self, set: Option<&PathBuf>, usual: &str, path: &str) -> Option<PathBuf> {
-        let folder = set.cloned().or_else(|| Some(self.home.as_ref()?.join(usual)))?;
-        Some(folder.join(path))
     }
 }
 
@@ -77,8 +70,6 @@ pub(crate) struct Settings {
     pub options: ClientOptions,
     home: PathBuf,
     publisher_token: Option<TokenFile>,
-    /// The number of shards in the settings, if it is there.
-    shards: Option<ShardCount>,
     /// The number that the store announced.
     announced: OnceLock<ShardCount>,
     /// Set once a store was silent when it was asked for that number.
@@ -106,7 +97,7 @@ impl Settings {
         let temperature = answering.temperature.unwrap_or(DEFAULT_TEMPERATURE);
         turn.sampling = Sampling { temperature, ..Sampling::default() };
         if turn.sampling.check().is_err() {
-            return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
+            return Err(Failure::wrong("--temperature is from 0 to 5"));
         }
         turn = turn.by_model();
         turn.max_output_tokens = answering.max_tokens.unwrap_or(turn.max_output_tokens);
@@ -123,16 +114,19 @@ impl Settings {
             None => ClientOptions::default(),
         };
         let given = arguments.options.clone();
-        // A flag for either of the two overrides the file's setting for the other.
-        let token = match token_file(&given.publisher_token_file, &given.publisher_secret_file)? {
-            Some(token) => Some(token),
-            None => token_file(&file.publisher_token_file, &file.publisher_secret_file)?,
+        if file.publisher_token_file.is_some() && file.publisher_secret_file.is_some() {
+            return Err(Failure::wrong("publisher_token_file and publisher_secret_file exclude each other"));
+        }
+        let token = |options: &ClientOptions| {
+            token_file(options.publisher_token_file.clone(), options.publisher_secret_file.clone())
         };
+        // A flag for either of the two overrides the file's setting for the other.
+        let publisher_token = token(&given).or_else(|| token(&file));
         let mut options = given.or(file).or(ClientOptions::defaults());
         let home = options
             .home
             .clone()
-            .or_else(|| environment.below(environment.data.as_ref(), ".local/share", "baton"));
+            .or_else(|| below(environment.data.clone(), environment.home.clone(), ".local/share", "baton"));
         let home = home.ok_or_else(|| Failure::usage("There is no home folder.", "name one: --home DIR"))?;
         options.discover = options.discover.or(options.mdns);
         // Without a named node, the client can search only the local network, unless that is refused.
@@ -143,17 +137,14 @@ impl Settings {
         // A URL names both of a relayer's addresses, whichever of the two settings has it.
         let url = options.relayer.clone().filter(|text| is_url(text));
         options.relayer_url = options.relayer_url.or(url);
-        // A terminal that only prints, or that has diagnostics, has no full-screen view.
-        let is_plain = options.plain()
-            || environment.dumb
-            || (environment.log.is_some() && std::io::stderr().is_terminal());
-        options.plain = Some(is_plain);
+        // A terminal that has diagnostics has no full-screen view.
+        let has_log = environment.log.is_some() && io::stderr().is_terminal();
+        options.plain = Some(options.plain() || has_log);
         Ok(Self {
             clock_offset: arguments.clock_offset,
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home, environment)?,
             home,
-            publisher_token: token,
-            shards: options.shards.map(shards).transpose()?,
+            publisher_token,
             announced: OnceLock::new(),
             silence: OnceLock::new(),
             read_in_use: !matches!(arguments.command, Some(Command::Chat(_) | Command::Serve(_))),
@@ -192,19 +183,20 @@ impl Settings {
         self.options.heads.as_deref().unwrap_or_default()
     }
 
-    /// The stores over HTTP.
+    /// The stores over HTTP, with the named head indexes.
+    pub(crate) fn store_options(&self) -> StoreOptions {
+        StoreOptions {
+            publishers: self.options.publisher(),
+            aggregators: self.options.aggregator(),
+            heads: self.heads().to_vec(),
+            shards: self.shards().get(),
+            token: self.publisher_token.clone(),
+        }
+    }
+
+    /// A client of the stores.
     pub(crate) fn store(&self, policy: RetryPolicy) -> Result<HttpStore, Failure> {
-        let (publishers, aggregators) = (self.options.publisher(), self.options.aggregator());
-        let builder = HttpStore::endpoints(&texts(&publishers), &texts(&aggregators), self.shards());
-        let mut builder = builder.policy(policy);
-        if let Some(heads) = self.heads().first() {
-            builder = builder.heads(heads);
-        }
-        if let Some(file) = &self.publisher_token {
-            let usage = |error: TokenFileError| Failure::Usage(error.to_string());
-            builder = builder.token(file.read().map_err(usage)?);
-        }
-        builder.build().map_err(|error| Failure::Usage(error.to_string()))
+        self.store_options().open(policy).map_err(|error| Failure::wrong(error.to_string()))
     }
 
     /// The client's configuration; without the network it connects to no node.
@@ -244,10 +236,6 @@ impl Settings {
     }
 }
 
-fn texts(urls: &[String]) -> Vec<&str> {
-    urls.iter().map(String::as_str).collect()
-}
-
 /// Each URL once, in their order.
 fn unique(urls: Vec<String>) -> Vec<String> {
     let mut unique: Vec<String> = Vec::new();
@@ -264,7 +252,8 @@ pub(crate) fn settings_file(named: Option<&Path>, environment: &Environment) -> 
     match named {
         Some(path) => Some((path.to_owned(), true)),
         None => {
-            let usual = environment.below(environment.config.as_ref(), ".config", "baton/config.toml");
+            let (set, home) = (environment.config.clone(), environment.home.clone());
+            let usual = below(set, home, ".config", "baton/config.toml");
             usual.map(|path| (path, false))
         }
     }
@@ -284,7 +273,7 @@ pub(crate) fn read_file(
         Err(ConfigError::Read { path, source }) => {
             Err(ClientError::File { action: "read", path, source }.into())
         }
-        Err(error) => Err(Failure::Usage(error.to_string())),
+        Err(error) => Err(Failure::wrong(error.to_string())),
     }
 }
 
@@ -308,22 +297,6 @@ pub(crate) fn passphrase_file(path: &Path) -> Result<Zeroizing<String>, Failure>
     Ok(read.map_err(|source| ClientError::File { action: "read", path: path.to_owned(), source })?)
 }
 
-/// The file of the publishers' token.
-fn token_file(token: &Option<PathBuf>, secret: &Option<PathBuf>) -> Result<Option<TokenFile>, Failure> {
-    match (token, secret) {
-        (Some(_), Some(_)) => Err(Failure::Usage(
-            "publisher_token_file and publisher_secret_file exclude each other".to_owned(),
-        )),
-        (Some(path), None) => Ok(Some(TokenFile::Bearer(path.clone()))),
-        (None, Some(path)) => Ok(Some(TokenFile::Secret(path.clone()))),
-        (None, None) => Ok(None),
-    }
-}
-
-fn shards(count: u16) -> Result<ShardCount, Failure> {
-    ShardCount::new(count).map_err(|error| Failure::Usage(error.to_string()))
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -336,7 +309,7 @@ mod tests {
         let config = path.display().to_string();
         let given = [&["baton", "--config", &config], flags, &["nodes"]].concat();
         let arguments =
-            Arguments::try_parse_from(given).map_err(|error| Failure::Usage(error.to_string()))?;
+            Arguments::try_parse_from(given).map_err(|error| Failure::wrong(error.to_string()))?;
         let environment = Environment { home: Some(folder.to_owned()), ..Environment::default() };
         Settings::gather(&arguments, &environment)
     }
@@ -445,7 +418,7 @@ mod tests {
         let flags = ["--publisher-token-file", path.to_str().unwrap()];
         let client = || gather(folder.path(), "", &flags).unwrap().client(false);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(client(), Err(Failure::Usage(text)) if text.contains("chmod 600")));
+        assert!(client().is_err_and(|error| error.message().unwrap().contains("chmod 600")));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert!(client().is_ok());
     }

@@ -1,8 +1,9 @@
 //! `baton chat`: by one message, at a prompt, or in the full-screen view.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, stdin, stdout};
 
 use baton_client::Client;
+use baton_kit::terminal::can_redraw;
 
 use crate::{
     args::ChatArguments,
@@ -21,11 +22,11 @@ pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out
         let arguments = with_session(client, arguments).await?;
         match &arguments.message {
             Some(message) => Box::pin(message::run(client, options, &arguments, message, out)).await,
-            None if out.json() => Err(Failure::Usage("--json needs a message: baton chat TEXT".to_owned())),
+            None if out.json() => Err(Failure::wrong("--json needs a message: baton chat TEXT")),
             None if arguments.schema.is_some() => {
-                Err(Failure::Usage("--schema needs a message: baton chat TEXT".to_owned()))
+                Err(Failure::wrong("--schema needs a message: baton chat TEXT"))
             }
-            None if settings.options.plain() || !at_terminal() => {
+            None if settings.options.plain() || !at_terminal() || !can_redraw(&stdout()) => {
                 prompt::run(client, options, &arguments, out).await
             }
             None => Box::pin(tui::run(client, options, &arguments, out)).await,
@@ -36,7 +37,7 @@ pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out
 
 /// Whether input and output are both terminals.
 pub(crate) fn at_terminal() -> bool {
-    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    stdin().is_terminal() && stdout().is_terminal()
 }
 
 /// The arguments with a session and a message in their own fields. A text that names a session of this home
@@ -57,7 +58,7 @@ async fn with_session(client: &Client, mut arguments: ChatArguments) -> Result<C
     match names_session {
         true => arguments.session = Some(text),
         false if arguments.message.is_some() => {
-            return Err(Failure::Usage("one message at a time: give it as TEXT".to_owned()));
+            return Err(Failure::wrong("one message at a time: give it as TEXT"));
         }
         false => arguments.message = Some(text),
     }

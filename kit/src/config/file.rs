@@ -36,8 +36,3 @@ pub(super) fn line_of(text: &str, span: Option<Range<usize>>) -> usize {
     let start = span.map_or(0, |span| span.start);
     1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count()
 }
-
-/// The parser's message in one line.
-pub(super) fn problem(error: &toml::de::Error) -> String {
-    error.message().replace('\n', ", ")
-}

@@ -8,10 +8,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{
-    ConfigError, OptionEntry, OptionKind, OptionTable,
-    file::{line_of, problem},
-};
+use super::{ConfigError, OptionEntry, OptionKind, OptionTable, file::line_of};
 use crate::nearest::edits;
 
 /// The readable part of a file, and its problems.
@@ -43,43 +40,42 @@ impl<O> ConfigReport<O> {
 pub fn examine<O: OptionTable>(path: &Path, text: &str) -> ConfigReport<O> {
     let (table, broken) = DeTable::parse_recoverable(text);
     let mut report = ConfigReport { options: O::default(), lines: Vec::new(), problems: Vec::new() };
-    let mut problems: Vec<(usize, ConfigError)> = Vec::new();
+    let problem = |line, key: Option<&str>, problem| {
+        let key = key.map(|key| key.escape_debug().to_string());
+        ConfigError::Line { path: path.to_owned(), line, key, problem }
+    };
     for error in &broken {
-        let (path, line) = (path.to_owned(), line_of(text, error.span()));
+        let line = line_of(text, error.span());
         // After one broken piece, the parser reports errors for the rest of its line.
-        if problems.last().is_none_or(|(last, _)| *last != line) {
-            problems.push((line, ConfigError::Syntax { path, line, problem: problem(error) }));
+        if report.problems.last().and_then(ConfigError::line) != Some(line) {
+            let what = error.message().replace('\n', ", ");
+            report.problems.push(problem(line, None, format!("this is not valid TOML: {what}")));
         }
     }
+    let broken: Vec<_> = report.problems.iter().map(ConfigError::line).collect();
     let mut entries: Vec<_> = table.get_ref().iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     for (key, value) in entries {
         let (name, line) = (key.get_ref().as_ref(), line_of(text, Some(key.span())));
-        // The broken line is already reported.
-        if problems
-            .iter()
-            .any(|(broken, error)| *broken == line && matches!(error, ConfigError::Syntax { .. }))
-        {
+        if broken.contains(&Some(line)) {
             continue;
         }
         let Some(entry) = O::entry(name) else {
-            let (path, hint) = (path.to_owned(), hint(O::ENTRIES, name));
-            let key = name.escape_debug().to_string();
-            problems.push((line, ConfigError::UnknownKey { path, line, key, hint }));
+            let what = format!("there is no option `{}`; {}", name.escape_debug(), hint(O::ENTRIES, name));
+            report.problems.push(problem(line, Some(name), what));
             continue;
         };
         let set = texts(entry, value)
             .and_then(|values| report.options.set(entry, &values).map_err(|problem| (value.span(), problem)));
         match set {
             Ok(()) => report.lines.push((entry.key, line)),
-            Err((span, problem)) => {
-                let (path, line, key) = (path.to_owned(), line_of(text, Some(span)), name.to_owned());
-                problems.push((line, ConfigError::Value { path, line, key, problem }));
+            Err((span, refusal)) => {
+                let (line, what) = (line_of(text, Some(span)), format!("`{name}` cannot be used: {refusal}"));
+                report.problems.push(problem(line, Some(name), what));
             }
         }
     }
-    problems.sort_by_key(|(line, _)| *line);
-    report.problems = problems.into_iter().map(|(_, problem)| problem).collect();
+    report.problems.sort_by_key(ConfigError::line);
     report
 }
 

@@ -1,17 +1,20 @@
 //! Asks each server of a store for something without content, and judges the answers.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{HeadIndex as _, StoreError},
 };
-use baton_walrus_client::{HttpStore, PutPermission, ShardCount, differing_shards, http_client, http_date};
+use baton_walrus_client::{
+    HttpStore, PutPermission, ShardCount, differing_shards, http_client, http_date, http_store::RetryPolicy,
+};
 use futures::future::join_all;
 use reqwest::{Method, header};
 use tokio::time::timeout;
 
 use super::{Check, ClockReading, Code};
+use crate::{clock::now_ms, stores::StoreOptions};
 
 /// Time for a server to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,21 +38,10 @@ pub struct StoreCodes {
     pub slow: Code,
     /// A server announces another number of shards.
     pub shards_differ: Code,
-}
-
-/// The servers of a store.
-#[derive(Clone, Copy, Debug)]
-pub struct StoreServers<'a> {
-    /// Base URLs of publishers.
-    pub publishers: &'a [String],
-    /// Base URLs of aggregators.
-    pub aggregators: &'a [String],
-    /// Base URLs of head indexes.
-    pub heads: &'a [String],
-    /// Whether one head index is enough: the first that answers is used.
-    pub one_index: bool,
-    /// Shards in the settings.
-    pub shards: u16,
+    /// The options cannot be used: usually a token's file.
+    pub unusable: Code,
+    /// A publisher refuses this program's blobs.
+    pub refused: Code,
 }
 
 /// The use of a server.
@@ -87,31 +79,37 @@ enum ServerAnswer {
 /// A server in one role, with its answer. The URL has no query, which may hold a secret.
 type AskedServer<'a> = (ServerRole, &'a str, ServerAnswer);
 
-/// Asks all servers at once, and returns how this machine's clock compares with theirs.
+/// Asks all servers at once, and whether the publishers accept blobs. Returns how this machine's clock compares with
+/// theirs. With `one_index`, one head index is enough: the first that answers is used.
 pub async fn check_stores(
     check: &mut Check,
     codes: &StoreCodes,
-    servers: StoreServers<'_>,
+    options: &StoreOptions,
+    one_index: bool,
 ) -> Vec<ClockReading> {
     let all = [
-        (ServerRole::Publisher, servers.publishers),
-        (ServerRole::Aggregator, servers.aggregators),
-        (ServerRole::HeadIndex, servers.heads),
+        (ServerRole::Publisher, &options.publishers),
+        (ServerRole::Aggregator, &options.aggregators),
+        (ServerRole::HeadIndex, &options.heads),
     ];
     let all = all.into_iter().flat_map(|(role, urls)| urls.iter().map(move |url| (role, url.as_str())));
     let asked = all.map(async |(role, url)| {
         let answer = match role {
-            ServerRole::HeadIndex => ask_index(url, servers.shards).await,
-            ServerRole::Publisher => ask(Method::GET, url, "v1/api", servers.shards).await,
+            ServerRole::HeadIndex => ask_index(url, options.shards).await,
+            ServerRole::Publisher => ask(Method::GET, url, "v1/api", options.shards).await,
             // Any answer shows that the server is up; no store has this blob.
             ServerRole::Aggregator => {
-                ask(Method::HEAD, url, &format!("v1/blobs/{}", BlobId([0; 32])), servers.shards).await
+                ask(Method::HEAD, url, &format!("v1/blobs/{}", BlobId([0; 32])), options.shards).await
             }
         };
         (role, shown(url), answer)
     });
     let answers = join_all(asked).await;
-    judge(check, codes, servers, &answers);
+    judge(check, codes, (one_index, options.shards), &answers);
+    match options.open(RetryPolicy { base_timeout: TIMEOUT, ..RetryPolicy::default() }) {
+        Ok(store) => check_permission(check, codes.refused, &store).await,
+        Err(error) => check.found(codes.unusable, error.to_string()),
+    }
     let clocks = answers.into_iter().filter_map(|(_, _, answer)| match answer {
         ServerAnswer::Ready { clock, .. } => clock,
         ServerAnswer::Silent(_) | ServerAnswer::Missing(_) => None,
@@ -123,7 +121,7 @@ pub async fn check_stores(
 
 /// Asks whether the publishers accept blobs with this program's token. Stores nothing. A silent publisher is
 /// none of the findings.
-pub async fn check_permission(check: &mut Check, refused: Code, store: &HttpStore) {
+async fn check_permission(check: &mut Check, refused: Code, store: &HttpStore) {
     for (publisher, permission) in store.put_permissions().await {
         match permission {
             PutPermission::Granted => check.saw(format!("publisher {publisher} accepts blobs from here")),
@@ -152,7 +150,7 @@ async fn ask(method: Method, url: &str, path: &str, shards: u16) -> ServerAnswer
         full = format!("{full}?{query}");
     }
     let begin = Instant::now();
-    let asked_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let asked_ms = now_ms();
     let sent = match http_client::builder_for(url).timeout(TIMEOUT).build() {
         Ok(client) => client.request(method, full).send().await,
         Err(error) => Err(error),
@@ -166,7 +164,6 @@ async fn ask(method: Method, url: &str, path: &str, shards: u16) -> ServerAnswer
     };
     let took = begin.elapsed();
     let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok()).and_then(http_date);
-    let asked_ms = u64::try_from(asked_ms).unwrap_or(u64::MAX);
     ServerAnswer::Ready {
         took,
         clock: date.map(|seconds| ClockReading::new(shown(url), seconds, asked_ms, took)),
@@ -189,11 +186,11 @@ async fn ask_index(url: &str, shards: u16) -> ServerAnswer {
     }
 }
 
-fn judge(check: &mut Check, codes: &StoreCodes, servers: StoreServers<'_>, answers: &[AskedServer<'_>]) {
+fn judge(check: &mut Check, codes: &StoreCodes, (one_index, ours): (bool, u16), answers: &[AskedServer<'_>]) {
     let is_ready = |answer: &ServerAnswer| matches!(answer, ServerAnswer::Ready { .. });
     let is_index = |role: &ServerRole| *role == ServerRole::HeadIndex;
     let has_index = answers.iter().any(|(role, _, answer)| is_index(role) && is_ready(answer));
-    let needless = |role, answer| servers.one_index && has_index && is_index(role) && !is_ready(answer);
+    let needless = |role, answer| one_index && has_index && is_index(role) && !is_ready(answer);
     let answers = || answers.iter().filter(|(role, _, answer)| !needless(role, answer));
     let mut named = Vec::new();
     for (role, url, answer) in answers() {
@@ -226,7 +223,6 @@ fn judge(check: &mut Check, codes: &StoreCodes, servers: StoreServers<'_>, answe
                     check.found(codes.slow, format!("{server} took {took_ms} ms"));
                 }
                 if let Some(theirs) = other_shards {
-                    let ours = servers.shards;
                     check.found(codes.shards_differ, format!("{server} has {theirs}, these settings {ours}"));
                 }
             }
@@ -246,12 +242,13 @@ mod tests {
         heads_missing: Code::warning("S5", "no index", "name one"),
         slow: Code::warning("S6", "slow", "wait"),
         shards_differ: Code::problem("S7", "shards", "correct them"),
+        unusable: Code::problem("S8", "unusable", "correct it"),
+        refused: Code::problem("S9", "refused", "name a token"),
     };
 
     fn judged(one_index: bool, answers: &[AskedServer<'_>]) -> Check {
         let mut check = Check::new("store");
-        let servers = StoreServers { publishers: &[], aggregators: &[], heads: &[], one_index, shards: 1000 };
-        judge(&mut check, &CODES, servers, answers);
+        judge(&mut check, &CODES, (one_index, 1000), answers);
         check
     }
 

@@ -168,51 +168,42 @@ pub(super) fn watched(router: Router) -> Router {
                 return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, HTTP_2_REFUSED).into_response();
             }
             let request = request.map(|body| {
-                if body.is_end_stream() { body } else { Body::new(PacedBody::new(body, activity.clone())) }
+                if body.is_end_stream() { body } else { Body::new(PacedBody::new(body, &activity)) }
             });
-            next.run(request).await.map(|body| Body::new(AnswerBody { body, _running: running }))
+            next.run(request)
+                .await
+                .map(|body| Body::new(PacedBody { body, pace: None, _running: Some(running) }))
         },
     ))
 }
 
-/// An answer's body. Its request runs until it ends: an answer may pause for as long as its server wants.
-struct AnswerBody {
-    body: Body,
-    _running: RunningRequest,
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A request's body that fails once its sender lags too far behind.
+/// The body of a request, or of its answer.
 struct PacedBody {
     body: Body,
+    /// Of a request: its sender must not lag too far behind. An answer may pause for as long as its server wants.
+    pace: Option<BodyPace>,
+    /// Of an answer: its request runs until it ends.
+    _running: Option<RunningRequest>,
+}
+
+/// The pace at which a request's body arrives.
+struct BodyPace {
     activity: Activity,
     lag: Lag,
     alarm: Pin<Box<Sleep>>,
 }
 
+impl Drop for BodyPace {
+    fn drop(&mut self) {
+        self.activity.body_moves();
+    }
+}
+
 impl PacedBody {
-    fn new(body: Body, activity: Activity) -> Self {
+    fn new(body: Body, activity: &Activity) -> Self {
         let alarm = Box::pin(tokio::time::sleep(activity.patience()));
-        Self { body, activity, lag: Lag::default(), alarm }
+        let pace = BodyPace { activity: activity.clone(), lag: Lag::default(), alarm };
+        Self { body, pace: Some(pace), _running: None }
     }
 }
 
@@ -225,22 +216,23 @@ impl HttpBody for PacedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
+        let Some(BodyPace { activity, lag, alarm }) = &mut self.pace else { return frame };
         let now = Instant::now();
         if frame.is_ready() {
             if let Poll::Ready(Some(Ok(frame))) = &frame
                 && let Some(bytes) = frame.data_ref()
             {
-                self.lag.moved(bytes.len(), now);
+                lag.moved(bytes.len(), now);
             }
-            self.activity.body_moves();
+            activity.body_moves();
             return frame;
         }
-        self.activity.stalls(now);
-        let due = self.lag.stalled(now) + self.activity.patience();
-        if self.alarm.deadline() != due {
-            self.alarm.as_mut().reset(due);
+        activity.stalls(now);
+        let due = lag.stalled(now) + activity.patience();
+        if alarm.deadline() != due {
+            alarm.as_mut().reset(due);
         }
-        if self.alarm.as_mut().poll(context).is_pending() {
+        if alarm.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
         let slow = io::Error::new(io::ErrorKind::TimedOut, "the request body comes too slowly");
@@ -253,11 +245,5 @@ impl HttpBody for PacedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for PacedBody {
-    fn drop(&mut self) {
-        self.activity.body_moves();
     }
 }

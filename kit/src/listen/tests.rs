@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{activity::watched, serve::OpeningListener, *};
+use super::{activity::watched, *};
 
 const IDLE: Duration = Duration::from_millis(200);
 /// Far beyond [`IDLE`], even on a loaded machine.

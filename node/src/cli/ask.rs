@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use baton_kit::output::root_cause;
 use reqwest::Client;
 
 use super::{Exit, Failure};
@@ -98,13 +99,4 @@ impl Admin {
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::new(Exit::Failure, error))?.block_on(work)
-}
-
-/// The innermost cause.
-pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use baton_keys::words::read_words;
-use baton_kit::prompt::{self, PassphraseError};
+use baton_kit::prompt;
 use zeroize::Zeroizing;
 
 use super::{Exit, Failure};
@@ -13,11 +13,8 @@ pub(super) fn new(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     if let Some(file) = file {
         return from_file(file);
     }
-    let failed = |error: PassphraseError| {
-        let exit = if matches!(error, PassphraseError::Mismatch) { Exit::Usage } else { Exit::Failure };
-        Failure::new(exit, error)
-    };
-    prompt::new_passphrase().map_err(failed)?.ok_or_else(unattended)
+    let typed = prompt::new_passphrase().map_err(|error| Failure::new(Exit::Usage, error))?;
+    typed.ok_or_else(unattended)
 }
 
 /// The passphrase of an existing file.

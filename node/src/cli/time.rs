@@ -1,14 +1,10 @@
 //! Times for people, in UTC.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// Milliseconds since 1970, by this machine's clock.
-pub(super) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
+pub(super) use baton_kit::clock::now_ms;
 
 /// `2026-11-22T06:24:28Z` (RFC 3339) for milliseconds since 1970. Years beyond 9999 are shown as the last
 /// second of 9999.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use baton_kit::doctor::Code;
+use baton_kit::{doctor::Code, output::root_cause};
 use baton_memory::extraction::read_key;
 use baton_models::embed::models::{ALL_MINILM_L6_V2, EmbeddingModel, POTION_BASE_8M, verify};
 use reqwest::{Client, StatusCode};
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::{Check, Subject, codes};
 use crate::{
     config::{EmbedderSetting, ModelSettings, Settings},
-    running::{read_json, root_cause},
+    running::read_json,
 };
 
 /// Timeout of an endpoint's answer.

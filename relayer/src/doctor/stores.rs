@@ -1,12 +1,10 @@
 //! Checks every publisher, aggregator and the head index, and compares their clocks with this machine's.
 
-use baton_kit::doctor::{
-    ClockCodes, ClockReading, StoreCodes, StoreServers, check_clock, check_permission, check_stores,
-};
+use baton_kit::doctor::{ClockCodes, ClockReading, StoreCodes, check_clock, check_stores};
 use baton_proto::limits::MAX_CLOCK_SKEW_MS;
 
 use super::{Check, Subject, codes};
-use crate::{setup, time::now_ms};
+use crate::{setup::store_options, time::now_ms};
 
 const CODES: StoreCodes = StoreCodes {
     silent: codes::STORE_SILENT,
@@ -16,6 +14,8 @@ const CODES: StoreCodes = StoreCodes {
     heads_missing: codes::HEADS_MISSING,
     slow: codes::STORE_SLOW,
     shards_differ: codes::SHARDS_DIFFER,
+    unusable: codes::STORE_TOKEN_BROKEN,
+    refused: codes::PUT_REFUSED,
 };
 
 /// The checks of the stores and of the clock.
@@ -33,21 +33,7 @@ async fn check_walrus(subject: &Subject) -> (Check, Vec<ClockReading>) {
         return (Check::skipped("store", why), Vec::new());
     }
     let mut check = Check::new("store");
-    let store = setup::store(options);
-    if let Err(error) = &store {
-        check.found(codes::STORE_TOKEN_BROKEN, format!("{error:#}"));
-    }
-    let servers = StoreServers {
-        publishers: &options.publishers(),
-        aggregators: &options.aggregators(),
-        heads: options.heads.as_slice(),
-        one_index: false,
-        shards: options.shards(),
-    };
-    let readings = check_stores(&mut check, &CODES, servers).await;
-    if let Ok(store) = store {
-        check_permission(&mut check, codes::PUT_REFUSED, &store).await;
-    }
+    let readings = check_stores(&mut check, &CODES, &store_options(options), false).await;
     (check, readings)
 }
 

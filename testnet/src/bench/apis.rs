@@ -2,7 +2,10 @@
 //!
 //! The endpoint is a process of its own over the same nodes. Each sample is the first turn of a new conversation.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, bail, ensure};
 use baton_client::{Client, NewSession, TurnInput};
@@ -11,7 +14,7 @@ use futures::StreamExt as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{BenchApisArgs, Quantiles, ms_since, timed_turn, unlimited};
+use super::{Quantiles, ms_since, timed_turn, unlimited};
 use crate::{
     network::{EngineChoice, Network},
     process::Process,
@@ -20,6 +23,8 @@ use crate::{
 
 /// Samples before measuring: connections, caches and clock rates settle.
 const WARM_UP: usize = 4;
+/// Samples of each API and engine.
+const SAMPLES: usize = 100;
 const ANSWER_TOKENS: u32 = 4;
 /// Longest wait for a first token.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -59,9 +64,12 @@ pub(crate) struct ApiLatencies {
 }
 
 /// Measures one engine.
-pub(super) async fn measure(engine: EngineChoice, args: &BenchApisArgs) -> anyhow::Result<ApiLatencies> {
+pub(super) async fn measure(
+    engine: EngineChoice,
+    model_dir: Option<PathBuf>,
+) -> anyhow::Result<ApiLatencies> {
     let folder = tempfile::tempdir()?;
-    let network = Network::start(folder.path(), 1, unlimited(engine, args.model_dir.clone())).await?;
+    let network = Network::start(folder.path(), 1, unlimited(engine, model_dir)).await?;
     let config = write_config(&network, folder.path())?;
     let serve = ["serve", "--json", "--listen", "127.0.0.1:0", "--no-key", "--allow-echo", "--config"];
     let serve: Vec<String> =
@@ -78,7 +86,7 @@ pub(super) async fn measure(engine: EngineChoice, args: &BenchApisArgs) -> anyho
     let mut bare_ms = Vec::new();
     let mut api_ms: Vec<Vec<f64>> = vec![Vec::new(); APIS.len()];
     let mut added_ms = api_ms.clone();
-    for sample in 0..WARM_UP + args.samples {
+    for sample in 0..WARM_UP + SAMPLES {
         let number = sample * (1 + APIS.len());
         let bare = bare_first_token(&client, engine, number).await?;
         let mut times = Vec::new();
@@ -104,7 +112,7 @@ pub(super) async fn measure(engine: EngineChoice, args: &BenchApisArgs) -> anyho
             EngineChoice::Echo => "echo",
             EngineChoice::Native => "native",
         },
-        samples: args.samples,
+        samples: SAMPLES,
         bare_first_token_ms: Quantiles::of(&bare_ms),
         apis: measured
             .map(|(api, (times, added))| ApiLatency {

@@ -42,10 +42,10 @@ pub(super) async fn measure(
     args: &BenchTurnArgs,
 ) -> anyhow::Result<Overhead> {
     let folder = tempfile::tempdir()?;
-    let options = unlimited(choice, args.model_dir.clone());
+    let options = unlimited(choice, args.models.model_dir.clone());
     let network = Network::start(folder.path(), 2, options).await?;
     let nodes: Vec<_> = network.running().map(|node| node.node).collect();
-    let bare = bare_engine(choice, args.model_dir.clone()).await?;
+    let bare = bare_engine(choice, args.models.model_dir.clone()).await?;
     let client = crate::demo::open_client(&network, &folder.path().join("client")).await?;
 
     let mut samples: Vec<[f64; 4]> = Vec::with_capacity(turns);

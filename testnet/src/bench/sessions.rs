@@ -9,7 +9,7 @@ use baton_client::{Client, NewSession, TurnInput};
 use baton_proto::ids::SessionId;
 use serde::Serialize;
 
-use super::{BenchSessionsArgs, settle, unlimited};
+use super::{settle, unlimited};
 use crate::{
     network::{EngineChoice, Network},
     output,
@@ -19,6 +19,10 @@ use crate::{
 /// Sessions of the comparison with few: more than have a network identity at a time, so that each turn makes one, as among
 /// many.
 const FEW: usize = 16;
+/// Sessions that are open in the end.
+const MANY: usize = 500;
+/// Turns of each measurement.
+const TURNS: u32 = 200;
 
 /// Milliseconds of processor time for a turn with its background work.
 #[derive(Debug, Serialize)]
@@ -38,18 +42,18 @@ pub(super) struct SessionsCost {
 }
 
 /// Measures on one echo node.
-pub(super) async fn measure(args: &BenchSessionsArgs) -> anyhow::Result<SessionsCost> {
+pub(super) async fn measure() -> anyhow::Result<SessionsCost> {
     let folder = tempfile::tempdir()?;
     let network = Network::start(folder.path(), 1, unlimited(EngineChoice::Echo, None)).await?;
     let client = network.client(&folder.path().join("client")).await?;
     let mut sessions = Vec::new();
     open(&client, &mut sessions, FEW).await?;
     let first = sessions.first().copied().into_iter().collect::<Vec<_>>();
-    let one_of_few_ms = per_turn(&client, &first, args.turns).await?;
-    let around_few_ms = per_turn(&client, &sessions, args.turns).await?;
-    open(&client, &mut sessions, args.open.max(FEW)).await?;
-    let one_of_many_ms = per_turn(&client, &first, args.turns).await?;
-    let around_many_ms = per_turn(&client, &sessions, args.turns).await?;
+    let one_of_few_ms = per_turn(&client, &first).await?;
+    let around_few_ms = per_turn(&client, &sessions).await?;
+    open(&client, &mut sessions, MANY).await?;
+    let one_of_many_ms = per_turn(&client, &first).await?;
+    let around_many_ms = per_turn(&client, &sessions).await?;
     client.shutdown(Duration::from_secs(5)).await;
     network.stop().await?;
     let ratio = (one_of_many_ms / one_of_few_ms).max(around_many_ms / around_few_ms);
@@ -75,13 +79,13 @@ async fn open(client: &Client, sessions: &mut Vec<SessionId>, count: usize) -> a
 }
 
 /// Milliseconds of processor time of a turn, over turns in these sessions by turns.
-async fn per_turn(client: &Client, sessions: &[SessionId], turns: u32) -> anyhow::Result<f64> {
+async fn per_turn(client: &Client, sessions: &[SessionId]) -> anyhow::Result<f64> {
     let before = cpu_seconds(std::process::id())?;
     let mut next = sessions.iter().cycle();
-    for _ in 0..turns {
+    for _ in 0..TURNS {
         say(client, *next.next().context("a session is open")?).await?;
     }
-    Ok((cpu_seconds(std::process::id())? - before) * 1000.0 / f64::from(turns.max(1)))
+    Ok((cpu_seconds(std::process::id())? - before) * 1000.0 / f64::from(TURNS))
 }
 
 /// One turn with its background work.

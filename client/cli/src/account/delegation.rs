@@ -90,20 +90,20 @@ async fn make_token(
 
 fn sign(key: &AccountKey, delegate: PublicKey, arguments: &DelegateArguments) -> Result<RightChain, Failure> {
     if delegate == key.public_key() {
-        return Err(Failure::Usage("this is the account's own key, which may do everything".to_owned()));
+        return Err(Failure::wrong("this is the account's own key, which may do everything"));
     }
     let permissions = Permissions::named(arguments.scopes.iter().map(String::as_str));
-    let permissions = permissions.ok_or_else(|| Failure::Usage("--scopes names no scope".to_owned()))?;
+    let permissions = permissions.ok_or_else(|| Failure::wrong("--scopes names no scope"))?;
     let scope = RightScope::Memory(MemoryAccess { permissions, project: arguments.project.clone() });
     let now_ms = now_ms();
     let valid_ms = now_ms..now_ms + u64::from(arguments.days) * DAY_MS;
     let right = Right::new(key.public_key(), delegate, scope, valid_ms);
     let right = Right { places: arguments.at_relayer.into_iter().collect(), ..right };
     RightChain::issue(right, key.signing_key()).map_err(|code| match code {
-        ErrorCode::NonCanonical => Failure::Usage(
-            "a project's name has 1 to 256 bytes, not only spaces, and no control characters".to_owned(),
-        ),
-        code => Failure::Usage(code.to_string()),
+        ErrorCode::NonCanonical => {
+            Failure::wrong("a project's name has 1 to 256 bytes, not only spaces, and no control characters")
+        }
+        code => Failure::wrong(code.to_string()),
     })
 }
 

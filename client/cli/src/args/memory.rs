@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, builder::PossibleValuesParser};
+use clap::{
+    Args, Subcommand,
+    builder::{BoolishValueParser, PossibleValuesParser},
+};
 
 /// The context in memory.
 #[derive(Debug, Default, Clone, Args)]
@@ -26,8 +29,8 @@ pub(crate) struct MemoryCommands {
     #[command(subcommand)]
     pub command: Option<MemoryCommand>,
     /// Allow nodes of unknown operators to read exchanges, to select memories from them.
-    #[arg(long, value_name = "on|off", value_enum)]
-    pub extract_through_nodes: Option<Switch>,
+    #[arg(long, value_name = "on|off", value_parser = BoolishValueParser::new())]
+    pub extract_through_nodes: Option<bool>,
 }
 
 /// The commands for memories. ID is an id from `baton memory list`, or its beginning.
@@ -158,13 +161,4 @@ pub(crate) struct DeleteArguments {
     /// Do not ask for confirmation.
     #[arg(long)]
     pub yes: bool,
-}
-
-/// A setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Switch {
-    /// Allow.
-    On,
-    /// Do not allow.
-    Off,
 }

@@ -3,10 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use baton_kit::endpoint::listen_address;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, builder::BoolishValueParser};
 use time::{Date, format_description::well_known::Iso8601};
 
-use super::{AnsweringArguments, MemoryArguments, Switch};
+use super::{AnsweringArguments, MemoryArguments};
 
 /// Longest term of a key in days: ten years.
 const MAX_TERM_DAYS: u64 = 3_660;
@@ -142,8 +142,8 @@ pub(crate) struct KeyOptions {
     pub project: Option<String>,
     /// Recall the memories of its project alone, and remember its exchanges, as `--memory` and
     /// `--memory-write` of the endpoint say [default of a new key: off].
-    #[arg(long, value_name = "on|off", value_enum)]
-    pub memory: Option<Switch>,
+    #[arg(long, value_name = "on|off", value_parser = BoolishValueParser::new())]
+    pub memory: Option<bool>,
     /// Most requests in an hour, or `none`.
     #[arg(long, value_name = "NUMBER|none", value_parser = quota)]
     pub requests_per_hour: Option<Quota>,

@@ -41,21 +41,12 @@ pub(crate) struct Dialogue {
     session: SessionId,
     /// System text for the named session, until a turn may begin.
     system: Option<String>,
-    /// The messages of the last turn while it has no answer, and the turn from which they replace others.
-    unanswered: Option<UnansweredTurn>,
     /// The parent's messages, which the first turn of a branch repeats.
     history: Vec<Message>,
     /// Whether the user stopped the last answer. Its message waits for `/continue`, and the next one takes its place.
     is_stopped: bool,
     /// The line of a message that is not kept, until it is in the user's line again.
     given_back: Option<String>,
-}
-
-/// The last turn, which has no answer.
-struct UnansweredTurn {
-    messages: Vec<Message>,
-    /// The first of the turns that it replaces.
-    replaced: Option<u64>,
 }
 
 impl Dialogue {
@@ -83,7 +74,6 @@ impl Dialogue {
             out,
             session,
             system: None,
-            unanswered: None,
             history,
             is_stopped: false,
             given_back: None,

@@ -72,7 +72,7 @@ impl TurnOptions {
             "temperature" => {
                 let temperature = value.parse().map_err(|_| wrong())?;
                 let sampling = Sampling { temperature, ..Sampling::default() };
-                sampling.check().map_err(|_| Failure::Usage("The temperature is from 0 to 5.".to_owned()))?;
+                sampling.check().map_err(|_| Failure::wrong("The temperature is from 0 to 5."))?;
                 self.template.sampling.temperature = temperature;
             }
             "max_tokens" if value == "auto" => self.template.max_output_tokens = MODEL_OUTPUT_TOKENS,
@@ -121,7 +121,7 @@ fn answering_nodes(settings: &Settings) -> (Tone, String) {
 
 /// The JSON schema in a file.
 fn schema(path: &Path) -> Result<String, Failure> {
-    let wrong = |what: String| Failure::Usage(format!("--schema {}: {what}", path.display()));
+    let wrong = |what: String| Failure::wrong(format!("--schema {}: {what}", path.display()));
     let text = read_bounded(path, MAX_SCHEMA_BYTES as u64).map_err(|error| wrong(error.to_string()))?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if value.is_object() { Ok(text.to_string()) } else { Err(wrong("a schema is a JSON object".to_owned())) }

@@ -86,7 +86,8 @@ async fn lines(dialogue: &mut Dialogue, out: &Out) -> Result<(), Failure> {
                 out.note(&format!("Your last message: {}", text.trim_start_matches("/edit ")));
             }
             Ok(DialogueStep::Prefill(text)) => prefill = text,
-            Ok(_) => {}
+            // An interrupted message that did not come into the journal.
+            Ok(_) => prefill = dialogue.take_given_back().unwrap_or_default(),
             // A script must see that a turn failed; a person reads it and continues.
             Err(failure) if is_pipe => {
                 if dialogue.has_kept_message().await {

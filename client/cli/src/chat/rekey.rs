@@ -65,7 +65,7 @@ async fn rekey(
     if !answered.is_stored {
         out.warn(&format!("The store did not confirm the new session {to}, so {from} is not deleted."));
         out.note(&format!("  once baton session verify {to} succeeds: baton session delete {from}"));
-        return Err(Failure::NotStored);
+        return Err(Failure::NOT_STORED);
     }
     let renewed = client.session(new);
     if renewed.info().await?.title != info.title {
@@ -92,7 +92,7 @@ async fn whole_session(handle: &SessionHandle) -> Result<SessionInfo, Failure> {
         Err(error @ ClientError::Store(_)) => {
             let hint =
                 "the old session can be deleted for all devices only with its head index: baton doctor";
-            return Err(Failure::Hinted { error, hint: hint.to_owned() });
+            return Err(Failure::hinted(&error, hint.to_owned()));
         }
         Err(error) => return Err(error.into()),
     }

@@ -23,7 +23,7 @@ pub(crate) async fn run(relayer: &RelayerClient) -> Result<(), Failure> {
         let mut line = Vec::new();
         let read = (&mut agent).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await?;
         if read as u64 == MAX_LINE_BYTES {
-            return Err(Failure::Usage(format!("a message has less than {MAX_LINE_BYTES} bytes")));
+            return Err(Failure::wrong(format!("a message has less than {MAX_LINE_BYTES} bytes")));
         }
         let answer = match serde_json::from_slice::<Value>(&line) {
             _ if read == 0 => return Ok(()),

@@ -11,7 +11,7 @@ use crate::{failure::Failure, settings::Settings};
 pub(crate) fn load(settings: &Settings) -> Result<AccountKey, Failure> {
     let path = settings.options.account();
     if !AccountKey::exists(&path) {
-        return Err(Failure::Usage(format!(
+        return Err(Failure::wrong(format!(
             "there is no account key at {}; make one with baton account new, or bring it back with baton account restore",
             path.display()
         )));

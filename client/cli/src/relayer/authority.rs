@@ -37,7 +37,7 @@ impl RequestAuthority {
         let owner = account_id(&chain.grantor());
         match &settings.options.owner {
             Some(wanted) if *wanted != owner && named.is_none() => Ok(Self { owner: own(), header: None }),
-            Some(wanted) if *wanted != owner => Err(Failure::Usage(format!(
+            Some(wanted) if *wanted != owner => Err(Failure::wrong(format!(
                 "the delegation in {} is of {owner}, and --owner names another account",
                 path.display()
             ))),
@@ -48,7 +48,7 @@ impl RequestAuthority {
 
 /// Reads a delegation, which must be to this key and not expired.
 fn read(path: &Path, key: &AccountKey) -> Result<RightChain, Failure> {
-    let wrong = |what: &str| Failure::Usage(format!("{}: {what}", path.display()));
+    let wrong = |what: &str| Failure::wrong(format!("{}: {what}", path.display()));
     let text = read_bounded(path, MAX_FILE_BYTES).map_err(|error| wrong(&error.to_string()))?;
     let chain = text.parse::<RightChain>();
     let chain = chain.map_err(|code| wrong(&format!("this is no delegation, or a damaged one: {code}")))?;

@@ -69,7 +69,12 @@ impl RelayerClient {
         format!("{}/mcp", self.url)
     }
 
-    fn new(settings: &Settings, key: AccountKey, authority: RequestAuthority) -> Result<Self, Failure> {
+    /// The relayer of the settings, with this account key and what it may do.
+    pub(crate) fn new(
+        settings: &Settings,
+        key: AccountKey,
+        authority: RequestAuthority,
+    ) -> Result<Self, Failure> {
         let url = settings.options.relayer_url.clone().ok_or_else(|| {
             Failure::usage(
                 "No relayer is named by its URL, which memories need.",
@@ -79,7 +84,7 @@ impl RelayerClient {
         let url = url.trim_end_matches('/').to_owned();
         let parsed = reqwest::Url::parse(&url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let Some(parsed) = parsed else {
-            return Err(Failure::Usage(format!(
+            return Err(Failure::wrong(format!(
                 "the relayer's URL {url} does not begin with http:// or https://"
             )));
         };
@@ -120,14 +125,18 @@ impl RelayerClient {
         verify_relayer_url(&relayer, &self.url, &signature).ok().map(|()| relayer)
     }
 
-    /// Sends a request, and reads the answer as JSON.
+    /// Sends a request, and reads the answer as JSON. A body's fields that are null are left out.
     pub(crate) async fn json(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
-        let body = body.map(Value::to_string).unwrap_or_default();
+        let mut body = body.cloned().unwrap_or_default();
+        if let Value::Object(fields) = &mut body {
+            fields.retain(|_, value| !value.is_null());
+        }
+        let body = if body.is_null() { String::new() } else { body.to_string() };
         let text = self.text(method, path, body).await?;
         let hint = Some("check that --relayer names a Baton relayer");
         serde_json::from_str(&text)
@@ -201,17 +210,14 @@ fn unreachable(error: reqwest::Error) -> Failure {
 }
 
 fn refused(name: &str, message: &str, hint: Option<&str>) -> Failure {
-    let hint = hint.map(str::to_owned);
-    Failure::Relayer { name: name.to_owned(), message: message.to_owned(), hint }
+    Failure::of_relayer(name, message.to_owned(), hint.map(str::to_owned))
 }
 
 /// A relayer's error.
 fn fault(status: StatusCode, text: &str) -> Failure {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let said = |field: &str| value.get(field).and_then(Value::as_str).map(str::to_owned);
-    Failure::Relayer {
-        name: said("code").unwrap_or_else(|| format!("Http{}", status.as_u16())),
-        message: said("message").unwrap_or_else(|| format!("the relayer answered {status}")),
-        hint: said("hint"),
-    }
+    let name = said("code").unwrap_or_else(|| format!("Http{}", status.as_u16()));
+    let message = said("message").unwrap_or_else(|| format!("the relayer answered {status}"));
+    Failure::of_relayer(name, message, said("hint"))
 }

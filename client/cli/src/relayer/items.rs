@@ -86,10 +86,8 @@ impl RelayerClient {
         let mut body = json!({
             "everything": selection.everything && selection.project.is_none(), "archived": true, "limit": PAGE,
             "filters": { "history": true, "kinds": selection.kind.into_iter().collect::<Vec<_>>() },
+            "project": selection.project,
         });
-        if let Some(project) = selection.project {
-            body["project"] = project.into();
-        }
         let mut deleted = 0;
         loop {
             let found = self.json(Method::POST, "/api/list", Some(&body)).await?;
@@ -101,10 +99,7 @@ impl RelayerClient {
             let count = if ids.is_empty() {
                 0
             } else {
-                let mut wanted = json!({ "ids": ids });
-                if let Some(others) = others {
-                    wanted["others"] = others.into();
-                }
+                let wanted = json!({ "ids": ids, "others": others });
                 let answer = self.json(Method::POST, "/api/delete", Some(&wanted)).await?;
                 answer["count"].as_u64().unwrap_or_default()
             };
@@ -121,7 +116,7 @@ impl RelayerClient {
 
 /// Whether a relayer's error says that the named thing is not there.
 pub(crate) fn is_missing(failure: &Failure) -> bool {
-    matches!(failure, Failure::Relayer { name, .. } if name == "not_found")
+    matches!(failure, Failure::Described { name, .. } if name == "not_found")
 }
 
 /// The items of an answer.

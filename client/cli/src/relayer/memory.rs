@@ -66,17 +66,17 @@ impl RelayerMemory {
             return Ok(None);
         }
         if turns.route.relayer.is_none() {
-            return Err(Failure::Usage(
-                "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
+            return Err(Failure::wrong(
+                "--memory needs a relayer: --relayer https://HOST, or its libp2p address",
             ));
         }
         let key = account_key::load(settings)?;
-        let address = RequestAuthority::from(settings, &key)?.owner;
-        let owner = address.strip_prefix("0x").and_then(|hex| hex.parse::<SuiAddress>().ok());
+        let authority = RequestAuthority::from(settings, &key)?;
+        let owner = authority.owner.strip_prefix("0x").and_then(|hex| hex.parse::<SuiAddress>().ok());
         let owner =
             owner.ok_or_else(|| ClientError::Config("--owner is 0x and 64 hex characters".to_owned()))?;
         let (mode, writes) = (arguments.memory_hint, arguments.memory_write);
-        let relayer = RelayerClient::open(settings);
+        let relayer = RelayerClient::new(settings, key.clone(), authority);
         let relayer = if writes { Some(relayer?) } else { relayer.ok() };
         let (project, persona) = (arguments.project.clone(), arguments.persona.clone());
         Ok(Some(Self { key, owner, mode, project, persona, relayer, writes }))
@@ -123,17 +123,11 @@ impl RelayerMemory {
         outcome: &TurnOutcome,
     ) -> Result<(), Failure> {
         let Some(relayer) = self.relayer.as_ref().filter(|_| self.writes) else { return Ok(()) };
-        let mut body = json!({
+        let body = json!({
             "session": outcome.session.to_string(), "turn": outcome.seq, "user": user_text(messages),
-            "assistant": outcome.text,
+            "assistant": outcome.text, "project": project.or(self.project.as_deref()), "persona": self.persona,
         });
-        let project = project.or(self.project.as_deref());
-        for (name, value) in [("project", project), ("persona", self.persona.as_deref())] {
-            if let Some(value) = value {
-                body[name] = value.into();
-            }
-        }
-        relayer.text(Method::POST, "/api/turns", body.to_string()).await.map(drop)
+        relayer.json(Method::POST, "/api/turns", Some(&body)).await.map(drop)
     }
 }
 
@@ -185,14 +179,10 @@ impl GatewayMemory for RelayerMemory {
     fn list<'a>(&'a self, filter: &'a MemoryFilter) -> MemoryFuture<'a, Vec<MemoryEntry>> {
         Box::pin(async move {
             let kinds: Vec<&String> = filter.kind.iter().collect();
-            let mut body = json!({
+            let body = json!({
                 "everything": filter.project.is_none(), "filters": { "kinds": kinds }, "limit": PAGE,
+                "project": filter.project, "words": filter.query,
             });
-            for (name, value) in [("project", &filter.project), ("words", &filter.query)] {
-                if let Some(value) = value {
-                    body[name] = value.as_str().into();
-                }
-            }
             let answer = self.relayer()?.json(Method::POST, "/api/list", Some(&body)).await?;
             let entries = items_of(&answer).iter().map(entry);
             Ok(entries.filter(|entry| is_of(entry, filter.project.as_deref())).collect())
@@ -255,7 +245,7 @@ fn is_of(item: &MemoryEntry, project: Option<&str>) -> bool {
 impl From<Failure> for MemoryFailure {
     fn from(failure: Failure) -> Self {
         // A usage error is about an id that no memory has.
-        match is_missing(&failure) || matches!(failure, Failure::Usage(_) | Failure::Advice { .. }) {
+        match is_missing(&failure) || failure.is_usage() {
             true => Self::Unknown,
             false => Self::Refused(reason(&failure)),
         }
@@ -277,10 +267,8 @@ fn entry(item: &Value) -> MemoryEntry {
 /// The reason of a failure, with its next step.
 pub(crate) fn reason(failure: &Failure) -> String {
     match failure {
-        Failure::Relayer { message, hint: Some(hint), .. } => format!("{message} ({hint})"),
-        Failure::Relayer { message, .. } => message.clone(),
-        Failure::Client(error) => error.to_string(),
-        _ => "the relayer cannot be asked".to_owned(),
+        Failure::Described { message, hint: Some(hint), .. } => format!("{message} ({hint})"),
+        _ => failure.message().unwrap_or_else(|| "the relayer cannot be asked".to_owned()),
     }
 }
 

@@ -6,7 +6,7 @@ use baton_gateway::{KeyListError, KeyListFile, KeyUsage, NamedKey, UsageCounts, 
 use serde_json::{Value, json};
 
 use crate::{
-    args::{KeyOptions, KeysArguments, KeysCommand, Switch, Term},
+    args::{KeyOptions, KeysArguments, KeysCommand, Term},
     clock::{day, now_ms},
     failure::Failure,
     out::{Out, count},
@@ -96,7 +96,7 @@ fn change(options: &KeyOptions, now_s: u64) -> Result<impl FnOnce(&mut NamedKey)
     Ok(move |key: &mut NamedKey| {
         let quotas = &mut key.quotas;
         key.project = options.project.clone().unwrap_or_else(|| key.project.clone());
-        key.memory = options.memory.map_or(key.memory, |switch| switch == Switch::On);
+        key.memory = options.memory.unwrap_or(key.memory);
         quotas.requests_per_hour =
             options.requests_per_hour.map_or(quotas.requests_per_hour, |quota| quota.0);
         quotas.tokens_per_day = options.tokens_per_day.map_or(quotas.tokens_per_day, |quota| quota.0);

@@ -19,7 +19,7 @@ pub(super) async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> R
     let recovered = client.recover_available(root).await.map_err(|error| match error {
         ClientError::Deleted if !is_here => {
             let hint = "its words restore nothing; begin another: baton chat".to_owned();
-            Failure::Hinted { error, hint }
+            Failure::hinted(&error, hint)
         }
         error => Failure::of_session(error, &id),
     })?;
@@ -64,5 +64,5 @@ pub(super) async fn show_ready(
             out.note(&format!("  or continue without them: {command}"));
         }
     }
-    if lost.is_empty() { Ok(()) } else { Err(Failure::NotStored) }
+    if lost.is_empty() { Ok(()) } else { Err(Failure::NOT_STORED) }
 }

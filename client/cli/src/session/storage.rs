@@ -61,7 +61,7 @@ fn failure_of(session: SessionId, report: RenewReport, out: &Out) -> Option<Fail
         "{id}  turn {} is not stored yet: the node that answered has {wait_s} s more to store it. Then: baton session renew {id}",
         turn_number(left.seq)
     ));
-    Some(Failure::NotStored)
+    Some(Failure::NOT_STORED)
 }
 
 fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {

@@ -39,8 +39,8 @@ pub(super) async fn verify(
         Err(error) => return Err(error.into()),
     }
     match (report.is_good(), report.not_stored.is_empty()) {
-        (false, _) => Err(Failure::Unverified),
-        (true, false) => Err(Failure::NotStored),
+        (false, _) => Err(Failure::UNVERIFIED),
+        (true, false) => Err(Failure::NOT_STORED),
         (true, true) => Ok(()),
     }
 }

@@ -32,7 +32,7 @@ impl Settings {
     /// The index of a server.
     pub(super) fn index_at(&self, url: &str) -> Result<NamedIndex, Failure> {
         let index = HttpStore::builder(url, url, self.shards()).heads(url).build();
-        let index = index.map_err(|error| Failure::Usage(format!("--heads {url}: {error}")))?;
+        let index = index.map_err(|error| Failure::wrong(format!("--heads {url}: {error}")))?;
         Ok(NamedIndex { name: url.to_owned(), index: Arc::new(index) })
     }
 }

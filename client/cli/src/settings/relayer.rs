@@ -50,10 +50,9 @@ pub(crate) async fn named_relayer(named: Option<&String>) -> Result<Option<Relay
 
 /// Asks a relayer for its address.
 async fn ask_relayer(url: &str) -> Result<Relayer, Failure> {
-    let failed = |message: String| Failure::Relayer {
-        name: "Unreachable".to_owned(),
-        message: format!("the relayer at {url} does not name its address: {message}"),
-        hint: Some("is it running? baton doctor".to_owned()),
+    let failed = |message: String| {
+        let message = format!("the relayer at {url} does not name its address: {message}");
+        Failure::of_relayer("Unreachable", message, Some("is it running? baton doctor".to_owned()))
     };
     let http = http_client::builder_for(url).timeout(RELAYER_WAIT);
     let http = http.redirect(reqwest::redirect::Policy::none()).build();
@@ -97,7 +96,7 @@ pub(crate) async fn ask_identity(http: &reqwest::Client, url: &str) -> Result<Re
 /// A relayer from its address, which must contain its identity.
 fn relayer(text: &str) -> Result<Relayer, Failure> {
     let mut addr: Multiaddr = text.parse().map_err(|error| {
-        Failure::Usage(format!(
+        Failure::wrong(format!(
             "--relayer {text}: {error}; an address looks like /ip4/192.0.2.1/tcp/4001/p2p/ID"
         ))
     })?;
@@ -105,7 +104,7 @@ fn relayer(text: &str) -> Result<Relayer, Failure> {
     let node = peer
         .and_then(|id| id.parse::<baton_mesh::PeerId>().ok())
         .and_then(|peer| baton_mesh::node_id_of(&peer))
-        .ok_or_else(|| Failure::Usage("--relayer needs an address that ends with /p2p/ID".to_owned()))?;
+        .ok_or_else(|| Failure::wrong("--relayer needs an address that ends with /p2p/ID"))?;
     addr.pop();
     Ok(Relayer { node, addrs: vec![addr] })
 }

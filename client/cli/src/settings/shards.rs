@@ -15,7 +15,12 @@ pub(super) const LOOK_AFTER_SILENCE: Duration = Duration::from_millis(250);
 impl Settings {
     /// Shards of the store's network: the set number, or the one that the store announced.
     pub(crate) fn shards(&self) -> ShardCount {
-        self.shards.or(self.announced.get().copied()).unwrap_or(ShardCount::MAINNET)
+        self.set_shards().or(self.announced.get().copied()).unwrap_or(ShardCount::MAINNET)
+    }
+
+    /// The number in the settings, whose range is that of all networks.
+    fn set_shards(&self) -> Option<ShardCount> {
+        ShardCount::new(self.options.shards?).ok()
     }
 
     /// Asks the store for its number of shards. A store that does not answer soon, or announces none, delays nothing.
@@ -30,7 +35,7 @@ impl Settings {
             self.silence.get_or_init(|| ());
         }
         let Some(theirs) = announced else { return Ok(()) };
-        match self.shards.filter(|ours| *ours != theirs) {
+        match self.set_shards().filter(|ours| *ours != theirs) {
             Some(ours) => Err(Failure::usage(
                 format!("The store has {} shards, and the settings have {}.", theirs.get(), ours.get()),
                 format!(

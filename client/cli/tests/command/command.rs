@@ -52,8 +52,19 @@ impl Fixture {
 
     /// Runs the command, which succeeds.
     pub(crate) async fn ok(&self, home: &Path, arguments: &[&str]) -> Output {
+        self.ends(home, arguments, 0, &[]).await
+    }
+
+    /// Runs the command, which ends with this code and says these parts.
+    pub(crate) async fn ends(
+        &self,
+        home: &Path,
+        arguments: &[&str],
+        expected: i32,
+        parts: &[&str],
+    ) -> Output {
         let output = self.baton(home, arguments, "").await;
-        assert_eq!(code(&output), 0, "{arguments:?}: {}{}", out(&output), err(&output));
+        ends(&output, expected, parts);
         output
     }
 
@@ -215,8 +226,7 @@ async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
 
     assert_eq!(code(&fixture.baton(&home, &["session", "delete", "last"], "").await), 2, "nobody to ask");
     fixture.ok(&home, &["session", "delete", "last", "--yes"]).await;
-    let gone = fixture.baton(&home, &["session", "show", &id], "").await;
-    ends(&gone, 7, &["baton session list"]);
+    fixture.ends(&home, &["session", "show", &id], 7, &["baton session list"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,15 +237,12 @@ async fn failures_have_exit_codes_and_name_the_next_step() {
     assert_eq!((code(&empty), last(&empty)["error"]["name"].as_str()), (2, Some("EmptyMessage")));
     let long = fixture.baton(&home, &["chat", "--message", "-"], &"x".repeat(1_000_000)).await;
     ends(&long, 2, &["1000000 bytes", "in parts"]);
-    let model = fixture.baton(&home, &["chat", "--message", "x", "--model", "huge"], "").await;
-    ends(&model, 3, &["served are: parrot"]);
+    fixture.ends(&home, &["chat", "--message", "x", "--model", "huge"], 3, &["served are: parrot"]).await;
 
     fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow)]);
-    let overflow = fixture.baton(&home, &["chat", "--message", "x"], "").await;
-    ends(&overflow, 4, &["shorten"]);
+    fixture.ends(&home, &["chat", "--message", "x"], 4, &["shorten"]).await;
     fixture.node.script([Act::WrongReceipt; 6]);
-    let lied = fixture.baton(&home, &["chat", "--message", "x"], "").await;
-    ends(&lied, 5, &["the message is kept"]);
+    fixture.ends(&home, &["chat", "--message", "x"], 5, &["the message is kept"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,7 +321,7 @@ async fn a_text_is_a_message_and_the_last_session_or_a_named_one_continues() {
     assert_eq!(out(&third), "and more (2)\n", "{}", err(&third));
     let prompt = fixture.baton(&home, &["chat", &id], "at a prompt\n").await;
     assert_eq!(out(&prompt), "at a prompt (3)\n", "an id alone names a session: {}", err(&prompt));
-    assert_eq!(code(&fixture.baton(&home, &["chat", "-s", "ffffffff", "x"], "").await), 7);
+    fixture.ends(&home, &["chat", "-s", "ffffffff", "x"], 7, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

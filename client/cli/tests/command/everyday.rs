@@ -70,8 +70,7 @@ async fn a_mistyped_model_or_command_gets_a_suggestion() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
     let began = Instant::now();
-    let refused = fixture.baton(&home, &["chat", "hi", "--model", "parot"], "").await;
-    ends(&refused, 3, &["did you mean parrot?"]);
+    fixture.ends(&home, &["chat", "hi", "--model", "parot"], 3, &["did you mean parrot?"]).await;
     assert!(began.elapsed() < Duration::from_millis(3500), "{:?}", began.elapsed());
     let none = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(none["sessions"], serde_json::json!([]), "no session is left");
@@ -149,10 +148,8 @@ async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
     // At the prompt the branch goes on as any conversation; a wrong turn is named.
     let prompt = fixture.baton(&home, &["chat", "-s", &parent, "--branch"], "three\nfour\n/quit\n").await;
     assert_eq!((code(&prompt), out(&prompt).as_str()), (0, "three (0)\nfour (1)\n"), "{}", err(&prompt));
-    let wrong = fixture.baton(&home, &["chat", "-s", &parent, "--branch=9", "x"], "").await;
-    ends(&wrong, 2, &["has no turn 9"]);
-    let of_none = fixture.baton(&home, &["chat", "--branch", "x"], "").await;
-    ends(&of_none, 2, &["-s SESSION"]);
+    fixture.ends(&home, &["chat", "-s", &parent, "--branch=9", "x"], 2, &["has no turn 9"]).await;
+    fixture.ends(&home, &["chat", "--branch", "x"], 2, &["-s SESSION"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use baton_proto::ErrorCode;
 
 use baton_testkit::fake::Act;
 
-use crate::command::{Fixture, code, ends, err, last, out, says, shows};
+use crate::command::{Fixture, code, err, last, out, says, shows};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
@@ -21,20 +21,18 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     let (one, two) = (write("one", "correct horse\n"), write("two", "battery staple\n"));
     fixture.ok(&home, &["chat", "--message", "hello"]).await;
 
-    let ignored = fixture.baton(&home, &["session", "list", "--passphrase-file", &one], "").await;
-    ends(&ignored, 8, &["baton passphrase"]);
-    let nobody = fixture.baton(&home, &["passphrase"], "").await;
-    assert_eq!(code(&nobody), 2, "{}", err(&nobody));
+    fixture.ends(&home, &["session", "list", "--passphrase-file", &one], 8, &["baton passphrase"]).await;
+    fixture.ends(&home, &["passphrase"], 2, &[]).await;
 
     // Also with the flag given: a user's environment may always give it.
     let set = ["passphrase", "--new-file", &one, "--passphrase-file", &one];
     fixture.ok(&home, &set).await;
-    assert_eq!(code(&fixture.baton(&home, &["session", "list"], "").await), 8);
+    fixture.ends(&home, &["session", "list"], 8, &[]).await;
     let show = ["session", "show", "last", "--passphrase-file", &one];
     assert_eq!(out(&fixture.baton(&home, &show, "").await), "you: hello\nmodel: hello (0)\n");
 
     let wrong = ["passphrase", "--new-file", &two, "--passphrase-file", &two];
-    assert_eq!(code(&fixture.baton(&home, &wrong, "").await), 8);
+    fixture.ends(&home, &wrong, 8, &[]).await;
     let change = ["passphrase", "--new-file", &two, "--passphrase-file", &one];
     fixture.ok(&home, &change).await;
     assert_eq!(code(&fixture.baton(&home, &show, "").await), 8, "the old one opens nothing");
@@ -53,7 +51,7 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     // Before the first conversation: the command creates the key, protected by the passphrase from the start.
     let fresh = fixture.folder.path().join("fresh");
     fixture.ok(&fresh, &["passphrase", "--new-file", &one]).await;
-    assert_eq!(code(&fixture.baton(&fresh, &["session", "list"], "").await), 8);
+    fixture.ends(&fresh, &["session", "list"], 8, &[]).await;
     let list = ["session", "list", "--passphrase-file", &one];
     fixture.ok(&fresh, &list).await;
 }
@@ -89,8 +87,7 @@ async fn system_text_does_not_lock_out_of_a_session_with_an_unanswered_message()
     let home = fixture.home();
     let leave_pending = || async {
         fixture.node.script([Act::Refuse(ErrorCode::Internal); 6]);
-        let failed = fixture.baton(&home, &["chat", "last", "--message", "lost"], "").await;
-        assert_eq!(code(&failed), 4, "{}", err(&failed));
+        fixture.ends(&home, &["chat", "last", "--message", "lost"], 4, &[]).await;
         fixture.node.clear_script();
     };
     fixture.ok(&home, &["chat", "--message", "hello"]).await;
@@ -133,8 +130,7 @@ async fn a_deletion_without_the_index_is_reported() {
     fixture.ok(&home, &["chat", "--message", "hello"]).await;
     // The command may not publish to the nodes' DHT either.
     let deaf = ["session", "delete", "last", "--yes", "--dht=false", "--heads", "http://127.0.0.1:9"];
-    let deleted = fixture.baton(&home, &deaf, "").await;
-    ends(&deleted, 6, &["The head index was not informed"]);
+    fixture.ends(&home, &deaf, 6, &["The head index was not informed"]).await;
     let listed = fixture.json(&home, &["session", "list"]).await;
     assert_eq!(listed["sessions"].as_array().map(Vec::len), Some(0));
 }

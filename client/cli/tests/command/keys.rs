@@ -3,20 +3,23 @@
 use std::{
     io::{BufRead as _, BufReader},
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
 };
 
 use serde_json::Value;
 
-use crate::command::program;
+use crate::command::{code, err, out, program};
 
-/// Standard output, standard error and exit code of a call with this home.
-fn baton(home: &Path, arguments: &[&str]) -> (String, String, i32) {
+/// Standard output, standard error and exit code of `baton serve` with this home.
+fn serve(home: &Path, arguments: &[&str]) -> (String, String, i32) {
     let mut command = program();
-    command.env("HOME", home).args(["serve", "keys"]).args(arguments).arg("--home").arg(home);
-    let output = command.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (text(&output.stdout), text(&output.stderr), output.status.code().unwrap())
+    let output = command.env("HOME", home).arg("serve").args(arguments).arg("--home").arg(home).output();
+    let output = output.unwrap();
+    (out(&output), err(&output), code(&output))
+}
+
+fn baton(home: &Path, arguments: &[&str]) -> (String, String, i32) {
+    serve(home, &[&["keys"], arguments].concat())
 }
 
 fn json(home: &Path, arguments: &[&str]) -> Value {
@@ -99,22 +102,14 @@ fn mistakes_name_their_cause_and_the_next_step() {
 fn the_link_of_the_page_is_printed_again_and_with_each_new_key() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
-    let link = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-        command.env_clear().args(["serve", "--link"]).args(more).arg("--home").arg(home);
-        let output = command.output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (text(output.stdout), text(output.stderr), output.status.code().unwrap())
-    };
-    let (_, err, code) = link(&[]);
+    let (_, err, code) = serve(home, &["--link"]);
     assert!(code == 2 && err.contains("start it: baton serve"), "{err}");
     let (out, err, code) = baton(home, &["add", "early"]);
     assert!(code == 0 && out.trim().len() == 73 && err.contains("Once baton serve has run"), "{err}");
     assert_eq!(json(home, &["add", "early2"])["link"], Value::Null);
 
     // An endpoint without a terminal, as under systemd.
-    let mut server = Command::new(env!("CARGO_BIN_EXE_baton"))
-        .env_clear()
+    let mut server = program()
         .args(["serve", "--listen", "127.0.0.1:0", "--allow-host", "chat.example", "--json"])
         .args(["--node", "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"])
         .arg("--home")
@@ -132,10 +127,10 @@ fn the_link_of_the_page_is_printed_again_and_with_each_new_key() {
 
     let key = std::fs::read_to_string(home.join("serve.key")).unwrap();
     let expected = format!("https://chat.example/#key={}", key.trim());
-    let (out, err, code) = link(&[]);
+    let (out, err, code) = serve(home, &["--link"]);
     assert_eq!((out.trim(), code), (expected.as_str(), 0), "{err}");
     assert!(!err.contains('█'), "a code is for a terminal: {err}");
-    let (out, _, _) = link(&["--json"]);
+    let (out, _, _) = serve(home, &["--link", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["link"], expected.as_str());
     let (out, err, code) = baton(home, &["add", "anna"]);
     assert_eq!(code, 0, "{err}");
@@ -145,30 +140,17 @@ fn the_link_of_the_page_is_printed_again_and_with_each_new_key() {
 }
 
 #[test]
-fn plain_http_for_other_machines_must_be_permitted() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = program();
-    command.args(["serve", "--listen", "0.0.0.0:0", "--home"]).arg(folder.path());
-    let output = command.output().unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{err}");
-    assert!(err.contains("--tls-cert") && err.contains("--insecure"), "{err}");
-}
-
-#[test]
-fn a_certificate_that_cannot_be_used_stops_the_start() {
+fn a_certificate_that_cannot_be_used_or_plain_http_for_other_machines_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("empty.pem");
     std::fs::write(&file, "").unwrap();
-    let run = |arguments: &[&str]| {
-        let mut command = program();
-        command.arg("serve").args(arguments).arg("--home").arg(folder.path());
-        let output = command.output().unwrap();
-        (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
-    };
     let file = file.to_str().unwrap();
-    let (err, code) = run(&["--tls-cert", file, "--tls-key", file]);
-    assert!(code == 2 && err.contains("no certificate in PEM form"), "{err}");
-    let (err, code) = run(&["--tls-cert", file]);
-    assert!(code == 2 && err.contains("--tls-key"), "{err}");
+    for (arguments, parts) in [
+        (&["--listen", "0.0.0.0:0"][..], ["--tls-cert", "--insecure"]),
+        (&["--tls-cert", file, "--tls-key", file], ["no certificate", "in PEM form"]),
+        (&["--tls-cert", file], ["--tls-key", "required"]),
+    ] {
+        let (_, err, code) = serve(folder.path(), arguments);
+        assert!(code == 2 && parts.iter().all(|part| err.contains(part)), "{arguments:?}: {err}");
+    }
 }

@@ -1,9 +1,9 @@
 //! Checks the publishers, the aggregators and the head index.
 
-use baton_kit::doctor::{ClockReading, StoreCodes, StoreServers, check_permission, check_stores};
+use baton_kit::doctor::{ClockReading, StoreCodes, check_stores};
 
 use super::{Check, Subject, codes};
-use crate::{config::HeadsSetting, daemon::http_store};
+use crate::daemon::store_options;
 
 const CODES: StoreCodes = StoreCodes {
     silent: codes::STORE_SILENT,
@@ -13,6 +13,8 @@ const CODES: StoreCodes = StoreCodes {
     heads_missing: codes::HEADS_MISSING,
     slow: codes::STORE_SLOW,
     shards_differ: codes::SHARDS_DIFFER,
+    unusable: codes::TOKEN_BROKEN,
+    refused: codes::PUT_REFUSED,
 };
 
 /// Also how this machine's clock compares with the stores'.
@@ -20,29 +22,10 @@ pub(super) async fn check(subject: &Subject) -> (Check, Vec<ClockReading>) {
     if subject.offline {
         return (Check::skipped("store", "offline"), Vec::new());
     }
-    let settings = &subject.settings;
-    let mut check = Check::new("store");
-    let store = http_store(settings);
-    if let Err(failure) = &store {
-        check.found(codes::TOKEN_BROKEN, failure.to_string());
+    let (mut check, options) = (Check::new("store"), store_options(&subject.settings));
+    if options.heads.is_empty() {
+        check.saw("no head index is configured");
     }
-    let heads = match &settings.heads() {
-        HeadsSetting::Off => {
-            check.saw("no head index is configured");
-            Vec::new()
-        }
-        HeadsSetting::At(url) => vec![url.clone()],
-    };
-    let servers = StoreServers {
-        publishers: &settings.publisher(),
-        aggregators: &settings.aggregator(),
-        heads: &heads,
-        one_index: false,
-        shards: settings.shards(),
-    };
-    let clocks = check_stores(&mut check, &CODES, servers).await;
-    if let Ok(store) = store {
-        check_permission(&mut check, codes::PUT_REFUSED, &store).await;
-    }
+    let clocks = check_stores(&mut check, &CODES, &options, false).await;
     (check, clocks)
 }

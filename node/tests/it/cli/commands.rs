@@ -50,7 +50,7 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
 #[test]
 fn completions_and_manual_pages_have_every_command() {
     let home = tempfile::tempdir().unwrap();
-    let commands = ["init", "run", "models", "status", "completions", "man"];
+    let commands = ["init", "run", "models", "status"];
     for shell in ["bash", "zsh", "fish"] {
         let script = text(&output(home.path(), &["completions", shell]).stdout);
         for word in commands.iter().chain(&["pull", "drain-seconds"]) {

@@ -52,7 +52,7 @@ impl Dialogue {
                 self.out.warn(&format!("Delete \"{title}\"? Type /delete yes"));
             }
             Line::Delete { sure: true } => return self.delete().await,
-            Line::Continue if self.unanswered.is_some() => self.retry().await?,
+            Line::Continue if self.has_kept_message().await => self.retry().await?,
             Line::Continue => self.turn(vec![Message::new(Role::User, CONTINUE)], None).await?,
             Line::Model(name) => self.model(name).await?,
             Line::System(text) => self.system(text).await?,
@@ -84,7 +84,6 @@ impl Dialogue {
             self.close().await;
             self.handle().release();
             self.system = None;
-            self.unanswered = None;
             self.history.clear();
         }
         self.session = session;
@@ -99,7 +98,6 @@ impl Dialogue {
         } else {
             self.out.note("The conversation is deleted.");
         }
-        self.unanswered = None;
         self.is_stopped = false;
         self.history.clear();
         self.session = self.new_session().await?;
@@ -112,13 +110,14 @@ impl Dialogue {
         let offers = nodes.iter().flat_map(|node| &node.record.models);
         let offers = offers.filter(|offer| offer.engine != EngineKind::Embedding);
         let names = served(offers);
+        let model = &mut self.options.template.route.model;
         match name {
             "" => {
-                let used = self.options.template.route.model.as_deref().unwrap_or("any");
-                self.out.line(&format!("model: {used}; served: {}", names.join(", ")))?;
+                let used = model.as_deref().unwrap_or("any");
+                return Ok(self.out.line(&format!("model: {used}; served: {}", names.join(", ")))?);
             }
-            "any" => self.options.template.route.model = None,
-            name if names.contains(&name) => self.options.template.route.model = Some(name.to_owned()),
+            "any" => *model = None,
+            name if names.contains(&name) => *model = Some(name.to_owned()),
             name => {
                 let near = nearest(name, names.iter().copied());
                 let near = near.map(|near| format!(" Did you mean {near}?")).unwrap_or_default();
@@ -126,9 +125,7 @@ impl Dialogue {
                 return Ok(());
             }
         }
-        if !name.is_empty() {
-            self.out.note(&format!("model: {name}"));
-        }
+        self.out.note(&format!("model: {name}"));
         Ok(())
     }
 
@@ -192,13 +189,10 @@ impl Dialogue {
     /// Puts the last message into the line: the one that was stopped, or that has no answer, or else that of the
     /// last turn.
     async fn prefill(&self) -> Result<DialogueStep, Failure> {
-        let pending = self.handle().pending_messages().await?;
-        let unanswered = self.unanswered.as_ref().map(|turn| turn.messages.clone());
-        let messages = match unanswered.or(pending) {
+        let messages = match self.handle().pending_messages().await? {
             Some(messages) => messages,
             None => {
-                let turns = self.handle().conversation().await?.turns;
-                turns.last().map(|turn| turn.messages.clone()).unwrap_or_default()
+                self.handle().conversation().await?.turns.pop().map_or_else(Vec::new, |turn| turn.messages)
             }
         };
         match messages.into_iter().rfind(|message| message.role == Role::User) {

@@ -3,7 +3,7 @@
 use baton_client::{ClientError, RouteOptions, TurnInput, TurnOutcome};
 use baton_proto::record::{Message, RecordKind, Role};
 
-use super::{Dialogue, UnansweredTurn};
+use super::Dialogue;
 use crate::{
     failure::Failure,
     interrupt::cancellable,
@@ -93,11 +93,13 @@ impl Dialogue {
         let out = self.out.clone();
         let mut view = TurnDisplay::new(&out);
         view.begin(&messages);
-        self.unanswered = Some(UnansweredTurn { messages: messages.clone(), replaced });
         let result = self.exchange(&messages, replaced, &mut view).await;
-        if let Err(Failure::Client(error)) = &result
-            && !self.handle().keeps_message(error, false).await?
-        {
+        let is_kept = match &result {
+            Ok(_) => true,
+            Err(Failure::Client(error)) => self.handle().keeps_message(error, false).await?,
+            Err(_) => self.has_kept_message().await,
+        };
+        if !is_kept {
             let text = joined_text(&messages);
             let command = match replaced {
                 Some(_) => "/edit ",
@@ -105,27 +107,17 @@ impl Dialogue {
                 None => "",
             };
             self.given_back = Some(format!("{command}{text}"));
-            // Another message waits, which /retry and /edit are about.
-            if self.handle().pending_messages().await?.is_some() {
-                self.unanswered = None;
-            }
         }
         self.end_turn(result.map(drop), &mut view).await
     }
 
     /// Sends a message again that was not answered.
     pub(super) async fn retry(&mut self) -> Result<(), Failure> {
-        // A message that the journal has is finished there.
-        if self.handle().pending_messages().await?.is_none()
-            && let Some(UnansweredTurn { messages, replaced }) = self.unanswered.take()
-        {
-            return self.turn(messages, replaced).await;
-        }
         let out = self.out.clone();
         let mut view = TurnDisplay::new(&out);
         let result = self.finish_pending(&mut view).await;
         if let Ok(None) = &result {
-            self.out.note("Every message has its answer.");
+            self.out.note("No message waits for an answer.");
         }
         self.end_turn(result.map(drop), &mut view).await
     }
@@ -138,10 +130,7 @@ impl Dialogue {
     ) -> Result<(), Failure> {
         self.is_stopped = matches!(result, Err(Failure::Interrupted));
         match result {
-            Ok(()) => {
-                self.unanswered = None;
-                self.history.clear();
-            }
+            Ok(()) => self.history.clear(),
             Err(Failure::Interrupted) => {
                 view.end_line();
                 self.handle().stop_attempts().await?;
@@ -160,14 +149,16 @@ impl Dialogue {
 
     /// Sends the last message again, or a different text: a turn that replaces the last one.
     pub(super) async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
+        let handle = self.handle();
         // The message that the user stopped, or that has no answer, is the last one.
-        let pending = self.handle().pending_messages().await?;
-        let unanswered = self.unanswered.take();
-        let replaced = unanswered.as_ref().and_then(|turn| turn.replaced);
-        // The first pending turn of a branch holds the history as well.
-        if let Some(open) = unanswered.map(|turn| turn.messages).or(pending) {
-            self.handle().abandon().await?;
-            let messages = text.map_or(open, |text| vec![Message::new(Role::User, text)]);
+        if let Some(mut messages) = handle.pending_messages().await? {
+            let replaced = handle.pending_settings().await?.and_then(|settings| settings.supersedes_from);
+            handle.abandon().await?;
+            // The first turn of a branch holds the history as well.
+            if messages.starts_with(&self.history) {
+                messages.drain(..self.history.len());
+            }
+            let messages = text.map_or(messages, |text| vec![Message::new(Role::User, text)]);
             return self.turn(messages, replaced).await;
         }
         let conversation = self.handle().conversation().await?;
