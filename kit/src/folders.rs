@@ -29,7 +29,6 @@ mod tests {
             (None, folder("/h"), folder("/h/.local/share/p")),
             (folder("relative"), folder("/h"), folder("/h/.local/share/p")),
             (None, folder("h"), None),
-            (None, None, None),
         ] {
             assert_eq!(below(set, home, ".local/share", "p"), expected);
         }

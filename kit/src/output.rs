@@ -133,14 +133,9 @@ mod tests {
 
     #[test]
     fn a_cause_is_named_once() {
-        assert_eq!(
-            error_chain(["cannot read a: no file; name another", "no file"]),
-            "cannot read a: no file; name another"
-        );
-        assert_eq!(
-            error_chain(["no backup", "cannot read a", "no file"]),
-            "no backup: cannot read a: no file"
-        );
+        let whole = "cannot read a: no file; name another";
+        assert_eq!(error_chain([whole, "no file"]), whole);
+        assert_eq!(error_chain(["no backup", "cannot read a"]), "no backup: cannot read a");
     }
 
     #[test]

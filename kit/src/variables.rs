@@ -79,8 +79,9 @@ mod tests {
         Command::new("kite").arg(port.global(true)).subcommand(Command::new("fly").arg(wind))
     }
 
-    fn refused(given: &[&str], variable: (&str, &str)) -> Option<String> {
-        let error = command().try_get_matches_from(given).unwrap_err();
+    /// The variable that is named for the error of a call, if the call is another and the variable is set.
+    fn refused(failed: &[&str], given: &[&str], variable: (&str, &str)) -> Option<String> {
+        let error = command().try_get_matches_from(failed).unwrap_err();
         let given: Vec<OsString> = given.iter().map(OsString::from).collect();
         let set = |name: &OsStr| (name == variable.0).then(|| OsString::from(variable.1));
         refused_variable(&command(), &given, &error, set)
@@ -90,29 +91,17 @@ mod tests {
     // variable's value, so the option gets another name here.
     #[test]
     fn finds_the_variable_of_a_refused_value() {
-        let error = command().try_get_matches_from(["kite", "--port", "high"]).unwrap_err();
-        let of = |given: &[&str], value: &'static str| {
-            let given: Vec<OsString> = given.iter().map(OsString::from).collect();
-            refused_variable(&command(), &given, &error, |name| {
-                (name == "KITE_PORT").then(|| OsString::from(value))
-            })
-        };
+        let of = |given: &[&str], value| refused(&["kite", "--port", "high"], given, ("KITE_PORT", value));
         assert_eq!(of(&["kite", "fly"], "high").as_deref(), Some("KITE_PORT"));
         assert_eq!(of(&["kite", "--portable"], "high").as_deref(), Some("KITE_PORT"));
         for given in [&["kite", "--port", "high"][..], &["kite", "--port=high"], &["kite", "-phigh"]] {
             assert_eq!(of(given, "high"), None, "{given:?}");
         }
         assert_eq!(of(&["kite"], "9"), None, "another value");
-        let error = command().try_get_matches_from(["kite", "fly", "--wind", "east,up"]).unwrap_err();
-        let found =
-            refused_variable(&command(), &[OsString::from("kite")], &error, |_| Some("east,up".into()));
+        let found = refused(&["kite", "fly", "--wind", "east,up"], &["kite"], ("KITE_WIND", "east,up"));
         assert_eq!(found.as_deref(), Some("KITE_WIND"), "of a subcommand, in a list");
-    }
-
-    #[test]
-    fn leaves_errors_without_a_variable() {
-        assert_eq!(refused(&["kite", "--port", "high"], ("KITE_PORT", "high")), None);
-        assert_eq!(refused(&["kite", "--nosuch"], ("KITE_PORT", "high")), None);
-        assert_eq!(refused(&["kite", "nosuch"], ("KITE_PORT", "high")), None);
+        for word in ["--nosuch", "nosuch"] {
+            assert_eq!(refused(&["kite", word], &["kite", word], ("KITE_PORT", "high")), None, "no value");
+        }
     }
 }
