@@ -42,7 +42,7 @@ fn fenced(engine: &NativeEngine, memory: &str) -> Result<(Prompt, bool)> {
         max_tokens: MEMORY_TOKENS,
     };
     let (system, new) = ([ChatMessage::new(Role::System, SYSTEM)], [ChatMessage::new(Role::User, QUESTION)]);
-    let count = |prompt: &Prompt| engine.count(prompt).map(|count| count.tokens);
+    let count = |prompt: &Prompt| engine.count(prompt);
     let window = fit_window(&system, &[], Some(&block), &new, PROMPT_TOKENS, count)?;
     Ok((window.prompt, window.memory_items_used == 1))
 }
@@ -65,7 +65,7 @@ fn prompt(way: &str, engine: &NativeEngine, memory: &str) -> Result<Option<Promp
 
 /// The answer; `None` if the prompt is longer than the context.
 async fn answer(engine: &NativeEngine, prompt: Prompt) -> Result<Option<String>> {
-    if engine.count(&prompt)?.tokens > PROMPT_TOKENS {
+    if engine.count(&prompt)? > PROMPT_TOKENS {
         return Ok(None);
     }
     let mut handle = engine.generate(GenerateJob::new(prompt, Sampling::default(), ANSWER_TOKENS))?;

@@ -12,11 +12,13 @@ pub mod proxied;
 pub(crate) mod set;
 mod tasks;
 
-use std::{borrow::Cow, fmt, future, iter};
+use std::{borrow::Cow, fmt, future};
 
-pub use baton_engine::batch::SessionKey;
+pub use baton_engine::batch::{Load, SessionKey};
 pub(crate) use baton_proto::node_record::ModelManifest;
-use baton_proto::{ErrorCode, ids::ModelId, limits::MODEL_MANIFEST_VERSION, tools::Definitions};
+use baton_proto::{
+    ErrorCode, ids::ModelId, limits::MODEL_MANIFEST_VERSION, tools::Definitions, wire::TokenLogprob,
+};
 pub use baton_proto::{receipt::EngineKind, turn::Sampling};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
@@ -25,7 +27,6 @@ use zeroize::Zeroizing;
 
 use crate::prompt::Prompt;
 pub use language::Constraint;
-pub(crate) use language::LogprobReport;
 pub(crate) use set::Hold;
 
 /// Events buffered between an engine and its reader. When full, the engine waits. The small capacity makes a
@@ -45,6 +46,23 @@ pub struct EngineInfo {
     pub context_tokens: u32,
     /// The manifest; `model_id` is its hash.
     pub manifest: ModelManifest,
+    /// Whether prompts may have tools.
+    pub takes_tools: bool,
+    /// Whether it reports log probabilities.
+    pub reports_logprobs: bool,
+}
+
+impl EngineInfo {
+    /// An engine without tools and log probabilities.
+    pub(crate) fn new(
+        name: impl Into<String>,
+        kind: EngineKind,
+        context_tokens: u32,
+        manifest: ModelManifest,
+    ) -> Self {
+        let (name, model_id) = (name.into(), manifest.model_id());
+        Self { name, model_id, kind, context_tokens, manifest, takes_tools: false, reports_logprobs: false }
+    }
 }
 
 /// The manifest of a model that is known only by name: all hashes are zero.
@@ -57,15 +75,6 @@ pub(crate) fn unseen(architecture: String) -> ModelManifest {
         template_hash: [0; 32],
         engine_revision: 0,
     }
-}
-
-/// A number of tokens, and whether it was counted or estimated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenCount {
-    /// Tokens.
-    pub tokens: u32,
-    /// `true` when the engine rendered and tokenised; `false` for a proxied backend's estimate.
-    pub exact: bool,
 }
 
 /// One answer to generate.
@@ -183,33 +192,6 @@ pub struct GenerateStats {
     pub(crate) prefill_ms: u64,
 }
 
-/// Load of an engine, and the memory that it uses. All zero if the engine does not report it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct EngineLoad {
-    /// Jobs in progress.
-    pub running: usize,
-    /// Waiting jobs.
-    pub waiting: usize,
-    /// Bytes of keys and values in use.
-    pub(crate) kv_bytes: usize,
-    /// The part of `kv_bytes` that is cached for next turns.
-    pub(crate) kept_bytes: usize,
-    /// Limit of `kv_bytes`.
-    pub kv_budget: usize,
-}
-
-impl iter::Sum for EngineLoad {
-    fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
-        loads.fold(Self::default(), |sum, load| Self {
-            running: sum.running + load.running,
-            waiting: sum.waiting + load.waiting,
-            kv_bytes: sum.kv_bytes + load.kv_bytes,
-            kept_bytes: sum.kept_bytes + load.kept_bytes,
-            kv_budget: sum.kv_budget + load.kv_budget,
-        })
-    }
-}
-
 /// Events of a job, in this order: `Started`, any number of `Token`, then exactly one `Done` or `Failed`. A
 /// job that is refused before its start reports only the last.
 #[derive(Clone, PartialEq)]
@@ -234,8 +216,9 @@ pub enum EngineEvent {
         ids: Vec<u32>,
         /// Their text; whole characters only, possibly empty.
         text: String,
-        /// Log probabilities of `ids`; empty unless the job requests them.
-        logprobs: Vec<LogprobReport>,
+        /// For each of `ids`, the token itself and the requested number of most likely tokens, most likely first. They
+        /// are conversation text.
+        logprobs: Vec<TokenLogprob>,
     },
     /// The answer is complete.
     Done {
@@ -251,20 +234,13 @@ pub enum EngineEvent {
 impl fmt::Debug for EngineEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Started { input_tokens } => {
-                f.debug_struct("Started").field("input_tokens", input_tokens).finish()
+            Self::Started { input_tokens } => write!(f, "Started({input_tokens})"),
+            Self::Resumed { text } => write!(f, "Resumed({} bytes)", text.len()),
+            Self::Token { index, ids, text, .. } => {
+                write!(f, "Token({index}: {} ids, {} bytes)", ids.len(), text.len())
             }
-            Self::Resumed { text } => f.debug_struct("Resumed").field("text_bytes", &text.len()).finish(),
-            Self::Token { index, ids, text, .. } => f
-                .debug_struct("Token")
-                .field("index", index)
-                .field("ids", &ids.len())
-                .field("text_bytes", &text.len())
-                .finish(),
-            Self::Done { finish, stats } => {
-                f.debug_struct("Done").field("finish", finish).field("stats", stats).finish()
-            }
-            Self::Failed(error) => f.debug_tuple("Failed").field(error).finish(),
+            Self::Done { finish, stats } => write!(f, "Done({finish:?}, {stats:?})"),
+            Self::Failed(error) => write!(f, "Failed({error:?})"),
         }
     }
 }
@@ -375,36 +351,21 @@ pub enum EngineError {
     /// The model's chat template does not support tools.
     #[error("the model's chat template does not know of tools")]
     ToolsUnsupported,
-    /// The tokenizer failed.
-    #[error("the tokenizer failed on the rendered prompt")]
-    Tokenizer,
-    /// The model's output was not finite.
-    #[error("the model produced no finite output")]
-    Numerics,
-    /// A computation inside the engine failed.
+    /// A computation inside the engine failed or panicked; the engine goes on with the next job.
     #[error("the engine failed: {reason}")]
     Compute {
-        /// The library's message (shapes and types only).
+        /// The message, with shapes and types only.
         reason: String,
     },
-    /// The job panicked; the engine goes on with the next.
-    #[error("the engine panicked on this job")]
-    Panicked,
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     ShutDown,
     /// The model is not in memory, and no turn holds it.
     #[error("the model is not in memory")]
     NotLoaded,
-    /// Turns of other models held the memory that this model needs.
-    #[error("there was no room in memory for the model for {seconds} s")]
+    /// Turns of other models held the memory that this model needs, or its load took too long.
+    #[error("there was no room in memory for the model, or it was not loaded, for {seconds} s")]
     NoRoom {
-        /// The wait, in seconds.
-        seconds: u64,
-    },
-    /// The model was still being loaded.
-    #[error("the model was not loaded after {seconds} s")]
-    LoadSlow {
         /// The wait, in seconds.
         seconds: u64,
     },
@@ -448,14 +409,6 @@ fn check_sampling(job: &GenerateJob) -> Result<(), EngineError> {
     }
 }
 
-/// Refuses grammars and log probabilities: echo and proxied engines support neither.
-fn refuse_extras(job: &GenerateJob) -> Result<(), EngineError> {
-    if job.constraint.is_some() {
-        return Err(EngineError::Unsupported { what: "schemas" });
-    }
-    refuse_logprobs(job)
-}
-
 /// Refuses requests for log probabilities.
 fn refuse_logprobs(job: &GenerateJob) -> Result<(), EngineError> {
     if job.sampling.logprobs > 0 {
@@ -473,27 +426,21 @@ pub trait Engine: Send + Sync {
     /// The engine's fixed properties.
     fn info(&self) -> &EngineInfo;
 
-    /// Whether prompts may have tools.
-    fn takes_tools(&self) -> bool {
-        false
-    }
-
     /// Loads the model if necessary, and keeps it in memory for as long as the returned value lives. A turn
     /// holds it before any call that needs the model. Waits, bounded; cancel safe.
     ///
     /// # Errors
-    /// [`EngineError::NoRoom`], [`EngineError::LoadSlow`], [`EngineError::LoadFailed`],
-    /// [`EngineError::ShutDown`].
+    /// [`EngineError::NoRoom`], [`EngineError::LoadFailed`], [`EngineError::ShutDown`].
     fn hold(&self) -> BoxFuture<'_, Result<Hold, EngineError>> {
         Box::pin(future::ready(Ok(Hold::none())))
     }
 
-    /// Tokens of `prompt` as this engine renders it. CPU-bound for a native engine (tens of milliseconds for
-    /// a full window): call it off the reactor.
+    /// Tokens of `prompt` as this engine renders it; a high estimate for a proxied engine. CPU-bound for a native
+    /// engine (tens of milliseconds for a full window): call it off the reactor.
     ///
     /// # Errors
-    /// [`EngineError::Template`] and [`EngineError::Tokenizer`] when it cannot be rendered.
-    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError>;
+    /// [`EngineError::Template`] and [`EngineError::Compute`] when it cannot be rendered.
+    fn count(&self, prompt: &Prompt) -> Result<u32, EngineError>;
 
     /// Prepares a constraint from a JSON schema of an unknown peer. CPU-bound (some milliseconds, at worst a
     /// second): call it off the reactor.
@@ -514,14 +461,9 @@ pub trait Engine: Send + Sync {
         Ok(None)
     }
 
-    /// Whether this engine reports log probabilities.
-    fn reports_logprobs(&self) -> bool {
-        false
-    }
-
-    /// The current load.
-    fn load(&self) -> EngineLoad {
-        EngineLoad::default()
+    /// The current load, all zero if the engine does not report it.
+    fn load(&self) -> Load {
+        Load::default()
     }
 
     /// Queues a job. Never blocks; rendering happens in the engine.

@@ -21,7 +21,7 @@ use baton_mesh::MeshStats;
 use baton_proto::ErrorCode;
 use parking_lot::Mutex;
 
-use crate::engine::EngineLoad;
+use crate::engine::Load;
 use exposition::{Exposition, Kind};
 use speed::Recent;
 pub(crate) use speed::Speed;
@@ -72,7 +72,7 @@ pub struct Snapshot {
     /// Whether the node takes turns.
     pub(crate) ready: bool,
     /// The engine's load.
-    pub(crate) engine: EngineLoad,
+    pub(crate) engine: Load,
 }
 
 /// Turns since the start.
@@ -187,12 +187,12 @@ impl Metrics {
         }
         let peers = [("known", now.peers_known as u64), ("connected", now.peers_connected as u64)];
         text.by(Kind::Gauge, ("peers", "Peers known and connected"), "state", &peers);
-        let EngineLoad { running, waiting, kv_bytes, kept_bytes, kv_budget } = now.engine;
+        let Load { running, waiting, kv_bytes, cached_bytes, kv_budget } = now.engine;
         let about = ("engine_jobs", "Answers being computed (running) and waiting in the engine now");
         text.by(Kind::Gauge, about, "state", &[("running", running as u64), ("waiting", waiting as u64)]);
         let about =
             ("engine_cache_bytes", "Keys and values: all (used), those kept for next turns, and the limit");
-        let bytes = [("used", kv_bytes as u64), ("kept", kept_bytes as u64), ("limit", kv_budget as u64)];
+        let bytes = [("used", kv_bytes as u64), ("kept", cached_bytes as u64), ("limit", kv_budget as u64)];
         text.by(Kind::Gauge, about, "bytes", &bytes);
         self.write_counts(&mut text);
         for (name, help, times) in [
@@ -277,7 +277,7 @@ mod tests {
             &Snapshot {
                 peers_connected: 3,
                 ready: true,
-                engine: EngineLoad { running: 4, kept_bytes: 5, ..EngineLoad::default() },
+                engine: Load { running: 4, cached_bytes: 5, ..Load::default() },
                 ..Snapshot::default()
             },
             Duration::from_secs(5),

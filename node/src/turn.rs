@@ -274,7 +274,7 @@ fn open(core: &Core, admitted: &AdmittedTurn) -> Result<DecryptedRequest, ErrorC
     match Definitions::pinned(&payload.system) {
         None => return Err(ErrorCode::PayloadRejected),
         // Another node may have a model with tools.
-        Some(Some(_)) if !admitted.engine.takes_tools() => return Err(ErrorCode::ModelUnavailable),
+        Some(Some(_)) if !admitted.engine.info().takes_tools => return Err(ErrorCode::ModelUnavailable),
         Some(_) => {}
     }
     let mut opened =

@@ -15,7 +15,7 @@ use baton_proto::node_record::ModelOffer;
 use crate::{
     admin::{ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus, network::Nat},
     config::Settings,
-    engine::Engine,
+    engine::{Engine, Load},
     identity::{Identity, peer_id},
     journal::Journal,
     metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
@@ -48,6 +48,17 @@ pub(super) fn model_info(offer: &ModelOffer) -> ModelInfo {
         engine: offer.engine.name().to_owned(),
         context_tokens: offer.context_tokens,
     }
+}
+
+/// The load of all engines together.
+fn load(engines: &[Arc<dyn Engine>]) -> Load {
+    engines.iter().map(|engine| engine.load()).fold(Load::default(), |sum, load| Load {
+        running: sum.running + load.running,
+        waiting: sum.waiting + load.waiting,
+        kv_bytes: sum.kv_bytes + load.kv_bytes,
+        cached_bytes: sum.cached_bytes + load.cached_bytes,
+        kv_budget: sum.kv_budget + load.kv_budget,
+    })
 }
 
 /// The data behind the admin port.
@@ -198,9 +209,7 @@ impl StatusSource for View {
             peers_connected: peers.connected,
             store_up: running.is_some_and(|node| node.store_answers()),
             ready: self.not_ready().is_empty(),
-            engine: running
-                .map(|node| node.engines.iter().map(|engine| engine.load()).sum())
-                .unwrap_or_default(),
+            engine: running.map(|node| load(&node.engines)).unwrap_or_default(),
         };
         self.metrics.render(&snapshot, self.started.elapsed())
     }

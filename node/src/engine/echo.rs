@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob,
-    GenerateStats, TokenCount, check_sampling, refuse_extras,
+    GenerateStats, check_sampling, refuse_logprobs,
     tasks::{JobRun, JobTasks},
     unseen,
 };
@@ -49,14 +49,7 @@ impl EchoEngine {
     /// An echo engine whose jobs run on `runtime`.
     #[must_use]
     pub fn new(config: &EchoConfig, runtime: Handle) -> Self {
-        let manifest = unseen("echo".into());
-        let info = EngineInfo {
-            name: "echo".into(),
-            model_id: manifest.model_id(),
-            kind: EngineKind::Echo,
-            context_tokens: config.context_tokens,
-            manifest,
-        };
+        let info = EngineInfo::new("echo", EngineKind::Echo, config.context_tokens, unseen("echo".into()));
         let jobs = JobTasks::new(runtime, config.queue_limit + 1);
         Self { info, delay: config.token_delay, turn: Arc::new(Semaphore::new(1)), jobs }
     }
@@ -89,13 +82,16 @@ impl Engine for EchoEngine {
         &self.info
     }
 
-    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
-        Ok(TokenCount { tokens: count_words(prompt), exact: true })
+    fn count(&self, prompt: &Prompt) -> Result<u32, EngineError> {
+        Ok(count_words(prompt))
     }
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         check_sampling(&job)?;
-        refuse_extras(&job)?;
+        refuse_logprobs(&job)?;
+        if job.constraint.is_some() {
+            return Err(EngineError::Unsupported { what: "schemas" });
+        }
         self.jobs.start(job, |events| EchoRun {
             context: self.info.context_tokens,
             delay: self.delay,

@@ -2,7 +2,8 @@
 //! the wire.
 
 use baton_engine::language::{
-    Call, Conversation, Grammar, Json, LanguageError, Logprob, Message, Role as Speaker, grammar, sampler,
+    Call, Conversation, Grammar, Json, LanguageError, Logprob, LogprobReport, Message, Role as Speaker,
+    grammar, sampler,
 };
 use baton_keys::contexts::{SAMPLER_RANDOMNESS, TOKENIZER};
 use baton_proto::{
@@ -10,7 +11,7 @@ use baton_proto::{
     tools::Json as ProtoJson,
     wire::{TokenBytes, TokenLogprob},
 };
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::{EngineError, Sampling, native::LoadError};
 use crate::prompt::{Prompt, Role, ToolMessage};
@@ -37,10 +38,7 @@ impl From<LanguageError> for EngineError {
             LanguageError::NoEndToken => Self::Unsupported { what: "a schema without an end token" },
             LanguageError::Schema { reason } => Self::Schema { reason },
             LanguageError::NoPrefix => Self::InvalidResume,
-            LanguageError::Numerics => Self::Numerics,
-            LanguageError::Library => Self::Panicked,
-            // Errors of files, which are read before an engine exists.
-            _ => Self::Tokenizer,
+            error => Self::Compute { reason: error.to_string() },
         }
     }
 }
@@ -51,7 +49,6 @@ impl From<LanguageError> for LoadError {
             LanguageError::Unknown { model, pre } => {
                 Self::Unsupported { what: format!("tokenizer {model} / {pre}") }
             }
-            LanguageError::Missing(key) => Self::Metadata { key: key.to_owned() },
             error => Self::Language(error),
         }
     }
@@ -133,27 +130,12 @@ impl std::fmt::Debug for Constraint {
     }
 }
 
-/// The report on one token: the token itself, then the most likely tokens, each with its bytes. It is
-/// conversation text.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct LogprobReport {
-    /// The token itself, then the requested number of most likely tokens, most likely first.
-    pub tokens: Vec<TokenLogprob>,
-}
-
-impl From<baton_engine::language::LogprobReport> for LogprobReport {
-    fn from(reported: baton_engine::language::LogprobReport) -> Self {
-        let token = |(one, bytes): (Logprob, Vec<u8>)| TokenLogprob {
-            token: one.token,
-            millinats: one.millinats,
-            bytes: TokenBytes(bytes),
-        };
-        Self { tokens: reported.tokens.into_iter().zip(reported.spelled).map(token).collect() }
-    }
-}
-
-impl Zeroize for LogprobReport {
-    fn zeroize(&mut self) {
-        self.tokens.zeroize();
-    }
+/// The report on one token: the token itself, then the most likely tokens, each with its bytes.
+pub(super) fn logprobs(report: LogprobReport) -> Vec<TokenLogprob> {
+    let token = |(one, bytes): (Logprob, Vec<u8>)| TokenLogprob {
+        token: one.token,
+        millinats: one.millinats,
+        bytes: TokenBytes(bytes),
+    };
+    report.tokens.into_iter().zip(report.spelled).map(token).collect()
 }

@@ -5,10 +5,11 @@
 //! [`EngineKind::Library`], and other nodes cannot check them.
 //!
 //! One thread renders and tokenises jobs (`native/prompt_queue.rs`). Another thread runs the model for all jobs,
-//! step by step (`baton_engine::batch`). Each job has its own text, grammar and sampler (`native/answer.rs`).
+//! step by step (`baton_engine::batch`). Each job has its own text, grammar and sampler (`native/choice.rs`).
 //! Conversation text leaves this module only as events.
 
 mod answer;
+mod batch_job;
 mod check;
 mod choice;
 mod prompt_queue;
@@ -41,8 +42,8 @@ use zeroize::Zeroizing;
 
 use self::prompt_queue::{CheckRequest, PromptQueue};
 use super::{
-    AnswerComparison, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, EngineLoad, FinishReason,
-    GenerateHandle, GenerateJob, GivenAnswer, ModelManifest, TokenCount, check_sampling,
+    AnswerComparison, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
+    GenerateJob, GivenAnswer, Load, ModelManifest, check_sampling,
     language::{Constraint, ConstraintKind, conversation},
     library,
 };
@@ -124,25 +125,11 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
-    /// The file exceeds this engine's limit.
-    #[error("the model file has {bytes} bytes, the limit is {limit}")]
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// The file is not a valid GGUF file.
+    /// The file is not a valid GGUF file, or exceeds this engine's limit.
     #[error("the model file is not a sound GGUF file: {reason}")]
     Format {
         /// The reader's message.
         reason: String,
-    },
-    /// A metadata field is missing or of the wrong type.
-    #[error("the model's metadata field {key} is missing or unusable")]
-    Metadata {
-        /// The field.
-        key: String,
     },
     /// The model needs a feature that this engine lacks; a proxied backend may run it.
     #[error("this engine does not support {what}; run the model behind a proxied backend")]
@@ -172,20 +159,15 @@ pub enum LoadError {
         /// The library's message.
         reason: String,
     },
-    /// The system has no memory for the weights.
-    #[error("there is no memory for the model")]
-    Memory(#[source] io::Error),
-    /// The engine's threads cannot be started.
-    #[error("cannot start the engine's threads")]
-    Thread(#[source] io::Error),
+    /// The system has no memory for the weights, or no thread for the engine.
+    #[error("there is no memory or no thread for the model")]
+    System(#[source] io::Error),
 }
 
 impl LoadError {
     fn of_gguf(path: &Path, error: GgufError) -> Self {
         match error {
             GgufError::Io(source) => Self::Read { path: path.to_owned(), source },
-            GgufError::Missing(key) => Self::Metadata { key },
-            GgufError::Kind { key, .. } => Self::Metadata { key },
             error @ GgufError::TensorType { .. } => Self::Unsupported { what: error.to_string() },
             error => Self::Format { reason: error.to_string() },
         }
@@ -201,8 +183,7 @@ impl LoadError {
             }
             ModelError::Config(ConfigError::Unsupported(what)) => Self::Unsupported { what },
             error @ ModelError::UnknownTensor(_) => Self::Unsupported { what: error.to_string() },
-            ModelError::Memory(source) => Self::Memory(source),
-            ModelError::Threads(source) => Self::Thread(source),
+            ModelError::Memory(source) | ModelError::Threads(source) => Self::System(source),
             error => Self::Format { reason: error.to_string() },
         }
     }
@@ -289,7 +270,8 @@ fn open(path: &Path) -> Result<GgufFile, LoadError> {
     let failed = |source| LoadError::Read { path: path.to_owned(), source };
     let bytes = fs::metadata(path).map_err(failed)?.len();
     if bytes > MAX_MODEL_BYTES {
-        return Err(LoadError::TooLarge { bytes, limit: MAX_MODEL_BYTES });
+        let reason = format!("it has {bytes} bytes, the limit is {MAX_MODEL_BYTES}");
+        return Err(LoadError::Format { reason });
     }
     GgufFile::open(path).map_err(|error| LoadError::of_gguf(path, error))
 }
@@ -297,7 +279,7 @@ fn open(path: &Path) -> Result<GgufFile, LoadError> {
 fn architecture(file: &GgufFile) -> Result<String, LoadError> {
     match file.header().get("general.architecture") {
         Some(Value::String(name)) => Ok(name.clone()),
-        _ => Err(LoadError::Metadata { key: "general.architecture".to_owned() }),
+        _ => Err(LoadError::Format { reason: "it names no architecture".to_owned() }),
     }
 }
 
@@ -364,11 +346,9 @@ impl NativeEngine {
         };
         drop(file);
         let info = EngineInfo {
-            name: config.name.clone(),
-            model_id: manifest.model_id(),
-            kind: model.kind(),
-            context_tokens: model.context_tokens(config)?,
-            manifest,
+            takes_tools: language.template().takes_tools(),
+            reports_logprobs: true,
+            ..EngineInfo::new(&config.name, model.kind(), model.context_tokens(config)?, manifest)
         };
         // Prepared now, because otherwise the first turn with a schema would wait for it. A model without an
         // end token has none.
@@ -384,12 +364,12 @@ impl NativeEngine {
             ..BatchOptions::default()
         };
         let name = format!("engine-{}", info.name);
-        let batcher = Arc::new(model.spawn(&name, options, config.kv_bytes).map_err(LoadError::Thread)?);
+        let batcher = Arc::new(model.spawn(&name, options, config.kv_bytes).map_err(LoadError::System)?);
         let context = info.context_tokens as usize;
         let limits =
             prompt_queue::Limits { present: slots + config.queue_limit, queue: config.queue_limit, context };
         let prompt_queue = PromptQueue::open(&info.name, limits, Arc::clone(&language), Arc::clone(&batcher));
-        Ok(Self { info, language, batcher, prompt_queue: prompt_queue.map_err(LoadError::Thread)? })
+        Ok(Self { info, language, batcher, prompt_queue: prompt_queue.map_err(LoadError::System)? })
     }
 
     fn submit(&self, job: GenerateJob, given: Option<CheckRequest>) -> Result<GenerateHandle, EngineError> {
@@ -403,7 +383,7 @@ impl NativeEngine {
     /// The token IDs of a prompt as this engine renders it, for tools and tests.
     ///
     /// # Errors
-    /// [`EngineError::Template`] and [`EngineError::Tokenizer`] when it cannot be rendered.
+    /// [`EngineError::Template`] and [`EngineError::Compute`] when it cannot be rendered.
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
         encode(&self.language, prompt)
     }
@@ -427,13 +407,8 @@ impl Engine for NativeEngine {
         &self.info
     }
 
-    fn takes_tools(&self) -> bool {
-        self.language.template().takes_tools()
-    }
-
-    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
-        let ids = encode(&self.language, prompt)?;
-        Ok(TokenCount { tokens: u32::try_from(ids.len()).map_err(|_| EngineError::Tokenizer)?, exact: true })
+    fn count(&self, prompt: &Prompt) -> Result<u32, EngineError> {
+        Ok(small(encode(&self.language, prompt)?.len()))
     }
 
     fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
@@ -467,19 +442,8 @@ impl Engine for NativeEngine {
         }
     }
 
-    fn reports_logprobs(&self) -> bool {
-        true
-    }
-
-    fn load(&self) -> EngineLoad {
-        let load = self.batcher.load();
-        EngineLoad {
-            running: load.running,
-            waiting: load.waiting,
-            kv_bytes: load.kv_bytes,
-            kept_bytes: load.cached_bytes,
-            kv_budget: load.kv_budget,
-        }
+    fn load(&self) -> Load {
+        self.batcher.load()
     }
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {

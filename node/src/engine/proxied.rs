@@ -26,7 +26,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob,
-    GenerateStats, TokenCount, check_sampling,
+    GenerateStats, check_sampling,
     language::{Constraint, ConstraintKind},
     refuse_logprobs,
     tasks::{JobRun, JobTasks, millis},
@@ -136,13 +136,9 @@ impl ProxiedEngine {
             .build()
             .map_err(ProxiedError::Client)?;
         let manifest = unseen(format!("proxied:{}", config.model));
-        let info = EngineInfo {
-            name: config.name.clone(),
-            model_id: manifest.model_id(),
-            kind: EngineKind::Proxied,
-            context_tokens: config.context_tokens,
-            manifest,
-        };
+        let info = EngineInfo::new(&config.name, EngineKind::Proxied, config.context_tokens, manifest);
+        // The server reports whether its model takes tools.
+        let info = EngineInfo { takes_tools: true, ..info };
         let backend =
             ProxiedBackend { client, url, model: config.model.clone(), idle_timeout: config.idle_timeout };
         Ok(Self { info, backend: Arc::new(backend), jobs: JobTasks::new(runtime, config.max_concurrent) })
@@ -162,13 +158,8 @@ impl Engine for ProxiedEngine {
         &self.info
     }
 
-    /// The server reports whether its model takes tools.
-    fn takes_tools(&self) -> bool {
-        true
-    }
-
-    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
-        Ok(TokenCount { tokens: estimate_tokens(prompt), exact: false })
+    fn count(&self, prompt: &Prompt) -> Result<u32, EngineError> {
+        Ok(estimate_tokens(prompt))
     }
 
     fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use super::{Engine, EngineError};
 pub(crate) use open::SetError;
 pub(crate) use open::open;
-use policy::{ClaimId, ClaimStatus, Policy, PolicyStep, Residency};
+use policy::{ClaimId, ClaimStatus, Policy, PolicyStep};
 
 /// How long a turn waits for its model before another node is the better choice: the time to read some
 /// gigabytes from a disk.
@@ -158,15 +158,6 @@ impl Claim<'_> {
             }
         }
     }
-
-    /// The error after the wait.
-    fn waited(&self) -> EngineError {
-        let seconds = self.shared.limits.wait.as_secs();
-        match self.shared.lock().policy.residency(self.model) {
-            Residency::Loading => EngineError::LoadSlow { seconds },
-            _ => EngineError::NoRoom { seconds },
-        }
-    }
 }
 
 impl Drop for Claim<'_> {
@@ -252,7 +243,8 @@ impl ModelSet {
 
     fn load(&self, model: usize) -> Result<Arc<dyn Engine>, EngineError> {
         let engine = catch_unwind(AssertUnwindSafe(&self.members[model].load));
-        let engine = engine.unwrap_or(Err(EngineError::Panicked))?;
+        let engine = engine
+            .unwrap_or_else(|_| Err(EngineError::Compute { reason: "its load panicked".to_owned() }))?;
         if engine.info().model_id != self.identities[model] {
             engine.shutdown();
             let reason = "its file is another model than at the start; restart the node".to_owned();
@@ -310,7 +302,7 @@ impl ModelSet {
             }
         };
         let granted = tokio::time::timeout(self.limits.wait, granted).await;
-        granted.unwrap_or_else(|_| Err(claim.waited()))
+        granted.unwrap_or_else(|_| Err(EngineError::NoRoom { seconds: self.limits.wait.as_secs() }))
     }
 
     /// The engine of a loaded model, with a hold on it.

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::{admission::AdmittedTurn, model, window::engine_refusal};
 use crate::{
     core::{limits::MAX_REPLY_BYTES, refusal::Refusal},
-    engine::Constraint,
+    engine::{Constraint, Engine, EngineError},
 };
 
 /// Schemas are compiled one at a time: a hostile schema takes at most one core of this machine.
@@ -39,7 +39,7 @@ pub(super) async fn prepare(
     ticket: &Arc<Ticket>,
     payload: &Payload,
 ) -> Result<Option<Constraint>, Refusal> {
-    if payload.sampling.logprobs > 0 && !admitted.engine.reports_logprobs() {
+    if payload.sampling.logprobs > 0 && !admitted.engine.info().reports_logprobs {
         return Err(rejected("this engine reports no log probabilities"));
     }
     if !reports_fit(admitted.auth.max_output_tokens, payload.sampling.logprobs) {
@@ -57,11 +57,8 @@ pub(super) async fn prepare(
     let turn = turn.map_err(|_| ErrorCode::Internal)?;
     let engine = admitted.engine.clone();
     let compiling = tokio::task::spawn_blocking(move || {
-        let constraint = match (&schema, &tools) {
-            (Some(schema), _) => engine.constrain(schema).map(Some),
-            (None, Some(tools)) => engine.constrain_calls(tools),
-            (None, None) => Ok(None),
-        };
+        let constraint =
+            constraint_of(engine.as_ref(), schema.as_deref().map(String::as_str), tools.as_ref());
         // An abandoned compilation still keeps others from compiling.
         drop((turn, hold));
         constraint
@@ -70,6 +67,19 @@ pub(super) async fn prepare(
         Err(_) => Err(rejected("the schema takes too long to compile")),
         Ok(Err(_)) => Err(ErrorCode::Internal.into()),
         Ok(Ok(constraint)) => constraint.map_err(|error| engine_refusal(&error)),
+    }
+}
+
+/// The constraint on an answer: by its schema, or by the tools of its prompt. CPU-bound.
+pub(super) fn constraint_of(
+    engine: &dyn Engine,
+    schema: Option<&str>,
+    tools: Option<&Definitions>,
+) -> Result<Option<Constraint>, EngineError> {
+    match (schema, tools) {
+        (Some(schema), _) => engine.constrain(schema).map(Some),
+        (None, Some(tools)) => engine.constrain_calls(tools),
+        (None, None) => Ok(None),
     }
 }
 

@@ -8,7 +8,7 @@ use baton_proto::{
     receipt::ProgressNote,
     record::{FinishReason, Record},
     tools::{Definitions, read_answer},
-    wire::ReplyEvent,
+    wire::{ReplyEvent, TokenLogprob},
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     core::{Core, pause::Step, refusal::Refusal},
-    engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats, LogprobReport},
+    engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats},
     prompt::Prompt,
 };
 
@@ -158,7 +158,6 @@ impl Listener<'_> {
                 }
                 EngineEvent::Token { .. } if cut => {}
                 EngineEvent::Token { index, ids, text, logprobs } => {
-                    let logprobs = Zeroizing::new(logprobs);
                     let text = Zeroizing::new(text);
                     if self.text.len() + text.len() > self.room {
                         // The record is full: the answer ends before this token.
@@ -166,7 +165,7 @@ impl Listener<'_> {
                         stop.cancel();
                         continue;
                     }
-                    self.take(index, ids, text, logprobs, events).await?;
+                    self.take(index, ids, text, Zeroizing::new(logprobs), events).await?;
                 }
                 EngineEvent::Done { finish, stats } => return Ok(self.finish(finish, stats, cut)?),
                 EngineEvent::Failed(error) => {
@@ -184,7 +183,7 @@ impl Listener<'_> {
         index: u32,
         ids: Vec<u32>,
         mut text: Zeroizing<String>,
-        mut logprobs: Zeroizing<Vec<LogprobReport>>,
+        mut logprobs: Zeroizing<Vec<TokenLogprob>>,
         events: &mut ReplyWriter,
     ) -> Result<(), ErrorCode> {
         self.first_token_at.get_or_insert_with(Instant::now);
@@ -196,7 +195,7 @@ impl Listener<'_> {
             index,
             ids,
             text: std::mem::take(&mut *text),
-            logprobs: logprobs.iter_mut().flat_map(|one| std::mem::take(&mut one.tokens)).collect(),
+            logprobs: std::mem::take(&mut *logprobs),
         })?;
         for (token_count, running_hash) in notes {
             let note = ProgressNote {

@@ -20,7 +20,7 @@ use baton_proto::{
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::{generate::with_calls, tally::Tally, window};
+use super::{constraint::constraint_of, generate::with_calls, tally::Tally, window};
 use crate::{
     engine::{self, Constraint, Engine, EngineError, EngineEvent, GenerateJob, GivenAnswer, SessionKey},
     prompt::{self, MemoryBlock, Prompt},
@@ -201,9 +201,12 @@ impl ReplayTask {
         engine: Arc<dyn Engine>,
     ) -> Result<Option<Constraint>, EngineError> {
         let (schema, prompt) = (self.schema.clone(), self.prompt.clone());
-        let compiling =
-            tokio::task::spawn_blocking(move || constraint_of(engine.as_ref(), schema.as_ref(), &prompt));
-        compiling.await.map_err(|_| EngineError::Panicked)?
+        let compiling = tokio::task::spawn_blocking(move || {
+            constraint_of(engine.as_ref(), schema.as_deref().map(String::as_str), prompt.tools())
+        });
+        compiling
+            .await
+            .map_err(|_| EngineError::Compute { reason: "a schema's compiler panicked".to_owned() })?
     }
 
     /// The job that checks the answer, whose tokens are given.
@@ -229,19 +232,6 @@ impl ReplayTask {
         let cache_key = Some(session);
         let job = GenerateJob::new(prompt, sampling, max_tokens);
         (GenerateJob { constraint, cache_key, cancel, ..job }, given)
-    }
-}
-
-/// The constraint on an answer: by its schema, or by the tools of its prompt.
-fn constraint_of(
-    engine: &dyn Engine,
-    schema: Option<&Zeroizing<String>>,
-    prompt: &Prompt,
-) -> Result<Option<Constraint>, EngineError> {
-    match (schema, prompt.tools()) {
-        (Some(schema), _) => engine.constrain(schema).map(Some),
-        (None, Some(tools)) => engine.constrain_calls(tools),
-        (None, None) => Ok(None),
     }
 }
 
@@ -296,7 +286,8 @@ pub async fn replay(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, E
 }
 
 async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
-    let constraint = constraint_of(engine, task.schema.as_ref(), &task.prompt)?;
+    let schema = task.schema.as_deref().map(String::as_str);
+    let constraint = constraint_of(engine, schema, task.prompt.tools())?;
     let stop = CancellationToken::new();
     let _stopped = stop.clone().drop_guard();
     let job = GenerateJob::new(task.prompt.clone(), task.sampling.clone(), task.max_tokens);

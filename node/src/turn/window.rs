@@ -84,7 +84,7 @@ fn fit(
     let payload = &opened.payload;
     let history = texts(turns, payload.kind, payload.supersedes_from);
     let memory = memory_block(opened);
-    let count = |prompt: &Prompt| engine.count(prompt).map(|count| count.tokens);
+    let count = |prompt: &Prompt| engine.count(prompt);
     let fit_into = |budget| {
         fit_window(&payload.system, &history, memory.as_ref(), &payload.messages, budget, count)
             .map_err(overflow)
@@ -148,8 +148,7 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         EngineError::Busy { .. }
         | EngineError::ShutDown
         | EngineError::NotLoaded
-        | EngineError::NoRoom { .. }
-        | EngineError::LoadSlow { .. } => ErrorCode::Busy,
+        | EngineError::NoRoom { .. } => ErrorCode::Busy,
         EngineError::ContextOverflow { .. } => ErrorCode::ContextOverflow,
         EngineError::InvalidSampling
         | EngineError::InvalidResume
@@ -163,10 +162,7 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         EngineError::BackendUnreachable
         | EngineError::BackendProtocol { .. }
         | EngineError::BackendTruncated
-        | EngineError::Tokenizer
-        | EngineError::Numerics
-        | EngineError::Compute { .. }
-        | EngineError::Panicked => ErrorCode::Internal,
+        | EngineError::Compute { .. } => ErrorCode::Internal,
     }
 }
 
@@ -204,8 +200,7 @@ fn count_memory(engine: &dyn Engine, fitted: &FittedWindow) -> Result<u32, Refus
     if fitted.memory_items_used == 0 {
         return Ok(0);
     }
-    let without =
-        engine.count(&fitted.prompt.without_memory()).map_err(|error| engine_refusal(&error))?.tokens;
+    let without = engine.count(&fitted.prompt.without_memory()).map_err(|error| engine_refusal(&error))?;
     Ok(fitted.tokens.saturating_sub(without))
 }
 

@@ -6,8 +6,8 @@ use std::{future::ready, sync::Arc};
 use baton_keys::secret::random_bytes;
 use baton_node::{
     engine::{
-        AnswerComparison, Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle,
-        GenerateJob, GivenAnswer, TokenCount,
+        AnswerComparison, Constraint, Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob,
+        GivenAnswer, Load,
     },
     prompt::{Prompt, Role},
 };
@@ -74,11 +74,7 @@ impl Engine for FalseEngine {
         &self.claimed
     }
 
-    fn takes_tools(&self) -> bool {
-        self.inner.takes_tools()
-    }
-
-    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
+    fn count(&self, prompt: &Prompt) -> Result<u32, EngineError> {
         self.inner.count(prompt)
     }
 
@@ -86,11 +82,7 @@ impl Engine for FalseEngine {
         self.inner.constrain(schema)
     }
 
-    fn reports_logprobs(&self) -> bool {
-        self.inner.reports_logprobs()
-    }
-
-    fn load(&self) -> EngineLoad {
+    fn load(&self) -> Load {
         self.inner.load()
     }
 

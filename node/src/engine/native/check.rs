@@ -1,16 +1,15 @@
 //! A given answer in the batch: compares each of its tokens with the one that the model chooses.
 
-use std::sync::Arc;
-
-use baton_engine::batch::{Choice, Chooser, Finish, Sink, Stats};
-use parking_lot::{Mutex, MutexGuard};
+use baton_engine::batch::{Choice, Finish, Stats};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use super::{answer::Outlet, choice::TokenChoice, small};
-use crate::engine::{
-    AnswerComparison, EngineError, FinishReason, GenerateStats, GivenAnswer, native::answer::outcome,
+use super::{
+    batch_job::{BatchJob, Outlet},
+    choice::TokenChoice,
+    small,
 };
+use crate::engine::{AnswerComparison, EngineError, FinishReason, GenerateStats, GivenAnswer};
 
 /// A check in progress.
 pub(super) struct CheckState {
@@ -28,7 +27,7 @@ pub(super) struct CheckState {
 }
 
 impl CheckState {
-    fn score(&mut self, tokens: &[u32], next: u32, logits: &[f32]) -> Result<(), EngineError> {
+    fn compare(&mut self, tokens: &[u32], next: u32, logits: &[f32]) -> Result<(), EngineError> {
         let position = self.choice.position(tokens);
         if position as usize == self.given.probe {
             self.logits = hash(logits);
@@ -105,53 +104,40 @@ fn hash(logits: &[f32]) -> [u8; 32] {
     hasher.finalize().into()
 }
 
-/// A check as the batch holds it: as its chooser, and as its sink.
-#[derive(Clone)]
-pub(super) struct SharedCheck(pub Arc<Mutex<CheckState>>);
-
-impl SharedCheck {
-    pub(super) fn check(&self) -> MutexGuard<'_, CheckState> {
-        self.0.lock()
+impl BatchJob for CheckState {
+    fn outlet(&mut self) -> &mut Outlet {
+        &mut self.outlet
     }
-}
 
-impl Chooser for SharedCheck {
     fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Choice {
-        let mut check = self.check();
-        if let Err(error) = check.end(tokens, logits) {
-            check.failed.get_or_insert(error);
+        if let Err(error) = self.end(tokens, logits) {
+            self.failed.get_or_insert(error);
         }
-        if check.failed.is_some() { Choice::Nothing } else { Choice::End }
+        if self.failed.is_some() { Choice::Nothing } else { Choice::End }
     }
 
     fn score(&mut self, tokens: &[u32], next: u32, logits: &[f32]) {
-        let mut check = self.check();
-        if let Err(error) = check.score(tokens, next, logits) {
-            check.failed.get_or_insert(error);
+        if let Err(error) = self.compare(tokens, next, logits) {
+            self.failed.get_or_insert(error);
         }
     }
-}
 
-impl Sink for SharedCheck {
-    fn room(&mut self) -> Option<usize> {
-        // It makes no tokens, so its reader is never slow.
-        (!self.check().outlet.is_cancelled()).then_some(usize::MAX)
+    /// It makes no tokens, so its reader is never slow.
+    fn room(&self) -> usize {
+        usize::MAX
     }
 
-    fn finished(self: Box<Self>, finish: Finish, stats: Stats) {
-        let mut check = self.check();
-        let failed = check.failed.take().map(Err);
-        let outcome = outcome(finish, failed, &check.outlet);
-        let read = check.choice.input + check.given.covered().len();
+    fn finish(&mut self, finish: Finish, stats: &Stats) {
+        let outcome = self.outlet.outcome(finish, self.failed.take().map(Err));
+        let read = self.choice.input + self.given.covered().len();
         let computed = small(read.saturating_sub(stats.cached_tokens));
-        let CheckState { differs_at, logits, .. } = *check;
-        let comparison = AnswerComparison { differs_at, logits, computed };
+        let comparison = AnswerComparison { differs_at: self.differs_at, logits: self.logits, computed };
         if outcome == Ok(FinishReason::Stop)
-            && let Some(result) = check.result.take()
+            && let Some(result) = self.result.take()
         {
             // Without a receiver, the check is abandoned.
             let _ = result.send(comparison);
         }
-        check.outlet.end(outcome, GenerateStats::default());
+        self.outlet.end(outcome, GenerateStats::default());
     }
 }

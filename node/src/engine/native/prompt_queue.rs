@@ -5,24 +5,24 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread::JoinHandle,
 };
 
 use baton_engine::{
-    batch::{BatchError, Batcher, Request},
+    batch::{Batcher, Request},
     language::{Grammar, Language, Sampler, StreamText, text::shown_text},
 };
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::{
-    answer::{AnswerState, Outlet, SharedAnswer},
-    check::{CheckState, SharedCheck},
+    answer::AnswerState,
+    batch_job::{BatchJob, Outlet, SharedJob},
+    check::CheckState,
     choice::TokenChoice,
     encode, small,
 };
@@ -43,44 +43,6 @@ pub(super) struct Limits {
     pub(crate) context: usize,
 }
 
-/// The permit of a job within the limit.
-pub(super) struct JobPermit {
-    present: Arc<AtomicUsize>,
-    limits: Limits,
-}
-
-impl JobPermit {
-    fn take(present: &Arc<AtomicUsize>, limits: Limits) -> Option<Self> {
-        let more = |count: usize| (count < limits.present).then_some(count + 1);
-        present.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self { present: Arc::clone(present), limits })
-    }
-
-    /// The engine error for a job that the batch refused or failed.
-    pub(super) fn error(&self, error: &BatchError) -> EngineError {
-        match error {
-            BatchError::Busy { .. } | BatchError::Stalled => EngineError::Busy { limit: self.limits.queue },
-            BatchError::TooLong { tokens, context } => {
-                EngineError::ContextOverflow { needed: small(*tokens), limit: small(*context) }
-            }
-            BatchError::Token { .. } => EngineError::InvalidResume,
-            BatchError::Panicked => EngineError::Panicked,
-            BatchError::ShutDown => EngineError::ShutDown,
-            BatchError::NoChoice => EngineError::Numerics,
-            BatchError::Empty
-            | BatchError::NeverFits { .. }
-            | BatchError::Step(_)
-            | BatchError::Model { .. } => EngineError::Compute { reason: error.to_string() },
-        }
-    }
-}
-
-impl Drop for JobPermit {
-    fn drop(&mut self) {
-        self.present.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// An answer to check, and the receiver of the result.
 pub(super) type CheckRequest = (GivenAnswer, oneshot::Sender<AnswerComparison>);
 
@@ -97,7 +59,7 @@ pub(super) struct PromptQueue {
     queue: Mutex<Option<Sender<QueuedJob>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
-    present: Arc<AtomicUsize>,
+    present: Arc<Semaphore>,
     limits: Limits,
 }
 
@@ -117,7 +79,7 @@ impl PromptQueue {
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
             stop,
-            present: Arc::default(),
+            present: Arc::new(Semaphore::new(limits.present)),
             limits,
         })
     }
@@ -130,12 +92,13 @@ impl PromptQueue {
     ) -> Result<GenerateHandle, EngineError> {
         let queue = self.queue.lock();
         let queue = queue.as_ref().ok_or(EngineError::ShutDown)?;
-        let permit = JobPermit::take(&self.present, self.limits);
-        let permit = permit.ok_or(EngineError::Busy { limit: self.limits.queue })?;
+        let queue_limit = self.limits.queue;
+        let permit = Arc::clone(&self.present).try_acquire_owned();
+        let permit = permit.map_err(|_| EngineError::Busy { limit: queue_limit })?;
         let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
         let last = events.clone().try_reserve_owned().expect("a new channel has room");
         let cancel = job.cancel.clone();
-        let outlet = Outlet { events, last: Some(last), cancel, permit };
+        let outlet = Outlet { events, last: Some(last), cancel, _permit: permit, queue_limit };
         queue.send(QueuedJob { job, given, outlet }).map_err(|_| EngineError::ShutDown)?;
         Ok(GenerateHandle { events: receiver })
     }
@@ -183,7 +146,7 @@ impl PromptWorker {
         }));
         let prepared = prepared.unwrap_or_else(|_| {
             tracing::error!("an engine job panicked");
-            Err(EngineError::Panicked)
+            Err(EngineError::Compute { reason: "it panicked on this job".to_owned() })
         });
         match prepared {
             Err(error) => outlet.end(Err(error), GenerateStats::default()),
@@ -285,9 +248,9 @@ impl PromptWorker {
     }
 
     fn hand_on_check(&self, job: &GenerateJob, ready: PreparedJob, given: CheckRequest, outlet: Outlet) {
-        let (prompt, max_tokens, choice) = self.choice(job, ready);
+        let (ids, max_tokens, choice) = self.choice(job, ready);
         let (given, result) = given;
-        let computable = prompt.len() - choice.input;
+        let computable = ids.len() - choice.input;
         let (resumed, before) = (given.resumed.min(computable), given.probe.min(computable));
         let shown = self.language.tokenizer().decode(given.tokens.get(..resumed).unwrap_or_default());
         let shown = Zeroizing::new(shown_text(&self.stops(job), &shown));
@@ -304,23 +267,10 @@ impl PromptWorker {
             given,
         };
         // Only the engine's choice of these tokens is not checked.
-        for (position, id) in prompt.iter().skip(check.choice.input).take(before).enumerate().skip(resumed) {
+        for (position, id) in ids.iter().skip(check.choice.input).take(before).enumerate().skip(resumed) {
             check.append(small(position), *id);
         }
-        let shared = SharedCheck(Arc::new(Mutex::new(check)));
-        let submitted = self.batcher.submit(Request {
-            session: job.cache_key.clone(),
-            prompt,
-            scored: computable - before,
-            max_tokens,
-            chooser: Box::new(shared.clone()),
-            sink: Box::new(shared.clone()),
-        });
-        if let Err(error) = submitted {
-            let mut check = shared.check();
-            let error = check.outlet.permit.error(&error);
-            check.outlet.end(Err(error), GenerateStats::default());
-        }
+        self.submit(job, (ids, computable - before, max_tokens), check);
     }
 
     fn hand_on(&self, job: &GenerateJob, ready: PreparedJob, outlet: Outlet) {
@@ -334,19 +284,27 @@ impl PromptWorker {
             output_tokens: 0,
             ended: None,
         };
-        let shared = SharedAnswer(Arc::new(Mutex::new(answer)));
+        self.submit(job, (ids, 0, max_tokens), answer);
+    }
+
+    /// Passes a job to the batch, with its prompt, the number of tokens to compare and the number to make.
+    fn submit(
+        &self,
+        job: &GenerateJob,
+        (prompt, scored, max_tokens): (Zeroizing<Vec<u32>>, usize, usize),
+        state: impl BatchJob + 'static,
+    ) {
+        let shared = SharedJob::new(state);
         let submitted = self.batcher.submit(Request {
             session: job.cache_key.clone(),
-            prompt: ids,
-            scored: 0,
+            prompt,
+            scored,
             max_tokens,
             chooser: Box::new(shared.clone()),
             sink: Box::new(shared.clone()),
         });
         if let Err(error) = submitted {
-            let mut answer = shared.answer();
-            let error = answer.outlet.permit.error(&error);
-            answer.outlet.end(Err(error), GenerateStats::default());
+            shared.refuse(&error);
         }
     }
 }

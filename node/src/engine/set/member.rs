@@ -3,70 +3,42 @@
 
 use std::sync::Arc;
 
-use baton_proto::{ids::ModelId, tools::Definitions};
+use baton_proto::tools::Definitions;
 use futures::future::{self, BoxFuture};
 
 use super::{Hold, ModelSet};
 use crate::{
     engine::{
-        AnswerComparison, Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle,
-        GenerateJob, GivenAnswer, TokenCount,
+        AnswerComparison, Constraint, Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob,
+        GivenAnswer, Load,
     },
     prompt::Prompt,
 };
-
-/// Properties of a model, known since its first load.
-pub(super) struct ModelProperties {
-    info: EngineInfo,
-    takes_tools: bool,
-    reports_logprobs: bool,
-}
-
-impl ModelProperties {
-    pub(super) fn of(engine: &dyn Engine) -> Self {
-        Self {
-            info: engine.info().clone(),
-            takes_tools: engine.takes_tools(),
-            reports_logprobs: engine.reports_logprobs(),
-        }
-    }
-
-    pub(super) fn model_id(&self) -> ModelId {
-        self.info.model_id
-    }
-}
 
 /// See the module. Shutting down one model shuts down the set.
 pub(super) struct SetEngine {
     shared: Arc<ModelSet>,
     model: usize,
-    offered: ModelProperties,
+    /// Known since its first load.
+    info: EngineInfo,
 }
 
 impl SetEngine {
-    pub(super) fn new(shared: &Arc<ModelSet>, model: usize, offered: ModelProperties) -> Self {
-        Self { shared: shared.clone(), model, offered }
+    pub(super) fn new(shared: &Arc<ModelSet>, model: usize, info: EngineInfo) -> Self {
+        Self { shared: shared.clone(), model, info }
     }
 }
 
 impl Engine for SetEngine {
     fn info(&self) -> &EngineInfo {
-        &self.offered.info
-    }
-
-    fn takes_tools(&self) -> bool {
-        self.offered.takes_tools
-    }
-
-    fn reports_logprobs(&self) -> bool {
-        self.offered.reports_logprobs
+        &self.info
     }
 
     fn hold(&self) -> BoxFuture<'_, Result<Hold, EngineError>> {
         Box::pin(self.shared.hold(self.model))
     }
 
-    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
+    fn count(&self, prompt: &Prompt) -> Result<u32, EngineError> {
         let (engine, _hold) = self.shared.pinned(self.model)?;
         engine.count(prompt)
     }
@@ -81,7 +53,7 @@ impl Engine for SetEngine {
         engine.constrain_calls(tools)
     }
 
-    fn load(&self) -> EngineLoad {
+    fn load(&self) -> Load {
         let engine = self.shared.lock().engines[self.model].clone();
         engine.map(|engine| engine.load()).unwrap_or_default()
     }

@@ -6,12 +6,8 @@ use std::{collections::HashMap, sync::Arc, thread};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use super::{
-    ClockMs, Member, ModelSet, SetLimits, SetObserver, SetState,
-    member::{ModelProperties, SetEngine},
-    policy::Policy,
-};
-use crate::engine::{Engine, EngineError};
+use super::{ClockMs, Member, ModelSet, SetLimits, SetObserver, SetState, member::SetEngine, policy::Policy};
+use crate::engine::{Engine, EngineError, EngineInfo};
 
 /// Why a set cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -76,16 +72,16 @@ pub(crate) fn open(
         for (index, member) in members.iter().enumerate().filter(|(index, _)| stays[*index] == keep) {
             let load = |error| SetError::Load { name: member.name.clone(), error };
             let engine = (member.load)().map_err(load)?;
-            let offered = ModelProperties::of(engine.as_ref());
+            let info = engine.info().clone();
             if !keep {
                 engine.shutdown();
             }
-            opened[index] = Some((offered, keep.then_some(engine)));
+            opened[index] = Some((info, keep.then_some(engine)));
         }
     }
-    let (offered, engines): (Vec<_>, Vec<_>) = opened.into_iter().flatten().unzip();
-    for (index, later) in offered.iter().enumerate() {
-        if let Some(first) = offered[..index].iter().position(|first| first.model_id() == later.model_id()) {
+    let (infos, engines): (Vec<_>, Vec<_>) = opened.into_iter().flatten().unzip();
+    for (index, later) in infos.iter().enumerate() {
+        if let Some(first) = infos[..index].iter().position(|first| first.model_id == later.model_id) {
             let (first, second) = (members[first].name.clone(), members[index].name.clone());
             return Err(SetError::Same { first, second });
         }
@@ -100,7 +96,7 @@ pub(crate) fn open(
     }
     let state = SetState { policy, engines, failures: HashMap::new(), working: 0, closed: false };
     let shared = Arc::new(ModelSet {
-        identities: offered.iter().map(ModelProperties::model_id).collect(),
+        identities: infos.iter().map(|info| info.model_id).collect(),
         members,
         state: Mutex::new(state),
         changed: watch::Sender::new(()),
@@ -117,12 +113,12 @@ pub(crate) fn open(
         *shared.idler.lock() = Some(idler);
     }
     shared.tell();
-    let engine = |(index, offered)| Arc::new(SetEngine::new(&shared, index, offered)) as Arc<dyn Engine>;
-    Ok(offered.into_iter().enumerate().map(engine).collect())
+    let engine = |(index, info)| Arc::new(SetEngine::new(&shared, index, info)) as Arc<dyn Engine>;
+    Ok(infos.into_iter().enumerate().map(engine).collect())
 }
 
 /// A model's properties, and its engine if it stays in memory.
-type OpenedModel = (ModelProperties, Option<Arc<dyn Engine>>);
+type OpenedModel = (EngineInfo, Option<Arc<dyn Engine>>);
 
 /// For each model, whether it fits beside the earlier ones that fit.
 fn stays(members: &[Member], budget: Option<u64>) -> Vec<bool> {

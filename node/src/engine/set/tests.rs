@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::*;
 use crate::{
-    engine::{EngineInfo, EngineKind, GenerateHandle, GenerateJob, TokenCount, unseen},
+    engine::{EngineInfo, EngineKind, GenerateHandle, GenerateJob, unseen},
     prompt::Prompt,
 };
 
@@ -29,14 +29,7 @@ struct Memory {
 
 impl Fake {
     fn load(name: &str, memory: &Arc<Memory>) -> Arc<dyn Engine> {
-        let manifest = unseen(name.to_owned());
-        let info = EngineInfo {
-            name: name.to_owned(),
-            model_id: manifest.model_id(),
-            kind: EngineKind::Echo,
-            context_tokens: 100,
-            manifest,
-        };
+        let info = EngineInfo::new(name, EngineKind::Echo, 100, unseen(name.to_owned()));
         let now = memory.models.fetch_add(1, SeqCst) + 1;
         memory.most.fetch_max(now, SeqCst);
         Arc::new(Self { info, memory: memory.clone(), closed: AtomicBool::new(false) })
@@ -48,9 +41,9 @@ impl Engine for Fake {
         &self.info
     }
 
-    fn count(&self, _prompt: &Prompt) -> Result<TokenCount, EngineError> {
+    fn count(&self, _prompt: &Prompt) -> Result<u32, EngineError> {
         assert!(!self.closed.load(SeqCst), "used after it was unloaded");
-        Ok(TokenCount { tokens: 7, exact: true })
+        Ok(7)
     }
 
     fn generate(&self, _job: GenerateJob) -> Result<GenerateHandle, EngineError> {
@@ -144,7 +137,7 @@ impl Bench {
 }
 
 fn count(engine: &Arc<dyn Engine>) -> Result<u32, EngineError> {
-    engine.count(&Prompt::new(Vec::new())).map(|count| count.tokens)
+    engine.count(&Prompt::new(Vec::new()))
 }
 
 #[tokio::test]

@@ -141,7 +141,7 @@ fn a_schema_that_cannot_be_used_is_refused_before_a_job() {
         let refused = engine().constrain(schema).unwrap_err();
         assert!(matches!(refused, EngineError::Schema { .. }), "{schema}: {refused:?}");
     }
-    assert!(engine().reports_logprobs());
+    assert!(engine().info().reports_logprobs);
 }
 
 #[tokio::test]

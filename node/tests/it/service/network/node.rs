@@ -14,7 +14,7 @@ use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Multiaddr, Networks};
 use baton_node::{
     engine::{
-        Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount,
+        Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob,
         echo::{EchoConfig, EchoEngine},
     },
     journal::{Journal, JournalLimits},
@@ -85,7 +85,7 @@ impl Engine for WatchedEngine {
         self.inner.info()
     }
 
-    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
+    fn count(&self, prompt: &Prompt) -> Result<u32, EngineError> {
         self.inner.count(prompt)
     }
 
