@@ -67,7 +67,8 @@ fn before_identity(address: &Multiaddr) -> Multiaddr {
 }
 
 /// The scope of the first part of a multiaddress; for a circuit, of its relay. `None` for a name.
-pub(crate) fn reach_of_address(address: &Multiaddr) -> Option<Reach> {
+#[must_use]
+pub fn reach_of_address(address: &Multiaddr) -> Option<Reach> {
     match address.iter().next()? {
         Protocol::Ip4(ip) => Some(reach_of(IpAddr::V4(ip))),
         Protocol::Ip6(ip) => Some(reach_of(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))),

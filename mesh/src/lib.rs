@@ -70,7 +70,7 @@ mod trial_dial;
 mod turn_protocol;
 mod turn_stream;
 
-pub use address_scope::Reach;
+pub use address_scope::{Reach, reach_of_address};
 pub use baton_limits::{IpNetwork, Networks, NotANetwork, Subnet};
 #[cfg(not(target_family = "wasm"))]
 pub use baton_webrtc::{Certificate as WebRtcCertificate, CertificateError as WebRtcCertificateError};

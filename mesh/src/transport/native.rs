@@ -3,21 +3,14 @@
 //! Those two are for browsers, and only accept: other programs have TCP and QUIC. WebRTC needs nothing else; a page from
 //! HTTPS opens a WebSocket only with TLS, which is the work of a proxy before it.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use baton_webrtc::Certificate as WebRtcCertificate;
 use libp2p::{
     Multiaddr, Transport as _,
     core::{
         muxing::StreamMuxerBox,
-        transport::{
-            DialOpts, ListenerId, OptionalTransport, TransportError, TransportEvent,
-            timeout::TransportTimeout,
-        },
+        transport::{OptionalTransport, timeout::TransportTimeout},
     },
     dns,
     identity::Keypair,
@@ -86,7 +79,7 @@ pub(crate) fn transport(
             direct_transport(tcp(), keypair)?.boxed()
         }
     };
-    let direct = ScopedTransport::new(direct, scope.clone());
+    let direct = ScopedTransport::new(direct, Some(scope.clone()));
     let websocket = websocket_transport(tcp(), keypair)?;
     let webrtc = config.webrtc_certificate.clone();
     let webrtc =
@@ -119,37 +112,8 @@ fn webrtc_transport(
 fn websocket_transport(tcp: GatedTransport, keypair: &Keypair) -> Result<Transport, MeshError> {
     let mut websocket = websocket::Config::new(tcp);
     websocket.set_max_data_size(MAX_WEBSOCKET_MESSAGE_BYTES);
-    let websocket = AcceptingTransport(secured(websocket, keypair)?);
+    let websocket = ScopedTransport::new(secured(websocket, keypair)?, None);
     Ok(TransportTimeout::with_ingoing_timeout(websocket, INBOUND_HANDSHAKE_TIMEOUT).boxed())
-}
-
-/// A transport that accepts connections and dials none.
-struct AcceptingTransport(Transport);
-
-impl libp2p::Transport for AcceptingTransport {
-    type Output = <Transport as libp2p::Transport>::Output;
-    type Error = <Transport as libp2p::Transport>::Error;
-    type ListenerUpgrade = <Transport as libp2p::Transport>::ListenerUpgrade;
-    type Dial = <Transport as libp2p::Transport>::Dial;
-
-    fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<Self::Error>> {
-        self.0.listen_on(id, address)
-    }
-
-    fn remove_listener(&mut self, id: ListenerId) -> bool {
-        self.0.remove_listener(id)
-    }
-
-    fn dial(&mut self, address: Multiaddr, _: DialOpts) -> Result<Self::Dial, TransportError<Self::Error>> {
-        Err(TransportError::MultiaddrNotSupported(address))
-    }
-
-    fn poll(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<TransportEvent<Self::ListenerUpgrade, Self::Error>> {
-        Pin::new(&mut self.0).poll(context)
-    }
 }
 
 fn direct_transport(

@@ -17,11 +17,12 @@ use crate::address_scope::DialScope;
 /// resolved only if a person named it, and may then point anywhere.
 pub(crate) struct ScopedTransport<T> {
     inner: T,
-    scope: Arc<DialScope>,
+    /// `None` allows no address: the transport only accepts.
+    scope: Option<Arc<DialScope>>,
 }
 
 impl<T> ScopedTransport<T> {
-    pub(crate) fn new(inner: T, scope: Arc<DialScope>) -> Self {
+    pub(crate) fn new(inner: T, scope: Option<Arc<DialScope>>) -> Self {
         Self { inner, scope }
     }
 }
@@ -41,7 +42,7 @@ impl<T: Transport + Unpin> Transport for ScopedTransport<T> {
     }
 
     fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<T::Dial, TransportError<T::Error>> {
-        if self.scope.allows(&address) {
+        if self.scope.as_ref().is_some_and(|scope| scope.allows(&address)) {
             self.inner.dial(address, options)
         } else {
             Err(TransportError::MultiaddrNotSupported(address))

@@ -128,12 +128,14 @@ async fn line(length: usize) -> Vec<Member> {
     members
 }
 
+async fn join(member: &Member) -> MeshHandle {
+    start(MeshConfig { bootstrap: member.mesh.bootstrap_addrs(), ..dialer("client") }).await.0
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_told_of_one_node_hears_of_all_and_opens_turns_with_any() {
     let mut members = line(4).await;
-    let mut config = dialer("client");
-    config.bootstrap = members[0].mesh.bootstrap_addrs();
-    let client = start(config).await.0;
+    let client = join(&members[0]).await;
     eventually("the client has all records", async || {
         for member in &members {
             member.announce().await;
@@ -150,9 +152,7 @@ async fn a_client_told_of_one_node_hears_of_all_and_opens_turns_with_any() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_found_by_its_identity_and_by_its_model_through_the_dht() {
     let mut members = line(3).await;
-    let mut config = dialer("client");
-    config.bootstrap = members[0].mesh.bootstrap_addrs();
-    let client = start(config).await.0;
+    let client = join(&members[0]).await;
     let far = members.pop().unwrap();
     let providers = eventually("somebody provides the model", async || {
         far.announce().await;
@@ -175,9 +175,7 @@ async fn one_who_joins_late_is_introduced_to_nodes_that_keep_silent() {
         (kept >= 6).then_some(())
     })
     .await;
-    let mut config = dialer("client");
-    config.bootstrap = members[0].mesh.bootstrap_addrs();
-    let client = start(config).await.0;
+    let client = join(&members[0]).await;
     let far = members[2].mesh.node_id();
     client
         .wait_for_peers(soon(), |peers| peers.iter().any(|peer| peer.node == far && peer.record.is_some()))
@@ -188,9 +186,7 @@ async fn one_who_joins_late_is_introduced_to_nodes_that_keep_silent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_dies_leaves_the_list_within_seconds() {
     let members = line(2).await;
-    let mut config = dialer("client");
-    config.bootstrap = members[0].mesh.bootstrap_addrs();
-    let client = start(config).await.0;
+    let client = join(&members[0]).await;
     let dead = &members[1];
     eventually("the client knows and meets both", async || {
         dead.announce().await;
@@ -212,13 +208,8 @@ async fn a_node_that_dies_leaves_the_list_within_seconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_are_found_by_others_and_the_newest_one_stays() {
     let members = line(4).await;
-    let join = async |index: usize| {
-        let mut config = dialer("client");
-        config.bootstrap = members[index].mesh.bootstrap_addrs();
-        start(config).await.0
-    };
-    let mesh = join(0).await;
-    let (first, second) = (DhtHeads::new(mesh.clone()), DhtHeads::new(join(3).await));
+    let mesh = join(&members[0]).await;
+    let (first, second) = (DhtHeads::new(mesh.clone()), DhtHeads::new(join(&members[3]).await));
     let root = SessionRoot::generate();
     let now = now_ms();
     let (old, new) = (head(&root, now), head(&root, now + 1));
