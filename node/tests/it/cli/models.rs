@@ -27,9 +27,9 @@ fn listed(home: &Path) -> Value {
 fn a_licence_is_shown_and_nothing_is_fetched_before_it_is_accepted() {
     let home = tempfile::tempdir().unwrap();
     // There is no terminal. No setting names an index, and there is no pip to ask, so nothing can be fetched.
+    let without = [("PATH", "/nowhere"), ("PIP_CONFIG_FILE", "/dev/null")];
     let pull = ["models", "pull", "gemma3-270m"];
-    let (code, said) =
-        failure(baton_node(home.path(), &pull).env("PATH", "/nowhere").env("PIP_CONFIG_FILE", "/dev/null"));
+    let (code, said) = failure(baton_node(home.path(), &pull).envs(without));
     assert_eq!(code, 2, "{said}");
     for part in ["Gemma Terms of Use", "https://ai.google.dev/gemma/terms", "--accept-licence"] {
         assert!(said.contains(part), "{part}: {said}");
@@ -37,15 +37,12 @@ fn a_licence_is_shown_and_nothing_is_fetched_before_it_is_accepted() {
     let note = home.path().join(".cache/baton/models/gemma-3-270m-q4_k_m.gguf.accepted.json");
     assert!(!note.exists());
     let accepting = [&pull[..], &["--accept-licence"]].concat();
-    let (code, said) = failure(
-        baton_node(home.path(), &accepting).env("PATH", "/nowhere").env("PIP_CONFIG_FILE", "/dev/null"),
-    );
+    let (code, said) = failure(baton_node(home.path(), &accepting).envs(without));
     assert!(code == 5 && said.contains("PIP_INDEX_URL"), "{said}");
     let noted: Value = serde_json::from_slice(&fs::read(&note).unwrap()).unwrap();
     assert_eq!(noted["licence"], "Gemma Terms of Use");
     // The second run does not request acceptance.
-    let (code, said) =
-        failure(baton_node(home.path(), &pull).env("PATH", "/nowhere").env("PIP_CONFIG_FILE", "/dev/null"));
+    let (code, said) = failure(baton_node(home.path(), &pull).envs(without));
     assert!(code == 5 && !said.contains("Full text"), "{said}");
 }
 
@@ -77,12 +74,6 @@ fn a_file_that_lies_is_refused_with_what_is_wrong() {
     let file = home.path().join("lie.gguf");
     let mut bytes = model();
     bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
-    for (content, part) in [(&bytes[..], "tensor count"), (b"not a model", "not a GGUF file"), (b"", "GGUF")]
-    {
-        fs::write(&file, content).unwrap();
-        let (code, said) = failure(&mut baton_node(home.path(), &["models", "add", file.to_str().unwrap()]));
-        assert!(code == 5 && said.contains("is no model that can be used") && said.contains(part), "{said}");
-    }
     // Neither can a node serve a sound file with a broken chat template, or with a tensor too few.
     let tiny = Shape { layers: 1, ..Shape::new("llama", &[DType::F32]) };
     let mut broken = tiny.writer();
@@ -93,7 +84,13 @@ fn a_file_that_lies_is_refused_with_what_is_wrong() {
     let short = short.finish();
     let name = short.windows(19).position(|part| part == b"blk.1.ffn_up.weight").unwrap();
     let short = [&short[..name], b"blk.1.ffn_xx.weight", &short[name + 19..]].concat();
-    for (content, part) in [(broken.finish(), "template"), (short, "blk.1.ffn_up.weight")] {
+    for (content, part) in [
+        (&bytes[..], "tensor count"),
+        (b"not a model", "not a GGUF file"),
+        (b"", "GGUF"),
+        (&broken.finish(), "template"),
+        (&short, "blk.1.ffn_up.weight"),
+    ] {
         fs::write(&file, content).unwrap();
         let (code, said) = failure(&mut baton_node(home.path(), &["models", "add", file.to_str().unwrap()]));
         assert!(code == 5 && said.contains("is no model that can be used") && said.contains(part), "{said}");

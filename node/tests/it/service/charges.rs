@@ -8,7 +8,7 @@ use baton_proto::{
     check::CheckOrder,
     receipt::Receipt,
     turn::{CheckInput, Payload, ResumePrefix, Sampling, TurnAuth},
-    wire::{ClientFrame, NodeFrame, ReplyEvent},
+    wire::ClientFrame,
 };
 use proptest::prelude::*;
 use tempfile::tempdir;
@@ -17,7 +17,7 @@ use super::{
     fairness::{counting, granted, run_under, trusting},
     network::{
         World,
-        client::{Changes, Client, PreparedTurn, Session, next_frame},
+        client::{Changes, Client, PreparedTurn, ReplyReader, Session, next_frame},
         node::{Setup, TestNode},
         store::MemoryStore,
         world,
@@ -63,23 +63,16 @@ async fn cut(
     after: u32,
 ) -> Result<u32, ErrorCode> {
     let mut stream = client.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
-    let (mut tokens, mut opener) = (0, None);
-    while tokens < after {
-        match next_frame(&mut stream).await {
-            Some(NodeFrame::Accepted { nonce }) => {
-                opener = Some(prepared.secret.reply_opener(&nonce, &prepared.auth.auth_hash().0));
-            }
-            Some(NodeFrame::Chunk(sealed)) => {
-                let (event, _) = opener.as_mut().unwrap().open(&sealed).unwrap();
-                if let ReplyEvent::Tokens { ids, .. } = ReplyEvent::from_chunk(&event).unwrap() {
-                    tokens += u32::try_from(ids.len()).unwrap();
-                }
-            }
-            Some(NodeFrame::Refused { code, .. }) => return Err(code),
-            _ => break,
+    let mut reader = ReplyReader::default();
+    while reader.reply.ids().len() < after as usize
+        && let Some(frame) = next_frame(&mut stream).await
+    {
+        reader.take(prepared, frame);
+        if let Some((code, _)) = reader.reply.refused {
+            return Err(code);
         }
     }
-    Ok(tokens)
+    Ok(u32::try_from(reader.reply.ids().len()).unwrap())
 }
 
 /// The ways in which a turn can end.

@@ -253,29 +253,19 @@ async fn status_is_for_the_session_alone_and_for_this_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refuses_a_window_that_does_not_end_at_the_signed_head() {
-    let mut world = world(Setup::default()).await;
-    for text in ["one", "two"] {
-        world.client.turn(&world.node, &mut world.session, text).await;
-    }
-    let other_head = auth(|auth| auth.prev_link = LinkHash([9; 32]));
-    world.check(other_head, ErrorCode::HeadMismatch).await;
-    let skipped = auth(|auth| auth.seq += 1);
-    let prepared = world.session.prepare(&world.node, "hello", skipped);
-    // The payload was sealed for another seq, so it does not open.
-    world.check_prepared(&prepared, ErrorCode::PayloadRejected).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stale_or_missing_head_record_is_not_taken_for_the_head() {
+async fn only_the_signed_head_is_gone_on_from() {
     use baton_proto::store::HeadIndex as _;
     let mut world = world(Setup::default()).await;
     world.client.turn(&world.node, &mut world.session, "one").await;
+    // A head record that is missing, and one that is stale.
     let no_locator = || Changes { no_locator: true, ..Changes::default() };
     world.check(no_locator(), ErrorCode::BlobUnavailable).await;
     world.store.publish(world.session.head()).await.unwrap();
     world.client.turn(&world.node, &mut world.session, "two").await;
     world.check(no_locator(), ErrorCode::HeadMismatch).await;
+    world.check(auth(|auth| auth.prev_link = LinkHash([9; 32])), ErrorCode::HeadMismatch).await;
+    // The payload was sealed for another seq, so it does not open.
+    world.check(auth(|auth| auth.seq += 1), ErrorCode::PayloadRejected).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,9 +279,7 @@ async fn refuses_text_that_exceeds_the_context() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_a_turn_that_its_price_cap_does_not_cover() {
     let mut setup = Setup::default();
-    let probe = world(Setup::default()).await;
-    setup.limits.prices.insert(probe.node.model, Price { input: 1_000_000, output: 1_000_000 });
-    probe.node.stop().await;
+    setup.limits.price = Price { input: 1_000_000, output: 1_000_000 };
     let mut world = world(setup).await;
     world.check(auth(|auth| auth.max_price = 1000), ErrorCode::QuotaExceeded).await;
     // Two words of system text, five of the message, and two of the answer, which is cut there.
