@@ -20,6 +20,7 @@ mod status;
 mod time;
 
 use std::{
+    fmt::Display,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -333,6 +334,11 @@ pub(crate) fn command() -> clap::Command {
         .mut_subcommand("config", RunLike::describe)
 }
 
+/// Prints a result: as JSON, or in words.
+fn say_result(json: bool, value: serde_json::Value, words: impl Display) {
+    if json { say(value) } else { say(words) }
+}
+
 /// The matches of the innermost subcommand.
 fn innermost(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
@@ -357,7 +363,7 @@ pub fn main() -> ExitCode {
         Command::Earnings(args) => earnings::run(args),
         Command::Grants(args) => grants::run(args),
     };
-    match result.and_then(|()| output::check().map_err(|error| Failure::new(Exit::Failure, error))) {
+    match result.and_then(|()| Ok(output::check()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // If even standard error is closed, the exit code alone reports the failure.

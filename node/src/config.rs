@@ -129,6 +129,11 @@ impl Settings {
         MeshLimits { max_connections_in: self.max_connections(), ..MeshLimits::default() }
     }
 
+    /// Turns that may wait for a slot; further turns are refused as busy.
+    pub(crate) fn queue(&self) -> u32 {
+        (2 * self.slots()).max(16)
+    }
+
     /// Bytes of cached blobs in memory.
     pub(crate) fn cache_bytes(&self) -> usize {
         (self.cache_mb() as usize).saturating_mul(1 << 20)

@@ -20,7 +20,7 @@ pub(crate) mod reply;
 pub(crate) mod running;
 pub(crate) mod storing;
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use baton_keys::{
     SecretSigningKey,
@@ -46,7 +46,7 @@ use crate::{
 };
 use accounts::Accounts;
 use cache::BlobCache;
-use embedding::Embedding;
+use embedding::{Embedding, EmbeddingModel};
 use limits::ServiceLimits;
 use pause::PausePoints;
 use quotas::Quotas;
@@ -106,19 +106,37 @@ impl std::fmt::Debug for LogKey {
     }
 }
 
-/// State shared by all tasks of the service.
+/// The dependencies of a service.
+pub struct ServiceDeps {
+    /// The models served here.
+    pub engines: Vec<Arc<dyn Engine>>,
+    /// The blob store.
+    pub store: Arc<dyn BlobStore>,
+    /// Head index for requests without a locator.
+    pub heads: Option<Arc<dyn HeadIndex>>,
+    /// The node's keys.
+    pub identity: Arc<dyn NodeIdentity>,
+    /// The journal of promises and signatures.
+    pub journal: Journal,
+    /// The limits.
+    pub limits: ServiceLimits,
+    /// The wall clock.
+    pub clock: ClockMs,
+    /// Receiver of counts.
+    pub observer: Arc<dyn ServiceObserver>,
+    /// The mesh, for blobs that the store does not have yet.
+    pub peers: Option<MeshHandle>,
+    /// Key of session pseudonyms in logs.
+    pub log_key: LogKey,
+    /// Pause points of a turn, for tests that kill the process.
+    pub pause: PausePoints,
+    /// The embedding model, if embeddings are offered.
+    pub embeddings: Option<EmbeddingModel>,
+}
+
+/// State shared by all tasks of the service: its dependencies, and what they do.
 pub(crate) struct Core {
-    pub(crate) engines: Vec<Arc<dyn Engine>>,
-    pub(crate) store: Arc<dyn BlobStore>,
-    pub(crate) heads: Option<Arc<dyn HeadIndex>>,
-    pub(crate) identity: Arc<dyn NodeIdentity>,
-    pub(crate) journal: Journal,
-    pub(crate) limits: ServiceLimits,
-    pub(crate) clock: ClockMs,
-    pub(crate) observer: Arc<dyn ServiceObserver>,
-    pub(crate) peers: Option<MeshHandle>,
-    pub(crate) log_key: LogKey,
-    pub(crate) pause: PausePoints,
+    pub(crate) deps: ServiceDeps,
     /// This node's ID.
     pub(crate) node: NodeId,
     /// Rates and bans, and memory for large frames.
@@ -145,6 +163,14 @@ pub(crate) struct Core {
     /// Ends every substream now.
     pub(crate) closing: CancellationToken,
     pub(crate) panicked: CancellationToken,
+}
+
+impl Deref for Core {
+    type Target = ServiceDeps;
+
+    fn deref(&self) -> &ServiceDeps {
+        &self.deps
+    }
 }
 
 impl Core {

@@ -25,11 +25,7 @@ use baton_proto::{
     store::{BlobStore, HeadIndex},
 };
 use baton_walrus_client::{HttpStore, http_store::RetryPolicy};
-use tokio::{
-    net::TcpListener,
-    runtime,
-    task::{JoinHandle, JoinSet},
-};
+use tokio::{net::TcpListener, runtime, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -37,7 +33,7 @@ use crate::{
     config::{AdminSetting, HeadsSetting, Settings},
     engine::Engine,
     failure::{Exit, Failure},
-    identity::{Identity, IdentityError, Profile, load_node_key, peer_id},
+    identity::{Identity, Profile, load_node_key, peer_id},
     journal::Journal,
     ledger::{LEDGER_FOLDER, Ledger},
     metrics::{Metrics, WatchedStore},
@@ -63,12 +59,10 @@ const RUNTIME_GRACE: Duration = Duration::from_millis(500);
 /// [`Failure`], with the exit code of its kind.
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     engines::limit_threads(&settings)?;
-    let pause_at = settings.pause_at.as_deref().map(events::parse_step).transpose()?;
-    let home = DataDir::open_or_prepare(&settings).map_err(data_dir::DataDirError::into_failure)?;
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
+    let home = DataDir::open_or_prepare(&settings)?;
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let events = EventPrinter::new(settings.json());
-    let pause = pause_at.map_or_else(PausePoints::default, |step| events.pause_at(step));
+    let pause = settings.pause_at.map_or_else(PausePoints::default, |step| events.pause_at(step));
     let result = runtime.block_on(Box::pin(live(settings, home, pause, events)));
     runtime.shutdown_timeout(RUNTIME_GRACE);
     result
@@ -80,31 +74,28 @@ async fn live(
     pause: PausePoints,
     events: EventPrinter,
 ) -> Result<(), Failure> {
-    let mut signals = StopSignals::listen().map_err(|error| Failure::new(Exit::Failure, error))?;
-    let key = load_node_key(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
+    let mut signals = StopSignals::listen()?;
+    let key = load_node_key(home.path())?;
     let metrics = Arc::new(Metrics::new(settings.slots(), settings.queue()));
-    let view = Arc::new(View::new(&settings, key.node_id(), metrics.clone()));
+    let view = Arc::new(View::new(settings.clone(), key.node_id(), metrics.clone()));
     let admin = AdminPort::open(settings.admin(), view.clone()).await?;
     if let Some(admin) = &admin {
         home.note_admin(admin.address);
     }
     tracing::info!(node = %key.node_id(), data_dir = %home.path().display(), "starting");
 
-    let engines = tokio::select! {
-        engines = engines::load(&settings, metrics.clone()) => engines?,
+    let loading = async {
+        let engines = engines::load(&settings, metrics.clone()).await?;
+        Ok::<_, Failure>((engines, engines::load_embeddings(&settings).await?))
+    };
+    let models = tokio::select! {
+        models = loading => models?,
         () = signals.next() => {
             events.stopped();
             return Ok(());
         }
     };
-    let embeddings = tokio::select! {
-        embeddings = engines::load_embeddings(&settings) => embeddings?,
-        () = signals.next() => {
-            events.stopped();
-            return Ok(());
-        }
-    };
-    let node = Box::pin(Node::start(&settings, &home, (engines, embeddings), metrics, pause)).await?;
+    let node = Box::pin(Node::start(&settings, &home, models, metrics, pause)).await?;
     view.running(node.running.clone());
     events.ready(&node.running, admin.as_ref().map(|admin| admin.address));
     let running = &node.running;
@@ -161,14 +152,15 @@ impl Node {
             heads,
             identity: identity.clone(),
             journal: journal.clone(),
-            limits: service_limits(settings, &engines),
+            limits: service_limits(settings),
             clock,
             observer: metrics,
             peers: Some(mesh.clone()),
             log_key: LogKey::random(),
             pause,
+            embeddings,
         };
-        let service = NodeService::offering(deps, embeddings);
+        let service = NodeService::new(deps);
         let models = offers.iter().map(view::model_info).collect();
         let peer_id = peer_id(identity.node_id());
         let running =
@@ -181,11 +173,11 @@ impl Node {
         let Self { running, service, incoming, engines } = self;
         let stop = CancellationToken::new();
         let mut service = tokio::spawn(service.run(incoming, stop.clone()));
-        let mut upkeep = upkeep::spawn(&running, settings.external(), &stop);
+        let mut upkeep = tokio::spawn(upkeep::run(running.clone(), settings.external(), stop.clone()));
         let early = tokio::select! {
             result = &mut service => Some(service_result(result)),
             exit = running.mesh.closed() => Some(Err(mesh_ended(&exit))),
-            Some(Err(error)) = upkeep.join_next() => Some(Err(Failure::new(Exit::Failure, error))),
+            Err(error) = &mut upkeep => Some(Err(error.into())),
             () = signals.next() => None,
         };
         let result = match early {
@@ -220,19 +212,20 @@ async fn drain(
     }
 }
 
-async fn close(mesh: &MeshHandle, engines: Vec<Arc<dyn Engine>>, mut upkeep: JoinSet<()>) {
+async fn close(mesh: &MeshHandle, engines: Vec<Arc<dyn Engine>>, upkeep: JoinHandle<()>) {
     mesh.shutdown().await;
-    while upkeep.join_next().await.is_some() {}
+    // After a panic it was joined above.
+    if !upkeep.is_finished() {
+        let _ = upkeep.await;
+    }
     // Blocks until the engines' threads end: within a token, or after a model load in progress.
     let _ = tokio::task::spawn_blocking(move || engines.iter().for_each(|engine| engine.shutdown())).await;
 }
 
 fn service_result(result: Result<Result<(), ServiceError>, tokio::task::JoinError>) -> Result<(), Failure> {
-    match result {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error @ ServiceError::Journal(_))) => Err(Failure::new(Exit::Storage, error)),
-        Ok(Err(error)) => Err(Failure::new(Exit::Failure, error)),
-        Err(error) => Err(Failure::new(Exit::Failure, error)),
+    match result? {
+        Err(ServiceError::Journal(error)) => Err(error.into()),
+        ended => Ok(ended?),
     }
 }
 
@@ -252,10 +245,8 @@ async fn open_state(
     let profile = profile(settings, offers);
     let (folder, limits) = (home.path().to_owned(), settings.journal_limits());
     let opened = tokio::task::spawn_blocking(move || {
-        let identity = Identity::open(&folder, profile, clock.clone())
-            .map_err(|error: IdentityError| Failure::new(Exit::Storage, error))?;
-        let journal = Journal::open(&folder.join(JOURNAL_FOLDER), limits, clock());
-        let journal = journal.map_err(|error| Failure::new(Exit::Storage, error))?;
+        let identity = Identity::open(&folder, profile, clock.clone())?;
+        let journal = Journal::open(&folder.join(JOURNAL_FOLDER), limits, clock())?;
         let receipts = folder.join(LEDGER_FOLDER);
         let ledger = Ledger::open(&receipts).map_err(|error| {
             let text = format!("cannot use the folder of receipts {}: {error}", receipts.display());
@@ -264,7 +255,7 @@ async fn open_state(
         tell_damage(&journal, &ledger);
         Ok((identity, journal.with_ledger(ledger)))
     });
-    opened.await.map_err(|error| Failure::new(Exit::Failure, error))?
+    opened.await?
 }
 
 /// Logs which files of the node are damaged.
@@ -311,9 +302,7 @@ fn storage_offer(settings: &Settings) -> StorageOffer {
     }
 }
 
-pub(crate) fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLimits {
-    let price = Price { input: settings.input_price(), output: settings.output_price() };
-    let defaults = ServiceLimits::default();
+pub(crate) fn service_limits(settings: &Settings) -> ServiceLimits {
     ServiceLimits {
         slots: settings.slots() as usize,
         queue: settings.queue() as usize,
@@ -328,10 +317,10 @@ pub(crate) fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -
             revoked: settings.grants_revoked(),
         },
         storage: storage_offer(settings),
-        prices: engines.iter().map(|engine| (engine.info().model_id, price)).collect(),
+        price: Price { input: settings.input_price(), output: settings.output_price() },
         drain_grace: Duration::from_secs(settings.drain_seconds().into()),
         cache_bytes: settings.cache_bytes(),
-        ..defaults
+        ..ServiceLimits::default()
     }
 }
 
@@ -420,10 +409,6 @@ impl AdminPort {
 
     async fn close(self) -> Result<(), Failure> {
         self.stop.cancel();
-        match self.task.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Failure::new(Exit::Failure, error)),
-            Err(error) => Err(Failure::new(Exit::Failure, error)),
-        }
+        Ok(self.task.await??)
     }
 }

@@ -1,6 +1,10 @@
 //! Failures of the program's commands, with their exit codes.
 
-use crate::config::ConfigError;
+use std::any::TypeId;
+
+use baton_keys::files::KeyFileError;
+
+use crate::{config::ConfigError, identity::IdentityError, journal::JournalError};
 
 /// Why the process ends, as its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +62,16 @@ impl std::fmt::Display for Failure {
     }
 }
 
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Self {
-        Self::new(Exit::Usage, error)
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for Failure {
+    /// The exit code follows from the error's type. An error that means several codes has no place here.
+    fn from(error: E) -> Self {
+        let is_storage =
+            [TypeId::of::<KeyFileError>(), TypeId::of::<IdentityError>(), TypeId::of::<JournalError>()];
+        let exit = match TypeId::of::<E>() {
+            config if config == TypeId::of::<ConfigError>() => Exit::Usage,
+            other if is_storage.contains(&other) => Exit::Storage,
+            _ => Exit::Failure,
+        };
+        Self::new(exit, error)
     }
 }

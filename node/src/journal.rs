@@ -207,7 +207,11 @@ impl TurnEntry {
 
 /// A handle on the journal; clones share it.
 #[derive(Clone)]
-pub struct Journal(Arc<Trees>);
+pub struct Journal {
+    trees: Arc<Trees>,
+    /// The ledger for acknowledged receipts.
+    ledger: Option<Arc<Ledger>>,
+}
 
 impl std::fmt::Debug for Journal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -224,32 +228,31 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub fn open(folder: &Path, limits: JournalLimits, now_ms: u64) -> Result<Self, JournalError> {
-        Trees::open(folder, limits, now_ms).map(Arc::new).map(Self)
+        Ok(Self { trees: Arc::new(Trees::open(folder, limits, now_ms)?), ledger: None })
     }
 
     /// Damage found at opening. The caller reports it to the operator.
     #[must_use]
     pub fn damage(&self) -> Option<&JournalDamage> {
-        self.0.damage()
+        self.trees.damage()
     }
 
-    /// Stores the receipts of acknowledged turns in a ledger from now on. Only the first call has an effect.
+    /// The same journal, which also stores the receipts of acknowledged turns in a ledger.
     #[must_use]
     pub fn with_ledger(self, ledger: Ledger) -> Self {
-        self.0.keep_receipts(ledger);
-        self
+        Self { ledger: Some(Arc::new(ledger)), ..self }
     }
 
     /// Unknown authorisations issued before this time are refused: an earlier journal may have been lost.
     #[must_use]
     pub fn begins_ms(&self) -> u64 {
-        self.0.begins_ms()
+        self.trees.begins_ms()
     }
 
     /// Whether a disk write failed. The node must restart once the disk is writable and has space.
     #[must_use]
     pub(crate) fn failed(&self) -> bool {
-        self.0.failed()
+        self.trees.failed()
     }
 
     /// Runs blocking work on the journal off the reactor.
@@ -257,7 +260,7 @@ impl Journal {
         &self,
         work: impl FnOnce(&Trees) -> Result<T, JournalError> + Send + 'static,
     ) -> Result<T, JournalError> {
-        let trees = self.0.clone();
+        let trees = self.trees.clone();
         let working = trees.clone();
         let (began, begun) = oneshot::channel();
         let done = tokio::task::spawn_blocking(move || {
@@ -284,7 +287,7 @@ impl Journal {
     /// [`JournalError`].
     pub async fn look_up(&self, key: TurnKey) -> Result<Option<TurnEntry>, JournalError> {
         // Most keys in requests are new. They need no disk thread.
-        if !self.0.may_have(&key) {
+        if !self.trees.may_have(&key) {
             return Ok(None);
         }
         self.on_disk(move |trees| trees.flushed_entry(&key)).await
@@ -383,7 +386,7 @@ impl Journal {
                         // No authorisation signed before the abort lives longer.
                         let expires_ms = now_ms.saturating_add(MAX_AUTH_LIFETIME_MS + MAX_CLOCK_SKEW_MS);
                         let entry = TurnEntry::new(UNKNOWN_AUTH, expires_ms, now_ms, EntryState::Aborted);
-                        trees.insert_counted(&key, &entry)?
+                        trees.insert(&key, &entry)?
                     }
                     Some(TurnEntry { state: EntryState::Sealed(sealed), .. }) if sealed.ack.is_some() => {
                         return Ok(Err(ErrorCode::IdempotencyConflict));
@@ -409,6 +412,7 @@ impl Journal {
         (link, receipt): (LinkHash, ReceiptHash),
         ack: SignedBytes,
     ) -> ChangeResult<()> {
+        let ledger = self.ledger.clone();
         self.on_disk(move |trees| {
             let writing = trees.write_lock();
             let key = trees.author_of(&digest)?.filter(|key| key.session_id == session);
@@ -421,9 +425,12 @@ impl Journal {
             if sealed.ack.is_none() {
                 // The order matters. After a crash between the two writes the ack comes again, and the
                 // ledger's reader counts it once.
-                trees.keep_receipt(sealed, &ack)?;
+                if let Some(ledger) = ledger {
+                    let kept = ledger.append(&sealed.committed.receipt, &ack, sealed.receipt_kind);
+                    kept.map_err(JournalError::Receipts)?;
+                }
                 sealed.ack = Some(ack);
-                let change = trees.write_counted(&key, &entry)?;
+                let change = trees.write(&key, &entry)?;
                 drop(writing);
                 trees.flush_change(change)?;
             } else {

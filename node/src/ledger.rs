@@ -96,50 +96,16 @@ impl ReceiptKind {
     }
 }
 
-/// A day of the Gregorian calendar, UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Day {
-    /// Year.
-    pub(crate) year: u64,
-    /// Month, from 1.
-    pub(crate) month: u64,
-    /// Day of the month, from 1.
-    pub(crate) day: u64,
+/// The day (UTC) of a time in milliseconds since the Unix epoch; the last day of 9999 for later ones.
+fn day_of(time_ms: u64) -> Date {
+    let seconds = i64::try_from(time_ms / 1000).unwrap_or(i64::MAX);
+    OffsetDateTime::from_unix_timestamp(seconds).map_or(Date::MAX, OffsetDateTime::date)
 }
 
-impl Day {
-    /// The day of a time in milliseconds since the Unix epoch; the last day of 9999 for later ones.
-    #[must_use]
-    pub(crate) fn of(time_ms: u64) -> Self {
-        let seconds = i64::try_from(time_ms / 1000).unwrap_or(i64::MAX);
-        let date = OffsetDateTime::from_unix_timestamp(seconds).map_or(Date::MAX, OffsetDateTime::date);
-        let (year, month, day) = date.to_calendar_date();
-        Self { year: year.unsigned_abs().into(), month: u8::from(month).into(), day: day.into() }
-    }
-
-    /// Its month, counted from the year 0.
-    fn months(self) -> u32 {
-        u32::try_from(self.year * 12 + self.month - 1).expect("a year has at most four digits")
-    }
-
-    /// Parses `YYYY-MM-DD`. Does not check that the month has such a day.
-    #[must_use]
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('-').map(|part| part.parse::<u64>().ok());
-        let (Some(year), Some(month), Some(day), None) =
-            (parts.next()?, parts.next()?, parts.next()?, parts.next())
-        else {
-            return None;
-        };
-        let valid = (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
-        (valid && text.len() == 10).then_some(Self { year, month, day })
-    }
-}
-
-impl std::fmt::Display for Day {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
-    }
+/// The month of a time, counted from the year 0.
+fn months(time_ms: u64) -> u32 {
+    let day = day_of(time_ms);
+    day.year().unsigned_abs() * 12 + u32::from(u8::from(day.month())) - 1
 }
 
 impl Ledger {
@@ -198,7 +164,7 @@ impl Ledger {
         let time_ms = SignedObject::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
         // The node made this receipt, so parsing cannot fail; an unreadable one would be useless here.
         let Ok(time_ms) = time_ms else { return Ok(()) };
-        let share = Share(kind, Day::of(time_ms).months());
+        let share = Share(kind, months(time_ms));
         let id = blake3::hash(&codec::encode(receipt)).into();
         let value = codec::encode(&(receipt, ack));
         let mut state = self.state.lock();
@@ -207,7 +173,7 @@ impl Ledger {
         let bytes = sizes.get(&share).copied().unwrap_or(0) + value.len() as u64;
         if bytes > kind.max_bytes() {
             if !std::mem::replace(has_dropped, true) {
-                tracing::error!(day = %Day::of(time_ms), "a month's receipts are full: later ones are lost");
+                tracing::error!(day = %day_of(time_ms), "a month's receipts are full: later ones are lost");
             }
             return Ok(());
         }
@@ -266,17 +232,8 @@ pub(crate) enum ReceiptError {
     OtherReceipt,
 }
 
-/// A verified row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct VerifiedReceipt {
-    /// The receipt's hash; one hash counts as one turn.
-    pub(crate) hash: ReceiptHash,
-    /// The receipt, claimed by this node and acknowledged by the client.
-    pub(crate) receipt: Receipt,
-}
-
-/// Checks an entry's value.
-fn check(value: &[u8], nodes: &[NodeId]) -> Result<VerifiedReceipt, ReceiptError> {
+/// Checks an entry's value. The receipt is claimed by this node and acknowledged by the client.
+fn check(value: &[u8], nodes: &[NodeId]) -> Result<SignedObject<Receipt>, ReceiptError> {
     let (receipt, ack): (SignedBytes, SignedBytes) =
         codec::decode(value, MAX_ENTRY_BYTES).map_err(|_| ReceiptError::Damaged)?;
     let receipt = SignedObject::<Receipt>::verify(receipt).map_err(|_| ReceiptError::Receipt)?;
@@ -285,14 +242,10 @@ fn check(value: &[u8], nodes: &[NodeId]) -> Result<VerifiedReceipt, ReceiptError
     }
     let note = SignedObject::<TurnNote>::verify(ack).map_err(|_| ReceiptError::Ack)?;
     let TurnNoteKind::Ack(accepted) = &note.kind else { return Err(ReceiptError::Ack) };
-    let hash = receipt.receipt_hash();
-    let same =
-        accepted.receipt_hash == hash && note.session_id == receipt.session_id && note.seq == receipt.seq;
-    if same {
-        Ok(VerifiedReceipt { hash, receipt: receipt.into_value() })
-    } else {
-        Err(ReceiptError::OtherReceipt)
-    }
+    let same = accepted.receipt_hash == receipt.receipt_hash()
+        && note.session_id == receipt.session_id
+        && note.seq == receipt.seq;
+    if same { Ok(receipt) } else { Err(ReceiptError::OtherReceipt) }
 }
 
 /// Credit for one model on one day.
@@ -331,7 +284,7 @@ pub(crate) struct RefusedReceipt {
 #[derive(Debug, Default)]
 pub struct Account {
     /// Credits by day and model.
-    pub(crate) credits: BTreeMap<(Day, ModelId), Credit>,
+    pub(crate) credits: BTreeMap<(Date, ModelId), Credit>,
     /// The sum of all credits.
     pub total: Credit,
     /// The first rows that do not count.
@@ -342,14 +295,15 @@ pub struct Account {
 }
 
 impl Account {
-    fn take(&mut self, entry: &Entry, nodes: &[NodeId], since: Option<Day>) {
+    fn take(&mut self, entry: &Entry, nodes: &[NodeId], since: Option<Date>) {
         match check(&entry.value, nodes) {
-            Ok(earned) if !self.seen.insert(earned.hash) => {}
-            Ok(earned) => {
-                let day = Day::of(earned.receipt.time_ms);
+            // One hash counts as one turn.
+            Ok(receipt) if !self.seen.insert(receipt.receipt_hash()) => {}
+            Ok(receipt) => {
+                let day = day_of(receipt.time_ms);
                 if since.is_none_or(|since| day >= since) {
-                    self.credits.entry((day, earned.receipt.model)).or_default().add(&earned.receipt);
-                    self.total.add(&earned.receipt);
+                    self.credits.entry((day, receipt.model)).or_default().add(&receipt);
+                    self.total.add(&receipt);
                 }
             }
             Err(error) => {
@@ -366,7 +320,7 @@ impl Account {
 ///
 /// # Errors
 /// When the database cannot be read. A missing folder counts as empty.
-pub fn read(folder: &Path, nodes: &[NodeId], since: Option<Day>) -> io::Result<Account> {
+pub fn read(folder: &Path, nodes: &[NodeId], since: Option<Date>) -> io::Result<Account> {
     let mut account = Account::default();
     FoundEntries::read(folder, RECEIPT_FILES)?.for_each(|entry| account.take(&entry, nodes, since))?;
     Ok(account)
@@ -444,24 +398,6 @@ mod tests {
     }
 
     #[test]
-    fn days_are_those_of_the_calendar() {
-        for (time_ms, expected) in [
-            (0, "1970-01-01"),
-            (951_782_400_000, "2000-02-29"),
-            (951_868_800_000, "2000-03-01"),
-            (1_709_164_800_000, "2024-02-29"),
-            (1_798_761_599_999, "2026-12-31"),
-            (1_798_761_600_000, "2027-01-01"),
-        ] {
-            assert_eq!(Day::of(time_ms).to_string(), expected);
-            assert_eq!(Day::parse(expected), Some(Day::of(time_ms)));
-        }
-        for wrong in ["", "2026", "2026-13-01", "2026-1-1", "2026-01-01-", "1960-01-01", "2026-00-10"] {
-            assert_eq!(Day::parse(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
     fn credit_is_for_what_clients_acknowledged_by_day_and_model_and_each_turn_once() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(&folder.path().join("kept")).unwrap();
@@ -478,7 +414,7 @@ mod tests {
         let days: Vec<_> = account.credits.values().map(day).collect();
         assert_eq!(days, [(2, 200, 40, 14), (1, 100, 20, 7), (1, 100, 20, 7)]);
         assert_eq!(day(&account.total), (4, 400, 80, 28));
-        let since = Some(Day::of(DAY_ONE + DAY_MS));
+        let since = Some(day_of(DAY_ONE + DAY_MS));
         assert_eq!(read(&folder.path().join("kept"), &nodes, since).unwrap().total.turns, 2);
         assert_eq!(read(&folder.path().join("none"), &nodes, None).unwrap().total, Credit::default());
     }

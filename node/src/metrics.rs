@@ -18,7 +18,6 @@ use std::{
 };
 
 use baton_mesh::MeshStats;
-use baton_proto::ErrorCode;
 use parking_lot::Mutex;
 
 use crate::engine::Load;
@@ -31,30 +30,57 @@ pub(crate) use watched_store::WatchedStore;
 /// Values of up to two labels; a missing one is empty.
 type Labels = [&'static str; 2];
 
-/// The counted events: name, help, labels. A name ends with `_total` in the text.
-const COUNTERS: [(&str, &str, &[&str]); 15] = [
+/// Counted events: name, help, and each label with the values that are there before their first event. A series that
+/// first appears with its first event hides that event's rate.
+type Counter = (&'static str, &'static str, &'static [(&'static str, &'static [&'static str])]);
+
+/// The counted events. A name ends with `_total` in the text.
+const COUNTERS: [Counter; 15] = [
     ("bans", "Peers refused for a while for what they did", &[]),
     (
         "blobs",
         "Blobs of histories, by source asked and what it had: right or wrong bytes, none (missing), no answer (failed)",
-        &["source", "content"],
+        &[
+            ("source", &["inline", "journal", "cache", "store", "author", "peer"]),
+            ("content", &["right", "wrong", "missing", "failed"]),
+        ],
     ),
     ("charged_micro_units", "Charged for turns, in millionths of a unit", &[]),
-    ("embedded", "Embedded for others, by unit: texts, tokens", &["unit"]),
-    ("model_loads", "Models loaded for a turn, by result: ok, failed", &["result"]),
+    ("embedded", "Embedded for others, by unit: texts, tokens", &[("unit", &["texts", "tokens"])]),
+    ("model_loads", "Models loaded for a turn, by result: ok, failed", &[("result", &["ok", "failed"])]),
     ("model_unloads", "Models unloaded, idle or for another", &[]),
-    ("refused", "Requests refused before anything ran, by error code", &["code"]),
-    ("requests", "First frames of substreams, by kind", &["kind"]),
-    ("store_calls", "Calls of the store, by kind and result", &["call", "result"]),
-    ("store_transfer_bytes", "Blob bytes sent to (up) and read from (down) the store", &["direction"]),
-    ("stored", "What became of storing new blobs", &["state"]),
-    ("tokens", "Tokens of committed turns, by direction", &["direction"]),
+    (
+        "refused",
+        "Requests refused before anything ran, by error code",
+        &[("code", &["Busy", "RateLimited", "QuotaExceeded", "GrantRequired"])],
+    ),
+    (
+        "requests",
+        "First frames of substreams, by kind",
+        &[("kind", &["turn", "note", "fetch_blob", "node_record", "relay", "embed"])],
+    ),
+    (
+        "store_calls",
+        "Calls of the store, by kind and result",
+        &[("call", &["put", "get", "exists"]), ("result", &["ok"])],
+    ),
+    (
+        "store_transfer_bytes",
+        "Blob bytes sent to (up) and read from (down) the store",
+        &[("direction", &["up", "down"])],
+    ),
+    ("stored", "What became of storing new blobs", &[("state", &["stored", "pending", "given_up"])]),
+    ("tokens", "Tokens of committed turns, by direction", &[("direction", &["input", "output"])]),
     (
         "tokens_made",
         "Tokens as they are made, also of turns that end otherwise; a proxied engine's are pieces of text",
         &[],
     ),
-    ("turns", "Admitted turns that ended, by outcome: committed, abandoned or an error code", &["outcome"]),
+    (
+        "turns",
+        "Admitted turns that ended, by outcome: committed, abandoned or an error code",
+        &[("outcome", &["committed", "abandoned"])],
+    ),
     ("turns_attached", "Connections that joined a running turn or were answered from the journal", &[]),
 ];
 
@@ -109,36 +135,20 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Creates all metrics at zero. A series that first appears with its first event hides that event's rate.
+    /// Creates all metrics at zero.
     #[must_use]
     pub fn new(slots: u32, queue: u32) -> Self {
-        let refusals =
-            [ErrorCode::Busy, ErrorCode::RateLimited, ErrorCode::QuotaExceeded, ErrorCode::GrantRequired]
-                .map(ErrorCode::name);
-        let known: [(&str, &[&str]); 12] = [
-            ("bans", &[""]),
-            ("charged_micro_units", &[""]),
-            ("embedded", &["texts", "tokens"]),
-            ("model_loads", &["ok", "failed"]),
-            ("model_unloads", &[""]),
-            ("refused", &refusals),
-            ("requests", &["turn", "note", "fetch_blob", "node_record", "relay", "embed"]),
-            ("store_transfer_bytes", &["up", "down"]),
-            ("stored", &["stored", "pending", "given_up"]),
-            ("tokens", &["input", "output"]),
-            ("tokens_made", &[""]),
-            ("turns", &["committed", "abandoned"]),
-        ];
-        let known = known.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, [*value, ""])));
-        let calls = ["put", "get", "exists"].map(|call| ("store_calls", [call, "ok"]));
-        let sources = ["inline", "journal", "cache", "store", "author", "peer"];
-        let contents = ["right", "wrong", "missing", "failed"];
-        let blobs = sources.iter().flat_map(|source| contents.map(|content| ("blobs", [*source, content])));
-        let zeros = known.chain(calls).chain(blobs).chain([("turns_attached", ["", ""])]);
+        let mut counts = BTreeMap::new();
+        for (name, _, labels) in COUNTERS {
+            let values = |at: usize| labels.get(at).map_or(&[""][..], |(_, values)| values);
+            for first in values(0) {
+                counts.extend(values(1).iter().map(|second| ((name, [*first, *second]), 0)));
+            }
+        }
         Self {
             slots,
             queue,
-            counts: Mutex::new(zeros.map(|series| (series, 0)).collect()),
+            counts: Mutex::new(counts),
             running: AtomicUsize::default(),
             waiting: AtomicUsize::default(),
             models_loaded: AtomicUsize::default(),
@@ -220,7 +230,7 @@ impl Metrics {
             for ((_, values), count) in
                 counts.range((name, ["", ""])..).take_while(|((of, _), _)| *of == name)
             {
-                text.sample(&full, labels.iter().copied().zip(*values), count);
+                text.sample(&full, labels.iter().map(|(label, _)| *label).zip(*values), count);
             }
         }
     }
@@ -270,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::observer::{BlobContent, BlobSource, ServiceObserver as _, TurnSummary};
-    use baton_proto::wire::StoreState;
+    use baton_proto::{ErrorCode, wire::StoreState};
 
     fn render(metrics: &Metrics) -> String {
         metrics.render(

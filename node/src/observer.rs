@@ -4,23 +4,6 @@ use std::time::Duration;
 
 use baton_proto::{ErrorCode, wire::StoreState};
 
-/// Kind of a request's first frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RequestKind {
-    /// A turn.
-    Turn,
-    /// A note about a turn: its acknowledgement, its abort or a request for its status.
-    Note,
-    /// A blob.
-    FetchBlob,
-    /// The node record.
-    NodeRecord,
-    /// A message for a relayer.
-    Relay,
-    /// Embeddings.
-    Embed,
-}
-
 /// Source of a blob's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlobSource {
@@ -70,8 +53,8 @@ pub struct TurnSummary {
 
 /// Receives counts. Every method does nothing by default. No method may block.
 pub trait ServiceObserver: Send + Sync {
-    /// A first frame was decoded.
-    fn requested(&self, _kind: RequestKind) {}
+    /// A first frame of this kind was decoded.
+    fn requested(&self, _kind: &'static str) {}
     /// A turn was admitted.
     fn turn_started(&self) {}
     /// A connection attached to a running turn, or got its answer from the journal.

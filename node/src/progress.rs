@@ -13,8 +13,16 @@ use crate::models::PullProgress;
 /// Step between log lines, in percent.
 const LOG_STEP: u64 = 25;
 
-/// Shows a download.
-pub(crate) struct Progress {
+/// Shows the steps of some work on a model of `size` bytes; nothing before the first step.
+pub(crate) fn shown<T>(name: &str, size: u64, work: impl FnOnce(&mut dyn FnMut(PullProgress)) -> T) -> T {
+    let mut progress = Progress::new(name, size);
+    let done = work(&mut |step| progress.show(step));
+    progress.bar.finish_and_clear();
+    done
+}
+
+/// A download under way.
+struct Progress {
     bar: ProgressBar,
     on_terminal: bool,
     name: String,
@@ -28,8 +36,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Progress of a model of `size` bytes. Shows nothing before the first step.
-    pub(crate) fn new(name: &str, size: u64) -> Self {
+    fn new(name: &str, size: u64) -> Self {
         let bar = progress::bar(BarStyle::Bytes);
         bar.set_length(size);
         Self {
@@ -44,8 +51,7 @@ impl Progress {
         }
     }
 
-    /// Shows a step.
-    pub(crate) fn show(&mut self, step: PullProgress) {
+    fn show(&mut self, step: PullProgress) {
         let (phase, bytes, total) = match step {
             // A server may not say the total. The model's size is close: compression in a wheel is slight.
             PullProgress::Downloading { bytes, total, parts, .. } => {
@@ -89,11 +95,6 @@ impl Progress {
             let _ = writeln!(io::stderr(), "{}: {text}", self.name);
         }
     }
-
-    /// Clears the bar.
-    pub(crate) fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
 }
 
 #[cfg(test)]
@@ -110,7 +111,6 @@ mod tests {
         ] {
             progress.show(step);
         }
-        progress.finish();
         assert_eq!(progress.phase, "checking");
     }
 }

@@ -12,8 +12,7 @@ mod questions;
 use std::{pin::pin, sync::Arc};
 
 use baton_limits::Slots;
-use baton_mesh::{Incoming, MeshHandle, StreamDefence, TurnStream};
-use baton_proto::store::{BlobStore, HeadIndex};
+use baton_mesh::{Incoming, StreamDefence, TurnStream};
 use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -21,51 +20,22 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub(crate) use crate::core::ClockMs;
 pub use crate::core::LogKey;
 pub use crate::core::NodeIdentity;
+pub use crate::core::ServiceDeps;
 pub use crate::core::embedding::EmbeddingModel;
 pub use crate::core::limits::Price;
 pub use crate::core::limits::ServiceLimits;
 pub use crate::core::pause::PausePoints;
 pub use crate::core::pause::Step;
 pub use crate::core::quotas::QuotaPolicy;
+use crate::core::{
+    Core, accounts::Accounts, cache::BlobCache, embedding::Embedding, limits, quotas::Quotas, storing,
+    watched,
+};
 pub use crate::observer::BlobContent;
 pub use crate::observer::BlobSource;
 pub use crate::observer::NoObserver;
 pub use crate::observer::ServiceObserver;
 pub use crate::observer::TurnSummary;
-use crate::{
-    core::{
-        Core, accounts::Accounts, cache::BlobCache, embedding::Embedding, limits, quotas::Quotas, storing,
-        watched,
-    },
-    engine::Engine,
-    journal::Journal,
-};
-
-/// The dependencies of a service.
-pub struct ServiceDeps {
-    /// The models served here.
-    pub engines: Vec<Arc<dyn Engine>>,
-    /// The blob store.
-    pub store: Arc<dyn BlobStore>,
-    /// Head index for requests without a locator.
-    pub heads: Option<Arc<dyn HeadIndex>>,
-    /// The node's keys.
-    pub identity: Arc<dyn NodeIdentity>,
-    /// The journal of promises and signatures.
-    pub journal: Journal,
-    /// The limits.
-    pub limits: ServiceLimits,
-    /// The wall clock.
-    pub clock: ClockMs,
-    /// Receiver of counts.
-    pub observer: Arc<dyn ServiceObserver>,
-    /// The mesh, for blobs that the store does not have yet.
-    pub peers: Option<MeshHandle>,
-    /// Key of session pseudonyms in logs.
-    pub log_key: LogKey,
-    /// Pause points of a turn, for tests that kill the process.
-    pub pause: PausePoints,
-}
 
 /// Why a service ended without a shutdown request.
 #[derive(Debug, thiserror::Error)]
@@ -102,29 +72,13 @@ impl NodeService {
     /// Creates a service without starting it.
     #[must_use]
     pub fn new(deps: ServiceDeps) -> Self {
-        Self::offering(deps, None)
-    }
-
-    /// Creates a service that also embeds texts, without starting it.
-    #[must_use]
-    pub fn offering(deps: ServiceDeps, embeddings: Option<EmbeddingModel>) -> Self {
-        let now_ms = (deps.clock)();
-        let ServiceDeps { engines, store, heads, identity, journal, limits, .. } = deps;
-        let node = identity.signing_key().node_id();
+        let (limits, now_ms) = (&deps.limits, (deps.clock)());
+        let node = deps.identity.signing_key().node_id();
         let observer = deps.observer.clone();
         let defence = StreamDefence::new(limits.defence(), deps.clock.clone(), move || observer.banned());
+        let embeddings = deps.embeddings.clone();
         let core = Core {
-            engines,
-            store,
-            heads,
-            journal,
-            clock: deps.clock,
-            observer: deps.observer,
-            peers: deps.peers,
-            log_key: deps.log_key,
-            pause: deps.pause,
             node,
-            identity,
             defence,
             quotas: Mutex::new(Quotas::new(limits.quotas.clone(), node)),
             accounts: Mutex::default(),
@@ -141,7 +95,7 @@ impl NodeService {
             ending: CancellationToken::new(),
             closing: CancellationToken::new(),
             panicked: CancellationToken::new(),
-            limits,
+            deps,
         };
         Self { core: Arc::new(core) }
     }

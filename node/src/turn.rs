@@ -180,6 +180,11 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>) {
         core.observer.failed(code);
         tracing::info!(session, code = code.name(), "a turn failed");
     }
+    tell_load(&core);
+}
+
+/// Tells the observer how many turns run and wait.
+fn tell_load(core: &Core) {
     let (running, waiting) = core.slots.load();
     core.observer.load(running, waiting);
 }
@@ -342,13 +347,11 @@ async fn wait_for_slot(core: &Core, ticket: &Ticket, events: &mut ReplyWriter) -
     let mut ahead = ticket.ahead().map_err(|DisplacedError| ErrorCode::Busy)?;
     let waited = ahead > 0;
     while ahead > 0 {
-        let (running, waiting) = core.slots.load();
-        core.observer.load(running, waiting);
+        tell_load(core);
         events.send(ReplyEvent::Waiting(ahead))?;
         ahead = ticket.moved(ahead).await.map_err(|DisplacedError| ErrorCode::Busy)?;
     }
-    let (running, waiting) = core.slots.load();
-    core.observer.load(running, waiting);
+    tell_load(core);
     if waited {
         // From here on the client measures the time to the first token.
         events.send(ReplyEvent::Waiting(0))?;

@@ -7,7 +7,7 @@
 mod false_engine;
 mod lies;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use baton_client::system_clock;
@@ -140,7 +140,6 @@ impl NodeInProcess {
             identity: Arc::new(keys),
             journal: Journal::open(&folder, JournalLimits::default(), system_clock()())?,
             limits: ServiceLimits {
-                prices: BTreeMap::new(),
                 drain_grace: Duration::from_secs(1),
                 own_networks: Networks::loopback(),
                 ..ServiceLimits::default()
@@ -150,6 +149,7 @@ impl NodeInProcess {
             peers: Some(mesh.clone()),
             log_key: LogKey::random(),
             pause: PausePoints::default(),
+            embeddings: None,
         });
         let (stop, addresses) = (CancellationToken::new(), mesh.bootstrap_addrs());
         let running = tokio::spawn(service.run(incoming, stop.clone()));

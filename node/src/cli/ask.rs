@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use baton_kit::output::root_cause;
 use reqwest::Client;
 
-use super::{Exit, Failure};
+use super::{Exit, Failure, NodeArgs};
 use crate::{
     admin::Status,
     config::{AdminSetting, Settings},
@@ -35,12 +35,6 @@ pub(super) enum AskError {
     OtherProgram(SocketAddr),
 }
 
-impl From<AskError> for Failure {
-    fn from(error: AskError) -> Self {
-        Self::new(Exit::Failure, error)
-    }
-}
-
 /// The address of the node's admin port: the given one, else that of the node that uses the data directory,
 /// else the configured one.
 pub(super) fn admin_address(settings: &Settings, is_given: bool) -> Result<SocketAddr, Failure> {
@@ -62,9 +56,15 @@ pub(super) struct Admin {
 }
 
 impl Admin {
+    /// The node that the arguments mean, and its settings as far as this command knows them.
+    pub(super) fn of(args: NodeArgs) -> Result<(Self, Settings), Failure> {
+        let is_given = args.admin.is_some();
+        let settings = Settings::load(args.flags()?)?;
+        Ok((Self::at(admin_address(&settings, is_given)?)?, settings))
+    }
+
     pub(super) fn at(address: SocketAddr) -> Result<Self, Failure> {
-        let client = Client::builder().no_proxy().timeout(TIMEOUT).build();
-        Ok(Self { address, client: client.map_err(|error| Failure::new(Exit::Failure, error))? })
+        Ok(Self { address, client: Client::builder().no_proxy().timeout(TIMEOUT).build()? })
     }
 
     /// Requests the status.
@@ -97,6 +97,5 @@ impl Admin {
 
 /// Runs an asynchronous command on its own runtime.
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::new(Exit::Failure, error))?.block_on(work)
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

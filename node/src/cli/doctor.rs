@@ -21,7 +21,7 @@ use clap::{ArgMatches, Args};
 use super::{
     Exit, Failure, RunLike, Style,
     ask::{Admin, AskError, admin_address},
-    say,
+    say, say_result,
     time::now_ms,
 };
 use crate::{
@@ -74,10 +74,7 @@ struct Subject {
 pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure> {
     let (flags, _, json) = args.run.given(matches)?;
     let report = check_all(flags, args.fix, args.offline)?;
-    match json {
-        true => say(serde_json::json!(report)),
-        false => say(report.describe(Style::stdout())),
-    }
+    say_result(json, serde_json::json!(report), report.describe(Style::stdout()));
     match report.problems {
         0 => Ok(()),
         1 => Err(Failure::text(Exit::Failure, "there is 1 problem")),
@@ -93,8 +90,7 @@ pub(super) fn check_and_print(flags: RunFlags, style: Style) -> Result<usize, Fa
 }
 
 fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Report, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut config = Check::new("config");
     let (path, named) = config_path(&flags);
     let settings = match read_config_text(&path, named) {

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use ::time::{Date, format_description::well_known::Iso8601};
 use baton_proto::ids::ModelId;
 use serde_json::{Value, json};
 
@@ -15,13 +16,13 @@ use crate::{
     config::{Settings, default_data_dir},
     daemon::data_dir::DataDir,
     identity::load_node_key,
-    ledger::{self, Account, Credit, Day, LEDGER_FOLDER},
+    ledger::{self, Account, Credit, LEDGER_FOLDER},
 };
 
 pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
     let since = match &args.since {
         None => None,
-        Some(text) => Some(Day::parse(text).ok_or_else(|| {
+        Some(text) => Some(Date::parse(text, &Iso8601::DATE).map_err(|_| {
             Failure::text(Exit::Usage, format!("--since: \"{text}\" is no day; write one as 2026-11-22"))
         })?),
     };
@@ -30,7 +31,7 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
     let json = args.places.json;
     let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
     let mut nodes = args.node;
-    let own = load_node_key(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
+    let own = load_node_key(&folder)?;
     nodes.push(own.node_id());
     let kept = folder.join(LEDGER_FOLDER);
     let account = ledger::read(&kept, &nodes, since).map_err(|error| {
@@ -70,7 +71,7 @@ fn credit(credit: &Credit) -> Value {
     })
 }
 
-fn as_json(account: &Account, names: &BTreeMap<String, String>, node: &str, since: Option<Day>) -> Value {
+fn as_json(account: &Account, names: &BTreeMap<String, String>, node: &str, since: Option<Date>) -> Value {
     let mut days = Vec::with_capacity(account.credits.len());
     for ((day, model), sum) in &account.credits {
         let mut line = credit(sum);
@@ -155,7 +156,7 @@ mod tests {
     fn a_model_is_named_where_the_node_knows_its_name() {
         let (known, other) = (ModelId([1; 32]), ModelId([2; 32]));
         let credit = |turns| Credit { turns, ..Credit::default() };
-        let day = Day::parse("2026-11-22").unwrap();
+        let day = Date::parse("2026-11-22", &Iso8601::DATE).unwrap();
         let mut account = Account::default();
         account.credits.extend([((day, known), credit(3)), ((day, other), credit(4))]);
         let names = BTreeMap::from([(known.to_string(), "a-model-with-a-long-name".to_owned())]);

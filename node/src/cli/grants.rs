@@ -17,8 +17,10 @@ use baton_proto::{
     right::{Right, RightChain, RightScope, TurnQuota},
 };
 
+use serde_json::json;
+
 use super::{
-    Exit, Failure, GrantsArgs, GrantsCommand, IssueArgs, Style, say,
+    Exit, Failure, GrantsArgs, GrantsCommand, IssueArgs, Style, say, say_result,
     time::{now_ms, utc},
 };
 use crate::config::{Settings, default_data_dir};
@@ -45,19 +47,15 @@ pub(super) fn run(args: GrantsArgs) -> Result<(), Failure> {
 fn key(path: &Path, json: bool) -> Result<(), Failure> {
     let made = !path.exists();
     if made {
-        let created = files::create(path, ISSUER_KEY_KIND, &FileSecret::generate(), None);
-        created.map_err(|error| Failure::new(Exit::Storage, error))?;
+        files::create(path, ISSUER_KEY_KIND, &FileSecret::generate(), None)?;
     }
     let public = load(path)?.public_key();
-    if json {
-        say(serde_json::json!({ "issuer": public.to_string(), "file": path, "created": made }));
-    } else {
-        say(format!(
-            "Issuer  {public}\nFile    {}\n\nNodes take its grants with grant_issuers = [\"{public}\"]; with \
-             grants_required = true they serve nobody else.",
-            path.display()
-        ));
-    }
+    let words = format!(
+        "Issuer  {public}\nFile    {}\n\nNodes take its grants with grant_issuers = [\"{public}\"]; with \
+         grants_required = true they serve nobody else.",
+        path.display()
+    );
+    say_result(json, json!({ "issuer": public.to_string(), "file": path, "created": made }), words);
     Ok(())
 }
 
@@ -67,8 +65,7 @@ fn load(path: &Path) -> Result<SecretSigningKey, Failure> {
             format!("there is no issuer key at {}; make one with baton-node grants key", path.display());
         return Err(Failure::text(Exit::Usage, text));
     }
-    let secret =
-        files::load(path, ISSUER_KEY_KIND, None).map_err(|error| Failure::new(Exit::Storage, error))?;
+    let secret = files::load(path, ISSUER_KEY_KIND, None)?;
     Ok(SecretSigningKey::from_seed(secret.expose()))
 }
 
@@ -101,7 +98,7 @@ fn list(files: &[PathBuf], settings: &Settings, json: bool) -> Result<(), Failur
             fields["state"] = state(chain).into();
             fields
         });
-        say(serde_json::json!({ "grants": described.collect::<Vec<_>>() }));
+        say(json!({ "grants": described.collect::<Vec<_>>() }));
         return Ok(());
     }
     say(Style::stdout().strong(&format!("{:32}  {:16}  {:20}  STATE", "ID", "HOLDER", "UNTIL")));
@@ -133,10 +130,6 @@ fn give(issuer: &SecretSigningKey, args: &IssueArgs, json: bool) -> Result<(), F
             format!("{code}: --hours must be at least 1, --depth at most {most}, a list at most 16 long");
         Failure::text(Exit::Usage, text)
     })?;
-    if json {
-        say(chain.describe())
-    } else {
-        say(chain)
-    }
+    say_result(json, chain.describe(), &chain);
     Ok(())
 }

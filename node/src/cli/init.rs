@@ -62,14 +62,12 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
     let is_interactive = io::stdin().is_terminal() && io::stdout().is_terminal() && !json;
     let is_open = !config.exists() || data_dir::is_untouched(&folder, &config);
     if is_interactive && !request.is_given() && is_open {
-        request = questions::ask_store(&mut io::stdin().lock(), &mut io::stdout())
-            .map_err(|error| Failure::new(Exit::Failure, error))?;
+        request = questions::ask_store(&mut io::stdin().lock(), &mut io::stdout())?;
         say("");
     }
     let lines = request.lines().map_err(|problem| Failure::text(Exit::Usage, problem))?;
-    let made = data_dir::prepare(&folder, Some(&config), &lines);
-    let made = made.map_err(data_dir::DataDirError::into_failure)?;
-    let key = load_node_key(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
+    let made = data_dir::prepare(&folder, Some(&config), &lines)?;
+    let key = load_node_key(&folder)?;
     let (node, peer) = (key.node_id().to_string(), peer_id(key.node_id()).to_string());
     let next = next_command(&folder, elsewhere.then_some(config.as_path()));
     let report = InitReport { folder, config, made, lines, next };

@@ -8,15 +8,16 @@ use std::{
 use baton_keys::files;
 use baton_kit::prompt;
 use clap::{Args, Subcommand};
+use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::{
-    Exit, Failure, Places, passphrase, say,
+    Exit, Failure, Places, passphrase, say, say_result,
     time::{now_ms, utc},
 };
 use crate::{
     config::Settings,
-    daemon::data_dir::{DataDir, DataDirError},
+    daemon::data_dir::DataDir,
     identity::{
         NODE_KEY_FILE, back_up, back_up_words, exchange_keys, load_node_key, peer_id, restore, restore_words,
         retired_keys, rotate_exchange_keys, rotate_node_key,
@@ -120,8 +121,8 @@ fn data_dir(places: Places) -> Result<PathBuf, Failure> {
 fn show(places: Places) -> Result<(), Failure> {
     let json = places.json;
     let folder = data_dir(places)?;
-    let node = load_node_key(&folder).map_err(storage)?.node_id();
-    let windows = exchange_keys(&folder).map_err(storage)?;
+    let node = load_node_key(&folder)?.node_id();
+    let windows = exchange_keys(&folder)?;
     let retired = retired_keys(&folder).map_err(storage)?;
     let now = now_ms();
     let current = windows.iter().rposition(|key| key.from_ms <= now && now <= key.until_ms);
@@ -132,12 +133,12 @@ fn show(places: Places) -> Result<(), Failure> {
     };
     if json {
         let keys = windows.iter().enumerate().map(|(index, key)| {
-            serde_json::json!({
+            json!({
                 "key": key.key.id().to_string(), "state": state(index, key.from_ms),
                 "from_ms": key.from_ms, "until_ms": key.until_ms,
             })
         });
-        say(serde_json::json!({
+        say(json!({
             "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": folder.join(NODE_KEY_FILE),
             "exchange_keys": keys.collect::<Vec<_>>(), "retired": retired,
         }));
@@ -146,14 +147,8 @@ fn show(places: Places) -> Result<(), Failure> {
     say(format!("Node        {node}\nPeer        {}", peer_id(node)));
     say(format!("Node key    {}", folder.join(NODE_KEY_FILE).display()));
     for (index, key) in windows.iter().enumerate() {
-        let name = key.key.id().to_string();
-        say(format!(
-            "Exchange    {:7} {}... {} to {}",
-            state(index, key.from_ms),
-            name.get(..16).unwrap_or(&name),
-            utc(key.from_ms),
-            utc(key.until_ms)
-        ));
+        let (name, state) = (key.key.id().to_string(), state(index, key.from_ms));
+        say(format!("Exchange    {state:7} {name:.16}... {} to {}", utc(key.from_ms), utc(key.until_ms)));
     }
     if windows.is_empty() {
         say("Exchange    none yet; the first start makes them");
@@ -176,22 +171,19 @@ fn backup(args: BackupArgs) -> Result<(), Failure> {
         false => Some(passphrase::new(args.passphrase_file.as_deref())?),
     };
     let passphrase = passphrase.as_ref().map(|text| text.as_str());
-    let node = back_up(&folder, &out, passphrase).map_err(storage)?;
-    if json {
-        say(serde_json::json!({ "node": node.to_string(), "place": out }));
-    } else {
-        say(format!(
-            "The node key of {node} is in {}, read back and the same.\n\
-             Keep it on another machine. To be this node again: baton-node keys restore FILE",
-            out.display()
-        ));
-    }
+    let node = back_up(&folder, &out, passphrase)?;
+    let words = format!(
+        "The node key of {node} is in {}, read back and the same.\n\
+         Keep it on another machine. To be this node again: baton-node keys restore FILE",
+        out.display()
+    );
+    say_result(json, json!({ "node": node.to_string(), "place": out }), words);
     Ok(())
 }
 
 /// Shows the node key as words, or writes them to a new file.
 fn back_up_as_words(folder: &Path, out: Option<&Path>, json: bool) -> Result<(), Failure> {
-    let words = back_up_words(folder).map_err(storage)?;
+    let words = back_up_words(folder)?;
     match out {
         Some(out) => {
             let line = Zeroizing::new(format!("{}\n", *words));
@@ -207,10 +199,8 @@ fn back_up_as_words(folder: &Path, out: Option<&Path>, json: bool) -> Result<(),
             return Err(Failure::text(Exit::Usage, "name the new file with --out, or run it at a terminal"));
         }
     }
-    match json {
-        true => say(serde_json::json!({ "place": out })),
-        false => say("To be this node again: baton-node keys restore --words-file FILE"),
-    }
+    let words = "To be this node again: baton-node keys restore --words-file FILE";
+    say_result(json, json!({ "place": out }), words);
     Ok(())
 }
 
@@ -228,49 +218,42 @@ fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
     }
     let words = args.words_file.as_deref().map(passphrase::words).transpose()?;
     let file = args.file.unwrap_or_default();
-    let passphrase = match words.is_none() && files::needs_passphrase(&file).map_err(storage)? {
+    let passphrase = match words.is_none() && files::needs_passphrase(&file)? {
         true => Some(passphrase::existing(args.passphrase_file.as_deref())?),
         false => None,
     };
     files::create_private_folder(&folder).map_err(storage)?;
-    let _lock = DataDir::lock(&folder).map_err(DataDirError::into_failure)?;
+    let _lock = DataDir::lock(&folder)?;
     let passphrase = passphrase.as_ref().map(|text| text.as_str());
     let node = match words {
         Some(words) => restore_words(&folder, &words).map_err(storage)?,
-        None => restore(&folder, &file, passphrase).map_err(storage)?,
+        None => restore(&folder, &file, passphrase)?,
     };
-    if json {
-        say(
-            serde_json::json!({ "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": key }),
-        );
-    } else {
-        say(format!(
-            "The node key of {node} is in {}.\nRun one node with it at a time: two would answer for each other.",
-            key.display()
-        ));
-    }
+    let words = format!(
+        "The node key of {node} is in {}.\nRun one node with it at a time: two would answer for each other.",
+        key.display()
+    );
+    let peer = peer_id(node).to_string();
+    say_result(json, json!({ "node": node.to_string(), "peer_id": peer, "key_file": key }), words);
     Ok(())
 }
 
 /// The data directory of a stopped node.
 fn lock(folder: &Path) -> Result<DataDir, Failure> {
-    load_node_key(folder).map_err(storage)?;
-    DataDir::lock(folder).map_err(DataDirError::into_failure)
+    load_node_key(folder)?;
+    DataDir::lock(folder)
 }
 
 fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
     let json = args.places.json;
     let folder = data_dir(args.places)?;
     let _lock = lock(&folder)?;
-    rotate_exchange_keys(&folder, now_ms()).map_err(storage)?;
-    let keys = exchange_keys(&folder).map_err(storage)?;
+    rotate_exchange_keys(&folder, now_ms())?;
+    let keys = exchange_keys(&folder)?;
     let current = keys.first().map(|key| key.key.id().to_string()).unwrap_or_default();
-    if json {
-        say(serde_json::json!({ "exchange_key": current }));
-    } else {
-        let short = current.get(..16).unwrap_or(&current);
-        say(format!("The node starts with new exchange keys, from {short}...; the old ones are erased."));
-    }
+    let words =
+        format!("The node starts with new exchange keys, from {current:.16}...; the old ones are erased.");
+    say_result(json, json!({ "exchange_key": current }), words);
     Ok(())
 }
 
@@ -278,7 +261,7 @@ fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
     let json = args.places.json;
     let folder = data_dir(args.places)?;
     let _lock = lock(&folder)?;
-    let old = load_node_key(&folder).map_err(storage)?.node_id();
+    let old = load_node_key(&folder)?.node_id();
     if !args.yes {
         confirm(&format!(
             "This makes another node of it. Until now it is\n\n  {old}\n\n\
@@ -287,27 +270,21 @@ fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
              - Turns that it signed stay valid. Retries of the last turns are no longer answered."
         ))?;
     }
-    let rotated = rotate_node_key(&folder, now_ms()).map_err(storage)?;
-    if json {
-        say(serde_json::json!({
-            "old": rotated.old.to_string(), "node": rotated.new.to_string(),
-            "peer_id": peer_id(rotated.new).to_string(), "set_aside": rotated.retired_key,
-        }));
-    } else {
-        say(format!(
-            "The node is now {}\nPeer              {}\nThe old key is in {}\nNext: baton-node keys backup --out FILE",
-            rotated.new,
-            peer_id(rotated.new),
-            rotated.retired_key.display()
-        ));
-    }
+    let rotated = rotate_node_key(&folder, now_ms())?;
+    let (new, peer) = (rotated.new.to_string(), peer_id(rotated.new).to_string());
+    let words = format!(
+        "The node is now {new}\nPeer              {peer}\nThe old key is in {}\nNext: baton-node keys backup --out FILE",
+        rotated.retired_key.display()
+    );
+    let (old, set_aside) = (rotated.old.to_string(), rotated.retired_key);
+    say_result(json, json!({ "old": old, "node": new, "peer_id": peer, "set_aside": set_aside }), words);
     Ok(())
 }
 
 /// Continues only after a `yes`.
 fn confirm(text: &str) -> Result<(), Failure> {
     let confirmed = prompt::confirm_at_terminal(&format!("{text}\n\nGo on?"));
-    match confirmed.map_err(|error| Failure::new(Exit::Failure, error))? {
+    match confirmed? {
         Some(true) => Ok(()),
         Some(false) => Err(Failure::text(Exit::Failure, "nothing was changed")),
         None => {

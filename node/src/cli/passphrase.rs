@@ -22,7 +22,7 @@ pub(super) fn existing(file: Option<&Path>) -> Result<Zeroizing<String>, Failure
     if let Some(file) = file {
         return from_file(file);
     }
-    let typed = prompt::secret("Passphrase: ").map_err(|error| Failure::new(Exit::Failure, error))?;
+    let typed = prompt::secret("Passphrase: ")?;
     typed.ok_or_else(unattended)
 }
 

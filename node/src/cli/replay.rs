@@ -93,18 +93,22 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
     // A missing model is no finding about the turns, so it ends the command before the first of them.
     let file = tasks.iter().any(|(_, task)| task.is_ok()).then(|| named_model(&args)).transpose()?;
 
-    let mut bench = None;
+    let mut engine = None;
     let mut count = ReplayCount::default();
     for (seq, task) in tasks {
         let began = Instant::now();
         let verdict = match task {
             Ok(task) => {
                 let file = file.as_ref().expect("one turn can be computed, so the file was found above");
-                let bench = match &mut bench {
-                    Some(bench) => bench,
-                    none => none.insert(Bench::open(file.clone(), args.threads).await?),
+                let engine = match &mut engine {
+                    Some(engine) => engine,
+                    none => none.insert(load(file.clone(), args.threads).await?),
                 };
-                bench.compute(seq, &task).await?
+                let (turn, tokens) = (turn_number(seq), task.input_tokens());
+                let spinner = progress::spinner(format!("computing turn {turn} again, of {tokens} tokens"));
+                let verdict = replay(engine, &task).await?;
+                spinner.finish_and_clear();
+                verdict
             }
             Err(why) => Verdict::NotReplayable(why),
         };
@@ -204,11 +208,6 @@ fn disclosed(path: &Path) -> Result<Vec<OpenTurn>, Failure> {
     open(&export).map_err(|error| wrong(error.into()))
 }
 
-/// The loaded model.
-struct Bench {
-    engine: NativeEngine,
-}
-
 /// The existing file of the model to compute with.
 fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
     let settings = Settings::load(args.places.clone().flags())?;
@@ -220,33 +219,19 @@ fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
     Err(Failure::text(Exit::Model, text))
 }
 
-impl Bench {
-    async fn open(path: PathBuf, threads: Option<u16>) -> Result<Self, Failure> {
-        let spinner = progress::spinner("loading the model");
-        let config = NativeConfig {
-            max_context_tokens: u32::MAX,
-            slots: 1,
-            threads: threads.map(usize::from),
-            kv_bytes: KV_BYTES,
-            template: template_of(&path),
-            ..NativeConfig::new("replay", path)
-        };
-        let loading = tokio::task::spawn_blocking(move || NativeEngine::load(&config));
-        let engine = loading.await.map_err(|error| Failure::new(Exit::Failure, error))?;
-        spinner.finish_and_clear();
-        Ok(Self { engine: engine.map_err(|error| Failure::new(Exit::Model, error))? })
-    }
-
-    async fn compute(&self, seq: u64, task: &ReplayTask) -> Result<Verdict, Failure> {
-        let spinner = progress::spinner(format!(
-            "computing turn {} again, of {} tokens",
-            turn_number(seq),
-            task.input_tokens()
-        ));
-        let verdict = replay(&self.engine, task).await.map_err(|error| Failure::new(Exit::Failure, error))?;
-        spinner.finish_and_clear();
-        Ok(verdict)
-    }
+async fn load(path: PathBuf, threads: Option<u16>) -> Result<NativeEngine, Failure> {
+    let spinner = progress::spinner("loading the model");
+    let config = NativeConfig {
+        max_context_tokens: u32::MAX,
+        slots: 1,
+        threads: threads.map(usize::from),
+        kv_bytes: KV_BYTES,
+        template: template_of(&path),
+        ..NativeConfig::new("replay", path)
+    };
+    let engine = tokio::task::spawn_blocking(move || NativeEngine::load(&config)).await?;
+    spinner.finish_and_clear();
+    engine.map_err(|error| Failure::new(Exit::Model, error))
 }
 
 /// The memory items, by turn.

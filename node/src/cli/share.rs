@@ -1,25 +1,22 @@
 //! `baton-node share`: the settings that a client needs for this node and its store, as a file.
 
+use baton_mesh::Reach;
 use baton_walrus_client::http_client::is_loopback;
 
 use super::{
     Exit, Failure, NodeArgs,
-    ask::{Admin, admin_address, block_on},
+    ask::{Admin, block_on},
     say,
 };
-use crate::{
-    admin::network::{Audience, audience},
-    config::{Settings, parse_running},
-};
+use crate::{admin::network::reach, config::parse_running};
 
 pub(super) const AFTER_HELP: &str = "The file names the node, its publisher, aggregator and shards. It holds no token: if the publisher\n\
     wants one, give your friend their own.\n\n\
     Examples:\n  baton-node share > friend.toml\n  baton --config friend.toml";
 
 pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
-    let (is_given, json) = (args.admin.is_some(), args.places.json);
-    let settings = Settings::load(args.flags()?)?;
-    let admin = Admin::at(admin_address(&settings, is_given)?)?;
+    let json = args.places.json;
+    let (admin, settings) = Admin::of(args)?;
     let (status, running) = block_on(async { Ok((admin.status().await?, admin.settings().await?)) })?;
     let external = status.network.map(|network| network.external_addrs).unwrap_or_default();
     let Some((to, address)) = shared_address(&external, &status.listen, &status.peer_id) else {
@@ -37,7 +34,7 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
     let is_here = |url: &&String| url.parse::<reqwest::Url>().is_ok_and(|url| is_loopback(&url));
     let mut here = publishers.iter().chain(&aggregators).filter(is_here);
     match (to, here.next()) {
-        (Audience::ThisMachine, _) => {
+        (Reach::Loopback, _) => {
             say(
                 "# Only this machine reaches the node: set listen, and external if a router forwards a port.",
             );
@@ -55,11 +52,11 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
 }
 
 /// The address of a node to share: the one for most others, first the confirmed and configured ones.
-fn shared_address(external: &[String], listen: &[String], peer_id: &str) -> Option<(Audience, String)> {
+fn shared_address(external: &[String], listen: &[String], peer_id: &str) -> Option<(Reach, String)> {
     let suffix = format!("/p2p/{peer_id}");
-    let best = external.iter().chain(listen).min_by_key(|address| audience(address))?;
+    let best = external.iter().chain(listen).min_by_key(|address| reach(address))?;
     let named = if best.ends_with(&suffix) { best.clone() } else { format!("{best}{suffix}") };
-    Some((audience(best), named))
+    Some((reach(best), named))
 }
 
 #[cfg(test)]
@@ -70,11 +67,11 @@ mod tests {
     fn the_address_for_most_others_is_shared() {
         let (here, lan) = ("/ip4/127.0.0.1/tcp/4001/p2p/ID", "/ip4/192.168.1.5/tcp/4001/p2p/ID");
         for (external, listen, expected) in [
-            (&[][..], &[here][..], Some((Audience::ThisMachine, here))),
+            (&[][..], &[here][..], Some((Reach::Loopback, here))),
             // A peer on the same machine confirmed a loopback address.
-            (&["/ip4/127.0.0.1/tcp/4001"], &[here], Some((Audience::ThisMachine, here))),
-            (&[], &[here, lan], Some((Audience::LocalNetwork, lan))),
-            (&["/dns4/n.example/tcp/1"], &[lan], Some((Audience::Everyone, "/dns4/n.example/tcp/1/p2p/ID"))),
+            (&["/ip4/127.0.0.1/tcp/4001"], &[here], Some((Reach::Loopback, here))),
+            (&[], &[here, lan], Some((Reach::Local, lan))),
+            (&["/dns4/n.example/tcp/1"], &[lan], Some((Reach::Public, "/dns4/n.example/tcp/1/p2p/ID"))),
             (&[], &[], None),
         ] {
             let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();

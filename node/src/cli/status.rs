@@ -1,31 +1,26 @@
 //! `baton-node status`: reads the status from a node's admin port.
 
 use baton_kit::output::span;
+use baton_mesh::Reach;
 
 use super::{
     Exit, Failure, NodeArgs, Style,
-    ask::{Admin, admin_address, block_on},
-    say,
+    ask::{Admin, block_on},
+    say_result,
 };
 use crate::{
     admin::{
         Status,
-        network::{Audience, Nat, NetworkStatus, audience},
+        network::{Nat, NetworkStatus, reach},
     },
-    config::Settings,
     metrics::TurnCounts,
 };
 
 pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
-    let (is_given, json) = (args.admin.is_some(), args.places.json);
-    let settings = Settings::load(args.flags()?)?;
-    let admin = Admin::at(admin_address(&settings, is_given)?)?;
+    let json = args.places.json;
+    let (admin, _) = Admin::of(args)?;
     let status = block_on(async { Ok(admin.status().await?) })?;
-    if json {
-        say(serde_json::json!(status));
-    } else {
-        say(describe(&status, Style::stdout()));
-    }
+    say_result(json, serde_json::json!(status), describe(&status, Style::stdout()));
     if status.ready {
         Ok(())
     } else {
@@ -93,7 +88,7 @@ fn describe_speed(status: &Status) -> String {
 /// Reachability in words, also of a node that only this machine can reach.
 fn describe_reach(network: &NetworkStatus, listen: &[String]) -> String {
     let all = || listen.iter().chain(&network.external_addrs);
-    let is_here = |address: &String| audience(address) == Audience::ThisMachine;
+    let is_here = |address: &String| reach(address) == Reach::Loopback;
     if all().next().is_some() && all().all(is_here) && network.relayed_via.is_empty() {
         return "only this machine reaches this node: it listens on loopback addresses".to_owned();
     }
@@ -102,9 +97,9 @@ fn describe_reach(network: &NetworkStatus, listen: &[String]) -> String {
 
 /// Reachability in words. Peers on this machine confirm loopback addresses too; those say nothing about others.
 pub(super) fn describe_network(network: &NetworkStatus) -> String {
-    let of_others = network.external_addrs.iter().map(|address| (audience(address), address.as_str()));
-    let of_others: Vec<_> = of_others.filter(|(to, _)| *to != Audience::ThisMachine).collect();
-    let is_local = !of_others.is_empty() && of_others.iter().all(|(to, _)| *to == Audience::LocalNetwork);
+    let of_others = network.external_addrs.iter().map(|address| (reach(address), address.as_str()));
+    let of_others: Vec<_> = of_others.filter(|(to, _)| *to != Reach::Loopback).collect();
+    let is_local = !of_others.is_empty() && of_others.iter().all(|(to, _)| *to == Reach::Local);
     let is_only_here = of_others.is_empty() && !network.external_addrs.is_empty();
     let mut parts = vec![match network.nat {
         Nat::Public if is_only_here => "only this machine is known to reach this node".to_owned(),

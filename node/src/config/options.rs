@@ -12,6 +12,8 @@ use baton_mesh::{IpNetwork, Multiaddr};
 use baton_proto::ids::{PublicKey, RightId};
 use clap::Args;
 
+use crate::service::Step;
+
 use super::{
     AdminSetting, HeadsSetting,
     values::{ADDRESS, ADMIN, EngineChoice, HEADS, LogFormat, LogLevel},
@@ -153,8 +155,6 @@ options! {
         "Limits and prices" {
             /// Turns served at once
             slots: Option<u32> = number(), range(1, 256).default("8");
-            /// Turns that may wait for a slot; further turns are refused as busy
-            queue: Option<u32> = number(), range(0, 1024).default("16");
             /// Turns a minute without a grant from one subnet (/24 and /48)
             turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("600");
             /// Tokens an hour without a grant for one subnet; 16 tokens that are read count as one (0 is no limit)
@@ -220,7 +220,7 @@ options! {
         }
         "" {
             /// Pause the process at this step of a turn, for crash tests
-            [value_name = "STEP", hide = true] pause_at: Option<String>;
+            [value_name = "STEP", hide = true] pause_at: Option<Step>;
             /// Clock error in seconds: positive for ahead, negative for behind. For tests
             [value_name = "SECONDS", hide = true, allow_negative_numbers = true] clock_offset: Option<i64>;
         }

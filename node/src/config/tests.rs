@@ -36,6 +36,28 @@ fn nothing_given_yields_the_documented_defaults() {
     assert_eq!(settings.model_dir(), default_model_dir());
     assert_eq!(settings.heads(), HeadsSetting::At(DEFAULT_STORE_URL.to_owned()));
     assert!(settings.mdns() && !settings.json());
+    assert_eq!(settings.model(), DEFAULT_MODEL);
+    let shown = settings.shown().into_iter();
+    let absent: Vec<_> = shown.filter(|option| option.value.is_none()).map(|option| option.key).collect();
+    let allowed = [
+        "publisher_token_file",
+        "publisher_secret_file",
+        "embedding_model",
+        "proxied_url",
+        "proxied_model",
+        "proxied_key_file",
+        "threads",
+    ];
+    assert_eq!(absent, allowed);
+    // They are those of mesh, service and journal.
+    assert_eq!(settings.mesh_limits(), MeshLimits::default());
+    assert_eq!(settings.journal_limits().max_blob_bytes, JournalLimits::default().max_blob_bytes);
+    let (ours, usual) = (service_limits(&settings), ServiceLimits::default());
+    assert_eq!((ours.cache_bytes, ours.turns_per_minute), (usual.cache_bytes, usual.turns_per_minute));
+    assert_eq!(
+        (ours.tokens_per_hour, ours.storage_per_hour),
+        (usual.tokens_per_hour, usual.storage_per_hour)
+    );
 }
 
 #[test]
@@ -131,32 +153,8 @@ fn flags_options_of_the_file_and_environment_variables_are_the_same() {
 #[test]
 fn json_needs_no_value_and_takes_one() {
     for (word, expected) in [("--json", true), ("--json=true", true), ("--json=false", false)] {
-        let command = RunFlags::augment_args(Command::new("run").no_binary_name(true));
-        let matches = command.try_get_matches_from([word]).unwrap();
-        assert_eq!(RunFlags::from_arg_matches(&matches).unwrap().json, Some(expected));
+        assert_eq!(flags(&[word]).json, Some(expected));
     }
-}
-
-#[test]
-fn every_option_has_a_default_or_may_be_absent() {
-    let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
-    assert_eq!(settings.model(), DEFAULT_MODEL);
-    let absent: Vec<_> = settings
-        .shown()
-        .into_iter()
-        .filter(|option| option.value.is_none())
-        .map(|option| option.key)
-        .collect();
-    let allowed = [
-        "publisher_token_file",
-        "publisher_secret_file",
-        "embedding_model",
-        "proxied_url",
-        "proxied_model",
-        "proxied_key_file",
-        "threads",
-    ];
-    assert_eq!(absent, allowed);
 }
 
 #[test]
@@ -187,8 +185,7 @@ fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
     let text = "publisher_token_file = \"/t\"\nengine = \"proxied\"\nproxied_url = \"http://h\"\n\
                 proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\n\
                 embedding_model = \"all-minilm-l6-v2\"";
-    let given = parse(Path::new("c"), text).unwrap();
-    let settings = Settings::resolve(RunFlags::default(), given, None).unwrap();
+    let settings = Settings::resolve(RunFlags::default(), file(text), None).unwrap();
     let mut written = String::new();
     for OptionValue { key, value } in settings.shown() {
         match value {
@@ -196,20 +193,14 @@ fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
             None => assert_eq!(key, "publisher_secret_file"),
         }
     }
-    let read = parse(Path::new("c"), &written).unwrap();
-    assert_eq!(Settings::resolve(RunFlags::default(), read, None).unwrap(), settings);
+    assert_eq!(Settings::resolve(RunFlags::default(), file(&written), None).unwrap(), settings);
 }
 
 #[test]
-fn the_file_as_written_changes_nothing() {
-    let parsed = parse(Path::new("c"), &commented_file(None, &[])).unwrap();
-    assert_eq!(parsed, RunFlags::default());
-    let parsed = parse(Path::new("c"), &commented_file(Some(Path::new("/a \"b\"")), &[])).unwrap();
-    assert_eq!(parsed.data_dir.as_deref(), Some(Path::new("/a \"b\"")));
-}
-
-#[test]
-fn every_default_in_it_is_accepted_and_is_the_default() {
+fn the_file_as_written_changes_nothing_and_its_defaults_are_the_defaults() {
+    assert_eq!(file(&commented_file(None, &[])), RunFlags::default());
+    let folder = Path::new("/a \"b\"");
+    assert_eq!(file(&commented_file(Some(folder), &[])).data_dir.as_deref(), Some(folder));
     let uncommented: String = commented_file(None, &[])
         .lines()
         .filter(|line| line.starts_with('#') && !line.starts_with("# ") && !line.ends_with("\"\""))
@@ -217,21 +208,8 @@ fn every_default_in_it_is_accepted_and_is_the_default() {
         // Numbers without a default have the minimum as an example.
         .filter(|line| !line.starts_with("threads"))
         .collect();
-    let parsed = parse(Path::new("c"), &uncommented).unwrap();
-    let written = Settings::resolve(parsed, RunFlags::default(), None).unwrap();
+    let written = Settings::resolve(file(&uncommented), RunFlags::default(), None).unwrap();
     let bare = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
     assert_eq!(written, bare);
     assert!(uncommented.lines().count() > 15, "{uncommented}");
-}
-
-#[test]
-fn the_defaults_are_those_of_mesh_service_and_journal() {
-    let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
-    assert_eq!(settings.mesh_limits(), MeshLimits::default());
-    assert_eq!(settings.journal_limits().max_blob_bytes, JournalLimits::default().max_blob_bytes);
-    let (ours, usual) = (service_limits(&settings, &[]), ServiceLimits::default());
-    assert_eq!(ours.cache_bytes, usual.cache_bytes);
-    assert_eq!(ours.turns_per_minute, usual.turns_per_minute);
-    assert_eq!(ours.tokens_per_hour, usual.tokens_per_hour);
-    assert_eq!(ours.storage_per_hour, usual.storage_per_hour);
 }

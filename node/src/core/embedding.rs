@@ -59,7 +59,6 @@ impl Embedding {
 pub(crate) struct SeenRequests {
     /// Requests issued before this time are unknown.
     since_ms: u64,
-    sweep_at: usize,
     swept_ms: u64,
     /// Authorisation and end of remembrance, by client and request ID.
     requests: HashMap<(PublicKey, EmbedId), (AuthHash, u64)>,
@@ -67,7 +66,7 @@ pub(crate) struct SeenRequests {
 
 impl SeenRequests {
     fn since(since_ms: u64) -> Self {
-        Self { since_ms, sweep_at: SWEEP_FROM, swept_ms: 0, requests: HashMap::new() }
+        Self { since_ms, swept_ms: 0, requests: HashMap::new() }
     }
 
     /// Checks that a request is new, as far as this set can tell.
@@ -86,10 +85,9 @@ impl SeenRequests {
     pub(crate) fn note(&mut self, auth: &EmbedAuth, hash: AuthHash, now_ms: u64) -> Result<(), ErrorCode> {
         self.check(auth, &hash)?;
         // A set that stays full must not be swept for each request.
-        if self.requests.len() >= self.sweep_at && now_ms.abs_diff(self.swept_ms) >= SWEEP_EVERY_MS {
+        if self.requests.len() >= SWEEP_FROM && now_ms.abs_diff(self.swept_ms) >= SWEEP_EVERY_MS {
             self.swept_ms = now_ms;
             self.requests.retain(|_, (_, until_ms)| *until_ms >= now_ms);
-            self.sweep_at = (2 * self.requests.len()).clamp(SWEEP_FROM, MAX_SEEN);
         }
         if self.requests.len() >= MAX_SEEN {
             return Err(ErrorCode::Busy);

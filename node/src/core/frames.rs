@@ -9,10 +9,7 @@ use baton_proto::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
-use super::{Core, refusal::Refusal};
-
-/// Largest further frame of a waiting client; none is expected.
-const MAX_STRAY_FRAME_BYTES: usize = 64;
+use super::{Core, limits::MAX_STRAY_FRAME_BYTES, refusal::Refusal};
 
 /// Reads and decodes the first or the second frame.
 pub(crate) async fn next_frame<T: DeserializeOwned>(

@@ -1,12 +1,12 @@
 //! Bounds of the turn service, with their reasons. [`ServiceLimits`] holds the bounds that an operator may
 //! change.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use baton_limits::{Networks, Rate, SlotLimits};
 pub(crate) use baton_mesh::BUSY_RETRY_MS;
 use baton_mesh::DefenceLimits;
-use baton_proto::{ids::ModelId, node_record::StorageOffer, right::TurnQuota};
+use baton_proto::{node_record::StorageOffer, right::TurnQuota};
 
 use super::quotas::QuotaPolicy;
 
@@ -22,6 +22,9 @@ pub(crate) const MAX_STORING_OF_SUBNET: usize = 256;
 /// Token frames between the engine and the fastest reader: enough to hide a scheduling delay, few enough that
 /// a slow reader soon slows the engine.
 pub(crate) const MAX_FRAMES_AHEAD: usize = 16;
+
+/// Largest further frame of a client that waits for its answer; none is expected.
+pub(crate) const MAX_STRAY_FRAME_BYTES: usize = 64;
 
 /// Bytes of frames of a running turn, so that a second connection can attach and read all of them. The
 /// largest answer takes below 6 MiB: 32 Ki tokens of one frame each, 512 KiB of text, a note every 32 tokens.
@@ -97,8 +100,8 @@ pub struct ServiceLimits {
     pub embed_wait: Duration,
     /// Maximum time of an embedding request in its slot.
     pub max_embed_time: Duration,
-    /// Prices by model; a model without one is free.
-    pub prices: BTreeMap<ModelId, Price>,
+    /// Price of every model's tokens.
+    pub price: Price,
     /// Timeout for receiving a peer's request.
     pub request_timeout: Duration,
     /// Bytes of all requests being read and blobs being sent. Further ones wait, and are refused as Busy
@@ -140,7 +143,7 @@ impl Default for ServiceLimits {
             embed_wait: Duration::from_secs(30),
             // The largest batch of a small model on one slow core.
             max_embed_time: Duration::from_secs(60),
-            prices: BTreeMap::new(),
+            price: Price::default(),
             request_timeout: Duration::from_secs(15),
             // Sixteen of the largest requests; a quarter for one subnet.
             frame_bytes: 256 * 1024 * 1024,
@@ -194,11 +197,5 @@ impl ServiceLimits {
             queue: MAX_STORING,
             queue_per_key: MAX_STORING_OF_SUBNET,
         }
-    }
-
-    /// The price of a model.
-    #[must_use]
-    pub(crate) fn price(&self, model: &ModelId) -> Price {
-        self.prices.get(model).copied().unwrap_or_default()
     }
 }

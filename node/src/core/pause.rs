@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
+use clap::ValueEnum;
+use serde::Serialize;
+
 /// Steps of a turn, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Default, Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Step {
     /// The turn is admitted and in the journal; Accepted was sent.
+    #[default]
     Accepted,
     /// The window is fetched and verified.
     Fetched,
@@ -21,20 +26,6 @@ pub enum Step {
     PutSent,
     /// The store has answered; the journal does not know yet.
     PutDone,
-}
-
-impl Step {
-    /// All steps, in order.
-    pub(crate) const ALL: [Step; 8] = [
-        Self::Accepted,
-        Self::Fetched,
-        Self::MidToken,
-        Self::Sealed,
-        Self::Journaled,
-        Self::ReceiptSent,
-        Self::PutSent,
-        Self::PutDone,
-    ];
 }
 
 type StepCallback = Arc<dyn Fn(Step) + Send + Sync>;

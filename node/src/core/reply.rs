@@ -11,10 +11,7 @@ use baton_proto::{codec, wire::NodeFrame};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-use super::limits::{MAX_FRAMES_AHEAD, MAX_REPLY_BYTES};
-
-/// Largest further frame of a peer during its answer; none is expected.
-const MAX_STRAY_FRAME_BYTES: usize = 64;
+use super::limits::{MAX_FRAMES_AHEAD, MAX_REPLY_BYTES, MAX_STRAY_FRAME_BYTES};
 
 /// The log would exceed [`MAX_REPLY_BYTES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,11 @@ use std::{
     fs::{self, File, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
     net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
-use baton_keys::files::{self, KeyFileError};
+use baton_keys::files;
 use baton_kit::config::Value;
 
 use crate::{
@@ -23,38 +24,6 @@ const ADMIN_FILE: &str = "admin.address";
 /// Largest such file: an IPv6 address with its port.
 const MAX_ADMIN_BYTES: u64 = 64;
 
-/// Why a data directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum DataDirError {
-    /// A file operation failed.
-    #[error("cannot {action} {path}: {source}{}", hint(.source))]
-    Io {
-        /// The action that failed.
-        action: &'static str,
-        /// Its path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The path is not a folder.
-    #[error("{path} is not a folder; name another with --data-dir")]
-    NotAFolder {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Another process uses it.
-    #[error("another baton-node{owner} uses {path}; stop it, or give this one its own --data-dir")]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-        /// Its process ID, if known.
-        owner: String,
-    },
-    /// The node key.
-    #[error(transparent)]
-    Key(#[from] KeyFileError),
-}
-
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -67,12 +36,10 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-impl DataDirError {
-    /// As a failure of a command.
-    #[must_use]
-    pub(crate) fn into_failure(self) -> Failure {
-        Failure::new(Exit::Storage, self)
-    }
+/// A file operation that failed.
+fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
+    let text = format!("cannot {action} {}", path.display());
+    move |error| Failure::text(Exit::Storage, format!("{text}: {error}{}", hint(&error)))
 }
 
 /// The result of [`prepare`]: `true` for created parts.
@@ -93,20 +60,19 @@ pub(crate) struct PrepareReport {
 /// options wrote it takes the options later.
 ///
 /// # Errors
-/// [`DataDirError`], by cause.
+/// [`Failure`], by cause.
 pub(crate) fn prepare(
     folder: &Path,
     config: Option<&Path>,
     given: &[(&'static str, Value)],
-) -> Result<PrepareReport, DataDirError> {
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| DataDirError::Io { action, path, source }
-    };
+) -> Result<PrepareReport, Failure> {
     let mut made = PrepareReport::default();
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => made.open_mode = open_mode(&metadata),
-        Ok(_) => return Err(DataDirError::NotAFolder { path: folder.to_owned() }),
+        Ok(_) => {
+            let text = format!("{} is not a folder; name another with --data-dir", folder.display());
+            return Err(Failure::text(Exit::Storage, text));
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             files::create_private_folder(folder).map_err(failed("make the data directory", folder))?;
             made.folder = true;
@@ -141,16 +107,9 @@ pub(crate) fn is_untouched(folder: &Path, config: &Path) -> bool {
     same_length && fs::read_to_string(config).is_ok_and(|text| text == fresh)
 }
 
-#[cfg(unix)]
 fn open_mode(metadata: &fs::Metadata) -> Option<u32> {
-    use std::os::unix::fs::PermissionsExt as _;
     let mode = metadata.permissions().mode() & 0o777;
     (mode & 0o077 != 0).then_some(mode)
-}
-
-#[cfg(not(unix))]
-fn open_mode(_: &fs::Metadata) -> Option<u32> {
-    None
 }
 
 /// A data directory in use by this process.
@@ -164,8 +123,8 @@ impl DataDir {
     /// Opens the directory of these settings. If it is missing, does the work of `init` and logs it.
     ///
     /// # Errors
-    /// [`DataDirError`], by cause.
-    pub(crate) fn open_or_prepare(settings: &Settings) -> Result<Self, DataDirError> {
+    /// [`Failure`], by cause.
+    pub(crate) fn open_or_prepare(settings: &Settings) -> Result<Self, Failure> {
         let path = &settings.data_dir();
         let config = (settings.config.is_none() && !path.exists()).then(|| path.join(CONFIG_FILE));
         let made = prepare(path, config.as_deref(), &[])?;
@@ -207,13 +166,17 @@ impl DataDir {
     /// Locks an existing directory for this process.
     ///
     /// # Errors
-    /// [`DataDirError::InUse`] if another process holds it, or [`DataDirError::Io`].
-    pub(crate) fn lock(path: &Path) -> Result<Self, DataDirError> {
+    /// Another process holds it, or it cannot be written.
+    pub(crate) fn lock(path: &Path) -> Result<Self, Failure> {
         let file = path.join(LOCK_FILE);
-        let failed = |source| DataDirError::Io { action: "write", path: file.clone(), source };
         let mut options = File::options();
-        let mut lock =
-            options.read(true).write(true).create(true).truncate(false).open(&file).map_err(failed)?;
+        let mut lock = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&file)
+            .map_err(failed("write", &file))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -222,15 +185,19 @@ impl DataDir {
                 let _ = (&lock).take(32).read_to_string(&mut owner);
                 let owner =
                     owner.trim().parse::<u32>().map(|id| format!(" (process {id})")).unwrap_or_default();
-                return Err(DataDirError::InUse { path: path.to_owned(), owner });
+                let text = format!(
+                    "another baton-node{owner} uses {}; stop it, or give this one its own --data-dir",
+                    path.display()
+                );
+                return Err(Failure::text(Exit::Storage, text));
             }
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::Error(error)) => return Err(failed("write", &file)(error)),
         }
         lock.set_len(0)
             .and_then(|()| lock.rewind())
             .and_then(|()| writeln!(lock, "{}", std::process::id()))
             .and_then(|()| lock.sync_all())
-            .map_err(failed)?;
+            .map_err(failed("write", &file))?;
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
@@ -251,8 +218,6 @@ impl DataDir {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
     use crate::config::RunFlags;
 
@@ -293,9 +258,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let held = DataDir::lock(parent.path()).unwrap();
         let refused = DataDir::lock(parent.path()).unwrap_err();
-        assert!(
-            matches!(&refused, DataDirError::InUse { owner, .. } if owner.contains(&std::process::id().to_string()))
-        );
+        assert!(refused.to_string().contains(&format!("(process {})", std::process::id())), "{refused}");
         assert!(DataDir::is_in_use(parent.path()));
         assert_eq!(DataDir::running_admin(parent.path()), None);
         let admin = "127.0.0.1:9464".parse().unwrap();
@@ -314,10 +277,9 @@ mod tests {
     fn refuses_what_is_no_folder_with_a_next_step() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let refused = prepare(file.path(), None, &[]).unwrap_err();
-        assert!(matches!(refused, DataDirError::NotAFolder { .. }));
-        assert!(refused.to_string().contains("--data-dir"));
+        assert!(refused.to_string().contains("not a folder; name another with --data-dir"), "{refused}");
         let below = prepare(&file.path().join("x"), None, &[]).unwrap_err();
-        assert_eq!(below.into_failure().exit, Exit::Storage);
+        assert_eq!(below.exit, Exit::Storage);
         let full = io::Error::from(io::ErrorKind::StorageFull);
         assert!(hint(&full).contains("make room"));
     }

@@ -23,7 +23,7 @@ use crate::{
     failure::{Exit, Failure},
     metrics::Metrics,
     models::ModelError,
-    progress::Progress,
+    progress,
     service::EmbeddingModel,
 };
 
@@ -53,7 +53,7 @@ pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
         return Ok(());
     }
     use std::os::unix::process::CommandExt as _;
-    let program = env::current_exe().map_err(|error| Failure::new(Exit::Failure, error))?;
+    let program = env::current_exe()?;
     let error =
         std::process::Command::new(program).args(env::args_os().skip(1)).env(THREADS_VARIABLE, wanted).exec();
     Err(Failure::new(Exit::Failure, anyhow::Error::new(error).context("cannot start again with --threads")))
@@ -72,7 +72,7 @@ pub(super) async fn load(
         EngineChoice::Proxied => proxied(&settings, runtime).map(|engine| vec![engine]),
         EngineChoice::Echo => Ok(vec![echo(&settings, runtime)]),
     });
-    loading.await.map_err(|error| Failure::new(Exit::Failure, error))?
+    loading.await?
 }
 
 /// Loads the embedding model, if configured, and fetches it first if it is missing.
@@ -80,7 +80,7 @@ pub(super) async fn load_embeddings(settings: &Settings) -> Result<Option<Embedd
     let Some(name) = settings.embedding_model.clone() else { return Ok(None) };
     let folder = settings.model_dir();
     let loading = tokio::task::spawn_blocking(move || embeddings(&name, &folder));
-    loading.await.map_err(|error| Failure::new(Exit::Failure, error))?.map(Some)
+    loading.await?.map(Some)
 }
 
 fn embeddings(name: &str, folder: &Path) -> Result<EmbeddingModel, Failure> {
@@ -126,9 +126,7 @@ fn embedding_files(name: &str, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         return Ok(model.paths(folder).to_vec());
     }
     tracing::info!(model = name, folder = %folder.display(), "the model is not here yet: fetching it");
-    let mut progress = Progress::new(name, model.bytes());
-    let pulled = embedding_models::pull(name, folder, &mut |step| progress.show(step));
-    progress.finish();
+    let pulled = progress::shown(name, model.bytes(), |show| embedding_models::pull(name, folder, show));
     pulled.map_err(model_failure)
 }
 

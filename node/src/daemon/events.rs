@@ -10,7 +10,6 @@ use serde::Serialize;
 use super::view::ServingNode;
 use crate::{
     admin::ModelInfo,
-    failure::{Exit, Failure},
     service::{PausePoints, Step},
 };
 
@@ -26,7 +25,7 @@ enum ProgramEvent<'a> {
         models: &'a [ModelInfo],
     },
     Paused {
-        step: &'static str,
+        step: Step,
     },
     Stopped,
 }
@@ -69,42 +68,6 @@ impl EventPrinter {
 
     /// Pauses turns at a step, and prints that.
     pub(super) fn pause_at(self, step: Step) -> PausePoints {
-        PausePoints::at(step, move |step| self.emit(&ProgramEvent::Paused { step: step_name(step) }))
-    }
-}
-
-fn step_name(step: Step) -> &'static str {
-    match step {
-        Step::Accepted => "accepted",
-        Step::Fetched => "fetched",
-        Step::MidToken => "mid-token",
-        Step::Sealed => "sealed",
-        Step::Journaled => "journaled",
-        Step::ReceiptSent => "receipt-sent",
-        Step::PutSent => "put-sent",
-        Step::PutDone => "put-done",
-    }
-}
-
-/// The step with this name; dashes, underscores and capitals do not matter.
-pub(super) fn parse_step(text: &str) -> Result<Step, Failure> {
-    let plain = |name: &str| name.replace(['-', '_'], "").to_lowercase();
-    Step::ALL.into_iter().find(|step| plain(step_name(*step)) == plain(text)).ok_or_else(|| {
-        let names = Step::ALL.map(step_name).join(", ");
-        Failure::text(Exit::Usage, format!("--pause-at: there is no such step; the steps are {names}"))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_are_found_by_name_in_any_spelling() {
-        for step in Step::ALL {
-            assert_eq!(parse_step(step_name(step)).unwrap(), step);
-            assert_eq!(parse_step(&format!("{step:?}")).unwrap(), step);
-        }
-        assert!(parse_step("later").unwrap_err().error.to_string().contains("mid-token"));
+        PausePoints::at(step, move |step| self.emit(&ProgramEvent::Paused { step }))
     }
 }

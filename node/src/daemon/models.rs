@@ -17,7 +17,7 @@ use crate::{
     failure::{Exit, Failure},
     metrics::Metrics,
     models::{Catalogue, Shape, WeightsHash, origin, template_of},
-    progress::Progress,
+    progress,
 };
 
 /// A model with its local file.
@@ -141,9 +141,8 @@ fn model_file(settings: &Settings, name: &str) -> Result<(PathBuf, Option<Weight
         .any(|model| model.entry.name == *name && model.is_installed());
     if !installed {
         tracing::info!(model = name, folder = %settings.model_dir().display(), "the model is not here yet: fetching it");
-        let mut progress = Progress::new(&entry.name, entry.size);
-        let pulled = catalogue.pull(name, &settings.model_dir(), &mut |step| progress.show(step));
-        progress.finish();
+        let pulled =
+            progress::shown(name, entry.size, |show| catalogue.pull(name, &settings.model_dir(), show));
         pulled.map_err(model_failure)?;
     }
     Ok((path, Some(entry.sha256)))

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_mesh::{MeshHandle, Multiaddr};
+use futures::future;
 use tokio::{
-    task::{JoinSet, spawn_blocking},
-    time::{MissedTickBehavior, interval},
+    task::spawn_blocking,
+    time::{Interval, MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -19,30 +20,21 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Interval of probes of an unused store. Several may fail before the store counts as unreachable.
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Starts the tasks; they end with `stop`.
-pub(super) fn spawn(
-    running: &Arc<ServingNode>,
-    external: Vec<Multiaddr>,
-    stop: &CancellationToken,
-) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    let (node, end) = (running.clone(), stop.clone());
-    tasks.spawn(async move {
-        end.run_until_cancelled(keep_record(&node, external)).await;
-    });
-    let (store, end) = (running.store.clone(), stop.clone());
-    tasks.spawn(async move {
-        end.run_until_cancelled(watch_store(&store)).await;
-    });
-    tasks
+/// Runs the tasks until `stop`.
+pub(super) async fn run(running: Arc<ServingNode>, external: Vec<Multiaddr>, stop: CancellationToken) {
+    let both = future::join(keep_record(&running, external), watch_store(&running.store));
+    stop.run_until_cancelled(both).await;
+}
+
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// Refreshes the record, at once after a change of reachability, and announces it.
 async fn keep_record(running: &ServingNode, external: Vec<Multiaddr>) {
-    let mut refreshes = interval(REFRESH_INTERVAL);
-    refreshes.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut beats = interval(HEARTBEAT);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut refreshes, mut beats) = (ticks(REFRESH_INTERVAL), ticks(HEARTBEAT));
     let mut network = running.mesh.network_changes();
     loop {
         tokio::select! {
@@ -85,8 +77,7 @@ pub(super) async fn refresh(identity: Arc<Identity>, addresses: Vec<Multiaddr>) 
 
 /// Probes the store. The node is ready at its first answer, so that is logged, and then every change.
 async fn watch_store(store: &WatchedStore) {
-    let mut ticks = interval(PROBE_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(PROBE_INTERVAL);
     let (mut answered, mut was_ready) = (None, false);
     loop {
         ticks.tick().await;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_keys::ids::NodeId;
-use baton_mesh::{MeshHandle, Multiaddr, PeerId, Reachability};
+use baton_mesh::{MeshHandle, PeerId, Reachability};
 use baton_proto::node_record::ModelOffer;
 
 use crate::{
@@ -64,12 +64,7 @@ fn load(engines: &[Arc<dyn Engine>]) -> Load {
 /// The data behind the admin port.
 pub(super) struct View {
     node: NodeId,
-    settings: String,
-    publishers: Vec<String>,
-    aggregators: Vec<String>,
-    configured: Vec<Multiaddr>,
-    slots: u32,
-    queue: u32,
+    settings: Settings,
     started: Instant,
     metrics: Arc<Metrics>,
     running: OnceLock<Arc<ServingNode>>,
@@ -77,15 +72,10 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(settings: &Settings, node: NodeId, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(settings: Settings, node: NodeId, metrics: Arc<Metrics>) -> Self {
         Self {
             node,
-            settings: settings.running_text(),
-            publishers: settings.publisher(),
-            aggregators: settings.aggregator(),
-            configured: settings.external(),
-            slots: settings.slots(),
-            queue: settings.queue(),
+            settings,
             started: Instant::now(),
             metrics,
             running: OnceLock::new(),
@@ -139,15 +129,22 @@ impl View {
     fn network(&self) -> Option<NetworkStatus> {
         let running = self.running.get()?;
         let network = running.mesh.network();
-        let found = network.external.iter().filter(|address| !self.configured.contains(address));
-        let external_addrs = self.configured.iter().chain(found).map(ToString::to_string);
+        let mut external = self.settings.external();
+        external.extend(
+            network
+                .external
+                .iter()
+                .filter(|address| !external.contains(address))
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
         Some(NetworkStatus {
             nat: match network.reachability {
                 Reachability::Unknown => Nat::Unknown,
                 Reachability::Public => Nat::Public,
                 Reachability::Private => Nat::Private,
             },
-            external_addrs: external_addrs.collect(),
+            external_addrs: external.iter().map(ToString::to_string).collect(),
             relayed_via: network
                 .relays
                 .iter()
@@ -181,13 +178,13 @@ impl StatusSource for View {
             listen: listen.iter().map(ToString::to_string).collect(),
             peers: self.peers(),
             models: running.map(|node| node.models.clone()).unwrap_or_default(),
-            slots: self.slots,
-            queue: self.queue,
+            slots: self.settings.slots(),
+            queue: self.settings.queue(),
             turns: self.metrics.turn_counts(),
             speed: self.metrics.speed(),
             store: StoreStatus {
-                publishers: self.publishers.clone(),
-                aggregators: self.aggregators.clone(),
+                publishers: self.settings.publisher(),
+                aggregators: self.settings.aggregator(),
                 reachable: running.is_some_and(|node| node.store_answers()),
                 answered_seconds_ago: answered.map(|ago| ago.as_secs()),
             },
@@ -197,7 +194,7 @@ impl StatusSource for View {
     }
 
     fn settings(&self) -> String {
-        self.settings.clone()
+        self.settings.running_text()
     }
 
     fn metrics(&self) -> String {

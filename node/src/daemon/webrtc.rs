@@ -1,9 +1,9 @@
 //! The certificate of listeners on WebRTC. It stays the same, since its hash is part of the node's addresses.
 
-use std::{io, path::Path};
+use std::path::Path;
 
-use baton_keys::files::{self, KeyFileError};
-use baton_mesh::{WebRtcCertificate, WebRtcCertificateError};
+use baton_keys::files;
+use baton_mesh::WebRtcCertificate;
 
 use crate::failure::{Exit, Failure};
 
@@ -12,33 +12,21 @@ const CERTIFICATE_FILE: &str = "webrtc.pem";
 /// Largest such file; one has about 800 bytes.
 const MAX_FILE_BYTES: u64 = 16 * 1024;
 
-#[derive(Debug, thiserror::Error)]
-enum CertificateFileError {
-    #[error(transparent)]
-    File(#[from] KeyFileError),
-    #[error("cannot write {CERTIFICATE_FILE} to the data directory: {0}")]
-    Write(io::Error),
-    #[error(
-        "{CERTIFICATE_FILE} in the data directory is damaged: {0}; move it away, and the node makes another (its WebRTC \
-         addresses then change)"
-    )]
-    Form(WebRtcCertificateError),
-    #[error(transparent)]
-    Generate(WebRtcCertificateError),
-}
-
 /// Reads the certificate, or makes it at the first start.
 pub(super) fn load_or_create(data_dir: &Path) -> Result<WebRtcCertificate, Failure> {
-    certificate(data_dir).map_err(|error| Failure::new(Exit::Storage, error))
-}
-
-fn certificate(data_dir: &Path) -> Result<WebRtcCertificate, CertificateFileError> {
     let path = data_dir.join(CERTIFICATE_FILE);
+    let failed = |text: String| Failure::text(Exit::Storage, text);
     if let Some(bytes) = files::read_secret(&path, "certificate of WebRTC", MAX_FILE_BYTES)? {
-        return WebRtcCertificate::from_pem(&bytes).map_err(CertificateFileError::Form);
+        return WebRtcCertificate::from_pem(&bytes).map_err(|error| {
+            failed(format!(
+                "{CERTIFICATE_FILE} in the data directory is damaged: {error}; move it away, and the node makes another \
+                 (its WebRTC addresses then change)"
+            ))
+        });
     }
-    let made = WebRtcCertificate::generate().map_err(CertificateFileError::Generate)?;
-    files::write_private(&path, made.to_pem().as_bytes()).map_err(CertificateFileError::Write)?;
+    let made = WebRtcCertificate::generate()?;
+    files::write_private(&path, made.to_pem().as_bytes())
+        .map_err(|error| failed(format!("cannot write {CERTIFICATE_FILE} to the data directory: {error}")))?;
     Ok(made)
 }
 

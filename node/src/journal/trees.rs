@@ -4,15 +4,10 @@ use std::{
     collections::HashSet,
     hash::{BuildHasher as _, RandomState},
     path::Path,
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use baton_proto::{
-    SignedBytes, codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, link::blob_digest, wire::StoreState,
-};
+use baton_proto::{codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, link::blob_digest, wire::StoreState};
 use parking_lot::{Mutex, MutexGuard};
 use sled::{
     IVec, Transactional as _,
@@ -24,7 +19,7 @@ use super::{
     damage::JournalDamage,
     open::{JournalTrees, VerifiedJournal, open_verified},
 };
-use crate::{ledger::Ledger, mark::Mark};
+use crate::mark::Mark;
 
 /// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred
 /// bytes.
@@ -49,7 +44,7 @@ pub(super) struct Trees {
     entries: AtomicU64,
     /// Entries with a local blob that is not confirmed in the store.
     untaken: AtomicU64,
-    /// Number of changes that are flushed before any peer learns of them.
+    /// Number of changes.
     changes: AtomicU64,
     /// The mark, and the number of changes it counts as flushed.
     mark: Mutex<(Mark, u64)>,
@@ -61,8 +56,6 @@ pub(super) struct Trees {
     failed: AtomicBool,
     /// Sealed in memory, perhaps not flushed.
     unflushed: Mutex<HashSet<TurnKey>>,
-    /// The ledger for acknowledged receipts.
-    ledger: OnceLock<Ledger>,
     /// Locked during every read-modify-write; only ever on a blocking thread.
     writing: Mutex<()>,
 }
@@ -97,14 +90,8 @@ impl Trees {
             hasher,
             failed: AtomicBool::new(false),
             unflushed: Mutex::default(),
-            ledger: OnceLock::new(),
             writing: Mutex::new(()),
         })
-    }
-
-    /// Number of a change that must be flushed before any peer learns of it. The caller holds the write lock.
-    fn next_change(&self) -> u64 {
-        self.changes.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Flushes, and marks the change with this number as flushed.
@@ -129,18 +116,6 @@ impl Trees {
 
     pub(super) fn begins_ms(&self) -> u64 {
         self.begins_ms
-    }
-
-    pub(super) fn keep_receipts(&self, ledger: Ledger) {
-        // A second call is not expected; the first wins.
-        let _ = self.ledger.set(ledger);
-    }
-
-    pub(super) fn keep_receipt(&self, sealed: &SealedEntry, ack: &SignedBytes) -> Result<(), JournalError> {
-        let receipt = &sealed.committed.receipt;
-        let kept =
-            self.ledger.get().map_or(Ok(()), |ledger| ledger.append(receipt, ack, sealed.receipt_kind));
-        kept.map_err(JournalError::Receipts)
     }
 
     pub(super) fn failed(&self) -> bool {
@@ -226,20 +201,11 @@ impl Trees {
         self.unflushed.lock().remove(&key);
     }
 
-    /// Updates an existing entry.
-    pub(super) fn write(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
-        self.trees.turns.insert(key.to_bytes(), encode(key, entry))?;
-        Ok(())
-    }
-
-    /// Updates an existing entry in a change to flush; returns the change's number.
-    pub(super) fn write_counted(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
-        let (change, encoded) = (self.next_change(), encode(key, entry));
-        self.change(|(turns, _, by_digest, _, _)| {
-            by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
-            turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
-            Ok(())
-        })?;
+    /// Updates an existing entry; returns the change's number.
+    pub(super) fn write(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
+        let encoded = encode(key, entry);
+        let (change, _) =
+            self.change(|(turns, ..)| Ok(turns.insert(&key.to_bytes()[..], encoded.as_slice())?))?;
         Ok(change)
     }
 
@@ -270,35 +236,20 @@ impl Trees {
         }
     }
 
-    /// Adds an entry.
-    pub(super) fn insert(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
-        self.insert_as(key, entry, None)
-    }
-
-    /// Adds an entry in a change to flush; returns the change's number.
-    pub(super) fn insert_counted(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
-        let change = self.next_change();
-        self.insert_as(key, entry, Some(change))?;
-        Ok(change)
-    }
-
-    fn insert_as(&self, key: &TurnKey, entry: &TurnEntry, change: Option<u64>) -> Result<(), JournalError> {
+    /// Adds an entry; returns the change's number.
+    pub(super) fn insert(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
         let (age, encoded) = (age_key(key, entry.created_ms), encode(key, entry));
         // Before the insert, so that no reader misses it.
         self.known.lock().insert(self.hash(key));
-        self.change(|(turns, _, by_digest, by_age, _)| {
-            if let Some(change) = change {
-                by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
-            }
+        let (change, _) = self.change(|(turns, _, _, by_age, _)| {
             by_age.insert(age.as_slice(), &[])?;
-            turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
-            Ok(())
+            Ok(turns.insert(&key.to_bytes()[..], encoded.as_slice())?)
         })?;
         self.entries.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(change)
     }
 
-    /// Turns an entry into a sealed one, with its blob, in a change to flush; returns the change's number.
+    /// Turns an entry into a sealed one, with its blob; returns the change's number.
     pub(super) fn insert_sealed(
         &self,
         key: &TurnKey,
@@ -306,11 +257,9 @@ impl Trees {
         digest: &BlobDigest,
         blob: Vec<u8>,
     ) -> Result<u64, JournalError> {
-        let change = self.next_change();
         let (age, encoded) = (age_key(key, entry.created_ms), encode(key, entry));
         let blob = IVec::from(blob);
-        let before = self.change(|(turns, blobs, by_digest, _, blob_age)| {
-            by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
+        let (change, before) = self.change(|(turns, blobs, by_digest, _, blob_age)| {
             let before = blobs.insert(&digest.0, &blob)?;
             by_digest.insert(&digest.0, &key.to_bytes()[..])?;
             blob_age.insert(age.as_slice(), &digest.0)?;
@@ -324,18 +273,16 @@ impl Trees {
         Ok(change)
     }
 
-    /// Turns an entry into an aborted one, and removes its blob, in a change to flush; returns the change's
-    /// number.
+    /// Turns an entry into an aborted one, and removes its blob; returns the change's number.
     pub(super) fn abort(&self, key: &TurnKey, mut entry: TurnEntry) -> Result<u64, JournalError> {
-        let (change, before) = (self.next_change(), entry.is_untaken());
+        let before = entry.is_untaken();
         let digest = match &entry.state {
             EntryState::Sealed(sealed) => Some(sealed.committed.blob_digest),
             EntryState::Accepted | EntryState::Aborted => None,
         };
         entry.state = EntryState::Aborted;
         let (age, encoded) = (age_key(key, entry.created_ms), encode(key, &entry));
-        let removed = self.change(|(turns, blobs, by_digest, _, blob_age)| {
-            by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
+        let (change, removed) = self.change(|(turns, blobs, by_digest, _, blob_age)| {
             turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
             let Some(digest) = digest else { return Ok(None) };
             by_digest.remove(&digest.0)?;
@@ -347,14 +294,18 @@ impl Trees {
         Ok(change)
     }
 
+    /// Makes a change with the next number. A change that a peer learns of must be flushed before. The caller holds the
+    /// write lock.
     fn change<T>(
         &self,
         work: impl Fn(Change<'_>) -> ConflictableTransactionResult<T, std::convert::Infallible>,
-    ) -> Result<T, JournalError> {
+    ) -> Result<(u64, T), JournalError> {
+        let number = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
         let JournalTrees { turns, blobs, by_digest, by_age, blob_age } = &self.trees;
         let trees = (turns, blobs, by_digest, by_age, blob_age);
         let done = trees.transaction(|(turns, blobs, by_digest, by_age, blob_age)| {
-            work((turns, blobs, by_digest, by_age, blob_age))
+            by_digest.insert(CHANGES_KEY, &number.to_be_bytes())?;
+            Ok((number, work((turns, blobs, by_digest, by_age, blob_age))?))
         });
         done.map_err(|error| match error {
             TransactionError::Abort(never) => match never {},
@@ -444,7 +395,7 @@ impl Trees {
                 EntryState::Sealed(sealed) => Some(sealed.committed.blob_digest),
                 EntryState::Accepted | EntryState::Aborted => None,
             };
-            let removed = self.change(|(turns, blobs, by_digest, by_age, blob_age)| {
+            let (_, removed) = self.change(|(turns, blobs, by_digest, by_age, blob_age)| {
                 turns.remove(&key.to_bytes()[..])?;
                 by_age.remove(&age)?;
                 blob_age.remove(&age)?;

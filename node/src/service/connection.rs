@@ -17,7 +17,6 @@ use crate::{
         Core,
         frames::{next_frame, refuse, send_only},
     },
-    observer::RequestKind,
     turn,
 };
 
@@ -46,23 +45,21 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result
     };
     let (kind, answered) = match frame {
         ClientFrame::Turn(request) => {
-            core.observer.requested(RequestKind::Turn);
+            core.observer.requested("turn");
             return turn::serve(core, stream, who, request, None).await;
         }
         ClientFrame::Quota(used) => {
-            core.observer.requested(RequestKind::Turn);
+            core.observer.requested("turn");
             return match next_frame(core, &mut stream, &who, MAX_FRAME_BYTES).await? {
                 Ok(ClientFrame::Turn(request)) => turn::serve(core, stream, who, request, Some(used)).await,
                 Ok(_) => refuse(core, stream, who, ErrorCode::NonCanonical.into()).await,
                 Err(refusal) => refuse(core, stream, who, refusal).await,
             };
         }
-        ClientFrame::Relay { .. } => (RequestKind::Relay, Err(ErrorCode::UnsupportedVersion.into())),
-        ClientFrame::Note(bytes) => (RequestKind::Note, questions::note(core, &who, bytes).await),
+        ClientFrame::Relay { .. } => ("relay", Err(ErrorCode::UnsupportedVersion.into())),
+        ClientFrame::Note(bytes) => ("note", questions::note(core, &who, bytes).await),
         ClientFrame::FetchBlob { digest, proof } => return send_blob(core, stream, who, digest, proof).await,
-        ClientFrame::NodeRecord => {
-            (RequestKind::NodeRecord, Ok(NodeFrame::NodeRecord(core.identity.record())))
-        }
+        ClientFrame::NodeRecord => ("node_record", Ok(NodeFrame::NodeRecord(core.identity.record()))),
     };
     core.observer.requested(kind);
     match answered {
@@ -78,7 +75,7 @@ async fn send_blob(
     digest: BlobDigest,
     proof: FetchProof,
 ) -> Result<(), FrameError> {
-    core.observer.requested(RequestKind::FetchBlob);
+    core.observer.requested("fetch_blob");
     // Held until the blob is sent: its bytes, and their encoding.
     let mut share = match core.defence.blob_share(&who, 2 * MAX_BLOB_BYTES).await {
         Ok(share) => share,

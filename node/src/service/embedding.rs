@@ -30,7 +30,6 @@ use crate::{
         frames,
         refusal::Refusal,
     },
-    observer::RequestKind,
     turn::charge::{self, Charge},
 };
 
@@ -55,7 +54,7 @@ struct AdmittedEmbedding<'a> {
 pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result<(), FrameError> {
     let frame = frames::next_frame::<EmbedFrame>(core, &mut stream, &who, MAX_EMBED_FRAME_BYTES).await?;
     let admitted = frame.and_then(|EmbedFrame::Request(request)| {
-        core.observer.requested(RequestKind::Embed);
+        core.observer.requested("embed");
         admit(core, who, request)
     });
     let admitted = match admitted {

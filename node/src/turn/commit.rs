@@ -182,7 +182,7 @@ fn receipt(
         if answer.stats.input_tokens > 0 { answer.stats.input_tokens } else { turn_prompt.input_tokens };
     // So may its counts exceed the offered context.
     let input = input.min(admitted.engine.info().context_tokens);
-    let price = price_of(core.limits.price(&auth.model), input, output - resumed).min(auth.max_price);
+    let price = price_of(core.limits.price, input, output - resumed).min(auth.max_price);
     let first_token = answer.first_token_at.map_or(0, |at| millis(at - admitted.began));
     let contents = ServedContents {
         window_from: turn_prompt.window_from,

@@ -51,7 +51,7 @@ pub(crate) async fn build_prompt(
 ) -> Result<TurnPrompt, Refusal> {
     let (engine, opened, turns) = (admitted.engine.clone(), opened.clone(), turns.clone());
     let auth = TurnAuth::clone(&admitted.auth);
-    let price = core.limits.price(&auth.model);
+    let price = core.limits.price;
     let is_charged = opened.has_answer(&auth) || !auth.checks.is_empty();
     // Another node wrote this part: this node only reads it.
     let resumed = u32::try_from(opened.payload.resume_tokens.len()).unwrap_or(u32::MAX);

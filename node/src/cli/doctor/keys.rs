@@ -14,32 +14,24 @@ use crate::{
 pub(super) fn check(subject: &Subject) -> Check {
     let folder = &subject.settings.data_dir();
     let mut check = Check::new("keys");
-    match fs::metadata(folder) {
+    let shown = folder.display();
+    let missing = match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => {
             let mode = metadata.permissions().mode() & 0o777;
             if mode & 0o077 != 0 {
                 let fixed = subject.fix && set_mode(folder, 0o700);
                 let fix = format!("chmod 700 {}", shell_word(folder));
-                check.found_with(
-                    codes::DATA_DIR_OPEN,
-                    format!("{} (mode {mode:o})", folder.display()),
-                    fix,
-                    fixed,
-                );
+                check.found_with(codes::DATA_DIR_OPEN, format!("{shown} (mode {mode:o})"), fix, fixed);
             }
+            None
         }
-        Ok(_) => {
-            check.found(codes::NO_DATA_DIR, format!("{} is no folder", folder.display()));
-            return check;
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            check.found(codes::NO_DATA_DIR, format!("there is no {}", folder.display()));
-            return check;
-        }
-        Err(error) => {
-            check.found(codes::NO_DATA_DIR, format!("{}: {error}", folder.display()));
-            return check;
-        }
+        Ok(_) => Some(format!("{shown} is no folder")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("there is no {shown}")),
+        Err(error) => Some(format!("{shown}: {error}")),
+    };
+    if let Some(missing) = missing {
+        check.found(codes::NO_DATA_DIR, missing);
+        return check;
     }
     for file in [NODE_KEY_FILE, EXCHANGE_KEYS_FILE] {
         check_mode(&mut check, subject, &folder.join(file));

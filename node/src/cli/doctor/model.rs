@@ -1,7 +1,8 @@
 //! Checks the engine and its model.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,7 +15,7 @@ use crate::{
     cli::Failure,
     config::{EngineChoice, Settings},
     models::{Catalogue, Shape, check_file},
-    progress::Progress,
+    progress,
 };
 
 /// Timeout of a proxied engine's server.
@@ -132,13 +133,10 @@ fn find(check: &mut Check, settings: &Settings, name: &str) -> ModelFile {
         check.found_with(codes::MODEL_WRONG, detail, pull, false);
         return ModelFile::Wrong;
     }
-    let mut progress = Progress::new(&model.entry.name, model.entry.size);
-    let verified = catalogue.verify(name, &settings.model_dir(), &mut |step| {
-        if io::IsTerminal::is_terminal(&io::stderr()) {
-            progress.show(step);
-        }
+    let verified = progress::shown(name, model.entry.size, |show| {
+        let show: &mut dyn FnMut(_) = if io::stderr().is_terminal() { show } else { &mut |_| {} };
+        catalogue.verify(name, &settings.model_dir(), show)
     });
-    progress.finish();
     let detail = match verified {
         Ok(verified) if verified.is_right() => {
             check.saw(format!("{name} has the right SHA-256"));
@@ -192,20 +190,14 @@ async fn check_proxy(check: &mut Check, settings: &Settings) {
             }
         }
     }
-    let status = match request.send().await {
-        Ok(answer) => answer.status(),
-        Err(error) => {
-            check.found(codes::PROXY_SILENT, format!("{url}: {}", http_client::describe(&error)));
-            return;
+    match request.send().await.map(|answer| answer.status()) {
+        Err(error) => check.found(codes::PROXY_SILENT, format!("{url}: {}", http_client::describe(&error))),
+        Ok(status) if matches!(status.as_u16(), 401 | 403) => {
+            check.found(codes::PROXY_REFUSES, format!("{url} says {status}"));
         }
-    };
-    if matches!(status.as_u16(), 401 | 403) {
-        check.found(codes::PROXY_REFUSES, format!("{url} says {status}"));
-        return;
+        Ok(status) if status.is_server_error() => {
+            check.found(codes::PROXY_SILENT, format!("{url} says {status}"));
+        }
+        Ok(_) => check.saw(format!("{url} answers")),
     }
-    if status.is_server_error() {
-        check.found(codes::PROXY_SILENT, format!("{url} says {status}"));
-        return;
-    }
-    check.saw(format!("{url} answers"));
 }

@@ -1,10 +1,11 @@
 //! Checks whether peers can reach the node, by its addresses and by the running node's knowledge.
 
 use baton_kit::doctor::socket_of;
+use baton_mesh::Reach;
 
 use super::{Check, Subject, codes};
 use crate::{
-    admin::network::{Nat, NetworkStatus, is_public},
+    admin::network::{Nat, NetworkStatus, reach},
     cli::status::describe_network,
 };
 
@@ -12,7 +13,7 @@ pub(super) fn check(subject: &Subject) -> Check {
     let mut check = Check::new("network");
     let settings = &subject.settings;
     for address in &settings.external() {
-        if socket_of(&address.to_string()).is_some_and(|socket| !is_public(socket.address().ip())) {
+        if reach(&address.to_string()) != Reach::Public {
             check.found(codes::EXTERNAL_PRIVATE, address.to_string());
         }
     }

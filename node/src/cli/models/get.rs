@@ -7,15 +7,16 @@ use std::{
 
 use baton_kit::prompt;
 use baton_models::embed::models as embeddings;
+use serde_json::json;
 
 use super::{EMBEDDINGS, args::PullArgs};
 use crate::{
-    cli::{Exit, Failure, say, time::now_ms},
+    cli::{Exit, Failure, say_result, time::now_ms},
     daemon::engines::model_failure,
     models::{
         AddedFile, Catalogue, HubFile, ModelError, Terms, add_file, check_file, name_of, refuse_reserved,
     },
-    progress::Progress,
+    progress,
 };
 
 pub(super) fn pull(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Failure> {
@@ -32,29 +33,19 @@ pub(super) fn pull(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Fai
     let catalogue = Catalogue::built_in();
     let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
     settle_terms(&catalogue, folder, name, args.accept_licence)?;
-    let mut progress = Progress::new(&entry.name, entry.size);
-    let pulled = catalogue.pull(name, folder, &mut |step| progress.show(step));
-    progress.finish();
+    let pulled = progress::shown(&entry.name, entry.size, |show| catalogue.pull(name, folder, show));
     let path = pulled.map_err(model_failure)?;
-    if json {
-        say(serde_json::json!({ "name": name, "path": path, "sha256": entry.sha256.to_string() }));
-    } else {
-        say(format!("{name} is in {} (SHA-256 checked)", path.display()));
-    }
+    let words = format!("{name} is in {} (SHA-256 checked)", path.display());
+    say_result(json, json!({ "name": name, "path": path, "sha256": entry.sha256.to_string() }), words);
     Ok(())
 }
 
 fn pull_embeddings(folder: &Path, json: bool) -> Result<(), Failure> {
     let name = EMBEDDINGS.name;
-    let mut progress = Progress::new(name, EMBEDDINGS.bytes());
-    let pulled = embeddings::pull(name, folder, &mut |step| progress.show(step));
-    progress.finish();
+    let pulled = progress::shown(name, EMBEDDINGS.bytes(), |show| embeddings::pull(name, folder, show));
     let paths = pulled.map_err(model_failure)?;
-    if json {
-        say(serde_json::json!({ "name": name, "path": paths.first(), "paths": paths }));
-    } else {
-        say(format!("{name} is in {} (SHA-256 checked)", folder.display()));
-    }
+    let words = format!("{name} is in {} (SHA-256 checked)", folder.display());
+    say_result(json, json!({ "name": name, "path": paths.first(), "paths": paths }), words);
     Ok(())
 }
 
@@ -63,9 +54,7 @@ fn pull_from_hub(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Failu
     let file: HubFile = args.name.parse().map_err(usage)?;
     let name = args.local_name.clone().or_else(|| file.local_name()).unwrap_or_default();
     refuse_reserved(&name).map_err(usage)?;
-    let mut progress = Progress::new(&name, 0);
-    let pulled = file.pull(&args.hub, &name, folder, &check_file, &mut |step| progress.show(step));
-    progress.finish();
+    let pulled = progress::shown(&name, 0, |show| file.pull(&args.hub, &name, folder, &check_file, show));
     tell_added(&name, &pulled.map_err(name_is_usage)?, json);
     Ok(())
 }
@@ -76,9 +65,7 @@ pub(super) fn add(folder: &Path, path: &Path, name: Option<String>, json: bool) 
     let name = name.or_else(|| name_of(path)).unwrap_or_default();
     refuse_reserved(&name).map_err(usage)?;
     let size = path.metadata().map_or(0, |metadata| metadata.len());
-    let mut progress = Progress::new(&name, size);
-    let added = add_file(path, &name, folder, &check_file, &mut |step| progress.show(step));
-    progress.finish();
+    let added = progress::shown(&name, size, |show| add_file(path, &name, folder, &check_file, show));
     tell_added(&name, &added.map_err(name_is_usage)?, json);
     Ok(())
 }
@@ -92,14 +79,13 @@ fn name_is_usage(error: ModelError) -> Failure {
 }
 
 fn tell_added(name: &str, AddedFile { path, sha256, linked }: &AddedFile, json: bool) {
-    if json {
-        let sha256 = sha256.to_string();
-        say(serde_json::json!({ "name": name, "path": path, "sha256": sha256, "linked": linked }));
-    } else {
-        let shared = if *linked { ", which shares its bytes with the file that you named" } else { "" };
-        say(format!("{name} is in {}{shared} (SHA-256 {sha256})", path.display()));
-        say(format!("Serve it with: baton-node run --model {name}"));
-    }
+    let shared = if *linked { ", which shares its bytes with the file that you named" } else { "" };
+    let words = format!(
+        "{name} is in {}{shared} (SHA-256 {sha256})\nServe it with: baton-node run --model {name}",
+        path.display()
+    );
+    let sha256 = sha256.to_string();
+    say_result(json, json!({ "name": name, "path": path, "sha256": sha256, "linked": linked }), words);
 }
 
 /// Shows a model's terms if they are not accepted yet. Acceptance comes from the flag or from the terminal.

@@ -16,14 +16,14 @@ use crate::process::{baton_node, failure, output, text};
 fn the_effective_configuration_says_where_each_value_comes_from() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("node.toml");
-    fs::write(&file, "# mine\nslots = 3\nqueue = 4\npublisher = \"https://p/?token=abc\"\n").unwrap();
+    fs::write(&file, "# mine\nslots = 3\ncache_mb = 4\npublisher = \"https://p/?token=abc\"\n").unwrap();
     let words = ["config", "--config", file.to_str().unwrap(), "--slots", "7", "--json"];
     let mut command = baton_node(home.path(), &words);
-    command.env("BATON_NODE_QUEUE", "5").env("BATON_NODE_JSON", "true");
+    command.env("BATON_NODE_CACHE_MB", "5").env("BATON_NODE_JSON", "true");
     let shown: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
     let options = &shown["options"];
     assert_eq!(options["slots"], json!({ "value": 7, "origin": "flag" }));
-    assert_eq!(options["queue"], json!({ "value": 5, "origin": "env" }));
+    assert_eq!(options["cache_mb"], json!({ "value": 5, "origin": "env" }));
     assert_eq!(options["max_epochs"], json!({ "value": 53, "origin": "default" }));
     assert_eq!(options["json"], json!({ "value": true, "origin": "env" }), "the flag asks for JSON here");
     let publisher = json!({ "value": ["https://p/?REDACTED"], "origin": "file", "file": file, "line": 4 });
@@ -55,14 +55,15 @@ fn every_problem_of_a_file_is_reported_with_its_line() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("node.toml");
     let path = file.to_str().unwrap();
-    fs::write(&file, "slotts = 1\n\nqueue = \"many\"\nmax_conections = 4\nengine = \"proxied\"\n").unwrap();
+    fs::write(&file, "slotts = 1\n\ncache_mb = \"many\"\nmax_conections = 4\nengine = \"proxied\"\n")
+        .unwrap();
     let words = ["config", "--config", path];
     let (code, said) = failure(&mut baton_node(home.path(), &words));
     assert!(code == 2 && said.contains("problems: 4"), "{said}");
     let said = text(&output(home.path(), &words).stdout);
     for part in [
         ":1: there is no option `slotts`; did you mean `slots`?",
-        ":3: `queue` cannot be used",
+        ":3: `cache_mb` cannot be used",
         ":4: there is no option `max_conections`; did you mean `max_connections`?",
         "needs both proxied_url",
     ] {

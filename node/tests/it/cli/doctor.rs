@@ -285,7 +285,7 @@ fn bootstrap_peers_that_are_silent_or_somebody_else_are_found() {
 fn all_problems_of_a_configuration_are_reported() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("node.toml");
-    fs::write(&file, "slotts = 1\nqueue = \"x\"\n").unwrap();
+    fs::write(&file, "slotts = 1\ncache_mb = \"x\"\n").unwrap();
     let (code, codes, all) = doctor(home.path(), &["--config", file.to_str().unwrap()]);
     assert_eq!((code, codes.join(" ").as_str()), (1, "D101 D101"), "{all}");
     let (code, codes, all) = doctor(home.path(), &["--config", "/nowhere/node.toml"]);

@@ -1,7 +1,6 @@
 //! A node: a real mesh, a real journal, the echo engine.
 
 use std::{
-    collections::BTreeMap,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -179,7 +178,6 @@ impl Default for Setup {
             store_backoff: Duration::from_millis(20),
             attach_grace: Duration::from_millis(300),
             drain_grace: Duration::from_secs(5),
-            prices: BTreeMap::new(),
             own_networks: Networks::loopback(),
             ..ServiceLimits::default()
         };
@@ -275,8 +273,9 @@ impl TestNode {
             peers: Some(mesh.clone()),
             log_key: LogKey::random(),
             pause: setup.pause,
+            embeddings: setup.embeddings,
         };
-        let service = NodeService::offering(deps, setup.embeddings);
+        let service = NodeService::new(deps);
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(service.clone().run(incoming, shutdown.clone()));
         let model = engine.info().model_id;
