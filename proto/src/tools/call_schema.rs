@@ -88,10 +88,12 @@ fn calls(
                 // A call's arguments are an object, also where the schema does not say so.
                 if let Value::Object(schema) = &mut schema {
                     schema.entry("type").or_insert_with(|| "object".into());
-                    // A list of no properties means none; otherwise a model invents some.
-                    if schema.get("properties") == Some(&json!({}))
+                    // No properties are none; otherwise a model invents some.
+                    let has_none = |list: &Value| list.is_null() || *list == json!({});
+                    if schema.get("properties").is_none_or(has_none)
                         && !OPENING.iter().any(|key| schema.contains_key(*key))
                     {
+                        schema.insert("properties".to_owned(), json!({}));
                         schema.insert("additionalProperties".to_owned(), false.into());
                     }
                 }
@@ -200,10 +202,11 @@ mod tests {
                 .clone()
         };
         let none = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        assert_eq!(arguments(json!({ "type": "object" })), none);
+        assert_eq!(arguments(json!({ "type": "object", "properties": null })), none);
         assert_eq!(arguments(json!({ "type": "object", "properties": {} })), none);
         assert_eq!(arguments(json!({ "properties": {}, "type": "object" })), none);
         for open in [
-            json!({ "type": "object" }),
             json!({ "type": "object", "properties": {}, "additionalProperties": true }),
             json!({ "type": "object", "properties": {}, "additionalProperties": { "type": "string" } }),
             json!({ "type": "object", "properties": {}, "patternProperties": { "a": {} } }),
