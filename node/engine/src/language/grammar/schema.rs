@@ -55,6 +55,8 @@ const MAPS: [&str; 4] = ["$defs", "definitions", "patternProperties", "propertie
 const SILENT: [&str; 5] = ["$defs", "$id", "$schema", "definitions", "x-guidance"];
 /// Keywords that take in other schemas of the same value.
 const COMBINING: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
+/// Keywords of definitions.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// Bounds, the lower ones first.
 const BOUNDS: [&str; 4] = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"];
 /// Keywords that messages of the library name.
@@ -129,6 +131,7 @@ pub(super) fn each_inner(
 /// # Errors
 /// [`LanguageError::Schema`] names a keyword and its place.
 pub(super) fn prepared(mut schema: Value) -> Result<(Value, Numbers), LanguageError> {
+    rename_definitions(&mut schema);
     let root = schema.clone();
     drop_unused(&mut schema, &root);
     let mut walk = Walk { root: &root, numbers: Numbers::default() };
@@ -142,6 +145,56 @@ pub(super) fn prepared(mut schema: Value) -> Result<(Value, Numbers), LanguageEr
         }
     }
     Ok((schema, walk.numbers))
+}
+
+/// Gives each definition a name that a reference has without escapes, which the library does not take.
+fn rename_definitions(schema: &mut Value) {
+    for keyword in DEFINITIONS {
+        if let Some(Value::Object(definitions)) = schema.get_mut(keyword) {
+            let renamed = std::mem::take(definitions).into_iter().map(|(name, value)| (plain(&name), value));
+            *definitions = renamed.collect();
+        }
+    }
+    rename_references(schema);
+}
+
+fn rename_references(schema: &mut Value) {
+    let Value::Object(fields) = schema else { return };
+    if let Some(Value::String(reference)) = fields.get_mut("$ref") {
+        let place = DEFINITIONS.iter().find_map(|keyword| {
+            let place = reference.strip_prefix("#/")?.strip_prefix(keyword)?.strip_prefix('/')?;
+            Some((keyword, place.split_at(place.find('/').unwrap_or(place.len()))))
+        });
+        if let Some((keyword, (name, rest))) = place {
+            *reference = format!("#/{keyword}/{}{rest}", plain(&unescaped(name)));
+        }
+    }
+    // It never fails.
+    let _ = each_inner(fields, "", &mut |inner, _| {
+        rename_references(inner);
+        Ok(())
+    });
+}
+
+/// A name of letters, digits and a few signs; other characters become their numbers, so that two names stay different.
+fn plain(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    name.chars().map(|c| if is_plain(c) { c.to_string() } else { format!("${:x}.", u32::from(c)) }).collect()
+}
+
+/// The name that a step of a JSON pointer (RFC 6901) in a URI fragment (RFC 3986) stands for.
+fn unescaped(step: &str) -> String {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (mut bytes, mut rest) = (Vec::new(), step.as_bytes());
+    while let [first, others @ ..] = rest {
+        let code = match others {
+            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
+            _ => None,
+        };
+        bytes.push(code.map_or(*first, |(high, low)| high << 4 | low));
+        rest = if code.is_some() { others.get(2..).unwrap_or_default() } else { others };
+    }
+    String::from_utf8_lossy(&bytes).replace("~1", "/").replace("~0", "~")
 }
 
 /// Leaves out definitions to which nothing refers: the library does not read them either.
@@ -273,7 +326,7 @@ impl Walk<'_> {
         };
         match place.filter(leads) {
             Some(_) => Ok(()),
-            None => Err(refused("$ref", pointer, "it leads to no definition of this schema")),
+            None => Err(refused("$ref", pointer, "only places of this schema are followed, as #/$defs/NAME, and it has no such place")),
         }
     }
 

@@ -377,6 +377,27 @@ fn a_set_of_few_values_has_each_once() {
 }
 
 #[test]
+fn a_definition_is_found_by_its_name_with_and_without_escapes() {
+    for (name, reference) in [
+        ("Foo<string>", "Foo%3Cstring%3E"),
+        ("Foo<string>", "Foo<string>"),
+        ("a/b~c", "a~1b~0c"),
+        ("a b", "a%20b"),
+        ("größe", "gr%C3%B6%c3%9fe"),
+        ("a%3Cb", "a%253Cb"),
+        ("$3c.", "$3c."),
+    ] {
+        for keyword in ["$defs", "definitions"] {
+            let schema = json!({
+                "type": "array", "items": { "$ref": format!("#/{keyword}/{reference}") },
+                keyword: { name: { "const": 1 }, "<": { "const": 2 } },
+            });
+            assert!(takes(&schema.to_string(), "[1]") && !takes(&schema.to_string(), "[2]"), "{schema}");
+        }
+    }
+}
+
+#[test]
 fn a_refusal_names_the_keyword_and_its_place() {
     let refused =
         |schema: &str| grammars().1.compile(schema).err().map(|error| error.to_string()).unwrap_or_default();
