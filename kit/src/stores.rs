@@ -1,8 +1,11 @@
 //! The stores that a program's options name, as its client and its doctor read them.
 
-use std::{error::Error, path::PathBuf};
+use std::{error::Error, path::PathBuf, time::Duration};
 
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile, http_store::RetryPolicy};
+
+/// Time for a store to announce its number of shards: three round trips to the other side of the world.
+pub const SHARDS_WAIT: Duration = Duration::from_millis(750);
 
 /// The options.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +39,22 @@ impl StoreOptions {
             builder = builder.token(file.read()?);
         }
         Ok(builder.build()?)
+    }
+
+    /// A client of the stores, once they were asked for their number of shards. Stores that announce none, or do not
+    /// answer soon, delay nothing.
+    ///
+    /// # Errors
+    /// As [`StoreOptions::open`], and for stores with another number of shards: they would keep nothing under its IDs.
+    pub async fn open_asking(&self, policy: RetryPolicy) -> Result<HttpStore, Box<dyn Error + Send + Sync>> {
+        let asking = self.open(RetryPolicy { base_timeout: SHARDS_WAIT, ..policy })?;
+        match asking.announced_shards().await.map(ShardCount::get) {
+            Some(theirs) if theirs != self.shards => {
+                let ours = self.shards;
+                Err(format!("the store has {theirs} shards, and the settings have {ours}; set shards = {theirs}").into())
+            }
+            _ => self.open(policy),
+        }
     }
 }
 

@@ -139,7 +139,7 @@ impl Node {
             .collect();
         let (identity, journal) = open_state(settings, home, offers.clone(), clock.clone()).await?;
         let identity = Arc::new(identity);
-        let http = http_store(settings)?;
+        let http = http_store(settings).await?;
         let heads =
             (settings.heads() != HeadsSetting::Off).then(|| Arc::new(http.clone()) as Arc<dyn HeadIndex>);
         let store = Arc::new(WatchedStore::new(Arc::new(http), metrics.clone()));
@@ -325,8 +325,8 @@ pub(crate) fn service_limits(settings: &Settings) -> ServiceLimits {
 }
 
 /// The store client for these settings.
-pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
-    let store = store_options(settings).open(RetryPolicy::default());
+async fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
+    let store = store_options(settings).open_asking(RetryPolicy::default()).await;
     store.map_err(|error| Failure { exit: Exit::Usage, error: anyhow::Error::from_boxed(error) })
 }
 

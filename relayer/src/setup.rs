@@ -66,7 +66,7 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
         parts.node_writer = Some(ModelWriter::new(Arc::new(nodes)));
     }
     if settings.has_stores {
-        let (store, epochs) = (store(&settings.options)?, settings.options.epochs());
+        let (store, epochs) = (store(&settings.options).await?, settings.options.epochs());
         let contents = Arc::new(WalrusContents::new(Arc::new(store), epochs));
         parts.contents = Some(Arc::new(CountedContents::new(contents, budgets.clone())));
     }
@@ -139,8 +139,8 @@ fn writer(model: &ModelSettings, budgets: &Arc<Budgets>) -> anyhow::Result<Model
 }
 
 /// The Walrus-compatible stores of contents.
-pub(crate) fn store(options: &Options) -> anyhow::Result<HttpStore> {
-    store_options(options).open(RetryPolicy::default()).map_err(anyhow::Error::from_boxed)
+async fn store(options: &Options) -> anyhow::Result<HttpStore> {
+    store_options(options).open_asking(RetryPolicy::default()).await.map_err(anyhow::Error::from_boxed)
 }
 
 /// The stores that the options name.
@@ -173,7 +173,7 @@ pub(crate) async fn client(settings: &Settings) -> anyhow::Result<Option<Client>
     if !settings.has_stores {
         return Ok(None);
     }
-    let mut config = ClientConfig::with_store(None, store(&settings.options)?);
+    let mut config = ClientConfig::with_store(None, store(&settings.options).await?);
     config.bootstrap = settings.options.bootstrap();
     config.mdns = settings.options.mdns();
     Ok(Some(Client::open(config).await.context("the network of conversations cannot be joined")?))

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use baton_kit::stores::SHARDS_WAIT;
 use baton_walrus_client::{ShardCount, http_store::RetryPolicy};
 
 use super::Settings;
 use crate::failure::Failure;
 
-/// Time for the store to announce its number of shards: three round trips to the other side of the world.
-const SHARDS_WAIT: Duration = Duration::from_millis(750);
 /// Time for a precautionary look at the head indexes if a store was silent. A turn thus waits one second in all.
 pub(super) const LOOK_AFTER_SILENCE: Duration = Duration::from_millis(250);
 
