@@ -1,11 +1,15 @@
 //! What a stream of output understands: the one place that asks for a terminal, `TERM` and `NO_COLOR`.
 
-use std::io::{self, IsTerminal};
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+};
 
 /// Whether the stream is a terminal that understands escape sequences, as a bar or a spinner needs them.
 #[must_use]
 pub fn can_redraw(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    let understands = |term: &OsString| !term.is_empty() && term != "dumb";
+    stream.is_terminal() && (cfg!(windows) || std::env::var_os("TERM").as_ref().is_some_and(understands))
 }
 
 /// Whether to colour: where escape sequences are understood, unless `NO_COLOR` is set.

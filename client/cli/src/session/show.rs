@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use baton_client::{Client, TurnView};
+use baton_proto::record::Message;
 use serde_json::{Value, json};
 
 use super::{devices, storage};
@@ -20,6 +21,7 @@ pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> 
     let info = handle.info().await?;
     let effective: HashSet<u64> = handle.conversation().await?.turns.iter().map(|turn| turn.seq).collect();
     let blobs = handle.lifetimes().await?;
+    let pending = handle.pending_messages().await?;
     let is_replaced = |view: &TurnView| !effective.contains(&view.turn.link.seq);
     if out.json() {
         let turns = history.iter().filter_map(|view| describe_turn(view, is_replaced(view)));
@@ -27,6 +29,7 @@ pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> 
         return Ok(out.value(&json!({
             "session": id.to_string(),
             "turns": turns.chain(branched).collect::<Vec<_>>(),
+            "pending": pending.as_deref().map(devices::describe_messages),
             "torn_end_bytes": info.torn_end_bytes,
             "devices": devices::describe_devices(&info),
             "blobs": blobs.iter().map(storage::describe).collect::<Vec<_>>(),
@@ -34,6 +37,10 @@ pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> 
     }
     for view in history.iter().filter(|view| all || !is_replaced(view)) {
         show_turn(view, is_replaced(view), out)?;
+    }
+    if let Some(messages) = &pending {
+        out.note("not answered yet");
+        show_messages(messages, out)?;
     }
     storage::note_lifetimes(&blobs, out);
     let hidden = info.turns.saturating_sub(info.effective_turns);
@@ -65,7 +72,11 @@ fn show_turn(view: &TurnView, replaced: bool, out: &Out) -> Result<(), Failure> 
         (false, true) => "",
     });
     out.note(&format!("turn {} · node {}{notes}", turn_number(link.seq), short(&link.author)));
-    for message in &record.messages {
+    show_messages(&record.messages, out)
+}
+
+fn show_messages(messages: &[Message], out: &Out) -> Result<(), Failure> {
+    for message in messages {
         out.text(&format!("{}: {}\n", role(message.role), message.text))?;
     }
     Ok(())
