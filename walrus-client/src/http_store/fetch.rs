@@ -245,7 +245,11 @@ pub(super) async fn failure(response: Response) -> Failure {
     let retry_after = header(header::RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| answer::retry_after(value, header(header::DATE)));
     let way = proxy_of(response.url());
-    let body = read_bounded(response, MAX_ANSWER_BYTES).await.unwrap_or_default();
+    // A part of a blob is no error's text.
+    let body = match response.status().is_success() {
+        true => Default::default(),
+        false => read_bounded(response, MAX_ANSWER_BYTES).await.unwrap_or_default(),
+    };
     Failure { status, retry_after, body, way }
 }
 
