@@ -128,8 +128,7 @@ function median(values) {
 /** The same sizes and shard counts as ours, measured the same way. */
 function measure() {
   const report = JSON.parse(runOurs(["--runs", options.runs], ""));
-  const once = report.ids.filter(({ threads }) => threads === 1);
-  report.walrus_wasm = once.map(({ bytes, shards, id }) => {
+  report.walrus_wasm = report.ids.map(({ bytes, shards, id }) => {
     const encoder = new BlobEncoder(shards);
     const data = blob(bytes, bytes);
     if (theirId(encoder, data) !== id) throw new Error(`other IDs for ${bytes} bytes at ${shards} shards`);

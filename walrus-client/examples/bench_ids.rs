@@ -1,4 +1,4 @@
-//! The cost of a blob ID as JSON: CPU and wall time by size, shards and threads; or memory.
+//! The cost of a blob ID as JSON: CPU and wall time by size and shards; or memory.
 //!
 //!     bench_ids [--runs 5]
 //!     bench_ids --memory LENGTH SHARDS
@@ -9,11 +9,10 @@
 
 use std::{
     io,
-    num::NonZeroUsize,
     time::{Duration, Instant},
 };
 
-use baton_walrus_client::{BlobSource, ShardCount, blob_id_of, blob_id_threads};
+use baton_walrus_client::{BlobSource, ShardCount, blob_id, blob_id_of};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -22,7 +21,6 @@ mod mulberry;
 
 const LENGTHS: [usize; 4] = [10_000, 64 << 10, 1 << 20, 10 << 20];
 const SHARDS: [u16; 3] = [10, 100, 1000];
-const THREADS: [usize; 2] = [1, 2];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -44,21 +42,18 @@ fn times(runs: usize) -> Result<Value, Box<dyn std::error::Error>> {
         let shards = ShardCount::new(shards)?;
         for length in LENGTHS.into_iter().filter(|length| *length as u64 <= shards.max_blob_length()) {
             let blob = mulberry::blob(u32::try_from(length)?, length);
-            for threads in THREADS {
-                let count = NonZeroUsize::new(threads).ok_or("no threads")?;
-                let id = blob_id_threads(&blob, shards, count)?;
-                let (mut cpu, mut wall) = (Vec::new(), Vec::new());
-                for _ in 0..runs.max(1) {
-                    let (cpu_before, start) = (cpu_time()?, Instant::now());
-                    blob_id_threads(&blob, shards, count)?;
-                    wall.push(start.elapsed());
-                    cpu.push(cpu_time()? - cpu_before);
-                }
-                ids.push(json!({
-                    "bytes": length, "shards": shards.get(), "threads": threads, "id": id.to_string(),
-                    "cpu_ms": median_ms(&mut cpu), "wall_ms": median_ms(&mut wall),
-                }));
+            let id = blob_id(&blob, shards)?;
+            let (mut cpu, mut wall) = (Vec::new(), Vec::new());
+            for _ in 0..runs.max(1) {
+                let (cpu_before, start) = (cpu_time()?, Instant::now());
+                blob_id(&blob, shards)?;
+                wall.push(start.elapsed());
+                cpu.push(cpu_time()? - cpu_before);
             }
+            ids.push(json!({
+                "bytes": length, "shards": shards.get(), "id": id.to_string(),
+                "cpu_ms": median_ms(&mut cpu), "wall_ms": median_ms(&mut wall),
+            }));
         }
     }
     Ok(json!({ "ids": ids, "runs": runs.max(1) }))

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let shards = ShardCount::new(field()?.parse()?)?;
         match blob_id(&mulberry::blob(seed, length), shards) {
             Ok(id) => writeln!(out, "{id}")?,
-            Err(BlobIdError::TooLarge { .. }) => writeln!(out, "too large")?,
+            Err(BlobIdError { .. }) => writeln!(out, "too large")?,
         }
     }
     Ok(())

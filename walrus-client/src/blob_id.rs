@@ -21,12 +21,8 @@ mod source;
 mod strip;
 mod tree;
 
-use std::num::NonZeroUsize;
-
 pub use baton_proto::ids::BlobId;
-pub use source::{
-    BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, blob_id_of, blob_id_of_threads,
-};
+pub use source::{BlobSource, BlobSourceError, blob_id_of};
 
 /// Largest symbol that the encoding can express, in bytes: the largest even number in 16 bits.
 pub(crate) const MAX_SYMBOL_SIZE: usize = 65_534;
@@ -116,26 +112,23 @@ impl std::fmt::Display for ShardCount {
     }
 }
 
-/// The reason why a blob has no ID.
+/// A blob without an ID: its symbols would be larger than 65,534 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BlobIdError {
-    /// The blob exceeds the encoding: its symbols would be larger than 65,534 bytes.
-    #[error("{length} bytes are too large for {shards} shards, which hold at most {limit} bytes")]
-    TooLarge {
-        /// Bytes offered.
-        length: u64,
-        /// Bytes that can be encoded.
-        limit: u64,
-        /// The shard count.
-        shards: ShardCount,
-    },
+#[error("{length} bytes are too large for {shards} shards, which hold at most {limit} bytes")]
+pub struct BlobIdError {
+    /// Bytes offered.
+    pub length: u64,
+    /// Bytes that can be encoded.
+    pub limit: u64,
+    /// The shard count.
+    pub shards: ShardCount,
 }
 
 /// Symbol size s in bytes: even, at least 2.
 fn symbol_size(length: u64, shards: ShardCount) -> Result<usize, BlobIdError> {
     let limit = shards.max_blob_length();
     if length > limit {
-        return Err(BlobIdError::TooLarge { length, limit, shards });
+        return Err(BlobIdError { length, limit, shards });
     }
     let symbols = (shards.rows() * shards.columns()) as u64;
     let size = length.max(1).div_ceil(symbols).next_multiple_of(2);
@@ -146,7 +139,7 @@ fn symbol_size(length: u64, shards: ShardCount) -> Result<usize, BlobIdError> {
 /// Walrus bills this number.
 ///
 /// # Errors
-/// [`BlobIdError::TooLarge`] when it cannot be encoded.
+/// [`BlobIdError`] when it cannot be encoded.
 pub fn encoded_length(length: u64, shards: ShardCount) -> Result<u64, BlobIdError> {
     let symbol = symbol_size(length, shards)? as u64;
     let n = u64::from(shards.get());
@@ -156,29 +149,14 @@ pub fn encoded_length(length: u64, shards: ShardCount) -> Result<u64, BlobIdErro
 
 /// The Walrus blob ID of these bytes, for this many shards. The empty blob has one.
 ///
-/// It blocks the calling thread; [`blob_id_threads`] takes more threads. On a machine with AVX-512 and at
+/// It blocks the calling thread. On a machine with AVX-512 and at
 /// 1000 shards, small blobs take some 50 ms and 10 MiB take 150 ms. Small blobs at 10 shards take well below
 /// a millisecond. It needs as much memory as [`blob_id_of`].
 ///
 /// # Errors
-/// [`BlobIdError::TooLarge`], found before any work or allocation.
+/// [`BlobIdError`], found before any work or allocation.
 pub fn blob_id(bytes: &[u8], shards: ShardCount) -> Result<BlobId, BlobIdError> {
-    blob_id_threads(bytes, shards, NonZeroUsize::MIN)
-}
-
-/// [`blob_id`] on several threads, at most 64: the calling thread and others that end with the call.
-///
-/// Two threads take little more than half the time at 1000 shards. For small blobs at few shards, one thread
-/// is faster. Each thread needs buffers of its own, 5 to 25 MB at 1000 shards.
-///
-/// # Errors
-/// [`BlobIdError::TooLarge`], found before any work or allocation.
-pub fn blob_id_threads(
-    bytes: &[u8],
-    shards: ShardCount,
-    threads: NonZeroUsize,
-) -> Result<BlobId, BlobIdError> {
-    blob_id_of_threads(&bytes, shards, threads).map_err(|error| match error {
+    blob_id_of(&bytes, shards).map_err(|error| match error {
         BlobSourceError::TooLarge(error) => error,
         BlobSourceError::Read(error) => unreachable!("a slice is read within its bounds: {error}"),
     })

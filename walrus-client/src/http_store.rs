@@ -57,9 +57,9 @@ use reqwest::{Client, Url};
 
 use crate::{ShardCount, http_client::is_loopback, jwt::PublisherToken};
 pub use config::{HttpStoreBuilder, HttpStoreConfigError, RetryPolicy};
-pub use options::{ReadOptions, StoredBlob, StoredHow, Verification};
+pub use options::{StoredBlob, StoredHow, Verification};
 pub use permission::PutPermission;
-pub use quilts::{QuiltPatchInfo, ReadPatch, StoredPatch, StoredQuilt};
+pub use quilts::StoredQuilt;
 use reads::head_plan;
 use recent_blobs::RecentBlobs;
 pub use shards::{SHARDS_HEADER, differing_shards};
@@ -122,15 +122,6 @@ impl HttpStore {
     pub fn shards(&self) -> ShardCount {
         self.inner.shards
     }
-
-    async fn get_with(
-        &self,
-        id: BlobId,
-        limit: usize,
-        verification: Verification,
-    ) -> Result<Vec<u8>, StoreError> {
-        self.read(id, &ReadOptions::new(limit as u64).verify(verification)).await
-    }
 }
 
 fn outcome(stored: StoredBlob) -> PutOutcome {
@@ -147,11 +138,11 @@ impl BlobStore for HttpStore {
     }
 
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
-        Box::pin(self.get_with(id, limit, Verification::Off))
+        Box::pin(self.read(id, limit as u64, Verification::Off))
     }
 
     fn get_checked<'a>(&'a self, id: BlobId, limit: usize, digest: BlobDigest) -> StoreFuture<'a, Vec<u8>> {
-        Box::pin(self.get_with(id, limit, Verification::Digest(digest)))
+        Box::pin(self.read(id, limit as u64, Verification::Digest(digest)))
     }
 
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {

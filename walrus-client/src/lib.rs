@@ -16,7 +16,7 @@
 //! use baton_proto::store::PutOptions;
 //! use baton_walrus_client::{
 //!     HttpStore, ShardCount, blob_id,
-//!     http_store::ReadOptions,
+//!     http_store::Verification,
 //! };
 //! use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 //!
@@ -33,7 +33,7 @@
 //! let client = HttpStore::builder(&url, &url, shards).build()?;
 //! let stored = client.store(&b"sealed bytes"[..], &PutOptions::default()).await?;
 //! assert_eq!(stored.blob_id, blob_id(b"sealed bytes", shards)?);
-//! assert_eq!(client.read(stored.blob_id, &ReadOptions::new(1024)).await?, b"sealed bytes");
+//! assert_eq!(client.read(stored.blob_id, 1024, Verification::BlobId).await?, b"sealed bytes");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })
 //! # }
@@ -55,8 +55,8 @@ pub mod token_file;
 pub mod wire;
 
 pub use blob_id::{
-    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, ShardCount, ShardCountError,
-    blob_id, blob_id_of, blob_id_of_threads, blob_id_threads, encoded_length,
+    BlobIdError, BlobSource, BlobSourceError, ShardCount, ShardCountError, blob_id, blob_id_of,
+    encoded_length,
 };
 #[cfg(feature = "http")]
 pub use http_store::{

@@ -19,14 +19,12 @@
 
 mod bcs;
 mod body;
-mod error;
 mod index;
 mod layout;
 mod patch_id;
 
 use std::collections::BTreeMap;
 
-pub use error::{IdentifierError, QuiltError};
 pub use index::{PatchEntry, QuiltIndex};
 pub use layout::max_patches;
 pub use patch_id::{ParseQuiltPatchIdError, QuiltPatchId};
@@ -65,25 +63,46 @@ pub struct Quilt {
     pub index: QuiltIndex,
 }
 
+/// The reason why patches cannot be encoded as a quilt, or bytes are not a valid quilt. No error holds an identifier or
+/// other content: it names a patch by its position.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QuiltError {
+    /// A range of columns that the index lacks.
+    #[error("the quilt has no such patch")]
+    UnknownPatch,
+    /// Anything else.
+    #[error("{0}")]
+    Refused(String),
+}
+
+fn refused(reason: impl Into<String>) -> QuiltError {
+    QuiltError::Refused(reason.into())
+}
+
 /// Refuses an identifier that Walrus refuses.
 ///
 /// # Errors
-/// [`IdentifierError`] if it is empty, is longer than 65,531 bytes, ends in white space or has control
-/// characters.
-pub fn check_identifier(identifier: &str) -> Result<(), IdentifierError> {
+/// The reason if it is empty, is longer than 65,531 bytes, ends in white space or has control characters.
+pub fn check_identifier(identifier: &str) -> Result<(), &'static str> {
     if identifier.is_empty() {
-        return Err(IdentifierError::Empty);
+        return Err("is empty");
     }
     if identifier.len() > MAX_IDENTIFIER_BYTES {
-        return Err(IdentifierError::TooLong);
+        return Err("is longer than 65,531 bytes");
     }
     if identifier.chars().any(char::is_control) {
-        return Err(IdentifierError::ControlCharacter);
+        return Err("has a control character");
     }
     if identifier.trim_end().len() != identifier.len() {
-        return Err(IdentifierError::TrailingSpace);
+        return Err("ends in white space");
     }
     Ok(())
+}
+
+/// As [`check_identifier`], of the patch at this position in the caller's list or in the index.
+fn check_identifier_of(patch: usize, identifier: &str) -> Result<(), QuiltError> {
+    check_identifier(identifier)
+        .map_err(|reason| refused(format!("the identifier of patch {patch} {reason}")))
 }
 
 /// Length of the quilt of these patches in bytes, without building it. One large patch among many small ones
@@ -135,7 +154,7 @@ pub fn patch_by_range(
 ) -> Result<(PatchEntry, Vec<u8>), QuiltError> {
     let index = QuiltIndex::decode(bytes, shards)?;
     let entry = index.entries.iter().find(|entry| entry.start == start && entry.end == end);
-    let entry = entry.ok_or(QuiltError::UnknownPatch { start, end })?;
+    let entry = entry.ok_or(QuiltError::UnknownPatch)?;
     Ok((entry.clone(), index.patch(bytes, entry, shards)?))
 }
 
@@ -158,27 +177,26 @@ impl<'a> QuiltPlan<'a> {
     fn new(patches: &'a [QuiltPatch<'a>], shards: ShardCount) -> Result<Self, QuiltError> {
         let limit = layout::max_patches(shards);
         if patches.is_empty() {
-            return Err(QuiltError::NoPatches);
+            return Err(refused("a quilt needs at least one patch"));
         }
         if patches.len() > limit {
-            return Err(QuiltError::TooManyPatches { given: patches.len() as u64, limit });
+            return Err(layout::too_many(patches.len(), limit));
         }
         let mut sorted: Vec<_> = patches.iter().enumerate().collect();
         for (number, patch) in &sorted {
-            check_identifier(patch.identifier)
-                .map_err(|reason| QuiltError::Identifier { patch: *number, reason })?;
+            check_identifier_of(*number, patch.identifier)?;
         }
         sorted.sort_by_key(|(_, patch)| patch.identifier.as_bytes());
         let mut neighbours = sorted.iter().zip(sorted.iter().skip(1));
         if let Some((_, (patch, _))) =
             neighbours.find(|((_, left), (_, right))| left.identifier == right.identifier)
         {
-            return Err(QuiltError::DuplicateIdentifier { patch: *patch });
+            return Err(refused(format!("patch {patch} has the identifier of another one")));
         }
         let mut heads = Vec::with_capacity(sorted.len());
         let mut entries = Vec::with_capacity(sorted.len());
         for (number, patch) in &sorted {
-            heads.push(body::head(patch).map_err(|field| field.at(*number))?);
+            heads.push(body::head(patch).map_err(|what| refused(format!("patch {number}: {what}")))?);
             let (identifier, tags) = (patch.identifier.to_owned(), patch.tags.clone());
             entries.push(PatchEntry { identifier, tags, start: 0, end: 0 });
         }

@@ -11,7 +11,7 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use crate::jwt::{PublisherToken, TokenError};
+use crate::jwt::PublisherToken;
 
 /// Most bytes read: tokens and secrets are far smaller.
 const MAX_FILE_BYTES: u64 = 16 * 1024;
@@ -25,33 +25,10 @@ pub enum TokenFile {
     Secret(PathBuf),
 }
 
-/// The reason why such a file cannot be used; each text names the next step.
+/// The reason why such a file cannot be used, and the next step.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TokenFileError {
-    /// It cannot be read.
-    #[error("cannot read {path}: {source}; name a file with the publisher's token or secret")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Others can read it.
-    #[error("{path} can be read by others; run chmod 600 {path}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Its content cannot be used.
-    #[error("{path}: {source}")]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        source: TokenError,
-    },
-}
+#[error("{0}")]
+pub struct TokenFileError(String);
 
 impl TokenFile {
     /// Reads the token, or the secret for minting.
@@ -63,7 +40,7 @@ impl TokenFile {
             Self::Bearer(path) => (path, PublisherToken::bearer(read_private(path)?.trim().to_owned())),
             Self::Secret(path) => (path, PublisherToken::minted(&read_secret(path)?)),
         };
-        token.map_err(|source| TokenFileError::Content { path: path.clone(), source })
+        token.map_err(|error| TokenFileError(format!("{}: {error}", path.display())))
     }
 }
 
@@ -75,19 +52,24 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, TokenFileError> {
     let text = read_private(path)?;
     let text = text.trim();
     match text.strip_prefix("0x") {
-        Some(digits) => hex::decode(digits).map(Zeroizing::new).map_err(|_| {
-            let source = io::Error::other("what follows 0x is not hexadecimal");
-            TokenFileError::Read { path: path.to_owned(), source }
-        }),
+        Some(digits) => hex::decode(digits)
+            .map(Zeroizing::new)
+            .map_err(|_| unreadable(path, &io::Error::other("what follows 0x is not hexadecimal"))),
         None => Ok(Zeroizing::new(text.as_bytes().to_vec())),
     }
 }
 
+fn unreadable(path: &Path, error: &io::Error) -> TokenFileError {
+    let path = path.display();
+    TokenFileError(format!("cannot read {path}: {error}; name a file with the publisher's token or secret"))
+}
+
 fn read_private(path: &Path) -> Result<Zeroizing<String>, TokenFileError> {
-    let failed = |source| TokenFileError::Read { path: path.to_owned(), source };
+    let failed = |error| unreadable(path, &error);
     let file = File::open(path).map_err(failed)?;
     if is_open_to_others(&file).map_err(failed)? {
-        return Err(TokenFileError::Open { path: path.to_owned() });
+        let path = path.display();
+        return Err(TokenFileError(format!("{path} can be read by others; run chmod 600 {path}")));
     }
     let mut text = Zeroizing::new(String::new());
     let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
@@ -126,16 +108,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(TokenFile::Bearer(file(&folder, " abc.def\n", 0o600)).read().is_ok());
         assert!(TokenFile::Secret(file(&folder, &"s".repeat(40), 0o400)).read().is_ok());
-        let open = TokenFile::Bearer(file(&folder, "abcdef", 0o640)).read();
-        assert!(matches!(open, Err(TokenFileError::Open { .. })));
-        let missing = TokenFile::Bearer(folder.path().join("none")).read();
-        assert!(matches!(missing, Err(TokenFileError::Read { .. })));
-        let long = TokenFile::Bearer(file(&folder, &"x".repeat(20_000), 0o600)).read();
-        assert!(matches!(long, Err(TokenFileError::Read { .. })));
-        let short = TokenFile::Secret(file(&folder, "short", 0o600)).read();
-        assert!(matches!(short, Err(TokenFileError::Content { .. })));
-        let empty = TokenFile::Bearer(file(&folder, "\n", 0o600)).read();
-        assert!(matches!(empty, Err(TokenFileError::Content { .. })));
+        for (bad, reason) in [
+            (TokenFile::Bearer(file(&folder, "abcdef", 0o640)), "can be read by others; run chmod 600"),
+            (TokenFile::Bearer(folder.path().join("none")), "cannot read"),
+            (TokenFile::Bearer(file(&folder, &"x".repeat(20_000), 0o600)), "longer than"),
+            (TokenFile::Secret(file(&folder, "short", 0o600)), "at least 32 bytes"),
+            (TokenFile::Bearer(file(&folder, "\n", 0o600)), "visible ASCII"),
+        ] {
+            let error = bad.read().unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

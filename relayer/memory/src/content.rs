@@ -10,8 +10,7 @@ use baton_proto::{
 use baton_walrus_client::{
     HttpStore,
     blob_id::ShardCount,
-    http_store::ReadOptions,
-    quilt::{QuiltPatch, QuiltPatchId, max_patches},
+    quilt::{QuiltPatchId, max_patches},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -68,18 +67,10 @@ fn batch_limit(shards: ShardCount) -> usize {
 impl ContentStore for WalrusContents {
     fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>> {
         Box::pin(async move {
-            let patch = |(name, bytes): &'a (String, Vec<u8>)| QuiltPatch {
-                identifier: name,
-                tags: std::collections::BTreeMap::new(),
-                data: bytes,
-            };
-            let patches: Vec<QuiltPatch<'_>> = contents.iter().map(patch).collect();
             let options = PutOptions { epochs: self.epochs, ..PutOptions::default() };
-            let stored = self.store.store_quilt(&patches, &options).await?;
-            let id_of = |(name, _): &(String, Vec<u8>)| {
-                stored.patches.iter().find(|patch| patch.identifier == *name).map(|patch| patch.patch_id)
-            };
-            contents.iter().map(id_of).collect::<Option<_>>().ok_or(StoreError::WrongContent)
+            let stored = self.store.store_quilt(contents, &options).await?;
+            let ids = contents.iter().map(|(name, _)| stored.patches.get(name).copied());
+            ids.collect::<Option<_>>().ok_or(StoreError::WrongContent)
         })
     }
 
@@ -88,9 +79,7 @@ impl ContentStore for WalrusContents {
     }
 
     fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
-        Box::pin(
-            async move { Ok(self.store.read_patch(id, &ReadOptions::new(MAX_SEALED_BYTES)).await?.bytes) },
-        )
+        Box::pin(self.store.read_patch(id, MAX_SEALED_BYTES))
     }
 }
 
@@ -147,6 +136,8 @@ pub(crate) fn open(owner: OwnerId, item: ItemId, key: &StoredKey, sealed: &[u8])
 
 #[cfg(test)]
 mod tests {
+    use baton_walrus_client::quilt::QuiltPatch;
+
     use super::*;
 
     #[test]

@@ -19,8 +19,8 @@ use baton_proto::{
 };
 use baton_testnet::faults::{Fault, FaultPlan, FaultRoute, FaultRule, Faults};
 use baton_walrus_client::{
-    HttpStore, QuiltPatch, QuiltPatchId, ShardCount, blob_id,
-    http_store::{ReadOptions, RetryPolicy, Verification},
+    HttpStore, Quilt, QuiltPatch, ShardCount, blob_id,
+    http_store::{RetryPolicy, Verification},
     quilt,
 };
 use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
@@ -52,19 +52,17 @@ enum Call {
     PutDeletable,
     PutPermanent,
     QuiltPut,
-    PatchByDigest,
-    PatchById,
+    Patch,
 }
 
-const CALLS: [Call; 8] = [
+const CALLS: [Call; 7] = [
     Call::GetById,
     Call::GetByDigest,
     Call::Head,
     Call::PutDeletable,
     Call::PutPermanent,
     Call::QuiltPut,
-    Call::PatchByDigest,
-    Call::PatchById,
+    Call::Patch,
 ];
 
 const FAULTS: [Fault; 15] = [
@@ -147,10 +145,10 @@ impl Cell {
     fn route(self) -> FaultRoute {
         match (self.reach, self.call) {
             (Reach::Any, _) => FaultRoute::Any,
-            (_, Call::GetById | Call::GetByDigest | Call::PatchById) => FaultRoute::Get,
+            (_, Call::GetById | Call::GetByDigest | Call::Patch) => FaultRoute::Get,
             (_, Call::Head) => FaultRoute::Head,
             (_, Call::PutDeletable | Call::PutPermanent) => FaultRoute::Put,
-            (_, Call::QuiltPut | Call::PatchByDigest) => FaultRoute::Quilt,
+            (_, Call::QuiltPut) => FaultRoute::Quilt,
         }
     }
 
@@ -232,24 +230,30 @@ impl Sources {
     }
 }
 
-fn patches(bytes: &[u8]) -> [QuiltPatch<'_>; 2] {
-    let patch = |identifier, tags, data| QuiltPatch { identifier, tags, data };
-    let tags = BTreeMap::from([("kind".to_owned(), "test".to_owned())]);
-    [patch("a", tags, &bytes[..1000]), patch("b", BTreeMap::new(), &bytes[1000..])]
+fn patches(bytes: &[u8]) -> [(String, Vec<u8>); 2] {
+    [("a".to_owned(), bytes[..1000].to_vec()), ("b".to_owned(), bytes[1000..].to_vec())]
+}
+
+fn encoded(bytes: &[u8]) -> Quilt {
+    fn borrowed((identifier, data): &(String, Vec<u8>)) -> QuiltPatch<'_> {
+        QuiltPatch { identifier, tags: BTreeMap::new(), data }
+    }
+    let patches = patches(bytes);
+    quilt::encode(&patches.iter().map(borrowed).collect::<Vec<_>>(), SHARDS).unwrap()
 }
 
 /// Makes the call: `Ok` means a right result. A wrong result panics.
 async fn call(cell: Cell, store: &HttpStore, bytes: &[u8]) -> Result<(), StoreError> {
     let id = blob_id(bytes, SHARDS).unwrap();
     let digest = |bytes: &[u8]| Verification::Digest(blob_digest(bytes));
-    let (read, write) = (ReadOptions::new(1 << 20), PutOptions::default());
+    let (limit, write) = (1 << 20, PutOptions::default());
     if !cell.stores() {
         store.note_stored(goods(cell, bytes));
     }
     match cell.call {
-        Call::GetById => assert_eq!(store.read(id, &read).await?, bytes, "{cell}"),
+        Call::GetById => assert_eq!(store.read(id, limit, Verification::BlobId).await?, bytes, "{cell}"),
         Call::GetByDigest => {
-            assert_eq!(store.read(id, &read.verify(digest(bytes))).await?, bytes, "{cell}");
+            assert_eq!(store.read(id, limit, digest(bytes)).await?, bytes, "{cell}");
         }
         Call::Head => {
             if !store.exists(id).await? {
@@ -263,19 +267,12 @@ async fn call(cell: Cell, store: &HttpStore, bytes: &[u8]) -> Result<(), StoreEr
         }
         Call::QuiltPut => {
             let stored = store.store_quilt(&patches(bytes), &write).await?;
-            let expected = quilt::encode(&patches(bytes), SHARDS).unwrap();
-            assert_eq!(stored.stored.blob_id, blob_id(&expected.bytes, SHARDS).unwrap(), "{cell}");
+            assert_eq!(stored.stored.blob_id, goods(cell, bytes), "{cell}");
         }
-        Call::PatchByDigest | Call::PatchById => {
-            let quilt = quilt::encode(&patches(bytes), SHARDS).unwrap();
-            let quilt_id = blob_id(&quilt.bytes, SHARDS).unwrap();
-            let entry = quilt.index.find("b").unwrap();
-            let patch = QuiltPatchId { quilt: quilt_id, start: entry.start, end: entry.end };
-            let expected = &bytes[1000..];
-            let verification =
-                if cell.call == Call::PatchById { Verification::BlobId } else { digest(expected) };
-            let found = store.read_patch(patch, &read.verify(verification)).await?;
-            assert_eq!(found.bytes, expected, "{cell}");
+        Call::Patch => {
+            let quilt = encoded(bytes);
+            let patch = quilt.index.find("b").unwrap().id(goods(cell, bytes));
+            assert_eq!(store.read_patch(patch, limit).await?, bytes[1000..], "{cell}");
         }
     }
     Ok(())
@@ -283,8 +280,8 @@ async fn call(cell: Cell, store: &HttpStore, bytes: &[u8]) -> Result<(), StoreEr
 
 /// The blob of a call, which must be bought only once.
 fn goods(cell: Cell, bytes: &[u8]) -> BlobId {
-    if matches!(cell.call, Call::QuiltPut | Call::PatchByDigest | Call::PatchById) {
-        return blob_id(&quilt::encode(&patches(bytes), SHARDS).unwrap().bytes, SHARDS).unwrap();
+    if matches!(cell.call, Call::QuiltPut | Call::Patch) {
+        return blob_id(&encoded(bytes).bytes, SHARDS).unwrap();
     }
     blob_id(bytes, SHARDS).unwrap()
 }
@@ -293,9 +290,7 @@ async fn check(cell: Cell, sources: &Sources) -> &'static str {
     let bytes = cell.bytes();
     sources.set_faults(cell);
     match cell.call {
-        Call::PatchByDigest | Call::PatchById => {
-            sources.seed(&quilt::encode(&patches(&bytes), SHARDS).unwrap().bytes).await;
-        }
+        Call::Patch => sources.seed(&encoded(&bytes).bytes).await,
         _ if cell.stores() => {}
         _ => sources.seed(&bytes).await,
     }

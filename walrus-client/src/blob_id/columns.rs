@@ -120,7 +120,7 @@ pub(super) struct ColumnBatch {
     carries: Vec<[u8; LANES]>,
 }
 
-/// Buffers for batches; one for each thread.
+/// Buffers for batches.
 pub(super) struct ColumnScratch {
     encoder: Encoder,
     /// A strip of the batch's symbols in every filled row.

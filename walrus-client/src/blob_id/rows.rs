@@ -132,7 +132,7 @@ impl Extension {
         }
     }
 
-    /// Prepares for a strip and cuts it into batches of rows, which can be filled in parallel. Each item is a
+    /// Prepares for a strip and cuts it into batches of rows. Each item is a
     /// batch's first row and its bytes.
     #[expect(clippy::indexing_slicing, reason = "the strip is at most as long as those allocated for")]
     pub(super) fn batches(
@@ -149,7 +149,7 @@ impl Extension {
     }
 }
 
-/// Extends rows; each thread has its own.
+/// Extends rows.
 pub(super) struct RowEncoder {
     encoder: Encoder,
     /// Symbols of a batch of rows, in source order.

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use baton_proto::store::StoreError;
 use bytes::Bytes;
 use reqwest::{
     RequestBuilder, Response, StatusCode,
@@ -22,7 +23,7 @@ use super::{
     health::SourceOffence,
     join,
     read::{ReadPlan, ReadState, Verb},
-    verify::{ContentCheck, OwnIdError, compute_id},
+    verify::{ContentCheck, compute_id},
 };
 use crate::http_client::{describe, proxy_of};
 
@@ -32,13 +33,6 @@ pub(super) const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 const MAX_RESERVE_BYTES: u64 = 1024 * 1024;
 /// Longest wait for anything, so that no sum of times overflows.
 const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-
-/// The checked answer of one aggregator.
-#[derive(Debug)]
-pub(super) struct AggregatorAnswer {
-    pub(super) bytes: Vec<u8>,
-    pub(super) headers: HeaderMap,
-}
 
 /// The progress of one request, for the tasks that wait for it.
 #[derive(Debug, Default)]
@@ -71,7 +65,7 @@ impl HttpStoreInner {
         index: usize,
         run: &ReadState,
         motion: &Motion,
-    ) -> Result<AggregatorAnswer, ReadFault> {
+    ) -> Result<Vec<u8>, ReadFault> {
         let sources = &self.aggregators;
         let asked = Instant::now();
         let mut latency = None;
@@ -99,7 +93,7 @@ impl HttpStoreInner {
         run: &ReadState,
         motion: &Motion,
         latency: &mut Option<Duration>,
-    ) -> Result<AggregatorAnswer, ReadFault> {
+    ) -> Result<Vec<u8>, ReadFault> {
         let asked = Instant::now();
         let base = self.policy.base_timeout;
         let request = self.request(plan, index)?;
@@ -111,24 +105,17 @@ impl HttpStoreInner {
             let failure = timeout(base, failure(response)).await.map_err(|_| ReadFault::busy("timed out"))?;
             return Err(failure.of_get());
         }
-        let headers = response.headers().clone();
         if matches!(plan.verb, Verb::Head) {
-            return match (plan.check, announced_length(&headers)) {
+            return match (plan.check, announced_length(response.headers())) {
                 (ContentCheck::Length(expected), Some(length)) if length != expected => Err(ReadFault::Wrong),
-                _ => Ok(AggregatorAnswer { bytes: Vec::new(), headers }),
+                _ => Ok(Vec::new()),
             };
         }
-        let bytes = self.receive(plan, response, run, motion).await?;
-        if (plan.well_formed)(&bytes) {
-            Ok(AggregatorAnswer { bytes, headers })
-        } else {
-            Err(ReadFault::Wrong)
-        }
+        self.receive(plan, response, run, motion).await
     }
 
     fn request(&self, plan: &ReadPlan, index: usize) -> Result<RequestBuilder, ReadFault> {
-        let refused =
-            |error: baton_proto::store::StoreError| ReadFault::Refused { reason: error.to_string() };
+        let refused = |error: StoreError| ReadFault::Refused { reason: error.to_string() };
         let url = join(self.aggregators.url(index), &plan.path).map_err(refused)?;
         Ok(match plan.verb {
             Verb::Get => self.client(&url).get(url),
@@ -164,7 +151,7 @@ impl HttpStoreInner {
         // Content that is too large for any ID is wrong content.
         match computed {
             Ok(found) if found == expected => Ok(bytes.into()),
-            Ok(_) | Err(OwnIdError::Encoding(_)) => Err(ReadFault::Wrong),
+            Ok(_) | Err(StoreError::TooLarge { .. }) => Err(ReadFault::Wrong),
             Err(error) => Err(ReadFault::busy(error.to_string())),
         }
     }

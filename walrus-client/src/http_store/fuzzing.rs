@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use baton_proto::ids::BlobId;
 
-use super::{
-    answer::{Failure, PutFault, ReadFault, blob_stored, quilt_stored, retry_after},
-    quilts::read_list,
-};
+use super::answer::{Failure, PutFault, ReadFault, blob_stored, quilt_stored, retry_after};
 
 /// Reads a body as every kind of answer; `status` serves for errors. Returns the texts that would enter
 /// errors and logs.
@@ -21,8 +18,6 @@ pub fn read_answer(status: u16, body: &[u8]) -> Vec<String> {
     }
     let header = std::str::from_utf8(body).ok();
     let wait = header.and_then(|value| retry_after(value, None));
-    // This only must not panic.
-    let _ = read_list(body);
     let failure = Failure { status, retry_after: wait, body: body.to_vec(), way: String::new() };
     texts.extend([false, true].into_iter().filter_map(|fresh| put_text(failure.of_put(fresh))));
     if let ReadFault::Busy { reason, .. } | ReadFault::Refused { reason } = failure.of_get() {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{
     HttpStoreInner, RetryPolicy,
     answer::ReadFault,
-    fetch::{AggregatorAnswer, Motion, after, bounded},
+    fetch::{Motion, after, bounded},
     retry::{ReadSituation, ReadStep, after_reads},
     verify::ContentCheck,
 };
@@ -41,8 +41,6 @@ pub(super) struct ReadPlan {
     pub(super) path: String,
     pub(super) limit: u64,
     pub(super) check: ContentCheck,
-    /// Whether an answer has the required form.
-    pub(super) well_formed: fn(&[u8]) -> bool,
     /// The blob that a 404 refers to.
     pub(super) id: Option<BlobId>,
 }
@@ -50,7 +48,7 @@ pub(super) struct ReadPlan {
 impl ReadPlan {
     /// A GET of a whole object.
     pub(super) fn get(path: String, check: ContentCheck, limit: u64) -> Self {
-        Self { verb: Verb::Get, path, limit, check, well_formed: |_| true, id: None }
+        Self { verb: Verb::Get, path, limit, check, id: None }
     }
 }
 
@@ -85,7 +83,7 @@ impl ReadState {
 
 impl HttpStoreInner {
     /// Runs a plan within its deadline.
-    pub(super) async fn read(&self, plan: &ReadPlan) -> Result<AggregatorAnswer, StoreError> {
+    pub(super) async fn read(&self, plan: &ReadPlan) -> Result<Vec<u8>, StoreError> {
         let run = ReadState::new(self.policy);
         let rounds = Box::pin(self.rounds(plan, &run));
         bounded(|| run.deadline(), rounds).await.unwrap_or_else(|| {
@@ -93,7 +91,7 @@ impl HttpStoreInner {
         })
     }
 
-    async fn rounds(&self, plan: &ReadPlan, run: &ReadState) -> Result<AggregatorAnswer, StoreError> {
+    async fn rounds(&self, plan: &ReadPlan, run: &ReadState) -> Result<Vec<u8>, StoreError> {
         let mut order = self.aggregators.order();
         let mut faults = BTreeMap::new();
         let mut failed_rounds = 0;
@@ -141,7 +139,7 @@ impl HttpStoreInner {
         plan: &ReadPlan,
         run: &ReadState,
         order: &[usize],
-    ) -> Result<AggregatorAnswer, Vec<(usize, ReadFault)>> {
+    ) -> Result<Vec<u8>, Vec<(usize, ReadFault)>> {
         let motions: Vec<Motion> = order.iter().map(|_| Motion::default()).collect();
         let began = Instant::now();
         let mut lanes = order.iter().zip(&motions).enumerate().map(|(place, (source, motion))| {

@@ -3,13 +3,14 @@
 use baton_proto::{ids::BlobId, store::StoreError};
 
 use super::{
-    HttpStore, ReadOptions,
+    HttpStore, Verification,
     read::{ReadPlan, Verb},
     verify::ContentCheck,
 };
 
 impl HttpStore {
-    /// Reads a blob into memory, verified according to the options.
+    /// Reads a blob of at most `limit` bytes into memory, verified. A hedged read may hold several answers of this size at
+    /// once.
     ///
     /// Cancel safe: dropping it ends all its requests. A started ID computation runs to its end, and its
     /// result is unused.
@@ -20,10 +21,15 @@ impl HttpStore {
     /// - [`StoreError::TooLarge`] over the limit.
     /// - [`StoreError::Refused`] with the reason.
     /// - [`StoreError::Unavailable`] when a later try may help.
-    pub async fn read(&self, id: BlobId, options: &ReadOptions) -> Result<Vec<u8>, StoreError> {
-        let check = ContentCheck::of(options.verification, id);
-        let plan = ReadPlan { id: Some(id), ..ReadPlan::get(blob_path(id), check, options.limit) };
-        Ok(self.inner.read(&plan).await?.bytes)
+    pub async fn read(
+        &self,
+        id: BlobId,
+        limit: u64,
+        verification: Verification,
+    ) -> Result<Vec<u8>, StoreError> {
+        let check = ContentCheck::of(verification, id);
+        let plan = ReadPlan { id: Some(id), ..ReadPlan::get(blob_path(id), check, limit) };
+        self.inner.read(&plan).await
     }
 }
 

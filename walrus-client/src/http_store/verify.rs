@@ -71,36 +71,27 @@ impl Running {
     }
 }
 
-/// The reason why there is no ID.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OwnIdError {
-    #[error(transparent)]
-    Encoding(#[from] BlobIdError),
-    /// The runtime is shutting down.
-    #[error("the runtime is shutting down")]
-    Stopping,
-}
-
-impl From<OwnIdError> for StoreError {
-    fn from(error: OwnIdError) -> Self {
-        match error {
-            OwnIdError::Encoding(BlobIdError::TooLarge { length, limit, .. }) => {
-                Self::TooLarge { length, limit }
-            }
-            OwnIdError::Stopping => Self::Unavailable { reason: error.to_string(), retry_after: None },
-        }
-    }
-}
-
 /// Computes the ID off the reactor. If the caller is dropped, a started computation runs to its end unused,
 /// for at most a second per 10 MiB.
-pub(super) async fn compute_id(bytes: Bytes, shards: ShardCount) -> Result<BlobId, OwnIdError> {
-    match tokio::task::spawn_blocking(move || blob_id(&bytes, shards)).await {
-        Ok(computed) => Ok(computed?),
-        Err(stopped) => match stopped.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(OwnIdError::Stopping),
-        },
+pub(super) async fn compute_id(bytes: Bytes, shards: ShardCount) -> Result<BlobId, StoreError> {
+    let id = off_reactor(move || blob_id(&bytes, shards)).await?;
+    id.map_err(|BlobIdError { length, limit, .. }| StoreError::TooLarge { length, limit })
+}
+
+/// Runs work on a thread for blocking work.
+pub(super) async fn off_reactor<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, StoreError> {
+    let stopped = match tokio::task::spawn_blocking(work).await {
+        Ok(done) => return Ok(done),
+        Err(stopped) => stopped,
+    };
+    match stopped.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => {
+            let reason = "the runtime is shutting down".to_owned();
+            Err(StoreError::Unavailable { reason, retry_after: None })
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use super::{
     join,
     payload::Payload,
     retry::{PutCourse, PutStep},
-    verify::{OwnIdError, compute_id},
+    verify::compute_id,
 };
 use crate::{
     http_client::{describe, next_location},
@@ -115,7 +115,7 @@ impl HttpStoreInner {
             let id = match (id, &answer) {
                 (Ok(id), _) => id,
                 (Err(error), Err(PutFault::Busy { .. } | PutFault::Refused { .. } | PutFault::TooLarge)) => {
-                    return Err(error.into());
+                    return Err(error);
                 }
                 (Err(error), _) => return Err(StoreError::OutcomeUnknown { reason: error.to_string() }),
             };
@@ -158,7 +158,7 @@ impl HttpStoreInner {
         }
     }
 
-    async fn own_id(&self, own: &OwnId) -> Result<BlobId, OwnIdError> {
+    async fn own_id(&self, own: &OwnId) -> Result<BlobId, StoreError> {
         match own {
             OwnId::Known(id) => Ok(*id),
             OwnId::Of(bytes) => compute_id(bytes.clone(), self.shards).await,

@@ -6,31 +6,17 @@ use super::{
     MAX_TAGS_BYTES, PatchEntry, QuiltError, QuiltPatch, VERSION,
     bcs::{self, BcsReader},
     layout::Layout,
+    refused,
 };
 
 /// Version, length of the rest, and mask.
 const HEADER_BYTES: usize = 6;
 /// Mask bit for tags after the identifier.
 const MASK_TAGS: u8 = 1;
-
-/// A field whose value does not fit it.
-pub(super) enum FieldError {
-    Tags,
-    Length,
-}
-
-impl FieldError {
-    /// The error for the patch at this position.
-    pub(super) fn at(self, patch: usize) -> QuiltError {
-        match self {
-            Self::Tags => QuiltError::TagsTooLarge { patch },
-            Self::Length => QuiltError::PatchTooLarge { patch },
-        }
-    }
-}
+const TAGS_TOO_LARGE: &str = "its tags are larger than 65,535 bytes";
 
 /// The bytes before a patch's data. The identifier must have been checked.
-pub(super) fn head(patch: &QuiltPatch<'_>) -> Result<Vec<u8>, FieldError> {
+pub(super) fn head(patch: &QuiltPatch<'_>) -> Result<Vec<u8>, &'static str> {
     let mut rest = Vec::new();
     let mut field = Vec::new();
     bcs::put_text(&mut field, patch.identifier);
@@ -40,13 +26,14 @@ pub(super) fn head(patch: &QuiltPatch<'_>) -> Result<Vec<u8>, FieldError> {
         // Each tag takes at least two bytes: too many are refused before they are all encoded.
         let bytes: usize = patch.tags.iter().map(|(key, value)| key.len() + value.len() + 2).sum();
         if bytes > MAX_TAGS_BYTES {
-            return Err(FieldError::Tags);
+            return Err(TAGS_TOO_LARGE);
         }
         bcs::put_map(&mut field, &patch.tags);
-        rest.extend(u16::try_from(field.len()).map_err(|_| FieldError::Tags)?.to_le_bytes());
+        rest.extend(u16::try_from(field.len()).map_err(|_| TAGS_TOO_LARGE)?.to_le_bytes());
         rest.append(&mut field);
     }
-    let length = u32::try_from(rest.len() + patch.data.len()).map_err(|_| FieldError::Length)?;
+    let length = u32::try_from(rest.len() + patch.data.len())
+        .map_err(|_| "it does not fit the 32 bits of its length")?;
     let mut head = Vec::with_capacity(HEADER_BYTES + rest.len());
     head.push(VERSION);
     head.extend(length.to_le_bytes());
@@ -58,7 +45,7 @@ pub(super) fn head(patch: &QuiltPatch<'_>) -> Result<Vec<u8>, FieldError> {
 /// Reads the data of an entry's patch, after checking that the bytes before it match the entry.
 pub(super) fn read(layout: &Layout, quilt: &[u8], entry: &PatchEntry) -> Result<Vec<u8>, QuiltError> {
     let PatchEntry { start, end, .. } = *entry;
-    let malformed = |what| QuiltError::MalformedPatch { start, end, what };
+    let malformed = |what| refused(format!("the patch in columns {start} to {end} is malformed: {what}"));
     let columns = Columns { layout, quilt, start: usize::from(start), end: usize::from(end) };
     let header = columns.read(0, HEADER_BYTES).map_err(malformed)?;
     let (length, mask) = parse_header(&header).map_err(malformed)?;
@@ -78,7 +65,7 @@ pub(super) fn read(layout: &Layout, quilt: &[u8], entry: &PatchEntry) -> Result<
         parse_tags(&bytes).map_err(malformed)?
     };
     if identifier != entry.identifier || tags != entry.tags {
-        return Err(QuiltError::PatchMismatch { start, end });
+        return Err(malformed("it is not the one that the index names"));
     }
     columns.read(at, whole - at).map_err(malformed)
 }

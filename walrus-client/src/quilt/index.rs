@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::{
     INDEX_PREFIX_BYTES, QuiltError, QuiltPatchId, VERSION,
     bcs::{self, BcsReader},
-    body, check_identifier,
-    layout::{Layout, max_patches},
+    body, check_identifier_of,
+    layout::{Layout, max_patches, too_many},
+    refused,
 };
 use crate::blob_id::{BlobId, ShardCount};
 
@@ -38,52 +39,55 @@ pub struct QuiltIndex {
     pub entries: Vec<PatchEntry>,
 }
 
+fn malformed(what: &str) -> QuiltError {
+    refused(format!("the index is malformed: {what}"))
+}
+
 impl QuiltIndex {
     /// Reads the index of a quilt and checks all of it: bounds, columns, order and identifiers.
     ///
     /// # Errors
-    /// [`QuiltError::Length`], [`QuiltError::Version`], [`QuiltError::IndexTooLong`],
-    /// [`QuiltError::MalformedIndex`], [`QuiltError::TooManyPatches`], [`QuiltError::Identifier`],
-    /// [`QuiltError::Unsorted`] (also for a duplicate name) or [`QuiltError::Columns`].
+    /// [`QuiltError::Refused`] names the first defect.
     pub fn decode(quilt: &[u8], shards: ShardCount) -> Result<Self, QuiltError> {
         let layout = Layout::of_length(quilt.len(), shards)?;
         let columns = layout.max_index_columns();
-        let malformed = |what| QuiltError::MalformedIndex { what };
         let prefix = layout
             .read(quilt, 0, 1, 0, INDEX_PREFIX_BYTES)
-            .ok_or(malformed("a column is too small for its length"))?;
+            .ok_or_else(|| malformed("a column is too small for its length"))?;
         let mut reader = BcsReader::new(&prefix);
         let version = reader.byte().map_err(malformed)?;
         if version != VERSION {
-            return Err(QuiltError::Version { found: version });
+            return Err(refused(format!("quilt version {version} is not known")));
         }
         let length = reader.u32().map_err(malformed)?;
-        let too_long = QuiltError::IndexTooLong { length: u64::from(length) };
-        let length = usize::try_from(length).map_err(|_| too_long)?;
-        let bytes = layout.read(quilt, 0, columns, INDEX_PREFIX_BYTES, length).ok_or(too_long)?;
+        let too_long = || refused(format!("the index claims {length} bytes, more than its columns hold"));
+        let length = usize::try_from(length).map_err(|_| too_long())?;
+        let bytes = layout.read(quilt, 0, columns, INDEX_PREFIX_BYTES, length).ok_or_else(too_long)?;
         let first = layout.columns_for(INDEX_PREFIX_BYTES + length);
         Self::parse(&bytes, first, layout.columns(), max_patches(shards))
     }
 
     /// Reads the entries, whose columns start at `first` and end at or before `columns`.
     fn parse(bytes: &[u8], first: usize, columns: usize, limit: usize) -> Result<Self, QuiltError> {
-        let malformed = |what| QuiltError::MalformedIndex { what };
         let mut reader = BcsReader::new(bytes);
-        let count = reader.length().map_err(malformed)?;
-        if usize::try_from(count).map_or(true, |count| count > limit) {
-            return Err(QuiltError::TooManyPatches { given: u64::from(count), limit });
+        let count = reader.length().map_err(malformed)? as usize;
+        if count > limit {
+            return Err(too_many(count, limit));
         }
         let mut entries: Vec<PatchEntry> = Vec::new();
         let mut start = super::column_number(first);
-        for patch in 0..count as usize {
+        for patch in 0..count {
             let end = reader.u16().map_err(malformed)?;
             if end <= start || usize::from(end) > columns {
-                return Err(QuiltError::Columns { patch, start, end });
+                return Err(refused(format!(
+                    "the columns {start} to {end} of entry {patch} are empty, outside the quilt or overlap others"
+                )));
             }
             let identifier = reader.text().map_err(malformed)?;
-            check_identifier(identifier).map_err(|reason| QuiltError::Identifier { patch, reason })?;
+            check_identifier_of(patch, identifier)?;
             if entries.last().is_some_and(|last| last.identifier.as_bytes() >= identifier.as_bytes()) {
-                return Err(QuiltError::Unsorted { patch });
+                let reason = format!("entry {patch} of the index does not come after the one before it");
+                return Err(refused(reason));
             }
             let tags = reader.map().map_err(malformed)?;
             entries.push(PatchEntry { identifier: identifier.to_owned(), tags, start, end });
@@ -99,22 +103,16 @@ impl QuiltIndex {
         self.entries.iter().find(|entry| entry.identifier == identifier)
     }
 
-    /// The entries whose tag of this key has this value.
-    pub fn with_tag<'a>(&'a self, key: &'a str, value: &'a str) -> impl Iterator<Item = &'a PatchEntry> {
-        self.entries.iter().filter(move |entry| entry.tags.get(key).is_some_and(|found| found == value))
-    }
-
     /// The data of one patch. The bytes before it must name the entry's identifier and tags. Its length must
     /// take exactly the entry's columns.
     ///
     /// # Errors
-    /// [`QuiltError::Length`], [`QuiltError::UnknownPatch`] for columns outside the quilt,
-    /// [`QuiltError::MalformedPatch`] or [`QuiltError::PatchMismatch`].
+    /// [`QuiltError::UnknownPatch`] for columns outside the quilt, and [`QuiltError::Refused`].
     pub fn patch(&self, quilt: &[u8], entry: &PatchEntry, shards: ShardCount) -> Result<Vec<u8>, QuiltError> {
         let layout = Layout::of_length(quilt.len(), shards)?;
         let PatchEntry { start, end, .. } = *entry;
         if start >= end || usize::from(end) > layout.columns() {
-            return Err(QuiltError::UnknownPatch { start, end });
+            return Err(QuiltError::UnknownPatch);
         }
         body::read(&layout, quilt, entry)
     }

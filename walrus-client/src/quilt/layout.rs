@@ -1,7 +1,7 @@
 //! The positions of bytes in a quilt: columns of k1 symbols, filled from the top, in a matrix stored row by
 //! row.
 
-use super::{INDEX_PREFIX_BYTES, MAX_INDEX_COLUMNS, QuiltError};
+use super::{INDEX_PREFIX_BYTES, MAX_INDEX_COLUMNS, QuiltError, refused};
 use crate::blob_id::{MAX_SYMBOL_SIZE, ShardCount};
 
 /// The matrix: k1 rows and k2 columns of symbols of an even size.
@@ -16,6 +16,11 @@ pub(super) struct Layout {
 #[must_use]
 pub fn max_patches(shards: ShardCount) -> usize {
     shards.columns() - 1
+}
+
+/// The refusal of more patches than there are columns for.
+pub(super) fn too_many(given: usize, limit: usize) -> QuiltError {
+    refused(format!("{given} patches are too many: there are columns for {limit}"))
 }
 
 impl Layout {
@@ -38,7 +43,7 @@ impl Layout {
         // If one size fits, every larger size fits, so binary search finds the smallest.
         let (mut low, mut high) = (1, MAX_SYMBOL_SIZE / 2);
         if !fits(high) {
-            return Err(QuiltError::TooLarge { shards });
+            return Err(refused(format!("the patches are too large for one quilt on {shards} shards")));
         }
         while low < high {
             let middle = low.midpoint(high);
@@ -53,7 +58,7 @@ impl Layout {
         let symbol = length / (rows * columns);
         let whole = length.is_multiple_of(rows * columns) && symbol.is_multiple_of(2);
         if !whole || symbol == 0 || symbol > MAX_SYMBOL_SIZE {
-            return Err(QuiltError::Length { length: length as u64, shards });
+            return Err(refused(format!("{length} bytes are no quilt on {shards} shards")));
         }
         Ok(Self { rows, columns, symbol })
     }

@@ -1,38 +1,34 @@
-//! Quilts over HTTP: stored in the publishers' form, compared with this client's computation, and read in
-//! every way.
+//! Quilts over HTTP: stored in the publishers' form, compared with this client's computation, and read.
 
 use std::collections::BTreeMap;
 
 use axum::extract::FromRequest;
 use baton_proto::{
-    ids::{BlobDigest, BlobId},
+    ids::BlobId,
     store::{PutOptions, StoreError},
 };
-use baton_walrus_client::{
-    HttpStore, QuiltPatch, QuiltPatchId, ShardCount, blob_id,
-    http_store::{ReadOptions, StoredHow, Verification},
-    quilt,
-};
-use wiremock::{
-    Mock, MockServer, ResponseTemplate,
-    matchers::{method, path},
-};
+use baton_walrus_client::{QuiltPatch, QuiltPatchId, ShardCount, blob_id, http_store::StoredHow, quilt};
+use wiremock::ResponseTemplate;
 
 use crate::http_common::{answering, answering_status, builder, count, created};
 
 const SHARDS: ShardCount = ShardCount::TESTBED;
+const LIMIT: u64 = 1 << 20;
+const FIRST: &[u8] = b"first patch, and longer";
 
-fn patches() -> Vec<QuiltPatch<'static>> {
-    let tags = BTreeMap::from([("kind".to_owned(), "picture".to_owned())]);
-    vec![
-        QuiltPatch { identifier: "näme \"two\".txt", tags, data: b"second patch" },
-        QuiltPatch { identifier: "a/first?", tags: BTreeMap::new(), data: b"first patch, and longer" },
-    ]
+fn patches() -> [(String, Vec<u8>); 2] {
+    let two = [("näme \"two\".txt", b"second patch".to_vec()), ("a/first?", FIRST.to_vec())];
+    two.map(|(name, data)| (name.to_owned(), data))
 }
 
 /// The quilt of these patches, its ID, and the IDs of its patches by identifier.
 fn quilt() -> (Vec<u8>, BlobId, BTreeMap<String, QuiltPatchId>) {
-    let quilt = quilt::encode(&patches(), SHARDS).unwrap();
+    let patches = patches();
+    fn borrowed((identifier, data): &(String, Vec<u8>)) -> QuiltPatch<'_> {
+        QuiltPatch { identifier, tags: BTreeMap::new(), data }
+    }
+    let patches: Vec<QuiltPatch<'_>> = patches.iter().map(borrowed).collect();
+    let quilt = quilt::encode(&patches, SHARDS).unwrap();
     let id = blob_id(&quilt.bytes, SHARDS).unwrap();
     let ids = quilt.index.entries.iter().map(|entry| (entry.identifier.clone(), entry.id(id))).collect();
     (quilt.bytes, id, ids)
@@ -55,8 +51,7 @@ async fn a_quilt_is_sent_as_a_form_and_its_ids_are_ours() {
     let store = builder(&[&publisher], &[&publisher]).build().unwrap();
     let stored = store.store_quilt(&patches(), &PutOptions::default()).await.unwrap();
     assert_eq!((stored.stored.blob_id, stored.stored.how), (id, StoredHow::Created));
-    let found = stored.patches.into_iter().map(|patch| (patch.identifier, patch.patch_id));
-    assert_eq!(found.collect::<BTreeMap<_, _>>(), ids);
+    assert_eq!(stored.patches, ids);
 
     let request = publisher.received_requests().await.unwrap().pop().unwrap();
     assert_eq!(request.url.path(), "/v1/quilts");
@@ -74,12 +69,7 @@ async fn a_quilt_is_sent_as_a_form_and_its_ids_are_ours() {
         let name = field.name().unwrap().to_owned();
         fields.insert(name, field.bytes().await.unwrap().to_vec());
     }
-    for patch in patches() {
-        assert_eq!(fields.remove(patch.identifier).unwrap(), patch.data, "{}", patch.identifier);
-    }
-    let metadata: serde_json::Value = serde_json::from_slice(&fields.remove("_metadata").unwrap()).unwrap();
-    let expected = serde_json::json!([{ "identifier": "näme \"two\".txt", "tags": { "kind": "picture" } }]);
-    assert_eq!((metadata, fields.len()), (expected, 0));
+    assert_eq!(fields, BTreeMap::from(patches()));
 }
 
 #[tokio::test]
@@ -108,124 +98,27 @@ async fn what_is_no_quilt_is_refused_before_anything_is_sent() {
     let publisher = answering_status(200).await;
     let store = builder(&[&publisher], &[&publisher]).build().unwrap();
     let limit = 102_400 * 1024;
-    let large = vec![0; limit + 1];
-    let large = QuiltPatch { identifier: "a", tags: BTreeMap::new(), data: &large };
-    let too_large = store.store_quilt(&[large], &PutOptions::default()).await;
+    let too_large = store.store_quilt(&[("a".to_owned(), vec![0; limit + 1])], &PutOptions::default()).await;
     assert_eq!(too_large, Err(StoreError::TooLarge { length: limit as u64 + 1, limit: limit as u64 }));
-    let patch = |identifier| QuiltPatch { identifier, tags: BTreeMap::new(), data: b"x" };
-    for bad in [vec![], vec![patch("a"), patch("a")], vec![patch(" ")], vec![patch("_metadata")]] {
+    let patch = |identifier: &str| (identifier.to_owned(), b"x".to_vec());
+    for bad in
+        [vec![], vec![patch("a"), patch("a")], vec![patch(" ")], vec![patch("_metadata")], vec![patch("a\\")]]
+    {
         let refused = store.store_quilt(&bad, &PutOptions::default()).await;
         assert!(matches!(refused, Err(StoreError::Refused { .. })), "{bad:?}");
     }
     assert!(publisher.received_requests().await.unwrap().is_empty());
 }
 
-/// An aggregator with the quilt, which answers patch requests with these bytes.
-async fn aggregator(patch_bytes: &'static [u8]) -> MockServer {
+#[tokio::test]
+async fn a_patch_is_taken_out_of_the_verified_quilt() {
     let (bytes, id, ids) = quilt();
-    let server = MockServer::start().await;
-    let whole = ResponseTemplate::new(200).set_body_bytes(bytes);
-    Mock::given(path(format!("/v1/blobs/{id}"))).respond_with(whole).mount(&server).await;
-    let list: Vec<serde_json::Value> = ids
-        .iter()
-        .map(|(name, id)| serde_json::json!({ "identifier": name, "patch_id": id.to_string(), "tags": {} }))
-        .collect();
-    let list = ResponseTemplate::new(200).set_body_json(list);
-    Mock::given(path(format!("/v1/quilts/{id}/patches"))).respond_with(list).mount(&server).await;
-    let patch = ResponseTemplate::new(200)
-        .insert_header("x-quilt-patch-identifier", "a/first?")
-        .set_body_bytes(patch_bytes);
-    for route in [
-        format!("/v1/blobs/by-quilt-patch-id/{}", ids["a/first?"]),
-        format!("/v1/blobs/by-quilt-id/{id}/a%2Ffirst%3F"),
-    ] {
-        Mock::given(method("GET")).and(path(route)).respond_with(patch.clone()).mount(&server).await;
-    }
-    server
-}
-
-const FIRST: &[u8] = b"first patch, and longer";
-
-fn read(verification: Verification) -> ReadOptions {
-    ReadOptions::new(1 << 20).verify(verification)
-}
-
-fn digest() -> Verification {
-    Verification::Digest(BlobDigest(blake3::hash(FIRST).into()))
-}
-
-async fn both_ways(store: &HttpStore, options: &ReadOptions) -> Vec<Result<Vec<u8>, StoreError>> {
-    let (_, id, ids) = quilt();
-    let by_id = store.read_patch(ids["a/first?"], options).await;
-    let by_name = store.read_patch_named(id, "a/first?", options).await;
-    [by_id, by_name].map(|read| read.map(|patch| patch.bytes)).to_vec()
-}
-
-#[tokio::test]
-async fn patches_are_read_by_id_and_name_with_every_verification() {
-    let server = aggregator(FIRST).await;
-    let store = builder(&[], &[&server]).build().unwrap();
-    for verification in [Verification::BlobId, digest(), Verification::Off] {
-        for patch in both_ways(&store, &read(verification)).await {
-            assert_eq!(patch.unwrap(), FIRST, "{verification:?}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_forged_patch_is_found_out() {
-    let (liar, honest) = (aggregator(b"forged").await, aggregator(FIRST).await);
-    let only_liar = builder(&[], &[&liar]).build().unwrap();
-    for patch in both_ways(&only_liar, &read(digest())).await {
-        assert_eq!(patch, Err(StoreError::WrongContent));
-    }
-    for patch in both_ways(&only_liar, &read(Verification::BlobId)).await {
-        assert_eq!(patch.unwrap(), FIRST, "taken out of the verified quilt");
-    }
-    let store = builder(&[], &[&liar, &honest]).build().unwrap();
-    for patch in both_ways(&store, &read(digest())).await {
-        assert_eq!(patch.unwrap(), FIRST);
-    }
-}
-
-#[tokio::test]
-async fn the_patches_of_a_quilt_are_listed_by_the_quilt_itself_or_by_word() {
-    let (_, id, ids) = quilt();
-    let server = aggregator(FIRST).await;
-    let store = builder(&[], &[&server]).build().unwrap();
-    let verified = store.quilt_patches(id, &read(Verification::BlobId)).await.unwrap();
-    let word = store.quilt_patches(id, &read(Verification::Off)).await.unwrap();
-    for list in [&verified, &word] {
-        let found = list.iter().map(|patch| (patch.identifier.clone(), patch.patch_id));
-        assert_eq!(found.collect::<BTreeMap<_, _>>(), ids);
-    }
-    assert_eq!(verified[1].tags["kind"], "picture");
-    let refused = store.quilt_patches(id, &read(digest())).await;
-    assert!(matches!(refused, Err(StoreError::Refused { .. })));
-}
-
-#[tokio::test]
-async fn a_list_that_is_none_means_the_next_aggregator() {
-    let (_, id, _) = quilt();
-    let (garbage, honest) =
-        (answering(ResponseTemplate::new(200).set_body_string("[1]")).await, aggregator(FIRST).await);
-    let store = builder(&[], &[&garbage, &honest]).build().unwrap();
-    assert_eq!(store.quilt_patches(id, &read(Verification::Off)).await.unwrap().len(), 2);
-}
-
-#[tokio::test]
-async fn what_the_quilt_does_not_have_is_not_found() {
-    let (_, id, _) = quilt();
-    let server = aggregator(FIRST).await;
-    let store = builder(&[], &[&server]).build().unwrap();
-    for verification in [Verification::BlobId, Verification::Off] {
-        let missing = store.read_patch_named(id, "missing", &read(verification)).await;
-        assert_eq!(missing, Err(StoreError::NotFound), "{verification:?}");
-        let columns = QuiltPatchId { quilt: id, start: 1, end: 7 };
-        assert_eq!(store.read_patch(columns, &read(verification)).await, Err(StoreError::NotFound));
-    }
-    for identifier in ["..", "", " "] {
-        let refused = store.read_patch_named(id, identifier, &read(Verification::Off)).await;
-        assert!(matches!(refused, Err(StoreError::Refused { .. })), "{identifier:?}");
-    }
+    let forged = answering(ResponseTemplate::new(200).set_body_bytes(vec![0; bytes.len()])).await;
+    let honest = answering(ResponseTemplate::new(200).set_body_bytes(bytes)).await;
+    let store = builder(&[], &[&forged, &honest]).build().unwrap();
+    assert_eq!(store.read_patch(ids["a/first?"], LIMIT).await.unwrap(), FIRST);
+    let columns = QuiltPatchId { quilt: id, start: 1, end: 7 };
+    assert_eq!(store.read_patch(columns, LIMIT).await, Err(StoreError::NotFound));
+    let store = builder(&[], &[&forged]).build().unwrap();
+    assert_eq!(store.read_patch(ids["a/first?"], LIMIT).await, Err(StoreError::WrongContent));
 }

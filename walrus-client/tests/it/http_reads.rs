@@ -11,10 +11,10 @@ use baton_proto::{
 };
 use baton_walrus_client::{
     HttpStore, ShardCount,
-    http_store::{ReadOptions, RetryPolicy, StoredHow, Verification},
+    http_store::{RetryPolicy, StoredHow, Verification},
 };
 use tokio::{io::AsyncReadExt as _, sync::Notify};
-use wiremock::{Mock, MockServer, ResponseTemplate, matchers::method};
+use wiremock::{MockServer, ResponseTemplate};
 
 use crate::http_common::{
     BLOB, answering, answering_status, builder, count, created_answer, cutting, deciding, id, policy,
@@ -25,12 +25,9 @@ const LIMIT: u64 = 1 << 20;
 /// Far beyond every time here, even on a loaded machine.
 const SOON: Duration = Duration::from_secs(20);
 
-fn options() -> ReadOptions {
-    ReadOptions::new(LIMIT)
-}
-
-fn unchecked() -> ReadOptions {
-    options().verify(Verification::Off)
+/// Reads and checks by the blob ID.
+async fn read(store: &HttpStore) -> Result<Vec<u8>, StoreError> {
+    store.read(id(), LIMIT, Verification::BlobId).await
 }
 
 fn digest() -> BlobDigest {
@@ -47,7 +44,7 @@ async fn wrong_bytes_from_one_aggregator_mean_the_next_one() {
         let (liar, honest) = (with_other().await, with_blob().await);
         let store = builder(&[], &[&liar, &honest]).build().unwrap();
         for _ in 0..3 {
-            assert_eq!(store.read(id(), &options().verify(verification)).await.unwrap(), BLOB);
+            assert_eq!(store.read(id(), LIMIT, verification).await.unwrap(), BLOB);
         }
         assert_eq!(count(&liar, "GET").await, 1, "{verification:?}: it stays behind for minutes");
     }
@@ -57,8 +54,8 @@ async fn wrong_bytes_from_one_aggregator_mean_the_next_one() {
 async fn only_wrong_bytes_are_an_error_and_never_a_result() {
     let (liar, cutter) = (with_other().await, with_other().await);
     let store = builder(&[], &[&liar, &cutter]).build().unwrap();
-    assert_eq!(store.read(id(), &options()).await, Err(StoreError::WrongContent));
-    assert_eq!(store.read(id(), &unchecked()).await.unwrap(), b"other bytes!", "as asked for");
+    assert_eq!(read(&store).await, Err(StoreError::WrongContent));
+    assert_eq!(store.read(id(), LIMIT, Verification::Off).await.unwrap(), b"other bytes!", "as asked for");
 }
 
 #[tokio::test]
@@ -82,7 +79,7 @@ async fn each_kind_of_failure_means_the_next_aggregator() {
     failing.extend(servers.iter().map(MockServer::uri));
     for url in failing {
         let store = HttpStore::endpoints(&[], &[&url, &honest.uri()], ShardCount::TESTBED).build().unwrap();
-        let bytes = tokio::time::timeout(SOON, store.read(id(), &ReadOptions::new(100))).await;
+        let bytes = tokio::time::timeout(SOON, store.read(id(), 100, Verification::BlobId)).await;
         assert_eq!(bytes.unwrap().unwrap(), BLOB);
     }
 }
@@ -105,7 +102,7 @@ async fn a_slow_aggregator_is_overtaken_and_its_request_dropped() {
         .policy(RetryPolicy { hedge: Duration::from_millis(50), ..policy() })
         .build()
         .unwrap();
-    assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
+    assert_eq!(read(&store).await.unwrap(), BLOB);
     tokio::time::timeout(SOON, closed.notified()).await.expect("the slow request is cancelled");
 }
 
@@ -115,7 +112,7 @@ async fn without_hedging_one_aggregator_is_asked_at_a_time() {
         answering(ResponseTemplate::new(200).set_body_bytes(BLOB).set_delay(Duration::from_millis(300)));
     let (slow, second) = (slow.await, with_blob().await);
     let store = builder(&[], &[&slow, &second]).build().unwrap();
-    assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
+    assert_eq!(read(&store).await.unwrap(), BLOB);
     assert_eq!((count(&slow, "GET").await, count(&second, "GET").await), (1, 0));
 }
 
@@ -124,25 +121,24 @@ async fn a_404_of_a_blob_of_others_is_asked_once_of_each() {
     let (first, second) = (answering_status(404).await, answering_status(404).await);
     let store =
         builder(&[], &[&first, &second]).policy(RetryPolicy { retries: 5, ..policy() }).build().unwrap();
-    assert_eq!(store.read(id(), &options()).await, Err(StoreError::NotFound));
+    assert_eq!(read(&store).await, Err(StoreError::NotFound));
     assert_eq!((count(&first, "GET").await, count(&second, "GET").await), (1, 1));
     assert_eq!(store.exists(id()).await, Ok(false));
 }
 
 /// Answers 404 a few times, then with the blob; accepts PUTs.
 async fn late(misses: usize) -> MockServer {
-    let server = MockServer::start().await;
     let seen = std::sync::atomic::AtomicUsize::new(0);
-    let answer = move |_: &wiremock::Request| {
-        if seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < misses {
+    deciding(move |_, request| {
+        if request.method.as_str() == "PUT" {
+            created_answer()
+        } else if seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < misses {
             ResponseTemplate::new(404)
         } else {
             ResponseTemplate::new(200).set_body_bytes(BLOB)
         }
-    };
-    Mock::given(method("PUT")).respond_with(created_answer()).mount(&server).await;
-    Mock::given(method("GET")).respond_with(answer).mount(&server).await;
-    server
+    })
+    .await
 }
 
 #[tokio::test]
@@ -150,15 +146,15 @@ async fn a_404_of_what_was_just_stored_goes_away() {
     let server = late(3).await;
     let store = builder(&[&server], &[&server]).build().unwrap();
     store.put(BLOB.to_vec(), PutOptions::default()).await.unwrap();
-    assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
+    assert_eq!(read(&store).await.unwrap(), BLOB);
     assert_eq!(count(&server, "GET").await, 4);
 
     // Another store in the same process does not know of it, unless it is told so.
     let server = late(3).await;
     let other_client = builder(&[], &[&server]).build().unwrap();
-    assert_eq!(other_client.read(id(), &options()).await, Err(StoreError::NotFound));
+    assert_eq!(read(&other_client).await, Err(StoreError::NotFound));
     other_client.note_stored(id());
-    assert_eq!(other_client.read(id(), &options()).await.unwrap(), BLOB);
+    assert_eq!(read(&other_client).await.unwrap(), BLOB);
 }
 
 #[tokio::test]
@@ -167,7 +163,7 @@ async fn a_404_of_what_was_just_stored_is_believed_in_the_end() {
     let brief = RetryPolicy { recently_stored_window: Duration::from_secs(2), ..policy() };
     let store = builder(&[], &[&server]).policy(brief).build().unwrap();
     store.note_stored(id());
-    let read = tokio::time::timeout(SOON, store.read(id(), &options())).await.unwrap();
+    let read = tokio::time::timeout(SOON, read(&store)).await.unwrap();
     assert_eq!(read, Err(StoreError::NotFound));
     assert!(count(&server, "GET").await >= 2);
 }
@@ -181,13 +177,13 @@ async fn a_failure_is_repeated_and_a_refusal_is_not() {
         });
         let server = server.await;
         let store = builder(&[], &[&server]).build().unwrap();
-        assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB, "{status}");
+        assert_eq!(read(&store).await.unwrap(), BLOB, "{status}");
         assert_eq!(count(&server, "GET").await, 2, "{status}");
     }
     for status in [301, 400, 401, 403, 405, 416, 451] {
         let server = answering_status(status).await;
         let store = builder(&[], &[&server]).build().unwrap();
-        let refused = store.read(id(), &options()).await;
+        let refused = read(&store).await;
         assert!(matches!(refused, Err(StoreError::Refused { .. })), "{status}: {refused:?}");
         assert_eq!(count(&server, "GET").await, 1, "{status}");
     }
@@ -202,7 +198,7 @@ async fn a_read_follows_redirects_and_takes_any_success_with_content() {
         });
         let server = server.await;
         let store = builder(&[], &[&server]).build().unwrap();
-        assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB, "{status}");
+        assert_eq!(read(&store).await.unwrap(), BLOB, "{status}");
     }
     for status in [204, 205, 206] {
         let server = answering(ResponseTemplate::new(status).set_body_bytes(BLOB)).await;
@@ -236,7 +232,7 @@ async fn a_retry_after_is_waited_for() {
     let server = server.await;
     let store = builder(&[], &[&server]).build().unwrap();
     let began = Instant::now();
-    assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
+    assert_eq!(read(&store).await.unwrap(), BLOB);
     assert!(began.elapsed() >= Duration::from_secs(1));
 }
 
@@ -247,7 +243,7 @@ async fn nothing_takes_longer_than_its_deadline() {
     let store = HttpStore::endpoints(&[], &[&first, &second], ShardCount::TESTBED).policy(patient);
     let store = store.build().unwrap();
     let began = Instant::now();
-    let read = store.read(id(), &options()).await;
+    let read = read(&store).await;
     assert!(matches!(read, Err(StoreError::Unavailable { .. })), "{read:?}");
     assert!(began.elapsed() < SOON / 2, "twice the base timeout, whatever the number of repetitions");
 }
@@ -263,7 +259,7 @@ async fn times_without_end_are_taken_for_long_ones() {
         ..policy()
     };
     let store = builder(&[&server], &[&server]).policy(endless).build().unwrap();
-    assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
+    assert_eq!(read(&store).await.unwrap(), BLOB);
     // The answer is not a store result, but the blob is there.
     let stored = store.store(BLOB, &PutOptions::default()).await.unwrap();
     assert_eq!(stored.how, StoredHow::Found);

@@ -10,6 +10,7 @@ use baton_walrus_client::{
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use wiremock::{MockServer, ResponseTemplate, http::Method};
 
+use crate::common::closed_port;
 use crate::http_common::{
     BLOB, answering, answering_status, builder, count, created, created_answer, cutting, deciding, id,
     policy, silent, walrus_error, with_blob,
@@ -140,11 +141,6 @@ async fn a_303_whose_answer_is_missing_leaves_doubt_and_pays_nobody_else() {
         assert_eq!(put(&store).await.unwrap().how, StoredHow::Found, "{status}");
         assert_eq!(count(&second, "PUT").await, 0, "{status}");
     }
-}
-
-async fn closed_port() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
 }
 
 #[tokio::test]

@@ -262,7 +262,7 @@ fn patch_not_found() -> Refusal {
 
 fn refuse_patch(error: QuiltError) -> Refusal {
     match error {
-        QuiltError::UnknownPatch { .. } => patch_not_found(),
+        QuiltError::UnknownPatch => patch_not_found(),
         // A blob that is no quilt: Walrus has no reason code for it.
         error => {
             tracing::debug!(%error, "a blob that was read as a quilt is none");
