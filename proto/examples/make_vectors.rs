@@ -6,6 +6,12 @@ use std::path::PathBuf;
 
 #[path = "vectors/generate.rs"]
 mod generate;
+#[expect(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/it/support/harness.rs"]
+mod harness;
+#[expect(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/it/support/source.rs"]
+mod source;
 
 fn main() -> std::io::Result<()> {
     let default = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors"));

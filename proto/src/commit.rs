@@ -19,7 +19,7 @@ use crate::{
     record::{FinishReason, Message, Record, RecordKind, SealedRecord},
     segment::{Entry, Segment},
     signed::{SignedBytes, SignedObject},
-    turn::{Grant, Payload, Sampling, TurnAuth},
+    turn::{Grant, Sampling, TurnAuth},
     wire::Committed,
 };
 
@@ -169,28 +169,6 @@ pub struct ExpectedTurn<'a> {
     pub sampling: &'a Sampling,
     /// The memory items that a relayer says it added, best first.
     pub memory: &'a [MemoryItem],
-}
-
-impl<'a> ExpectedTurn<'a> {
-    /// Takes the expected values from the payload that the client sent.
-    #[must_use]
-    pub fn from_payload(
-        auth: &'a SignedObject<TurnAuth>,
-        position: ChainPosition<'a>,
-        payload: &'a Payload,
-        memory: &'a [MemoryItem],
-    ) -> Self {
-        Self {
-            auth,
-            position,
-            kind: payload.kind,
-            supersedes_from: payload.supersedes_from,
-            system: &payload.system,
-            messages: &payload.messages,
-            sampling: &payload.sampling,
-            memory,
-        }
-    }
 }
 
 /// A turn that the client rebuilt and accepts.

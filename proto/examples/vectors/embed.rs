@@ -3,7 +3,7 @@
 use baton_keys::{
     SecretSigningKey,
     contexts::{EMBED_REPLY_KEY, EMBED_TEXTS},
-    exchange::{EphemeralSecret, SUITE},
+    exchange::{EmbedSecret, EphemeralSecret, SUITE},
     secret::kdf,
 };
 use baton_proto::{
@@ -34,7 +34,7 @@ pub(crate) struct EmbedExchange {
     /// The request.
     pub request: EmbedRequest,
     /// The shared secret.
-    pub secret: baton_keys::exchange::EmbedSecret,
+    pub secret: EmbedSecret,
     /// The vectors.
     pub reply: SignedObject<EmbedReply>,
     /// The answer.
@@ -53,32 +53,38 @@ fn manifest() -> ModelManifest {
 }
 
 /// The key of the order, the client's randomness for the exchange, and the nonce of the reply.
-fn secrets() -> (SecretSigningKey, [u8; 64], [u8; 32]) {
+pub(crate) fn secrets() -> (SecretSigningKey, [u8; 64], [u8; 32]) {
     (SecretSigningKey::from_seed(&counting(0xc0)), counting(0xc1), counting(0xc2))
 }
 
-/// The request to node 0.
-pub(crate) fn made() -> EmbedExchange {
-    let (client, ephemeral, nonce) = secrets();
-    let texts = EmbedTexts::new(vec!["harbour café".to_owned(), String::new(), "⛵".to_owned()]);
+/// An order to node 0 for these texts, the texts sealed, and the secret of both.
+pub(crate) fn order(texts: &EmbedTexts) -> (SignedObject<EmbedAuth>, SealedTexts, EmbedSecret) {
+    let (client, ephemeral, _) = secrets();
+    let node_key = node_exchange(0).public_key();
     let mut auth = EmbedAuth {
         version: EMBED_AUTH_VERSION,
         suite: SUITE,
         client_key: client.public_key(),
         request: EmbedId(counting(0xc3)),
         audience: node(0).node_id(),
-        audience_key: node_exchange(0).public_key().id(),
+        audience_key: node_key.id(),
         model: manifest().model_id(),
         texts_hash: PayloadHash([0; 32]),
         issued_ms: START_MS + 1_000,
         expires_ms: START_MS + 61_000,
     };
     let ephemeral = EphemeralSecret::from_bytes(&ephemeral);
-    let node_key = node_exchange(0).public_key();
-    let (sealed, secret) = SealedTexts::seal(&texts, ephemeral, &node_key, &auth.binding())
+    let (sealed, secret) = SealedTexts::seal(texts, ephemeral, &node_key, &auth.binding())
         .expect("the fixture's texts are few and short");
     auth.texts_hash = sealed.hash();
-    let auth = SignedObject::sign(auth, &client);
+    (SignedObject::sign(auth, &client), sealed, secret)
+}
+
+/// The request to node 0.
+pub(crate) fn made() -> EmbedExchange {
+    let (_, _, nonce) = secrets();
+    let texts = EmbedTexts::new(vec!["harbour café".to_owned(), String::new(), "⛵".to_owned()]);
+    let (auth, sealed, secret) = order(&texts);
     let reply = EmbedReply {
         version: VERSION,
         node: node(0).node_id(),

@@ -13,7 +13,7 @@ use baton_keys::{
 };
 use baton_proto::{
     codec,
-    head::head_period,
+    head::{HeadOuter, head_period},
     ids::{AuthHash, LinkHash},
     limits::{
         HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, MAX_RECORD_BUCKET, MIN_RECORD_BUCKET, PAYLOAD_BLOCK, REPLY_BLOCK,
@@ -36,12 +36,12 @@ pub(crate) mod objects;
 #[path = "session.rs"]
 pub(crate) mod session;
 
-use session::Session;
+use crate::harness::Session;
 
 /// Every file: name and text.
 pub(crate) fn files() -> Vec<(&'static str, String)> {
-    let made = Session::make();
-    let mut export = serde_json::to_string(&made.export(false)).expect("an export is plain JSON");
+    let made = session::make();
+    let mut export = serde_json::to_string(&session::export(&made, false)).expect("an export is plain JSON");
     export.push('\n');
     let mut proof = serde_json::to_string(&contradiction::proof()).expect("a proof is plain JSON");
     proof.push('\n');
@@ -272,7 +272,9 @@ fn exchange_vectors(made: &Session) -> Value {
     unreduced_key[..2].fill(0xff);
     let mut weak_encapsulation = *encapsulation.as_bytes();
     weak_encapsulation[1088..].fill(0);
-    let first = made.turns.first().expect("the session has turns");
+    let first = made.done.first().expect("the session has turns");
+    let opened = first.requested.sealed.open(&session::node_exchange(0), &first.requested.auth);
+    let (_, first_secret) = opened.expect("the node opens its payload");
     json!({
         "node_secret": hex::encode(*node.expose()),
         "node_key": hex::encode(node_key.as_bytes()),
@@ -289,11 +291,11 @@ fn exchange_vectors(made: &Session) -> Value {
         "reply_key": hex::encode(kdf(TURN_REPLY, &[secret.expose(), &nonce, &auth_hash])),
         "reply_chunks": chunks,
         "padded": [
-            padded("payload", PAYLOAD_BLOCK, &codec::encode(&first.payload)),
+            padded("payload", PAYLOAD_BLOCK, &codec::encode(&first.requested.payload)),
             padded("reply event", REPLY_BLOCK, &codec::encode(&ReplyEvent::Waiting(2))),
             padded("reply event", REPLY_BLOCK, &[0x5a; 124]),
             padded("reply event", REPLY_BLOCK, &[0x5a; 125]),
-            padded("head outer", HEAD_OUTER_BLOCK, &codec::encode(&made.head())),
+            padded("head outer", HEAD_OUTER_BLOCK, &codec::encode(&head_of(made))),
             padded("head inner", HEAD_INNER_BLOCK, &[]),
         ],
         "memory_ephemeral_secret": hex::encode(counting::<64>(0x23)),
@@ -306,12 +308,17 @@ fn exchange_vectors(made: &Session) -> Value {
         "refused_encapsulations": [hex::encode(weak_encapsulation)],
         "session_turn_0": {
             "node_secret": hex::encode(*session::node_exchange(0).expose()),
-            "sealed_payload": hex::encode(&first.sealed.0),
-            "payload_hash": first.sealed.hash().to_string(),
-            "turn_secret": hex::encode(first.secret.expose()),
-            "payload": hex::encode(codec::encode(&first.payload)),
+            "sealed_payload": hex::encode(&first.requested.sealed.0),
+            "payload_hash": first.requested.sealed.hash().to_string(),
+            "turn_secret": hex::encode(first_secret.expose()),
+            "payload": hex::encode(codec::encode(&first.requested.payload)),
         },
     })
+}
+
+/// The head after the last turn.
+pub(crate) fn head_of(made: &Session) -> HeadOuter {
+    made.head_outer(made.done.len())
 }
 
 fn padded(what: &str, block: usize, body: &[u8]) -> Value {
@@ -382,18 +389,18 @@ fn blob_vectors(made: &Session) -> Value {
     let blobs: Vec<_> = [1usize, 15, 16, 17]
         .iter()
         .map(|count| {
-            let turn = made.turns.get(count - 1).expect("the session has twenty turns");
+            let turn = made.done.get(count - 1).expect("the session has twenty turns");
             let segment = &turn.accepted.segment;
             json!({
                 "turns": count,
-                "session_id": turn.identity.session_id.to_string(),
+                "session_id": turn.accepted.link.session_id.to_string(),
                 "segment": segment.segment,
                 "entries": segment.entries.len(),
                 "encoded_length": segment.encoded_len(),
                 "closed": segment.is_closed(),
-                "record_key": hex::encode(turn.record_key.expose()),
-                "blob_salt": turn.record_key.blob_salt().to_string(),
-                "blob_key": hex::encode(turn.blob_key.expose()),
+                "record_key": hex::encode(turn.requested.record_key.expose()),
+                "blob_salt": turn.requested.record_key.blob_salt().to_string(),
+                "blob_key": hex::encode(turn.requested.blob_key.expose()),
                 "digest": turn.blob.digest.to_string(),
                 "length": turn.blob.length,
                 "link_hash": turn.accepted.link.link_hash().to_string(),

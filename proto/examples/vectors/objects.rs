@@ -29,9 +29,11 @@ use baton_proto::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::harness::{CompletedTurn, Session};
+
 use super::{
-    counting, fields,
-    session::{self, START_MS, Session, Turn, node, node_exchange, root},
+    counting, fields, head_of,
+    session::{self, START_MS, node, node_exchange, root, running_hashes_of},
 };
 
 /// A signed object with its fields, bytes and hash.
@@ -59,8 +61,8 @@ pub(crate) fn plain(name: &str, object: &impl Serialize, hash: Option<String>) -
     })
 }
 
-fn turn(made: &Session, seq: usize) -> &Turn {
-    made.turns.get(seq).expect("the session has twenty turns")
+fn turn(made: &Session, seq: usize) -> &CompletedTurn {
+    made.done.get(seq).expect("the session has twenty turns")
 }
 
 /// The progress note of the first 32 tokens of turn 2.
@@ -68,25 +70,27 @@ pub(crate) fn progress(made: &Session) -> SignedObject<ProgressNote> {
     let turn = turn(made, 2);
     let note = ProgressNote {
         version: VERSION,
-        node: turn.auth.audience,
-        auth_hash: turn.auth.auth_hash(),
+        node: turn.requested.auth.audience,
+        auth_hash: turn.requested.auth.auth_hash(),
         token_count: PROGRESS_TOKENS,
-        running_hash: *turn.hashes.get(PROGRESS_TOKENS as usize).expect("turn 2 has a long answer"),
-        time_ms: turn.auth.issued_ms + 500,
+        running_hash: *running_hashes_of(&turn.requested, &turn.script.answer)
+            .get(PROGRESS_TOKENS as usize)
+            .expect("turn 2 has a long answer"),
+        time_ms: turn.requested.auth.issued_ms + 500,
     };
     SignedObject::sign(note, &node(2))
 }
 
 /// The abort of attempt 0 of turn 7.
 pub(crate) fn abort(made: &Session) -> SignedObject<TurnNote> {
-    let auth = &turn(made, 7).auth;
+    let auth = &turn(made, 7).requested.auth;
     let note = TurnNote { attempt: 0, ..TurnNote::of(auth, TurnNoteKind::Abort, auth.issued_ms + 100) };
     SignedObject::sign(note, &root().signing_key())
 }
 
 /// The client's statement about the head of an export.
 pub(crate) fn export_statement(made: &Session) -> SignedObject<ExportStatement> {
-    let head = made.head();
+    let head = head_of(made);
     let (session_id, session_key) = (root().session_id(), root().signing_key().public_key());
     let (seq, link_hash) = (head.seq, head.link_hash);
     let statement = ExportStatement { version: VERSION, session_id, session_key, seq, link_hash };
@@ -95,7 +99,7 @@ pub(crate) fn export_statement(made: &Session) -> SignedObject<ExportStatement> 
 
 /// The status request for turn 7's second attempt.
 fn status(made: &Session) -> SignedObject<TurnNote> {
-    let auth = &turn(made, 7).auth;
+    let auth = &turn(made, 7).requested.auth;
     let note = TurnNote::of(auth, TurnNoteKind::Status, auth.issued_ms + 200);
     SignedObject::sign(note, &root().signing_key())
 }
@@ -104,21 +108,21 @@ fn status(made: &Session) -> SignedObject<TurnNote> {
 fn branches(made: &Session) -> Vec<BranchHead> {
     let last = turn(made, 7);
     vec![BranchHead {
-        seq: last.identity.seq,
+        seq: last.accepted.link.seq,
         link_hash: last.accepted.link.link_hash(),
-        turn_id: last.identity.turn_id,
-        attempt: last.identity.attempt,
-        author: last.identity.author,
-        end: SegmentRef { segment: last.identity.segment, blob: last.blob },
+        turn_id: last.accepted.link.turn_id,
+        attempt: last.accepted.link.attempt,
+        author: last.accepted.link.author,
+        end: SegmentRef { segment: last.accepted.link.segment, blob: last.blob },
     }]
 }
 
 fn head_inner(made: &Session) -> HeadInner {
     let last = turn(made, 19);
     HeadInner {
-        turn_id: last.identity.turn_id,
-        attempt: last.identity.attempt,
-        author: last.identity.author,
+        turn_id: last.accepted.link.turn_id,
+        attempt: last.accepted.link.attempt,
+        author: last.accepted.link.author,
         devices: vec![DeviceLease { device: DeviceId([0xd0; 16]), expires_ms: START_MS + 7_200_000 }],
         branches: branches(made),
         tombstone: false,
@@ -129,7 +133,7 @@ fn head_inner(made: &Session) -> HeadInner {
 pub(crate) fn head(made: &Session) -> SignedObject<HeadRecord> {
     HeadRecord::seal(
         &root(),
-        &made.head(),
+        &head_of(made),
         &head_inner(made),
         START_MS + 1_200_000,
         START_MS + 1_200_000,
@@ -189,7 +193,7 @@ pub(crate) fn recall_hint(made: &Session) -> SignedObject<RecallHint> {
     let account = SecretSigningKey::from_seed(&counting(0xac));
     let hint = RecallHint {
         version: VERSION,
-        auth_hash: turn(made, 5).auth.auth_hash(),
+        auth_hash: turn(made, 5).requested.auth.auth_hash(),
         owner: SuiAddress(sui_address(&account.public_key())),
         key: account.public_key(),
         hint: "harbour café".to_owned(),
@@ -252,7 +256,7 @@ pub(crate) fn quota_use(auth_hash: AuthHash) -> QuotaUse {
 
 /// The use of the narrower grant for turn 5.
 pub(crate) fn quota_proof(made: &Session) -> SignedObject<QuotaProof> {
-    let used = quota_use(turn(made, 5).auth.auth_hash());
+    let used = quota_use(turn(made, 5).requested.auth.auth_hash());
     SignedObject::verify(used.proof).expect("the fixture's proof verifies")
 }
 
@@ -264,25 +268,33 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
     for seq in [0, 1, 7, 16] {
         let turn = turn(made, seq);
         objects.push(signed("Link", &turn.accepted.link, Some(turn.accepted.link.link_hash().to_string())));
-        objects.push(signed("TurnAuth", &turn.auth, Some(turn.auth.auth_hash().to_string())));
+        objects.push(signed(
+            "TurnAuth",
+            &turn.requested.auth,
+            Some(turn.requested.auth.auth_hash().to_string()),
+        ));
     }
-    let receipt = |turn: &Turn| {
+    let receipt = |turn: &CompletedTurn| {
         signed("Receipt", &turn.accepted.receipt, Some(turn.accepted.receipt.receipt_hash().to_string()))
     };
     objects.extend([
-        signed("TurnAuth", &with_memory.auth, Some(with_memory.auth.auth_hash().to_string())),
+        signed(
+            "TurnAuth",
+            &with_memory.requested.auth,
+            Some(with_memory.requested.auth.auth_hash().to_string()),
+        ),
         receipt(turn(made, 0)),
         receipt(with_memory),
         receipt(resumed),
         receipt(turn(made, 18)),
         signed("ProgressNote", &progress(made), None),
-        signed("TurnNote", &resumed.ack, None),
+        signed("TurnNote", &session::ack(resumed), None),
         signed("TurnNote", &abort(made), None),
         signed("TurnNote", &status(made), None),
         signed("ExportStatement", &export_statement(made), None),
         signed("HeadRecord", &head(made), Some(head(made).index_key().to_string())),
         signed("NodeRecord", &node_record(), None),
-        signed("MemEnvelope", with_memory.memory.as_ref().expect("turn 5 has memory"), None),
+        signed("MemEnvelope", with_memory.requested.envelope.as_ref().expect("turn 5 has memory"), None),
         signed("RecallHint", &recall_hint(made), None),
         signed("QuotaProof", &quota_proof(made), None),
     ]);
@@ -290,22 +302,27 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
     for seq in [0, 3, 9, 12, 18] {
         let turn = turn(made, seq);
         let record = &turn.accepted.record;
-        let sealed = record.seal(&turn.record_key, &turn.identity).expect("the fixture's record seals");
+        let sealed = record
+            .seal(&turn.requested.record_key, &turn.accepted.link.record_identity())
+            .expect("the fixture's record seals");
         let mut vector = plain("Record", record, Some(sealed.hash().to_string()));
         if let Value::Object(map) = &mut vector {
-            map.insert("record_key".to_owned(), json!(hex::encode(turn.record_key.expose())));
-            map.insert("identity".to_owned(), json!(hex::encode(turn.identity.to_bytes())));
+            map.insert("record_key".to_owned(), json!(hex::encode(turn.requested.record_key.expose())));
+            map.insert(
+                "identity".to_owned(),
+                json!(hex::encode(turn.accepted.link.record_identity().to_bytes())),
+            );
             map.insert("sealed".to_owned(), json!(hex::encode(&sealed.0)));
         }
         objects.push(vector);
     }
     for seq in [0, 1, 7, 9, 17] {
-        let payload = &turn(made, seq).payload;
+        let payload = &turn(made, seq).requested.payload;
         objects.push(plain("Grant", &payload.grant, Some(payload.grant.hash().to_string())));
         objects.push(plain("Payload", payload, None));
     }
     let located = {
-        let mut grant = turn(made, 17).payload.grant.clone();
+        let mut grant = turn(made, 17).requested.payload.grant.clone();
         grant.blobs.iter_mut().for_each(|read| read.blob = None);
         let secret = root().head_secret(baton_proto::head::head_period(START_MS));
         let key = GrantedKey::of_head(&secret.locate_key());
@@ -327,13 +344,13 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
     let branched = {
         let branch =
             Some(BranchPoint { session_id: SessionId(counting(0x70)), link_hash: LinkHash(counting(0x71)) });
-        baton_proto::head::HeadOuter { branch, ..made.head() }
+        baton_proto::head::HeadOuter { branch, ..head_of(made) }
     };
     let storage =
         StoragePolicy { send_object_to: Some(SuiAddress(counting(0x78))), ..StoragePolicy::default() };
     objects.extend([
         plain("ModelManifest", &manifest(), Some(manifest().model_id().to_string())),
-        plain("HeadOuter", &made.head(), None),
+        plain("HeadOuter", &head_of(made), None),
         plain("HeadOuter", &branched, None),
         plain("HeadInner", &head_inner(made), None),
         plain("StoragePolicy", &storage, None),
@@ -359,20 +376,20 @@ pub(crate) fn frame(name: &str, kind: &str, frame: &impl Serialize) -> Value {
 fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
     let with_memory = turn(made, 5);
     let bare = TurnRequest {
-        auth: turn(made, 0).auth.bytes().clone(),
-        payload: turn(made, 0).sealed.clone(),
+        auth: turn(made, 0).requested.auth.bytes().clone(),
+        payload: turn(made, 0).requested.sealed.clone(),
         inline: Vec::new(),
         memory: None,
     };
     let full = TurnRequest {
-        auth: with_memory.auth.bytes().clone(),
-        payload: with_memory.sealed.clone(),
+        auth: with_memory.requested.auth.bytes().clone(),
+        payload: with_memory.requested.sealed.clone(),
         inline: vec![InlineBlob(counting::<64>(0).to_vec())],
-        memory: with_memory.memory.as_ref().map(|memory| memory.bytes().clone()),
+        memory: with_memory.requested.envelope.as_ref().map(|memory| memory.bytes().clone()),
     };
     let hinted = TurnRequest {
-        auth: with_memory.auth.bytes().clone(),
-        payload: with_memory.sealed.clone(),
+        auth: with_memory.requested.auth.bytes().clone(),
+        payload: with_memory.requested.sealed.clone(),
         inline: Vec::new(),
         memory: None,
     };
@@ -380,7 +397,7 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
         ("Turn", ClientFrame::Turn(full)),
         ("Relay", ClientFrame::Relay { request: bare, recall: None }),
         ("Note.Status", ClientFrame::Note(status(made).bytes().clone())),
-        ("Note.Ack", ClientFrame::Note(turn(made, 7).ack.bytes().clone())),
+        ("Note.Ack", ClientFrame::Note(session::ack(turn(made, 7)).bytes().clone())),
         ("Note.Abort", ClientFrame::Note(abort(made).bytes().clone())),
         (
             "FetchBlob",
@@ -400,7 +417,7 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
                 }),
             },
         ),
-        ("Quota", ClientFrame::Quota(quota_use(turn(made, 5).auth.auth_hash()))),
+        ("Quota", ClientFrame::Quota(quota_use(turn(made, 5).requested.auth.auth_hash()))),
     ]
 }
 

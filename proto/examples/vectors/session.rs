@@ -5,41 +5,27 @@
 
 use std::collections::BTreeMap;
 
-use baton_keys::{
-    SecretSigningKey,
-    exchange::{EphemeralSecret, ExchangeSecret, TurnSecret},
-    session::{BlobKey, RecordIdentity, RecordKey, SessionRoot},
-};
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret, session::SessionRoot};
 use baton_proto::{
     SignedObject,
     chain::SessionReader,
     check::{AnswerCheck, CheckGap, CheckOrder, CheckVerdict},
-    commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn, seal_turn},
     export::{self, Export, TurnProofs},
-    head::{HeadOuter, SegmentRef},
-    ids::{BlobId, DeviceId, GrantHash, ModelId, NodeId, PayloadHash, RunningHash, SamplingDigest, TurnId},
-    limits::{PAYLOAD_VERSION, TURN_AUTH_VERSION},
-    link::{BlobRef, Genesis, blob_digest},
-    memory::{MemEnvelope, MemoryItem},
+    ids::{DeviceId, ModelId, RunningHash, TurnId},
+    memory::MemoryItem,
     note::{Acknowledgement, TurnNote, TurnNoteKind},
     receipt::{
         EngineKind, Receipt, ServedContents, Timings, TokenCounts, running_hash_start, running_hashes,
     },
     record::{FinishReason, Message, Record, RecordKind, Role},
-    segment::Segment,
-    turn::{
-        CheckInput, Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
-        StoragePolicy, TokenBias, TurnAuth, resume_tokens_hash,
-    },
-    wire::Committed,
+    turn::{CheckInput, Sampling, TokenBias, TurnAuth},
 };
+
+pub(crate) use crate::harness::EPOCH_MS as START_MS;
+use crate::harness::{CompletedTurn, NodeParty, RequestedTurn, Script, Session};
 
 /// Turns of the fixed session.
 pub(crate) const TURNS: u64 = 20;
-/// Shard count to which its blob IDs are bound.
-pub(crate) const N_SHARDS: u16 = 1000;
-/// Issue time of its first turn.
-pub(crate) const START_MS: u64 = 1_800_000_000_000;
 
 /// The session's root.
 pub(crate) fn root() -> SessionRoot {
@@ -56,58 +42,12 @@ pub(crate) fn node_exchange(number: u64) -> ExchangeSecret {
     ExchangeSecret::from_bytes(&[0xb0 + byte(number); 32])
 }
 
-/// The relayer that may add memory.
-pub(crate) fn relayer() -> SecretSigningKey {
-    SecretSigningKey::from_seed(&[0xc0; 32])
-}
-
 fn byte(number: u64) -> u8 {
     u8::try_from(number).expect("the numbers of the fixture are small")
 }
 
 fn word(number: usize) -> u32 {
     u32::try_from(number).expect("the lengths of the fixture are small")
-}
-
-/// The stand-in for a Walrus blob ID: BLAKE3 of the blob's BLAKE3. Real IDs need the erasure coding, which is
-/// outside this crate.
-pub(crate) fn stand_in_id(blob: &[u8]) -> BlobId {
-    BlobId(blake3::hash(&blob_digest(blob).0).into())
-}
-
-/// One finished turn.
-pub(crate) struct Turn {
-    pub auth: SignedObject<TurnAuth>,
-    pub payload: Payload,
-    pub sealed: SealedPayload,
-    pub secret: TurnSecret,
-    pub accepted: AcceptedTurn,
-    pub committed: Committed,
-    pub ack: SignedObject<TurnNote>,
-    pub blob: BlobRef,
-    pub record_key: RecordKey,
-    pub blob_key: BlobKey,
-    pub identity: RecordIdentity,
-    pub answer: String,
-    pub hashes: Vec<RunningHash>,
-    pub memory: Option<SignedObject<MemEnvelope>>,
-}
-
-/// The fixed session.
-pub(crate) struct Session {
-    pub turns: Vec<Turn>,
-}
-
-/// The script of one turn.
-struct Script {
-    kind: RecordKind,
-    supersedes_from: Option<u64>,
-    messages: Vec<Message>,
-    answer: String,
-    finish: FinishReason,
-    attempt: u32,
-    resume: Option<(NodeId, Vec<u32>)>,
-    memory: Vec<MemoryItem>,
 }
 
 /// Pinned system text of every turn.
@@ -137,14 +77,12 @@ fn tokens_of(text: &str) -> Vec<u32> {
 
 fn script(seq: u64) -> Script {
     let mut script = Script {
-        kind: RecordKind::Turn,
-        supersedes_from: None,
-        messages: vec![Message::new(Role::User, format!("Question {seq}: what floats? ⛵"))],
-        answer: format!("Answer {seq}: wood, cork and, carefully shaped, steel."),
-        finish: FinishReason::Stop,
-        attempt: 0,
-        resume: None,
-        memory: Vec::new(),
+        system: system(),
+        sampling: sampling(seq),
+        ..Script::turn(
+            format!("Question {seq}: what floats? ⛵"),
+            format!("Answer {seq}: wood, cork and, carefully shaped, steel."),
+        )
     };
     match seq {
         2 => script.answer = "A long answer about buoyancy. ".repeat(40),
@@ -156,10 +94,7 @@ fn script(seq: u64) -> Script {
         }),
         5 => script.memory = memory_items(),
         6 => script.finish = FinishReason::Length,
-        7 => {
-            script.attempt = 1;
-            script.resume = Some((node(0).node_id(), tokens_of(&script.answer[..10])));
-        }
+        7 => script.resume = Some((node(0).node_id(), tokens_of(&script.answer[..10]))),
         9 => (script.kind, script.supersedes_from) = (RecordKind::Edit, Some(8)),
         12 => (script.kind, script.supersedes_from) = (RecordKind::Summary, Some(0)),
         18 => {
@@ -173,241 +108,88 @@ fn script(seq: u64) -> Script {
     script
 }
 
-/// The running hashes of an answer; its bytes are its tokens.
-pub(crate) fn hashes_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, answer: &str) -> Vec<RunningHash> {
-    running_hashes(running_hash_start(key, &auth.auth_hash()), &tokens_of(answer))
+/// The running hashes of a turn's answer; its bytes are its tokens.
+pub(crate) fn running_hashes_of(requested: &RequestedTurn, answer: &str) -> Vec<RunningHash> {
+    let start = running_hash_start(&requested.record_key, &requested.auth.auth_hash());
+    running_hashes(start, &tokens_of(answer))
 }
 
-impl Session {
-    /// Makes the session; the same bytes every time.
-    pub(crate) fn make() -> Self {
-        let mut session = Self { turns: Vec::new() };
-        for seq in 0..TURNS {
-            let turn = session.next(seq);
-            session.turns.push(turn);
-        }
-        session
+/// Makes the session; the same bytes every time.
+pub(crate) fn make() -> Session {
+    let parties = (0..3).map(|number| NodeParty { signing: node(number), exchange: node_exchange(number) });
+    let relayer = SecretSigningKey::from_seed(&[0xc0; 32]);
+    let mut session = Session::of(root(), parties.collect(), relayer, 0);
+    for seq in 0..TURNS {
+        next(&mut session, seq);
     }
-
-    /// The segment of the next turn.
-    fn base(&self) -> Segment {
-        match self.turns.last() {
-            None => Segment::empty(root().session_id(), 0),
-            Some(last) => baton_proto::chain::base_after(last.accepted.segment.clone()),
-        }
-    }
-
-    fn grant(&self, base: &Segment, record_key: &RecordKey, blob_key: &BlobKey) -> Grant {
-        let mut blobs: Vec<ReadBlob> = Vec::new();
-        for turn in self.turns.iter().rev() {
-            let segment = turn.identity.segment;
-            if blobs.iter().all(|read| read.segment != segment) {
-                let key = GrantedKey::of_blob(&turn.blob_key);
-                blobs.push(ReadBlob {
-                    segment,
-                    blob: Some(turn.blob),
-                    author: Some(turn.identity.author),
-                    key,
-                });
-            }
-        }
-        let read =
-            |turn: &Turn| ReadRecord { seq: turn.identity.seq, key: GrantedKey::of_record(&turn.record_key) };
-        Grant {
-            segment: base.segment,
-            index: byte(base.entries.len() as u64),
-            record_key: GrantedKey::of_record(record_key),
-            blob_key: GrantedKey::of_blob(blob_key),
-            blobs,
-            records: self.turns.iter().map(read).collect(),
-            head: None,
-        }
-    }
-
-    fn next(&self, seq: u64) -> Turn {
-        let script = script(seq);
-        let (number, base) = (seq % 3, self.base());
-        let mut auth = self.order(seq, &script);
-        let identity = RecordIdentity {
-            session_id: auth.session_id,
-            segment: base.segment,
-            seq,
-            turn_id: auth.turn_id,
-            attempt: auth.attempt,
-            author: auth.audience,
-        };
-        let record_key = root().record_key(&identity);
-        let blob_key = root().blob_key(base.segment, &record_key.blob_salt());
-        let payload = Payload {
-            version: PAYLOAD_VERSION,
-            grant: self.grant(&base, &record_key, &blob_key),
-            kind: script.kind,
-            supersedes_from: script.supersedes_from,
-            system: system(),
-            messages: script.messages.clone(),
-            sampling: sampling(seq),
-            json_schema: None,
-            storage: StoragePolicy::default(),
-            resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
-            checks: self.checked(seq).map(Turn::check_input).collect(),
-        };
-        auth.grant_hash = payload.grant.hash();
-        if let Some(prefix) = &mut auth.resume {
-            prefix.tokens_hash = resume_tokens_hash(&record_key, &payload.resume_tokens);
-        }
-        auth.sampling = payload.sampling.digest(&record_key);
-        let ephemeral = EphemeralSecret::from_bytes(&[0x10 + byte(seq); 64]);
-        let node_key = node_exchange(number).public_key();
-        let (sealed, secret) = SealedPayload::seal(&payload, ephemeral, &node_key, &auth.binding())
-            .expect("the fixture fits every limit");
-        auth.payload_hash = sealed.hash();
-        let auth = SignedObject::sign(auth, &root().signing_key());
-        let memory = (!script.memory.is_empty()).then(|| {
-            let ephemeral = EphemeralSecret::from_bytes(&[0x70; 64]);
-            MemEnvelope::seal(&script.memory, &auth, &relayer(), &node_key, ephemeral, auth.issued_ms)
-                .expect("the fixture's memory fits")
-        });
-
-        let hashes = hashes_of(&record_key, &auth, &script.answer);
-        let receipt = receipt(&auth, &script, &payload, &hashes);
-        let record = Record::of_turn(
-            script.kind,
-            script.supersedes_from,
-            &script.messages,
-            &script.answer,
-            script.finish,
-        );
-        let position = ChainPosition { base: &base, prev_blob: self.turns.last().map(|turn| turn.blob) };
-        let made = seal_turn(&auth, position, &payload.grant, &record, receipt, &node(number))
-            .expect("the fixture's turn seals");
-        let committed = made.committed();
-        let expected = ExpectedTurn::from_payload(&auth, position, &payload, &script.memory);
-        let accepted = accept_turn(&root(), &expected, &committed, &script.answer, auth.expires_ms)
-            .expect("the client accepts the fixture's turn");
-        let ack = TurnNoteKind::Ack(Acknowledgement {
-            link_hash: accepted.link.link_hash(),
-            blob_digest: accepted.blob_digest,
-            receipt_hash: accepted.receipt.receipt_hash(),
-        });
-        let ack = TurnNote::of(&auth, ack, auth.issued_ms + 2_000);
-        let blob = BlobRef {
-            blob_id: stand_in_id(&accepted.blob),
-            digest: accepted.blob_digest,
-            length: committed.blob_length,
-        };
-        Turn {
-            ack: SignedObject::sign(ack, &root().signing_key()),
-            auth,
-            payload,
-            sealed,
-            secret,
-            accepted,
-            committed,
-            blob,
-            record_key,
-            blob_key,
-            identity,
-            answer: script.answer,
-            hashes,
-            memory,
-        }
-    }
-
-    /// The turns whose answers a turn has checked: a few have three.
-    fn checked(&self, seq: u64) -> impl Iterator<Item = &Turn> {
-        let count = if matches!(seq, 5 | 7) { 3 } else { 0 };
-        self.turns.iter().rev().take(count)
-    }
-
-    /// The authorisation, without the hashes that need the payload.
-    fn order(&self, seq: u64, script: &Script) -> TurnAuth {
-        let genesis = genesis();
-        let last = self.turns.last();
-        TurnAuth {
-            version: TURN_AUTH_VERSION,
-            suite: baton_keys::exchange::SUITE,
-            session_id: root().session_id(),
-            session_key: genesis.session_key,
-            device_id: DeviceId([0xd0; 16]),
-            seq,
-            turn_id: TurnId([0x20 + byte(seq); 16]),
-            attempt: script.attempt,
-            prev_link: last.map_or_else(|| genesis.link_hash(), |turn| turn.accepted.link.link_hash()),
-            prev_blob: last.map(|turn| turn.blob),
-            n_shards: N_SHARDS,
-            branch: None,
-            audience: node(seq % 3).node_id(),
-            audience_key: node_exchange(seq % 3).public_key().id(),
-            payload_hash: PayloadHash([0; 32]),
-            model: ModelId([0x4d; 32]),
-            sampling: SamplingDigest([0; 32]),
-            max_output_tokens: 2_048,
-            max_price: 1_000_000,
-            memory_from: (!script.memory.is_empty()).then(|| relayer().public_key()),
-            memory_tokens: if script.memory.is_empty() { 0 } else { 512 },
-            grant_hash: GrantHash([0; 32]),
-            resume: script.resume.as_ref().map(|(author, tokens)| ResumePrefix {
-                author: *author,
-                attempt: 0,
-                token_count: word(tokens.len()),
-                // Filled in below, when the record key exists.
-                tokens_hash: [0; 32],
-            }),
-            checks: self.checked(seq).map(Turn::check_order).collect(),
-            issued_ms: START_MS + seq * 60_000,
-            expires_ms: START_MS + seq * 60_000 + 90_000,
-        }
-    }
-
-    /// The head after the last turn: its segment's blob, then the closed segments' last ones.
-    pub(crate) fn head(&self) -> HeadOuter {
-        let last = self.turns.last().expect("the session has turns");
-        let mut blobs: Vec<SegmentRef> = Vec::new();
-        for turn in self.turns.iter().rev() {
-            let segment = turn.identity.segment;
-            if blobs.iter().all(|known| known.segment != segment) {
-                blobs.push(SegmentRef { segment, blob: turn.blob });
-            }
-        }
-        HeadOuter {
-            n_shards: N_SHARDS,
-            branch: None,
-            seq: last.identity.seq,
-            link_hash: last.accepted.link.link_hash(),
-            blobs,
-        }
-    }
-
-    /// The session as an export, verified from its blobs and the root. Turn 19 has no ack yet; turn 4 lacks
-    /// its authorisation and its system text.
-    pub(crate) fn export(&self, with_root: bool) -> Export {
-        let mut reader = SessionReader::new(&root(), &self.head()).expect("the head names a blob");
-        while let Some(need) = reader.need() {
-            let turn = self.turns.iter().find(|turn| turn.blob == need).expect("every blob is known");
-            reader.provide(&turn.accepted.blob).expect("the fixture verifies");
-        }
-        let segments = reader.finish().expect("the walk reached the genesis");
-        let proofs: BTreeMap<u64, TurnProofs> = self
-            .turns
-            .iter()
-            .map(|turn| {
-                let seq = turn.identity.seq;
-                let proofs = TurnProofs {
-                    auth: (seq != 4).then(|| turn.auth.bytes().clone()),
-                    receipt: Some(turn.accepted.receipt.bytes().clone()),
-                    ack: (seq != 19).then(|| turn.ack.bytes().clone()),
-                    system: (seq != 4).then(system),
-                    sampling: (seq % 2 == 0 || seq == 19).then(|| sampling(seq)),
-                };
-                (seq, proofs)
-            })
-            .collect();
-        export::build(&root(), &genesis(), with_root, &segments, &proofs).expect("a verified session exports")
-    }
+    session
 }
 
-fn genesis() -> Genesis {
-    Genesis { session_key: root().signing_key().public_key(), n_shards: N_SHARDS, branch: None }
+fn next(session: &mut Session, seq: u64) {
+    let mut script = script(seq);
+    // A few turns have three answers checked.
+    let count = if matches!(seq, 5 | 7) { 3 } else { 0 };
+    let checked = session.done.iter().rev().take(count);
+    script.checks = checked.clone().map(check_input).collect();
+    let number = session.next_node();
+    let auth = TurnAuth {
+        device_id: DeviceId([0xd0; 16]),
+        turn_id: TurnId([0x20 + byte(seq); 16]),
+        attempt: u32::from(seq == 7),
+        model: ModelId([0x4d; 32]),
+        max_output_tokens: 2_048,
+        max_price: 1_000_000,
+        memory_tokens: if script.memory.is_empty() { 0 } else { 512 },
+        checks: checked.map(check_order).collect(),
+        issued_ms: START_MS + seq * 60_000,
+        expires_ms: START_MS + seq * 60_000 + 90_000,
+        ..session.draft(number, &script)
+    };
+    let requested = session.request(number, &script, auth, [[0x10 + byte(seq); 64], [0x70; 64]]);
+    let Script { kind, supersedes_from, messages, answer, finish, .. } = &script;
+    let record = Record::of_turn(*kind, *supersedes_from, messages, answer, *finish);
+    let sealed = requested.seal(&record, receipt(&requested, &script), &session.nodes[number].signing);
+    session.complete(number, &script, requested, &sealed).expect("the client accepts the fixture's turn");
+}
+
+/// The client's acknowledgement of a turn.
+pub(crate) fn ack(turn: &CompletedTurn) -> SignedObject<TurnNote> {
+    let ack = TurnNoteKind::Ack(Acknowledgement {
+        link_hash: turn.accepted.link.link_hash(),
+        blob_digest: turn.accepted.blob_digest,
+        receipt_hash: turn.accepted.receipt.receipt_hash(),
+    });
+    let auth = &turn.requested.auth;
+    SignedObject::sign(TurnNote::of(auth, ack, auth.issued_ms + 2_000), &root().signing_key())
+}
+
+/// The session as an export, verified from its blobs and the root. Turn 19 has no ack yet; turn 4 lacks
+/// its authorisation and its system text.
+pub(crate) fn export(made: &Session, with_root: bool) -> Export {
+    let mut reader =
+        SessionReader::new(&root(), &made.head_outer(made.done.len())).expect("the head names a blob");
+    while let Some(need) = reader.need() {
+        let turn = made.done.iter().find(|turn| turn.blob == need).expect("every blob is known");
+        reader.provide(&turn.accepted.blob).expect("the fixture verifies");
+    }
+    let segments = reader.finish().expect("the walk reached the genesis");
+    let proofs: BTreeMap<u64, TurnProofs> = made
+        .done
+        .iter()
+        .map(|turn| {
+            let seq = turn.accepted.link.seq;
+            let proofs = TurnProofs {
+                auth: (seq != 4).then(|| turn.requested.auth.bytes().clone()),
+                receipt: Some(turn.accepted.receipt.bytes().clone()),
+                ack: (seq != 19).then(|| ack(turn).bytes().clone()),
+                system: (seq != 4).then(system),
+                sampling: (seq % 2 == 0 || seq == 19).then(|| sampling(seq)),
+            };
+            (seq, proofs)
+        })
+        .collect();
+    export::build(&root(), &made.genesis(), with_root, &segments, &proofs)
+        .expect("a verified session exports")
 }
 
 /// A result of each kind.
@@ -417,22 +199,16 @@ const VERDICTS: [CheckVerdict; 3] = [
     CheckVerdict::NotComparable(CheckGap::Memory),
 ];
 
-fn answer_check((order, verdict): (CheckOrder, CheckVerdict)) -> AnswerCheck {
-    AnswerCheck { order, verdict }
+fn check_order(turn: &CompletedTurn) -> CheckOrder {
+    CheckOrder { receipt: turn.accepted.receipt.receipt_hash(), probe: 1 }
 }
 
-impl Turn {
-    fn check_order(&self) -> CheckOrder {
-        CheckOrder { receipt: self.accepted.receipt.receipt_hash(), probe: 1 }
-    }
-
-    fn check_input(&self) -> CheckInput {
-        CheckInput {
-            receipt: self.accepted.receipt.bytes().clone(),
-            sampling: self.payload.sampling.clone(),
-            json_schema: None,
-            tokens: vec![256, 65_536],
-        }
+fn check_input(turn: &CompletedTurn) -> CheckInput {
+    CheckInput {
+        receipt: turn.accepted.receipt.bytes().clone(),
+        sampling: turn.requested.payload.sampling.clone(),
+        json_schema: None,
+        tokens: vec![256, 65_536],
     }
 }
 
@@ -454,24 +230,22 @@ pub(crate) fn sampling(seq: u64) -> Sampling {
     }
 }
 
-fn receipt(
-    auth: &SignedObject<TurnAuth>,
-    script: &Script,
-    payload: &Payload,
-    hashes: &[RunningHash],
-) -> Receipt {
+fn receipt(requested: &RequestedTurn, script: &Script) -> Receipt {
+    let auth = &requested.auth;
     let output = word(script.answer.len());
     let memory = if script.memory.is_empty() { 0 } else { 21 };
     // The last turn has a shorter window, over the end of a segment.
     let window_from = if auth.seq + 1 == TURNS { 14 } else { 0 };
     let contents =
         ServedContents { window_from, memory: &script.memory, answer: &script.answer, finish: script.finish };
-    let base = Receipt::of_turn(auth, payload, &contents);
+    let base = Receipt::of_turn(auth, &requested.payload, &contents);
+    let hashes = running_hashes_of(requested, &script.answer);
+    let check = |(order, verdict)| AnswerCheck { order, verdict };
     Receipt {
         engine: EngineKind::Native,
         tokens: TokenCounts { input: 100 + memory, output, memory, ..base.tokens },
         running_hash: *hashes.last().expect("the hash of no tokens"),
-        checks: auth.checks.iter().copied().zip(VERDICTS).map(answer_check).collect(),
+        checks: auth.checks.iter().copied().zip(VERDICTS).map(check).collect(),
         timings: Timings { queue_ms: 3, prefill_ms: 40, first_token_ms: 55, decode_ms: 700 },
         price: 1_234,
         time_ms: auth.issued_ms + 1_000,

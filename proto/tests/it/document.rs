@@ -20,7 +20,7 @@ use baton_proto::{
 };
 use serde::Serialize;
 
-use crate::generate::{self, session::Session};
+use crate::generate::{self, session};
 
 const PAGE: &str =
     concat!(include_str!("../../../docs/PROTOCOL.md"), include_str!("../../../docs/EXTENSIONS.md"));
@@ -224,23 +224,23 @@ fn fixed<T: Serialize>(name: &str, value: &T) -> Vec<String> {
 
 #[test]
 fn the_sizes_are_the_code() {
-    let made = Session::make();
+    let made = session::make();
     let parent = BranchPoint { session_id: SessionId([0; 32]), link_hash: LinkHash([0; 32]) };
     let resume = ResumePrefix { author: NodeId([0; 32]), attempt: 0, token_count: 0, tokens_hash: [0; 32] };
 
-    let link = (*made.turns[1].accepted.link).clone();
+    let link = (*made.done[1].accepted.link).clone();
     let mut first_link = link.clone();
     first_link.prev_blob = None;
-    let mut auth = (*made.turns[1].auth).clone();
+    let mut auth = (*made.done[1].requested.auth).clone();
     (auth.branch, auth.memory_from, auth.resume) = (Some(parent), Some(PublicKey([0; 32])), Some(resume));
     let mut bare_auth = auth.clone();
     (bare_auth.prev_blob, bare_auth.branch, bare_auth.memory_from, bare_auth.resume) =
         (None, None, None, None);
-    let mut receipt = (*made.turns[1].accepted.receipt).clone();
+    let mut receipt = (*made.done[1].accepted.receipt).clone();
     receipt.commitments.memory = None;
     let mut full_receipt = receipt.clone();
     full_receipt.commitments.memory = Some(Commitment([0; 32]));
-    let turn = &made.turns[2];
+    let turn = &made.done[2];
 
     check(
         "sizes",
@@ -252,7 +252,7 @@ fn the_sizes_are_the_code() {
             row("TurnAuth", &bare_auth, &auth),
             row("Receipt", &receipt, &full_receipt),
             fixed("ProgressNote", &*generate::objects::progress(&made)),
-            row("TurnNote", &*generate::objects::abort(&made), &*turn.ack),
+            row("TurnNote", &*generate::objects::abort(&made), &*session::ack(turn)),
             fixed("ExportStatement", &*generate::objects::export_statement(&made)),
             fixed("QuotaProof", &*generate::objects::quota_proof(&made)),
             fixed("EmbedAuth", &*generate::embed::made().auth),
@@ -260,15 +260,23 @@ fn the_sizes_are_the_code() {
             vec![
                 "SignedBytes around a Link".into(),
                 (8 + codec::encode(&first_link).len() + 64).to_string(),
-                { codec::encode(made.turns[1].accepted.link.bytes()).len().to_string() },
+                { codec::encode(made.done[1].accepted.link.bytes()).len().to_string() },
             ],
-            vec!["identity of a record".into(), "100".into(), turn.identity.to_bytes().len().to_string()],
+            vec![
+                "identity of a record".into(),
+                "100".into(),
+                turn.accepted.link.record_identity().to_bytes().len().to_string(),
+            ],
             vec![
                 "binding of embeddings".into(),
                 "113".into(),
                 generate::embed::made().auth.binding().to_bytes().len().to_string(),
             ],
-            vec!["binding of a turn".into(), "125".into(), turn.auth.binding().to_bytes().len().to_string()],
+            vec![
+                "binding of a turn".into(),
+                "125".into(),
+                turn.requested.auth.binding().to_bytes().len().to_string(),
+            ],
         ],
     );
     assert_eq!(SEGMENT_HEADER_LEN, codec::encode(&Segment::empty(SessionId([0; 32]), 0)).len());

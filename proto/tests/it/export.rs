@@ -11,7 +11,7 @@ use baton_proto::{
     head::{HeadOuter, SegmentRef},
     ids::{BlobId, Commitment, LinkHash, ModelId, SamplingDigest, SessionId},
     limits::{MAX_CLOCK_SKEW_MS, MAX_TURN_MS},
-    link::{BlobRef, BranchPoint, Genesis},
+    link::{BranchPoint, Genesis},
     receipt::Receipt,
     record::Record,
     segment::Segment,
@@ -19,7 +19,13 @@ use baton_proto::{
 };
 use serde_json::Value;
 
-use crate::generate::session::{N_SHARDS, Session, TURNS, node, root, sampling, stand_in_id, system};
+use crate::{
+    generate::{
+        head_of,
+        session::{self, TURNS, node, root, sampling, system},
+    },
+    harness::{N_SHARDS, blob_ref},
+};
 
 fn json(export: &Export) -> Value {
     serde_json::to_value(export).unwrap()
@@ -33,16 +39,16 @@ fn check(value: &Value) -> Result<ExportReport, Option<ErrorCode>> {
 
 #[test]
 fn an_export_verifies_with_and_without_root_and_round_trips() {
-    let session = Session::make();
+    let session = session::make();
     for with_root in [false, true] {
-        let export = session.export(with_root);
+        let export = session::export(&session, with_root);
         let parsed: Export = serde_json::from_str(&serde_json::to_string(&export).unwrap()).unwrap();
         assert_eq!(parsed, export);
         let report = verify(&parsed).unwrap();
         assert_eq!(
             report,
             ExportReport {
-                head: session.head().link_hash,
+                head: head_of(&session).link_hash,
                 turns: TURNS,
                 segments: 2,
                 auths_checked: 19,
@@ -56,12 +62,12 @@ fn an_export_verifies_with_and_without_root_and_round_trips() {
 
 #[test]
 fn every_blob_is_shown_with_the_id_that_the_chain_names() {
-    let mut export = Session::make().export(false);
+    let mut export = session::export(&session::make(), false);
     // The next link or the export names each.
     export.turns.iter_mut().for_each(|turn| turn.blob_id = None);
     let mut seen = Vec::new();
     verify_each_blob(&export, &mut |blob| {
-        assert_eq!(blob.blob_id, Some(stand_in_id(blob.bytes)));
+        assert_eq!(blob.blob_id, Some(blob_ref(blob.bytes).blob_id));
         seen.push((blob.seq, blob.closes_segment));
         Ok(())
     })
@@ -100,7 +106,7 @@ fn swap_character(text: &str, position: usize) -> String {
 
 #[test]
 fn refuses_every_changed_field() {
-    let original = json(&Session::make().export(true));
+    let original = json(&session::export(&session::make(), true));
     assert!(check(&original).is_ok());
     let mut paths = Vec::new();
     leaves(&original, String::new(), &mut paths);
@@ -126,7 +132,7 @@ fn refuses_every_changed_field() {
 
 #[test]
 fn refuses_unknown_missing_and_duplicate_fields() {
-    let original = json(&Session::make().export(false));
+    let original = json(&session::export(&session::make(), false));
     for path in ["", "/head", "/segments/0", "/turns/0", "/turns/0/system/0"] {
         let names: Vec<String> =
             original.pointer(path).unwrap().as_object().unwrap().keys().cloned().collect();
@@ -145,7 +151,7 @@ fn refuses_unknown_missing_and_duplicate_fields() {
             assert_eq!(check(&missing), Err(None), "{path} {name}");
         }
     }
-    let text = serde_json::to_string(&Session::make().export(false)).unwrap();
+    let text = serde_json::to_string(&session::export(&session::make(), false)).unwrap();
     let twice = text.replacen("{\"format\":", "{\"n_shards\":1000,\"format\":", 1);
     assert!(serde_json::from_str::<Export>(&twice).is_err());
     let upper =
@@ -202,21 +208,21 @@ fn names_what_is_wrong() {
         ("trailing byte", |e| e.turns[3].ack.as_mut().unwrap().push(0), NonCanonical),
         ("system text", |e| e.turns[3].system = Some(Vec::new()), ReceiptMismatch),
     ];
-    let export = Session::make().export(false);
+    let export = session::export(&session::make(), false);
     for (name, change, code) in cases {
         let mut changed = export.clone();
         change(&mut changed);
         assert_eq!(verify(&changed), Err(*code), "{name}");
     }
     // With the root, keys that open the data are not enough: they must derive from it.
-    let mut changed = Session::make().export(true);
+    let mut changed = session::export(&session::make(), true);
     changed.turns[19].blob_key = changed.turns[4].blob_key.clone();
     assert_eq!(verify(&changed), Err(PayloadRejected));
 }
 
 #[test]
 fn proofs_that_are_missing_are_counted_not_assumed() {
-    let mut export = Session::make().export(false);
+    let mut export = session::export(&session::make(), false);
     for turn in &mut export.turns {
         (turn.auth, turn.receipt, turn.ack, turn.system) = (None, None, None, None);
     }
@@ -236,9 +242,9 @@ fn export_of_one_turn(
     change: impl FnOnce(&mut Receipt),
     change_record: fn(&mut Record),
 ) -> Export {
-    let session = Session::make();
-    let turn = &session.turns[0];
-    let mut auth = (*turn.auth).clone();
+    let session = session::make();
+    let turn = &session.done[0];
+    let mut auth = (*turn.requested.auth).clone();
     auth.branch = branch;
     auth.prev_link = auth.genesis().link_hash();
     let auth = SignedObject::sign(auth, &root().signing_key());
@@ -249,9 +255,8 @@ fn export_of_one_turn(
     change_record(&mut record);
     let base = Segment::empty(root().session_id(), 0);
     let position = ChainPosition { base: &base, prev_blob: None };
-    let made = seal_turn(&auth, position, &turn.payload.grant, &record, receipt, &node(0)).unwrap();
-    let length = u32::try_from(made.blob.len()).unwrap();
-    let blob = BlobRef { blob_id: stand_in_id(&made.blob), digest: made.blob_digest, length };
+    let made = seal_turn(&auth, position, &turn.requested.payload.grant, &record, receipt, &node(0)).unwrap();
+    let blob = blob_ref(&made.blob);
     let head = HeadOuter {
         n_shards: N_SHARDS,
         branch,
@@ -274,8 +279,8 @@ fn export_of_one_turn(
 
 #[test]
 fn refuses_a_link_whose_time_is_far_from_its_order() {
-    let issued = Session::make().turns[0].auth.issued_ms;
-    let expires = Session::make().turns[0].auth.expires_ms;
+    let auth = session::make().done[0].requested.auth.clone();
+    let (issued, expires) = (auth.issued_ms, auth.expires_ms);
     let at = |time_ms: u64| {
         let export = export_of_one_turn(None, |receipt| receipt.time_ms = time_ms, |_| {});
         verify(&export).map(|report| report.turns)
@@ -305,8 +310,8 @@ fn a_branch_verifies_and_names_its_parent() {
 
 #[test]
 fn refuses_a_chain_whose_head_the_session_did_not_sign() {
-    let session = Session::make();
-    let export = session.export(false);
+    let session = session::make();
+    let export = session::export(&session, false);
     let key = root().signing_key();
     let state = |change: fn(&mut ExportStatement), key: &SecretSigningKey| {
         let mut statement =
@@ -335,7 +340,7 @@ fn refuses_a_chain_whose_head_the_session_did_not_sign() {
     let mut cut = export.clone();
     cut.segments.truncate(1);
     cut.turns.truncate(16);
-    (cut.head.seq, cut.head.link_hash) = (15, session.turns[15].accepted.link.link_hash());
+    (cut.head.seq, cut.head.link_hash) = (15, session.done[15].accepted.link.link_hash());
     assert_eq!(verify(&cut), Err(ErrorCode::HeadMismatch));
     let mut unsigned = export.clone();
     unsigned.head.statement = Vec::new();
@@ -347,7 +352,7 @@ fn refuses_a_chain_whose_head_the_session_did_not_sign() {
 
 #[test]
 fn refuses_sampling_settings_that_were_not_ordered_and_shards_of_no_network() {
-    let mut export = Session::make().export(false);
+    let mut export = session::export(&session::make(), false);
     let turn = export.turns.iter_mut().find(|turn| turn.auth.is_some() && turn.sampling.is_some()).unwrap();
     // Without the receipt, the authorisation alone knows the settings.
     turn.receipt = None;
@@ -356,7 +361,7 @@ fn refuses_sampling_settings_that_were_not_ordered_and_shards_of_no_network() {
     turn.sampling = Some(Sampling { temperature: 0.5, ..sampling(turn.seq) });
     assert_eq!(verify(&export), Err(ErrorCode::ReceiptMismatch));
     for n_shards in [0, 1, 3, 2049, u16::MAX] {
-        let mut export = Session::make().export(false);
+        let mut export = session::export(&session::make(), false);
         export.n_shards = n_shards;
         assert_eq!(verify(&export), Err(ErrorCode::BadGenesis), "{n_shards}");
     }
@@ -403,7 +408,7 @@ fn refuses_a_signed_receipt_that_claims_what_was_not_ordered() {
 
 #[test]
 fn debug_shows_no_key_and_no_text() {
-    let export = Session::make().export(true);
+    let export = session::export(&session::make(), true);
     let shown = format!("{export:?}");
     assert!(!shown.contains(&"66, ".repeat(4)) && !shown.contains("Answer briefly"));
     assert_eq!(format!("{:?}", export.root.unwrap()), "ExportKey(redacted)");

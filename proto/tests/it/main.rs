@@ -11,3 +11,5 @@ mod purity;
 mod support;
 mod threats;
 mod vectors;
+
+use support::harness;

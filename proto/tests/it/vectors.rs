@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::generate::{
     self,
-    session::{Session, node_exchange, root},
+    session::{self, node_exchange, root},
 };
 
 fn folder() -> &'static Path {
@@ -184,22 +184,23 @@ fn embeddings_of_the_vectors_open() {
 /// After its seal opened, a record of another version is refused with its own code.
 #[test]
 fn sealed_objects_of_another_version_are_refused() {
-    let session = Session::make();
-    let turn = &session.turns[1];
+    let session = session::make();
+    let turn = &session.done[1];
+    let identity = turn.accepted.link.record_identity();
     let mut record = turn.accepted.record.clone();
     record.version = 2;
-    let sealed = record.seal(&turn.record_key, &turn.identity).unwrap();
-    assert_eq!(sealed.open(&turn.record_key, &turn.identity).err(), Some(ErrorCode::UnsupportedVersion));
+    let sealed = record.seal(&turn.requested.record_key, &identity).unwrap();
+    assert_eq!(sealed.open(&turn.requested.record_key, &identity).err(), Some(ErrorCode::UnsupportedVersion));
 
     let mut segment = turn.accepted.segment.clone();
     segment.version = 2;
-    let blob = segment.seal(&turn.blob_key, &turn.record_key.blob_salt()).unwrap();
-    let opened = Segment::open(&blob, &turn.blob_key, &root().session_id(), 0);
+    let blob = segment.seal(&turn.requested.blob_key, &turn.requested.record_key.blob_salt()).unwrap();
+    let opened = Segment::open(&blob, &turn.requested.blob_key, &root().session_id(), 0);
     assert_eq!(opened.err(), Some(ErrorCode::UnsupportedVersion));
 
-    let mut payload = turn.payload.clone();
+    let mut payload = turn.requested.payload.clone();
     payload.version += 1;
-    let mut auth = (*turn.auth).clone();
+    let mut auth = (*turn.requested.auth).clone();
     let (ephemeral, node_key) = (EphemeralSecret::from_bytes(&[9; 64]), node_exchange(1).public_key());
     let (sealed, _) = SealedPayload::seal(&payload, ephemeral, &node_key, &auth.binding()).unwrap();
     auth.payload_hash = sealed.hash();
@@ -242,10 +243,11 @@ fn sealed_records_of_the_vectors_open() {
     let mut opened = 0;
     for vector in items(&vectors, "objects").iter().filter(|vector| vector["type"] == "Record") {
         let key = baton_keys::session::RecordKey::from_bytes(bytes(vector, "record_key").try_into().unwrap());
-        let session = Session::make();
+        let session = session::make();
         let identity = bytes(vector, "identity");
-        let turn = session.turns.iter().find(|turn| turn.identity.to_bytes()[..] == identity[..]).unwrap();
-        let record = SealedRecord(bytes(vector, "sealed")).open(&key, &turn.identity).unwrap();
+        let mut identities = session.done.iter().map(|turn| turn.accepted.link.record_identity());
+        let identity = identities.find(|found| found.to_bytes()[..] == identity[..]).unwrap();
+        let record = SealedRecord(bytes(vector, "sealed")).open(&key, &identity).unwrap();
         assert_eq!(codec::encode(&record), bytes(vector, "body"));
         opened += 1;
     }

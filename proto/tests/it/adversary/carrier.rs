@@ -28,7 +28,7 @@ fn padded(done: &CompletedTurn) -> Vec<u8> {
 }
 
 /// Seals changed plaintext as this turn's blob, as its node can.
-fn seal(done: &CompletedTurn, padded: &[u8]) -> Vec<u8> {
+pub(super) fn seal(done: &CompletedTurn, padded: &[u8]) -> Vec<u8> {
     let link = &done.accepted.link;
     let salt = done.requested.record_key.blob_salt();
     let key = done.requested.payload.grant.blob_key.blob_key();

@@ -3,26 +3,30 @@
 
 use baton_keys::{
     SecretSigningKey,
-    exchange::{EmbedSecret, EphemeralSecret, ExchangeSecret, SUITE},
+    exchange::{EmbedSecret, EphemeralSecret, ExchangeSecret},
 };
 use baton_proto::{
     ErrorCode, SignedObject, codec,
     embed::{EmbedAuth, EmbedReply, EmbedTexts, SealedReply, SealedTexts},
-    ids::{AuthHash, EmbedId, Encapsulation, ExchangeKeyId, ModelId, NodeId, PayloadHash, PublicKey},
+    ids::{AuthHash, EmbedId, Encapsulation, ModelId, NodeId, PayloadHash, PublicKey},
     limits::{
-        EMBED_AUTH_VERSION, MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_ANSWER_BYTES,
-        MAX_EMBED_DIMENSIONS, MAX_EMBED_FRAME_BYTES, MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES,
-        MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK, RECEIPT_VERSION,
+        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_ANSWER_BYTES, MAX_EMBED_DIMENSIONS,
+        MAX_EMBED_FRAME_BYTES, MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES,
+        MAX_EMBED_TEXTS, PAYLOAD_BLOCK, RECEIPT_VERSION,
     },
     receipt::{EngineKind, Receipt},
 };
 
 use crate::{
     adversary::fields::check_changes,
+    generate::{
+        embed::{order, secrets},
+        session::{START_MS, node, node_exchange},
+    },
     support::{objects::RandomValue as _, source::Source},
 };
 
-const NOW: u64 = 1_800_000_000_000;
+const NOW: u64 = START_MS + 1_000;
 const NONCE: [u8; 32] = [9; 32];
 
 struct World {
@@ -34,31 +38,10 @@ struct World {
     secret: EmbedSecret,
 }
 
-fn order(node: &SecretSigningKey, client: &SecretSigningKey, key: ExchangeKeyId) -> EmbedAuth {
-    EmbedAuth {
-        version: EMBED_AUTH_VERSION,
-        suite: SUITE,
-        client_key: client.public_key(),
-        request: EmbedId([3; 16]),
-        audience: node.node_id(),
-        audience_key: key,
-        model: ModelId([4; 32]),
-        texts_hash: PayloadHash([0; 32]),
-        issued_ms: NOW,
-        expires_ms: NOW + 60_000,
-    }
-}
-
 fn world(texts: &[&str]) -> World {
-    let (client, node) = (SecretSigningKey::from_seed(&[1; 32]), SecretSigningKey::from_seed(&[2; 32]));
-    let exchange = ExchangeSecret::from_bytes(&[5; 32]);
-    let mut auth = order(&node, &client, exchange.public_key().id());
-    let plain = EmbedTexts::new(texts.iter().map(|text| (*text).to_owned()).collect());
-    let ephemeral = EphemeralSecret::from_bytes(&[6; 64]);
-    let (texts, secret) =
-        SealedTexts::seal(&plain, ephemeral, &exchange.public_key(), &auth.binding()).unwrap();
-    auth.texts_hash = texts.hash();
-    World { auth: SignedObject::sign(auth, &client), client, node, exchange, texts, secret }
+    let texts = EmbedTexts::new(texts.iter().map(|text| (*text).to_owned()).collect());
+    let (auth, texts, secret) = order(&texts);
+    World { client: secrets().0, node: node(0), exchange: node_exchange(0), auth, texts, secret }
 }
 
 fn reply(world: &World, vectors: &[[f32; 2]]) -> EmbedReply {

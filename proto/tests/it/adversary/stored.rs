@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use baton_keys::ids::SessionId;
 use baton_proto::{
     ErrorCode,
     chain::{Need, SessionReader, WindowReader},
@@ -13,9 +12,12 @@ use baton_proto::{
     turn::{Grant, GrantedKey, TurnAuth},
 };
 
-use crate::support::{
-    harness::{RequestedTurn, Script, Session, blob_ref, read_window},
-    source::sampled,
+use crate::{
+    adversary::carrier::seal,
+    support::{
+        harness::{RequestedTurn, Script, Session, blob_ref, read_window},
+        source::sampled,
+    },
 };
 
 /// Twenty turns, and the request of the twenty-first.
@@ -217,13 +219,10 @@ fn refuses_foreign_dropped_doubled_and_reordered_entries_inside_a_blob() {
     for (what, change, code) in cases {
         let mut segment = done.accepted.segment.clone();
         change(&mut segment, &other.done[9].accepted.segment);
-        let salt = done.requested.record_key.blob_salt();
         // Sealed for the position that the reader opens, whatever the content claims.
         let encoded = baton_proto::codec::encode(&segment);
         let padded = baton_proto::codec::pad(&encoded, 1024, 1 << 21).unwrap();
-        let id: SessionId = done.accepted.link.session_id;
-        let blob = [&salt.0[..], &done.requested.blob_key.seal(&salt, &id, 0, &padded)].concat();
-        let got = read_fooled(requested, &blob, None);
+        let got = read_fooled(requested, &seal(done, &padded), None);
         assert_eq!(got.unwrap_err(), code, "{what}");
     }
     let untouched = read_fooled(requested, &done.accepted.blob, None).unwrap();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use baton_keys::{
     SecretSigningKey,
     exchange::{EphemeralSecret, ExchangeSecret, SUITE},
-    session::{BlobKey, RecordKey, SessionRoot},
+    session::{BlobKey, RecordIdentity, RecordKey, SessionRoot},
 };
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -16,15 +16,18 @@ use baton_proto::{
     codec,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, SealedTurn, accept_turn, closes_segment, seal_turn},
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
-    ids::{BlobDigest, BlobId, DeviceId, LinkHash, ModelId, NodeId, TurnId},
+    ids::{
+        BlobDigest, BlobId, DeviceId, GrantHash, LinkHash, ModelId, NodeId, PayloadHash, SamplingDigest,
+        TurnId,
+    },
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION},
-    link::{BlobRef, BranchPoint, blob_digest},
+    link::{BlobRef, BranchPoint, Genesis, blob_digest},
     memory::{MemEnvelope, MemoryItem},
     receipt::{Receipt, ServedContents, TokenCounts, running_hash_step},
     record::{FinishReason, Message, Record, RecordKind, Role},
-    segment::{Segment, blob_salt},
+    segment::Segment,
     turn::{
-        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
+        CheckInput, Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
         StoragePolicy, TurnAuth, resume_tokens_hash,
     },
     wire::{ClientFrame, Committed, TurnRequest},
@@ -35,7 +38,7 @@ use super::source::Source;
 /// The clock of all parties at turn 0, in milliseconds since the Unix epoch.
 pub(crate) const EPOCH_MS: u64 = 1_800_000_000_000;
 /// Shards of the harness's store.
-pub(crate) const N_SHARDS: u16 = 10;
+pub(crate) const N_SHARDS: u16 = 1000;
 
 /// A blob's reference, with the harness's stand-in for its Walrus ID.
 pub(crate) fn blob_ref(bytes: &[u8]) -> BlobRef {
@@ -55,6 +58,8 @@ pub(crate) struct Script {
     pub finish: FinishReason,
     pub memory: Vec<MemoryItem>,
     pub resume: Option<(NodeId, Vec<u32>)>,
+    pub sampling: Sampling,
+    pub checks: Vec<CheckInput>,
 }
 
 impl Script {
@@ -69,6 +74,8 @@ impl Script {
             finish: FinishReason::Stop,
             memory: Vec::new(),
             resume: None,
+            sampling: Sampling { seed: 7, ..Sampling::default() },
+            checks: Vec::new(),
         }
     }
 
@@ -222,8 +229,18 @@ impl RequestedTurn {
         committed: &Committed,
         answer: &str,
     ) -> Result<AcceptedTurn, ErrorCode> {
-        let expected = ExpectedTurn::from_payload(&self.auth, self.position(), &self.payload, &self.memory);
-        accept_turn(root, &expected, committed, answer, EPOCH_MS)
+        let payload = &self.payload;
+        let expected = ExpectedTurn {
+            auth: &self.auth,
+            position: self.position(),
+            kind: payload.kind,
+            supersedes_from: payload.supersedes_from,
+            system: &payload.system,
+            messages: &payload.messages,
+            sampling: &payload.sampling,
+            memory: &self.memory,
+        };
+        accept_turn(root, &expected, committed, answer, self.auth.issued_ms)
     }
 }
 
@@ -258,17 +275,23 @@ impl Session {
     pub(crate) fn new(seed: u64) -> Self {
         let mut source = Source::new(seed);
         let root = SessionRoot::from_bytes(source.bytes());
+        let relayer = SecretSigningKey::from_seed(&source.bytes());
+        Self::of(root, (0..3).map(|node| NodeParty::new(seed * 16 + node)).collect(), relayer, seed)
+    }
+
+    /// A session of these parties, without turns.
+    pub(crate) fn of(root: SessionRoot, nodes: Vec<NodeParty>, relayer: SecretSigningKey, seed: u64) -> Self {
         Self {
             base: Segment::empty(root.session_id(), 0),
-            relayer: SecretSigningKey::from_seed(&source.bytes()),
+            relayer,
             root,
-            nodes: (0..3).map(|node| NodeParty::new(seed * 16 + node)).collect(),
+            nodes,
             store: Store::new(),
             done: Vec::new(),
             branch: None,
             window_records: usize::MAX,
             window_blobs: 9,
-            source,
+            source: Source::new(!seed),
         }
     }
 
@@ -288,39 +311,36 @@ impl Session {
 
     /// The last link's hash, or the genesis.
     pub(crate) fn prev_link(&self) -> LinkHash {
-        let genesis = baton_proto::link::Genesis {
-            session_key: self.root.signing_key().public_key(),
-            n_shards: N_SHARDS,
-            branch: self.branch,
-        };
-        self.done.last().map_or_else(|| genesis.link_hash(), |done| done.accepted.link.link_hash())
+        self.done.last().map_or_else(|| self.genesis().link_hash(), |done| done.accepted.link.link_hash())
+    }
+
+    /// What the first link follows.
+    pub(crate) fn genesis(&self) -> Genesis {
+        let session_key = self.root.signing_key().public_key();
+        Genesis { session_key, n_shards: N_SHARDS, branch: self.branch }
     }
 
     /// The latest blob of each segment, newest first.
     pub(crate) fn segment_refs(&self) -> Vec<SegmentRef> {
-        let mut latest = BTreeMap::new();
-        for done in &self.done {
-            latest.insert(done.accepted.link.segment, done.blob);
-        }
-        latest.into_iter().rev().map(|(segment, blob)| SegmentRef { segment, blob }).collect()
+        Self::latest(&self.done)
+            .map(|done| SegmentRef { segment: done.accepted.link.segment, blob: done.blob })
+            .collect()
     }
 
-    /// The key of a stored blob.
-    pub(crate) fn blob_key(&self, segment: u64, blob: &BlobRef) -> BlobKey {
-        let bytes = self.store.get(&blob.digest).expect("the harness stores every blob");
-        self.root.blob_key(segment, &blob_salt(bytes).expect("stored blobs have a salt"))
+    /// The last turn of each segment, newest first.
+    fn latest(done: &[CompletedTurn]) -> impl Iterator<Item = &CompletedTurn> {
+        let latest: BTreeMap<_, _> = done.iter().map(|done| (done.accepted.link.segment, done)).collect();
+        latest.into_values().rev()
     }
 
     fn grant(&self, record_key: &RecordKey, blob_key: &BlobKey) -> Grant {
-        let blobs: Vec<ReadBlob> = self
-            .segment_refs()
-            .into_iter()
-            .take(self.window_blobs)
-            .map(|found| ReadBlob {
-                segment: found.segment,
-                blob: Some(found.blob),
-                author: None,
-                key: GrantedKey::of_blob(&self.blob_key(found.segment, &found.blob)),
+        let latest = Self::latest(&self.done).take(self.window_blobs);
+        let blobs: Vec<ReadBlob> = latest
+            .map(|done| ReadBlob {
+                segment: done.accepted.link.segment,
+                blob: Some(done.blob),
+                author: Some(done.accepted.link.author),
+                key: GrantedKey::of_blob(&done.requested.blob_key),
             })
             .collect();
         let readable =
@@ -350,25 +370,61 @@ impl Session {
 
     /// Builds the request of the next turn for a node.
     pub(crate) fn ask(&mut self, node: usize, script: &Script) -> RequestedTurn {
-        let turn_id = TurnId(self.source.bytes());
-        let ephemeral = EphemeralSecret::from_bytes(&self.source.bytes());
-        let author = self.nodes[node].signing.node_id();
-        let identity = baton_keys::session::RecordIdentity {
+        let draft = TurnAuth { turn_id: TurnId(self.source.bytes()), ..self.draft(node, script) };
+        let ephemerals = [self.source.bytes(), self.source.bytes()];
+        self.request(node, script, draft, ephemerals)
+    }
+
+    /// The authorisation of the next turn, without the hashes that need the payload.
+    pub(crate) fn draft(&self, node: usize, script: &Script) -> TurnAuth {
+        TurnAuth {
+            version: TURN_AUTH_VERSION,
+            suite: SUITE,
             session_id: self.root.session_id(),
-            segment: self.base.segment,
+            session_key: self.root.signing_key().public_key(),
+            device_id: DeviceId([3; 16]),
             seq: self.done.len() as u64,
-            turn_id,
+            turn_id: TurnId([0; 16]),
             attempt: 0,
-            author,
+            prev_link: self.prev_link(),
+            prev_blob: self.done.last().map(|done| done.blob),
+            n_shards: N_SHARDS,
+            branch: self.branch,
+            audience: self.nodes[node].signing.node_id(),
+            audience_key: self.nodes[node].exchange.public_key().id(),
+            payload_hash: PayloadHash([0; 32]),
+            model: ModelId([8; 32]),
+            sampling: SamplingDigest([0; 32]),
+            max_output_tokens: 4096,
+            max_price: 1000,
+            memory_from: (!script.memory.is_empty()).then(|| self.relayer.public_key()),
+            memory_tokens: 512,
+            grant_hash: GrantHash([0; 32]),
+            resume: None,
+            checks: Vec::new(),
+            issued_ms: EPOCH_MS,
+            expires_ms: EPOCH_MS + 60_000,
+        }
+    }
+
+    /// Seals and signs a request. `ephemerals` are the secrets of the payload and of the memory.
+    pub(crate) fn request(
+        &self,
+        node: usize,
+        script: &Script,
+        mut auth: TurnAuth,
+        ephemerals: [[u8; 64]; 2],
+    ) -> RequestedTurn {
+        let identity = RecordIdentity {
+            session_id: auth.session_id,
+            segment: self.base.segment,
+            seq: auth.seq,
+            turn_id: auth.turn_id,
+            attempt: auth.attempt,
+            author: auth.audience,
         };
         let record_key = self.root.record_key(&identity);
         let blob_key = self.root.blob_key(identity.segment, &record_key.blob_salt());
-        let resume = script.resume.as_ref().map(|(author, tokens)| ResumePrefix {
-            author: *author,
-            attempt: 0,
-            token_count: u32::try_from(tokens.len()).expect("test prefixes are short"),
-            tokens_hash: resume_tokens_hash(&record_key, tokens),
-        });
         let payload = Payload {
             version: PAYLOAD_VERSION,
             grant: self.grant(&record_key, &blob_key),
@@ -376,48 +432,28 @@ impl Session {
             supersedes_from: script.supersedes_from,
             system: script.system.clone(),
             messages: script.messages.clone(),
-            sampling: Sampling { seed: 7, ..Sampling::default() },
+            sampling: script.sampling.clone(),
             json_schema: None,
             storage: StoragePolicy::default(),
             resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
-            checks: Vec::new(),
+            checks: script.checks.clone(),
         };
-        let mut auth = TurnAuth {
-            version: TURN_AUTH_VERSION,
-            suite: SUITE,
-            session_id: identity.session_id,
-            session_key: self.root.signing_key().public_key(),
-            device_id: DeviceId([3; 16]),
-            seq: identity.seq,
-            turn_id,
+        auth.sampling = payload.sampling.digest(&record_key);
+        auth.grant_hash = payload.grant.hash();
+        auth.resume = script.resume.as_ref().map(|(author, tokens)| ResumePrefix {
+            author: *author,
             attempt: 0,
-            prev_link: self.prev_link(),
-            prev_blob: self.done.last().map(|done| done.blob),
-            n_shards: N_SHARDS,
-            branch: self.branch,
-            audience: author,
-            audience_key: self.nodes[node].exchange.public_key().id(),
-            payload_hash: baton_proto::ids::PayloadHash([0; 32]),
-            model: ModelId([8; 32]),
-            sampling: payload.sampling.digest(&record_key),
-            max_output_tokens: 4096,
-            max_price: 1000,
-            memory_from: (!script.memory.is_empty()).then(|| self.relayer.public_key()),
-            memory_tokens: 512,
-            grant_hash: payload.grant.hash(),
-            resume,
-            checks: Vec::new(),
-            issued_ms: EPOCH_MS,
-            expires_ms: EPOCH_MS + 60_000,
-        };
+            token_count: u32::try_from(tokens.len()).expect("test prefixes are short"),
+            tokens_hash: resume_tokens_hash(&record_key, tokens),
+        });
+        let [ephemeral, of_memory] = ephemerals.map(|bytes| EphemeralSecret::from_bytes(&bytes));
         let node_key = self.nodes[node].exchange.public_key();
         let (sealed, _) = SealedPayload::seal(&payload, ephemeral, &node_key, &auth.binding())
             .expect("the harness asks for payloads that fit");
         auth.payload_hash = sealed.hash();
         let auth = SignedObject::sign(auth, &self.root.signing_key());
         let envelope = (!script.memory.is_empty()).then(|| {
-            let ephemeral = EphemeralSecret::from_bytes(&self.source.bytes());
-            MemEnvelope::seal(&script.memory, &auth, &self.relayer, &node_key, ephemeral, EPOCH_MS)
+            MemEnvelope::seal(&script.memory, &auth, &self.relayer, &node_key, of_memory, auth.issued_ms)
                 .expect("the harness asks for memory that fits")
         });
         RequestedTurn {
@@ -444,6 +480,17 @@ impl Session {
         let requested = self.ask(node, script);
         let served =
             self.nodes[node].serve(&requested.frame(), &self.store, &script.answer, script.finish)?;
+        self.complete(node, script, requested, &served)
+    }
+
+    /// Accepts a turn that a node has sealed.
+    pub(crate) fn complete(
+        &mut self,
+        node: usize,
+        script: &Script,
+        requested: RequestedTurn,
+        served: &SealedTurn,
+    ) -> Result<&CompletedTurn, ErrorCode> {
         let committed = served.committed();
         let accepted = requested.accept(&self.root, &committed, &script.answer)?;
         assert_eq!(accepted.blob, served.blob, "the rebuilt blob is the node's, byte for byte");
@@ -459,12 +506,10 @@ impl Session {
     /// The outer part of the head record after `turns` turns, at least one.
     pub(crate) fn head_outer(&self, turns: usize) -> HeadOuter {
         let last = &self.done[turns - 1];
-        let mut latest = BTreeMap::new();
-        for done in &self.done[..turns] {
-            latest.insert(done.accepted.link.segment, done.blob);
-        }
-        let blobs =
-            latest.into_iter().rev().take(9).map(|(segment, blob)| SegmentRef { segment, blob }).collect();
+        let blobs = Self::latest(&self.done[..turns])
+            .take(9)
+            .map(|done| SegmentRef { segment: done.accepted.link.segment, blob: done.blob })
+            .collect();
         HeadOuter {
             n_shards: N_SHARDS,
             branch: self.branch,

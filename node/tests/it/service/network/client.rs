@@ -280,7 +280,17 @@ impl Session {
         memory: &[MemoryItem],
     ) -> Result<AcceptedTurn, ErrorCode> {
         let position = ChainPosition { base: &self.base, prev_blob: self.prev_blob() };
-        let expected = ExpectedTurn::from_payload(&prepared.auth, position, &prepared.payload, memory);
+        let payload = &prepared.payload;
+        let expected = ExpectedTurn {
+            auth: &prepared.auth,
+            position,
+            kind: payload.kind,
+            supersedes_from: payload.supersedes_from,
+            system: &payload.system,
+            messages: &payload.messages,
+            sampling: &payload.sampling,
+            memory,
+        };
         let accepted = accept_turn(&self.root, &expected, committed, answer, u64::MAX)?;
         let blob = BlobRef {
             blob_id: id_of(&accepted.blob),
