@@ -79,7 +79,7 @@ impl Catalogue {
     /// Parses a catalogue in the format of `models.toml`.
     ///
     /// # Errors
-    /// [`ModelError::Catalogue`] for an invalid catalogue.
+    /// [`ModelError::Unusable`] for an invalid catalogue.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
         baton_models::Catalogue::parse(text).map(Self)
     }

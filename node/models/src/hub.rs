@@ -10,11 +10,11 @@ use baton_walrus_client::http_client;
 use reqwest::{Response, StatusCode, Url, header, redirect};
 
 use super::{
-    MAX_MODEL_BYTES, ModelError, PullProgress, WeightsHash, hash_file, is_plain_name,
+    MAX_MODEL_BYTES, ModelError, PullProgress, WeightsHash, hash_of, is_plain_name,
     own::{self, AddedFile, Check, Origin},
     pull::{
         RetryPolicy, WorkFolder, install, io_error,
-        resume::{self, FetchError, RemoteFile},
+        resume::{self, RemoteFile},
     },
 };
 
@@ -105,9 +105,8 @@ impl HubFile {
     /// necessary. Blocks until done.
     ///
     /// # Errors
-    /// - [`ModelError::Hub`] if the hub lacks the file, serves another than it stated, or states no hash.
-    /// - [`ModelError::Interrupted`] if another call may resume.
-    /// - [`ModelError::NotAModel`] if `check` refuses the file.
+    /// - [`ModelError::Unusable`] if the hub lacks the file, serves another than it stated, states no hash, or `check`
+    ///   refuses the file; or if another call may resume.
     /// - [`ModelError::Name`]; [`ModelError::Io`].
     pub fn pull(
         &self,
@@ -135,7 +134,7 @@ impl HubFile {
         let work = WorkFolder::open(directory)?;
         if target.exists() {
             let mut report = |bytes| progress(PullProgress::Verifying { bytes, total: located.size });
-            let sha256 = hash_file(&target, &mut report).map_err(io_error(&target))?;
+            let sha256 = hash_of(&target, &mut report).map_err(io_error(&target))?;
             if sha256 == located.sha256 {
                 return Ok(AddedFile { path: target, sha256, linked: false });
             }
@@ -147,7 +146,7 @@ impl HubFile {
         if bytes != located.size {
             fs::remove_file(&fetched).map_err(io_error(&fetched))?;
             let reason = format!("it has {bytes} bytes instead of {}", located.size);
-            return Err(self.refused(endpoint, reason));
+            return Err(self.refused(endpoint, &reason));
         }
         if let Err(error) = own::check_model(&fetched, check) {
             fs::remove_file(&fetched).map_err(io_error(&fetched))?;
@@ -182,27 +181,18 @@ impl HubFile {
             progress(PullProgress::Downloading { part: 0, parts: 1, bytes, total });
         };
         let fetched = resume::fetch(&remote, target, located.size, retries, &mut report);
-        match fetched {
-            Ok(()) => Ok(()),
-            Err(FetchError::Refused { reason }) => {
-                // Resuming a refused download would not help.
-                let _ = fs::remove_file(resume::part_file(target));
-                Err(self.refused(endpoint, reason))
-            }
-            Err(FetchError::Interrupted { bytes, reason }) => {
-                Err(ModelError::Interrupted { package: self.to_string(), bytes, reason })
-            }
-            Err(FetchError::Io { path, source }) => Err(ModelError::Io { path, source }),
-        }
+        fetched.map_err(|error| {
+            error.of_model(&self.to_string(), target, |reason| self.refused(endpoint, &reason))
+        })
     }
 
-    fn refused(&self, endpoint: &str, reason: String) -> ModelError {
-        ModelError::Hub { file: self.to_string(), hub: endpoint.to_owned(), reason }
+    fn refused(&self, endpoint: &str, reason: &str) -> ModelError {
+        ModelError::Unusable(format!("cannot get {self} from {endpoint}: {reason}"))
     }
 
     /// URL of the file at a revision.
     fn url(&self, endpoint: &str, revision: &str) -> Result<Url, ModelError> {
-        let unusable = || self.refused(endpoint, "this is no HTTP URL of a hub".to_owned());
+        let unusable = || self.refused(endpoint, "this is no HTTP URL of a hub");
         let mut url = Url::parse(endpoint).map_err(|_| unusable())?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
             return Err(unusable());
@@ -224,7 +214,7 @@ impl HubFile {
             request.await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
         });
         let description = description.unwrap_or_else(|error| Err(error.to_string()));
-        description.map_err(|reason| self.refused(endpoint, reason))
+        description.map_err(|reason| self.refused(endpoint, &reason))
     }
 }
 

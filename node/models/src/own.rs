@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read as _, Write as _},
+    io::{Read as _, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    HASH_STEP_BYTES, MAX_MODEL_BYTES, ModelError, PullProgress, WeightsHash, hash_file, is_plain_name,
-    pull::{WORK_FOLDER, WorkFolder, install, io_error, resume::part_file},
+    HASH_STEP_BYTES, MAX_MODEL_BYTES, ModelError, PullProgress, WeightsHash, hash_of, is_plain_name,
+    pull::{WORK_FOLDER, WorkFolder, install, io_error, remove_files, resume::part_file},
     record,
 };
 
@@ -102,7 +102,7 @@ pub fn partial_bytes(name: &str, directory: &Path) -> u64 {
 /// hashes.
 ///
 /// # Errors
-/// - [`ModelError::NotAModel`] if `check` refuses the file, before any write.
+/// - [`ModelError::Unusable`] if `check` refuses the file, before any write.
 /// - [`ModelError::Name`] for an invalid name, or one that another file has.
 /// - [`ModelError::Io`].
 pub fn add(
@@ -117,8 +117,7 @@ pub fn add(
     let metadata = fs::metadata(&source).map_err(io_error(&source))?;
     check_model(&source, check)?;
     if !metadata.is_file() || metadata.len() > MAX_MODEL_BYTES {
-        let reason = format!("a model is a file of at most {MAX_MODEL_BYTES} bytes");
-        return Err(ModelError::NotAModel { file: source.display().to_string(), reason });
+        return Err(no_model(&source, &format!("a model is a file of at most {MAX_MODEL_BYTES} bytes")));
     }
     let total = metadata.len();
     fs::create_dir_all(directory).map_err(io_error(directory))?;
@@ -126,7 +125,7 @@ pub fn add(
     if target.exists() {
         let mut hash = |path: &Path| {
             let mut report = |bytes| progress(PullProgress::Verifying { bytes, total });
-            hash_file(path, &mut report).map_err(io_error(path))
+            hash_of(path, &mut report).map_err(io_error(path))
         };
         let sha256 = hash(&source)?;
         return if hash(&target)? == sha256 {
@@ -139,7 +138,7 @@ pub fn add(
     let linked = fs::hard_link(&source, &scratch).is_ok();
     let sha256 = if linked {
         let mut report = |bytes| progress(PullProgress::Verifying { bytes, total });
-        hash_file(&scratch, &mut report).map_err(io_error(&scratch))?
+        hash_of(&scratch, &mut report).map_err(io_error(&scratch))?
     } else {
         copy(&source, &scratch, total, progress)?
     };
@@ -166,7 +165,11 @@ pub(crate) fn name_conflict(name: &str) -> ModelError {
 }
 
 pub(crate) fn check_model(path: &Path, check: Check<'_>) -> Result<(), ModelError> {
-    check(path).map_err(|reason| ModelError::NotAModel { file: path.display().to_string(), reason })
+    check(path).map_err(|reason| no_model(path, &reason))
+}
+
+fn no_model(file: &Path, reason: &str) -> ModelError {
+    ModelError::Unusable(format!("{} is no model that can be used: {reason}", file.display()))
 }
 
 /// Copies and hashes in one pass. It copies at most the file's size at the start.
@@ -199,21 +202,8 @@ fn copy(
 /// [`ModelError::Name`] or [`ModelError::Io`].
 pub fn remove(name: &str, directory: &Path) -> Result<bool, ModelError> {
     let path = file_of(name, directory)?;
-    let work = match WorkFolder::open(directory) {
-        Err(ModelError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(false),
-        work => work?,
-    };
     let fetched = fetched_file(name, directory);
-    let mut removed = false;
-    for path in [part_file(&fetched), fetched, record::path_of(&path, "origin"), path] {
-        match fs::remove_file(&path) {
-            Ok(()) => removed = true,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io_error(&path)(error)),
-        }
-    }
-    drop(work);
-    Ok(removed)
+    remove_files(directory, [part_file(&fetched), fetched, record::path_of(&path, "origin"), path])
 }
 
 #[cfg(test)]
@@ -281,7 +271,7 @@ mod tests {
         fs::write(&source, "abc").unwrap();
         let bad = |_: &Path| Err("this is not a GGUF file".to_owned());
         let refused = add(&source, "m", &folder, &bad, &mut |_| panic!("nothing is hashed")).unwrap_err();
-        assert!(matches!(refused, ModelError::NotAModel { .. }), "{refused}");
+        assert!(refused.to_string().contains("is no model"), "{refused}");
         for name in ["", "../m", "a/b", ".m", "-m", "a b", "m\0"] {
             let refused = add(&source, name, &folder, &sound, &mut |_| {}).unwrap_err();
             assert!(matches!(refused, ModelError::Name { .. }), "{name:?}: {refused}");

