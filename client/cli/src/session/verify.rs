@@ -80,7 +80,7 @@ pub(crate) fn note_replaced(info: &SessionInfo, out: &Out) {
     if replaced > 0 && !out.json() {
         let (turns, replaced) = (count(info.effective_turns, "turn"), count(replaced, "turn"));
         out.note(&format!(
-            "  the conversation has {turns}; an edit replaced {replaced}, which stay in the chain"
+            "  the conversation has {turns}; the chain keeps {replaced} that an edit replaced"
         ));
     }
 }

@@ -171,7 +171,7 @@ async fn a_backup_says_what_it_restores_and_what_comes_next_and_edits_are_counte
         ],
     );
     let verified = fixture.baton(&home, &["session", "verify", "last"], "").await;
-    says(&verified, &["the conversation has 2 turns; an edit replaced 1 turn"]);
+    says(&verified, &["the conversation has 2 turns; the chain keeps 1 turn that an edit replaced"]);
     let again = fixture.baton(&home, &["session", "backup", "last", "--out", "v", "--json"], "").await;
     assert_eq!((last(&again)["turns"].as_u64(), last(&again)["words"].as_u64()), (Some(2), Some(24)));
     let piped = fixture.baton(&home, &["session", "backup", "last"], "").await;
