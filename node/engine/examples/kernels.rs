@@ -19,19 +19,7 @@ const OUTPUTS: usize = 1536;
 const INPUTS: usize = 768;
 
 fn main() {
-    for dtype in [
-        DType::Q4_0,
-        DType::Q4_1,
-        DType::Q5_0,
-        DType::Q5_1,
-        DType::Q8_0,
-        DType::Q4K,
-        DType::Q5K,
-        DType::Q6K,
-        DType::F16,
-        DType::Bf16,
-        DType::F32,
-    ] {
+    for dtype in DType::ALL {
         let (block, bytes) = dtype.block();
         // Small numbers as scales: bytes 0x11 0x11 are a half-precision 6e-4.
         let tiles = Tiles::repack(dtype, OUTPUTS, INPUTS, &vec![0x11; OUTPUTS * INPUTS / block * bytes])

@@ -11,7 +11,7 @@
 use std::{collections::HashMap, path::Path};
 
 use baton_engine::{
-    Chunk, Model, Options, Want,
+    Chunk, Model, Options,
     gguf::GgufFile,
     language::{Date, Language},
 };
@@ -52,8 +52,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let (first, second) = tokens.split_at(window / 2);
         let mut sequence = model.sequence();
-        model.step(&mut [Chunk { sequence: &mut sequence, tokens: first, want: Want::Nothing }])?;
-        let logits = model.step(&mut [Chunk { sequence: &mut sequence, tokens: second, want: Want::All }])?;
+        model.step(&mut [Chunk { sequence: &mut sequence, tokens: first, logits: 0 }])?;
+        let logits =
+            model.step(&mut [Chunk { sequence: &mut sequence, tokens: second, logits: usize::MAX }])?;
         for (logits, token) in logits.rows().zip(&second[1..]) {
             let (score, best) = score(logits, *token);
             scores.push(score);

@@ -26,7 +26,6 @@ mod batcher;
 mod draft;
 mod generation;
 mod prefix;
-mod queued_request;
 mod request;
 mod scheduler;
 mod solo;
@@ -34,7 +33,7 @@ mod solo;
 use std::time::Duration;
 
 pub use batcher::{Batcher, Steps};
-pub use request::{BatchError, Choice, Chooser, Finish, Greedy, Request, SessionKey, Sink, Stats};
+pub use request::{BatchError, Choice, Chooser, Finish, Request, SessionKey, Sink, Stats};
 pub use scheduler::{Load, Scheduler, StepOutcome, StepRows};
 pub use solo::Solo;
 

@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use crate::{Chunk, LoadError, Model, Sequence, StepError, Want, threads::MAX_THREADS};
+use crate::{Chunk, LoadError, Model, Sequence, StepError, threads::MAX_THREADS};
 
 /// Prompt tokens in one step.
 pub const CHUNK: usize = 512;
@@ -39,17 +39,8 @@ pub struct Plan {
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A number of the plan is out of range.
-    #[error("{what} must be {least} to {most}: {value} is not")]
-    Range {
-        /// The name of the number.
-        what: &'static str,
-        /// Its value.
-        value: usize,
-        /// The least.
-        least: usize,
-        /// The most.
-        most: usize,
-    },
+    #[error("{0}")]
+    Range(String),
     /// The model cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -114,9 +105,9 @@ impl Plan {
     /// # Errors
     /// [`BenchError::Range`] names the first number out of range.
     pub fn check(&self, context: usize) -> Result<(), BenchError> {
-        let within = |what, value, least, most| {
-            let fits = (least..=most).contains(&value);
-            if fits { Ok(()) } else { Err(BenchError::Range { what, value, least, most }) }
+        let within = |what, value: usize, least: usize, most: usize| {
+            let text = || format!("{what} must be {least} to {most}: {value} is not");
+            if (least..=most).contains(&value) { Ok(()) } else { Err(BenchError::Range(text())) }
         };
         for (what, values, most) in [
             ("how many numbers of threads there are", &self.threads, MAX_THREADS),
@@ -250,11 +241,7 @@ impl Meter<'_> {
             let mut chunks: Vec<Chunk<'_>> = sequences
                 .iter_mut()
                 .zip(&next)
-                .map(|(sequence, token)| Chunk {
-                    sequence,
-                    tokens: std::slice::from_ref(token),
-                    want: Want::Last,
-                })
+                .map(|(sequence, token)| Chunk { sequence, tokens: std::slice::from_ref(token), logits: 1 })
                 .collect();
             let timer = Timer::start();
             let logits = self.model.step(&mut chunks)?;
@@ -271,7 +258,7 @@ impl Meter<'_> {
     fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<u32, StepError> {
         let mut best = 0;
         for tokens in tokens.chunks(CHUNK) {
-            let logits = self.model.step(&mut [Chunk { sequence, tokens, want: Want::Last }])?;
+            let logits = self.model.step(&mut [Chunk { sequence, tokens, logits: 1 }])?;
             best = logits.rows().next().map_or(0, largest);
             self.count(tokens.len());
         }

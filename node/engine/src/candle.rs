@@ -36,22 +36,21 @@ mod model;
 pub use family::CandleFamily;
 pub use model::CandleModel;
 
+use crate::{config::ConfigError, gguf::GgufError};
+
 /// Why a file is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The architecture is not supported.
-    #[error("the architecture is not among those that candle computes")]
-    Family,
-    /// The file's header is not sound, or an entry is missing.
-    #[error(transparent)]
-    Gguf(#[from] crate::gguf::GgufError),
-    /// A number that is out of bounds or does not fit the other numbers.
-    #[error("{0}")]
-    Shape(String),
-    /// A part of the file that candle would ignore, which would change the model.
-    #[error("candle takes no notice of {0}")]
-    Ignored(String),
-    /// Candle refused the file, or failed to compute with it.
-    #[error("candle refuses the model: {0}")]
-    Candle(String),
+#[error("{0}")]
+pub struct OpenError(String);
+
+impl From<ConfigError> for OpenError {
+    fn from(error: ConfigError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<GgufError> for OpenError {
+    fn from(error: GgufError) -> Self {
+        Self(error.to_string())
+    }
 }

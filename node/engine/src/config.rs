@@ -80,19 +80,7 @@ pub enum ConfigError {
     /// A family that this engine does not compute.
     #[error("models of the family {0:?} are not computed by this engine")]
     Family(String),
-    /// A number out of bounds.
-    #[error("{key} of {found} is not between {least} and {most}")]
-    Bounds {
-        /// The metadata key.
-        key: String,
-        /// The file's value.
-        found: u64,
-        /// The least.
-        least: u64,
-        /// The most.
-        most: u64,
-    },
-    /// A number that does not fit the other numbers or the kernels.
+    /// A number out of bounds, or one that does not fit the other numbers or the kernels.
     #[error("{0}")]
     Shape(String),
     /// A feature that this engine does not compute.
@@ -101,38 +89,42 @@ pub enum ConfigError {
 }
 
 /// Layers: the deepest open models have 126.
-pub const MAX_LAYERS: u64 = 512;
+pub const MAX_LAYERS: usize = 512;
 /// Numbers of a position: the widest open models have 16,384.
-pub const MAX_HIDDEN: u64 = 65_536;
+pub const MAX_HIDDEN: usize = 65_536;
 /// Heads of queries: at most 128 in open models.
-pub const MAX_HEADS: u64 = 1_024;
+pub const MAX_HEADS: usize = 1_024;
 /// Dimensions of a head: at most 256 in open models.
-pub const MAX_HEAD_DIM: u64 = 1_024;
+pub const MAX_HEAD_DIM: usize = 1_024;
 /// Width of a feed-forward layer: at most 53,248 in open models.
-pub const MAX_FEED_FORWARD: u64 = 1 << 20;
+pub const MAX_FEED_FORWARD: usize = 1 << 20;
 /// Positions: angles are exact enough up to 2^27.
-pub const MAX_CONTEXT: u64 = 1 << 24;
+pub const MAX_CONTEXT: usize = 1 << 24;
 
 /// Reads the metadata of one family, whose keys begin with its name.
-struct Reader<'a> {
-    gguf: &'a Gguf,
-    prefix: &'a str,
+pub(crate) struct Reader<'a> {
+    pub(crate) gguf: &'a Gguf,
+    pub(crate) prefix: &'a str,
 }
 
 impl Reader<'_> {
-    fn key(&self, key: &str) -> String {
+    pub(crate) fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.prefix)
     }
 
-    fn bounded(&self, key: &str, default: Option<u64>, most: u64) -> Result<usize, ConfigError> {
+    /// A number from 1 to `most`.
+    pub(crate) fn bounded(
+        &self,
+        key: &str,
+        default: Option<usize>,
+        most: usize,
+    ) -> Result<usize, ConfigError> {
         let key = self.key(key);
-        let found = match (self.gguf.optional_u64(&key)?, default) {
-            (Some(found), _) | (None, Some(found)) => found,
-            (None, None) => return Err(GgufError::Missing(key).into()),
-        };
+        let found = self.gguf.optional_u64(&key)?.or(default.map(|default| default as u64));
+        let Some(found) = found else { return Err(GgufError::Missing(key).into()) };
         match usize::try_from(found) {
-            Ok(value) if (1..=most).contains(&found) => Ok(value),
-            _ => Err(ConfigError::Bounds { key, found, least: 1, most }),
+            Ok(value) if (1..=most).contains(&value) => Ok(value),
+            _ => Err(ConfigError::Shape(format!("{key} of {found} is not between 1 and {most}"))),
         }
     }
 
@@ -171,10 +163,9 @@ impl Config {
         let layers = read.bounded("block_count", None, MAX_LAYERS)?;
         let hidden = read.bounded("embedding_length", None, MAX_HIDDEN)?;
         let heads = read.bounded("attention.head_count", None, MAX_HEADS)?;
-        let kv_heads = read.bounded("attention.head_count_kv", Some(heads as u64), heads as u64)?;
-        let usual = (hidden / heads) as u64;
-        let head_dim = read.bounded("attention.key_length", Some(usual), MAX_HEAD_DIM)?;
-        let value_dim = read.bounded("attention.value_length", Some(head_dim as u64), MAX_HEAD_DIM)?;
+        let kv_heads = read.bounded("attention.head_count_kv", Some(heads), heads)?;
+        let head_dim = read.bounded("attention.key_length", Some(hidden / heads), MAX_HEAD_DIM)?;
+        let value_dim = read.bounded("attention.value_length", Some(head_dim), MAX_HEAD_DIM)?;
         let feed_forward = read.bounded("feed_forward_length", None, MAX_FEED_FORWARD)?;
         let context = read.bounded("context_length", None, MAX_CONTEXT)?;
         let shape = |holds: bool, what: String| if holds { Ok(()) } else { Err(ConfigError::Shape(what)) };

@@ -313,7 +313,7 @@ fn row_runs(chunks: &[Chunk<'_>]) -> Vec<RowRun> {
 fn wanted_rows(runs: &[RowRun], chunks: &[Chunk<'_>]) -> Vec<usize> {
     let wanted = |(run, chunk): (&RowRun, &Chunk<'_>)| {
         let begin = run.rows.start;
-        chunk.want.rows(chunk.tokens.len()).map(move |row| begin + row)
+        chunk.rows().map(move |row| begin + row)
     };
     runs.iter().zip(chunks).flat_map(wanted).collect()
 }
@@ -353,7 +353,8 @@ impl Model {
                 stream, blocks, floats, qkv, added, middle, queries, attended, scores, turns, ..
             } = &mut *scratch;
             if number == 0 {
-                let next = (ActBuffers { blocks, floats }, &layer.qkv, layer.attention_norm.as_slice());
+                let next =
+                    (ActBuffers { blocks, floats }, &layer.qkv, layer.vectors.attention_norm.as_slice());
                 let stream = (&mut stream[..rows * hidden], hidden);
                 add_and_norm(&mut context, rows, stream, None, Some(next), config.epsilon);
             }
@@ -379,18 +380,18 @@ impl Model {
             let stream = &mut stream[..rows * hidden];
             quantise_rows(&mut context, rows, &source, ActBuffers { blocks, floats }, &layer.output);
             product(&layer.output, rows).run(&mut context, Acts { blocks, floats }, added);
-            let next = (ActBuffers { blocks, floats }, &layer.gate_up, layer.feed_forward_norm.as_slice());
-            let add = (added.as_slice(), layer.post_attention_norm.as_deref());
+            let next =
+                (ActBuffers { blocks, floats }, &layer.gate_up, layer.vectors.feed_forward_norm.as_slice());
+            let add = (added.as_slice(), layer.vectors.post_attention_norm.as_deref());
             add_and_norm(&mut context, rows, (stream, hidden), Some(add), Some(next), config.epsilon);
             product(&layer.gate_up, rows).run(&mut context, Acts { blocks, floats }, middle);
             let panels = Panels { data: middle, rows, width: layer.gate_up.epilogue.width() };
             quantise_rows(&mut context, rows, &panels, ActBuffers { blocks, floats }, &layer.down);
             product(&layer.down, rows).run(&mut context, Acts { blocks, floats }, added);
-            let next = weights
-                .layers
-                .get(number + 1)
-                .map(|next| (ActBuffers { blocks, floats }, &next.qkv, next.attention_norm.as_slice()));
-            let add = (added.as_slice(), layer.post_feed_forward_norm.as_deref());
+            let next = weights.layers.get(number + 1).map(|next| {
+                (ActBuffers { blocks, floats }, &next.qkv, next.vectors.attention_norm.as_slice())
+            });
+            let add = (added.as_slice(), layer.vectors.post_feed_forward_norm.as_deref());
             add_and_norm(&mut context, rows, (stream, hidden), Some(add), next, config.epsilon);
         }
 

@@ -58,40 +58,9 @@ pub enum GgufError {
     /// The file cannot be opened or mapped.
     #[error("the model file cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// The file does not begin with `GGUF`.
-    #[error("this is not a GGUF file")]
-    Magic,
-    /// An unsupported version: 1 is obsolete, and a big-endian file shows an absurd number.
-    #[error("GGUF version {0} is not read (2 and 3 little-endian are)")]
-    Version(u32),
-    /// The file ends within an announced item.
-    #[error("the file ends within {0}")]
-    Truncated(&'static str),
-    /// A count or a length above its limit or above the rest of the file.
-    #[error("{what} of {found} is above {limit}")]
-    TooMany {
-        /// The counted item.
-        what: &'static str,
-        /// The file's count.
-        found: u64,
-        /// The accepted limit, or the capacity of the rest of the file.
-        limit: u64,
-    },
-    /// A string that is not UTF-8.
-    #[error("{0} is not UTF-8")]
-    Utf8(&'static str),
-    /// A metadata value of unknown type, or an array of arrays.
-    #[error("value type {0} is not read here")]
-    ValueType(u32),
-    /// A boolean other than 0 and 1.
-    #[error("a boolean of {0}")]
-    Boolean(u8),
-    /// Two entries or two tensors of the same name.
-    #[error("{0:?} appears twice")]
-    Duplicate(String),
-    /// An alignment that is not a power of two within the limit.
-    #[error("an alignment of {0} is not accepted")]
-    Alignment(u64),
+    /// The file's contents are not sound.
+    #[error("{0}")]
+    Unsound(String),
     /// A tensor in an encoding that this engine does not read.
     #[error("tensor {name:?} has type {id}, which is not read")]
     TensorType {
@@ -99,22 +68,6 @@ pub enum GgufError {
         name: String,
         /// The type's number in the file.
         id: u32,
-    },
-    /// A tensor of unsound shape.
-    #[error("tensor {name:?} has a shape that is not accepted: {why}")]
-    Shape {
-        /// The tensor.
-        name: String,
-        /// The defect.
-        why: &'static str,
-    },
-    /// A tensor at a forbidden place.
-    #[error("tensor {name:?} lies {why}")]
-    Place {
-        /// The tensor.
-        name: String,
-        /// The place.
-        why: &'static str,
     },
     /// An entry is missing.
     #[error("the file has no {0:?}")]
@@ -127,6 +80,15 @@ pub enum GgufError {
         /// The expected type.
         wanted: &'static str,
     },
+}
+
+fn unsound(what: impl Into<String>) -> GgufError {
+    GgufError::Unsound(what.into())
+}
+
+/// Two entries or two tensors of the same name.
+fn twice(name: &str) -> GgufError {
+    unsound(format!("{name:?} appears twice"))
 }
 
 /// A file's header: its metadata, and the places of its tensors.
@@ -150,7 +112,7 @@ impl Gguf {
         for index in 0..tensor_count {
             let tensor = Tensor::read(&mut cursor)?;
             if names.insert(tensor.name.clone(), index).is_some() {
-                return Err(GgufError::Duplicate(tensor.name));
+                return Err(twice(&tensor.name));
             }
             tensors.push(tensor);
         }
@@ -172,11 +134,11 @@ impl Gguf {
     /// Reads the part before the tensors' descriptions: the metadata, and the number of tensors.
     fn read_entries(cursor: &mut Cursor<'_>) -> Result<(HashMap<String, Value>, usize), GgufError> {
         if cursor.take(4, "its magic").ok() != Some(b"GGUF".as_slice()) {
-            return Err(GgufError::Magic);
+            return Err(unsound("this is not a GGUF file"));
         }
         let version = cursor.u32("its version")?;
         if !(2..=3).contains(&version) {
-            return Err(GgufError::Version(version));
+            return Err(unsound(format!("GGUF version {version} is not read (2 and 3 little-endian are)")));
         }
         // Minimum sizes in bytes: a name's length, a dimension count, one dimension, type, offset; a key's
         // length, type, value.
@@ -188,7 +150,7 @@ impl Gguf {
             let key = cursor.string("a key", MAX_NAME_BYTES)?.to_owned();
             let value = Value::read(cursor)?;
             if entries.insert(key.clone(), value).is_some() {
-                return Err(GgufError::Duplicate(key));
+                return Err(twice(&key));
             }
         }
         Ok((entries, tensor_count))
@@ -196,19 +158,13 @@ impl Gguf {
 
     /// Turns the tensors' offsets into places in the file, and checks them.
     fn place(&mut self, header_end: u64, file_bytes: u64) -> Result<(), GgufError> {
-        let alignment = match self.entries.get("general.alignment") {
-            None => DEFAULT_ALIGNMENT,
-            Some(value) => value.as_u64().ok_or_else(|| GgufError::Kind {
-                key: "general.alignment".to_owned(),
-                wanted: "a whole number",
-            })?,
-        };
+        let alignment = self.optional_u64("general.alignment")?.unwrap_or(DEFAULT_ALIGNMENT);
         if !alignment.is_power_of_two() || !(8..=MAX_ALIGNMENT).contains(&alignment) {
-            return Err(GgufError::Alignment(alignment));
+            return Err(unsound(format!("an alignment of {alignment} is not accepted")));
         }
         let data_start = header_end.next_multiple_of(alignment);
         for tensor in &mut self.tensors {
-            let refuse = |why| Err(GgufError::Place { name: tensor.name.clone(), why });
+            let refuse = |why| Err(unsound(format!("tensor {:?} lies {why}", tensor.name)));
             if !tensor.offset.is_multiple_of(alignment) {
                 return refuse("off its alignment");
             }
@@ -226,7 +182,7 @@ impl Gguf {
             if let [first, second] = pair
                 && first.offset + first.bytes > second.offset
             {
-                return Err(GgufError::Place { name: second.name.clone(), why: "over another one" });
+                return Err(unsound(format!("tensor {:?} lies over another one", second.name)));
             }
         }
         Ok(())

@@ -40,7 +40,7 @@ pub use template::{ChatTemplate, Segment};
 pub use text::{Piece, PushOutcome, StreamText};
 pub use tokenizer::Tokenizer;
 
-use crate::gguf::{Gguf, GgufError, GgufFile, Value};
+use crate::gguf::{Gguf, GgufError, GgufFile};
 
 /// The template for a model without one, which was not trained to chat. Each turn is a line that begins with
 /// its role; the last line begins the answer.
@@ -57,64 +57,12 @@ const PLAIN_STOPS: [&str; 1] = ["\nUser:"];
 /// Why a file, a conversation, a schema or a step is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LanguageError {
-    /// The file cannot be read.
+    /// The file's metadata are not sound.
     #[error("{0}")]
     File(String),
     /// An entry is missing.
     #[error("the file has no {0:?}")]
     Missing(&'static str),
-    /// An entry of the wrong type.
-    #[error("{key:?} is not {wanted}")]
-    Kind {
-        /// The entry.
-        key: &'static str,
-        /// The expected type.
-        wanted: &'static str,
-    },
-    /// Too many items.
-    #[error("{found} {what} are more than {limit}")]
-    TooMany {
-        /// The counted items.
-        what: &'static str,
-        /// Their number.
-        found: usize,
-        /// The accepted limit.
-        limit: usize,
-    },
-    /// A list whose length does not match the vocabulary.
-    #[error("{key:?} has {found} elements, the vocabulary {wanted}")]
-    Lengths {
-        /// The list.
-        key: &'static str,
-        /// Its length.
-        found: usize,
-        /// The vocabulary's length.
-        wanted: usize,
-    },
-    /// An unsound token.
-    #[error("token {index} {why}")]
-    Token {
-        /// Its place in the vocabulary.
-        index: usize,
-        /// The defect.
-        why: &'static str,
-    },
-    /// An unsound merge.
-    #[error("merge {index} {why}")]
-    Merge {
-        /// Its place in the list.
-        index: usize,
-        /// The defect.
-        why: &'static str,
-    },
-    /// An entry that names a missing token.
-    #[error("{key:?} is {id}, which is no token")]
-    NoSuchToken {
-        /// The entry.
-        key: &'static str,
-        /// Its value.
-        id: u64,
-    },
     /// An unsupported tokenizer.
     #[error("tokenizer {model:?} with {pre:?} is not known")]
     Unknown {
@@ -174,12 +122,7 @@ impl Language {
     /// [`LanguageError`] names a defect of the file or an unsupported feature.
     pub fn load(header: &Gguf, bytes: &[u8], date: Date) -> Result<Self, LanguageError> {
         let tokenizer = Tokenizer::load(header, bytes)?;
-        const KEY: &str = "tokenizer.chat_template";
-        let source = match header.get(KEY) {
-            None => None,
-            Some(Value::String(source)) => Some(source.as_str()),
-            Some(_) => return Err(LanguageError::Kind { key: KEY, wanted: "a string" }),
-        };
+        let source = header.optional_str("tokenizer.chat_template")?;
         let template = source.unwrap_or(PLAIN_TEMPLATE);
         let template = ChatTemplate::new(template, tokenizer.begin_text(), tokenizer.end_text(), date)?;
         Ok(Self { tokenizer, template, plain: source.is_none(), grammars: OnceLock::new() })

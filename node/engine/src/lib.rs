@@ -3,11 +3,11 @@
 //!
 //! ```no_run
 //! use std::path::Path;
-//! use baton_engine::{Chunk, Model, Options, Want};
+//! use baton_engine::{Chunk, Model, Options};
 //!
 //! let mut model = Model::load(Path::new("model.gguf"), &Options::default())?;
 //! let mut sequence = model.sequence();
-//! let chunk = Chunk { sequence: &mut sequence, tokens: &[1, 2, 3], want: Want::Last };
+//! let chunk = Chunk { sequence: &mut sequence, tokens: &[1, 2, 3], logits: 1 };
 //! let logits = model.step(&mut [chunk])?;
 //! assert_eq!(logits.rows().len(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -44,5 +44,5 @@ pub const ENGINE_REVISION: u32 = 1;
 
 pub use kv::Sequence;
 pub use language::{Language, LanguageError};
-pub use model::{Chunk, Logits, Model, Options, StepError, Want};
+pub use model::{Chunk, Logits, Model, Options, StepError};
 pub use weights::LoadError;

@@ -7,7 +7,7 @@ use crate::{
     forward::Scratch,
     gguf::GgufFile,
     kernels::Isa,
-    kv::{KvPool, KvShape, OutOfBudget, Sequence},
+    kv::{KvPool, KvShape, Sequence},
     threads::Threads,
     weights::{LoadError, PendingWeights, Weights},
 };
@@ -41,76 +41,28 @@ impl Default for Options {
     }
 }
 
-/// The tokens of a chunk for which logits are wanted. A token's logits predict the token after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
-    /// None: the chunk only extends the sequence.
-    Nothing,
-    /// The last.
-    Last,
-    /// All from this one on, counted from the chunk's first.
-    From(usize),
-    /// All of them.
-    All,
-}
-
-impl Want {
-    /// The wanted rows, from a chunk of `tokens` tokens.
-    pub(crate) fn rows(self, tokens: usize) -> Range<usize> {
-        match self {
-            Self::Nothing => 0..0,
-            Self::Last => tokens.saturating_sub(1)..tokens,
-            Self::From(first) => first.min(tokens)..tokens,
-            Self::All => 0..tokens,
-        }
-    }
-}
-
 /// Tokens to append to a sequence.
 pub struct Chunk<'a> {
     /// The sequence.
     pub sequence: &'a mut Sequence,
     /// At least one token.
     pub tokens: &'a [u32],
-    /// The wanted logits.
-    pub want: Want,
+    /// Of how many tokens at the chunk's end the logits are wanted; more than it has are all. A token's logits
+    /// predict the token after it.
+    pub logits: usize,
+}
+
+impl Chunk<'_> {
+    /// The places in the chunk whose logits are wanted.
+    pub(crate) fn rows(&self) -> Range<usize> {
+        self.tokens.len().saturating_sub(self.logits)..self.tokens.len()
+    }
 }
 
 /// Why a step was refused. It has then changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StepError {
-    /// A chunk without tokens.
-    #[error("a chunk without tokens")]
-    Empty,
-    /// More rows than [`MAX_STEP_ROWS`].
-    #[error("a step of {0} tokens is above {MAX_STEP_ROWS}")]
-    TooManyRows(usize),
-    /// Logits of more rows than [`MAX_LOGIT_ROWS`].
-    #[error("logits of {0} tokens are above {MAX_LOGIT_ROWS}")]
-    TooManyLogits(usize),
-    /// A token that is not in the vocabulary.
-    #[error("token {token} is not below {vocabulary}")]
-    Token {
-        /// The token.
-        token: u32,
-        /// The vocabulary's size.
-        vocabulary: usize,
-    },
-    /// The sequence would be longer than the model's context.
-    #[error("a sequence of {length} tokens is above the model's context of {context}")]
-    Context {
-        /// The resulting length.
-        length: usize,
-        /// The model's context.
-        context: usize,
-    },
-    /// The sequence belongs to another model.
-    #[error("the sequence belongs to another model")]
-    ForeignSequence,
-    /// No room for keys and values.
-    #[error(transparent)]
-    OutOfBudget(#[from] OutOfBudget),
-}
+#[error("{0}")]
+pub struct StepError(String);
 
 /// Logits of the requested rows, in the order of the chunks.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -223,7 +175,7 @@ impl Model {
             let chunk = &mut chunks[index];
             if let Err(error) = chunk.sequence.reserve(chunk.tokens.len()) {
                 chunks[..index].iter_mut().for_each(|chunk| chunk.sequence.release());
-                return Err(error.into());
+                return Err(StepError(error));
             }
         }
         let logits = self.forward(chunks);
@@ -232,28 +184,26 @@ impl Model {
     }
 
     fn check(&self, chunks: &[Chunk<'_>]) -> Result<(), StepError> {
-        let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-        if rows > MAX_STEP_ROWS {
-            return Err(StepError::TooManyRows(rows));
-        }
-        let logits = chunks.iter().map(|chunk| chunk.want.rows(chunk.tokens.len()).len()).sum();
-        if logits > MAX_LOGIT_ROWS {
-            return Err(StepError::TooManyLogits(logits));
-        }
-        for chunk in chunks {
-            if chunk.tokens.is_empty() {
-                return Err(StepError::Empty);
-            }
-            if !Arc::ptr_eq(chunk.sequence.pool(), &self.kv) {
-                return Err(StepError::ForeignSequence);
-            }
-            let length = chunk.sequence.len() + chunk.tokens.len();
-            if length > self.config.context {
-                return Err(StepError::Context { length, context: self.config.context });
-            }
-            let vocabulary = self.weights.vocabulary;
-            if let Some(token) = chunk.tokens.iter().find(|token| **token as usize >= vocabulary) {
-                return Err(StepError::Token { token: *token, vocabulary });
+        let (vocabulary, context) = (self.weights.vocabulary, self.config.context);
+        let check = |holds: bool, text: &dyn Fn() -> String| {
+            if holds { Ok(()) } else { Err(StepError(text())) }
+        };
+        let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        check(rows <= MAX_STEP_ROWS, &|| format!("a step of {rows} tokens is above {MAX_STEP_ROWS}"))?;
+        let logits: usize = chunks.iter().map(|chunk| chunk.rows().len()).sum();
+        check(logits <= MAX_LOGIT_ROWS, &|| format!("logits of {logits} tokens are above {MAX_LOGIT_ROWS}"))?;
+        for Chunk { sequence, tokens, .. } in chunks {
+            check(!tokens.is_empty(), &|| "a chunk without tokens".to_owned())?;
+            check(Arc::ptr_eq(sequence.pool(), &self.kv), &|| {
+                "the sequence belongs to another model".to_owned()
+            })?;
+            let length = sequence.len() + tokens.len();
+            check(length <= context, &|| {
+                format!("a sequence of {length} tokens is above the model's context of {context}")
+            })?;
+            let foreign = tokens.iter().find(|token| **token as usize >= vocabulary);
+            if let Some(token) = foreign {
+                return Err(StepError(format!("token {token} is not below {vocabulary}")));
             }
         }
         Ok(())

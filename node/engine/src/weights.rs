@@ -43,23 +43,9 @@ pub enum LoadError {
     /// The engine does not support the model.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A tensor is missing.
-    #[error("the file has no tensor {0:?}")]
-    MissingTensor(String),
-    /// A tensor's shape differs from the model's.
-    #[error("tensor {name:?} is {rows} x {columns} where {wanted_rows} x {wanted_columns} is needed")]
-    Shape {
-        /// The tensor.
-        name: String,
-        /// Its rows.
-        rows: usize,
-        /// Its columns.
-        columns: usize,
-        /// The model's rows.
-        wanted_rows: usize,
-        /// The model's columns.
-        wanted_columns: usize,
-    },
+    /// A tensor is missing, or its shape differs from the model's.
+    #[error("{0}")]
+    Tensor(String),
     /// A tensor that is unknown in the model's family: it would change the model's answers.
     #[error("tensor {0:?} is not known in a model of this family")]
     UnknownTensor(String),
@@ -69,6 +55,10 @@ pub enum LoadError {
     /// The system refused the threads.
     #[error("no threads to compute with: {0}")]
     Threads(std::io::Error),
+}
+
+fn missing(name: &str) -> LoadError {
+    LoadError::Tensor(format!("the file has no tensor {name:?}"))
 }
 
 /// A thread's own panels.
@@ -163,25 +153,31 @@ impl Linear {
 
 /// One layer.
 pub struct Layer {
-    /// The norm before attention.
-    pub attention_norm: Vec<f32>,
+    /// Its vectors.
+    pub vectors: LayerVectors,
     /// Queries, keys and values.
     pub qkv: Linear,
-    /// Biases of each, empty if there are none.
-    pub qkv_bias: [Vec<f32>; 3],
-    /// Norms of each head of queries and of keys.
-    pub head_norms: Option<[Vec<f32>; 2]>,
     /// The matrix after attention.
     pub output: Linear,
-    /// The norm of attention's result, before the addition.
-    pub post_attention_norm: Option<Vec<f32>>,
-    /// The norm before the feed-forward layer.
-    pub feed_forward_norm: Vec<f32>,
     /// The first two matrices of the feed-forward layer.
     pub gate_up: Linear,
     /// Its last matrix.
     pub down: Linear,
-    /// The norm of its result, before the addition.
+}
+
+/// A layer's vectors.
+pub struct LayerVectors {
+    /// The norm before attention.
+    pub attention_norm: Vec<f32>,
+    /// Biases of queries, keys and values, empty if there are none.
+    pub qkv_bias: [Vec<f32>; 3],
+    /// Norms of each head of queries and of keys.
+    pub head_norms: Option<[Vec<f32>; 2]>,
+    /// The norm of attention's result, before the addition.
+    pub post_attention_norm: Option<Vec<f32>>,
+    /// The norm before the feed-forward layer.
+    pub feed_forward_norm: Vec<f32>,
+    /// The norm of the feed-forward layer's result, before the addition.
     pub post_feed_forward_norm: Option<Vec<f32>>,
 }
 
@@ -214,13 +210,10 @@ impl<'a> Finder<'a> {
     ) -> Result<Option<(&'a Tensor, &'a [u8])>, LoadError> {
         let Some(tensor) = self.file.header().tensor(name) else { return Ok(None) };
         if (tensor.rows, tensor.columns) != (rows, columns) {
-            return Err(LoadError::Shape {
-                name: name.to_owned(),
-                rows: tensor.rows,
-                columns: tensor.columns,
-                wanted_rows: rows,
-                wanted_columns: columns,
-            });
+            return Err(LoadError::Tensor(format!(
+                "tensor {name:?} is {} x {} where {rows} x {columns} is needed",
+                tensor.rows, tensor.columns
+            )));
         }
         self.used.insert(name.to_owned());
         Ok(Some((tensor, self.file.data(tensor))))
@@ -228,7 +221,7 @@ impl<'a> Finder<'a> {
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Pending<'a>, LoadError> {
         let found = self.optional(name, rows, columns)?;
-        let (tensor, bytes) = found.ok_or_else(|| LoadError::MissingTensor(name.to_owned()))?;
+        let (tensor, bytes) = found.ok_or_else(|| missing(name))?;
         Ok(Pending { tensor, bytes })
     }
 
@@ -244,7 +237,7 @@ impl<'a> Finder<'a> {
     }
 
     fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>, LoadError> {
-        self.optional_vector(name, length)?.ok_or_else(|| LoadError::MissingTensor(name.to_owned()))
+        self.optional_vector(name, length)?.ok_or_else(|| missing(name))
     }
 }
 
@@ -378,15 +371,6 @@ struct PendingLayer<'a> {
     down: Pending<'a>,
 }
 
-struct LayerVectors {
-    attention_norm: Vec<f32>,
-    qkv_bias: [Vec<f32>; 3],
-    head_norms: Option<[Vec<f32>; 2]>,
-    post_attention_norm: Option<Vec<f32>>,
-    feed_forward_norm: Vec<f32>,
-    post_feed_forward_norm: Option<Vec<f32>>,
-}
-
 impl<'a> PendingLayer<'a> {
     fn find(find: &mut Finder<'a>, config: &Config, layer: usize) -> Result<Self, LoadError> {
         let name = |rest: &str| format!("blk.{layer}.{rest}");
@@ -400,11 +384,7 @@ impl<'a> PendingLayer<'a> {
         let head_norms = match (query_norm, key_norm) {
             (Some(query), Some(key)) => Some([query, key]),
             (None, None) => None,
-            _ => {
-                return Err(LoadError::MissingTensor(name(
-                    "attn_q_norm.weight and attn_k_norm.weight, both",
-                )));
-            }
+            _ => return Err(missing(&name("attn_q_norm.weight and attn_k_norm.weight, both"))),
         };
         let vectors = LayerVectors {
             attention_norm: find.vector(&name("attn_norm.weight"), hidden)?,
@@ -444,18 +424,12 @@ impl<'a> PendingLayer<'a> {
             Activation::Silu => Epilogue::Silu,
             Activation::Gelu => Epilogue::Gelu,
         };
-        let vectors = self.vectors;
         Layer {
-            attention_norm: vectors.attention_norm,
+            vectors: self.vectors,
             qkv: Linear::joined(vec![query, key, value]),
-            qkv_bias: vectors.qkv_bias,
-            head_norms: vectors.head_norms,
             output: Linear::joined(vec![output]),
-            post_attention_norm: vectors.post_attention_norm,
-            feed_forward_norm: vectors.feed_forward_norm,
             gate_up: Linear::paired(gate, up, epilogue),
             down: Linear::joined(vec![down]),
-            post_feed_forward_norm: vectors.post_feed_forward_norm,
         }
     }
 }
@@ -479,16 +453,10 @@ impl<'a> PendingWeights<'a> {
         let mut find = Finder { file, used: HashSet::new() };
         let embedding_name = "token_embd.weight";
         let rows = |name: &str| file.header().tensor(name).map(|tensor| tensor.rows);
-        let vocabulary =
-            rows(embedding_name).ok_or_else(|| LoadError::MissingTensor(embedding_name.to_owned()))?;
+        let vocabulary = rows(embedding_name).ok_or_else(|| missing(embedding_name))?;
         if vocabulary > MAX_VOCABULARY {
-            return Err(ConfigError::Bounds {
-                key: "vocabulary".to_owned(),
-                found: vocabulary as u64,
-                least: 1,
-                most: MAX_VOCABULARY as u64,
-            }
-            .into());
+            let reason = format!("vocabulary of {vocabulary} is not between 1 and {MAX_VOCABULARY}");
+            return Err(ConfigError::Shape(reason).into());
         }
         let embedding = find.matrix(embedding_name, vocabulary, config.hidden)?;
         let head = find
@@ -535,7 +503,7 @@ impl Weights {
                 Some(layer.finish(matrices.try_into().ok()?, config))
             })
             .collect();
-        let head = tiles.next().ok_or_else(|| LoadError::MissingTensor("output.weight".to_owned()))?;
+        let head = tiles.next().ok_or_else(|| missing("output.weight"))?;
         let embedding = tiles.next();
         Ok(Self { embedding, head: Linear::joined(vec![head]), output_norm, layers, vocabulary })
     }

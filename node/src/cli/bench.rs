@@ -193,7 +193,7 @@ fn open(path: &Path, plan: &Plan) -> Result<(GgufFile, usize), Failure> {
 
 fn bench_failure(error: BenchError, path: &Path) -> Failure {
     let exit = match error {
-        BenchError::Range { .. } => Exit::Usage,
+        BenchError::Range(_) => Exit::Usage,
         BenchError::Step(_) => Exit::Failure,
         BenchError::Load(error) => {
             let context = format!("{} cannot be measured", path.display());

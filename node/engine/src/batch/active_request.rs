@@ -4,12 +4,8 @@ use std::time::Instant;
 
 use zeroize::Zeroizing;
 
-use super::{
-    draft::Drafter,
-    generation::Generation,
-    request::{Finish, SessionKey},
-};
-use crate::{Chunk, Sequence, Want};
+use super::{draft::Drafter, generation::Generation, request::Finish};
+use crate::{Chunk, Sequence};
 
 /// A request's part in a step.
 pub(super) enum Work {
@@ -24,7 +20,6 @@ pub(super) enum Work {
 /// A request with its sequence and its reserved blocks.
 pub(super) struct ActiveRequest {
     pub generation: Generation,
-    pub session: Option<SessionKey>,
     pub sequence: Sequence,
     /// Blocks reserved for the request, including those that it holds.
     pub blocks: usize,
@@ -67,16 +62,16 @@ impl ActiveRequest {
 
     /// The chunk of the step for this work.
     pub(super) fn chunk<'a>(&'a mut self, work: &'a Work) -> Option<Chunk<'a>> {
-        let (tokens, want) = match work {
+        let (tokens, logits) = match work {
             Work::Idle => return None,
             Work::Prefill(count) => {
                 let from = self.sequence.len();
-                let want = Want::From(self.generation.first_row().saturating_sub(from));
-                (&self.generation.tokens[from..from + count], want)
+                let end = from + count;
+                (&self.generation.tokens[from..end], end.saturating_sub(self.generation.first_row()))
             }
-            Work::Decode(tokens) => (tokens.as_slice(), Want::All),
+            Work::Decode(tokens) => (tokens.as_slice(), usize::MAX),
         };
-        Some(Chunk { sequence: &mut self.sequence, tokens, want })
+        Some(Chunk { sequence: &mut self.sequence, tokens, logits })
     }
 
     /// Shows the chooser the scored tokens after a chunk of the prompt, and lets it choose after the last one.

@@ -1,4 +1,4 @@
-//! An answer in progress, for every kind of model: its tokens so far, its chooser, and its limits.
+//! A request and its answer, for every kind of model: its tokens so far, its chooser, and its limits.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,13 @@ use zeroize::Zeroizing;
 
 use super::{
     answer::{Answer, guarded},
-    request::{BatchError, Choice, Chooser, Finish},
+    request::{BatchError, Choice, Chooser, Finish, Request, SessionKey},
 };
 
 pub(super) struct Generation {
     /// Its number, in the order of arrival.
     pub number: u64,
+    pub session: Option<SessionKey>,
     /// The prompt and the answer so far.
     pub tokens: Zeroizing<Vec<u32>>,
     /// How many of them belong to the prompt.
@@ -28,6 +29,24 @@ pub(super) struct Generation {
 }
 
 impl Generation {
+    pub(super) fn new(number: u64, request: Request) -> Self {
+        let Request { session, prompt: tokens, scored, max_tokens, chooser, sink } = request;
+        let (prompt, answer) = (tokens.len(), Answer::new(sink));
+        let limit = prompt + max_tokens;
+        Self { number, session, tokens, prompt, scored, limit, chooser, answer, room: 0, paused_since: None }
+    }
+
+    /// Admits the request, with `cached` tokens of its prompt computed already. Returns how it ended, if it did.
+    pub(super) fn begin(&mut self, cached: usize, stall: Duration, now: Instant) -> Option<Finish> {
+        // Growing later would leave copies of the text in memory.
+        let mut tokens = Zeroizing::new(Vec::with_capacity(self.limit));
+        tokens.extend_from_slice(&self.tokens);
+        self.tokens = tokens;
+        self.paused_since = None;
+        let started = self.answer.started(self.prompt, cached, now);
+        started.err().map(Finish::Failed).or_else(|| self.look(stall, now))
+    }
+
     pub(super) fn is_prefilling(&self) -> bool {
         self.tokens.len() == self.prompt
     }
@@ -45,7 +64,7 @@ impl Generation {
         guarded(|| self.chooser.score(before, next, logits)).err().map(Finish::Failed)
     }
 
-    /// Asks the sink for room. Returns how the request must end now, if it must.
+    /// Asks the sink for room, which it must have again after `stall`. Returns how the request must end now, if it must.
     pub(super) fn look(&mut self, stall: Duration, now: Instant) -> Option<Finish> {
         match self.answer.room() {
             Err(error) => return Some(Finish::Failed(error)),
@@ -82,4 +101,11 @@ impl Generation {
         }
         (self.tokens.len() == self.limit).then_some(Finish::Length)
     }
+}
+
+/// Ends an answer that is over. Returns true while it is not over.
+pub(super) fn end_if(finish: Option<Finish>, answer: &mut Answer) -> bool {
+    let Some(finish) = finish else { return true };
+    answer.finish(finish);
+    false
 }

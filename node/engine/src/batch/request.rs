@@ -49,29 +49,6 @@ pub trait Chooser: Send {
     }
 }
 
-/// Always chooses the token with the largest logit, the first of equals.
-#[derive(Debug, Clone, Default)]
-pub struct Greedy {
-    /// Tokens that end an answer.
-    pub ends: Vec<u32>,
-}
-
-impl Chooser for Greedy {
-    fn choose(&mut self, _tokens: &[u32], logits: &[f32]) -> Choice {
-        let mut best: Option<(u32, f32)> = None;
-        for (token, logit) in (0..).zip(logits) {
-            if best.is_none_or(|(_, largest)| *logit > largest) && !logit.is_nan() {
-                best = Some((token, *logit));
-            }
-        }
-        match best {
-            Some((token, _)) if self.ends.contains(&token) => Choice::End,
-            Some((token, _)) => Choice::Token(token),
-            None => Choice::Nothing,
-        }
-    }
-}
-
 /// Receives an answer. Called on the scheduler's thread, so it must never wait. A panic ends this request and
 /// no other.
 pub trait Sink: Send {

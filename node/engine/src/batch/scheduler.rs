@@ -1,6 +1,9 @@
 //! The rows of each step, and the admission of requests.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use zeroize::Zeroize as _;
 
@@ -10,12 +13,12 @@ use super::{
     answer::guarded,
     batcher::Steps,
     draft::Drafter,
+    generation::{Generation, end_if},
     prefix::PrefixCache,
-    queued_request::{QueuedRequest, end_if, fail},
     request::{BatchError, Finish, Request},
     solo::Solo,
 };
-use crate::{Chunk, Model, Sequence, StepError, kv::KV_BLOCK, model::Logits};
+use crate::{Chunk, Model, Sequence, kv::KV_BLOCK, model::Logits};
 
 /// Guesses fill a step up to this many decode rows. Up to this number, products read the weights' tiles
 /// directly, which costs least per row. With this many generating sequences, guesses gain nothing.
@@ -134,7 +137,7 @@ pub struct Scheduler {
     model: Model,
     options: BatchOptions,
     bounds: Bounds,
-    waiting: VecDeque<QueuedRequest>,
+    waiting: VecDeque<Generation>,
     running: Vec<ActiveRequest>,
     cache: PrefixCache,
     next_number: u64,
@@ -166,7 +169,7 @@ impl Scheduler {
         self.running.retain_mut(|ActiveRequest { generation: one, .. }| {
             end_if(one.look(stall, now), &mut one.answer)
         });
-        self.waiting.retain_mut(|one| end_if(one.look(), &mut one.answer));
+        self.waiting.retain_mut(|one| end_if(one.look(Duration::MAX, now), &mut one.answer));
     }
 
     /// Admits requests in order, as long as there are free slots and all blocks that each may need.
@@ -176,28 +179,18 @@ impl Scheduler {
         {
             let session = first.session.as_ref();
             // The logits of kept blocks are not kept, so scored tokens are computed again.
-            let unscored = &first.prompt[..first.prompt.len() - first.scored];
+            let unscored = &first.tokens[..first.prompt - first.scored];
             let found = session.map_or_else(Vec::new, |session| self.cache.find(session, unscored, now));
-            let limit = first.prompt.len() + first.max_tokens;
-            let blocks = Bounds::blocks(limit);
+            let blocks = Bounds::blocks(first.limit);
             if !self.make_room(blocks - found.len()) {
                 return;
             }
-            let Some(mut waiting) = self.waiting.pop_front() else { return };
-            let session = waiting.session.take();
+            let Some(mut generation) = self.waiting.pop_front() else { return };
             let sequence = Sequence::from_blocks(self.model.kv(), found);
-            let Some(mut generation) = waiting.begin(sequence.len(), now) else { continue };
-            let finish = generation.look(self.options.stall, now);
+            let finish = generation.begin(sequence.len(), self.options.stall, now);
             if end_if(finish, &mut generation.answer) {
                 let draft = Drafter::default();
-                self.running.push(ActiveRequest {
-                    generation,
-                    session,
-                    sequence,
-                    blocks,
-                    draft,
-                    passed_over: 0,
-                });
+                self.running.push(ActiveRequest { generation, sequence, blocks, draft, passed_over: 0 });
             }
         }
     }
@@ -258,7 +251,7 @@ impl Scheduler {
         let Self { model, running, .. } = self;
         let mut chunks: Vec<Chunk<'_>> =
             running.iter_mut().zip(works).filter_map(|(one, work)| one.chunk(work)).collect();
-        guarded(|| model.step(&mut chunks).map_err(|error: StepError| error.into()))?
+        guarded(|| model.step(&mut chunks).map_err(BatchError::from))?
     }
 
     /// Lets each request choose from its rows, and ends those that are over.
@@ -271,7 +264,7 @@ impl Scheduler {
             let finish = one.take(work, &mut rows, clock);
             let is_read = matches!(work, Work::Prefill(_)) && one.remaining() == 0;
             let is_whole = matches!(finish, Some(Finish::End | Finish::Length));
-            if let Some(session) = one.session.as_ref()
+            if let Some(session) = one.generation.session.as_ref()
                 && (is_read && finish.is_none() || is_whole)
             {
                 let seen = &one.generation.tokens[..one.sequence.len()];
@@ -292,7 +285,7 @@ impl Steps for Scheduler {
         if self.waiting.len() + self.running.len() >= self.options.queue + self.options.slots {
             return Err((Box::new(request), BatchError::Busy { limit: self.options.queue }));
         }
-        self.waiting.push_back(QueuedRequest::new(self.next_number, request));
+        self.waiting.push_back(Generation::new(self.next_number, request));
         self.next_number += 1;
         Ok(())
     }
@@ -301,7 +294,7 @@ impl Steps for Scheduler {
         for mut one in self.running.drain(..) {
             one.generation.answer.finish(Finish::Failed(error.clone()));
         }
-        self.waiting.drain(..).for_each(|one| fail(one, error));
+        self.waiting.drain(..).for_each(|mut one| one.answer.finish(Finish::Failed(error.clone())));
     }
 
     fn load(&self) -> Load {

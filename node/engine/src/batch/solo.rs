@@ -3,7 +3,10 @@
 //! For models of other libraries. Requests share nothing, and nothing is kept for later requests. The model
 //! defines whether results are the same elsewhere.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use zeroize::Zeroizing;
 
@@ -11,8 +14,7 @@ use super::{
     BatchOptions,
     answer::guarded,
     batcher::Steps,
-    generation::Generation,
-    queued_request::{QueuedRequest, end_if, fail},
+    generation::{Generation, end_if},
     request::{BatchError, Finish, Request},
     scheduler::{Bounds, Load, StepOutcome, StepRows},
 };
@@ -55,7 +57,7 @@ pub(super) struct SoloScheduler {
     model: Box<dyn Solo>,
     options: BatchOptions,
     bounds: Bounds,
-    waiting: VecDeque<QueuedRequest>,
+    waiting: VecDeque<Generation>,
     running: Option<SoloRequest>,
 }
 
@@ -78,7 +80,7 @@ impl SoloScheduler {
         {
             self.drop_running();
         }
-        self.waiting.retain_mut(|one| end_if(one.look(), &mut one.answer));
+        self.waiting.retain_mut(|one| end_if(one.look(Duration::MAX, now), &mut one.answer));
     }
 
     /// Drops the running request, and the model's state of it.
@@ -90,10 +92,9 @@ impl SoloScheduler {
 
     fn admit(&mut self, now: Instant) {
         while self.running.is_none()
-            && let Some(first) = self.waiting.pop_front()
+            && let Some(mut generation) = self.waiting.pop_front()
         {
-            let Some(mut generation) = first.begin(0, now) else { continue };
-            let finish = generation.look(self.options.stall, now);
+            let finish = generation.begin(0, self.options.stall, now);
             if end_if(finish, &mut generation.answer) {
                 self.running = Some(SoloRequest { generation, computed: 0 });
             }
@@ -144,15 +145,16 @@ impl Steps for SoloScheduler {
             return Err((Box::new(request), error));
         }
         // The queue has their order.
-        self.waiting.push_back(QueuedRequest::new(0, request));
+        self.waiting.push_back(Generation::new(0, request));
         Ok(())
     }
 
     fn fail_all(&mut self, error: &BatchError) {
+        let finish = || Finish::Failed(error.clone());
         if let Some(SoloRequest { mut generation, .. }) = self.running.take() {
-            generation.answer.finish(Finish::Failed(error.clone()));
+            generation.answer.finish(finish());
         }
-        self.waiting.drain(..).for_each(|one| fail(one, error));
+        self.waiting.drain(..).for_each(|mut one| one.answer.finish(finish()));
     }
 
     fn load(&self) -> Load {

@@ -5,7 +5,7 @@
 //! file.
 
 use crate::{
-    config::{MAX_FEED_FORWARD, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS},
+    config::{MAX_FEED_FORWARD, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Reader},
     gguf::{DType, Gguf, Tensor, Value},
 };
 
@@ -14,9 +14,9 @@ use crate::candle::OpenError;
 /// Maximum number of tokens of a sequence: the size of candle's tables for Llama and Phi 2.
 pub const MAX_CONTEXT: usize = 4_096;
 /// Maximum number of experts of a layer; open models have up to 512.
-pub const MAX_EXPERTS: u64 = 1_024;
+pub const MAX_EXPERTS: usize = 1_024;
 /// Maximum number of positions that a short convolution looks back; LFM2 has 3.
-pub const MAX_CONVOLUTION: u64 = 16;
+pub const MAX_CONVOLUTION: usize = 16;
 
 /// An architecture, named by its module in candle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +35,8 @@ impl CandleFamily {
     #[must_use]
     pub fn of(header: &Gguf) -> Option<Self> {
         let Some(Value::String(name)) = header.get("general.architecture") else { return None };
-        Some(match name.as_str() {
-            "llama" => Self::Llama,
-            "phi2" => Self::Phi2,
-            "phi3" => Self::Phi3,
-            "glm4" => Self::Glm4,
-            "lfm2" => Self::Lfm2,
-            _ => return None,
-        })
+        let all = [Self::Llama, Self::Phi2, Self::Phi3, Self::Glm4, Self::Lfm2];
+        all.into_iter().find(|family| family.name() == name)
     }
 
     /// The name in files.
@@ -133,43 +127,37 @@ pub struct Shape {
     pub extra_bytes: u64,
 }
 
-/// Reads the metadata of one architecture, whose keys begin with its name.
+/// Reads the metadata of one architecture.
 struct ShapeReader<'a> {
-    header: &'a Gguf,
+    read: Reader<'a>,
     family: CandleFamily,
 }
 
 impl ShapeReader<'_> {
-    fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.family.name())
-    }
-
     fn optional(&self, key: &str) -> Result<Option<u64>, OpenError> {
-        Ok(self.header.optional_u64(&self.key(key))?)
+        Ok(self.read.gguf.optional_u64(&self.read.key(key))?)
     }
 
-    /// A number from 1 to `most`.
-    fn bounded(&self, key: &str, default: Option<u64>, most: u64) -> Result<u64, OpenError> {
-        match self.optional(key)?.or(default) {
-            Some(found) if (1..=most).contains(&found) => Ok(found),
-            Some(found) => {
-                Err(OpenError::Shape(format!("{} of {found} is not between 1 and {most}", self.key(key))))
-            }
-            None => Err(OpenError::Shape(format!("{} is missing", self.key(key)))),
-        }
+    fn bounded(&self, key: &str, default: Option<usize>, most: usize) -> Result<usize, OpenError> {
+        Ok(self.read.bounded(key, default, most)?)
     }
 
     /// Refuses a file whose value differs from candle's assumption.
-    fn require(&self, key: &str, assumed: u64) -> Result<(), OpenError> {
+    fn require(&self, key: &str, assumed: usize) -> Result<(), OpenError> {
         match self.optional(key)? {
-            Some(found) if found != assumed => Err(self.ignored(key)),
+            Some(found) if found != assumed as u64 => Err(self.ignored(key)),
             _ => Ok(()),
         }
     }
 
     fn ignored(&self, key: &str) -> OpenError {
-        OpenError::Ignored(self.key(key))
+        ignored(&self.read.key(key))
     }
+}
+
+/// A part of the file that candle would ignore, which would change the model.
+fn ignored(what: &str) -> OpenError {
+    OpenError(format!("candle takes no notice of {what}"))
 }
 
 impl Shape {
@@ -179,11 +167,12 @@ impl Shape {
     /// [`OpenError`] if the architecture is not supported, the file is not sound, or candle would ignore a
     /// part of it.
     pub fn read(header: &Gguf) -> Result<Self, OpenError> {
-        let family = CandleFamily::of(header).ok_or(OpenError::Family)?;
+        let unknown = || OpenError("the architecture is not among those that candle computes".to_owned());
+        let family = CandleFamily::of(header).ok_or_else(unknown)?;
         if let Some(unread) = header.tensors().iter().find(|tensor| !family.reads(&tensor.name)) {
-            return Err(OpenError::Ignored(format!("the tensor {}", unread.name)));
+            return Err(ignored(&format!("the tensor {}", unread.name)));
         }
-        let read = ShapeReader { header, family };
+        let read = ShapeReader { read: Reader { gguf: header, prefix: family.name() }, family };
         let layers = read.bounded("block_count", None, MAX_LAYERS)?;
         let hidden = read.bounded("embedding_length", None, MAX_HIDDEN)?;
         let heads = read.bounded("attention.head_count", None, MAX_HEADS)?;
@@ -195,7 +184,7 @@ impl Shape {
         read.bounded("feed_forward_length", None, MAX_FEED_FORWARD)?;
         if heads % kv_heads != 0 || hidden % heads != 0 {
             let text = format!("a width of {hidden} with {heads} heads of queries and {kv_heads} of keys");
-            return Err(OpenError::Shape(text));
+            return Err(OpenError(text));
         }
         let head_dim = match family {
             CandleFamily::Glm4 => read.bounded("attention.key_length", None, MAX_HEAD_DIM)?,
@@ -203,23 +192,22 @@ impl Shape {
         };
         read.require("attention.key_length", head_dim)?;
         read.require("attention.value_length", head_dim)?;
-        let mut context = read.bounded("context_length", None, u64::MAX)?.min(MAX_CONTEXT as u64);
+        let mut context = read.bounded("context_length", None, usize::MAX)?.min(MAX_CONTEXT);
         if let Some(window) = read.optional("attention.sliding_window")?.filter(|window| *window > 0) {
             // Within the window, the results are the same.
-            context = context.min(window);
+            context = context.min(usize::try_from(window).unwrap_or(usize::MAX));
         }
         read.rotation(head_dim)?;
         let experts = read.experts()?;
         read.convolution()?;
         let vocabulary = header.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows);
-        let size = |value: u64| usize::try_from(value).map_err(|_| OpenError::Family);
         Ok(Self {
             family,
             vocabulary,
-            hidden: size(hidden)?,
-            context: size(context)?,
-            token_bytes: size(2 * layers * kv_heads * head_dim * 4)?,
-            experts: size(experts)?,
+            hidden,
+            context,
+            token_bytes: 2 * layers * kv_heads * head_dim * 4,
+            experts,
             extra_bytes: extra_bytes(header),
         })
     }
@@ -234,14 +222,14 @@ fn extra_bytes(header: &Gguf) -> u64 {
 
 impl ShapeReader<'_> {
     /// Refuses rotations without a table in candle: scaled angles, other bases, parts of a head.
-    fn rotation(&self, head_dim: u64) -> Result<(), OpenError> {
-        let header = self.header;
-        let kind = header.optional_str(&self.key("rope.scaling.type"))?;
+    fn rotation(&self, head_dim: usize) -> Result<(), OpenError> {
+        let Reader { gguf: header, .. } = self.read;
+        let kind = header.optional_str(&self.read.key("rope.scaling.type"))?;
         if kind.is_some_and(|kind| kind != "none") {
             return Err(self.ignored("rope.scaling.type"));
         }
         if matches!(self.family, CandleFamily::Phi2 | CandleFamily::Phi3)
-            && header.optional_f32(&self.key("rope.freq_base"))?.is_some_and(|base| base != 10_000.0)
+            && header.optional_f32(&self.read.key("rope.freq_base"))?.is_some_and(|base| base != 10_000.0)
         {
             return Err(self.ignored("rope.freq_base"));
         }
@@ -254,9 +242,8 @@ impl ShapeReader<'_> {
         }
     }
 
-    fn experts(&self) -> Result<u64, OpenError> {
-        let experts = self.optional("expert_count")?.unwrap_or(0);
-        if experts == 0 {
+    fn experts(&self) -> Result<usize, OpenError> {
+        if self.optional("expert_count")?.unwrap_or(0) == 0 {
             return Ok(0);
         }
         if self.family != CandleFamily::Llama {

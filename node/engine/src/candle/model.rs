@@ -80,10 +80,11 @@ impl CandleModel {
         let mut shape = Shape::read(file.header())?;
         shape.context = shape.context.min(context).max(1);
         let opened = catch_unwind(AssertUnwindSafe(|| read(file, &shape)));
-        let (weights, device) = opened.map_err(|panic| panicked(panic.as_ref()))?.map_err(refused)?;
+        let (weights, device) =
+            opened.map_err(|panic| panicked(panic.as_ref()))?.map_err(|error| failed(&message(&error)))?;
         let mut model = Self { weights, shape, device };
         let tried = catch_unwind(AssertUnwindSafe(|| model.try_out()));
-        tried.map_err(|panic| panicked(panic.as_ref()))?.map_err(OpenError::Candle)?;
+        tried.map_err(|panic| panicked(panic.as_ref()))?.map_err(|reason| failed(&reason))?;
         Ok(model)
     }
 
@@ -250,11 +251,11 @@ fn complete(content: &mut Content, shape: &Shape) -> candle_core::Result<()> {
 /// The message of a panic in candle's code.
 fn panicked(panic: &(dyn Any + Send)) -> OpenError {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    OpenError::Candle(text.and_then(|text| text.lines().next()).unwrap_or("it failed").to_owned())
+    failed(text.and_then(|text| text.lines().next()).unwrap_or("it failed"))
 }
 
-fn refused(error: candle_core::Error) -> OpenError {
-    OpenError::Candle(message(&error))
+fn failed(reason: &str) -> OpenError {
+    OpenError(format!("candle refuses the model: {reason}"))
 }
 
 /// Candle's message without its backtrace: shapes, types and names.

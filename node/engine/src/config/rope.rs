@@ -31,7 +31,7 @@ impl Rope {
         context: usize,
         pairing: Pairing,
     ) -> Result<Self, ConfigError> {
-        let dims = read.bounded("rope.dimension_count", Some(head_dim as u64), head_dim as u64)?;
+        let dims = read.bounded("rope.dimension_count", Some(head_dim), head_dim)?;
         if !dims.is_multiple_of(2) || (pairing == Pairing::Halves && dims != head_dim) {
             return Err(ConfigError::Unsupported(format!("rotation of {dims} of {head_dim} dimensions")));
         }
@@ -44,11 +44,8 @@ impl Rope {
             "none" => {}
             "linear" => rope.frequencies.iter_mut().for_each(|frequency| *frequency /= factor),
             "yarn" => {
-                let original = read.bounded(
-                    "rope.scaling.original_context_length",
-                    Some(context as u64),
-                    super::MAX_CONTEXT,
-                )?;
+                let original =
+                    read.bounded("rope.scaling.original_context_length", Some(context), super::MAX_CONTEXT)?;
                 let attention = f64::from(read.positive("rope.scaling.attn_factor", Some(1.0))?);
                 rope.stretch(dims, base, factor, original as f64);
                 rope.magnitude = attention * (1.0 + 0.1 * ln(factor));

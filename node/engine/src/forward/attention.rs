@@ -176,7 +176,7 @@ impl Step<'_> {
         let rope = if config.is_local(self.number) { &config.local_rope } else { &config.rope };
         let pairs = rope.frequencies.len();
         let (cosines, sines) = (&turns.cosines[row * pairs..][..pairs], &turns.sines[row * pairs..][..pairs]);
-        for (start, bias) in layer.qkv.starts.iter().zip(&layer.qkv_bias) {
+        for (start, bias) in layer.qkv.starts.iter().zip(&layer.vectors.qkv_bias) {
             for (value, bias) in all[*start..].iter_mut().zip(bias) {
                 *value += bias;
             }
@@ -184,7 +184,7 @@ impl Step<'_> {
         let [_, key_start, value_start] = [0, layer.qkv.starts[1], layer.qkv.starts[2]];
         let (queries, rest) = all.split_at_mut(key_start);
         let (keys, values) = rest.split_at_mut(value_start - key_start);
-        let norms = layer.head_norms.as_ref();
+        let norms = layer.vectors.head_norms.as_ref();
         let prepare = |head: &mut [f32], norm: Option<&Vec<f32>>, factor| {
             let norm = norm.map(|weight| (weight.as_slice(), config.epsilon));
             isa.run(PrepareHead { head, norm, cosines, sines, pairing: rope.pairing, factor });

@@ -1,6 +1,10 @@
 //! A forward reader of untrusted bytes.
 
-use super::{GgufError, MAX_HEADER_BYTES};
+use super::{GgufError, MAX_HEADER_BYTES, unsound};
+
+fn truncated(what: &str) -> GgufError {
+    unsound(format!("the file ends within {what}"))
+}
 
 /// A position in a file's header. It never passes [`MAX_HEADER_BYTES`].
 pub(super) struct Cursor<'a> {
@@ -27,14 +31,14 @@ impl<'a> Cursor<'a> {
             .ok()
             .and_then(|count| self.at.checked_add(count))
             .and_then(|end| self.bytes.get(self.at..end))
-            .ok_or(GgufError::Truncated(what))?;
+            .ok_or_else(|| truncated(what))?;
         self.at += slice.len();
         Ok(slice)
     }
 
     pub(super) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufError> {
         let slice = self.take(N as u64, what)?;
-        slice.try_into().map_err(|_| GgufError::Truncated(what))
+        slice.try_into().map_err(|_| truncated(what))
     }
 
     pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, GgufError> {
@@ -55,10 +59,8 @@ impl<'a> Cursor<'a> {
     ) -> Result<usize, GgufError> {
         let found = self.u64(what)?;
         let limit = limit.min(self.left() / least_bytes);
-        if found > limit {
-            return Err(GgufError::TooMany { what, found, limit });
-        }
-        usize::try_from(found).map_err(|_| GgufError::TooMany { what, found, limit })
+        let count = usize::try_from(found).ok().filter(|_| found <= limit);
+        count.ok_or_else(|| unsound(format!("{what} of {found} is above {limit}")))
     }
 
     /// The bytes of a string with a length prefix.
@@ -68,6 +70,6 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn string(&mut self, what: &'static str, limit: u64) -> Result<&'a str, GgufError> {
-        std::str::from_utf8(self.text(what, limit)?).map_err(|_| GgufError::Utf8(what))
+        std::str::from_utf8(self.text(what, limit)?).map_err(|_| unsound(format!("{what} is not UTF-8")))
     }
 }

@@ -1,58 +1,42 @@
 //! Tensors: their encodings, shapes and sizes.
 
-use super::{GgufError, MAX_NAME_BYTES, MAX_TENSOR_ELEMENTS, cursor::Cursor};
+use super::{GgufError, MAX_NAME_BYTES, MAX_TENSOR_ELEMENTS, cursor::Cursor, unsound};
 
-/// The encoding of a tensor's numbers. The names are ggml's.
+/// The encoding of a tensor's numbers, with its number in a file. The names are ggml's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are ggml's")]
 pub enum DType {
-    F32,
-    F16,
-    Bf16,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q4K,
-    Q5K,
-    Q6K,
+    F32 = 0,
+    F16 = 1,
+    Q4_0 = 2,
+    Q4_1 = 3,
+    Q5_0 = 6,
+    Q5_1 = 7,
+    Q8_0 = 8,
+    Q4K = 12,
+    Q5K = 13,
+    Q6K = 14,
+    Bf16 = 30,
 }
 
 impl DType {
-    fn from_id(id: u32) -> Option<Self> {
-        Some(match id {
-            0 => Self::F32,
-            1 => Self::F16,
-            2 => Self::Q4_0,
-            3 => Self::Q4_1,
-            6 => Self::Q5_0,
-            7 => Self::Q5_1,
-            8 => Self::Q8_0,
-            12 => Self::Q4K,
-            13 => Self::Q5K,
-            14 => Self::Q6K,
-            30 => Self::Bf16,
-            _ => return None,
-        })
-    }
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+    ];
 
-    /// The type's number in a file.
-    #[must_use]
-    pub const fn id(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q5_0 => 6,
-            Self::Q5_1 => 7,
-            Self::Q8_0 => 8,
-            Self::Q4K => 12,
-            Self::Q5K => 13,
-            Self::Q6K => 14,
-            Self::Bf16 => 30,
-        }
+    fn from_id(id: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| *dtype as u32 == id)
     }
 
     /// Numbers in a block, and bytes of a block.
@@ -97,7 +81,7 @@ impl Tensor {
     pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Self, GgufError> {
         const WHAT: &str = "a tensor's description";
         let name = cursor.string("a tensor's name", MAX_NAME_BYTES)?.to_owned();
-        let refuse = |why| GgufError::Shape { name: name.clone(), why };
+        let refuse = |why| unsound(format!("tensor {name:?} has a shape that is not accepted: {why}"));
         let dimensions = cursor.u32(WHAT)?;
         if !(1..=4).contains(&dimensions) {
             return Err(refuse("one to four dimensions are"));

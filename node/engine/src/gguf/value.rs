@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{GgufError, MAX_ARRAY_ELEMENTS, MAX_STRING_BYTES, cursor::Cursor};
+use super::{GgufError, MAX_ARRAY_ELEMENTS, MAX_STRING_BYTES, cursor::Cursor, unsound};
 
 /// The type of a value, with the format's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl ValueKind {
             10 => Self::U64,
             11 => Self::I64,
             12 => Self::F64,
-            _ => return Err(GgufError::ValueType(id)),
+            _ => return Err(unsound(format!("value type {id} is not read here"))),
         })
     }
 
@@ -107,7 +107,7 @@ impl Value {
             ValueKind::Bool => match cursor.array(WHAT)? {
                 [0] => Self::Bool(false),
                 [1] => Self::Bool(true),
-                [other] => return Err(GgufError::Boolean(other)),
+                [other] => return Err(unsound(format!("a boolean of {other}"))),
             },
             ValueKind::String => Self::String(cursor.string(WHAT, MAX_STRING_BYTES)?.to_owned()),
         })
@@ -125,7 +125,7 @@ impl Value {
         } else {
             cursor.take(count as u64 * kind.least_bytes(), "an array")?;
         }
-        let place = |at| usize::try_from(at).map_err(|_| GgufError::Truncated("an array"));
+        let place = |at| usize::try_from(at).map_err(|_| unsound("an array is too long"));
         Ok(Self::Array(Array { kind, count, range: place(start)?..place(cursor.position())? }))
     }
 

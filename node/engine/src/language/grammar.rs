@@ -111,23 +111,20 @@ impl Grammars {
     /// [`LanguageError::Schema`].
     pub fn compile_calls(&self, schema: &str, strict: bool) -> Result<Grammar, LanguageError> {
         let (schema, numbers) = schema::prepared(read(schema)?)?;
-        let call = |schema: &Value| {
-            TopLevelGrammar::from_lark(calls::lark(&with_options(schema, &compact()).to_string()))
+        let start = |lark: fn(&str) -> String, options: &JsonCompileOptions| {
+            self.start_schema(&schema, &numbers, &|schema| {
+                TopLevelGrammar::from_lark(lark(&with_options(schema, options).to_string()))
+            })
         };
-        let start = self.start_schema(&schema, &numbers, &call)?;
         let spaces = JsonCompileOptions {
             whitespace_pattern: Some(calls::BLOCK_SPACE.to_owned()),
             ..JsonCompileOptions::default()
         };
-        let block = |schema: &Value| {
-            TopLevelGrammar::from_lark(calls::block_lark(&with_options(schema, &spaces).to_string()))
-        };
-        let block_start = self.start_schema(&schema, &numbers, &block)?;
-        let bare = |schema: &Value| {
-            TopLevelGrammar::from_lark(calls::bare_lark(&with_options(schema, &spaces).to_string()))
-        };
-        let bare_start = self.start_schema(&schema, &numbers, &bare)?;
-        let starts = [start, block_start, bare_start];
+        let starts = [
+            start(calls::lark, &compact())?,
+            start(calls::block_lark, &spaces)?,
+            start(calls::bare_lark, &spaces)?,
+        ];
         Ok(self.grammar(State::Calls(Box::new(CallState::new(starts, strict)))))
     }
 

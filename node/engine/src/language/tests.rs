@@ -9,34 +9,28 @@ use writer::Writer;
 use super::*;
 
 /// A file with this vocabulary: texts, types and scores.
-pub(super) fn vocabulary(model: &str, pre: &str, tokens: &[(&str, i32, f32)]) -> Writer {
-    let texts: Vec<&str> = tokens.iter().map(|token| token.0).collect();
+pub(super) fn vocabulary<T: AsRef<str>>(model: &str, pre: &str, tokens: &[(T, i32, f32)]) -> Writer {
+    let texts: Vec<&str> = tokens.iter().map(|token| token.0.as_ref()).collect();
     let mut file = Writer::default();
     file.string("tokenizer.ggml.model", model).string("tokenizer.ggml.pre", pre);
     file.strings("tokenizer.ggml.tokens", &texts);
-    numbers(&mut file, "tokenizer.ggml.token_type", 5, tokens.iter().map(|token| token.1.to_le_bytes()));
-    numbers(&mut file, "tokenizer.ggml.scores", 6, tokens.iter().map(|token| token.2.to_le_bytes()));
+    file.numbers("tokenizer.ggml.token_type", 5, tokens.iter().map(|token| token.1.to_le_bytes()));
+    file.numbers("tokenizer.ggml.scores", 6, tokens.iter().map(|token| token.2.to_le_bytes()));
     file
 }
 
-/// A list of four-byte numbers of this type.
-pub(super) fn numbers(file: &mut Writer, key: &str, kind: u32, values: impl Iterator<Item = [u8; 4]>) {
-    let values: Vec<[u8; 4]> = values.collect();
-    let mut bytes = kind.to_le_bytes().to_vec();
-    bytes.extend((values.len() as u64).to_le_bytes());
-    bytes.extend(values.concat());
-    file.raw_entry(key, 9, &bytes);
+/// The tokens of all bytes.
+pub(super) fn byte_tokens() -> impl Iterator<Item = (String, i32, f32)> {
+    (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0))
 }
 
 fn base_model() -> Writer {
     let tokens: Vec<(String, i32, f32)> = ["<unk>", "<s>", "</s>"]
         .into_iter()
         .map(|text| (text.to_owned(), 3, 0.0))
-        .chain((0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)))
+        .chain(byte_tokens())
         .chain([("\u{2581}".to_owned(), 1, 0.0)])
         .collect();
-    let tokens: Vec<(&str, i32, f32)> =
-        tokens.iter().map(|(text, kind, score)| (text.as_str(), *kind, *score)).collect();
     let mut file = vocabulary("llama", "default", &tokens);
     file.u32("tokenizer.ggml.bos_token_id", 1).u32("tokenizer.ggml.eos_token_id", 2);
     file.raw_entry("tokenizer.ggml.add_space_prefix", 7, &[0]);
@@ -73,7 +67,7 @@ fn the_files_own_template_comes_first() {
     assert_eq!(language.tokenizer().decode(&ids).as_slice(), b"[</s>]");
     assert!(language.stops().is_empty());
     let mut broken = base_model();
-    assert!(matches!(load(broken.u32("tokenizer.chat_template", 1)), Err(LanguageError::Kind { .. })));
+    assert!(matches!(load(broken.u32("tokenizer.chat_template", 1)), Err(LanguageError::File(_))));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::LanguageError;
-use crate::gguf::{Array, Gguf, Value, ValueKind};
+use crate::gguf::{Array, Gguf, GgufError, Value, ValueKind};
 
 /// Maximum number of tokens of a vocabulary; the largest in use have 262,144.
 pub const MAX_VOCABULARY: usize = 1 << 20;
@@ -26,7 +26,7 @@ const END_OF_TURN_TEXTS: [&str; 6] =
 /// The type of a token (`llama_token_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    Normal,
+    Normal = 1,
     Unknown,
     Control,
     UserDefined,
@@ -34,30 +34,9 @@ pub(super) enum Kind {
     Byte,
 }
 
-impl Kind {
-    fn of(number: i64) -> Option<Self> {
-        Some(match number {
-            1 => Self::Normal,
-            2 => Self::Unknown,
-            3 => Self::Control,
-            4 => Self::UserDefined,
-            5 => Self::Unused,
-            6 => Self::Byte,
-            _ => return None,
-        })
-    }
-
-    const fn number(self) -> u32 {
-        match self {
-            Self::Normal => 1,
-            Self::Unknown => 2,
-            Self::Control => 3,
-            Self::UserDefined => 4,
-            Self::Unused => 5,
-            Self::Byte => 6,
-        }
-    }
-}
+/// The types with a name, in the order of their numbers.
+const KINDS: [Kind; 6] =
+    [Kind::Normal, Kind::Unknown, Kind::Control, Kind::UserDefined, Kind::Unused, Kind::Byte];
 
 /// How a text is split into words before tokenization (`tokenizer.ggml.pre`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,8 +96,8 @@ const MERGES: &str = "tokenizer.ggml.merges";
 
 impl<'a> Vocabulary<'a> {
     pub(super) fn read(header: &'a Gguf, bytes: &'a [u8]) -> Result<Self, LanguageError> {
-        let model = text(header, MODEL)?.ok_or(LanguageError::Missing(MODEL))?;
-        let pre = text(header, PRE)?.unwrap_or("default");
+        let model = header.optional_str(MODEL)?.ok_or(LanguageError::Missing(MODEL))?;
+        let pre = header.optional_str(PRE)?.unwrap_or("default");
         let family = match (model, pre) {
             ("gpt2", "gpt-2" | "phi-2") => Family::ByteLevel(Pre::Gpt2),
             ("gpt2", "smollm") => Family::ByteLevel(Pre::SmolLm),
@@ -225,28 +204,36 @@ fn update_field(hasher: &mut blake3::Hasher, field: &[u8]) {
     hasher.update(field);
 }
 
-fn text<'a>(header: &'a Gguf, key: &'static str) -> Result<Option<&'a str>, LanguageError> {
-    match header.get(key) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(LanguageError::Kind { key, wanted: "a string" }),
-    }
+fn wrong_kind(key: &str, wanted: &'static str) -> LanguageError {
+    GgufError::Kind { key: key.to_owned(), wanted }.into()
+}
+
+fn too_many(what: &str, found: usize, limit: usize) -> LanguageError {
+    LanguageError::File(format!("{found} {what} are more than {limit}"))
+}
+
+fn lengths(key: &str, found: usize, wanted: usize) -> LanguageError {
+    LanguageError::File(format!("{key:?} has {found} elements, the vocabulary {wanted}"))
+}
+
+fn unsound_token(index: usize, why: &str) -> LanguageError {
+    LanguageError::File(format!("token {index} {why}"))
 }
 
 fn flag(header: &Gguf, key: &'static str) -> Result<Option<bool>, LanguageError> {
     match header.get(key) {
         None => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(LanguageError::Kind { key, wanted: "yes or no" }),
+        Some(_) => Err(wrong_kind(key, "yes or no")),
     }
 }
 
 fn token_id(header: &Gguf, key: &'static str, count: usize) -> Result<Option<u32>, LanguageError> {
     let Some(value) = header.get(key) else { return Ok(None) };
-    let id = value.as_u64().ok_or(LanguageError::Kind { key, wanted: "a token" })?;
+    let id = value.as_u64().ok_or_else(|| wrong_kind(key, "a token"))?;
     match u32::try_from(id) {
         Ok(small) if id < count as u64 => Ok(Some(small)),
-        _ => Err(LanguageError::NoSuchToken { key, id }),
+        _ => Err(LanguageError::File(format!("{key:?} is {id}, which is no token"))),
     }
 }
 
@@ -259,7 +246,7 @@ fn array<'a>(
     match header.get(key) {
         None => Ok(None),
         Some(Value::Array(array)) if kinds.contains(&array.kind) => Ok(Some(array)),
-        Some(_) => Err(LanguageError::Kind { key, wanted }),
+        Some(_) => Err(wrong_kind(key, wanted)),
     }
 }
 
@@ -272,32 +259,27 @@ fn strings<'a>(
     let array = array(header, key, &[ValueKind::String], "a list of strings")?;
     let array = array.ok_or(LanguageError::Missing(key))?;
     if array.count > limit {
-        return Err(LanguageError::TooMany { what: "elements of a list", found: array.count, limit });
+        return Err(too_many("elements of a list", array.count, limit));
     }
-    let kind = LanguageError::Kind { key, wanted: "UTF-8" };
     let found: Option<Vec<&str>> =
         array.strings(bytes).map(|string| std::str::from_utf8(string).ok()).collect();
-    let found = found.ok_or(kind)?;
-    if found.len() == array.count {
-        Ok(found)
-    } else {
-        Err(LanguageError::Lengths { key, found: found.len(), wanted: array.count })
-    }
+    let found = found.ok_or_else(|| wrong_kind(key, "UTF-8"))?;
+    if found.len() == array.count { Ok(found) } else { Err(lengths(key, found.len(), array.count)) }
 }
 
 /// The tokens' types, in the file's numbering; normal if the file has none.
 fn types(header: &Gguf, bytes: &[u8], count: usize) -> Result<Vec<u32>, LanguageError> {
     let wanted = "a list of whole numbers";
     let Some(array) = array(header, TYPES, &[ValueKind::I32, ValueKind::U32], wanted)? else {
-        return Ok(vec![Kind::Normal.number(); count]);
+        return Ok(vec![Kind::Normal as u32; count]);
     };
-    let wanted = LanguageError::Lengths { key: TYPES, found: array.count, wanted: count };
     let types: Vec<i64> = array.integers(bytes).take(count).collect();
     if array.count != count || types.len() != count {
-        return Err(wanted);
+        return Err(lengths(TYPES, array.count, count));
     }
-    let number = |(index, number)| {
-        Kind::of(number).map(Kind::number).ok_or(LanguageError::Token { index, why: "is of no known type" })
+    let number = |(index, number): (usize, i64)| match u32::try_from(number) {
+        Ok(number @ 1..=6) => Ok(number),
+        _ => Err(unsound_token(index, "is of no known type")),
     };
     types.into_iter().enumerate().map(number).collect()
 }
@@ -307,10 +289,10 @@ fn scores(header: &Gguf, bytes: &[u8], count: usize) -> Result<Vec<f32>, Languag
     let array = array.ok_or(LanguageError::Missing(SCORES))?;
     let scores: Vec<f32> = array.floats(bytes).take(count).collect();
     if array.count != count || scores.len() != count {
-        return Err(LanguageError::Lengths { key: SCORES, found: array.count, wanted: count });
+        return Err(lengths(SCORES, array.count, count));
     }
     match scores.iter().position(|score| !score.is_finite()) {
-        Some(index) => Err(LanguageError::Token { index, why: "has a score that is no number" }),
+        Some(index) => Err(unsound_token(index, "has a score that is no number")),
         None => Ok(scores),
     }
 }
@@ -325,7 +307,7 @@ fn sound_tokens(tokens: &[&str], numbers: &[u32], merges: &[&str]) -> Result<Vec
     let mut seen: HashMap<&str, usize> = HashMap::with_capacity(tokens.len());
     let mut kinds = Vec::with_capacity(tokens.len());
     for (index, (token, number)) in tokens.iter().zip(numbers).enumerate() {
-        let refuse = |why| Err(LanguageError::Token { index, why });
+        let refuse = |why| Err(unsound_token(index, why));
         if token.is_empty() {
             return refuse("is empty");
         }
@@ -335,14 +317,14 @@ fn sound_tokens(tokens: &[&str], numbers: &[u32], merges: &[&str]) -> Result<Vec
         if seen.insert(token, index).is_some() {
             return refuse("is there twice");
         }
-        let kind = Kind::of(i64::from(*number)).unwrap_or(Kind::Unused);
+        let kind = KINDS.into_iter().find(|kind| *kind as u32 == *number).unwrap_or(Kind::Unused);
         let control = END_OF_TURN_TEXTS.contains(token) && !merges.iter().any(|merge| builds(merge, token));
         kinds.push(if control { Kind::Control } else { kind });
     }
     let whole = [Kind::Control, Kind::Unknown, Kind::UserDefined];
     let found = kinds.iter().filter(|kind| whole.contains(kind)).count();
     if found > MAX_WHOLE_TOKENS {
-        return Err(LanguageError::TooMany { what: "special tokens", found, limit: MAX_WHOLE_TOKENS });
+        return Err(too_many("special tokens", found, MAX_WHOLE_TOKENS));
     }
     Ok(kinds)
 }

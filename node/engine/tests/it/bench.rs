@@ -1,7 +1,7 @@
 //! Benchmarks: all planned cases are measured and reported.
 
 use baton_engine::{
-    LoadError, Model, Options, StepError,
+    LoadError, Model, Options,
     bench::{BenchError, Plan, Progress, measure},
     gguf::DType,
     kernels::Isa,
@@ -48,14 +48,14 @@ fn every_case_is_measured_and_reported_in_order() {
 fn a_plan_that_the_model_cannot_do_is_refused() {
     let refused = |plan: &Plan, budget: usize| measure(&mut load(budget), plan, &mut |_| {}).unwrap_err();
     let beyond = Plan { prompts: vec![600], ..plan() };
-    assert!(matches!(refused(&beyond, 1 << 30), BenchError::Range { value: 600, .. }));
+    assert!(matches!(refused(&beyond, 1 << 30), BenchError::Range(text) if text.contains("600 is not")));
     for threads in [vec![], vec![0], vec![1, 65]] {
         let plan = Plan { threads, ..plan() };
         let found = measure(&mut |_| panic!("no model is loaded for that"), &plan, &mut |_| {});
-        assert!(matches!(found, Err(BenchError::Range { .. })));
+        assert!(matches!(found, Err(BenchError::Range(_))));
     }
     let block = load(1)(1).unwrap().kv().shape().block_bytes();
-    assert!(matches!(refused(&plan(), block), BenchError::Step(StepError::OutOfBudget(_))));
+    assert!(matches!(refused(&plan(), block), BenchError::Step(_)));
     // The room that a plan requests is enough.
     let budget = plan().positions() / 32 * block;
     assert_eq!(measure(&mut load(budget), &plan(), &mut |_| {}).unwrap().len(), 8);

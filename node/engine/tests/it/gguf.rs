@@ -1,6 +1,6 @@
 //! Reading GGUF headers: their contents, and refused files.
 
-use baton_engine::gguf::{DType, Gguf, GgufError, Value};
+use baton_engine::gguf::{DType, Gguf, Value};
 use proptest::prelude::*;
 
 use crate::support::writer::Writer;
@@ -155,8 +155,7 @@ proptest! {
         noise.splice(0..0, *b"GGUF\x03\0\0\0");
         match Gguf::parse(&noise) {
             Ok(gguf) => prop_assert!(gguf.tensors().len() < 16),
-            Err(GgufError::Magic) => prop_assert!(false, "the magic is there"),
-            Err(_) => {}
+            Err(error) => prop_assert!(!error.to_string().contains("not a GGUF file")),
         }
     }
 }

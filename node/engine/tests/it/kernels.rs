@@ -1,6 +1,7 @@
 //! Each kernel gives the same bits on every instruction set, for any input.
 
 use baton_engine::{
+    gguf::DType,
     half::{f16_to_f32, f32_to_f16},
     kernels::{
         Isa, Kernel, LANES, Simd,
@@ -13,11 +14,7 @@ use baton_engine::{
 };
 use proptest::prelude::*;
 
-use crate::support::{
-    Random,
-    reference::dequantise,
-    synthetic::{ALL_TYPES, weights},
-};
+use crate::support::{Random, reference::dequantise, synthetic::weights};
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
@@ -172,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn products(seed: u64, dtype in prop::sample::select(ALL_TYPES.to_vec()), other in prop::sample::select(ALL_TYPES.to_vec()),
+    fn products(seed: u64, dtype in prop::sample::select(DType::ALL.to_vec()), other in prop::sample::select(DType::ALL.to_vec()),
                 rows in 1..15_usize, epilogue in prop::sample::select(vec![Epilogue::Both, Epilogue::Silu, Epilogue::Gelu]), mixed: bool) {
         let columns = 512;
         let mut random = Random::new(seed);
@@ -221,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn tiles_keep_the_weights(seed: u64, dtype in prop::sample::select(ALL_TYPES.to_vec()), rows in 1..50_usize) {
+    fn tiles_keep_the_weights(seed: u64, dtype in prop::sample::select(DType::ALL.to_vec()), rows in 1..50_usize) {
         let mut random = Random::new(seed);
         let raw = weights(&mut random, dtype, rows * 256, 0.3);
         let tiles = Tiles::repack(dtype, rows, 256, &raw).unwrap();

@@ -108,15 +108,9 @@ fn small(model: &str) -> Vec<u8> {
     let mut file = Writer::default();
     file.string("tokenizer.ggml.model", model).string("tokenizer.ggml.pre", "llama-bpe");
     file.strings("tokenizer.ggml.tokens", &tokens).strings("tokenizer.ggml.merges", &["a b", "ab ab"]);
-    for (key, kind) in [("tokenizer.ggml.token_type", 5_u32), ("tokenizer.ggml.scores", 6)] {
-        let mut bytes = [&kind.to_le_bytes()[..], &(tokens.len() as u64).to_le_bytes()].concat();
-        for index in 0..tokens.len() as u32 {
-            let types = [2_u32, 3, 3, 1, 1, 1, 1, 6, 1, 1, 1, 4];
-            let value = if kind == 5 { types[index as usize] } else { (index as f32 * -0.5).to_bits() };
-            bytes.extend(value.to_le_bytes());
-        }
-        file.raw_entry(key, 9, &bytes);
-    }
+    let types = [2_i32, 3, 3, 1, 1, 1, 1, 6, 1, 1, 1, 4];
+    file.numbers("tokenizer.ggml.token_type", 5, types.map(i32::to_le_bytes));
+    file.numbers("tokenizer.ggml.scores", 6, (0..12).map(|index| (index as f32 * -0.5).to_le_bytes()));
     file.u32("tokenizer.ggml.bos_token_id", 1).u32("tokenizer.ggml.eos_token_id", 2);
     file.string(
         "tokenizer.chat_template",

@@ -1,7 +1,7 @@
 //! Whole models, against a plain reference and against other ways of computing them.
 
 use baton_engine::{
-    Chunk, LoadError, Model, Options, Sequence, StepError, Want,
+    Chunk, Model, Options, Sequence,
     gguf::{DType, GgufFile},
     kernels::Isa,
 };
@@ -9,7 +9,7 @@ use baton_engine::{
 use crate::support::{
     Random, hash, real_model,
     reference::Reference,
-    synthetic::{ALL_TYPES, Shape, open},
+    synthetic::{Shape, open},
     writer::Writer,
 };
 
@@ -28,7 +28,8 @@ fn run(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut sequence = model.sequence();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
-        let logits = model.step(&mut [Chunk { sequence: &mut sequence, tokens, want: Want::All }]).unwrap();
+        let logits =
+            model.step(&mut [Chunk { sequence: &mut sequence, tokens, logits: usize::MAX }]).unwrap();
         assert_eq!(logits.rows().len(), tokens.len());
         all.extend(logits.rows().flatten());
     }
@@ -75,7 +76,7 @@ fn floating_point_models_agree_with_the_reference() {
 #[test]
 fn quantised_models_agree_with_the_reference() {
     for family in FAMILIES {
-        for dtype in ALL_TYPES {
+        for dtype in DType::ALL {
             let file = open(&Shape::new(family, &[dtype]).writer().finish());
             let tokens = Random::new(4).tokens(24, 72);
             let wanted = Reference::new(&file).logits(&tokens);
@@ -170,11 +171,11 @@ fn in_company(model: &mut Model, tokens: &[u32], batch: usize) -> Vec<f32> {
             let length = (1 + random.below(9) as usize).min(tokens.len() - sequence.len());
             if length > 0 {
                 let tokens = &tokens[sequence.len()..][..length];
-                chunks.push(Chunk { sequence, tokens, want: Want::Last });
+                chunks.push(Chunk { sequence, tokens, logits: 1 });
             }
         }
         let place = random.below(chunks.len() as u64 + 1) as usize;
-        chunks.insert(place, Chunk { sequence: &mut sequence, tokens: now, want: Want::Last });
+        chunks.insert(place, Chunk { sequence: &mut sequence, tokens: now, logits: 1 });
         let logits = model.step(&mut chunks).unwrap();
         last = logits.rows().nth(place).unwrap().to_vec();
     }
@@ -183,8 +184,8 @@ fn in_company(model: &mut Model, tokens: &[u32], batch: usize) -> Vec<f32> {
 
 #[test]
 fn bits_do_not_depend_on_how_they_are_computed() {
-    for dtype in ALL_TYPES {
-        let family = FAMILIES[dtype.id() as usize % 4];
+    for dtype in DType::ALL {
+        let family = FAMILIES[dtype as usize % 4];
         let file = open(&Shape::new(family, &[dtype]).writer().finish());
         same_bits(&file, &Random::new(8).tokens(41, 72), &Isa::all(), &format!("{family} {dtype:?}"));
     }
@@ -210,15 +211,15 @@ fn a_shared_beginning_gives_the_same_bits() {
     let tokens = Random::new(10).tokens(90, 72);
     let wanted = run(&mut model, &tokens, 90);
     let mut first = model.sequence();
-    model.step(&mut [Chunk { sequence: &mut first, tokens: &tokens[..70], want: Want::Nothing }]).unwrap();
+    model.step(&mut [Chunk { sequence: &mut first, tokens: &tokens[..70], logits: 0 }]).unwrap();
     let mut second = Sequence::from_blocks(model.kv(), first.full_blocks().to_vec());
     assert_eq!(second.len(), 64);
-    let rest = Chunk { sequence: &mut second, tokens: &tokens[64..], want: Want::Last };
+    let rest = Chunk { sequence: &mut second, tokens: &tokens[64..], logits: 1 };
     let logits = model.step(&mut [rest]).unwrap();
     assert!(logits.rows().next().unwrap() == &wanted[89 * 72..]);
     // Refused drafts leave no trace.
     first.truncate(40);
-    let rest = Chunk { sequence: &mut first, tokens: &tokens[40..], want: Want::Last };
+    let rest = Chunk { sequence: &mut first, tokens: &tokens[40..], logits: 1 };
     let logits = model.step(&mut [rest]).unwrap();
     assert!(logits.rows().next().unwrap() == &wanted[89 * 72..]);
 }
@@ -231,29 +232,25 @@ fn steps_that_cannot_be_made_change_nothing() {
     let mut other = load(&file);
     let (mut first, mut second, mut foreign) = (model.sequence(), model.sequence(), other.sequence());
     let mut step = |first: (&mut Sequence, &[u32]), second: (&mut Sequence, &[u32])| {
-        let chunk = |(sequence, tokens)| Chunk { sequence, tokens, want: Want::Last };
+        let chunk = |(sequence, tokens)| Chunk { sequence, tokens, logits: 1 };
         let result = model.step(&mut [chunk(first), chunk(second)]).map(|logits| logits.rows().len());
-        (result, model.kv().used())
+        (result.map_err(|error| error.to_string()), model.kv().used())
     };
-    assert!(matches!(step((&mut first, &[1; 65]), (&mut second, &[1])), (Err(StepError::OutOfBudget(_)), 0)));
-    assert!(matches!(step((&mut first, &[1; 5]), (&mut second, &[])), (Err(StepError::Empty), 0)));
-    assert!(matches!(step((&mut first, &[1; 5]), (&mut second, &[72])), (Err(StepError::Token { .. }), 0)));
-    assert!(matches!(
-        step((&mut first, &[1; 5]), (&mut second, &[1; 513])),
-        (Err(StepError::Context { .. }), 0)
-    ));
-    assert!(matches!(
-        step((&mut first, &[1; 5]), (&mut second, &[1; 2044])),
-        (Err(StepError::TooManyRows(_)), 0)
-    ));
-    assert!(matches!(
-        step((&mut first, &[1; 5]), (&mut foreign, &[1])),
-        (Err(StepError::ForeignSequence), 0)
-    ));
+    let mut refuses = |says: &str, first: (&mut Sequence, &[u32]), second: (&mut Sequence, &[u32])| {
+        let (result, used) = step(first, second);
+        assert!(result.as_ref().is_err_and(|error| error.contains(says)) && used == 0, "{says}: {result:?}");
+    };
+    refuses("budget", (&mut first, &[1; 65]), (&mut second, &[1]));
+    for (says, tokens) in
+        [("without tokens", &[][..]), ("token 72", &[72]), ("context", &[1; 513]), ("a step of", &[1; 2044])]
+    {
+        refuses(says, (&mut first, &[1; 5]), (&mut second, tokens));
+    }
+    refuses("another model", (&mut first, &[1; 5]), (&mut foreign, &[1]));
     let long = vec![1; 513];
     let mut sequence = other.sequence();
-    let chunk = Chunk { sequence: &mut sequence, tokens: &long, want: Want::All };
-    assert_eq!(other.step(&mut [chunk]), Err(StepError::TooManyLogits(513)));
+    let chunk = Chunk { sequence: &mut sequence, tokens: &long, logits: usize::MAX };
+    assert!(other.step(&mut [chunk]).unwrap_err().to_string().contains("logits of 513"));
     assert!(first.is_empty() && second.is_empty());
     assert_eq!(step((&mut first, &[1; 5]), (&mut second, &[1; 40])), (Ok(2), 3 * block));
     drop((first, second));
@@ -307,7 +304,7 @@ fn models_that_contradict_their_header_are_refused() {
             let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len() + 4;
             bytes[at] = 4;
             let error = Model::from_file(&open(&bytes), &options()).err().unwrap();
-            assert!(matches!(error, LoadError::MissingTensor(_)), "{error}");
+            assert!(error.to_string().contains("no tensor"), "{error}");
         } else {
             refuses(says, &shape, &|_| {});
         }

@@ -1,12 +1,12 @@
 //! The engine's revision: a change of any answer's bits needs another number.
 
 use baton_engine::{
-    Chunk, ENGINE_REVISION, Model, Options, Want,
-    gguf::GgufFile,
+    Chunk, ENGINE_REVISION, Model, Options,
+    gguf::{DType, GgufFile},
     language::{Conversation, Date, Grammar, Language, Message, Role, Sampler, Sampling},
 };
 
-use crate::support::synthetic::{ALL_TYPES, Shape, open};
+use crate::support::synthetic::{Shape, open};
 
 /// The revision, and the digest of its answers. If the test fails because answers were changed on purpose, raise
 /// [`ENGINE_REVISION`] and write its digest here.
@@ -23,7 +23,7 @@ const VOCABULARY: usize = 3 + 256 + 1;
 
 /// A model of a family, in all encodings, with a vocabulary of bytes.
 fn model(family: &'static str) -> GgufFile {
-    let mut file = Shape { vocabulary: VOCABULARY, ..Shape::new(family, &ALL_TYPES) }.writer();
+    let mut file = Shape { vocabulary: VOCABULARY, ..Shape::new(family, &DType::ALL) }.writer();
     let bytes = (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 6u32));
     let special = ["<unk>", "<s>", "</s>"].map(|text| (text.to_owned(), 3));
     let tokens: Vec<_> = special.into_iter().chain(bytes).chain([("\u{2581}".to_owned(), 1)]).collect();
@@ -52,7 +52,7 @@ fn answer(
     let mut tokens = language.encode(conversation).unwrap().to_vec();
     let (sampler, mut sequence, mut new) = (Sampler::new(sampling), model.sequence(), tokens.clone());
     for position in 0..24 {
-        let chunk = Chunk { sequence: &mut sequence, tokens: &new, want: Want::Last };
+        let chunk = Chunk { sequence: &mut sequence, tokens: &new, logits: 1 };
         let logits = model.step(&mut [chunk]).unwrap();
         let mut row = logits.rows().next().unwrap().to_vec();
         if let Some(grammar) = &mut grammar {

@@ -131,10 +131,8 @@ pub(super) struct CallState {
 enum Beginning {
     /// So far it is nothing but space, or the first line of a code block without the space before it.
     Head(Zeroizing<Vec<u8>>),
-    /// The code block's contents may begin a call: their text and tokens.
-    Block(Zeroizing<Vec<u8>>, Zeroizing<Vec<u32>>),
-    /// The answer may be a call without a marker: its text and tokens.
-    Bare(Zeroizing<Vec<u8>>, Zeroizing<Vec<u32>>),
+    /// A code block's contents, or with `bare` the whole answer, may begin a call: their text and tokens.
+    Call { bare: bool, contents: Zeroizing<Vec<u8>>, ids: Zeroizing<Vec<u32>> },
     /// It is text.
     Text,
 }
@@ -187,13 +185,10 @@ impl CallState {
     /// tokens so far. Beyond the limit the answer is text, and a strict one is an error: its call would not be held.
     fn push_beginning(&mut self, id: u32, bytes: &[u8]) -> Result<(), LanguageError> {
         let beginning = std::mem::replace(&mut self.beginning, Beginning::Text);
-        let mut start = &self.block_start;
-        let mut bare = false;
-        let (contents, ids) = match beginning {
+        let (bare, contents, ids) = match beginning {
             Beginning::Text => return Ok(()),
             Beginning::Head(head) if head.is_empty() && bytes.trim_ascii_start().starts_with(b"{") => {
-                bare = true;
-                (Zeroizing::new(bytes.to_vec()), Zeroizing::new(vec![id]))
+                (true, Zeroizing::new(bytes.to_vec()), Zeroizing::new(vec![id]))
             }
             Beginning::Head(mut head) => {
                 head.extend_from_slice(bytes);
@@ -207,31 +202,21 @@ impl CallState {
                 if !begins_block(line) {
                     return Ok(());
                 }
-                (Zeroizing::new(contents.to_vec()), Zeroizing::new(vec![id]))
+                (false, Zeroizing::new(contents.to_vec()), Zeroizing::new(vec![id]))
             }
-            Beginning::Bare(mut contents, mut ids) => {
-                bare = true;
+            Beginning::Call { bare, mut contents, mut ids } => {
                 contents.extend_from_slice(bytes);
                 ids.push(id);
-                (contents, ids)
-            }
-            Beginning::Block(mut contents, mut ids) => {
-                contents.extend_from_slice(bytes);
-                ids.push(id);
-                (contents, ids)
+                (bare, contents, ids)
             }
         };
         let inner = contents.trim_ascii_start();
         let doubled = bare && inner.starts_with(b"{{");
-        if bare {
-            start = &self.bare_start;
-        }
         match begins_call(if doubled { inner.get(1..).unwrap_or_default() } else { inner }) {
             None => {}
-            Some(false) if bare => return self.wait(contents.len(), Beginning::Bare(contents, ids)),
-            Some(false) => return self.wait(contents.len(), Beginning::Block(contents, ids)),
+            Some(false) => return self.wait(contents.len(), Beginning::Call { bare, contents, ids }),
             Some(true) => {
-                let mut call = start.clone();
+                let mut call = if bare { self.bare_start.clone() } else { self.block_start.clone() };
                 if call.try_consume_tokens(&ids).is_ok_and(|taken| taken == ids.len()) {
                     self.calls += 1;
                     self.call = Some(call);

@@ -13,11 +13,11 @@ const MARK: &str = "\u{f8ff}number ";
 /// Decimal digits that `f64` holds, whatever they are.
 const EXACT_DIGITS: usize = 15;
 /// The largest number up to which `f64` holds every integer.
-const EXACT_INTEGER: u64 = 1 << 53;
+const EXACT_INTEGER: u128 = 1 << 53;
 /// Most zeros after the point before the library writes a number at great length.
 const MOST_ZEROS: i64 = 40;
-/// Most digits of a bound.
-const MAX_DIGITS: usize = 100;
+/// Most digits of a bound: `i128` holds any so many.
+const MAX_DIGITS: usize = 38;
 /// The first placeholder: `f64` holds it and its half steps.
 const FIRST_PLACEHOLDER: u64 = (1 << 51) + 1;
 
@@ -50,21 +50,22 @@ impl Decimal {
         Some(Self { negative, digits: digits.to_owned(), exponent: i64::from(exponent) + shift })
     }
 
-    /// Its digits without a sign, if it is an integer of bounded length.
-    fn integer(&self) -> Option<String> {
+    /// Its value, if it is an integer of bounded length.
+    fn integer(&self) -> Option<i128> {
         if self.digits.is_empty() {
-            return Some("0".to_owned());
+            return Some(0);
         }
         let zeros = usize::try_from(self.exponent).ok()?;
         let length = self.digits.len().checked_add(zeros)?;
-        (length <= MAX_DIGITS).then(|| format!("{}{}", self.digits, "0".repeat(zeros)))
+        let text = (length <= MAX_DIGITS).then(|| format!("{}{}", self.digits, "0".repeat(zeros)))?;
+        let size: i128 = text.parse().ok()?;
+        Some(if self.negative { -size } else { size })
     }
 
     /// Whether the library keeps it as it is.
     fn is_exact(&self) -> bool {
         if self.exponent >= 0 || self.digits.is_empty() {
-            let small = self.integer().and_then(|digits| digits.parse::<u64>().ok());
-            return small.is_some_and(|number| number <= EXACT_INTEGER);
+            return self.integer().is_some_and(|number| number.unsigned_abs() <= EXACT_INTEGER);
         }
         self.digits.len() <= EXACT_DIGITS && self.exponent >= -MOST_ZEROS
     }
@@ -168,18 +169,11 @@ impl Numbers {
     /// A schema of the numbers within bounds. `None` if a bound is no integer of at most [`MAX_DIGITS`] digits.
     pub(super) fn within(&mut self, least: &[Limit<'_>], most: &[Limit<'_>], integer: bool) -> Option<Value> {
         let tightest = |bounds: &[Limit<'_>], lower: bool| {
-            let mut tightest: Option<Integer> = None;
-            for bound in bounds {
-                let next = Integer::of(bound, lower)?;
-                let is_tighter = tightest.as_ref().is_none_or(|old| (next > *old) == lower);
-                if is_tighter {
-                    tightest = Some(next);
-                }
-            }
-            Some(tightest)
+            let all = bounds.iter().map(|bound| bound.last_integer(lower)).collect::<Option<Vec<_>>>()?;
+            Some(if lower { all.into_iter().max() } else { all.into_iter().min() })
         };
         let (least, most) = (tightest(least, true)?, tightest(most, false)?);
-        let expression = integers(least.as_ref(), most.as_ref(), integer)?;
+        let expression = integers(least, most, integer)?;
         Some(self.placeholder(expression, false, integer))
     }
 
@@ -226,117 +220,63 @@ pub(super) struct Limit<'a> {
     pub(super) excluded: bool,
 }
 
-/// An integer; comparisons are of values.
-#[derive(PartialEq, Eq)]
-struct Integer {
-    negative: bool,
-    digits: String,
-}
-
-impl Integer {
+impl Limit<'_> {
     /// The last integer within a bound. With an excluded bound that is no integer's, fractions beside it are left out.
-    fn of(bound: &Limit<'_>, lower: bool) -> Option<Self> {
-        let token = marked(bound.value).map_or_else(|| bound.value.to_string(), str::to_owned);
-        let number = Decimal::parse(&token)?;
-        let digits = number.integer()?;
-        let negative = number.negative && digits != "0";
-        Some(match bound.excluded {
-            false => Self { negative, digits },
-            true => Self { negative, digits }.step(lower),
+    fn last_integer(&self, lower: bool) -> Option<i128> {
+        let token = marked(self.value).map_or_else(|| self.value.to_string(), str::to_owned);
+        let number = Decimal::parse(&token)?.integer()?;
+        Some(match (self.excluded, lower) {
+            (false, _) => number,
+            (true, true) => number + 1,
+            (true, false) => number - 1,
         })
     }
-
-    /// The next integer up or down.
-    fn step(self, up: bool) -> Self {
-        if self.digits == "0" {
-            return Self { negative: !up, digits: "1".to_owned() };
-        }
-        let grows = up != self.negative;
-        let digits = if grows { increased(&self.digits) } else { decreased(&self.digits) };
-        Self { negative: self.negative && digits != "0", digits }
-    }
-}
-
-impl PartialOrd for Integer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        let size = |one: &Self| (one.digits.len(), one.digits.clone());
-        Some(match (self.negative, other.negative) {
-            (false, false) => size(self).cmp(&size(other)),
-            (true, true) => size(other).cmp(&size(self)),
-            (negative, _) => {
-                if negative {
-                    std::cmp::Ordering::Less
-                } else {
-                    std::cmp::Ordering::Greater
-                }
-            }
-        })
-    }
-}
-
-fn increased(digits: &str) -> String {
-    let kept = digits.trim_end_matches('9');
-    let nines = digits.len() - kept.len();
-    let (front, last) = kept.split_at(kept.len().saturating_sub(1));
-    let last = last.parse::<u8>().map_or(1, |last| last + 1);
-    format!("{front}{last}{}", "0".repeat(nines))
-}
-
-fn decreased(digits: &str) -> String {
-    let kept = digits.trim_end_matches('0');
-    let zeros = digits.len() - kept.len();
-    let (front, last) = kept.split_at(kept.len().saturating_sub(1));
-    let last = last.parse::<u8>().map_or(0, |last| last.saturating_sub(1));
-    let all = format!("{front}{last}{}", "9".repeat(zeros));
-    let trimmed = all.trim_start_matches('0');
-    if trimmed.is_empty() { "0".to_owned() } else { trimmed.to_owned() }
 }
 
 /// The expression of the numbers from `least` to `most`; `None` if there are none.
-fn integers(least: Option<&Integer>, most: Option<&Integer>, only_integers: bool) -> Option<String> {
+fn integers(least: Option<i128>, most: Option<i128>, only_integers: bool) -> Option<String> {
     if least.zip(most).is_some_and(|(least, most)| least > most) {
         return None;
     }
     let mut parts = Vec::new();
     // Sizes of numbers below zero lie between those of the upper and of the lower bound.
-    if least.is_none_or(|least| least.negative) {
-        let beside_zero = if only_integers { "1" } else { "0" };
-        let low = most.filter(|most| most.negative).map_or(beside_zero, |most| most.digits.as_str());
-        let high = least.map(|least| least.digits.as_str());
-        parts.push(format!("-{}", sizes(low, high, only_integers)));
+    if least.is_none_or(|least| least < 0) {
+        let low = most.filter(|most| *most < 0).map_or(u128::from(only_integers), i128::unsigned_abs);
+        parts.push(format!("-{}", sizes(low, least.map(i128::unsigned_abs), only_integers)));
     }
-    if most.is_none_or(|most| !most.negative) {
-        let low = least.filter(|least| !least.negative).map_or("0", |least| least.digits.as_str());
-        parts.push(sizes(low, most.map(|most| most.digits.as_str()), only_integers));
+    if most.is_none_or(|most| most >= 0) {
+        let low = least.filter(|least| *least >= 0).map_or(0, i128::unsigned_abs);
+        parts.push(sizes(low, most.map(i128::unsigned_abs), only_integers));
     }
     Some(parts.join("|"))
 }
 
 /// The expression of the numbers without a sign from `low` to `high`, with fractions below `high` if wanted.
-fn sizes(low: &str, high: Option<&str>, only_integers: bool) -> String {
+fn sizes(low: u128, high: Option<u128>, only_integers: bool) -> String {
     let fraction = if only_integers { "" } else { "(\\.[0-9]+)?" };
     let Some(high) = high else {
-        let same_length = span(low, &"9".repeat(low.len()));
+        let low = low.to_string();
+        let same_length = span(&low, &"9".repeat(low.len()));
         return format!("(({same_length}|[1-9][0-9]{{{},}}){fraction})", low.len());
     };
-    let whole = range(low, high);
     if only_integers {
-        return format!("({whole})");
+        return format!("({})", range(low, high));
     }
     let zeros = format!("{high}(\\.0+)?");
     match low == high {
         true => format!("({zeros})"),
-        false => format!("(({}){fraction}|{zeros})", range(low, &decreased(high))),
+        false => format!("(({}){fraction}|{zeros})", range(low, high - 1)),
     }
 }
 
 /// The expression of the integers from `low` to `high`, of any lengths.
-fn range(low: &str, high: &str) -> String {
+fn range(low: u128, high: u128) -> String {
+    let (low, high) = (low.to_string(), high.to_string());
     let parts: Vec<String> = (low.len()..=high.len())
         .map(|length| {
             let first =
-                if length == low.len() { low.to_owned() } else { format!("1{}", "0".repeat(length - 1)) };
-            let last = if length == high.len() { high.to_owned() } else { "9".repeat(length) };
+                if length == low.len() { low.clone() } else { format!("1{}", "0".repeat(length - 1)) };
+            let last = if length == high.len() { high.clone() } else { "9".repeat(length) };
             span(&first, &last)
         })
         .collect();

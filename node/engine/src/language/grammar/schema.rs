@@ -446,7 +446,7 @@ impl Walk<'_> {
             let integer = !numeric.iter().any(|kind| *kind == "number");
             let number = self.numbers.within(least, most, integer);
             schemas.push(
-                number.ok_or_else(|| refused(keyword, pointer, "no integer of 100 digits is within it"))?,
+                number.ok_or_else(|| refused(keyword, pointer, "no integer of 38 digits is within it"))?,
             );
         }
         let mut rest = Map::new();

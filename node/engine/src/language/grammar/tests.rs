@@ -2,12 +2,15 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::{gguf::Gguf, language::tests::vocabulary};
+use crate::{
+    gguf::Gguf,
+    language::tests::{byte_tokens, vocabulary},
+};
 
 /// A vocabulary of single bytes, some longer tokens, and an end token.
 fn tokenizer() -> Tokenizer {
     let mut tokens = vec![("<|im_end|>".to_owned(), 3, 0.0)];
-    tokens.extend((0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)));
+    tokens.extend(byte_tokens());
     let longer = [
         "{\"",
         "\": ",
@@ -24,8 +27,6 @@ fn tokenizer() -> Tokenizer {
         "call>\n",
     ];
     tokens.extend(longer.map(|text| (text.to_owned(), 1, 0.0)));
-    let tokens: Vec<(&str, i32, f32)> =
-        tokens.iter().map(|(text, kind, score)| (text.as_str(), *kind, *score)).collect();
     let file = vocabulary("llama", "default", &tokens).u32("tokenizer.ggml.eos_token_id", 0).finish();
     Tokenizer::load(&Gguf::parse(&file).unwrap(), &file).unwrap()
 }

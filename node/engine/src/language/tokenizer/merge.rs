@@ -9,7 +9,7 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use super::words::Words;
+use super::words;
 use crate::language::{
     LanguageError,
     vocabulary::{Kind, Pre, Vocabulary},
@@ -121,7 +121,7 @@ impl<K: Ord + Copy> Chain<K> {
 
 /// Byte-level BPE.
 pub(super) struct ByteLevel {
-    words: Words,
+    pre: Pre,
     /// The token of each byte.
     of_byte: [u32; 256],
     /// Maps two tokens to the merge's rank and its result.
@@ -149,28 +149,28 @@ impl ByteLevel {
         let mut merges = HashMap::with_capacity(vocabulary.merges.len());
         let mut joined = String::new();
         for (index, merge) in vocabulary.merges.iter().enumerate() {
-            let refuse = |why| LanguageError::Merge { index, why };
+            let refuse = |why| LanguageError::File(format!("merge {index} {why}"));
             let (left, right) = merge
                 .split_once(' ')
                 .filter(|(left, right)| !left.is_empty() && !right.is_empty())
-                .ok_or(refuse("is not two tokens"))?;
+                .ok_or_else(|| refuse("is not two tokens"))?;
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
-            let id =
-                |text: &str| ids.get(text).copied().ok_or(refuse("has a part or a result that is no token"));
+            let no_token = || refuse("has a part or a result that is no token");
+            let id = |text: &str| ids.get(text).copied().ok_or_else(no_token);
             let rank = u32::try_from(index).map_err(|_| refuse("is one too many"))?;
             // A merge's result is longer than its parts, so merges cannot form a cycle.
             if merges.insert((id(left)?, id(right)?), (rank, id(&joined)?)).is_some() {
                 return Err(refuse("is there twice"));
             }
         }
-        Ok(Self { words: Words::new(pre), of_byte, merges, whole })
+        Ok(Self { pre, of_byte, merges, whole })
     }
 
     /// Appends the ids of a text. A byte without a token gives no id.
     pub(super) fn encode(&self, text: &str, ids: &mut Vec<u32>) {
-        self.words.cut(text, |word| {
+        words::cut(self.pre, text, |word| {
             if let Some(id) = self.whole.get(word.as_bytes()) {
                 ids.push(*id);
                 return;

@@ -35,46 +35,35 @@ static CLASSES: LazyLock<Box<[u8]>> = LazyLock::new(|| {
     classes
 });
 
-/// Splits texts into words.
-pub(super) struct Words {
-    pre: Pre,
-}
-
-impl Words {
-    pub(super) fn new(pre: Pre) -> Self {
-        Self { pre }
+/// Passes all words of a text to `take`, in order; concatenated, they are the text.
+pub(super) fn cut(pre: Pre, text: &str, mut take: impl FnMut(&str)) {
+    let all = Zeroizing::new(text.chars().collect::<Vec<char>>());
+    let mut ends = vec![all.len()];
+    let steps: &[fn(&Part<'_>, usize) -> usize] = match pre {
+        Pre::Gpt2 => &[gpt2],
+        Pre::SmolLm => &[|part, at| part.run(at, 1, |class, _| class & NUMBER != 0), gpt2],
+        Pre::Llama3 | Pre::Glm4 => &[|part, at| llama(part, at, 3)],
+        Pre::Qwen2 => &[|part, at| llama(part, at, 1)],
+        Pre::Default => &[
+            |part, at| {
+                part.run(at, usize::MAX, |class, character| {
+                    class & PUNCTUATION != 0
+                        || matches!(character, '$' | '+' | '<' | '=' | '>' | '^' | '~' | '|')
+                })
+            },
+            gpt2,
+            |part, at| part.run(at, usize::MAX, |class, _| class & NUMBER != 0),
+            three_digits,
+        ],
+    };
+    for step in steps {
+        ends = refine(&all, &ends, *step);
     }
-
-    /// Passes all words of a text to `take`, in order; concatenated, they are the text.
-    pub(super) fn cut(&self, text: &str, mut take: impl FnMut(&str)) {
-        let all = Zeroizing::new(text.chars().collect::<Vec<char>>());
-        let mut ends = vec![all.len()];
-        let steps: &[fn(&Part<'_>, usize) -> usize] = match self.pre {
-            Pre::Gpt2 => &[gpt2],
-            Pre::SmolLm => &[|part, at| part.run(at, 1, |class, _| class & NUMBER != 0), gpt2],
-            Pre::Llama3 | Pre::Glm4 => &[|part, at| llama(part, at, 3)],
-            Pre::Qwen2 => &[|part, at| llama(part, at, 1)],
-            Pre::Default => &[
-                |part, at| {
-                    part.run(at, usize::MAX, |class, character| {
-                        class & PUNCTUATION != 0
-                            || matches!(character, '$' | '+' | '<' | '=' | '>' | '^' | '~' | '|')
-                    })
-                },
-                gpt2,
-                |part, at| part.run(at, usize::MAX, |class, _| class & NUMBER != 0),
-                three_digits,
-            ],
-        };
-        for step in steps {
-            ends = refine(&all, &ends, *step);
-        }
-        let (mut begin, mut at) = (0, 0);
-        for end in ends {
-            let bytes: usize = all.get(begin..end).unwrap_or_default().iter().map(|one| one.len_utf8()).sum();
-            take(text.get(at..at + bytes).unwrap_or_default());
-            (begin, at) = (end, at + bytes);
-        }
+    let (mut begin, mut at) = (0, 0);
+    for end in ends {
+        let bytes: usize = all.get(begin..end).unwrap_or_default().iter().map(|one| one.len_utf8()).sum();
+        take(text.get(at..at + bytes).unwrap_or_default());
+        (begin, at) = (end, at + bytes);
     }
 }
 
@@ -225,9 +214,9 @@ fn three_digits(part: &Part<'_>, at: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn cut(pre: Pre, text: &str) -> Vec<String> {
+    fn words(pre: Pre, text: &str) -> Vec<String> {
         let mut words = Vec::new();
-        Words::new(pre).cut(text, |word| words.push(word.to_owned()));
+        cut(pre, text, |word| words.push(word.to_owned()));
         words
     }
 
@@ -246,7 +235,7 @@ mod tests {
             (Pre::Gpt2, "\u{10ffff}\u{2003}é", &["\u{10ffff}", "\u{2003}", "é"]),
         ];
         for (pre, text, words) in cases {
-            assert_eq!(cut(pre, text), words, "{pre:?} {text:?}");
+            assert_eq!(self::words(pre, text), words, "{pre:?} {text:?}");
         }
     }
 
@@ -254,7 +243,7 @@ mod tests {
     fn words_together_are_the_text() {
         let text = "Ein Übel's  Ende\t\t12٣४56 日本語。\r\n🦙🦙 -- don't\u{a0}\u{a0}x\n";
         for pre in [Pre::Gpt2, Pre::SmolLm, Pre::Llama3, Pre::Qwen2, Pre::Default] {
-            assert_eq!(cut(pre, text).concat(), text);
+            assert_eq!(words(pre, text).concat(), text);
         }
     }
 }

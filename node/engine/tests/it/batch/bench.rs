@@ -11,11 +11,12 @@ use std::{
 use baton_engine::{
     Model, Options,
     batch::{
-        BatchError, BatchOptions, Choice, Chooser, Finish, Greedy, Request, Scheduler, SessionKey, Sink,
-        Stats, StepOutcome, StepRows, Steps as _,
+        BatchError, BatchOptions, Choice, Chooser, Finish, Request, Scheduler, SessionKey, Sink, Stats,
+        StepOutcome, StepRows, Steps as _,
     },
     gguf::{DType, GgufFile},
     kernels::Isa,
+    language::{Sampler, Sampling},
 };
 use zeroize::Zeroizing;
 
@@ -123,6 +124,16 @@ impl Chooser for Noisy {
     }
 }
 
+/// Always chooses the token with the largest logit, the first of equals.
+pub(super) struct Greedy;
+
+impl Chooser for Greedy {
+    fn choose(&mut self, _tokens: &[u32], logits: &[f32]) -> Choice {
+        let greedy = Sampler::new(&Sampling::default());
+        Choice::Token(greedy.sample(&mut logits.to_vec(), &[], 0).unwrap())
+    }
+}
+
 pub(super) fn session(number: u8) -> SessionKey {
     SessionKey([number; 32])
 }
@@ -134,7 +145,7 @@ pub(super) fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Req
         prompt: Zeroizing::new(prompt.to_vec()),
         scored: 0,
         max_tokens,
-        chooser: Box::new(Greedy::default()),
+        chooser: Box::new(Greedy),
         sink: Box::new(record.clone()),
     }
 }

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use baton_engine::{
     Model, Options,
-    batch::{BatchOptions, Greedy, Scheduler, StepOutcome, Steps as _},
+    batch::{BatchOptions, Scheduler, StepOutcome, Steps as _},
     gguf::{DType, GgufFile},
     kernels::Isa,
 };
 
-use super::bench::{AnswerEvents, Noisy, Record, VOCABULARY, request, session, tiny};
+use super::bench::{AnswerEvents, Greedy, Noisy, Record, VOCABULARY, request, session, tiny};
 use crate::support::{
     Random, real_model,
     synthetic::{Shape, open},
@@ -54,8 +54,7 @@ fn run(model: Model, prompts: &[Vec<u32>], length: usize, way: Way) -> (Vec<Answ
             let mut request = request(prompt, length, &record);
             request.session = Some(session(number as u8));
             // Half of the requests choose with noise, the others take the largest logit.
-            request.chooser =
-                if number % 2 == 0 { Box::new(Noisy(number as u64)) } else { Box::new(Greedy::default()) };
+            request.chooser = if number % 2 == 0 { Box::new(Noisy(number as u64)) } else { Box::new(Greedy) };
             assert!(scheduler.accept(request).is_ok());
             record
         };

@@ -10,7 +10,7 @@ use super::small::{NAMES, Small, VOCABULARY, model, prompt};
 use crate::support::{Random, real_model, synthetic};
 use baton_engine::candle::CandleModel;
 use baton_engine::{
-    Chunk, Model, Want,
+    Chunk, Model,
     batch::Solo as _,
     gguf::{DType, GgufFile},
 };
@@ -91,7 +91,7 @@ fn a_real_llama_answers_as_in_the_engine() {
     let tokens: Vec<u32> = Random::new(3).tokens(40, 49_152);
     let mut exact = Model::from_file(&file, &baton_engine::Options::default()).unwrap();
     let mut sequence = exact.sequence();
-    let chunk = Chunk { sequence: &mut sequence, tokens: &tokens, want: Want::Last };
+    let chunk = Chunk { sequence: &mut sequence, tokens: &tokens, logits: 1 };
     let wanted = exact.step(&mut [chunk]).unwrap().rows().next().unwrap().to_vec();
     let found = logits(&mut CandleModel::open(&file, CONTEXT).unwrap(), &tokens);
     let apart = distance(&wanted, &found);

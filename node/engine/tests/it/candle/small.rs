@@ -89,10 +89,8 @@ impl Small {
             file.u32(&key(name), instead.map_or(value, |(_, value)| *value));
         }
         if self.name == "lfm2" {
-            let heads: Vec<u8> =
-                [0, KV_HEADS, 0].iter().flat_map(|heads| (*heads as u32).to_le_bytes()).collect();
-            let list = [&4_u32.to_le_bytes()[..], &3_u64.to_le_bytes(), &heads].concat();
-            file.raw_entry(&key("attention.head_count_kv"), 9, &list);
+            let heads = [0, KV_HEADS, 0].map(|heads| (heads as u32).to_le_bytes());
+            file.numbers(&key("attention.head_count_kv"), 4, heads);
         }
         let epsilon = if self.name == "phi2" {
             "attention.layer_norm_epsilon"
@@ -112,13 +110,10 @@ pub(super) fn vocabulary(file: &mut Writer) {
     let texts: Vec<String> = special.into_iter().chain(characters.chars().map(String::from)).collect();
     assert_eq!(texts.len(), VOCABULARY);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let list = |kind: u32, values: Vec<[u8; 4]>| {
-        [&kind.to_le_bytes()[..], &(values.len() as u64).to_le_bytes(), &values.concat()].concat()
-    };
     file.string("tokenizer.ggml.model", "llama").strings("tokenizer.ggml.tokens", &texts);
     let kinds = (0..VOCABULARY).map(|id| if id < 3 { 3_i32.to_le_bytes() } else { 1_i32.to_le_bytes() });
-    file.raw_entry("tokenizer.ggml.token_type", 9, &list(5, kinds.collect()));
-    file.raw_entry("tokenizer.ggml.scores", 9, &list(6, vec![0_f32.to_le_bytes(); VOCABULARY]));
+    file.numbers("tokenizer.ggml.token_type", 5, kinds);
+    file.numbers("tokenizer.ggml.scores", 6, [0_f32.to_le_bytes(); VOCABULARY]);
     file.u32("tokenizer.ggml.bos_token_id", 1).u32("tokenizer.ggml.eos_token_id", 2);
 }
 
@@ -138,7 +133,7 @@ impl Tensors {
         let size = 1.7 / (shape[0] as f32).sqrt();
         let bytes = weights(&mut self.random, self.dtype, shape.iter().product(), size);
         let shape: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
-        self.file.tensor(name, &shape, self.dtype.id(), &bytes);
+        self.file.tensor(name, &shape, self.dtype as u32, &bytes);
     }
 
     fn norm(&mut self, name: &str, width: usize) {

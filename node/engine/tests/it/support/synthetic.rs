@@ -4,20 +4,6 @@ use baton_engine::gguf::DType;
 
 use super::{Random, writer::Writer};
 
-pub(crate) const ALL_TYPES: [DType; 11] = [
-    DType::F32,
-    DType::F16,
-    DType::Bf16,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::Q4K,
-    DType::Q5K,
-    DType::Q6K,
-];
-
 fn half(value: f32) -> [u8; 2] {
     baton_engine::half::f32_to_f16(value).to_le_bytes()
 }
@@ -118,7 +104,7 @@ impl Shape {
                 let dtype = self.dtypes[turn % self.dtypes.len()];
                 turn += 1;
                 let bytes = weights(random, dtype, rows * columns, 1.7 / (columns as f32).sqrt());
-                writer.tensor(name, &[columns as u64, rows as u64], dtype.id(), &bytes);
+                writer.tensor(name, &[columns as u64, rows as u64], dtype as u32, &bytes);
             };
         let norm = |random: &mut Random, width: usize| -> Vec<f32> {
             (0..width).map(|_| 1.0 + random.unit() * 0.3).collect()

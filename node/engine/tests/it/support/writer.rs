@@ -44,6 +44,18 @@ impl Writer {
         self.raw_entry(key, 9, &bytes)
     }
 
+    /// A list of four-byte numbers of this type.
+    pub(crate) fn numbers(
+        &mut self,
+        key: &str,
+        kind: u32,
+        values: impl IntoIterator<Item = [u8; 4]>,
+    ) -> &mut Self {
+        let values: Vec<[u8; 4]> = values.into_iter().collect();
+        let count = (values.len() as u64).to_le_bytes();
+        self.raw_entry(key, 9, &[&kind.to_le_bytes()[..], &count, &values.concat()].concat())
+    }
+
     /// Adds a tensor's description, true or false. `shape` has its columns first.
     pub(crate) fn raw_tensor(&mut self, name: &str, shape: &[u64], kind: u32, offset: u64) -> &mut Self {
         self.tensors.extend((name.len() as u64).to_le_bytes());
