@@ -79,21 +79,14 @@ impl Default for Sampling {
 
 /// The sampler of one answer.
 pub struct Sampler {
-    temperature: f32,
-    top_p: f64,
-    top_k: usize,
-    min_p: f32,
-    repetition_penalty: f32,
-    presence_penalty: f32,
-    frequency_penalty: f32,
-    token_biases: Vec<(u32, f32)>,
+    sampling: Sampling,
     key: [u8; 32],
     isa: Isa,
 }
 
 impl fmt::Debug for Sampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sampler").field("temperature", &self.temperature).finish_non_exhaustive()
+        f.debug_struct("Sampler").field("temperature", &self.sampling.temperature).finish_non_exhaustive()
     }
 }
 
@@ -109,18 +102,7 @@ impl Sampler {
     pub fn with_isa(sampling: &Sampling, isa: Isa) -> Self {
         let mut key = blake3::Hasher::new_derive_key(RANDOMNESS_CONTEXT);
         key.update(&sampling.seed.to_le_bytes());
-        Self {
-            temperature: sampling.temperature,
-            top_p: f64::from(sampling.top_p),
-            top_k: sampling.top_k as usize,
-            min_p: sampling.min_p,
-            repetition_penalty: sampling.repetition_penalty,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            token_biases: sampling.token_biases.clone(),
-            key: key.finalize().into(),
-            isa,
-        }
+        Self { sampling: sampling.clone(), key: key.finalize().into(), isa }
     }
 
     /// Chooses the token at `position` of the answer. `context` is prompt and answer so far: only its last
@@ -133,29 +115,26 @@ impl Sampler {
         self.bias(logits, context, position);
         self.penalise(logits, context);
         let (best, largest) = greedy(logits).ok_or(LanguageError::Numerics)?;
-        if self.temperature == 0.0 {
+        if self.sampling.temperature == 0.0 {
             return id_of(best);
         }
-        let weights = weights(self.isa, logits, largest, self.temperature);
-        let candidates = self.candidates(&weights, best);
-        let total: f64 = candidates.iter().map(|&index| f64::from(weights[index])).sum();
-        let mut left = self.uniform(position) * total;
-        for &index in &candidates {
-            left -= f64::from(weights[index]);
-            if left < 0.0 {
-                return id_of(index);
-            }
-        }
-        id_of(best)
+        let weights = weights(self.isa, logits, largest, self.sampling.temperature);
+        let likely = |index: usize| if weights[index] >= self.sampling.min_p { weights[index] } else { 0.0 };
+        let uniform = self.uniform(position);
+        let drawn = match self.nucleus(&weights) {
+            Some(nucleus) => draw(nucleus.into_iter().map(|index| (index, likely(index))), uniform),
+            None => draw((0..weights.len()).map(|index| (index, likely(index))), uniform),
+        };
+        id_of(drawn.unwrap_or(best))
     }
 
     /// Whether a choice depends on the whole answer before it.
     fn reads_answer(&self) -> bool {
-        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+        self.sampling.presence_penalty != 0.0 || self.sampling.frequency_penalty != 0.0
     }
 
     fn bias(&self, logits: &mut [f32], context: &[u32], position: u32) {
-        for (token, bias) in &self.token_biases {
+        for (token, bias) in &self.sampling.token_biases {
             if let Some(logit) = logits.get_mut(*token as usize) {
                 *logit += bias;
             }
@@ -169,13 +148,14 @@ impl Sampler {
         }
         for (token, count) in counts {
             if let Some(logit) = logits.get_mut(token as usize) {
-                *logit -= self.presence_penalty + count as f32 * self.frequency_penalty;
+                *logit -= self.sampling.presence_penalty + count as f32 * self.sampling.frequency_penalty;
             }
         }
     }
 
     fn penalise(&self, logits: &mut [f32], context: &[u32]) {
-        if self.repetition_penalty == 1.0 {
+        let penalty = self.sampling.repetition_penalty;
+        if penalty == 1.0 {
             return;
         }
         let mut recent = context[context.len().saturating_sub(REPETITION_WINDOW)..].to_vec();
@@ -183,51 +163,42 @@ impl Sampler {
         recent.dedup();
         for id in recent {
             if let Some(logit) = logits.get_mut(id as usize) {
-                let down = if *logit > 0.0 { 1.0 / self.repetition_penalty } else { self.repetition_penalty };
-                *logit *= down;
+                *logit *= if *logit > 0.0 { 1.0 / penalty } else { penalty };
             }
         }
     }
 
-    /// The tokens that may be drawn, likeliest first if top-k or top-p needs an order.
-    fn candidates(&self, weights: &[f32], best: usize) -> Vec<usize> {
-        let limits_k = self.top_k > 0 && self.top_k < weights.len();
-        let limits_p = self.top_p < 1.0;
-        let sum = |indices: &[usize]| -> f64 { indices.iter().map(|&index| f64::from(weights[index])).sum() };
-        // All tokens below this limit together hold less than 1 - top_p, so none of them is in the nucleus.
-        let least = if limits_p && !limits_k {
-            let total: f64 = weights.iter().copied().map(f64::from).sum();
-            (1.0 - self.top_p) * total / weights.len() as f64
-        } else {
-            0.0
-        };
-        let may = |index: &usize| weights[*index] > 0.0 && f64::from(weights[*index]) >= least;
-        let is_likely = |index: &usize| weights[*index] >= self.min_p;
-        let mut indices: Vec<usize> = (0..weights.len()).filter(may).collect();
+    /// The tokens that top-k and top-p keep, likeliest first; `None` if neither is on.
+    fn nucleus(&self, weights: &[f32]) -> Option<Vec<usize>> {
+        let (top_k, top_p) = (self.sampling.top_k as usize, f64::from(self.sampling.top_p));
+        let limits_k = top_k > 0 && top_k < weights.len();
+        let limits_p = top_p < 1.0;
         if !limits_k && !limits_p {
-            indices.retain(is_likely);
-            return indices;
+            return None;
         }
+        let total = || weights.iter().copied().map(f64::from).sum::<f64>();
+        let total = (limits_p && !limits_k).then(total);
+        // All tokens below this limit together hold less than 1 - top_p, so none of them is in the nucleus.
+        let least = total.map_or(0.0, |total| (1.0 - top_p) * total / weights.len() as f64);
+        let may = |index: &usize| weights[*index] > 0.0 && f64::from(weights[*index]) >= least;
+        let mut indices: Vec<usize> = (0..weights.len()).filter(may).collect();
         let order = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b));
-        if limits_k && self.top_k < indices.len() {
-            indices.select_nth_unstable_by(self.top_k, order);
-            indices.truncate(self.top_k);
+        if limits_k && top_k < indices.len() {
+            indices.select_nth_unstable_by(top_k, order);
+            indices.truncate(top_k);
         }
         indices.sort_unstable_by(order);
         if limits_p {
-            let kept = if limits_k { sum(&indices) } else { weights.iter().copied().map(f64::from).sum() };
+            let of_top_k = || indices.iter().map(|&index| f64::from(weights[index])).sum();
+            let base: f64 = total.unwrap_or_else(of_top_k);
             let mut sum = 0.0;
             let nucleus = indices.iter().position(|&index| {
                 sum += f64::from(weights[index]);
-                sum >= self.top_p * kept
+                sum >= top_p * base
             });
             indices.truncate(nucleus.map_or(indices.len(), |last| last + 1));
         }
-        indices.retain(is_likely);
-        if indices.is_empty() {
-            indices.push(best);
-        }
-        indices
+        Some(indices)
     }
 
     /// A number in [0, 1) with 53 random bits: BLAKE3 of the position, keyed by the seed.
@@ -238,22 +209,43 @@ impl Sampler {
     }
 }
 
+/// Draws a token by weight, in the candidates' order; `None` if all weights are 0.
+fn draw(candidates: impl Iterator<Item = (usize, f32)> + Clone, uniform: f64) -> Option<usize> {
+    let total: f64 = candidates.clone().map(|(_, weight)| f64::from(weight)).sum();
+    let mut left = uniform * total;
+    let mut drawn = candidates.skip_while(|(_, weight)| {
+        left -= f64::from(*weight);
+        left >= 0.0
+    });
+    drawn.next().map(|(index, _)| index)
+}
+
 /// Index and value of the largest finite logit, the first among equals.
-pub(super) fn greedy(logits: &[f32]) -> Option<(usize, f32)> {
-    let mut best: Option<(usize, f32)> = None;
-    for (index, &logit) in logits.iter().enumerate() {
-        if logit.is_finite() && best.is_none_or(|(_, value)| logit > value) {
-            best = Some((index, logit));
+pub(crate) fn greedy(logits: &[f32]) -> Option<(usize, f32)> {
+    // Lane by lane, since a compiler makes vectors of that.
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    for values in logits.chunks(LANES) {
+        for (largest, value) in largest.iter_mut().zip(values) {
+            let value = finite(*value);
+            *largest = if value > *largest { value } else { *largest };
         }
     }
-    best
+    let largest = largest.into_iter().reduce(f32::max).filter(|value| value.is_finite())?;
+    let first = logits.iter().position(|logit| *logit == largest)?;
+    Some((first, logits[first]))
+}
+
+/// The logit; that of a token which is never chosen, if it is no number.
+fn finite(logit: f32) -> f32 {
+    if logit.is_finite() { logit } else { f32::NEG_INFINITY }
 }
 
 /// Unnormalised probabilities: `exp((logit - best) / temperature)`, 0 if the logit is not finite.
 pub(super) fn weights(isa: Isa, logits: &[f32], best: f32, temperature: f32) -> Vec<f32> {
-    let finite = |logit: &f32| if logit.is_finite() { *logit } else { f32::NEG_INFINITY };
-    let mut weights: Vec<f32> = logits.iter().map(finite).collect();
-    weights.resize(logits.len().next_multiple_of(LANES), f32::NEG_INFINITY);
+    let whole = logits.len().next_multiple_of(LANES);
+    let mut weights = Vec::with_capacity(whole);
+    weights.extend(logits.iter().copied().map(finite));
+    weights.resize(whole, f32::NEG_INFINITY);
     isa.run(Exponentials { values: &mut weights, best, temperature });
     weights.truncate(logits.len());
     weights
