@@ -200,13 +200,7 @@ impl Drop for ProxiedEngine {
     }
 }
 
-/// Whether an answer is one JSON object. A server that cannot stream an answer sends its error so, whatever the status.
-fn is_json(response: &Response) -> bool {
-    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    kind.is_some_and(|kind| kind.starts_with("application/json"))
-}
-
-/// The error of an answer that is no stream.
+/// The error of an answer with another status.
 async fn read_fault(mut response: Response) -> EngineError {
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|pause| pause.to_str().ok());
@@ -261,14 +255,11 @@ impl ProxiedRun {
         }
         if !text.is_empty() {
             self.parts += 1;
-            let ended = calls.finish();
-            self.emit(ended).await;
-            calls.follow_text();
             self.emit(text).await;
         }
         for part in parts {
             self.parts += u32::from(!part.arguments.is_empty());
-            let ended = calls.take(part)?;
+            let ended = calls.take(part, self.chunks > 0)?;
             self.emit(ended).await;
         }
         Ok(())
@@ -309,7 +300,7 @@ impl JobRun for ProxiedRun {
             .body(body);
         let sent = tokio::time::timeout(self.backend.idle_timeout, request.send()).await;
         let response = sent.ok().and_then(Result::ok).ok_or(EngineError::BackendUnreachable)?;
-        if response.status() != StatusCode::OK || is_json(&response) {
+        if response.status() != StatusCode::OK {
             return Err(read_fault(response).await);
         }
         self.stats.input_tokens = estimate_tokens(&job.prompt);
@@ -331,10 +322,7 @@ impl JobRun for ProxiedRun {
                     reader.push(bytes, &mut events)?;
                 }
                 None => {
-                    let rest = reader.end(&mut events).map_err(|error| match error {
-                        EngineError::BackendProtocol { .. } => EngineError::BackendTruncated,
-                        error => error,
-                    });
+                    let rest = reader.end(&mut events);
                     rest.or_else(|error| finish.map(drop).ok_or(error))?;
                 }
             }
@@ -345,9 +333,9 @@ impl JobRun for ProxiedRun {
                     break;
                 };
                 finish = chunk.finish.or(finish);
-                if let Some((input, output)) = chunk.usage {
-                    (self.stats.input_tokens, self.stats.output_tokens) = (input, output);
-                }
+                let [input, output] = chunk.usage;
+                self.stats.input_tokens = input.unwrap_or(self.stats.input_tokens);
+                self.stats.output_tokens = output.unwrap_or(self.stats.output_tokens);
                 self.take(chunk, &mut calls).await?;
                 if self.parts >= job.max_tokens && finish.is_none() {
                     // Every chunk has at least one token, so a server that continues ignores the limit.
@@ -357,7 +345,7 @@ impl JobRun for ProxiedRun {
                 }
             }
             if ended {
-                self.emit(calls.finish()).await;
+                self.emit(calls.finish(self.chunks > 0)).await;
                 return finish.ok_or(EngineError::BackendTruncated);
             }
         }

@@ -159,10 +159,11 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         EngineError::Backend { fault, .. } => fault.code(),
         // Another node may have a suitable model.
         EngineError::ToolsUnsupported | EngineError::LoadFailed { .. } => ErrorCode::ModelUnavailable,
-        EngineError::BackendUnreachable
-        | EngineError::BackendProtocol { .. }
-        | EngineError::BackendTruncated
-        | EngineError::Compute { .. } => ErrorCode::Internal,
+        // The same server would do it again.
+        EngineError::BackendProtocol { .. } => ErrorCode::BackendDenied,
+        EngineError::BackendUnreachable | EngineError::BackendTruncated | EngineError::Compute { .. } => {
+            ErrorCode::Internal
+        }
     }
 }
 
@@ -226,4 +227,15 @@ pub(crate) fn price_of(price: Price, input_tokens: u32, output_tokens: u32) -> u
     let thousandths = u128::from(input_tokens) * u128::from(price.input)
         + u128::from(output_tokens) * u128::from(price.output);
     u64::try_from(thousandths / 1000).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_breaks_the_protocol_is_not_asked_again() {
+        let error = EngineError::BackendProtocol { reason: "" };
+        assert_eq!(engine_code(&error), ErrorCode::BackendDenied);
+    }
 }

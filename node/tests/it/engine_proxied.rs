@@ -243,6 +243,44 @@ function_call
 {"choices":[{"message":{"content":"I look.","tool_calls":[{"id":"a","function":{"name":"now","arguments":"{\"a\":1}"}}]},"finish_reason":"tool_calls"}]}
 # a final message alone | Hello. |
 {"choices":[{"delta":null,"message":{"content":"Hello."},"finish_reason":"stop"}]}
+# parts of two calls in turns, with text between | I look. | now {"a":1} & then {"b":2}
+[{"index":0,"id":"a","function":{"name":"now","arguments":""}}]
+[{"index":1,"id":"b","function":{"name":"then","arguments":""}}]
+[{"index":0,"function":{"arguments":"{\"a\":"}}]
+[{"index":1,"function":{"arguments":"{\"b\":"}}]
+{"choices":[{"delta":{"content":"I look."}}]}
+[{"index":0,"function":{"arguments":"1}"}}]
+[{"index":1,"function":{"arguments":"2}"}}]
+tool_calls
+# the same with ids alone | | now {"a":1} & then {"b":2}
+[{"id":"a","function":{"name":"now","arguments":"{\"a\":"}},{"id":"b","function":{"name":"then","arguments":"{\"b\":"}}]
+[{"id":"a","function":{"arguments":"1}"}},{"id":"b","function":{"arguments":"2}"}}]
+tool_calls
+# names and arguments from the beginning again | | get_now {"a":{"a":1}} & now {"b":2}
+[{"index":0,"function":{"name":"get","arguments":""}}]
+[{"index":0,"function":{"name":"get_now","arguments":"{\"a\":"}}]
+[{"index":0,"function":{"arguments":"{\"a\":1}}"}}]
+[{"index":1,"id":"b","function":{"name":"now","arguments":"{}"}}]
+[{"index":1,"id":"b","function":{"arguments":"{\"b\":"}}]
+[{"index":1,"id":"b","function":{"arguments":"{\"b\":2"}}]
+[{"index":1,"id":"b","function":{"arguments":"{\"b\":2}"}}]
+tool_calls
+# a name in pieces | | get_now {}
+[{"index":0,"function":{"name":"get_"}}]
+[{"index":0,"function":{"name":"now"}}]
+tool_calls
+# content in parts | Hello. |
+{"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"Hm."}]}]}}]}
+{"choices":[{"delta":{"content":[{"type":"text","text":"Hel"},{"type":"reference","reference_ids":[1]},{"type":"text","text":"lo"}]}}]}
+{"choices":[{"delta":{"content":"."}}]}
+stop
+# odd fields of no importance | | now {"a":1} & now {"b":2}
+[{"index":"0","id":7,"function":{"name":"now","arguments":"{\"a\":"}},{"index":1.0,"id":8,"function":{"name":"now","arguments":"{\"b\":"}}]
+[{"index":"0","function":{"arguments":"1}"}},{"index":1.0,"function":{"arguments":"2}"}}]
+[{"index":-1,"id":8,"function":{}}]
+tool_calls
+{"choices":[],"usage":{"prompt_tokens":5.0,"completion_tokens":-1}}
+{"choices":[],"usage":"none"}
 # empty and null fields | Hello. |
 {"choices":[{"delta":{"role":"assistant","content":null,"tool_calls":null},"finish_reason":null}],"usage":null}
 {"choices":[{"delta":null,"finish_reason":""}],"error":null}
@@ -269,16 +307,27 @@ async fn answers_are_read_in_each_form_that_servers_send() {
             b'[' => format!(r#"{{"choices":[{{"delta":{{"tool_calls":{chunk}}}}}]}}"#),
             _ => format!(r#"{{"choices":[{{"delta":{{}},"finish_reason":"{chunk}"}}]}}"#),
         };
-        for (before, after, end) in
-            [("data: ", "\n\n", DONE), ("data:", "\r\n\r\n", ""), ("data: ", "\n", DONE)]
+        for (mark, before, after, end) in
+            [("", "data: ", "\n\n", DONE), ("\u{FEFF}", "data:", "\r\n\r\n", ""), ("", "data: ", "\n", DONE)]
         {
             let lines = chunks.lines().map(|chunk| Some(format!("{before}{}{after}", line(chunk))));
-            let pieces = lines.chain([Some(end.to_owned())]).collect();
+            let first = [Some(mark.to_owned())];
+            let pieces = first.into_iter().chain(lines).chain([Some(end.to_owned())]).collect();
             let (text, last) = answered(StatusCode::OK, pieces).await;
             assert!(matches!(last, EngineEvent::Done { finish: FinishReason::Stop, .. }), "{form}: {last:?}");
             let said = read_answer(&text, |_| false);
             assert_eq!((said.content.as_str(), &said.calls), (content, &calls), "{form}: {text}");
         }
+    }
+    // A server that does not stream sends the whole answer as one value.
+    let whole = serde_json::json!({
+        "choices": [{ "message": { "role": "assistant", "content": "x".repeat(100_000) } }],
+        "usage": { "prompt_tokens": 5.0, "completion_tokens": -1 },
+    });
+    for whole in [format!("\u{FEFF}{whole}"), format!("{whole:#}\n")] {
+        let (text, last) = answered(StatusCode::OK, texts(&[&whole])).await;
+        let EngineEvent::Done { finish: FinishReason::Stop, stats } = last else { panic!("{last:?}") };
+        assert_eq!((text.len(), stats.input_tokens, stats.output_tokens), (100_000, 5, 1));
     }
     // Invalid arguments from a model become text, and are not lost.
     let (text, _) = answered(StatusCode::OK, texts(&[&part(0, true, "{\"a\": "), FINISH, DONE])).await;
@@ -389,6 +438,7 @@ async fn what_a_server_does_wrong_is_told_apart() {
         (format!("error: {overflow}"), BackendFault::ContextOverflow),
         (r#"data: {"error":{"message":"secret"}}"#.to_owned(), BackendFault::Failed),
         ("event: error\ndata: {\"error\":\"secret\"}".to_owned(), BackendFault::Failed),
+        (overflow.to_owned(), BackendFault::ContextOverflow),
     ] {
         let error = failed(StatusCode::OK, texts(&[&chunk("Hel"), &error, "\n\n", DONE])).await;
         assert!(matches!(error, EngineError::Backend { fault: seen, .. } if seen == fault), "{error}");
@@ -398,6 +448,7 @@ async fn what_a_server_does_wrong_is_told_apart() {
         texts(&[&chunk("a"), DONE]),
         texts(&[&chunk("a"), "data: {\"choi"]),
         vec![Some(chunk("a")), None],
+        texts(&["{\"choices\":[{\"message\":"]),
         vec![],
     ] {
         assert_eq!(failed(StatusCode::OK, truncated).await, EngineError::BackendTruncated);
@@ -405,7 +456,8 @@ async fn what_a_server_does_wrong_is_told_apart() {
     for garbage in [
         texts(&["data: {not json}\n\n"]),
         texts(&[&chunk("a"), "data: \u{1F600}\n\n"]),
-        texts(&[&"x".repeat(100_000)]),
+        texts(&[&"x".repeat(2_000_000)]),
+        texts(&["{\"answer\":\"secret\"}"]),
         (0..=MAX_CALLS).map(|index| Some(part(index, true, ""))).collect(),
     ] {
         let error = failed(StatusCode::OK, garbage).await;

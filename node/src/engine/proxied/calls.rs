@@ -4,25 +4,24 @@ use baton_proto::{
     limits::MAX_MESSAGE_BYTES,
     tools::{MAX_CALLS, write_call},
 };
+use serde::de::IgnoredAny;
 use zeroize::Zeroizing;
 
 use super::sse::CallPart;
 use crate::engine::EngineError;
 
-/// The tool calls of one answer.
+/// The tool calls of one answer, in the order of their beginnings. Servers may send their parts in turns, so a call
+/// without whole arguments stays open until the answer ends.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// The call whose parts are arriving.
-    open: Option<Open>,
-    /// Number of calls begun.
-    begun: usize,
-    /// Whether any part of the answer precedes the next call.
-    follows: bool,
+    begun: Vec<Open>,
+    /// Number of calls whose text was returned.
+    written: usize,
 }
 
 #[derive(Default)]
 struct Open {
-    index: Option<usize>,
+    index: Option<u32>,
     id: String,
     name: String,
     arguments: Zeroizing<String>,
@@ -45,54 +44,78 @@ impl Open {
         // After complete arguments, a name begins another call.
         (has_ids || part.index.is_some()) && !is_json(&self.arguments)
     }
+
+    /// Adds a part. Some servers send a name or arguments again from the beginning, instead of the rest.
+    fn take(&mut self, CallPart { index, id, name, arguments }: CallPart) {
+        self.index = self.index.or(index);
+        if self.id.is_empty() {
+            self.id = id;
+        }
+        if name.starts_with(&self.name) {
+            self.name.clear();
+        }
+        self.name.push_str(&name);
+        let arguments = Zeroizing::new(arguments);
+        if repeats(&arguments, &self.arguments) {
+            self.arguments.clear();
+        }
+        self.arguments.push_str(&arguments);
+    }
+}
+
+/// Whether `part` is the beginning of a value, and begins with what is there. A value in a value only looks so: it
+/// brings the brackets that end the outer one. `{}` stands for arguments to come.
+fn repeats(part: &str, there: &str) -> bool {
+    let begins =
+        |text| serde_json::from_str::<IgnoredAny>(text).map_or_else(|error| error.is_eof(), |_| true);
+    part.starts_with('{') && (there == "{}" || part.starts_with(there) && begins(part))
 }
 
 fn is_json(text: &str) -> bool {
-    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 impl Calls {
     /// Whether no call has begun.
     pub(super) fn is_empty(&self) -> bool {
-        self.begun == 0
+        self.begun.is_empty()
     }
 
-    /// Takes a part. Returns the text of the previous call if this part completes it.
-    pub(super) fn take(&mut self, part: CallPart) -> Result<String, EngineError> {
+    /// Takes a part. If it begins a call, returns the text of the calls before that have their arguments. `follows`
+    /// says whether other text precedes.
+    pub(super) fn take(&mut self, part: CallPart, follows: bool) -> Result<String, EngineError> {
         let mut ended = String::new();
-        if !self.open.as_ref().is_some_and(|open| open.goes_on(&part)) {
-            ended = self.finish();
-            self.begun += 1;
-            if self.begun > MAX_CALLS {
-                return Err(EngineError::BackendProtocol { reason: "an answer has too many calls" });
-            }
+        let place = self.begun.iter().rposition(|open| open.goes_on(&part)).unwrap_or(self.begun.len());
+        if place == MAX_CALLS {
+            return Err(EngineError::BackendProtocol { reason: "an answer has too many calls" });
         }
-        let open = self.open.get_or_insert_default();
-        open.index = open.index.or(part.index);
-        if open.id.is_empty() {
-            open.id = part.id;
+        if place == self.begun.len() {
+            ended = self.write(follows, |open| *open.arguments != "{}" && is_json(&open.arguments));
+            self.begun.push(Open::default());
         }
-        if open.name != part.name {
-            open.name.push_str(&part.name);
+        if let Some(open) = self.begun.get_mut(place) {
+            open.take(part);
         }
-        open.arguments.push_str(&Zeroizing::new(part.arguments));
-        if open.id.len() + open.name.len() + open.arguments.len() > MAX_MESSAGE_BYTES {
-            return Err(EngineError::BackendProtocol { reason: "a call is too long" });
+        let size = |open: &Open| open.id.len() + open.name.len() + open.arguments.len();
+        if self.begun.iter().map(size).sum::<usize>() > MAX_MESSAGE_BYTES {
+            return Err(EngineError::BackendProtocol { reason: "the calls of an answer are too long" });
         }
         Ok(ended)
     }
 
-    /// Notes text, which a call may follow.
-    pub(super) fn follow_text(&mut self) {
-        self.follows = true;
+    /// The text of the other calls at the end. Invalid arguments remain as text for the reader.
+    pub(super) fn finish(mut self, follows: bool) -> String {
+        self.write(follows, |_| true)
     }
 
-    /// The text of the open call, if there is one. Invalid arguments remain as text for the reader.
-    pub(super) fn finish(&mut self) -> String {
-        let Some(open) = self.open.take() else { return String::new() };
-        let arguments = if open.arguments.trim().is_empty() { "{}" } else { open.arguments.as_str() };
-        let mut text = String::from(if std::mem::replace(&mut self.follows, true) { "\n" } else { "" });
-        text.push_str(&write_call(&open.name, arguments));
+    fn write(&mut self, follows: bool, ends: impl Fn(&Open) -> bool) -> String {
+        let mut text = String::new();
+        while let Some(open) = self.begun.get(self.written).filter(|open| ends(open)) {
+            text.push_str(if follows || self.written > 0 { "\n" } else { "" });
+            let arguments = if open.arguments.trim().is_empty() { "{}" } else { open.arguments.as_str() };
+            text.push_str(&write_call(&open.name, arguments));
+            self.written += 1;
+        }
         text
     }
 }

@@ -14,26 +14,43 @@ use crate::engine::{BackendFault, EngineError};
 /// Maximum bytes read of an error's body.
 pub(super) const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// Identifiers and words of servers for a prompt that is too long. All words of an entry occur together.
-const OVERFLOW: &[&[&str]] = &[
-    &["context_length_exceeded"],
-    &["exceed_context_size"],
-    &["context", "exceed"],
-    &["context", "maximum"],
-    &["context", "too long"],
-    &["context", "longer than"],
-    &["context", "greater than"],
-    &["context", "larger than"],
-    &["context", "not enough"],
-    &["context", "too small"],
-    &["prompt is too long"],
-    &["input is too long"],
-    &["too many tokens"],
-    &["maximum number of tokens"],
-    &["reduce the length"],
-    &["max_new_tokens", "must be <="],
-    &["inputs", "must have less than", "tokens"],
+/// Words of servers for the length of a prompt, and for too much of it. One of each makes a prompt that is too long.
+const LENGTH: &[&str] = &[
+    "context",
+    "prompt ",
+    "input is too",
+    "input (",
+    "input length",
+    "input token",
+    "inputs`",
+    "message tokens",
+    "model token limit",
+    "number of tokens",
 ];
+const EXCESS: &[&str] = &[
+    "exceed",
+    "greater than",
+    "larger than",
+    "longer than",
+    "maximum",
+    "must be <=",
+    "must have less than",
+    "not enough",
+    "too large",
+    "too long",
+    "too many",
+    "too small",
+];
+/// Identifiers and words for a prompt that is too long. All words of an entry occur together.
+const OVERFLOW: &[&[&str]] = &[
+    &["reduce the length"],
+    &["too many tokens"],
+    &["too many input tokens"],
+    &["range of input length"],
+    &["tokens in request"],
+];
+/// The same for other lengths and times.
+const NO_OVERFLOW: &[&[&str]] = &[&["context deadline"], &["maximum value"]];
 /// The same for content that the server's policy refuses.
 const CONTENT: &[&[&str]] = &[
     &["content_filter"],
@@ -56,8 +73,15 @@ const ACCOUNT: &[&[&str]] = &[
 const NO_MODEL: &[&[&str]] =
     &[&["model_not_found"], &["model", "not found"], &["model", "does not exist"], &["unknown model"]];
 /// The same for rates.
-const RATE: &[&[&str]] =
-    &[&["rate_limit"], &["rate limit"], &["insufficient_quota"], &["too many requests"], &["tokens per min"]];
+const RATE: &[&[&str]] = &[
+    &["rate_limit"],
+    &["rate limit"],
+    &["quota"],
+    &["throttl"],
+    &["too many requests"],
+    &["tokens per min"],
+    &["tokens per day"],
+];
 
 /// The error in an answer with this status and body. An error in a stream has the status of the stream, which is 200.
 /// `retry_after` is the header of that name.
@@ -76,6 +100,8 @@ pub(super) fn classify(status: u16, retry_after: Option<&str>, body: &[u8]) -> E
 
 fn fault(status: u16, body: &str) -> BackendFault {
     let says = |entries: &[&[&str]]| entries.iter().any(|words| words.iter().all(|word| body.contains(word)));
+    let any = |words: &[&str]| words.iter().any(|word| body.contains(word));
+    let overflows = !says(NO_OVERFLOW) && (says(OVERFLOW) || any(LENGTH) && any(EXCESS));
     match status {
         401 | 402 | 407 => BackendFault::Denied,
         429 => BackendFault::RateLimited,
@@ -86,7 +112,7 @@ fn fault(status: u16, body: &str) -> BackendFault {
         // A page is of a proxy, and its words say nothing of the request.
         500.. if body.trim_start().starts_with('<') => BackendFault::Failed,
         _ if says(RATE) => BackendFault::RateLimited,
-        _ if says(OVERFLOW) => BackendFault::ContextOverflow,
+        _ if overflows => BackendFault::ContextOverflow,
         _ if says(CONTENT) => BackendFault::ContentRefused,
         _ if says(ACCOUNT) => BackendFault::Denied,
         404 => BackendFault::NoModel,
@@ -164,6 +190,40 @@ ContextOverflow 400 {"error":"Trying to keep the first 9 tokens when context the
 # TGI
 ContextOverflow 422 {"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4. Given: 9","error_type":"validation"}
 RateLimited 429 {"error":"Model is overloaded","error_type":"overloaded"}
+# lengths, in the words of many
+ContextOverflow 400 {"code":"invalid-argument","error":"This model's maximum prompt length is 131072 but the request contains 537812 tokens."}
+ContextOverflow 400 {"error":{"message":"The decoder prompt (length 5000) is longer than the maximum model length of 4096. Make sure that `max_model_len` is no smaller","code":400}}
+ContextOverflow 400 {"object":"error","message":"The sum of prompt length (5000.0), query length (0) should not exceed max_num_tokens (2048)"}
+ContextOverflow 400 {"error":"Prompt too long: 5000 tokens > 4096"}
+ContextOverflow 400 {"error":"prompt too long; exceeded max context length by 5 tokens"}
+ContextOverflow 400 {"message":"Prompt length 5000 is greater than max_seq_len 4096"}
+ContextOverflow 400 {"object":"error","message":"The input (5000 tokens) is longer than the model's context length (4096 tokens)."}
+ContextOverflow 400 {"message":"Requested input length 5000 exceeds maximum input length 4096"}
+ContextOverflow 422 {"error":"Input validation error: `inputs` must have less than 4096 tokens. Given: 5000"}
+ContextOverflow 400 {"error":{"message":"Please reduce the length of the messages or completion."}}
+ContextOverflow 400 {"message":"Prompt contains 50000 tokens and 0 draft tokens, too large for model with 32768 maximum context length"}
+ContextOverflow 400 {"message":"too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000."}
+ContextOverflow 400 [{"error":{"code":400,"message":"The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).","status":"INVALID_ARGUMENT"}}]
+ContextOverflow 400 {"message":"Input is too long for requested model."}
+ContextOverflow 400 {"message":"Input Tokens Exceeded: Number of input tokens exceeds maximum length."}
+ContextOverflow 400 {"error":{"message":"The prompt is too long: 137497, model maximum context length: 131071"}}
+ContextOverflow 400 {"error":{"message":"Invalid request: Your request exceeded model token limit: 262144"}}
+ContextOverflow 400 {"error":{"message":"Range of input length should be [1, 30720]"}}
+ContextOverflow 400 {"error":{"message":"prompt token count of 128001 exceeds the limit of 128000"}}
+ContextOverflow 400 {"error":{"message":"input length and `max_tokens` exceed context limit: 199211 + 20000 > 200000"}}
+# other lengths, rates and times
+Rejected 400 {"error":{"message":"max_tokens is too large: 100000. This model supports at most 16384 completion tokens","param":"max_tokens"}}
+Rejected 400 {"error":{"message":"`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the `context_window` for this model"}}
+Rejected 400 {"error":{"message":"max_tokens: 9000 > 8192, which is the maximum allowed number of output tokens for this model"}}
+Rejected 400 {"error":{"message":"Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"}}
+Rejected 400 {"error":{"message":"Invalid 'prompt_cache_key': string too long. Expected a string with maximum length 64"}}
+Rejected 400 {"detail":[{"type":"greater_than","msg":"Input should be greater than 0","loc":["body","top_k"]}]}
+RateLimited 400 {"error":{"message":"Input tokens per minute exceeded, the maximum is 30000"}}
+RateLimited 400 {"message":"Too many tokens per day, please wait before trying again."}
+RateLimited 413 {"error":{"message":"Quota exceeded for quota metric 'Input tokens'"}}
+RateLimited 400 {"message":"Throttling error: Too many tokens, please wait before trying again."}
+RateLimited 429 {"error":{"message":"The input token count exceeds the maximum of this minute"}}
+Failed 500 {"error":"context deadline exceeded"}
 # proxies
 Failed 502 <html><h1>502 Bad Gateway</h1></html>
 Failed 500 <html>maximum context</html>

@@ -1,14 +1,18 @@
 //! Server-sent events of the chat-completions protocol: bytes in, chunks out, every length bounded. Pure.
 
-use serde::Deserialize;
+use baton_proto::limits::MAX_MESSAGE_BYTES;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::fault::classify;
-use crate::engine::{EngineError, FinishReason};
+use crate::engine::{BackendFault, EngineError, FinishReason};
 
-/// Maximum bytes of one line. A chunk has a few tokens in a few hundred bytes; some servers add usage and
-/// their own fields.
-pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
+/// Maximum bytes of one line. Most have a few tokens, but one may have the whole answer with its JSON.
+const MAX_LINE_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
+
+/// Maximum bytes of an event in several lines: each line has all of them read again.
+const MAX_LINES_BYTES: usize = 64 * 1024;
 
 /// Status of an answer whose error comes in its stream.
 const STREAM_STATUS: u16 = 200;
@@ -30,7 +34,8 @@ pub(super) struct Chunk {
     /// The whole message, which some servers send at the end in place of its parts, or after them.
     pub(super) message: Option<Box<WireDelta>>,
     pub(super) finish: Option<FinishReason>,
-    pub(super) usage: Option<(u32, u32)>,
+    /// Tokens of the prompt and of the answer.
+    pub(super) usage: [Option<u32>; 2],
 }
 
 /// A part of a tool call.
@@ -38,7 +43,7 @@ pub(super) struct Chunk {
 #[serde(from = "WireCall")]
 pub(super) struct CallPart {
     /// Index of the call in the answer, if the server sends one.
-    pub(super) index: Option<usize>,
+    pub(super) index: Option<u32>,
     /// The server's id of the call; empty if this part has none.
     pub(super) id: String,
     pub(super) name: String,
@@ -58,7 +63,7 @@ impl std::fmt::Debug for Chunk {
 #[derive(Deserialize)]
 struct WireChunk {
     choices: Option<Vec<WireChoice>>,
-    usage: Option<WireUsage>,
+    usage: Option<Value>,
     error: Option<serde::de::IgnoredAny>,
 }
 
@@ -72,7 +77,8 @@ struct WireChoice {
 /// A message, or a part of it.
 #[derive(Default, PartialEq, Eq, Deserialize)]
 pub(super) struct WireDelta {
-    content: Option<String>,
+    #[serde(default, deserialize_with = "content")]
+    content: String,
     tool_calls: Option<Vec<CallPart>>,
     /// The only call in an older form.
     function_call: Option<WireFunction>,
@@ -84,14 +90,14 @@ impl WireDelta {
         let older =
             self.function_call.map(|function| WireCall { function: Some(function), ..WireCall::default() });
         let calls = self.tool_calls.unwrap_or_default().into_iter();
-        (self.content.unwrap_or_default(), calls.chain(older.map(CallPart::from)).collect())
+        (self.content, calls.chain(older.map(CallPart::from)).collect())
     }
 }
 
 #[derive(Default, Deserialize)]
 struct WireCall {
-    index: Option<usize>,
-    id: Option<String>,
+    index: Option<Value>,
+    id: Option<Value>,
     function: Option<WireFunction>,
 }
 
@@ -99,25 +105,46 @@ struct WireCall {
 struct WireFunction {
     name: Option<String>,
     /// JSON in a string, or the value itself.
-    arguments: Option<serde_json::Value>,
+    arguments: Option<Value>,
 }
 
 impl From<WireCall> for CallPart {
     fn from(WireCall { index, id, function }: WireCall) -> Self {
         let WireFunction { name, arguments } = function.unwrap_or_default();
-        let arguments = match arguments {
-            None => String::new(),
-            Some(serde_json::Value::String(text)) => text,
-            Some(value) => value.to_string(),
-        };
-        Self { index, id: id.unwrap_or_default(), name: name.unwrap_or_default(), arguments }
+        let text = |value: Option<Value>| value.map(written).unwrap_or_default();
+        Self {
+            index: index.and_then(number),
+            id: text(id),
+            name: name.unwrap_or_default(),
+            arguments: text(arguments),
+        }
     }
 }
 
-#[derive(Deserialize)]
-struct WireUsage {
-    prompt_tokens: Option<u32>,
-    completion_tokens: Option<u32>,
+/// A string, or another value's JSON.
+fn written(value: Value) -> String {
+    if let Value::String(text) = value { text } else { value.to_string() }
+}
+
+/// A count, however it is written; `None` for another value.
+fn number(value: Value) -> Option<u32> {
+    written(value).trim_end_matches(".0").parse().ok()
+}
+
+fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Value::deserialize(deserializer).map(joined)
+}
+
+/// A text, or a list of its parts; without parts of other kinds, such as thoughts.
+fn joined(content: Value) -> String {
+    match content {
+        Value::String(text) => text,
+        Value::Array(parts) => parts.into_iter().map(joined).collect(),
+        Value::Object(mut part) if part.get("type").is_none_or(|kind| kind == "text") => {
+            part.remove("text").map(joined).unwrap_or_default()
+        }
+        _ => String::new(),
+    }
 }
 
 /// Cuts a byte stream into lines and lines into events.
@@ -129,14 +156,15 @@ pub(super) struct SseReader {
 }
 
 impl SseReader {
-    /// Takes bytes; appends the event of every completed line.
+    /// Takes bytes; appends the event of every completed line. A line that begins with JSON ends with the stream.
     pub(super) fn push(&mut self, bytes: &[u8], events: &mut Vec<SseEvent>) -> Result<(), EngineError> {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
-            if self.line.len() + self.begun.len() + part.len() > MAX_LINE_BYTES {
+            let limit = if self.begun.is_empty() { MAX_LINE_BYTES } else { MAX_LINES_BYTES };
+            if self.line.len() + self.begun.len() + part.len() > limit {
                 return Err(EngineError::BackendProtocol { reason: "a line is too long" });
             }
             self.line.extend_from_slice(part);
-            if part.ends_with(b"\n") {
+            if part.ends_with(b"\n") && !unmarked(&self.line).starts_with(b"{") {
                 let line = std::mem::take(&mut self.line);
                 events.extend(self.take_line(&line)?);
             }
@@ -144,13 +172,32 @@ impl SseReader {
         Ok(())
     }
 
-    /// Takes the end of the stream, which may end the last line.
+    /// Takes the end of the stream, which may end the last line, or the whole answer of a server that does not
+    /// stream.
     pub(super) fn end(&mut self, events: &mut Vec<SseEvent>) -> Result<(), EngineError> {
-        self.push(b"\n\n", events)
+        self.push(b"\n\n", events)?;
+        if self.line.is_empty() {
+            return Ok(());
+        }
+        let line = std::mem::take(&mut self.line);
+        let whole = unmarked(&line);
+        let wire = WireChunk::deserialize(&mut serde_json::Deserializer::from_slice(whole));
+        let mut chunk = chunk(wire.map_err(|error| malformed(&error))?, whole)?;
+        if chunk.message.is_none() {
+            // It may be an error in a form of its own.
+            return Err(match classify(STREAM_STATUS, None, whole) {
+                EngineError::Backend { fault: BackendFault::Failed, .. } => MALFORMED,
+                error => error,
+            });
+        }
+        chunk.finish.get_or_insert(FinishReason::Stop);
+        events.push(SseEvent::Chunk(chunk));
+        Ok(())
     }
 
     /// The event of a complete line; comments and other fields have none.
     fn take_line(&mut self, line: &[u8]) -> Result<Option<SseEvent>, EngineError> {
+        let line = unmarked(line);
         // Some servers name an error in the field, not in the event.
         if let Some(error) = line.strip_prefix(b"error:") {
             return Err(classify(STREAM_STATUS, None, error.trim_ascii()));
@@ -166,24 +213,35 @@ impl SseReader {
             return Ok(Some(SseEvent::End));
         }
         match serde_json::from_slice(&data) {
-            Ok(wire) => chunk(wire, &data).map(Some),
+            Ok(wire) => chunk(wire, &data).map(|chunk| Some(SseEvent::Chunk(chunk))),
             Err(error) if error.is_eof() && !ends => {
                 self.begun = data;
                 Ok(None)
             }
-            Err(_) => Err(EngineError::BackendProtocol { reason: "a chunk is not the JSON it should be" }),
+            Err(error) => Err(malformed(&error)),
         }
     }
 }
 
-fn chunk(wire: WireChunk, data: &[u8]) -> Result<SseEvent, EngineError> {
+/// Without the byte order mark that some servers send first.
+fn unmarked(line: &[u8]) -> &[u8] {
+    line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line)
+}
+
+const MALFORMED: EngineError =
+    EngineError::BackendProtocol { reason: "a chunk is not the JSON it should be" };
+
+fn malformed(error: &serde_json::Error) -> EngineError {
+    if error.is_eof() { EngineError::BackendTruncated } else { MALFORMED }
+}
+
+fn chunk(wire: WireChunk, data: &[u8]) -> Result<Chunk, EngineError> {
     if wire.error.is_some() {
         return Err(classify(STREAM_STATUS, None, data));
     }
-    let usage = |usage: WireUsage| {
-        (usage.prompt_tokens.unwrap_or_default(), usage.completion_tokens.unwrap_or_default())
-    };
-    let mut chunk = Chunk { usage: wire.usage.map(usage), ..Chunk::default() };
+    let count = |name: &str| wire.usage.as_ref().and_then(|usage| number(usage.get(name)?.clone()));
+    let usage = ["prompt_tokens", "completion_tokens"].map(count);
+    let mut chunk = Chunk { usage, ..Chunk::default() };
     if let Some(choice) = wire.choices.unwrap_or_default().into_iter().next() {
         (chunk.text, chunk.calls) = choice.delta.unwrap_or_default().split();
         chunk.message = choice.message.map(Box::new);
@@ -193,7 +251,7 @@ fn chunk(wire: WireChunk, data: &[u8]) -> Result<SseEvent, EngineError> {
             _ => FinishReason::Stop,
         });
     }
-    Ok(SseEvent::Chunk(chunk))
+    Ok(chunk)
 }
 
 #[cfg(test)]
@@ -223,10 +281,10 @@ mod tests {
         assert_eq!(
             whole,
             [
-                text("", None, None),
-                text("hé", None, None),
-                text("", Some(FinishReason::Length), None),
-                text("", None, Some((3, 4))),
+                text("", None, [None; 2]),
+                text("hé", None, [None; 2]),
+                text("", Some(FinishReason::Length), [None; 2]),
+                text("", None, [Some(3), Some(4)]),
                 SseEvent::End,
             ]
         );
@@ -249,7 +307,8 @@ mod tests {
 
     #[test]
     fn refuses_garbage_errors_and_endless_lines() {
-        for line in [&b"data: {\n\n"[..], b"data: [],\n", b"data: {\"choices\":7}\n", b"data: \xFF\n"] {
+        assert_eq!(read(&[b"data: {\n\n"]), Err(EngineError::BackendTruncated));
+        for line in [&b"data: [],\n"[..], b"data: {\"choices\":7}\n", b"data: \xFF\n"] {
             assert!(matches!(read(&[line]), Err(EngineError::BackendProtocol { .. })));
         }
         let error = read(&[b"data: {\"error\":{\"message\":\"secret\"}}\n"]).unwrap_err();
