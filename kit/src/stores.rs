@@ -51,7 +51,10 @@ impl StoreOptions {
         match asking.announced_shards().await.map(ShardCount::get) {
             Some(theirs) if theirs != self.shards => {
                 let ours = self.shards;
-                Err(format!("the store has {theirs} shards, and the settings have {ours}; set shards = {theirs}").into())
+                Err(format!(
+                    "the store has {theirs} shards, and the settings have {ours}; set shards = {theirs}"
+                )
+                .into())
             }
             _ => self.open(policy),
         }

@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{activity::watched, *};
+use super::{activity::watched, serve::OpeningListener, *};
 
 const IDLE: Duration = Duration::from_millis(200);
 /// Far beyond [`IDLE`], even on a loaded machine.

@@ -68,9 +68,7 @@ impl OperationError {
 impl From<OperationError> for StoreError {
     fn from(error: OperationError) -> Self {
         match error {
-            OperationError::Id(BlobIdError { length, limit, .. }) => {
-                Self::TooLarge { length, limit }
-            }
+            OperationError::Id(BlobIdError { length, limit, .. }) => Self::TooLarge { length, limit },
             OperationError::Superseded => Self::HeadSuperseded,
             OperationError::InvalidHead(_) | OperationError::ExpiredHead => {
                 Self::Refused { reason: error.to_string() }

@@ -259,7 +259,10 @@ async fn another_number_of_shards_than_the_stores_is_found() {
     // A node does not start with a store that would keep nothing of it.
     let words = ["run", "--engine", "echo", "--publisher", &store.url, "--listen", "/ip4/127.0.0.1/tcp/0"];
     let (code, said) = failure(&mut baton_node(home.path(), &words));
-    assert!(code == 2 && said.contains("has 10 shards, and the settings have 1000; set shards = 10"), "{said}");
+    assert!(
+        code == 2 && said.contains("has 10 shards, and the settings have 1000; set shards = 10"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -326,7 +326,11 @@ impl Walk<'_> {
         };
         match place.filter(leads) {
             Some(_) => Ok(()),
-            None => Err(refused("$ref", pointer, "only places of this schema are followed, as #/$defs/NAME, and it has no such place")),
+            None => Err(refused(
+                "$ref",
+                pointer,
+                "only places of this schema are followed, as #/$defs/NAME, and it has no such place",
+            )),
         }
     }
 
