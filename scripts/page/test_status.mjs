@@ -69,7 +69,7 @@ async function keepTalking() {
 
 before(async () => {
   const { ready: store } = await start("baton-testnet", "store", "--data-dir", join(folder, "store"), "--listen", "127.0.0.1:0", "--shards", "10", "--json");
-  node = await startNode("one", store.url, "--slots", String(SLOTS), "--queue", "8", "--echo-delay-ms", "25", "--turns-per-minute", "2000");
+  node = await startNode("one", store.url, "--slots", String(SLOTS), "--echo-delay-ms", "25", "--turns-per-minute", "2000");
   // Known to the first node alone: the client, which would find it through the network, talks to the first one.
   await startNode("two", store.url, "--bootstrap", node.ready.listen[0], "--discovery", "false");
   const config = ["--home", join(folder, "home"), "--node", node.ready.listen[0], "--publisher", store.url, "--shards", "10"];
