@@ -265,6 +265,11 @@ tool_calls
 [{"index":1,"id":"b","function":{"arguments":"{\"b\":2"}}]
 [{"index":1,"id":"b","function":{"arguments":"{\"b\":2}"}}]
 tool_calls
+# a value that begins as the one around it | | now {"a":{"a":1}}
+[{"index":0,"function":{"name":"now","arguments":"{\"a\":"}}]
+[{"index":0,"function":{"arguments":"{\"a\":"}}]
+[{"index":0,"function":{"arguments":"1}}"}}]
+tool_calls
 # a name in pieces | | get_now {}
 [{"index":0,"function":{"name":"get_"}}]
 [{"index":0,"function":{"name":"now"}}]

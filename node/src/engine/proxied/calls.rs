@@ -64,11 +64,13 @@ impl Open {
 }
 
 /// Whether `part` is the beginning of a value, and begins with what is there. A value in a value only looks so: it
-/// brings the brackets that end the outer one. `{}` stands for arguments to come.
+/// brings the brackets that end the outer one, or is no longer than the outer one's beginning. `{}` stands for arguments
+/// to come.
 fn repeats(part: &str, there: &str) -> bool {
+    let adds = part.len() > there.len() || is_json(there);
     let begins =
         |text| serde_json::from_str::<IgnoredAny>(text).map_or_else(|error| error.is_eof(), |_| true);
-    part.starts_with('{') && (there == "{}" || part.starts_with(there) && begins(part))
+    part.starts_with('{') && (there == "{}" || part.starts_with(there) && adds && begins(part))
 }
 
 fn is_json(text: &str) -> bool {
